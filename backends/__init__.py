@@ -66,7 +66,7 @@ def _foreign() -> dict[str, Opener]:
 def open_backends(
     name: str | Sequence[str], options: Options, fallback: str | Sequence[str] | None = None
 ) -> tuple[Backend, ...]:
-    """Return the backend of this name with those behind it.
+    """Return the backend of this name with those after it.
 
     Args:
         name: one of `names`, or several, the first of which is asked first.

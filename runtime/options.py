@@ -35,20 +35,20 @@ class Options:
             ``tercet bisect --tolerance`` finds them.
         stop_at: number of graph rewrites after which the passes stop; None for no limit.
         skip: names of graph passes that do not run.
-        fold_bytes: greatest constant, in bytes, that folding may create.
+        fold_bytes: largest constant, in bytes, that folding may create.
         fold_total: bytes of all constants together that folding may create.
         finite: whether all numbers that the model meets are finite; then a product with weights
             that are zero may be left out, which hands on no NaN and no infinity any more.
         max_bytes: memory of the host that the model may take, its plans, results and packed
-            weights together; 7/8 of what the machine, or its container, has where None.
-        workspace: greatest scratch memory of one step in bytes; None for no limit.
+            weights together; 7/8 of what the machine, or its container, has if None.
+        workspace: maximum scratch memory of one step in bytes; None for no limit.
         tune: measure the algorithms for convolutions and products, the backend's own and those of
             vendor libraries, and take the fastest instead of trusting estimates; what was measured
             is kept in `cache`, and without `tune` it is not looked at.
         max_plans: plans that a model keeps, one per set of input shapes.
         device: number of the GPU, among those that CUDA shows; the host has 0 alone.
         check_each: wait after every step, so that a fault names its node.
-        streams: greatest number of streams of a device on which the rows of a plan run concurrently
+        streams: maximum number of streams of a device on which the rows of a plan run concurrently
             where one alone does not fill it; 1 for one after the other.
         control: who decides on If, Loop and Scan: ``device`` for the device, in the middle of its
             recorded work, where it can and the bodies are work for it alone; ``host``.

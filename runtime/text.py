@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Return `text` with every character that has no picture of its own as an escape sequence.
+    r"""Return `text` with every non-printable character as an escape sequence.
 
     These are control characters (which move the cursor, set a terminal's title, ...), marks that
     change the direction of writing or have no width, lone surrogates, and separators but the space:

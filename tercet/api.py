@@ -79,7 +79,7 @@ def load(
         freeze: arrays for inputs that are the same in every run, by name: they become constants,
             and the model has these inputs no more.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
-            where None. A model given as bytes or as a `ModelProto` has none.
+            if None. A model given as bytes or as a `ModelProto` has none.
         map_external_data: False reads these files at once. Mapped ones cost nothing until they
             are used, but must stay as they are while the model is open: a run refuses files that
             have become shorter, and one that does so during the run kills the process (SIGBUS).
@@ -150,7 +150,7 @@ def to_device(
         backend: ``cuda`` or ``cudnn``, which share their devices.
         device: number of the GPU; see `Options.device`.
         stream: the stream that is going to read a shared array, and waits for its elements; the
-            legacy default one where None.
+            legacy default one if None.
 
     Returns:
         The array; `numpy` copies it back, other libraries read it through DLPack.

@@ -1,4 +1,4 @@
-"""What a backend in a package of its own needs; docs/adding_a_backend.md has one.
+"""What a backend in its own package needs; docs/adding_a_backend.md has one.
 
 These names stay where they are, whatever moves inside of tercet.
 """

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and end the process with its exit code.
 
     Args:
-        arguments: those after the program's name; the process's own where None.
+        arguments: those after the program's name; the process's own if None.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     PROCESS.is_command = arguments is None

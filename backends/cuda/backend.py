@@ -214,7 +214,7 @@ def _wanted(group: Group, formats: Mapping[Value, Format], results: Sequence[Val
 def _pitched(
     group: Group, recipe: Answer, in_place: Pairs
 ) -> tuple[frozenset[Value], Mapping[Value, Value]]:
-    """Return what may be slices, and results that may be so only in the place of an operand."""
+    """Return what may be slices, and results that may be so only in place of an operand."""
     if isinstance(recipe, str):
         return frozenset(), {}
     pitched = pitched_by(recipe)

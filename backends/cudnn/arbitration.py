@@ -190,7 +190,7 @@ class Arbiter:
     def meet(self, wanted: Wanted, ours: float) -> Comparison | None:
         """Return who is faster; None where the cuda kernels cannot run the nodes.
 
-        Where they would take along what lies behind (a pooling), both sides have to do it.
+        Where they would take along what lies after (a pooling), both sides have to do it.
 
         Args:
             wanted: nodes that cuDNN could run.
@@ -281,7 +281,7 @@ def _entry(found: CudaTime) -> dict[str, Any]:
 
 
 def _timed(entry: Mapping[str, Any] | None, count: int) -> CudaTime | None:
-    """Return what an entry says of so many tensors; None where it makes no sense."""
+    """Return what an entry says of that many tensors; None where it makes no sense."""
     if entry is None:
         return None
     try:

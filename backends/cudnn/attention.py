@@ -40,7 +40,7 @@ class ScaledDotProduct:
         scale: of the scores, positive.
         mask: added to the scores, [1 or batch, 1 or heads, 1 or length, keys]; None for none.
         left: query i sees no key before ``i - left``; None for no such bound.
-        right: query i sees no key behind ``i + right``; None for no such bound.
+        right: query i sees no key after ``i + right``; None for no such bound.
         softcap: scores become ``softcap * tanh(score / softcap)``; 0 for no cap.
     """
 

@@ -23,8 +23,8 @@ from .stages import NO_TAIL, Tail
 
 #: What cuDNN's frontend says of an engine that needs too much workspace.
 _REQUIRES = re.compile(r"Requires (\d+)")
-#: A division but the first is left alone where so many of its engines, the heuristics' best, all
-#: take so many times as long as the best so far: its others would cost a compilation each.
+#: A division but the first is left alone where that many of its engines, the heuristics' best, all
+#: take that many times as long as the best so far: its others would cost a compilation each.
 GLANCE, HOPELESS = 8, 1.3
 #: Engines of a division that are compiled to be measured: they take cuDNN 0.02 to 0.6 s each, and
 #: those that its heuristics propose first are the best.
@@ -37,7 +37,7 @@ class Division:
 
     Attributes:
         operation: cuDNN's part.
-        rest: what a cuda kernel does behind it, in place, to its first result.
+        rest: what a cuda kernel does after it, in place, to its first result.
         front: what a cuda kernel does before it.
     """
 
@@ -62,7 +62,7 @@ class Task:
 
     Attributes:
         ways: the ways to divide it, best guess first; all give the same results.
-        limit: greatest workspace in bytes; None for no limit.
+        limit: maximum workspace in bytes; None for no limit.
     """
 
     ways: tuple[Division, ...]
@@ -103,11 +103,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The engine that was chosen, and what it leaves to a kernel behind it.
+    """The engine that was chosen, and what it leaves to a kernel after it.
 
     Attributes:
         engine: cuDNN's part.
-        rest: what a kernel does behind it.
+        rest: what a kernel does after it.
         microseconds: both together as measured, or None if nothing was.
         among: number of engines that were compared.
         first: the same of the one that the heuristics would take.
@@ -135,7 +135,7 @@ class Choice:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """What is read and given, by cuDNN or behind it."""
+        """What is read and given, by cuDNN or after it."""
         operands = {**self.engine.graph.operation.operands, **dict(self.rest.operands)}
         return tuple(operands)
 
@@ -162,7 +162,7 @@ class Trial:
     Attributes:
         way: the number of the division.
         engine: its name.
-        microseconds: with the kernel behind it.
+        microseconds: with the kernel after it.
     """
 
     way: int

@@ -1,4 +1,4 @@
-"""Convolutions, plain and transposed, with the elementwise nodes behind them."""
+"""Convolutions, plain and transposed, with the elementwise nodes after them."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def describe(
         node: the node.
         precision: see `Options.precision`.
         pitches: of its tensors, where they have gaps.
-        format: in which image, weights and result lie; the fastest where None.
-        limit: greatest workspace in bytes; None for no limit.
+        format: in which image, weights and result lie; the fastest if None.
+        limit: maximum workspace in bytes; None for no limit.
     """
     values = [value for value in node.inputs if value is not None]
     wrong = sorted({name_of(v.tensor.dtype) for v in values} - {"float32", "float16", "bfloat16"})
@@ -137,7 +137,7 @@ def _front(node: Node, limit: int | None = None) -> Front | None:
 
 
 def _with_axis(dims: Ints) -> Ints:
-    """Return `dims` with an axis of one element in front of the only spatial one."""
+    """Return `dims` with an axis of one element before the only spatial one."""
     return (*dims[:2], 1, *dims[2:])
 
 
@@ -225,7 +225,7 @@ def _biased(tail: Tail, zeros: Operand | None) -> Tail | None:
 
 @claims(Conv, ConvTranspose)
 def convolution(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
-    """Return a convolution with the elementwise nodes behind it."""
+    """Return a convolution with the elementwise nodes after it."""
     found = describe(node, options.precision, limit=options.workspace)
     if isinstance(found, str):
         return found
@@ -241,7 +241,7 @@ def convolution(graph: Graph, node: Node, free: Set[Node], options: Options) -> 
 
 
 class Pattern(Followed):
-    """A convolution and the nodes behind it that run in the same step."""
+    """A convolution and the nodes after it that run in the same step."""
 
     def task(self, convolution: Convolution, pitches: Mapping[Value, int] = NO_PITCHES) -> Task:
         """Return what an engine is needed for, on tensors with these pitches."""
@@ -307,7 +307,7 @@ def _laid(value: Value, operand: Operand) -> Source:
 
 
 def _last(data: Array, channels: int) -> Array:
-    """Return an image or weights with so many channels, zeros behind its own ones, innermost."""
+    """Return an image or weights with that many channels, zeros after its own ones, innermost."""
     widths = [(0, channels - n if axis == 1 else 0) for axis, n in enumerate(data.shape)]
     return np.ascontiguousarray(np.moveaxis(np.pad(data, widths), 1, -1))
 

@@ -47,7 +47,7 @@ TILES = {
     "k2=4": TileTime(256, 64, 9.6, 0.83),
     "k2=12": TileTime(64, 32, 4.7, 0.165),
 }
-#: Multiprocessors of an H200; by how much knob 18 slows an engine down; what a kernel behind takes:
+#: Multiprocessors of an H200; by how much knob 18 slows an engine down; what a kernel after takes:
 #: microseconds, and bytes in one.
 PROCESSORS, OTHERWISE = 132, 1.4
 KERNEL, MEMORY = 2.0, 3.5e6
@@ -147,7 +147,7 @@ class Convolution:
         """Return how far behind an engine is to come; see `Ranked`.
 
         In float32, cuDNN 9's heuristics often take too large a tile, or have no other one for the
-        epilogue than a small one, so that a kernel behind is better (3x3 over 32x256x56x56: 4.3 and
+        epilogue than a small one, so that a kernel after is better (3x3 over 32x256x56x56: 4.3 and
         2.8 ms). In the trials that `TILES` was fitted to, the first engine by it is 0.7 % behind
         the fastest of all (geometric mean).
         """

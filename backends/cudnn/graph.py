@@ -53,7 +53,7 @@ class OperationGraph:
     Args:
         session: where it runs.
         operation: what it computes.
-        limit: greatest workspace of an engine in bytes; None for no limit.
+        limit: maximum workspace of an engine in bytes; None for no limit.
 
     Attributes:
         frontend: NVIDIA's graph object.

@@ -65,7 +65,7 @@ class Library:
 
 @cache
 def load() -> Library:
-    """Load cuDNN and the frontend, once a process; needs no GPU.
+    """Load cuDNN and the frontend, once per process; needs no GPU.
 
     ``LD_LIBRARY_PATH`` comes first, then ``nvidia/cudnn/lib`` on Python's path, then the system.
 

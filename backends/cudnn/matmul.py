@@ -1,4 +1,4 @@
-"""Matrix products, stacks of them and Gemm, with the elementwise nodes behind them."""
+"""Matrix products, stacks of them and Gemm, with the elementwise nodes after them."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _matrices(value: Value, dims: Ints, transposed: bool, pitches: Mapping[Value
 # ── divisions ────────────────────────────────────────────────────────────────────────────────────
 
 
-#: Elements of a sum from which cublasLt and a kernel behind it are faster than one fused kernel: on
+#: Elements of a sum from which cublasLt and a kernel after it are faster than one fused kernel: on
 #: an H200 4096x3072x768 with a bias and a residual takes 33 us in two parts and 35 us in one,
 #: 4096x768x768 takes 13 and 12 us.
 LONG = 2048
@@ -184,7 +184,7 @@ def divide(product: Product, tail: Tail) -> tuple[Division, ...]:
     """Return the ways to divide a product and what follows it, best guess first.
 
     Fused kernels compute a Gelu slowly: 4096x768x3072 takes 62 us so on an H200, and 43 us with a
-    kernel behind it.
+    kernel after it.
     """
     alone = Division(product, tail)
     length = next((i for i, s in enumerate(tail.stages) if not expressible(s)), len(tail.stages))
@@ -218,7 +218,7 @@ def _is_small(product: Product) -> bool:
 
 @claims(MatMul, Gemm)
 def product(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
-    """Return a product of matrices with the elementwise nodes behind it."""
+    """Return a product of matrices with the elementwise nodes after it."""
     found = describe(node, options.precision)
     if isinstance(found, str):
         return found
@@ -238,7 +238,7 @@ def product(graph: Graph, node: Node, free: Set[Node], options: Options) -> Want
 
 
 class Pattern(Followed):
-    """A product and the nodes behind it that run in the same step."""
+    """A product and the nodes after it that run in the same step."""
 
     @property
     def reads(self) -> dict[str, Source]:
@@ -274,7 +274,7 @@ class Pattern(Followed):
 
     @property
     def _factors(self) -> tuple[Stage, ...]:
-        """What a Gemm does behind its product: ``beta * (alpha / beta * y + c)``."""
+        """What a Gemm does after its product: ``beta * (alpha / beta * y + c)``."""
         op = self.node.op
         if not isinstance(op, Gemm):
             return ()

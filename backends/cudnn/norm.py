@@ -116,7 +116,7 @@ class Normalization:
 
 @claims(LayerNormalization, RMSNormalization)
 def rows(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
-    """Return a normalization of the last axes, with the elementwise nodes behind it."""
+    """Return a normalization of the last axes, with the elementwise nodes after it."""
     op, inputs, y = node.op, _inputs(node), node.output
     if isinstance(inputs, str):
         return inputs
@@ -216,7 +216,7 @@ def instances(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wa
 
 @claims(GroupNormalization)
 def channel_groups(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
-    """Return groups of channels as the channels of images, and a kernel that scales behind it."""
+    """Return groups of channels as the channels of images, and a kernel that scales after it."""
     if not is_wanted_anyway(node, options):
         return (
             "cuDNN has no groups of channels; as an instance normalization with a kernel behind it"

@@ -16,7 +16,7 @@ from ..cuda.recipe.launch import Launch
 from ..cuda.recipe.operands import Tensor
 from .operation import Operand
 
-#: Bytes that the workspace of cuDNN behind a packed image is aligned to.
+#: Bytes that the workspace of cuDNN after a packed image is aligned to.
 ALIGNMENT = 256
 
 

@@ -13,7 +13,7 @@ from ..cuda.recipe.operands import Packed
 from . import CUDNN
 from .choice import Task
 
-#: What a role stands for: a value, or constants packed on the host once a model.
+#: What a role stands for: a value, or constants packed on the host once per model.
 Source = Value | Packed
 
 

@@ -1,7 +1,7 @@
-"""Elementwise operators behind a result: one description for cuDNN's graph and for a cuda kernel.
+"""Elementwise operators after a result: one description for cuDNN's graph and for a cuda kernel.
 
 A `Tail` is a chain of stages, each of which reads what the one before it gives. Some prefix of it
-goes into cuDNN's graph, and the rest is a kernel behind that.
+goes into cuDNN's graph, and the rest is a kernel after that.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Tail:
         return cls(tuple(stages), tuple((role, operands[role]) for role in used))
 
     def cut(self, place: int) -> tuple[Tail, Tail]:
-        """Return the first stages, so many, and the others."""
+        """Return the first stages, that many, and the others."""
         operands = dict(self.operands)
         first, last = self.stages[:place], self.stages[place:]
         return Tail.of(first, operands), Tail.of(last, operands)
@@ -106,7 +106,7 @@ MAX_OPERANDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Followers:
-    """Elementwise nodes behind a value, each the only reader of the one before it.
+    """Elementwise nodes after a value, each the only reader of the one before it.
 
     Attributes:
         nodes: in order.
@@ -123,7 +123,7 @@ class Followers:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A node and those behind it that run in the same step.
+    """A node and those after it that run in the same step.
 
     Attributes:
         node: the first one.
@@ -157,7 +157,7 @@ class Followed:
 
 
 def follow(graph: Graph, value: Value, free: Set[Node], axis: int = 1) -> Followers:
-    """Return the longest chain of elementwise nodes behind a value that a tail can hold.
+    """Return the longest chain of elementwise nodes after a value that a tail can hold.
 
     Args:
         graph: where it lies.

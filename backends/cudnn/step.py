@@ -36,7 +36,7 @@ def runner(device: CudaDevice, choice: Choice, at: Mapping[str, int], scratch: i
 
     Args:
         device: the GPU.
-        choice: cuDNN's engine, and what kernels do before and behind it.
+        choice: cuDNN's engine, and what kernels do before and after it.
         at: address by role, of all that the choice reads and gives.
         scratch: address of the choice's workspace, 0 where it wants none.
     """

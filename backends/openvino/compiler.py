@@ -173,7 +173,7 @@ def compiled(vendor: Library, path: Path, profiles: Profiles, threads: int | Non
     Args:
         vendor: OpenVINO.
         path: the file.
-        profiles: least, usual and greatest shape by input, where dimensions are symbolic.
+        profiles: minimum, typical and maximum shape by input, where dimensions are symbolic.
         threads: as many as it may use; None for as many as it likes.
 
     Raises:

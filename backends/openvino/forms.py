@@ -37,7 +37,7 @@ from ...runtime.ops.pool import AveragePool, GlobalAveragePool, GlobalMaxPool, M
 from ...runtime.ops.reduce import ReduceMax, ReduceMean, ReduceMin, ReduceSum
 from ..regions.section import Section
 
-#: What is put behind a node's name for the parts of its spelling.
+#: What is put after a node's name for the parts of its spelling.
 MARK = "~"
 #: Scales numbers so that no sum of them leaves the range of float32.
 _TINY = 1e-30
@@ -46,7 +46,7 @@ _SATURATED = 6.0
 
 
 class _Speller:
-    """Adds nodes in front of one that they stand for."""
+    """Adds nodes before one that they stand for."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
         self._graph, self.node = graph, node

@@ -55,7 +55,7 @@ class Library:
 
 @cache
 def load() -> Library:
-    """Load OpenVINO, once a process.
+    """Load OpenVINO, once per process.
 
     Raises:
         BackendUnavailable: it is not installed, lacks a library or the CPU plugin, or is too old.

@@ -1,4 +1,4 @@
-"""Where sections are tried: in a process of their own, for OpenVINO crashes on some of them.
+"""Where sections are tried: in their own process, for OpenVINO crashes on some of them.
 
 Both processes map one file, in which inputs and results lie. Where no process can be started, they
 are tried in this one.
@@ -24,7 +24,7 @@ from ..regions.section import Section
 from ..regions.worker import Ended, Worker
 from .compiler import Compiler, Refused, shapes_of
 
-#: Tensors begin at multiples of so many bytes.
+#: Tensors begin at multiples of that many bytes.
 _STEP = 64
 #: Name, dtype and shape.
 Spec = tuple[str, str, Sequence[int]]

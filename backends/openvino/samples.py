@@ -22,8 +22,8 @@ EXTREME = (
 WHOLE = (0, 1, -1, 2, 127, 128, 255, 32768, 2**24 + 1, 2**31 - 1, -(2**31), 2**31, 2**32 + 5, 2**40)
 #: Elements of a tensor, at most, that a special number takes the place of.
 _PLANTED = 7
-#: Tensors of bytes are tried on so many elements, and in so many rounds at most: products of bytes
-#: are often halfway between two, where a wrong rounding shows.
+#: Tensors of bytes are tried on that many elements, and in that many rounds at most: products of
+#: bytes are often halfway between two, where a wrong rounding shows.
 _BYTES, _ROUNDS = 1 << 9, 1 << 7
 #: Brings ordinary numbers to where exponentials nearly vanish.
 _FACTOR = 30

@@ -35,10 +35,10 @@ from .library import gist
 from .rig import Ready, set_up
 from .samples import samples
 
-#: Constants of so many bytes at most are part of a signature; larger ones are weights, of which
+#: Constants of that many bytes at most are part of a signature; larger ones are weights, of which
 #: only dtype and shape are, but for weights of bytes, of which all is.
 SMALL = 1 << 14
-#: What results may differ by: of themselves, and of the greatest number beside them.
+#: What results may differ by: of themselves, and of the largest number beside them.
 RELATIVE, BESIDE = 1e-4, 2e-6
 #: Numbers beside an element of an elementwise result count up to this one.
 ORDINARY = 1e3

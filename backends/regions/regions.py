@@ -19,7 +19,7 @@ MIN_NODES = 4
 def regions(graph: Graph, taken: Set[Node]) -> list[Region]:
     """Return the regions, nodes in topological order.
 
-    A node's *level* is the greatest number of times that a path to it enters the taken nodes from
+    A node's *level* is the largest number of times that a path to it enters the taken nodes from
     the others. Along a path levels never fall, so one that leaves the taken nodes and comes back
     ends on a higher level: the connected parts of a level are convex, and no two of them wait for
     each other. Where an edge joins two parts and no other path does, they become one.

@@ -1,4 +1,4 @@
-"""A region as a model of its own: what a compiler reads, and what its engine is known by."""
+"""A region as a separate model: what a compiler reads, and what its engine is known by."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Section:
         return found.hexdigest()
 
     def write(self, folder: Path) -> Path:
-        """Write it as an ONNX file, constants beside it where they are too large; return it."""
+        """Write it as an ONNX file, constants next to it where they are too large; return it."""
         path = folder / "section.onnx"
         save(self.graph, path, opsets={"": self.opset})
         return path

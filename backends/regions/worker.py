@@ -1,4 +1,4 @@
-"""A process of its own for what may crash in a vendor's library.
+"""A separate process for what may crash in a vendor's library.
 
 The caller has a `Worker` and asks; the process runs `serve` and answers. Questions and answers are
 JSON, a line each. A process that crashes costs the answer to one question and no more: the next one

@@ -32,7 +32,7 @@ class EngineSource(Protocol):
     def step(
         self, device: Device, pointer: Pointer, found: Section, settings: Settings, size: int
     ) -> Step:
-        """Return the step of a section that stands for so many nodes; raises `Refused`."""
+        """Return the step of a section that stands for that many nodes; raises `Refused`."""
         ...
 
 
@@ -42,7 +42,7 @@ class TensorrtBackend:
     Args:
         device: shared with the cuda kernels, which take what is declined.
         engines: builds and keeps them.
-        pointer: gives the address of a view on the device; CUDA's where None.
+        pointer: gives the address of a view on the device; CUDA's if None.
         minimum: nodes that compute something which a region has at least, unless one of them
             multiplies matrices.
     """

@@ -54,7 +54,7 @@ class Settings:
 
     Attributes:
         tf32: whether float32 products may be rounded to TF32.
-        workspace: greatest scratch memory in bytes; None for no limit.
+        workspace: maximum scratch memory in bytes; None for no limit.
         level: how long the builder looks for faster kernels, 0 to 5.
         strip: whether the engine holds no weights; they are put in when it is opened.
     """
@@ -71,7 +71,7 @@ class Border:
 
     Attributes:
         types: dtype and shape by input and output.
-        profiles: least, usual and greatest shape by input, where dimensions are symbolic.
+        profiles: minimum, typical and maximum shape by input, where dimensions are symbolic.
     """
 
     types: Mapping[str, tuple[str, Ints]]
@@ -111,7 +111,7 @@ class Builder:
         vendor: the library.
         capability: the compute capability to build for, such as ``8.9``, where the library can;
             that of this machine's GPU where empty.
-        timings: where timings of kernels are kept, and under which name; nowhere where None.
+        timings: where timings of kernels are kept, and under which name; nowhere if None.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class Engines:
         vendor: the library.
         gpu: what it builds for; engines fit no other one.
         store: where engines and timings are kept.
-        worker: the process that builds; this one where None.
+        worker: the process that builds; this one if None.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Engines:
     def step(
         self, device: Device, pointer: Pointer, found: Section, settings: Settings, size: int
     ) -> EngineStep:
-        """Return the step of a section that stands for so many nodes.
+        """Return the step of a section that stands for that many nodes.
 
         Raises:
             Refused: the library does not take the section.

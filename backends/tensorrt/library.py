@@ -69,7 +69,7 @@ class Library:
 
 @cache
 def load() -> Library:
-    """Load TensorRT, or TensorRT-RTX where there is none, once a process; needs no GPU.
+    """Load TensorRT, or TensorRT-RTX where there is none, once per process; needs no GPU.
 
     `VARIABLE` names the one to use, or a folder in which it lies.
 
@@ -93,7 +93,7 @@ def load() -> Library:
 
 
 def opened(product: Product, version: str, module: Any) -> Library:
-    """Return a loaded package with a logger of its own."""
+    """Return a loaded package with its own logger."""
     messages: deque[str] = deque(maxlen=_KEPT)
     file = str(getattr(module, "__file__", "") or "")
     logger = _logger(module, messages)

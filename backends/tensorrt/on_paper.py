@@ -64,7 +64,7 @@ class PaperEngines:
     Args:
         vendor: the library.
         capability: the compute capability to build for, such as ``8.9``.
-        worker: the process that builds; this one where None.
+        worker: the process that builds; this one if None.
 
     Raises:
         BackendUnavailable: the library builds nothing for this capability.

@@ -1,4 +1,4 @@
-"""Building in a process of its own, for the library ends a process on some sections.
+"""Building in a separate process, for the library ends a process on some sections.
 
 `Remote` asks; the process runs `main`.
 """
@@ -28,7 +28,7 @@ class Builds(Protocol):
 
 
 class Remote:
-    """Builds in a process of its own, and where none can be started in this one.
+    """Builds in a separate process, and where none can be started in this one.
 
     Args:
         here: builds in this process.

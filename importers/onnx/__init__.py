@@ -33,7 +33,7 @@ class Imported:
         producer: name and version of the program that wrote it.
         metadata: what that program wanted to be known.
         warnings: what is odd about the file, but does no harm.
-        mapped: the files beside it whose bytes its constants are.
+        mapped: the files next to it whose bytes its constants are.
     """
 
     graph: Graph
@@ -62,7 +62,7 @@ def load(
 
     Args:
         model: a path, the bytes of a file, a parsed model, or what stands for one; see `Loadable`.
-        operators: the operators to know, by domain and name; tercet's own where None.
+        operators: the operators to know, by domain and name; tercet's own if None.
         limits: what the model may ask for.
         external_data_dir: the only folder that external data may be in; see `external_data_in`
             for the default.

@@ -33,7 +33,7 @@ class Budget:
     """Bytes that the plans of a model and its runs take, up to a limit.
 
     Args:
-        limit: how many there may be; most of the memory that there is where None.
+        limit: how many there may be; most of the memory that there is if None.
 
     Attributes:
         limit: how many there may be.
@@ -56,13 +56,13 @@ class Budget:
             what: they are for, such as ``the plan``.
 
         Raises:
-            LimitError: there are not so many.
+            LimitError: there are not that many.
         """
         while not self._is_taken(nbytes):
             self.make_room(nbytes, what)
 
     def make_room(self, nbytes: int, what: str) -> None:
-        """Let idle plans go until so many bytes are left, as `take` does, and take none."""
+        """Let idle plans go until that many bytes are left, as `take` does, and take none."""
         while (held := self._held) + nbytes > self.limit:
             needed = held - self.reserve.nbytes
             if needed + nbytes > self.limit or not self.reserve.relieve():

@@ -127,7 +127,7 @@ def _distrust(folder: Path) -> str:
 
 
 def _distrust_above(folder: Path) -> str:
-    """Return why others could put another folder in the place of one in this folder."""
+    """Return why others could put another folder in place of one in this folder."""
     try:
         mode = folder.stat().st_mode
     except OSError:

@@ -46,5 +46,5 @@ def _physical() -> int:
 
 
 def allowance() -> int:
-    """Return the bytes that a model may take where nobody says how many: most of the memory."""
+    """Return the bytes that a model may take by default: most of the memory."""
     return memory() * 7 // 8

@@ -21,7 +21,7 @@ from .resources import Resources
 def opened(
     body: Graph, captured: Sequence[Value], resources: Resources, known: Mapping[int, Array]
 ) -> Graph:
-    """Return a body whose captures are inputs behind its own, after the passes of a model.
+    """Return a body whose captures are inputs after its own, after the passes of a model.
 
     Args:
         body: one of a node's.
@@ -56,7 +56,7 @@ class Body:
     Args:
         layout: of a graph whose inputs and results all lie on the device.
         captures: the place in `Node.captures`, by name of the input that stands for it.
-        maximum: the greatest number of streams on which its rows run.
+        maximum: the maximum number of streams on which its rows run.
 
     Attributes:
         graph: what it runs.
@@ -225,5 +225,5 @@ def finder(
 
 
 def part(memory: View, offset: int, type_: TensorType) -> View:
-    """Return a tensor that begins `offset` bytes behind the start of another."""
+    """Return a tensor that begins `offset` bytes after the start of another."""
     return View(memory.device, memory.buffer, memory.offset + offset, type_)

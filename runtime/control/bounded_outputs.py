@@ -18,7 +18,7 @@ from .resources import Resources
 
 
 class Counting:
-    """A node in a plan of its own, as an operator within bounds; made by `counting`.
+    """A node in its own plan, as an operator within bounds; made by `counting`.
 
     Args:
         plan: of that operator alone; its inputs are named by the node's places.

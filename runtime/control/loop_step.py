@@ -24,7 +24,7 @@ UNROLLED = 1024
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """How a tensor holds one element a round.
+    """How a tensor holds one element per iteration.
 
     Attributes:
         axis: along which they lie, counted from the front.
@@ -45,7 +45,7 @@ class Signature:
         stacked: what the last results of the body are elements of.
         count: rounds at most, as far as that is known.
         is_fixed: whether nothing but the count ends it.
-        counts: whether it is a Loop, with a count and a condition in front of its other inputs; in
+        counts: whether it is a Loop, with a count and a condition before its other inputs; in
             its body the number of the round is the first input and the condition the first result.
     """
 

@@ -3,7 +3,7 @@
 Most graphs are one plan. A plan cannot hold sequences, strings, or tensors whose shape depends on
 the data, nor control flow but for what its device decides on (`nested_control`), so such nodes
 split the graph into *stages*: a plan, then nodes that run one by one. Where enough work depends on
-sizes that only a run tells, that part of the graph becomes a *tail*: a graph of its own, which gets
+data-dependent sizes, that part of the graph becomes a *tail*: a separate graph, which gets
 a program for every set of types that it meets.
 """
 
@@ -471,7 +471,7 @@ def _texts(values: Iterable[HostValue]) -> str:
 
 
 def _check_type(value: Value, data: HostValue, where: str) -> None:
-    """Refuse a result that contradicts what was inferred, which the plans behind it rely on."""
+    """Refuse a result that contradicts what was inferred, which the plans after it rely on."""
     if isinstance(value.type, TensorType) and value.type.is_static:
         found = type_of(data, value.type)
         if found != value.type:

@@ -34,7 +34,7 @@ class Resources:
     """What programs are made with.
 
     Attributes:
-        backends: the one that was asked for, fallbacks behind it.
+        backends: the one that was asked for, fallbacks after it.
         options: see `Options`.
         stores: constants by device.
         evaluate: runs one operator on arrays, for constant folding.
@@ -86,7 +86,7 @@ class Keys:
     """By what programs are looked up: input types, with elements of small inputs if need be.
 
     Nobody but an `Interpreter` runs nodes whose sizes are found out while they run. But sizes often
-    come in as inputs, such as the shape of a Reshape; then each one gets a program of its own.
+    come in as inputs, such as the shape of a Reshape; then each one gets its own program.
     """
 
     def __init__(self) -> None:

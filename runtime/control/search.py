@@ -78,7 +78,7 @@ class _Decoder:
         self._states: list[HostValue] = []
 
     def read(self, words: Array) -> Array:
-        """Return the logits behind the last one of these words [rows, count], in float32."""
+        """Return the logits after the last one of these words [rows, count], in float32."""
         first = not self._states
         body = self._op.init_decoder if first and self._op.init_decoder else self._op.decoder
         if first:
@@ -96,7 +96,7 @@ class _Decoder:
         return logits[:, -1, :size].astype(np.float32)
 
     def choose(self, rows: Array) -> None:
-        """Go on with the states of these rows, each in the place of another beam of its text."""
+        """Go on with the states of these rows, each in place of another beam of its text."""
         self._states = [x[:, rows] if isinstance(x, np.ndarray) else x for x in self._states]
 
 
@@ -144,7 +144,7 @@ class _Words:
         )
 
     def scores(self, texts: Array, scores: Array, is_first: bool) -> Array:
-        """Return the scores [rows, words] of what comes behind texts [rows, length]."""
+        """Return the scores [rows, words] of what comes after texts [rows, length]."""
         scores = scores.copy()
         for row, text in zip(scores, texts, strict=True):
             if self.penalty != 1:

@@ -1,4 +1,4 @@
-"""Stages of a graph: what a plan can run, what runs one by one behind it, and what has to wait."""
+"""Stages of a graph: what a plan can run, what runs one by one after it, and what has to wait."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .resources import Resources, is_deciding
 
 @dataclass(slots=True)
 class Stage:
-    """A plan, and the nodes behind it that run one by one.
+    """A plan, and the nodes after it that run one by one.
 
     Attributes:
         plan: what runs first, or None.
         inputs: the values that the plan reads.
         outputs: the values that it computes and that somebody outside it reads.
-        nodes: what runs behind it, in order.
+        nodes: what runs after it, in order.
     """
 
     plan: Plan | None = None
@@ -35,7 +35,7 @@ class Stage:
 
 
 def levels_of(nodes: Iterable[Node], alone: Container[Node]) -> list[tuple[list[Node], list[Node]]]:
-    """Return stages: nodes that a plan can run, and those that run one by one behind it.
+    """Return stages: nodes that a plan can run, and those that run one by one after it.
 
     Args:
         nodes: in topological order.
@@ -55,7 +55,7 @@ def levels_of(nodes: Iterable[Node], alone: Container[Node]) -> list[tuple[list[
 
 
 def late_nodes(graph: Graph, resources: Resources, *, is_body: bool) -> set[Node]:
-    """Return the nodes that wait for sizes that only a run tells, and belong to the tail.
+    """Return the nodes that wait for data-dependent sizes, and belong to the tail.
 
     On the host that pays only for nodes that multiply matrices, and for sizes that the file says
     are always the same; it takes along what depends on them. To plan for new sizes takes longer
@@ -98,7 +98,7 @@ def _waits_for_elements(node: Node, looked_at: Container[Value]) -> bool:
 
 
 def last_reads(stages: Iterable[Stage], kept: Container[Value]) -> dict[Node, list[Value]]:
-    """Return, by nodes that run one by one, the values that nobody reads behind them.
+    """Return, by nodes that run one by one, the values that are not read after them.
 
     Args:
         stages: all of a program.

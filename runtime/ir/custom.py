@@ -62,7 +62,7 @@ class Custom(Op):
 
 
 def run_custom(node: Node, inputs: Sequence[HostValue]) -> tuple[HostValue, ...]:
-    """Run the function behind a node on read-only inputs.
+    """Run the function of a node on read-only inputs.
 
     Raises:
         OperatorError: the function raised, or gave something else than the node's results.

@@ -1,7 +1,7 @@
 """Element types: numpy's own dtypes, with ml_dtypes for those that numpy lacks.
 
 A dtype is a `numpy.dtype` everywhere in tercet; strings are `object` arrays of `str`. Types of
-less than a byte (int4, float4_e2m1fn, ...) take one byte an element in memory.
+less than a byte (int4, float4_e2m1fn, ...) take one byte per element in memory.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Graph:
     # ── building ─────────────────────────────────────────────────────────────────────────────
 
     def fresh_name(self, wanted: str) -> str:
-        """Return `wanted`, or with a number behind it where a value has that name."""
+        """Return `wanted`, or with a number after it where a value has that name."""
         return _fresh(wanted, self._names)
 
     def _add(self, value: Value) -> Value:
@@ -96,7 +96,7 @@ class Graph:
         return value
 
     def add_input(self, name: str, type: ValueType | None) -> Value:
-        """Add a graph input behind the others."""
+        """Add a graph input after the others."""
         value = self._add(Value(name, type))
         self.inputs += (value,)
         return value
@@ -130,7 +130,7 @@ class Graph:
             outputs: names of its outputs, or how many.
             name: the node's name; its operator's name where it has none.
             captures: actual values for the captures of the bodies in `op`.
-            before: the node to put it in front of; behind all where None.
+            before: the node to put it before; after all if None.
             origin: nodes that it replaces, whose names it remembers.
         """
         minimum, maximum = arity(type(op))
@@ -191,13 +191,13 @@ class Graph:
         node.op = op
 
     def rename(self, node: Node, name: str) -> None:
-        """Give `node` this name, or one with a number behind it where another node has it."""
+        """Give `node` this name, or one with a number after it where another node has it."""
         self._node_names.discard(node.name)
         node.name = _fresh(name, self._node_names)
         self._node_names.add(node.name)
 
     def relabel(self, value: Value, name: str) -> None:
-        """Give a computed value this name, or one with a number behind it where another has it."""
+        """Give a computed value this name, or one with a number after it where another has it."""
         del self._names[value.name]
         value.name = _fresh(name, self._names)
         self._names[value.name] = value
@@ -325,7 +325,7 @@ class Graph:
         return part
 
     def opened(self, actual: Sequence[Value]) -> Graph:
-        """Return a copy of a body whose captures are inputs, behind its own.
+        """Return a copy of a body whose captures are inputs, after its own.
 
         Args:
             actual: what the captures stand for; those that are constants become constants.
@@ -340,7 +340,7 @@ class Graph:
         return copy
 
     def splice(self, node: Node, body: Graph, inputs: Sequence[Value] = ()) -> tuple[Value, ...]:
-        """Put copies of a body's nodes in front of the node that owns it.
+        """Put copies of a body's nodes before the node that owns it.
 
         Args:
             node: the owner, which stays.
@@ -375,7 +375,7 @@ class Graph:
         return tuple(image[value] for value in body.outputs.values())
 
     def walk(self) -> Iterator[Node]:
-        """Yield every node, those of control-flow bodies behind the one that owns them."""
+        """Yield every node, those of control-flow bodies after the one that owns them."""
         for node in self._nodes:
             yield node
             for body in node.op.graphs():

@@ -60,7 +60,7 @@ def divided(a: Any, b: Any) -> Any:
 
 
 def span(a: Any, b: Any) -> tuple[float, float] | None:
-    """Return the least and the greatest that a - b can be; None where that is unknown.
+    """Return the minimum and maximum that a - b can be; None where that is unknown.
 
     Args:
         a: a size, which may have grown.

@@ -1,4 +1,4 @@
-"""Types that a file declares for what its nodes compute: hints, which nobody relies on.
+"""Types that a file declares for what its nodes compute: hints that nothing relies on.
 
 What is in `Value.type` follows from the inputs and the operators. A declaration says what the
 exporter believed; it is often out of date, and may be a lie. So it never sizes memory and never

@@ -14,7 +14,7 @@ class Value:
         name: unique in its graph.
         type: dtype and shape as far as inputs and operators prove them; None where nothing is.
         declared: what the file says of it: a hint, which `hints` compares and nobody relies on.
-        data: the elements of a constant, which nobody can write to, else None.
+        data: the elements of a constant, which is read-only, else None.
         producer: the node that computes it, or None for inputs, captures and constants.
         consumers: the nodes that read it, with the number of times each does.
     """
@@ -42,7 +42,7 @@ class Value:
         return printable(f"%{self.name}: {self.type or '?'}")
 
     def fix(self, data: Array) -> None:
-        """Become a constant with these elements, which nobody can write to from here."""
+        """Become a constant with these elements, which is read-only from here."""
         self.type = type_ = constant_type(data)
         self.data = type_.value
 

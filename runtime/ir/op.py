@@ -40,7 +40,7 @@ class Op:
 
     Attributes:
         domain: the specification's domain, "" for ai.onnx.
-        outputs: least and greatest number of outputs; None for no upper bound.
+        outputs: minimum and maximum number of outputs; None for no upper bound.
         view: whether the output is the first input's bytes under another shape.
         deterministic: False for operators that draw random numbers.
         chooses: whether only one of its bodies runs; what the others do need not make sense.
@@ -184,7 +184,7 @@ def attributes(operator: type[Op]) -> tuple[str, ...]:
 
 @per_operator
 def arity(operator: type[Op]) -> tuple[int, int | None]:
-    """Return the least and greatest number of inputs; None for no upper bound."""
+    """Return the minimum and maximum number of inputs; None for no upper bound."""
     parameters = list(inspect.signature(operator.infer).parameters.values())[1:]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     named = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]

@@ -1,4 +1,4 @@
-"""Operators that nobody knows: all of a model's in one error, and what stands in for them.
+"""Unknown operators: all of a model's in one error, and what stands in for them.
 
 A model with stand-ins can be looked into: what is read from an unknown operator has no type but the
 dtype that the file declares, and no backend runs it.
@@ -79,7 +79,7 @@ class UnknownOperators(UnsupportedError):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Opaque(Op):
-    """Base class of what stands in for operators that nobody knows; see `stand_in`."""
+    """Base class of what stands in for unknown operators; see `stand_in`."""
 
     outputs = (0, None)
     given: tuple[tuple[str, Any], ...] = ()

@@ -28,7 +28,7 @@ class Search(Op):
 
     Attributes:
         decoder: what gives the logits of the next word.
-        init_decoder: what does so for the prompt; the same where None.
+        init_decoder: what does so for the prompt; the same if None.
         encoder: of models with one.
         no_repeat_ngram_size: n-grams of this size occur once in a text; 0: no matter.
         vocab_size: words, of the logits that there may be; -1: all.

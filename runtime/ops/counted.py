@@ -1,6 +1,6 @@
 """Operators whose results have sizes that they find out, within bounds, with a count beside them.
 
-A plan can hold these, because all their shapes are known. `counting` runs one in the place of a
+A plan can hold these, because all their shapes are known. `counting` runs one in place of a
 node whose own shapes depend on the data, reads the count, and cuts the results.
 """
 
@@ -23,7 +23,7 @@ COUNT = TensorType(int64, (1,))
 class Counted(Op):
     """An operator within bounds.
 
-    Its results are as large as they can get; behind what was found they hold anything. One more
+    Its results are as large as they can get; after what was found they hold anything. One more
     result, int64[1], tells how much was found. There is no file that has such operators.
     """
 

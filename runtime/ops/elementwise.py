@@ -107,7 +107,7 @@ class Pow(Op):
 
 @op
 class Max(Variadic):
-    """The greatest of the inputs; NaN where one is."""
+    """The largest of the inputs; NaN where one is."""
 
     function = np.maximum
     symbols = max_symbol
@@ -158,7 +158,7 @@ class Sign(KnownUnary):
 
 @op
 class Floor(KnownUnary):
-    """The greatest integer that is not above x."""
+    """The largest integer that is not above x."""
 
     function = np.floor
     symbols = keep

@@ -170,7 +170,7 @@ class TensorScatter(Op):
     """The cache with `update` written along `axis`, from `write_indices` [batch] (0) on.
 
     Attributes:
-        mode: ``linear``, or ``circular``: behind the last place comes the first.
+        mode: ``linear``, or ``circular``: after the last place comes the first.
     """
 
     axis: int = -2

@@ -88,7 +88,7 @@ def _exact(dims: Sequence[Dim]) -> tuple[int, ...]:
 
 @op
 class Concat(Op):
-    """The inputs one behind the other along `axis`."""
+    """The inputs concatenated along `axis`."""
 
     axis: int
 
@@ -269,9 +269,9 @@ def _sliced(size: Dim, start: Dim, end: Dim, step: Dim) -> tuple[Dim, slice]:
 
 @op
 class Pad(Op):
-    """`pads` more elements (fewer where negative) before and behind `axes` (all where left out).
+    """`pads` more elements (fewer where negative) before and after `axes` (all where left out).
 
-    `pads` holds those before every axis, then those behind every axis.
+    `pads` holds those before every axis, then those after every axis.
     """
 
     mode: str = "constant"

@@ -203,7 +203,7 @@ class LogSoftmax(Op):
 
 @op
 class Hardmax(Op):
-    """1 at the first greatest element along `axis`, 0 elsewhere (ONNX 13)."""
+    """1 at the first largest element along `axis`, 0 elsewhere (ONNX 13)."""
 
     axis: int = -1
 

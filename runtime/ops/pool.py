@@ -29,7 +29,7 @@ def _pooled(op: Op, x: TensorType, kernel_shape: Ints) -> TensorType:
 
 @op
 class MaxPool(Op):
-    """Greatest element of each window, padding left out (ONNX 22).
+    """Largest element of each window, padding left out (ONNX 22).
 
     The second output has its position in the whole input, flattened in C order over all axes
     (`storage_order=1`: the spatial axes in Fortran order).

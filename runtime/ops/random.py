@@ -31,7 +31,7 @@ class Bernoulli(Random):
     """1 with the probability that the input gives, else 0.
 
     Attributes:
-        dtype: of the result; that of the input where None.
+        dtype: of the result; that of the input if None.
     """
 
     dtype: DType | None = None

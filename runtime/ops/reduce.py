@@ -90,7 +90,7 @@ class ReduceLogSumExp(Reduce):
 
 @op
 class ReduceMax(Reduce):
-    """The greatest element."""
+    """The largest element."""
 
     function = np.max
     rounds = False
@@ -153,7 +153,7 @@ class ArgReduce(Op):
 
 @op
 class ArgMax(ArgReduce):
-    """The position of the greatest element."""
+    """The position of the largest element."""
 
 
 @op

@@ -56,8 +56,8 @@ def axes_of(
         op: the attributes.
         old: shape of the input.
         new: shape of the result.
-        scales: one factor an axis, or empty, or None.
-        sizes: one size an axis where there are no scales.
+        scales: one factor per axis, or empty, or None.
+        sizes: one size per axis where there are no scales.
         roi: where the region begins along every axis, then where it ends; None for all of it.
     """
     rank = len(old)

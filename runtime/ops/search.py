@@ -1,4 +1,4 @@
-"""Operators that look for elements: the greatest, the distinct, the non-zero, the best boxes."""
+"""Operators that look for elements: the largest, the distinct, the non-zero, the best boxes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .shapes import checked, int_of, normalize_axis, product
 
 @op
 class TopK(Op):
-    """The `k` greatest (or least) elements along `axis`, and their positions.
+    """The `k` largest (or least) elements along `axis`, and their positions.
 
     Of equal elements the one with the lower index comes first.
     """

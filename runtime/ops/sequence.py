@@ -20,7 +20,7 @@ def _sequence_of(element: ValueType | None) -> SequenceType:
 
 @op
 class SequenceEmpty(Op):
-    """No tensors, of `dtype` (float32 where None)."""
+    """No tensors, of `dtype` (float32 if None)."""
 
     dtype: DType | None = None
 
@@ -41,7 +41,7 @@ class SequenceConstruct(Op):
 
 @op
 class SequenceInsert(Op):
-    """The list with `tensor` before `position` (behind all where left out)."""
+    """The list with `tensor` before `position` (after all where left out)."""
 
     def infer(
         self, input_sequence: SequenceType, tensor: TensorType, position: TensorType | None = None
@@ -118,7 +118,7 @@ def _part_size(split: TensorType, length: Dim) -> Dim:
 
 @op
 class ConcatFromSequence(Op):
-    """The list's tensors one behind the other along `axis`, or along a new one (`new_axis`)."""
+    """The list's tensors concatenated along `axis`, or along a new one (`new_axis`)."""
 
     axis: int
     new_axis: int = 0

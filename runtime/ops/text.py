@@ -18,7 +18,7 @@ def _need_strings(x: TensorType, name: str) -> None:
 
 @op
 class StringConcat(Op):
-    """`x` with `y` behind it, broadcast to each other."""
+    """`x` with `y` after it, broadcast to each other."""
 
     def infer(self, x: TensorType, y: TensorType) -> TensorType:
         _need_strings(x, "x")
@@ -32,7 +32,7 @@ class StringSplit(Op):
 
     Attributes:
         delimiter: any white space where it is None or empty.
-        maxsplit: greatest number of splits, from the left; no limit where None.
+        maxsplit: maximum number of splits, from the left; no limit if None.
     """
 
     outputs = (2, 2)
@@ -90,7 +90,7 @@ class TfIdfVectorizer(Op):
         mode: ``TF`` counts, ``IDF`` 1 and 0, ``TFIDF`` counts, the last two weighted.
         ngram_counts: where the 1-grams, 2-grams, ... begin in the pool.
         ngram_indexes: the place of each n-gram in the result.
-        max_skip_count: greatest number of items between two of an n-gram.
+        max_skip_count: maximum number of items between two of an n-gram.
     """
 
     mode: str

@@ -119,7 +119,7 @@ class _Axis:
                 f"the result of {size} elements, stride {self.stride}, a window of {self.extent}"
                 f" and pads {begin} and {end} would have {output} elements"
             )
-        # What output_padding and output_shape append lies behind everything else.
+        # What output_padding and output_shape append lies after everything else.
         return begin, full - self.extra - begin - output, output
 
 

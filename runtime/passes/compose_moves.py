@@ -27,7 +27,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Make one Gather of each move of rows, and as few of them as possible.
 
     Windows of images (Swin) are rolled by Slices and Concats, cut by a Transpose, and put together
-    again behind an Attention. Each such chain is one order of rows. A residual is added before the
+    again after an Attention. Each such chain is one order of rows. A residual is added before the
     rows go back; norms, products with constant matrices and elementwise nodes take rows in any
     order; so a move meets the next one, and both are one.
     """
@@ -69,7 +69,7 @@ class _Moves:
                 yield f"{move.copies} copies up to '{move.last.name}' are one: '{new.name}'"
 
     def _write(self, move: Move, source: Value, index: Array) -> Value:
-        """Put rows of a source in the place of a move's result; return it."""
+        """Put rows of a source in place of a move's result; return it."""
         last = move.last
         add = Builder(self.graph, last, last.name, tuple(move.nodes))
         top = moved(add, source, index, _sizes(move.top))
@@ -158,7 +158,7 @@ class _Moves:
     # ── regions ──────────────────────────────────────────────────────────────────────────────
 
     def sink(self) -> Iterator[str]:
-        """Move moves behind what takes rows in any order, where other moves take them over."""
+        """Move moves after what takes rows in any order, where other moves take them over."""
         for top in list(self.known):
             move = self.known.get(top)
             region = None if move is None else _Region.behind(self.graph, move)

@@ -168,7 +168,7 @@ def _rebuild(graph: Graph, layers: _Layers, dead: Array, values: Array) -> None:
 
 
 def _exchange(graph: Graph, linear: Linear, weight: Array, bias: Array) -> Node:
-    """Put a layer of other weights in the place of this one."""
+    """Put a layer of other weights in place of this one."""
     wide = weight.astype(np.float64)
     new = rebuilt(graph, linear, wide, bias, scaled=False)
     return stand_in(graph, {linear.node}, linear.node, new.op, new.inputs)

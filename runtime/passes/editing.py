@@ -46,12 +46,12 @@ def number(value: Value | None, rank: int | None = None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Inserts nodes in front of one, each with the types of its results.
+    """Inserts nodes before one, each with the types of its results.
 
     Attributes:
         graph: the graph.
         before: the node.
-        name: of the new nodes; that of their operator where None.
+        name: of the new nodes; that of their operator if None.
         origin: the nodes that they stand for; each stands for itself where there are none.
     """
 
@@ -96,7 +96,7 @@ def stand_in(
     inputs: Sequence[Value | None],
     name: str | None = None,
 ) -> Node:
-    """Put one node in the place of `nodes`, whose result is that of `top`; return it.
+    """Put one node in place of `nodes`, whose result is that of `top`; return it.
 
     It has the name of `top`, or the one given, and all their origins.
     """

@@ -1,4 +1,4 @@
-"""Let a convolution, Gemm or batch-norm do the scaling and shifting behind it."""
+"""Let a convolution, Gemm or batch-norm do the scaling and shifting after it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _BIASED = Apply(Add, _PRODUCT, Var("bias", lambda value: value.data is not None)
 
 
 def _build_rows(found: Found) -> Outcome:
-    """Scale the columns of a constant matrix, and the bias behind the product with it."""
+    """Scale the columns of a constant matrix, and the bias after the product with it."""
     weight, bias, affine = found["weight"].data, found.match.get("bias"), _affine(found)
     if weight is None or affine is None or affine[0].size not in (1, weight.shape[1]):
         return None

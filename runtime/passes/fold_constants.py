@@ -85,7 +85,7 @@ def _repeated(node: Node, context: Context) -> list[Array] | None:
 def _fits(node: Node, context: Context) -> bool:
     """Whether the results are known to be within the budget, before anything is computed.
 
-    A constant of one element repeated takes no memory, but to go over it takes as long as ever.
+    A constant of one element repeated takes no memory, but to go over it takes no less time.
     """
     limit, total = context.options.fold_bytes, 0
     if any(v.data is not None and _is_too_long(v.data, limit) for v in node.reads):

@@ -1,4 +1,4 @@
-"""Fold zero padding into the pads of the Conv or AveragePool behind it."""
+"""Fold zero padding into the pads of the Conv or AveragePool after it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _counts_zeros(op: AveragePool) -> bool:
 
 
 def _spatial_zeros(node: Node) -> tuple[int, ...] | None:
-    """Return the zeros that a Pad adds before, then behind each spatial axis; None for others."""
+    """Return the zeros that a Pad adds before, then after each spatial axis; None for others."""
     data, pads, *rest = (*node.inputs, None, None)
     if not isinstance(node.op, Pad) or node.op.mode != "constant" or data is None or pads is None:
         return None

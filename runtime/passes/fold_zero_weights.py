@@ -18,7 +18,7 @@ from .rounding import holds
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Put the bias in the place of a Conv, ConvTranspose, Gemm or MatMul whose weights are zero.
+    """Put the bias in place of a Conv, ConvTranspose, Gemm or MatMul whose weights are zero.
 
     Only with `Options.finite`: IEEE 754 says that 0 · ∞ and 0 · NaN are NaN, so the node would
     hand on what is wrong with its input, and a bias does not. The bias is broadcast to the shape

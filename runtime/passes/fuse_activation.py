@@ -55,7 +55,7 @@ _LONGEST = 4
 
 @dataclass(frozen=True, slots=True)
 class _Is:
-    """Puts an operator of x in the place of a formula."""
+    """Puts an operator of x in place of a formula."""
 
     op: Op
 

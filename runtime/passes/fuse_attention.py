@@ -66,7 +66,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Put one node in place of ``softmax(softcap(scale * q @ k') + mask) @ v``.
 
     Scales are products or quotients with numbers anywhere on the way. Masks are sums, or a Where
-    that puts -1e30 or less in the place of scores; there may be several, and reshapes in between.
+    that puts -1e30 or less in place of scores; there may be several, and reshapes in between.
     A head of k and v that Expand repeats for several heads of q is read where it lies. Of three
     axes, the first counts the batch and there is one head. Where everything in a row is masked with
     -inf, the result is 0, as ONNX wants of Attention; the nodes give NaN there.
@@ -147,7 +147,7 @@ def _find_result(graph: Graph, softmax: Node) -> _Result | None:
 
 
 def _guarded(softmax: Node) -> tuple[set[Node], Node] | None:
-    """Return the nodes that put 0 in the place of NaN, and the last of them."""
+    """Return the nodes that put 0 in place of NaN, and the last of them."""
     readers = list(softmax.output.consumers)
     tests = [node for node in readers if isinstance(node.op, IsNaN)]
     choices = [node for node in readers if isinstance(node.op, Where)]

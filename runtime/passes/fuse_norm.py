@@ -18,7 +18,7 @@ from .pattern import Apply, Number, OneOf, Pattern, Var, perhaps
 
 
 def axis_of(mean: Node) -> int | None:
-    """Return the first axis of a mean over the last axes, from behind; None for another node."""
+    """Return the first axis of a mean over the last axes, from after; None for another node."""
     source, rank = mean.inputs[0], rank_of(mean.inputs[0])
     if not isinstance(mean.op, ReduceMean) or not mean.op.keepdims or source is None:
         return None
@@ -86,7 +86,7 @@ def _build(found: Found) -> Outcome:
 
 
 def _narrow(wide: Value) -> Value | None:
-    """Return what is widened to float32 for a norm, and rounded behind it."""
+    """Return what is widened to float32 for a norm, and rounded after it."""
     node = wide.producer
     source = node.inputs[0] if node is not None and isinstance(node.op, Cast) else None
     return source if dtype_of(source) in (float16, bfloat16) else None
@@ -98,7 +98,7 @@ def _depends(found: Found, value: Value) -> bool:
 
 
 def _whole(quotient: Pattern) -> Pattern:
-    """Return the quotient, perhaps rounded, perhaps with a scale and a shift behind it."""
+    """Return the quotient, perhaps rounded, perhaps with a scale and a shift after it."""
     rounded = OneOf(Apply(Cast, quotient, name="rounded"), quotient)
     return perhaps(Add, perhaps(Mul, rounded, "scale"), "shift")
 

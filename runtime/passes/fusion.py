@@ -1,9 +1,9 @@
 """Fusions: one node for several, by a pattern, a condition and a replacement.
 
 A `Fusion` says which nodes it is about (`pattern`) and what they are (`build`). What holds of all
-of them is done here: that nobody else reads what goes away, that nothing of it is a result of the
+of them is done here: that no other node reads what goes away, that nothing of it is a result of the
 model, which nodes of the file the new one stands for, its type and its name, and what is dead
-behind it. Where a pattern fits and nothing is rewritten all the same, a `Refusal` says why.
+after it. Where a pattern fits and nothing is rewritten all the same, a `Refusal` says why.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Found:
         return self.match[name]
 
     def builder(self, name: str | None = None, origin: tuple[Node, ...] = ()) -> Builder:
-        """Return what inserts nodes in front of the new one."""
+        """Return what inserts nodes before the new one."""
         return Builder(self.graph, self.top, name, origin)
 
     def refuse(self, reason: Reason, text: str) -> Refusal:
@@ -56,7 +56,7 @@ class Replacement:
     Attributes:
         op: the operator.
         inputs: what it reads.
-        named: the node whose name it takes; the top one where None.
+        named: the node whose name it takes; the top one if None.
     """
 
     op: Op
@@ -75,7 +75,7 @@ class Fusion:
     Attributes:
         around: the part that it is recognised by, laid on the results of single nodes.
         build: says what a match is. It may add constants and nodes in front, once all is well.
-        pattern: the whole, laid on what the part leads to; the part itself where None.
+        pattern: the whole, laid on what the part leads to; the part itself if None.
         reach: number of nodes between part and whole at most. The longest match counts.
         text: a sentence about a rewrite, of {new}, {anchor} and {count}.
     """
@@ -151,7 +151,7 @@ def _matches(graph: Graph, context: Context, fusion: Fusion, node: Node) -> Iter
 
 
 def _behind(node: Node, reach: int) -> list[Node]:
-    """Return a node and those that read it, over at most so many nodes, near ones first."""
+    """Return a node and those that read it, over at most that many nodes, near ones first."""
     found, layer = {node: None}, [node]
     for _ in range(reach):
         layer = [reader for each in layer for reader in each.outputs[0].consumers]

@@ -35,9 +35,9 @@ from .ranges import Range, Ranges, norm_of
 
 #: How far from 0 a divisor must be proved to be.
 _DISTANCE = 2.0**-6
-#: Greatest relative error of a constant as a whole, by its norm.
+#: Largest relative error of a constant as a whole, by its norm.
 _LOST = 2.0**-7
-#: By how much another addend must be greater for what vanishes beside it not to be missed.
+#: By how much another addend must be greater for what vanishes next to it not to be missed.
 _GREATER = 1024.0
 #: Elements of a constant that are looked at in one go.
 _BLOCK = 1 << 16
@@ -89,7 +89,7 @@ _PLACES: frozenset[type[Op]] = frozenset(
         *(movement.Pad,),
     }
 )
-#: Greatest number of types whose range is no concern.
+#: Largest number of types whose range is no concern.
 _WIDE = 1e30
 
 
@@ -113,7 +113,7 @@ class Limits:
 
 
 def fragile_nodes(graph: Graph, ranges: Ranges) -> set[Node]:
-    """Return the nodes in front of a function that rounding may drive to a pole."""
+    """Return the nodes before a function that rounding may drive to a pole."""
     found: set[Node] = set()
     waiting = [value for node in graph.nodes for value in _poles(node, ranges)]
     while waiting:

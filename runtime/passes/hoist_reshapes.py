@@ -1,4 +1,4 @@
-"""Put the Reshape behind a product of matrices in front of it, where rows are only counted."""
+"""Move the Reshape after a matrix product before it, where rows are only counted."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ BOUND = _fusions(turned=False)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Let products of rows have the axes that their result is given behind them.
+    """Let products of rows have the axes that their result is given after them.
 
     ``reshape(flatten(x) @ w + b, [..., n])`` is ``x @ w + b`` without a view. What is behind it,
     an activation or a sum, then reads the product itself, and every exporter's layers look alike.

@@ -119,7 +119,7 @@ def _window(node: Node, mask: Array | None, alone: bool) -> Window | None:
 def _places(node: Node) -> tuple[int, int, int] | None:
     """Return how many queries and keys there are, and the position of the first query, if known.
 
-    The past is among the keys; queries stand behind it.
+    The past is among the keys; queries stand after it.
     """
     inputs = [value.type if value is not None else None for value in node.inputs]
     inferred = node.op.infer(*inputs)

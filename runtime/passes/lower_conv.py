@@ -16,9 +16,9 @@ from .linear import as_linear
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Put Gemm in the place of each Conv that gives one pixel and reads every element once.
+    """Put Gemm in place of each Conv that gives one pixel and reads every element once.
 
-    Squeeze-and-excite and the heads of many networks are such layers. Activations behind them work
+    Squeeze-and-excite and the heads of many networks are such layers. Activations after them work
     on the rows, too, so that only views are left around the whole.
     """
     for node in list(graph.nodes):
@@ -59,7 +59,7 @@ def _lower(graph: Graph, node: Node) -> str:
 
 
 def _rows(add: Builder, image: Value | None, size: int) -> Value:
-    """Return an image as a row of so many elements; what an image was made of, if that is one."""
+    """Return an image as a row of that many elements; what an image was made of, if that is one."""
     source = None if image is None else image.producer
     if source is not None and isinstance(source.op, Reshape) and source.inputs[0] is not None:
         before = shape_of(source.inputs[0])

@@ -114,7 +114,7 @@ def _parts(
 
 
 def _bias(graph: Graph, node: Node, p: _Product, columns: list[int]) -> tuple[Node, Array] | None:
-    """Return the sum behind a product that adds a constant for each of its columns, flat."""
+    """Return the sum after a product that adds a constant for each of its columns, flat."""
     reader = graph.sole_consumer(node.output)
     if reader is None or not isinstance(reader.op, Add) or p.result != p.rows + p.columns:
         return None

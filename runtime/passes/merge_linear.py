@@ -30,7 +30,7 @@ FUSIONS = (Fusion(Apply((Conv, Gemm), LAYER), _build, text="{new} took over {kin
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Merge Gemm into Gemm, and a 1x1 Conv into the Conv in front of it, where that is cheaper.
+    """Merge Gemm into Gemm, and a 1x1 Conv into the Conv before it, where that is cheaper.
 
     ``(x A + a) B + b = x (A B) + (a B + b)``, computed in float64. The merged weight may have no
     more elements than the two had, or a bottleneck of low rank would be blown up.

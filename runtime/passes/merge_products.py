@@ -46,10 +46,10 @@ class _Layer:
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Merge the linear layers in front of an Attention that read the same tensor.
+    """Merge the linear layers before an Attention that read the same tensor.
 
     Two or three products with constant weights become one, whose weights stand side by side; a
-    Split behind it gives the parts.
+    Split after it gives the parts.
     """
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Attention):
@@ -73,7 +73,7 @@ def _unturned(value: Value) -> Value:
 
 
 def _layer(graph: Graph, value: Value) -> _Layer | None:
-    """Return the linear layer that gives an operand which nobody else reads."""
+    """Return the linear layer that gives an operand which no other node reads."""
     if len(value.consumers) != 1 or graph.is_output(value):
         return None
     node, bias = value.producer, None

@@ -133,9 +133,9 @@ def in_order(graph: Graph, one: Operand, before: Node) -> Value:
 
 
 def lift(graph: Graph, value: Value, source: Value) -> tuple[Node, Value, float] | None:
-    """Return a view behind a scale, what is scaled, and by how much.
+    """Return a view after a scale, what is scaled, and by how much.
 
-    The view leads to the source of an operand `value`, and nobody else reads what is in between.
+    The view leads to the source of an operand `value`, and no other node reads what is in between.
     """
     is_behind = False
     for _ in range(2 * _DEPTH):

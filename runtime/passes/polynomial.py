@@ -17,7 +17,7 @@ from .editing import number
 #: A polynomial: the coefficient of each product of powers of the symbols.
 Terms = Mapping[tuple[int, ...], float]
 
-#: Greatest sum of powers that is worth following.
+#: Largest sum of powers that is worth following.
 DEGREE = 4
 #: Most nodes between a value and what a formula calls x.
 DEPTH = 6

@@ -29,7 +29,7 @@ from ..ir.types import Array, TensorType
 
 #: Root mean square of what an ordinary layer gives, and of inputs.
 LIKELY = 4.0
-#: Greatest element by the root mean square.
+#: Largest element by the root mean square.
 PEAK = 32.0
 #: Factor by which a layer's weights may promise more or less than training made of them.
 DOUBT = 16.0
@@ -62,12 +62,12 @@ class Range:
 
     @property
     def bound(self) -> float:
-        """The greatest magnitude that is possible."""
+        """The largest magnitude that is possible."""
         return max(abs(self.low), abs(self.high))
 
     @property
     def peak(self) -> float:
-        """The greatest magnitude to reckon with."""
+        """The largest magnitude to reckon with."""
         return self.bound if self.steep else min(self.bound, self.size * PEAK)
 
     @property
@@ -100,7 +100,7 @@ def times(a: float, b: float) -> float:
 
 
 def spread(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
-    """Return the least and the greatest product of an element of two intervals."""
+    """Return the minimum and maximum product of an element of two intervals."""
     ends = [times(x, y) for x in a for y in b]
     return min(ends), max(ends)
 

@@ -56,7 +56,7 @@ class Move:
         source: what is moved.
         top: what becomes of it, of rows of the same size.
         index: int64, a row of the source for each row of the result.
-        nodes: between both; nobody else reads what is in between.
+        nodes: between both; no other node reads what is in between.
     """
 
     source: Value

@@ -206,7 +206,7 @@ class RowSums:
 
 
 def _spares(node: Node, lead: int) -> bool:
-    """Whether a node leaves so many axes in front alone, and takes constants for the rest."""
+    """Whether a node leaves that many axes in front alone, and takes constants for the rest."""
     op, rank = node.op, len(shape_of(node.inputs[0]) or ())
     if isinstance(op, Transpose):
         return op.order(rank)[:lead] == tuple(range(lead))

@@ -22,7 +22,7 @@ from ..ops.shape import Reshape
 from .editing import Builder, number, shape_of
 from .pattern import pairs, scaling
 
-#: What is added to or put in the place of a score to hide it; a score itself is lost beside it.
+#: What is added to or put in place of a score to hide it; a score itself is lost next to it.
 HIDDEN = -1e30
 #: Most nodes that are followed.
 _DEPTH = 12
@@ -35,7 +35,7 @@ class Mask:
     Attributes:
         value: what is added; or a condition.
         frame: the shape of the scores there.
-        factor: by which its sum with the scores is multiplied behind it.
+        factor: by which its sum with the scores is multiplied after it.
         choice: what a condition stands for, where it is true and where not; None for a sum.
     """
 
@@ -84,7 +84,7 @@ def explain(found: Scores, shape: Shape | None, depth: int = _DEPTH) -> Iterator
 
 
 def _steps(found: Scores, node: Node) -> Iterator[Scores]:
-    """Yield what is left to explain behind one node, in every way to understand it."""
+    """Yield what is left to explain after one node, in every way to understand it."""
     step = scaling(found.value)
     if step is not None:
         yield replace(found.behind(node, step[0]), scale=found.scale * step[1])
@@ -207,7 +207,7 @@ def _reshaped(mask: Mask, scores: Shape, add: Builder) -> Value:
 
 
 def total(values: list[Value], add: Builder, limit: int) -> Value:
-    """Return the sum of masks; that of constants is a constant of at most so many bytes."""
+    """Return the sum of masks; that of constants is a constant of at most that many bytes."""
     first, *rest = values
     for value in rest:
         if first.data is not None and value.data is not None:

@@ -15,7 +15,7 @@ from .editing import Builder
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Put a classifier of numbers, and what looks up their texts, in the place of one of texts."""
+    """Put a classifier of numbers, and what looks up their texts, in place of one of texts."""
     for node in list(graph.nodes):
         texts = getattr(node.op, "classlabels_strings", None)
         numbered = _numbered(node.op, len(texts or ()))

@@ -6,7 +6,7 @@ stays float32, above all:
 
 - Exp, Pow, Log, Sqrt, Reciprocal, sums and norms: their range is wider than that of their operands
 - what the analysis of ranges says may leave the range of float16, or vanish in it: see `ranges`
-- squares, quotients, positions, what stands in front of a pole: see `half_forms`
+- squares, quotients, positions, what stands before a pole: see `half_forms`
 - Softmax and the normalizations follow, because every backend computes them in float32 inside
 - the losses, and the statistics of a BatchNormalization that nothing took over: they are sums
 - RNN, GRU, LSTM, CumSum, CumProd: what they round they carry on from step to step
@@ -87,7 +87,7 @@ FOLLOWERS: frozenset[type[Op]] = frozenset(
         *(movement.DepthToSpace, movement.SpaceToDepth, attention.RotaryEmbedding),
     }
 )
-#: Operators of whose inputs only the first so many become half.
+#: Operators of whose inputs only the first that many become half.
 _FIRST: dict[type[Op], int] = {norm.BatchNormalization: 1, resize.Resize: 1}
 #: And the input that stays as it is: float16 has no number for the -3e38 in a mask.
 _KEPT: dict[type[Op], int] = {attention.Attention: 3}
@@ -96,7 +96,7 @@ _KEPT: dict[type[Op], int] = {attention.Attention: 3}
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace nodes by ones of half precision, with Casts where they meet float32.
 
-    Every rewrite leaves a graph of the same inputs and outputs: the Cast behind a node stays for
+    Every rewrite leaves a graph of the same inputs and outputs: the Cast after a node stays for
     those of its readers that do not follow, and is dead where all of them do.
     """
     half = _HALVES.get(context.options.precision)
@@ -188,7 +188,7 @@ class _Narrow:
         ]
 
     def rewrite(self, node: Node) -> None:
-        """Put a node of half precision, and a Cast to float32, in the place of a node."""
+        """Put a node of half precision, and a Cast to float32, in place of a node."""
         graph, wide = self._graph, set(self._wide_inputs(node))
         inputs = [self._narrowed(v, node) if v in wide else v for v in node.inputs]
         new = graph.insert(

@@ -122,7 +122,7 @@ def _walk(value: Value, depth: int) -> _Walk | None:
 
 
 def _picked(walk: _Walk, axes: list[list[tuple[int, int]]], node: Node) -> _Walk:
-    """Return the walk behind a Gather of one index."""
+    """Return the walk after a Gather of one index."""
     assert isinstance(node.op, Gather)
     at, source = node.inputs[1], node.inputs[0]
     if at is None or at.data is None or source is None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..ir.graph import Node, Value
     from .layout import Layout, Row, Slot
 
-#: Slices begin at multiples of so many bytes, and so do their rows: kernels read whole words.
+#: Slices begin at multiples of that many bytes, and so do their rows: kernels read whole words.
 ALIGNMENT = 16
 
 
@@ -105,7 +105,7 @@ class _Slices:
         return parts if all(slot.nbytes for slot in parts) else None
 
     def _lie_in_order(self, parts: Sequence[Slot], starts: Sequence[int], cut: _Cut) -> bool:
-        """Whether tensors lie behind each other already, as in a Concat of more."""
+        """Whether tensors lie after each other already, as in a Concat of more."""
         first = parts[0]
         return all(
             slot.alias is not None

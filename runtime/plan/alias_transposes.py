@@ -1,6 +1,6 @@
 """Transposes that give the axes of the same bytes other names, and so need not run.
 
-A picture whose channels come last is, byte by byte, a channels-last image; what a network that was
+A image whose channels come last is, byte by byte, a channels-last image; what a network that was
 made for the one hands to a convolution that wants the other is there already.
 """
 

@@ -68,7 +68,7 @@ def pack(blocks: Sequence[Allocation]) -> int:
 
 
 def peak(blocks: Sequence[Allocation]) -> int:
-    """Return the greatest number of bytes that live at one time: no arena can be smaller."""
+    """Return the maximum number of bytes that live at one time: no arena can be smaller."""
     changes: dict[int, int] = {}
     for block in blocks:
         changes[block.first] = changes.get(block.first, 0) + block.nbytes

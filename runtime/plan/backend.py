@@ -155,8 +155,8 @@ class View:
         type: dtype and shape.
         format: the order of the elements.
         pitch: 0 for a tensor without gaps. Else its rows, which are the channels of a pixel or of
-            a row of a matrix, begin so many elements apart, because it is a slice of a tensor with
-            more channels. A step gets such views only of what `Formats.pitched` names.
+            a row of a matrix, begin that many elements apart, because it is a slice of a tensor
+            with more channels. A step gets such views only of what `Formats.pitched` names.
     """
 
     device: Device
@@ -218,7 +218,7 @@ class Formats:
         pitched: inputs and outputs that may be slices of tensors with more channels, so that there
             are gaps between their rows (see `View.pitch`): channels-last images, and matrices.
             `BuildContext.pitches` says which ones are.
-        followed: an input by output: the output may be such a slice, too, but only in the place of
+        followed: an input by output: the output may be such a slice, too, but only in place of
             the input, which it overwrites (`Claim.in_place`), and with it.
     """
 
@@ -275,7 +275,7 @@ class Step(Protocol):
     ) -> Run:
         """Return what does the work on these addresses, in the order of `BuildContext`.
 
-        Called once a plan; the result is called every run with the plan's stream.
+        Called once per plan; the result is called every run with the plan's stream.
         """
         ...
 

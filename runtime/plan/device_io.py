@@ -1,4 +1,4 @@
-"""Runs of a plan for callers who hold arrays on its device, or have a stream of their own."""
+"""Runs of a plan for callers who hold arrays on its device, or have their own stream."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Event(Protocol):
     """A point in the order of a stream."""
 
     def record(self, stream: Stream) -> None:
-        """Move the point behind all that `stream` has been given so far."""
+        """Move the point after all that `stream` has been given so far."""
         ...
 
     def precede(self, stream: Stream) -> None:
@@ -141,7 +141,7 @@ class Exchange(Protocol):
         ...
 
     def trim(self) -> None:
-        """Give memory of arrays that nobody holds any more back to the system."""
+        """Return memory of arrays that are no longer referenced to the system."""
         ...
 
 

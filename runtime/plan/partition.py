@@ -70,7 +70,7 @@ def partition(
 
     Args:
         graph: all shapes static.
-        backends: the one that was asked for first, fallbacks behind it.
+        backends: the one that was asked for first, fallbacks after it.
         options: handed to the backends.
         bars: what earlier attempts at building ruled out.
         nesting: claims control flow, which nobody else is offered.

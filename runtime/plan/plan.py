@@ -34,7 +34,7 @@ class Memory:
 
     Attributes:
         activations: arena by device.
-        floor: greatest number of bytes that live at one time, by device: no arena can be smaller.
+        floor: maximum number of bytes that live at one time, by device: no arena can be smaller.
         tensors: all activations together by device, as if each had memory of its own.
         workspace: scratch bytes by device: the sum over streams of their largest step.
         workspace_sum: scratch of all steps together, had each its own.
@@ -256,7 +256,7 @@ class Plan:
         return runs
 
     def _segment(self, segment: range) -> list[Run]:
-        """Return a segment of device rows, recorded if it may be, and a wait behind it."""
+        """Return a segment of device rows, recorded if it may be, and a wait after it."""
         rows = [row for row in self.rows[segment.start : segment.stop] if row.run is not None]
         together = self.together(segment)
         recorded = None
@@ -265,7 +265,7 @@ class Plan:
         return [recorded or together, _synchronize]
 
     def together(self, segment: range, *, copies: bool = True) -> Run:
-        """Return what gives a segment of device rows to a stream, and what it takes beside it.
+        """Return what gives a segment of device rows to a stream, and what it takes next to it.
 
         Args:
             segment: numbers of the rows.
@@ -308,7 +308,7 @@ class Plan:
         """Run on the inputs that lie in the arena; results stay there.
 
         Args:
-            stream: whose order the work is put in; the plan's own where None. The host waits for
+            stream: whose order the work is put in; the plan's own if None. The host waits for
                 the results that lie on it, and for nothing else.
         """
         self.device.enter()

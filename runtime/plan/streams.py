@@ -68,7 +68,7 @@ def assign(rows: Sequence[Row], maximum: int) -> StreamSchedule:
 
     Args:
         rows: all rows of a plan; `Row.stream` is set.
-        maximum: the greatest number of streams in a segment.
+        maximum: the maximum number of streams in a segment.
     """
     waits: list[tuple[int, ...]] = [()] * len(rows)
     begins = list(range(len(rows)))

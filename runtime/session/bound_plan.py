@@ -23,7 +23,7 @@ Check = Callable[[Mapping[str, Any], Stream | None], dict[str, HostValue | Lent]
 class BoundModel(Closable):
     """A model with fixed shapes whose inputs and results have fixed addresses: nothing is copied.
 
-    It has a plan of its own, so that several of them work at the same time, each on its stream.
+    It has its own plan, so that several of them work at the same time, each on its stream.
     Use it as a context manager, or call `close`.
 
     Attributes:

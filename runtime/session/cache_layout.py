@@ -80,7 +80,7 @@ class CachePair:
         shape: of the input, with the batch first; its symbols are those that the file declares, but
             for those whose sizes the graph tells.
         axis: that of the positions; None for a state that has none, such as that of a convolution.
-        grows: whether the output has the new positions behind those of the input; otherwise both
+        grows: whether the output has the new positions after those of the input; otherwise both
             are one buffer of a fixed size.
         window: least number of positions that the buffer has room for, where older ones leave it.
     """
@@ -100,7 +100,7 @@ class CachePair:
         return size if isinstance(size, int) else None
 
     def sizes(self, batch: int, length: int) -> tuple[int, ...]:
-        """Return the shape for so many sequences and positions; fixed sizes stay."""
+        """Return the shape for that many sequences and positions; fixed sizes stay."""
         return tuple(
             batch if i == 0 else size if isinstance(size, int) else length
             for i, size in enumerate(self.shape)
@@ -128,7 +128,7 @@ class DecoderLayout:
 
     @property
     def room(self) -> int | None:
-        """Greatest number of positions that the file itself gives the caches; None for any."""
+        """Largest number of positions that the file itself gives the caches; None for any."""
         rooms = [c.room for c in self.caches if c.room is not None and not c.grows]
         mask = self.inputs.get("mask")
         if mask is not None and mask.shape is not None and isinstance(mask.shape[-1], int):

@@ -194,7 +194,7 @@ class PlainDecoder(Decoder):
         self._ids, self._mask = ids.astype(np.int64), np.ones((self.batch, length), np.int64)
 
     def _hold(self, caches: Mapping[str, Array], length: int) -> None:
-        """Take caches of so many positions, which fit."""
+        """Take caches of that many positions, which fit."""
         self._caches = self._placed(caches)
 
     def rewind(self, length: int) -> int:

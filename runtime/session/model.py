@@ -64,14 +64,14 @@ class ModelSource:
 
 
 class Model(Closable):
-    """A model that is ready to run on one backend, with others behind it.
+    """A model that is ready to run on one backend, with others after it.
 
-    Several threads may call it at once: each gets a plan of its own. Use it as a context manager,
+    Several threads may call it at once: each gets its own plan. Use it as a context manager,
     or call `close`, to have all memory of host and device back at a known time.
 
     Args:
         graph: the imported graph; symbolic shapes are fine.
-        backends: the one that was asked for first, fallbacks behind it.
+        backends: the one that was asked for first, fallbacks after it.
         options: see `Options`.
         evaluate: runs one operator on arrays, for constant folding.
         source: where the graph comes from.
@@ -188,11 +188,11 @@ class Model(Closable):
                 (PyTorch's, CuPy's, tercet's; with ``__dlpack__`` or ``__cuda_array_interface__``)
                 stay there.
             outputs: names of the tensors wanted, any intermediate one too; the model's outputs
-                where None.
+                if None.
             to: ``host`` for results that are numpy's arrays; ``device`` for arrays in the memory of
                 the model's device, which are numpy's, too, where that is the host.
             stream: the CUDA stream (PyTorch's, CuPy's, cuda.core's or its handle) in whose order
-                the work is done; the legacy default one where None and arrays are on the device.
+                the work is done; the legacy default one if None and arrays are on the device.
                 With inputs and results on the device the host does not wait for the work.
             timeout: seconds that it may take, plans that have to be made with it; None for as
                 long as it takes. The time is looked at between steps.
@@ -288,7 +288,7 @@ class Model(Closable):
 
         Raises:
             TercetError: as for `run`, with the number of the batch, counted from 0. The results of
-                the batches before it come first; those behind it have not been taken.
+                the batches before it come first; those after it have not been taken.
         """
         with self.pipeline(outputs, copy=copy, depth=depth) as pipeline:
             yield from pipeline.map(batches)
@@ -413,7 +413,7 @@ class Model(Closable):
     ) -> Placement:
         """Return which backend runs each node, with which kernel, and why.
 
-        Without `shapes` it describes what gave these outputs last, the model's where None, or
+        Without `shapes` it describes what gave these outputs last, the model's if None, or
         would give them for the inputs that ran last; see `prepare` for both.
         """
         return placement_of(self._described(shapes, outputs))

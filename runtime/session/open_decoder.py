@@ -27,7 +27,7 @@ def open_decoder(
     Args:
         model: stays the caller's, who closes it after the decoder.
         batch: number of sequences.
-        capacity: greatest number of positions; as many as memory holds, or as the file says, where
+        capacity: maximum number of positions; as many as memory holds, or as the file says, where
             None.
         pairs: outputs by the caches among the inputs that they go back into; see `DecoderLayout`.
         embed: what the model is fed in place of ids, where it takes ``inputs_embeds``.

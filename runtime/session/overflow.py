@@ -101,7 +101,7 @@ class Watch:
         if node is None:
             return f"{start}in {precision}, {where}; {search}"
         what = f"node '{node.name}' ({node.kind}) gives"
-        if is_new:  # a Cast, in front of the first node that reads half precision
+        if is_new:  # a Cast, before the first node that reads half precision
             source = node.inputs[0].name if node.inputs[0] is not None else ""
             node = next(iter(node.output.consumers), node)
             what = f"node '{node.name}' ({node.kind}) reads '{source}', which has"

@@ -250,7 +250,7 @@ class Pipeline(Closable):
     def map(self, batches: Iterable[Any]) -> Generator[Result]:
         """Yield the results of the batches, in order; see `Model.map`.
 
-        Where a batch fails, the results of those before it come first, and those behind it have
+        Where a batch fails, the results of those before it come first, and those after it have
         not been taken from `batches`. One stream of batches at a time.
         """
         if self._is_closed or self._under_way:

@@ -140,7 +140,7 @@ def _rows_of(
 
 
 def _placed(rows: Iterable[Row], reasons: dict[str, str]) -> Iterator[PlacedRow]:
-    """Describe rows, and those of bodies behind the row that decides on them."""
+    """Describe rows, and those of bodies after the row that decides on them."""
     for row in rows:
         yield _describe(row, reasons)
         for body in row.step.bodies if isinstance(row.step, Branches | Repetition) else ():

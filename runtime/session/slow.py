@@ -19,7 +19,7 @@ from ..plan.backend import Device
 from ..plan.layout import Row
 from ..text import message
 
-#: Weights that are made anew in every run are worth a word from so many bytes on.
+#: Weights that are made anew in every run are worth a word from that many bytes on.
 LARGE = 1 << 20
 #: Programs that were made, used, and given up for others before it is worth a word.
 MANY_DROPPED = 8

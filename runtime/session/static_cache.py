@@ -1,7 +1,7 @@
 """A decoder whose caches stay where they are: each step writes its rows into them and no more.
 
 The caches lie in the device's memory, with room for many more positions than there are; once that
-is full, they move to where there is twice as much. A step of so many tokens is one plan, whatever
+is full, they move to where there is twice as much. A step of that many tokens is one plan, whatever
 the length, which is data. So nothing is planned while tokens are made, nothing is copied but what
 is new, and to rewind is to count less.
 """
@@ -38,7 +38,7 @@ class StaticCacheDecoder(PlainDecoder):
         model: stays the caller's.
         layout: of the model.
         batch: number of sequences.
-        capacity: greatest number of positions; as many as memory holds where None.
+        capacity: maximum number of positions; as many as memory holds if None.
         embed: what the model is fed in place of ids, where it takes embeddings.
 
     Raises:
@@ -77,7 +77,7 @@ class StaticCacheDecoder(PlainDecoder):
     # ── memory ───────────────────────────────────────────────────────────────────────────────
 
     def _allocated(self, room: int, before: Mapping[str, Array]) -> dict[str, View]:
-        """Return new caches with room for so many positions, and what was in them before."""
+        """Return new caches with room for that many positions, and what was in them before."""
         views: dict[str, View] = {}
         try:
             for each in self.layout.caches:
@@ -91,7 +91,7 @@ class StaticCacheDecoder(PlainDecoder):
         return views
 
     def _make_room(self, total: int) -> None:
-        """Move the caches to where there is room for so many positions, if there is not."""
+        """Move the caches to where there is room for that many positions, if there is not."""
         if total <= self._room:
             return
         room = self._room
@@ -113,7 +113,7 @@ class StaticCacheDecoder(PlainDecoder):
     # ── programs ─────────────────────────────────────────────────────────────────────────────
 
     def program(self, count: int) -> BucketProgram:
-        """Return the program of a step of so many tokens, which stays the decoder's."""
+        """Return the program of a step of that many tokens, which stays the decoder's."""
         if count not in self._programs:
             while len(self._programs) >= MAX_PLANS:
                 oldest = next(each for each in self._programs if each != 1)
@@ -151,7 +151,7 @@ class StaticCacheDecoder(PlainDecoder):
         return program
 
     def _samples(self, count: int, before: int) -> dict[str, Array]:
-        """Return what is fed for so many new tokens behind so many others."""
+        """Return what is fed for that many new tokens after that many others."""
         ids, mask = (np.ones((self.batch, size), np.int64) for size in (count, before + count))
         return self._fed(ids, mask)
 
@@ -191,7 +191,7 @@ class StaticCacheDecoder(PlainDecoder):
         return logits
 
     def _rounded(self, count: int) -> int:
-        """Return how many tokens are read in place of so many: the next power of two.
+        """Return how many tokens are read in place of that many: the next power of two.
 
         So few plans serve prompts of all lengths. What follows the last token is not seen by those
         before it, and is written over by the next step.
@@ -202,7 +202,7 @@ class StaticCacheDecoder(PlainDecoder):
         return size if self._rounds and fits else count
 
     def _run(self, new: Array, seen: Array, size: int) -> Array | None:
-        """Read tokens, and as many others behind them as make `size`; None without their scores."""
+        """Read tokens, and as many others after them as make `size`; None without their scores."""
         count = new.shape[1]
         behind = ((0, 0), (0, size - count))
         new, seen = np.pad(new, behind), np.pad(seen, behind, constant_values=1)

@@ -1,4 +1,4 @@
-"""JSON files beside a model: fields with types, and errors that name file and field."""
+"""JSON files next to a model: fields with types, and errors that name file and field."""
 
 from __future__ import annotations
 

@@ -63,10 +63,10 @@ class Folder:
         path: the folder; that of the model where it was given by itself.
         ends: tokens that end a text.
         pad: the token that shorter sequences are filled up with.
-        context: greatest number of positions, and where that stands.
+        context: maximum number of positions, and where that stands.
         search: settings of the generation: ``temperature``, ``top_k``, …, where the folder
             asks for draws.
-        max_new_tokens: how many tokens are generated where nobody says.
+        max_new_tokens: how many tokens are generated if not given.
         heads, size, layers: of the caches, where the configuration has them.
         names: how caches are called, ``past`` and ``present`` with ``%d`` for the layer, and the
             configuration that says so.

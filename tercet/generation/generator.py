@@ -56,8 +56,8 @@ class Generator(Closable):
         backend: see `tercet.load`.
         variant: which of several models: the name of its file, or what its exporter has added to
             it, such as ``q4`` for ``model_q4.onnx``.
-        capacity: greatest number of tokens of a prompt and what follows; what the configuration
-            says where None.
+        capacity: maximum number of tokens of a prompt and what follows; what the configuration
+            says if None.
         prefill_chunk: number of tokens of a prompt that are read at a time, so that long ones take
             less memory; None for all at once.
         reuse: do not read again what the caches of one sequence hold already, where the next prompt
@@ -137,8 +137,8 @@ class Generator(Closable):
                 chat template.
             **how: of these, what is not given is as the folder has it:
 
-                - max_new_tokens: the most for each sequence; 128 where nobody says.
-                - stop: a string, or several, in front of which the text ends.
+                - max_new_tokens: the most for each sequence; 128 if not given.
+                - stop: a string, or several, before which the text ends.
                 - num_return_sequences: how often each prompt is continued.
                 - temperature: what logits are divided by; 0 takes the most likely token.
                 - top_k, top_p, min_p: see `Sampling`; without temperature, that is 1.
@@ -227,12 +227,12 @@ class Generator(Closable):
 
     @property
     def capacity(self) -> int | None:
-        """Greatest number of tokens of a prompt and what follows; None where memory bounds it."""
+        """Largest number of tokens of a prompt and what follows; None where memory bounds it."""
         return self._capacity
 
     @public(length=rules.whole(0))
     def rewind(self, length: int) -> int:
-        """Forget all tokens but the first ones, so that the next prompt reads what lies behind.
+        """Forget all tokens but the first ones, so that the next prompt reads what lies after.
 
         That is for `reuse`; without it every prompt is read from its beginning.
 
@@ -308,7 +308,7 @@ class Generator(Closable):
     # ── the work ─────────────────────────────────────────────────────────────────────────────
 
     def _opened(self, batch: int) -> Decoder:
-        """Return the decoder for so many sequences, with what it has read if they are as many."""
+        """Return the decoder for that many sequences, with what it has read if they are as many."""
         if self._decoder is None or self._decoder.batch != batch:
             if self._decoder is not None:
                 self._decoder.close()

@@ -106,7 +106,7 @@ class Loop:
         rows: one for each of its sequences.
         sampling: how tokens are chosen.
         ends: tokens that end a sequence.
-        most: greatest number of new tokens.
+        most: maximum number of new tokens.
         pad: token that fills up what is shorter or has ended.
         chunk: number of tokens of a prompt that are read at a time; None for all at once.
         kept: told of every token that the decoder has read, where there is one sequence.
@@ -158,7 +158,7 @@ class Loop:
         return logits
 
     def _read_prompts(self) -> Array:
-        """Return the logits [batch, vocabulary] behind each prompt.
+        """Return the logits [batch, vocabulary] after each prompt.
 
         The last parts are full for every sequence; what is shorter is filled up in the first one.
         """

@@ -76,7 +76,7 @@ class Generation:
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens a second of all sequences behind the first of each; 0 where there are none."""
+        """New tokens per second of all sequences, without the first of each; 0 if none."""
         later = self.tokens - len(self.continuations)
         passed = self.seconds - self.first_token
         return later / passed if later > 0 and passed > 0 else 0.0

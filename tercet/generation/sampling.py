@@ -37,7 +37,7 @@ class Sampling:
     seed: int = 0
 
     def generators(self, count: int) -> list[np.random.Generator]:
-        """Return what each of so many sequences draws from."""
+        """Return what each of that many sequences draws from."""
         return [np.random.default_rng([self.seed, row]) for row in range(count)]
 
     def choose(self, logits: Array, seen: Sequence[int], draws: np.random.Generator) -> int:

@@ -18,7 +18,7 @@ class TextStream:
 
     Args:
         decode: gives the text of tokens.
-        stops: strings that end the text; it ends in front of the first of them.
+        stops: strings that end the text; it ends before the first of them.
         before: tokens that the text follows: some tokenizers drop the space with which a text of
             its own would begin.
 

@@ -56,7 +56,7 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """One more than the greatest token."""
+        """One more than the largest token."""
         return max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
     def token(self, text: str) -> int | None:

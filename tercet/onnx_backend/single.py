@@ -34,7 +34,7 @@ def model_of(
     Args:
         node: the node.
         feeds: value by name, for its inputs and for what its bodies read.
-        opset: of the node's domain; the newest where None. Other domains have their newest.
+        opset: of the node's domain; the newest if None. Other domains have their newest.
         outputs_info: dtype and shape of the node's outputs, if they are known.
     """
     names = [name for name in node.output if name]

@@ -4,8 +4,8 @@ Four phases are told apart. *Load*: from the file to a model that is ready. *Col
 which compiles kernels and packs weights. *Warm*: the second one. *Steady*: all runs after the
 warm-up. With one stream the runners take turns, run by run, so that a change of the machine's
 pace meets them all, and a figure is a latency. With more, each runner has the machine to itself
-while so many threads run the model at once, each on a plan and a stream of its own, and what counts
-is the throughput.
+while that many threads run the model at once, each on a plan and a stream of its own, and what
+counts is the throughput.
 """
 
 from __future__ import annotations
@@ -158,9 +158,9 @@ def bench(
     Args:
         sources: one or several of paths, bytes of files, and `ModelProto`.
         runners: names of backends, ``onnxruntime`` or ``onnx.reference``; every backend that
-            can run here, and onnxruntime, where None.
+            can run here, and onnxruntime, if None.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
-            random ones where None.
+            random ones if None.
         batch: sizes of the batch; what the model says, and 1 where it is symbolic, where empty.
         precision: arithmetic of float32 tensors, one or several.
         concurrency: concurrent callers; 1 measures latency, more measure throughput.
@@ -186,8 +186,8 @@ def bench(
         skip_unavailable: leave out who cannot run here or does not run the model.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the weights that the models keep in other files; their own
-            folders where None.
-        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
+            folders if None.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
         timeout: seconds after which it ends with the cases that are measured; None for no limit.
         say: told of each stage.
         **options: further fields of `Options`.
@@ -207,7 +207,7 @@ def bench(
     chosen = schedule or Schedule(*parts, duration, warm_up, accuracy, pipeline)
     kept = limits or Limits(limits_of(assert_p50), assert_ops, assert_error, assert_ratio)
     old = compare if old is None else old
-    # Each caller at a time has a plan of its own.
+    # Each caller at a time has its own plan.
     options.setdefault("max_plans", max(Options().max_plans, *chosen.concurrency))
     settings = Settings((), fallback, "float32", options, operators)
     series = _Series(names, chosen, settings)

@@ -18,7 +18,7 @@ class Quality:
     """The results of one runner.
 
     Attributes:
-        error: greatest relative L2 distance of an output from float64; None where that is unknown.
+        error: maximum relative L2 distance of an output from float64; None where that is unknown.
         verdict: ``ok``, ``MISMATCH`` or ``inconclusive``; None likewise.
         reason: the first output that is not ok, and why; empty if all are.
     """

@@ -161,7 +161,7 @@ def bisect(
         runners: reference and runner, by name; the same backend twice looks at the passes
             alone. Where None, numpy against itself.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
-            random ones where None.
+            random ones if None.
         seed: of random inputs.
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
         dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
@@ -171,8 +171,8 @@ def bisect(
         reduce: whether to look for the smallest part of the model that is wrong.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder where None.
-        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
+            folder if None.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
         allow_inconclusive: whether `Bisection.exit_code` is 0 for what is inconclusive, too.
         timeout: seconds after which it ends with what it has; None for as long as it takes.
         say: told of each stage.

@@ -46,8 +46,8 @@ HALVES: Final = ("float16", "bfloat16")
 class PrecisionResult(Shown):
     """What was found; print it.
 
-    An error is the greatest difference of an output from the same model in float64, by the
-    greatest magnitude of that output; the worst output counts.
+    An error is the largest difference of an output from the same model in float64, by the
+    largest magnitude of that output; the worst output counts.
 
     Attributes:
         model: the file.
@@ -151,19 +151,19 @@ def keep_float32(
 
     Args:
         source: a path, the file's bytes, or a `ModelProto`.
-        tolerance: greatest difference from float64, by the greatest magnitude of the output.
+        tolerance: largest difference from float64, by the largest magnitude of the output.
         precision: ``float16`` or ``bfloat16``.
         backend: who runs it.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
-            random ones where None.
+            random ones if None.
         seed: of random inputs.
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
         dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
         fallback: backend for nodes that this one does not run.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder where None.
-        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
+            folder if None.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
         timeout: seconds after which the shortest list so far counts; None for no limit.
         say: told of each stage.
         **options: further fields of `Options`.
@@ -283,7 +283,7 @@ def _dtype(node: Node) -> np.dtype | None:
 
 
 def _error(found: Mapping[str, Array], exact: Mapping[str, Array]) -> float:
-    """Return the greatest difference by the greatest magnitude; infinite where types differ."""
+    """Return the largest difference by the largest magnitude; infinite where types differ."""
     worst = 0.0
     for name, right in exact.items():
         ours = found.get(name)

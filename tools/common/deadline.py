@@ -110,7 +110,7 @@ def time_limit(
     Args:
         seconds: more than 0; None for no limit.
         say: told of each stage.
-        since: when they began to count, by `time.monotonic`; now where None.
+        since: when they began to count, by `time.monotonic`; now if None.
 
     Yields:
         The limit, whose `passed` tells afterwards what happened, and what is to be told of each
@@ -147,7 +147,7 @@ def settle() -> None:
 
 @contextmanager
 def _alarm(seconds: float, watch: _Watch) -> Iterator[None]:
-    """Have `watch.ring` called after so many seconds; then put back whatever alarm there was."""
+    """Have `watch.ring` called after that many seconds; then put back whatever alarm there was."""
     begin = monotonic()
     handler = signal.signal(signal.SIGALRM, watch.ring)
     left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -213,7 +213,7 @@ class Watchdog:
         self._timer: Timer | None = None
 
     def arm(self, seconds: float | None) -> float | None:
-        """End a process of our own `GRACE` seconds after so many; returns `seconds`."""
+        """End a process of our own `GRACE` seconds after that many; returns `seconds`."""
         self.disarm()
         if seconds is not None and self.owns_process:
             self._timer = Timer(seconds + GRACE, _end_process, (seconds,))
@@ -239,7 +239,7 @@ def _end_process(seconds: float) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process at once, behind work that was interrupted.
+    """End the process at once, after work that was interrupted.
 
     It may have been interrupted with a lock in its hands, or beside a thread that is in a library's
     function: Python's own end of a process waits for both.

@@ -43,7 +43,7 @@ def decode_inputs(
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
 ) -> dict[str, Array]:
-    """Return the inputs of a decoder that reads one token behind those before it.
+    """Return the inputs of a decoder that reads one token after those before it.
 
     They are for `compare`, `compare_layers`, `bisect`, `profile` and `Model.run`. The past is what
     numpy computes with the file as it is, without any rewrites.
@@ -51,10 +51,10 @@ def decode_inputs(
     Args:
         source: a path, the file's bytes, or a `ModelProto`.
         tokens: the sequence, from its beginning.
-        step: number of the token that is read, from 0; the last one where None.
+        step: number of the token that is read, from 0; the last one if None.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder where None.
+            folder if None.
 
     Raises:
         ModelError, UnsupportedError: the model is no decoder; see `Generator`.

@@ -52,7 +52,7 @@ class Pixels:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where an input has its channels, and how large a picture it wants; None: any size."""
+    """Where an input has its channels, and how large an image it wants; None: any size."""
 
     channels: int
     channels_last: bool
@@ -63,7 +63,7 @@ class _Frame:
 def read_images(
     files: Sequence[Path], info: TensorInfo, shape: tuple[int, ...] | None, pixels: Pixels
 ) -> Array:
-    """Return pictures as a batch.
+    """Return images as a batch.
 
     They are resized with bilinear interpolation to the input's height and width, where it has
     any, and made grey, RGB or RGBA to fit its 1, 3 or 4 channels.
@@ -78,7 +78,7 @@ def read_images(
         An array of the input's dtype and rank.
 
     Raises:
-        InputError: a file that is no picture, or an input that takes none.
+        InputError: a file that is no image, or an input that takes none.
         OSError: a file that cannot be read.
     """
     if info.dtype is None or info.dtype not in FLOATS | INTEGERS or info.shape is None:
@@ -106,7 +106,7 @@ def read_images(
 
 
 def _frame(info: TensorInfo, shape: tuple[int, ...] | None) -> _Frame:
-    """Find channels, height and width; sizes that only default to 1 are the picture's own."""
+    """Find channels, height and width; sizes that only default to 1 are the image's own."""
     declared = info.shape or ()
     sizes = [
         d if isinstance(d, int) else s if s != 1 else None

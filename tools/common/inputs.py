@@ -1,4 +1,4 @@
-"""Where a model's inputs come from: files, pictures, test data of ONNX, or a random generator."""
+"""Where a model's inputs come from: files, images, test data of ONNX, or a random generator."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Wanted:
         seed: of random inputs, which are made where neither files nor a folder are given.
         shapes: ``name=1x3x224x224`` for inputs of any shape.
         dims: ``batch=4`` for symbolic dimensions; 1 for those that nobody names.
-        pixels: how a picture becomes a tensor.
+        pixels: how an image becomes a tensor.
     """
 
     files: Sequence[str] = ()
@@ -343,7 +343,7 @@ def _random(generator: np.random.Generator, wanted: TensorType) -> Array:
 
 
 def _greatest(dtype: np.dtype) -> int:
-    """Return the greatest integer of a dtype, numpy's own or one of fewer bits."""
+    """Return the largest integer of a dtype, numpy's own or one of fewer bits."""
     names = {"int2": 1, "uint2": 3, "int4": 7, "uint4": 15}
     return names.get(dtype.name) or int(np.iinfo(dtype).max)
 

@@ -19,7 +19,7 @@ def usable_cpus() -> int:
 
 @contextmanager
 def use_threads(number: int | None) -> Iterator[None]:
-    """Let numpy's matrix products run on so many threads for a while; None changes nothing.
+    """Let numpy's matrix products run on that many threads for a while; None changes nothing.
 
     Raises:
         UsageError: the number makes no sense, or numpy's BLAS is another one than OpenBLAS.

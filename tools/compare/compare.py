@@ -219,9 +219,9 @@ def compare(
         source: a path, the file's bytes, or a `ModelProto`.
         runners: names of backends, ``onnxruntime``, ``onnx.reference``, .npz files of outputs,
             or folders of ONNX test data; the first one is the reference. Every backend that can run
-            here, and onnxruntime, where None.
+            here, and onnxruntime, if None.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
-            those of `load`, or of a folder that takes part, or random ones, where None.
+            those of `load`, or of a folder that takes part, or random ones, if None.
         seed: of random inputs.
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
         dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
@@ -229,15 +229,15 @@ def compare(
         rtol: difference that is allowed, as a share of max |reference|, in place of what is
             measured: one for all outputs, or by name of an output or dtype.
         atol: difference that is allowed besides, likewise.
-        repeat: measured runs of each runner; about a second's where None.
+        repeat: measured runs of each runner; about a second's if None.
         fallback: backend for nodes that one of tercet's backends does not run.
         precision: arithmetic of float32 tensors on tercet's backends.
         skip_unavailable: leave out who cannot run here or does not run the model.
         load: what `Comparison.save` wrote; its runners take part.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder where None.
-        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
+            folder if None.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
         allow_inconclusive: whether `Comparison.exit_code` is 0 for what is inconclusive, too.
         timeout: seconds after which it ends with what it has; None for as long as it takes.
         say: told of each stage.

@@ -122,7 +122,7 @@ _STATISTICS: dict[str, Callable[[Differences], str]] = {
 
 
 def _show_statistics(console: Console, comparison: Comparison, *, everything: bool) -> None:
-    """Print a table for each output, with a column a runner."""
+    """Print a table for each output, with one column per runner."""
     outputs = dict.fromkeys(f.output for r in comparison.results for f in r.agreements)
     for output in outputs:
         columns = {

@@ -75,7 +75,7 @@ class Layer:
 
     @property
     def excess(self) -> float:
-        """The greatest difference as a share of what is allowed."""
+        """The largest difference as a share of what is allowed."""
         return max((finding.excess for finding in self.findings), default=0.0)
 
     @property
@@ -119,7 +119,7 @@ class Layers(Shown):
         cumulative: whether the runner ran the whole graph, or each step alone.
         inputs: what the model was fed.
         layers: every step.
-        others: the same for the third runner and those behind it.
+        others: the same for the third runner and those after it.
         stopped: why it is not complete; empty if it is.
         allow_inconclusive: whether `exit_code` lets pass what is inconclusive.
     """
@@ -246,7 +246,7 @@ def compare_layers(
             which is the reference; one alone is both where `other` is given. With `cumulative` an
             .npz file of tensors may be among the others. Where None, all that can run here.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
-            random ones where None.
+            random ones if None.
         other: a model that the runner runs instead, with tensors of the same names: what was
             edited in it is found.
         seed: of random inputs.
@@ -260,8 +260,8 @@ def compare_layers(
         precision: arithmetic of float32 tensors on the runners.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder where None.
-        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
+            folder if None.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
         allow_inconclusive: whether `Layers.exit_code` is 0 for what is inconclusive, too.
         timeout: seconds after which it ends with what it has; None for as long as it takes.
         say: told of each stage.

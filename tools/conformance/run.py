@@ -40,7 +40,7 @@ def run_suite(
         pattern: a regular expression that is to be found in a case's category and name.
         categories: those wanted; all where empty.
         timeout: seconds that a case may take.
-        jobs: number of processes; one for each CPU, at most `MAX_JOBS`, where None.
+        jobs: number of processes; one for each CPU, at most `MAX_JOBS`, if None.
         tell: told of the progress.
 
     Raises:

@@ -28,7 +28,7 @@ REFERENCE = "numpy"  # runs everywhere, and every operator
 TOLERANCE = 1e-5  # between probabilities, all of them computed in float32
 LEVELS = 16  # of grey in the shipped images
 STEADY_SECONDS, STEADY_RUNS = 0.5, 200
-GUTTER, CELL = 8, 9  # columns of a row's name, and of a picture with a space: eight fit into 80
+GUTTER, CELL = 8, 9  # columns of a row's name, and of an image with a space: eight fit into 80
 
 
 Said = tuple[str, np.ndarray]
@@ -114,7 +114,7 @@ def run_demo(console: Console, backends: Sequence[str] | None = None, folder: Pa
 
     Args:
         console: where to draw.
-        backends: those to run; all that this machine has where None.
+        backends: those to run; all that this machine has if None.
         folder: holds digits.onnx and digits.npz.
 
     Returns:
@@ -261,7 +261,7 @@ def show_digits(console: Console, findings: Findings) -> None:
 
 
 def print_row(console: Console, head: Text, cells: Sequence[Text]) -> None:
-    """Print a line of cells behind a row's head."""
+    """Print a line of cells after a row's head."""
     console.print(Text(" ").join([head, *cells]), no_wrap=True, overflow="crop")
 
 

@@ -6,13 +6,13 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-_PAPER = 32  # the darkest grey, so that a picture's edge shows on a black terminal
+_PAPER = 32  # the darkest grey, so that an image's edge shows on a black terminal
 _BLOCKS = " ░▒▓█"
 _ASCII = " .-+*#@"
 
 
 def draw(image: np.ndarray, console: Console) -> list[Text]:
-    """Return the lines of a picture, one character wide for every pixel across.
+    """Return the lines of an image, one character wide for every pixel across.
 
     Args:
         image: float `[h, w]`, 0 (paper) to 1 (ink), h even.

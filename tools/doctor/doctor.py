@@ -145,7 +145,7 @@ def diagnose(patience: float = PATIENCE, *, peaks: bool = False, say: Say = sile
 
 
 class _Probe:
-    """Calls on a thread of their own, which the process need not wait for when it ends."""
+    """Calls on their own thread, which the process need not wait for when it ends."""
 
     def __init__(self, calls: Mapping[str, Callable[[], Any]]) -> None:
         self._found: dict[str, Any] = dict.fromkeys(calls)

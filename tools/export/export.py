@@ -47,8 +47,8 @@ class ExportResult(Shown):
     Attributes:
         model: what it was made of.
         file: where it was written, None if it was not.
-        proto: the model; constants that lie in a file beside it are not in it.
-        nbytes: of the file, and of the one beside it.
+        proto: the model; constants that lie in a file next to it are not in it.
+        nbytes: of the file, and of the one next to it.
         operators: number of nodes before and after, by operator.
         rewrites: of the graph, by pass.
         inputs: what the result was checked on, None if it was not.
@@ -145,19 +145,19 @@ def export(
 
     Args:
         source: a path, the file's bytes, or a `ModelProto`.
-        file: where to write it; it is only returned where None.
+        file: where to write it; it is only returned if None.
         optimise: whether the passes run.
-        opset: version of ai.onnx to write; where None the lowest one, from that of `source` on, in
+        opset: version of ai.onnx to write; if None the lowest one, from that of `source` on, in
             which every node can be said as it is.
         shapes: ``{"image": (1, 3, 224, 224)}`` for inputs that are to have this shape alone.
         dims: ``{"batch": 4}`` for symbolic dimensions that are to have this size alone.
-        external: constants of at least so many bytes go to ``FILE.data``; where None they do so
+        external: constants of at least that many bytes go to ``FILE.data``; if None they do so
             only if the model is larger than 2 GB.
         force: whether the file that the model is read from may be replaced.
         freeze: arrays for inputs that become constants, by name.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder where None.
+            folder if None.
         **options: further fields of `Options`, such as `stop_at`.
 
     Raises:
@@ -202,9 +202,9 @@ def simplify(
 
     Args:
         source: a path, the file's bytes, or a `ModelProto`.
-        file: where to write it; it is only returned where None.
+        file: where to write it; it is only returned if None.
         inputs: what both run on: arrays by name or in a list by position; an .npz file or a folder
-            of ONNX test data; random ones where None.
+            of ONNX test data; random ones if None.
         seed: of random inputs.
         opset: as for `export`.
         shapes: as for `export`.
@@ -214,7 +214,7 @@ def simplify(
         freeze: as for `export`; the original is fed these arrays.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder where None.
+            folder if None.
         allow_inconclusive: whether `ExportResult.exit_code` is 0 for what is inconclusive, too.
         say: told of each stage.
         **options: further fields of `Options`.
@@ -277,7 +277,7 @@ def extract(
 
     Args:
         source: a path, the file's bytes, or a `ModelProto`.
-        file: where to write it; it is only returned where None.
+        file: where to write it; it is only returned if None.
         inputs: tensors that become the part's inputs; those of the model where empty, as far as
             the outputs depend on them.
         outputs: tensors that become its outputs; those of the model where empty.
@@ -288,7 +288,7 @@ def extract(
         dims: as for `export`.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder where None.
+            folder if None.
 
     Raises:
         InputError: `shapes` or `dims` do not fit, the model has no such tensor, or the outputs

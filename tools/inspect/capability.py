@@ -1,6 +1,6 @@
 """Which operators of a file a backend runs, which it does not, and why: without running it.
 
-The model is planned as for a run, with somebody behind all backends who takes what nobody else
+The model is planned as for a run, with somebody after all backends who takes what nobody else
 does. So the answers are those that a run would get, not those of a table of supported operators.
 """
 
@@ -71,12 +71,12 @@ class Capability:
 def capabilities(
     imported: Graph, optimised: Graph, rows: Iterable[PlacedRow]
 ) -> tuple[Capability, ...]:
-    """Return what becomes of every node of a file, those that nobody runs first.
+    """Return what becomes of every node of a file, those that no backend runs first.
 
     Args:
         imported: the file's graph.
         optimised: what is left of it after the passes.
-        rows: of the plan, made with a `Nobody` behind the backends.
+        rows: of the plan, made with a `Nobody` after the backends.
     """
     fates: dict[str, tuple[str, str]] = {}
     for row in rows:
@@ -111,7 +111,7 @@ def ranges_text(numbers: Sequence[int]) -> str:
 
 
 class Nobody:
-    """Takes every node, as a backend behind all others, and runs none."""
+    """Takes every node, as a backend after all others, and runs none."""
 
     name = NOBODY
 

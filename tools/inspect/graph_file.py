@@ -1,4 +1,4 @@
-"""A graph as a picture in a file: .svg and .html to look at, .dot for Graphviz."""
+"""A graph as an image in a file: .svg and .html to look at, .dot for Graphviz."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..report.report_markup import Markup, element, figure, page
 from ..report.report_style import STYLE
 
 SUFFIXES = (".svg", ".html", ".dot")
-#: Nodes above which a picture takes minutes, and is not to be read any more.
+#: Nodes above which an image takes minutes, and is not to be read any more.
 MAX_NODES = 3000
 
 
@@ -31,7 +31,7 @@ def write_graph(file: Path, graph: Graph, title: str) -> None:
     Args:
         file: .svg, .html or .dot.
         graph: what to draw; bodies of control flow are left out.
-        title: of the picture.
+        title: of the image.
 
     Raises:
         UsageError: another kind of file, or more nodes than can be drawn.
@@ -89,7 +89,7 @@ def _box(node: Node, cost: int, maximum: int) -> GraphNode:
 
 
 def _svg(picture: Markup) -> str:
-    """Return a picture with its own colours: light, or dark where the viewer is."""
+    """Return an image with its own colours: light, or dark where the viewer is."""
     style = element("style", Markup(f"{STYLE}svg {{ background: var(--page); }}"))
     start = picture.index(">") + 1
     return f"{picture[:start]}{style}{picture[start:]}\n"

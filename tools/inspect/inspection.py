@@ -232,7 +232,7 @@ def inspect(
         dims: sizes of symbolic dimensions: ``{"batch": 4}``; 1 where not given.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder where None.
+            folder if None.
         say: told of each stage.
         **options: further fields of `Options`.
 
@@ -332,7 +332,7 @@ def _size(file: Loadable) -> int:
 def _open(
     file: Loadable, backend: str, options: Mapping[str, Any]
 ) -> tuple[Model, tuple[UnknownOperator, ...]]:
-    """Load a model, with stand-ins for the operators that nobody knows; return these, too."""
+    """Load a model, with stand-ins for the unknown operators; return these, too."""
     try:
         return load(file, backend, **options), ()
     except UnknownOperators as error:

@@ -134,7 +134,7 @@ def _show_texts(console: Console, passes: Passes) -> None:
 
 
 def _show_capabilities(console: Console, backend: str, capabilities: Sequence[Capability]) -> None:
-    """Print who runs which operators, those that nobody runs first."""
+    """Print who runs which operators, those that no backend runs first."""
     table = grid("operator", "nodes", "runs on", "numbers", left=4)
     styles = {NOBODY: "bold red", PASSES: "dim", LATER: "yellow", "plan": "dim"}
     who = {PASSES: "gone", LATER: "when run", "plan": "a view"}

@@ -3,7 +3,7 @@
 The cuda backend claims nodes and chooses kernels for a target: that needs NVRTC's package, but no
 GPU. Nothing is compiled, allocated or measured; only TensorRT-RTX builds its engines, without a
 GPU, and loads none of them. Control flow that a device would decide on is shown as the host's, and
-sizes that only a run tells end a plan, as on numpy.
+data-dependent sizes end a plan, as on numpy.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def paper_rows(
 
     Raises:
         BackendUnavailable: TensorRT is not installed, or builds nothing for this GPU.
-        UnsupportedError: nodes that nobody runs, each with the reasons.
+        UnsupportedError: nodes that no backend runs, each with the reasons.
     """
     from ...backends.cuda.backend import CudaBackend
 

@@ -16,7 +16,7 @@ from ...runtime.ir.types import ValueType
 from ...runtime.options import Options
 from ...runtime.passes import STATIC_PASSES, SYMBOLIC_PASSES, Rewrites, optimise
 
-#: What stands in front of all passes, and between those before and after shapes are known.
+#: What stands before all passes, and between those before and after shapes are known.
 IMPORTED, BOUND = "imported", "shapes bound"
 
 
@@ -27,7 +27,7 @@ class PassText:
     Attributes:
         name: the pass; `IMPORTED` for the graph as it was read, `BOUND` where shapes were bound.
         rewrites: how many it made.
-        text: the graph, one node a line.
+        text: the graph, one node per line.
     """
 
     name: str
@@ -43,7 +43,7 @@ def pass_texts(
     Args:
         imported: as it was read; stays as it is.
         options: budgets, `skip` and `stop_at`.
-        types: of the inputs; where None the passes that want to know them do not run.
+        types: of the inputs; if None the passes that want to know them do not run.
     """
     graph, log = imported.clone(), Rewrites()
     found = [PassText(IMPORTED, 0, str(graph))]
@@ -85,7 +85,7 @@ def file_name(number: int, text: PassText) -> str:
 
 
 def write_texts(folder: Path, texts: Sequence[PassText]) -> list[Path]:
-    """Write every text to a file of its own; return their paths."""
+    """Write every text to a separate file; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     for number, text in enumerate(texts):

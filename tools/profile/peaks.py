@@ -90,7 +90,7 @@ def peaks_of(chain: Sequence[Backend], options: Options, say: Say = silent) -> P
     """Measure the device of a backend, once in the life of the process.
 
     Args:
-        chain: the backend, and behind it those that take what it leaves over; others than on its
+        chain: the backend, and after it those that take what it leaves over; others than on its
             device do not count.
         options: the precision counts, and the cache of compiled kernels.
         say: told of what is measured.

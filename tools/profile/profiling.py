@@ -1,4 +1,4 @@
-"""Where the time of a run goes: by row, operator and shape, beside what the machine could do.
+"""Where the time of a run goes: by row, operator and shape, against the machine's peak performance.
 
 The module is not called ``profile``, for the reason that `inspection` gives.
 """
@@ -52,9 +52,9 @@ class Profile(Shown):
             ``between`` (Python, launches and waiting between the rows).
         total: runs of the model as it is, without any clock inside.
         watched: runs with the clocks, taken in turn with those.
-        overhead: of profiling: a watched run divided by the uninstrumented one beside it, less 1, a
-            median of such pairs.
-        covered: rows, feeding and fetching of a watched run by the one beside it, likewise.
+        overhead: of profiling: a watched run divided by the uninstrumented one next to it, less 1,
+            a median of such pairs.
+        covered: rows, feeding and fetching of a watched run by the one next to it, likewise.
         peaks: by device; empty if they were not asked for.
         arenas: of all plans.
         environment: machine and versions.
@@ -174,18 +174,18 @@ def profile(
         source: a path, the file's bytes, or a `ModelProto`.
         backend: who runs it.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
-            random ones where None.
+            random ones if None.
         seed: of random inputs.
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
         dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
-        repeat: measured runs, with clocks and without; two seconds of each where None.
-        peaks: whether to measure the machine's peaks, which takes about a second a device.
+        repeat: measured runs, with clocks and without; two seconds of each if None.
+        peaks: whether to measure the machine's peaks, which takes about a second per device.
         fallback: backend for nodes that this one does not run.
         precision: arithmetic of float32 tensors.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder where None.
-        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
+            folder if None.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
         timeout: seconds after which it runs no more; None for as often as it is to.
         say: told of each stage.
         **options: further fields of `Options`.

@@ -42,7 +42,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What came out of `diff_profiles`; the greatest changes first.
+    """What came out of `diff_profiles`; the largest changes first.
 
     Attributes:
         before: what was profiled first.

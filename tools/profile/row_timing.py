@@ -88,12 +88,12 @@ class Recording:
 
     @property
     def fetch(self) -> float:
-        """Seconds behind the last row."""
+        """Seconds after the last row."""
         return self.end - self.spans[-1].end if self.spans else 0.0
 
     @property
     def known(self) -> float:
-        """Seconds of the rows, and of what is before the first and behind the last."""
+        """Seconds of the rows, and of what is before the first and after the last."""
         return self.feed + sum(span.seconds for span in self.spans) + self.fetch
 
 
@@ -236,7 +236,7 @@ class Probe:
 
 
 class _Watched:
-    """A backend whose steps are watched where they run; it claims as ever."""
+    """A backend whose steps are watched where they run; it claims as usual."""
 
     def __init__(self, inner: Backend) -> None:
         self._inner = inner

@@ -66,7 +66,7 @@ class Report:
     Attributes:
         html: all of it.
         sections: what it has, in order.
-        figures: number of pictures.
+        figures: number of images.
     """
 
     html: str
@@ -80,7 +80,7 @@ class Report:
         return repr(self)
 
     def _repr_html_(self) -> str:
-        """Return the page in a frame of its own, whose style is not that of the notebook."""
+        """Return the page in its own frame, whose style is not that of the notebook."""
         return f'<iframe srcdoc="{escape(self.html)}" width="100%" height="600"></iframe>'
 
     @public()

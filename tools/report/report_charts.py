@@ -1,4 +1,4 @@
-"""The pictures of a report but for the graph: bars, strips, heat maps, rooflines and arenas."""
+"""The images of a report but for the graph: bars, strips, heat maps, rooflines and arenas."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def strip(parts: Sequence[tuple[str, str, float]], label: str) -> Markup:
 
     Args:
         parts: name, kind and milliseconds of each.
-        label: of the picture.
+        label: of the image.
     """
     sums: dict[str, float] = {}
     for _, kind, ms in parts:
@@ -96,7 +96,7 @@ def strip(parts: Sequence[tuple[str, str, float]], label: str) -> Markup:
 
 
 def _legend(entries: Iterable[tuple[str, str]], top: float) -> tuple[list[Markup], float]:
-    """Return texts behind their colours, in as many lines as it takes, and where they end."""
+    """Return texts after their colours, in as many lines as it takes, and where they end."""
     parts: list[Markup] = []
     x, y = 0.0, top + 12
     for text, class_ in entries:
@@ -129,7 +129,7 @@ class Cell:
 
 
 def heat_map(lines: Mapping[str, Sequence[Cell]], label: str) -> Markup:
-    """Return errors by layer, from left to right, one line a comparison, on a logarithmic scale."""
+    """Return errors by layer from left to right, one line per comparison, on a log scale."""
     longest = max((len(_short(name, 24)) for name in lines), default=0)
     left, height = max(120.0, 14 + 7.0 * longest), 30.0
     columns = max((len(cells) for cells in lines.values()), default=1)
@@ -189,7 +189,7 @@ class Dot:
     The share is None where the dots are no parts of one whole.
 
     Attributes:
-        label: written beside it.
+        label: written next to it.
         other: FLOP in a second of what it is compared with: a ring above or below it.
     """
 
@@ -282,7 +282,7 @@ def arena_map(arena: Mapping[str, Any], label: str) -> Markup:
 
     Args:
         arena: `Arena.to_dict`.
-        label: of the picture.
+        label: of the image.
     """
     left, height, below = 80.0, 260.0, 80.0
     rows, size = max(1, arena["rows"]), max(1, arena["nbytes"])

@@ -1,9 +1,9 @@
-"""A picture of a graph: nodes in layers from top to bottom, edges that lead down.
+"""An image of a graph: nodes in layers from top to bottom, edges that lead down.
 
 The usual four steps. Each node's layer is the longest way to it. An edge that spans several layers
 gets a bend in each. The order within a layer is settled by a few sweeps in which every node moves
 to the mean place of its neighbours above, then below. And each node gets a place near the median of
-its neighbours, as far as those beside it let it.
+its neighbours, as far as those next to it let it.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class _Place:
 def graph_picture(
     nodes: Sequence[GraphNode], edges: Iterable[tuple[int, int]], label: str
 ) -> Markup:
-    """Return a picture of a graph.
+    """Return an image of a graph.
 
     Args:
         nodes: in topological order.
         edges: pairs of numbers of nodes, from what is computed to what reads it.
-        label: of the picture.
+        label: of the image.
     """
     wanted = [edge for edge in dict.fromkeys(edges) if edge[0] != edge[1]]
     layers, chains = _layered(len(nodes), wanted)
@@ -142,7 +142,7 @@ def _order(layers: Sequence[list[_Place]]) -> None:
 
 
 def _settle(layers: Sequence[list[_Place]]) -> None:
-    """Give each place an x, near its neighbours and clear of those beside it."""
+    """Give each place an x, near its neighbours and clear of those next to it."""
     for layer in layers:
         _clear(layer, [0.0] * len(layer))
     for sweep in range(SWEEPS):
@@ -217,13 +217,13 @@ def _fit(text: str, maximum: int = 25) -> str:
 
 
 def rows_picture(profile: Mapping[str, Any], label: str) -> Markup | None:
-    """Return a picture of what a profiled model runs; None where that is nothing.
+    """Return an image of what a profiled model runs; None where that is nothing.
 
     Rows in bodies of control flow are left out: the node that owns them stands for them.
 
     Args:
         profile: `Profile.to_dict`.
-        label: of the picture.
+        label: of the image.
     """
     rows = [row for row in profile["rows"] if not row["owner"]]
     if not rows:

@@ -76,21 +76,21 @@ def facts(pairs: Iterable[tuple[str, str]]) -> Markup:
     return element("dl", [part for pair in parts for part in pair])
 
 
-def figure(kind: str, caption: str, picture: Markup, note: str = "") -> Markup:
-    """Return a picture with its caption.
+def figure(kind: str, caption: str, image: Markup, note: str = "") -> Markup:
+    """Return an image with its caption.
 
     Args:
         kind: what it shows, for style sheets and tests.
         caption: its title.
-        picture: an SVG element.
+        image: an SVG element.
         note: how to read it.
     """
     said = element("figcaption", element("strong", caption), " " if note else "", note)
-    return element("figure", said, element("div", picture, class_="scroll"), data_kind=kind)
+    return element("figure", said, element("div", image, class_="scroll"), data_kind=kind)
 
 
 def svg(width: float, height: float, label: str, *content: Content) -> Markup:
-    """Return a picture of so many pixels, which a narrow page scrolls instead of shrinking it."""
+    """Return an image of that many pixels, which a narrow page scrolls instead of shrinking it."""
     return element(
         "svg",
         *content,

@@ -175,7 +175,7 @@ def _layer_row(layer: Found) -> Sequence[Part]:
 
 
 def profile_section(found: Sequence[Found]) -> Markup:
-    """Return where the time of runs went, beside what the machine can do."""
+    """Return where the time of runs went, against the machine's peak performance."""
     return _section("profile", "Profile", [_profile(one) for one in found])
 
 

@@ -1,4 +1,4 @@
-"""How a report looks: one style sheet for light and dark, for tables and for pictures."""
+"""How a report looks: one style sheet for light and dark, for tables and for images."""
 
 STYLE = """
 :root {

@@ -67,11 +67,11 @@ class Summary:
         name: the output.
         type: dtype and shape.
         min: least element, NaN and infinities left out.
-        max: greatest element.
+        max: largest element.
         mean: of the elements; the share of True in booleans.
         nan: number of NaN.
         inf: number of infinities.
-        top: for vectors of classes, those with the highest scores: one row a vector of
+        top: for vectors of classes, those with the highest scores: one row per vector of
             (class, score).
     """
 

@@ -69,7 +69,7 @@ class BackendPlayer:
 
     Attributes:
         name: of the first one.
-        backends: the one that was asked for, fallbacks behind it.
+        backends: the one that was asked for, fallbacks after it.
         options: for them; passes are left out.
     """
 
@@ -90,14 +90,14 @@ class BackendPlayer:
     def units(self, graph: Graph) -> list[tuple[Node, ...]]:
         try:
             found = partition(graph, self.backends, self.options, Bars())
-        except UnsupportedError:  # control flow, or sizes that only a run tells: no fusion to keep
+        except UnsupportedError:  # control flow, or data-dependent sizes: no fusion to keep
             return [(node,) for node in graph.nodes]
         return [assigned.nodes for assigned in found.steps]
 
 
 @dataclass(frozen=True, slots=True)
 class FilePlayer:
-    """A program that reads ONNX: it gets every graph as a model of its own."""
+    """A program that reads ONNX: it gets every graph as a separate model."""
 
     name: str
     precision: str = "float32"
@@ -158,7 +158,7 @@ def open_players(
     """Return a reference and runners; the reference computes in float32 whatever is asked for.
 
     Args:
-        names: at least two of them, or one where it may be both; who can run here where None.
+        names: at least two of them, or one where it may be both; who can run here if None.
         settings: the runners'.
         same: whether the reference may be the runner, too.
         files: whether .npz files of tensors may be runners.

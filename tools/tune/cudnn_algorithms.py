@@ -35,9 +35,9 @@ class EngineRow:
         place: in the heuristics' list, from 1.
         engine: cuDNN's name for it, such as ``eng41_k2=5_k18=0``.
         operation: what its graph does: ``conv+bias+relu``.
-        behind: what a kernel does behind it; empty where the graph does everything.
+        behind: what a kernel does after it; empty where the graph does everything.
         compiled: whether cuDNN compiles it at run time.
-        microseconds: with the kernel behind it, as measured; None where it was not.
+        microseconds: with the kernel after it, as measured; None where it was not.
     """
 
     place: int
@@ -176,7 +176,7 @@ def task_row(chooser: Chooser, task: Task, nodes: Sequence[str]) -> TaskRow:
 
 
 def show_engine_lists(console: Console, found: EngineLists) -> None:
-    """Print for every task the heuristics' list, beside it the fastest that were measured."""
+    """Print for every task the heuristics' list, next to it the fastest that were measured."""
     console.print(f"for {found.target}")
     for task in found.tasks:
         console.print()

@@ -25,7 +25,7 @@ def exact_outputs(
         source: a path, the file's bytes, or a `ModelProto`.
         feeds: a value for every input.
         operators: custom operators.
-        outputs: names of the tensors wanted; the model's outputs where None.
+        outputs: names of the tensors wanted; the model's outputs if None.
     """
     with load(source, stop_at=0, operators=operators) as model:
         oracle = Oracle(model.imported)
@@ -36,7 +36,7 @@ def exact_outputs(
 
 
 def distance(found: Mapping[str, Any], exact: Mapping[str, Any]) -> float:
-    """Return the greatest relative L2 distance of an output from the exact one.
+    """Return the maximum relative L2 distance of an output from the exact one.
 
     An output that is zero everywhere gives the distance itself. NaN and infinities count nothing
     where both have the same ones.

@@ -23,7 +23,7 @@ from ...runtime.ir.types import Array
 from ..common.nested import type_text
 from .differences import Differences, differences
 
-#: Share of the reference's greatest magnitude by which results may differ. Sums of some thousand
+#: Share of the reference's largest magnitude by which results may differ. Sums of some thousand
 #: products lose three digits when they are added up in another order.
 RELATIVE = {"float64": 1e-10, "float32": 1e-4, "tf32": 1e-2, "float16": 1e-2, "bfloat16": 5e-2}
 _COARSE = 0.25
@@ -40,7 +40,7 @@ class Tolerance:
     that were added up, not with the result that happens to be left of them.
 
     Attributes:
-        relative: share of the reference's greatest magnitude.
+        relative: share of the reference's largest magnitude.
         absolute: what is allowed besides.
         origin: ``float64`` where it was measured by running the graph in float64, ``dtype`` where
             it is what the dtype has by default, ``given`` where a caller chose it.
@@ -51,7 +51,7 @@ class Tolerance:
     origin: str = "dtype"
 
     def bound(self, scale: float) -> float:
-        """Return the difference that is allowed where the greatest magnitude is `scale`."""
+        """Return the difference that is allowed where the largest magnitude is `scale`."""
         return self.absolute + self.relative * scale
 
 
@@ -117,10 +117,10 @@ class Agreement:
         verdict: ``ok`` if the types are equal, every difference is within the tolerance, and NaN
             and infinities stand at the same places; ``inconclusive`` where rounding may explain
             what differs, but an error might look the same; else ``MISMATCH``.
-        max_abs: greatest absolute difference of finite elements; NaN if the types differ.
+        max_abs: maximum absolute difference of finite elements; NaN if the types differ.
         max_rel: `max_abs` by `scale`.
         rel_l2: Euclidean norm of the differences by that of the reference.
-        scale: greatest magnitude among the reference's finite elements.
+        scale: largest magnitude among the reference's finite elements.
         tolerance: what was allowed.
         worst: the element that is furthest off, None if all are equal.
         nan: number of NaN found.
@@ -128,7 +128,7 @@ class Agreement:
         misplaced: elements of which one side is NaN or infinite and the other one is not so.
         first_misplaced: the first of them.
         reason: why it is not ok, in words; empty if it is.
-        excess: the greatest difference as a share of what that element may differ by.
+        excess: the largest difference as a share of what that element may differ by.
         differences: how they are spread; None where that was not asked for, or for texts.
     """
 

@@ -1,4 +1,4 @@
-"""Where does rounding grow? The first node behind which noise is far larger than in front of it."""
+"""Where does rounding grow? The first node whose outputs have far more noise than its inputs."""
 
 from __future__ import annotations
 

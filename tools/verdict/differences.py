@@ -1,4 +1,4 @@
-"""How the differences between two arrays are spread, beyond the greatest one."""
+"""How the differences between two arrays are spread, beyond the largest one."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Differences:
         cosine: of the angle between both tensors, taken as vectors; NaN if one is zero.
         psnr: peak signal-to-noise ratio in decibels: the range of the reference, squared, by the
             mean square difference; infinite where nothing differs.
-        ulp: greatest distance in units in the last place: how many numbers of the dtype lie
+        ulp: largest distance in units in the last place: how many numbers of the dtype lie
             between both, and one.
         ulp_p99: 99 in 100 elements are no further apart.
-        top1: share of vectors along the last axis whose greatest element stands at the same place;
+        top1: share of vectors along the last axis whose largest element stands at the same place;
             None for vectors of less than two elements.
-        top5: share of vectors of at least six elements whose five greatest are the same ones, in
+        top5: share of vectors of at least six elements whose five largest are the same ones, in
             whatever order.
     """
 
@@ -123,7 +123,7 @@ def _psnr(a: Array, apart: Array) -> float:
 
 
 def _units(reference: Array, found: Array) -> tuple[int | None, float | None]:
-    """Return the greatest distance in numbers of the dtype, and the 99th percentile."""
+    """Return the largest distance in numbers of the dtype, and the 99th percentile."""
     bits = _BITS.get(reference.dtype)
     if bits is None:
         return None, None
@@ -143,7 +143,7 @@ def _place(bits: Array) -> Array:
 
 
 def _best(reference: Array, found: Array) -> tuple[float | None, float | None]:
-    """Return for how many vectors of the last axis the greatest, and the five greatest, agree."""
+    """Return for how many vectors of the last axis the largest, and the five largest, agree."""
     shape = reference.shape
     while len(shape) > 1 and shape[-1] == 1:
         shape = shape[:-1]

@@ -96,7 +96,7 @@ class Judge:
         graph: unoptimised, or as both runners run it; stays as it is.
         feeds: a value for every input.
         precision: arithmetic of float32 tensors; the coarser one of the runners'.
-        maximum: the greatest number of samples; fewer take less memory if there are many
+        maximum: the maximum number of samples; fewer take less memory if there are many
             outputs.
     """
 
@@ -133,7 +133,7 @@ class Judge:
         return [found[name] for found in self._some(kind, count) if name in found]
 
     def _some(self, kind: str, count: int) -> list[Arrays]:
-        """Return so many samples, as far as they can be had."""
+        """Return that many samples, as far as they can be had."""
         found = self._samples[kind]
         while len(found) < count and self.exact:
             shaken = Shaken(self._specialised(), self._precision, kind, len(found))

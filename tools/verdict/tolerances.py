@@ -131,7 +131,7 @@ class Bounds:
         return self._judge(coarsest).agreement(output, reference, found, detailed=True)
 
     def error(self, outputs: Mapping[str, Array]) -> float | None:
-        """Return the greatest relative L2 distance from float64; None if that was not run."""
+        """Return the maximum relative L2 distance from float64; None if that was not run."""
         judge = next(iter(self._judges.values()), None)
         if judge is None:
             return None

@@ -38,7 +38,7 @@ def drawn(*shape: int) -> Any:
 
 
 def from_tensorflow() -> Iterator[Made]:
-    """Yield Keras's networks: of pictures, of sequences, and one with attention."""
+    """Yield Keras's networks: of images, of sequences, and one with attention."""
     tf, tf2onnx = import_module("tensorflow"), import_module("tf2onnx")
     layers = tf.keras.layers
     tf.keras.utils.set_random_seed(0)

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 DTYPES: tuple[DType, ...] = (float32, float16)
 FORMATS = (Format.CONTIGUOUS, Format.CHANNELS_LAST)
-#: Greatest relative L2 distance from float64. In float16 the result is rounded once, and once more
-#: by every kernel behind cuDNN's; where a sum cancels, that counts several times.
+#: Largest relative L2 distance from float64. In float16 the result is rounded once, and once more
+#: by every kernel after cuDNN's; where a sum cancels, that counts several times.
 ALLOWED = {"float32": 1e-5, "float16": 2e-3}
 _NUMBERS = re.compile(r"\d+")
 FILE = "cudnn_sweep.json"

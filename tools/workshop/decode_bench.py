@@ -1,9 +1,9 @@
-"""Tokens a second of decoders with random weights on this GPU, beside the bytes that a step reads.
+"""Tokens per second of decoders with random weights on this GPU, and the bytes that a step reads.
 
     python -m tercet.tools.workshop.decode_bench [MODEL ...] [--bits 16 4] [--batch 1 8]
 
 The files are `decoder_files`, written to a temporary folder. Times are those of the device for one
-step of one token behind `position` others, a CUDA graph between two events, and those of the host
+step of one token after `position` others, a CUDA graph between two events, and those of the host
 from token to scores. The floor is what HBM needs for all weights but the table of embeddings, of
 which a step reads a row, and for the caches up to the position.
 """
@@ -28,7 +28,7 @@ from ...runtime.session.static_cache import StaticCacheDecoder
 from ..profile.device_time import device_times
 from .decoder_files import SHAPES, Packing, Shape, write
 
-#: Bytes a second of the memory of an H200.
+#: Bytes per second of the memory of an H200.
 BANDWIDTH = 4.8e12
 
 

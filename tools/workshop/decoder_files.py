@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from ...runtime.ir.types import Array
 
 OPSET = 21
-#: Weights are stretches of so many random numbers, each stretch from another place on.
+#: Weights are stretches of that many random numbers, each stretch from another place on.
 POOL = 1 << 22
 
 
@@ -72,7 +72,7 @@ class Packing:
 
 
 class _Writer:
-    """Writes a graph, its weights into a file beside it."""
+    """Writes a graph, its weights into a file next to it."""
 
     def __init__(self, path: Path, packing: Packing) -> None:
         self.path, self.packing = path, packing
@@ -147,7 +147,7 @@ _CONTRIB = ("GroupQueryAttention", "SkipSimplifiedLayerNormalization", "MatMulNB
 
 
 def write(path: Path, shape: Shape, packing: Packing) -> None:
-    """Write a decoder; its weights lie in a file with `.data` behind its name."""
+    """Write a decoder; its weights lie in a file with `.data` after its name."""
     w = _Writer(path, packing)
     try:
         graph = _graph(w, shape)

@@ -1,6 +1,6 @@
 """Networks of timm, torchvision and transformers with random weights, as torch.onnx exports them.
 
-`export` writes ``NAME.onnx`` and ``NAME.npz`` beside it: the inputs as ``in0``, ``in1``, ..., and
+`export` writes ``NAME.onnx`` and ``NAME.npz`` next to it: the inputs as ``in0``, ``in1``, ..., and
 what PyTorch computes of them as ``float64``, ``float32``, ``float16`` and ``bfloat16``. PyTorch and
 the three libraries are no dependencies; they are imported when they are needed.
 """

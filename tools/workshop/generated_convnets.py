@@ -16,7 +16,7 @@ from .generated_models import Sheet, image
 #: Blocks, inner and outer width, and the first block's stride, of each stage of ResNet-50.
 _STAGES = ((3, 64, 256, 1), (4, 128, 512, 2), (6, 256, 1024, 2), (3, 512, 2048, 2))
 
-#: Filters of GoogLeNet's modules: 1x1; 3x3 reduced, 3x3; second 3x3 reduced, its 3x3; behind the
+#: Filters of GoogLeNet's modules: 1x1; 3x3 reduced, 3x3; second 3x3 reduced, its 3x3; after the
 #: pool. None is a pooling of this window with a stride of 2.
 _MODULES: tuple[tuple[int, ...] | int, ...] = (
     (64, 96, 128, 16, 32, 32),

@@ -2,7 +2,7 @@
 
 They have the structure and the size of the originals and the habits of PyTorch's exporters: batch
 norms folded into the convolutions, MatMul and Add for a linear layer of tokens, Gelu and (before
-opset 17) LayerNormalization spelled out, the scale of attention as a Div behind the product
+opset 17) LayerNormalization spelled out, the scale of attention as a Div after the matrix product
 (TorchScript) or as a Mul on either side of it (dynamo).
 """
 
@@ -76,7 +76,7 @@ class Sheet:
     ) -> str:
         """Add a convolution with a bias, padded to keep the size (`kernel` is odd).
 
-        With a `gain` of 1 its results are as large as what it reads, behind a Relu.
+        With a `gain` of 1 its results are as large as what it reads, after a Relu.
         """
         before, after = channels
         taps = before // group * kernel * kernel
@@ -163,7 +163,7 @@ _INVERTED = (
 
 
 def _mobilenet_v2(seed: int) -> ModelProto:
-    """Return MobileNetV2 of width 1: pointwise and depthwise convolutions, Clip behind them."""
+    """Return MobileNetV2 of width 1: pointwise and depthwise convolutions, Clip after them."""
     sheet = Sheet("mobilenet_v2", seed)
     limits = sheet.scalar(0), sheet.scalar(6)
 

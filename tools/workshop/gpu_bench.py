@@ -206,7 +206,7 @@ TITLES = ("model", "way", "call ms", "device ms", "error", "steps", "MB")
 
 
 def cells(result: GpuResult, *, spread: bool = False) -> tuple[str, ...]:
-    """Return a row of the table; with `spread`, 10th and 90th percentile behind each time."""
+    """Return a row of the table; with `spread`, 10th and 90th percentile after each time."""
     return (
         result.model,
         result.way,

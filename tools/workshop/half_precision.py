@@ -4,8 +4,8 @@ r"""What half precision costs networks that nobody wrote for it: no NaN, and how
     python -m tercet.tools.workshop.half_precision --networks timm:efficientvit_b1 hf:gpt2 \\
         --backend cuda
 
-A FOLDER has files as `exported_networks` writes them, ``NAME.onnx`` with ``NAME.npz`` beside it, or
-models in folders of their own, ``NAME/model.onnx`` with ``inputs.npz`` and perhaps
+A FOLDER has files as `exported_networks` writes them, ``NAME.onnx`` with ``NAME.npz`` next to it,
+or models in folders of their own, ``NAME/model.onnx`` with ``inputs.npz`` and perhaps
 ``real_inputs.npz``. ``--networks`` exports networks first, all that are known where none is named,
 for which PyTorch and their libraries must be installed.
 
@@ -40,7 +40,7 @@ from ..common.results import earlier, to_json, write
 from ..verdict.float64_reference import Oracle
 from .exported_networks import NETWORKS, export
 
-#: Greatest error, as a multiple of PyTorch's.
+#: Largest error, as a multiple of PyTorch's.
 TIMES = 3.0
 #: Layers, which gain from half precision.
 LAYERS = ("Attention", "Conv", "ConvTranspose", "Gemm", "MatMul")

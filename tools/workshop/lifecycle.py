@@ -35,7 +35,7 @@ STEADY: tuple[Phase, ...] = ("copy in", "compute", "copy out")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, with everything of its kind right behind it.
+    """Something that happened, with everything of its kind right after it.
 
     Attributes:
         run: number of the run, from 1; 0 for the end.
@@ -56,7 +56,7 @@ def trace_lifecycle(
     """Return what a model does, in order, from its making to its end.
 
     Args:
-        make: loads the model, on a device of its own.
+        make: loads the model, on its own device.
         feeds: its inputs.
         runs: how often it runs.
     """

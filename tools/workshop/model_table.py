@@ -4,14 +4,14 @@
     python -m tercet.tools.workshop.model_table FOLDER --backend cuda --output docs/results
     python -m tercet.tools.workshop.model_table FOLDER --backend cuda --precision float16
 
-Each model has a folder of its own with ``model.onnx``, and pairs of ``inputs.npz`` and
+Each model has its own folder with ``model.onnx``, and pairs of ``inputs.npz`` and
 ``expected_ort.npz``, and of ``real_inputs.npz`` and ``real_expected_ort.npz``: what onnxruntime
 computes without graph optimisation. The folder's INDEX.tsv says of every model how far onnxruntime
 is from itself once it optimises the graph (column ``ort``: "maxdiff" for the first pair, "diff" for
-the second). The greatest error allowed is a multiple of that, never less than what another order of
+the second). The largest error allowed is a multiple of that, never less than what another order of
 summation makes:
 
-- floats: 4 times that figure, or 64 units in the last place of the greatest element;
+- floats: 4 times that figure, or 64 units in the last place of the largest element;
 - half floats: twice the distance between the model and the float32 model that it was made of, for
   two that round in different places may each be that far from it;
 - quantized models: one step of 8 bits over the output's range, or twice that figure, for numbers
@@ -19,7 +19,7 @@ summation makes:
 - integers and strings: that figure, which is mostly 0.
 
 In half precision (``--precision float16`` or ``bfloat16``) the numpy backend runs the same model in
-the same precision, beside it. What it is off by is what the format costs. 4 times that is allowed,
+the same precision, next to it. What it is off by is what the format costs. 4 times that is allowed,
 because other kernels draw other rounding errors, or what float32 may be off by where that is more.
 Quantized models are left out; one whose numbers overflow on numpy, too, cannot be had in it.
 
@@ -54,7 +54,7 @@ from ..common.results import earlier, to_json, write
 SETS = (("inputs", "expected_ort", "maxdiff"), ("real_inputs", "real_expected_ort", "diff"))
 
 #: Models with a step that other orders of summation change by more than that: units in the last
-#: place of the greatest element. The logarithm of a short-time spectrum, here, whose bins are 2e-6
+#: place of the largest element. The logarithm of a short-time spectrum, here, whose bins are 2e-6
 #: where terms of 1 cancel. Four random orders of that sum of 256 put the outputs off by up to 1e-2.
 CANCELLING = {"silero-vad-v3-transformer": 4096}
 
@@ -73,8 +73,8 @@ class OutputRow:
         model: its folder.
         inputs: the file of inputs, without its suffix.
         output: the tensor.
-        error: greatest absolute difference from what is expected.
-        limit: greatest difference that is allowed.
+        error: maximum absolute difference from what is expected.
+        limit: largest difference that is allowed.
         problem: what else is wrong; empty if nothing is.
     """
 
@@ -148,7 +148,7 @@ def _figure(about: Mapping[str, str], name: str) -> float:
 
 
 def allowed(about: Mapping[str, str], column: str, expected: Array) -> float:
-    """Return the greatest error that an output may have; see the module."""
+    """Return the largest error that an output may have; see the module."""
     itself = _figure(about, column)
     if expected.dtype.kind not in "f":
         return itself

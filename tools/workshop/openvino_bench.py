@@ -3,7 +3,7 @@
     python -m tercet.tools.workshop.openvino_bench FOLDER
     python -m tercet.tools.workshop.openvino_bench FOLDER yolox-nano --output docs/results
 
-Each model has a folder of its own with ``model.onnx`` and ``inputs.npz`` (or ``real_inputs.npz``).
+Each model has its own folder with ``model.onnx`` and ``inputs.npz`` (or ``real_inputs.npz``).
 Everybody has the same number of threads and runs in turn in one process; medians count. A busy
 machine spoils times, and ratios less.
 """

@@ -213,7 +213,7 @@ class _Measurement:
             return self._seconds(run)
 
     def copies(self, nbytes: int) -> tuple[float, float]:
-        """Return the seconds to copy so many bytes from page-locked and from ordinary memory."""
+        """Return the seconds to copy that many bytes from page-locked and from ordinary memory."""
         if not nbytes:
             return 0.0, 0.0
         data = np.ones(nbytes, np.uint8)

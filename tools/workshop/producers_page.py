@@ -27,7 +27,7 @@ from ..common.onnxruntime_errors import onnxruntime_errors
 from ..common.results import write
 
 TARGET = "sm_90a"
-#: What results may be off by, as a share of the greatest element: by the part of a file's name.
+#: What results may be off by, as a share of the largest element: by the part of a file's name.
 #: Numbers beside a tie are rounded to either side, which is one step of eight bits further on.
 TOLERANCES = {"fp16": 1e-2, "O4": 1e-2, "qdq": 2e-2, "qoperator": 2e-2}
 TOLERANCE = 2e-5
@@ -67,7 +67,7 @@ class Row:
 
 
 def tolerance(path: Path) -> float:
-    """Return what results of a file may be off by, as a share of the greatest element."""
+    """Return what results of a file may be off by, as a share of the largest element."""
     return max((v for k, v in TOLERANCES.items() if k in path.stem), default=TOLERANCE)
 
 
@@ -78,7 +78,7 @@ def inputs_of(path: Path, kind: str = "input") -> dict[str, Any]:
 
 
 def error_of(path: Path, **options: Any) -> float:
-    """Return numpy's greatest error, as a share of the greatest element of each output.
+    """Return numpy's largest error, as a share of the largest element of each output.
 
     Maps are held against the columns of a matrix; texts are right or not at all.
     """

@@ -6,7 +6,7 @@
 ``memcheck`` looks for accesses outside of what was allocated, ``racecheck`` for threads of a block
 that read or write shared memory in no order. Both run every kernel over the samples of
 ``tests/kernels/samples.py``, and at sizes beside those of warps (0, 1, 31, 32, 33, primes). Then
-``tests/gpu/planted.py`` has a kernel write behind the end of a tensor, and another one without its
+``tests/gpu/planted.py`` has a kernel write after the end of a tensor, and another one without its
 barrier, on purpose: both have to be found.
 """
 

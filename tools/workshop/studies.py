@@ -89,7 +89,7 @@ def show(console: Console, report: StudyReport) -> None:
 
 
 def save(report: StudyReport, folder: Path) -> list[Path]:
-    """Write JSON, Markdown and the pictures; return their paths."""
+    """Write JSON, Markdown and the images; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
         "studies.json": json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n",

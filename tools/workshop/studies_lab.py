@@ -42,7 +42,7 @@ def floor_seconds(flops: float, nbytes: float, unit: str = "float32") -> float:
 
 
 def apart_by(found: Array | None, other: Array | None) -> float:
-    """Return the greatest difference of two results, as a share of the greatest element."""
+    """Return the largest difference of two results, as a share of the largest element."""
     if found is None or other is None:
         return float("nan")
     a, b = found.astype(np.float64), other.astype(np.float64)
@@ -108,7 +108,7 @@ class Conv:
 
     @property
     def title(self) -> str:
-        """Its sizes: ``128x128x128, 3x3``: height, width and channels, filters behind an arrow."""
+        """Its sizes: ``128x128x128, 3x3``: height, width and channels, filters after an arrow."""
         n, c, h, w = self.x
         batch = f"{n} x " if n > 1 else ""
         stride = f"/{self.stride}" if self.stride > 1 else ""
@@ -164,7 +164,7 @@ class Conv:
         return model_of(nodes, feeds, ["y"], {"w": self.weights})
 
     def error(self, found: Array | None) -> float | None:
-        """Return the greatest difference from float64 at some pixels, of the greatest result.
+        """Return the largest difference from float64 at some pixels, of the largest result.
 
         Corners are among them. None where there is no result.
         """
@@ -266,7 +266,7 @@ class Lab:
             feeds: its inputs.
             of: the operator whose rows count; all steps where empty.
             fetch: whether the result is wanted on the host.
-            between: tensors that have to be there behind a run, so that nothing is fused with them.
+            between: tensors that have to be there after a run, so that nothing is fused with them.
             **options: fields of `Options`.
 
         Raises:

@@ -68,7 +68,7 @@ EXTENTS = (16, 32, 64, 128)
 
 
 def ladder(lab: Lab) -> Study:
-    """Climb from one thread a result to tensor cores, for products and convolutions."""
+    """Climb from one thread per result to tensor cores, for products and convolutions."""
     flops = {side: 2 * side**3 for side in SIDES}
     products = [_climb(step, _multiplied(lab, step), flops) for step in PRODUCT_STEPS]
     vendor = [

@@ -23,7 +23,7 @@ CASES = tuple(
     )
 )
 NETWORKS = ("resnet50", "mobilenet_v2", "googlenet")
-#: Images whose greatest score is compared, and those that float64 judges.
+#: Images whose largest score is compared, and those that float64 judges.
 IMAGES, JUDGED = 64, 2
 #: The user's choices by what adds up.
 SUMS: dict[str, dict[str, Any]] = {

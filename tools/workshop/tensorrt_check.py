@@ -37,7 +37,7 @@ class Part:
 
     Attributes:
         title: what it proves.
-        arguments: behind the interpreter.
+        arguments: of the Python interpreter.
         settings: variables of its environment.
     """
 
@@ -96,7 +96,7 @@ def parts(models: Path | None, output: Path) -> list[Part]:
 
 
 def run(part: Part) -> Outcome:
-    """Run one command in a process of its own."""
+    """Run one command in a separate process."""
     start = perf_counter()
     answer = subprocess.run(
         (sys.executable, *part.arguments),

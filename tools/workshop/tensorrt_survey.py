@@ -22,7 +22,7 @@ from ...runtime.plan.host import HOST
 from ...runtime.session.model import Model
 from .tensorrt_worker import Verdict
 
-#: Constants of so many elements count by value, as shapes and axes do; larger ones by type.
+#: Constants of that many elements count by value, as shapes and axes do; larger ones by type.
 _FEW = 64
 
 
@@ -157,7 +157,7 @@ def look_at(
         survey: what looks at it.
         source: the model's name.
         graph: as it was imported.
-        feeds: inputs to run it on, on numpy; where None it is planned alone.
+        feeds: inputs to run it on, on numpy; if None it is planned alone.
         shapes: of the inputs, to plan for.
     """
     survey.source = source

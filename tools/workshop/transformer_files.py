@@ -234,7 +234,7 @@ def results(path: Path, feeds: Feeds) -> Feeds:
 
 
 def record(name: str, source: Path, feeds: Feeds, folder: Path) -> None:
-    """Write a model with its weights in one file, and its inputs and results beside it."""
+    """Write a model with its weights in one file, and its inputs and results next to it."""
     model = onnx.load(source)
     for node in model.graph.node:
         node.ClearField("doc_string")

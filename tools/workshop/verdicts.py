@@ -167,7 +167,7 @@ class Truth:
         return bool((_apart(wrong, exact) <= limit).all())
 
     def _limit_by(self, runs: Sequence[Array]) -> Array | None:
-        """Return twice the greatest distance of some runs from float64, by element.
+        """Return twice the largest distance of some runs from float64, by element.
 
         Where they happen to be near, what counts is how far they are in that slice on average.
         """
@@ -188,7 +188,7 @@ class Truth:
 
 
 def _share(right: Array, wrong: Array) -> float:
-    """Return the greatest change of an element by the greatest magnitude; 1 for what counts."""
+    """Return the largest change of an element by the largest magnitude; 1 for what counts."""
     if right.dtype.kind in "biuSO" or right.shape != wrong.shape:
         return 1.0
     wide = right.astype(np.float64)

@@ -2,7 +2,7 @@
 
 ``python -m tercet.tools.workshop.zoo_worker NETWORK ROWS`` prints a line "ready", waits for a line
 of input, and then prints a line of JSON for each row. Exporting and compiling keep the processors
-busy for half a minute a row: they run for many networks at once, while nothing is timed.
+busy for half a minute per row: they run for many networks at once, while nothing is timed.
 """
 
 from __future__ import annotations

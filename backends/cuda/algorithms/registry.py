@@ -80,11 +80,11 @@ class RecipeContext:
 
     Attributes:
         op: the operator with its attributes.
-        y: the first output; None where nobody reads it.
+        y: the first output; None if it is unused.
         inputs: the operands, None where one is left out.
         setting: the GPU and the user's choices.
-        more: the other outputs, None where nobody reads one.
-        epilogue: the elementwise nodes behind it; None where nothing can follow.
+        more: the other outputs; None for those that are not used.
+        epilogue: the elementwise nodes after it; None where nothing can follow.
     """
 
     op: Op
@@ -114,7 +114,7 @@ class Kernel:
         outputs: how many outputs it computes at most.
         selector: the algorithms that users and the tuner may choose from.
         in_place: the input whose memory the first output may take, by its position.
-        casts: it may store its results as the dtype that a Cast behind it makes of them.
+        casts: it may store its results as the dtype that a Cast after it makes of them.
     """
 
     build: Build

@@ -164,7 +164,7 @@ def _half(
 
 
 def _few_shape(rows: int, sizes: tuple[int, int], target: Target) -> WarpShape:
-    """Return the shape with so many rows a block, or with most of those that there is room for."""
+    """Return the shape with that many rows per block, or with the most that there is room for."""
     fitting = [
         shape
         for shape in FEW_SHAPES
@@ -174,7 +174,7 @@ def _few_shape(rows: int, sizes: tuple[int, int], target: Target) -> WarpShape:
 
 
 def _stages(tile: int, target: Target) -> int:
-    """Return how many tiles of so many bytes are in shared memory: of two blocks, if two fit."""
+    """Return how many tiles of that many bytes are in shared memory: of two blocks, if two fit."""
     of_two = (target.shared - 1024) // 2 // tile
     return min(MAX_STAGES, of_two if of_two >= 2 else max(1, target.shared // tile))
 
@@ -212,7 +212,7 @@ def _shape(task: AttentionTask, sizes: tuple[int, int], keys: int, target: Targe
 # ── float32 ──────────────────────────────────────────────────────────────────────────────────────
 
 DOWN, ACROSS, TILE = 8, 16, 64
-#: How long a thread of `attention_tiles.cu` takes for so many rows, measured on an H200; and the
+#: How long a thread of `attention_tiles.cu` takes for that many rows, measured on an H200; and the
 #: time that a block takes besides, in the same unit.
 HEIGHTS = {8: 8.0, 7: 7.1, 6: 6.1, 5: 5.15, 4: 4.17, 3: 3.45, 2: 2.6}
 LATENCY = 5.3

@@ -35,7 +35,7 @@ def on_hopper(task: AttentionTask, target: Target) -> Launch | None:
 
 
 def _fills(task: AttentionTask, rows: int, target: Target) -> bool:
-    """Whether blocks of so many rows are enough for nearly every multiprocessor."""
+    """Whether blocks of that many rows are enough for nearly every multiprocessor."""
     batch, heads, length, _ = task.q.dims
     return ceil_div(length, rows) * heads * batch >= 0.9 * target.processors
 
@@ -150,7 +150,7 @@ def _long(task: AttentionTask, target: Target) -> Launch:
 
 
 def _map(x: Heads, rows: int) -> TensorMap:
-    """Return how 64 elements of so many rows of a head are copied at once."""
+    """Return how 64 elements of that many rows of a head are copied at once."""
     batch, heads, length, size = x.dims
     strides = tuple(s if d > 1 else size for s, d in zip(x.steps, x.dims, strict=False))
     dims = (size, length, heads, batch)

@@ -111,7 +111,7 @@ def relu_linear_at(graph: Graph, division: Node, free: Set[Node]) -> ReluLinear 
 
 
 def _is_closed(graph: Graph, nodes: frozenset[Node], y: Value) -> bool:
-    """Whether nobody else reads what nodes compute, but for the result."""
+    """Whether no other node reads what nodes compute, but for the result."""
     inner = (value for node in nodes for value in node.outputs if value is not y)
     return all(nodes.issuperset(v.consumers) and not graph.is_output(v) for v in inner)
 
@@ -152,7 +152,7 @@ def _product(value: Value, *, turned: bool) -> tuple[_Part, _Part, _Part, frozen
 
 
 def _through(value: Value) -> tuple[Node | None, frozenset[Node]]:
-    """Return what a value comes from, and the casts behind that."""
+    """Return what a value comes from, and the casts after that."""
     casts: set[Node] = set()
     node = value.producer
     while node is not None and isinstance(node.op, Cast) and node.inputs[0] is not None:
@@ -162,7 +162,7 @@ def _through(value: Value) -> tuple[Node | None, frozenset[Node]]:
 
 
 def _padded(value: Value, axis: int) -> tuple[_Part, frozenset[Node]] | None:
-    """Return the part behind whose last channel there is a one, and the nodes that put it there."""
+    """Return the part after whose last channel there is a one, and the nodes that put it there."""
     node, casts = _through(value)
     if node is None or not isinstance(node.op, Pad) or node.op.mode != "constant":
         return None
@@ -205,7 +205,7 @@ def _part(value: Value) -> _Part | None:
 
 
 def _image(x: Value, value: Value, node: Node) -> _Part | None:
-    """Return all channels of an image whose heads have an axis of their own."""
+    """Return all channels of an image whose heads have their own axis."""
     images, heads, size, pixels = value.tensor.dims
     if len(x.tensor.dims) < 3 or (images, heads * size) != x.tensor.dims[:2]:
         return None

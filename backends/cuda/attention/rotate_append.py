@@ -53,7 +53,7 @@ class RotateAppend:
 
 
 def rotate_append_at(graph: Graph, attention: Node, free: Set[Node]) -> RotateAppend | None:
-    """Return what stands in front of an attention, if it is that."""
+    """Return the rotation before an attention, if there is one."""
     if not isinstance(attention.op, Attention):
         return None
     q, keys, values = (v and v.producer for v in attention.inputs[:3])

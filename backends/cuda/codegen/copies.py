@@ -28,7 +28,7 @@ def words_of(dtype: DType) -> DType:
 
 
 def widest_words(dtype: DType, run: int) -> DType:
-    """Return the largest word of which runs of so many neighbouring elements consist."""
+    """Return the largest word of which runs of that many neighbouring elements consist."""
     size = dtype.itemsize
     return max(
         (
@@ -73,7 +73,7 @@ def reformat(dst: View, src: View) -> Launch:
 def transposition(
     batch: int, rows: int, columns: int, pitches: Ints, word: DType, width: int
 ) -> Launch:
-    """Return the transposition of matrices, into rows of `width` elements, zeros behind `rows`."""
+    """Return the transposition of matrices, into rows of `width` elements, zeros after `rows`."""
     pitch_x, pitch_y = pitches
     tiles = ceil_div(columns, SIDE)
     return Launch(
@@ -147,7 +147,7 @@ def copied(
 
 
 def copied_unless_same(y: Tensor, x: Tensor) -> Launch:
-    """Return what copies `x` to `y`, or does nothing where `y` lies in the place of `x`."""
+    """Return what copies `x` to `y`, or does nothing where `y` lies in place of `x`."""
     return replace(copy_strided(y, x, x.strides), moot=("x", "y"))
 
 

@@ -315,7 +315,7 @@ def lowest(dtype: DType) -> str:
 
 
 def greatest(dtype: DType) -> str:
-    """Return the greatest number of a dtype as C++: infinity for floats."""
+    """Return the largest number of a dtype as C++: infinity for floats."""
     if dtype in FLOATS:
         return written(inf, dtype)
     return written(1 if dtype == bool_ else int(np.iinfo(dtype).max), dtype)

@@ -83,7 +83,7 @@ def moved(entry: str, part: View, whole: View, axis: int, *, backward: bool) -> 
 class CudaDecisions:
     """Implements `runtime.deciding.Decisions` for one GPU.
 
-    A kernel of one thread tells the conditional node behind it how to go on. The bodies are graphs
+    A kernel of one thread tells the conditional node after it how to go on. The bodies are graphs
     inside of the node, which are recorded like the one around it.
 
     Args:

@@ -1,4 +1,4 @@
-"""Depthwise convolutions, a filter a channel: `depthwise.cu`, or else `depthwise_pixels.cu`.
+"""Depthwise convolutions, one filter per channel: `depthwise.cu`, or else `depthwise_pixels.cu`.
 
 Memory bounds them, and the instructions that are not sums. A thread computes a patch of pixels of
 neighbouring channels, so that it reads each input once for all of their windows.
@@ -43,7 +43,7 @@ def depthwise_variants(conv: Convolution) -> tuple[str, ...]:
 
 
 def depthwise(conv: Convolution, variant: str = "") -> Answer:
-    """Return the convolution of each channel with a filter of its own."""
+    """Return the convolution of each channel with its own filter."""
     if max(conv.x.size, conv.y.size) >= MAX_ELEMENTS:
         return f"{max(conv.x.size, conv.y.size)} elements"
     plane = Plane.of(conv)

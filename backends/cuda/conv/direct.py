@@ -1,4 +1,4 @@
-"""Convolutions without a matrix: one thread a result, and one filter a channel."""
+"""Convolutions without a matrix: one thread per output element, and one filter per channel."""
 
 from __future__ import annotations
 

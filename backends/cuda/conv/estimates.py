@@ -305,5 +305,5 @@ def naive_formats(conv: Convolution) -> Formats | str:
 
 
 def naive_time(conv: Convolution) -> float:
-    """Return the microseconds that one thread a result is expected to take."""
+    """Return the microseconds that one thread per output element is expected to take."""
     return 3.0 + conv.macs / 1.75e6 + 0.07 * conv.taps * conv.channels

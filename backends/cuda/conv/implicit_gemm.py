@@ -143,7 +143,7 @@ def _flat(conv: Convolution) -> Flat:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The results of a convolution whose windows are equal; each field has a number an axis.
+    """The results of a convolution whose windows are equal; each field has one number per axis.
 
     Attributes:
         first: the first of them.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 #: Microseconds that one recording should take, calls that it has at most, and its replays.
 RECORDED, MAX_CALLS, REPLAYS = 300.0, 50, 5
-#: What takes so many times the least, and so many microseconds of launching, is not recorded.
+#: What takes that many times the least, and that many microseconds of launching, is not recorded.
 FAR, LAUNCHING = 3.0, 50.0
 
 

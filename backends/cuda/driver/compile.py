@@ -62,7 +62,7 @@ class Statistics:
 
 @dataclass(slots=True, eq=False)
 class Compiler:
-    """Compiles in the background; each source once a process, and once a machine with a cache.
+    """Compiles in the background; each source once per process, and once per machine with a cache.
 
     Attributes:
         target: what for.

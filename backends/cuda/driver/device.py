@@ -185,7 +185,7 @@ class DriverDevice:
         )
 
     def account(self, nbytes: int) -> None:
-        """Note that a buffer has got so many bytes or, where it is negative, given them back."""
+        """Note that a buffer has got that many bytes or, where it is negative, given them back."""
         with self._lock:
             self.allocated += nbytes
 

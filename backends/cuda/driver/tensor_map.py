@@ -17,7 +17,7 @@ _DTYPES: dict[DType, driver.CUtensorMapDataType] = {
     bfloat16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
     float32: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
 }
-#: Order of a row of so many bytes in shared memory.
+#: Order of a row of that many bytes in shared memory.
 _SWIZZLES = {
     32: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_32B,
     64: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_64B,

@@ -54,7 +54,7 @@ class CudaEvent:
             driver.cuEventDestroy(self._handle)
 
     def record(self, stream: CudaStream) -> None:
-        """Move the point behind all that `stream` has been given so far."""
+        """Move the point after all that `stream` has been given so far."""
         check("cuEventRecord", driver.cuEventRecord(self._handle, stream.handle))
 
     def precede(self, stream: CudaStream) -> None:
@@ -92,7 +92,7 @@ class CudaExchange:
     """Implements `runtime.exchange.Exchange` for one GPU.
 
     Where a caller gives no stream, its work goes to the legacy default stream, as that of PyTorch
-    and CuPy does: then memory that they use again at once, they use again behind it.
+    and CuPy does: then memory that they use again at once, they use again after it.
     """
 
     def __init__(self, device: DriverDevice) -> None:
@@ -261,7 +261,7 @@ class CudaExchange:
         return np.ascontiguousarray(np.moveaxis(result, -1, 1))
 
     def trim(self) -> None:
-        """Give memory of arrays that nobody holds any more back to the system."""
+        """Return memory of arrays that are no longer referenced to the system."""
         if isinstance(self._memory, DeviceMemoryResource):
             check("cuMemPoolTrimTo", driver.cuMemPoolTrimTo(self._memory.handle, 0))
 

@@ -9,12 +9,12 @@ from ..recipe.targets import Target
 
 #: Bytes that are read at once, bytes that a thread has under way, and words that these are at most.
 WORD, UNDER_WAY, MAX_BATCH = 16, 64, 16
-#: A block that has a group to itself: a warp for so many bytes, for fewer of them where there are
+#: A block that has a group to itself: a warp for that many bytes, for fewer of them where there are
 #: fewer groups than multiprocessors; and the most warps.
 WARP_BYTES, FEW_BYTES, MAX_WARPS = 8192, 1024, 32
 #: Blocks that share a group: their warps, the least bytes of each, how many a multiprocessor gets.
 PART_WARPS, PART_BYTES, PART_BLOCKS = 8, 16384, 4
-#: Groups of so many bytes are not worth a second launch.
+#: Groups of that many bytes are not worth a second launch.
 ALONE = 65536
 
 
@@ -64,7 +64,7 @@ def cut(groups: int, count: int, itemsize: int, vector: int, target: Target) -> 
     """Return how the work on groups of `count` elements is divided.
 
     A block has a group to itself where groups are small, or where they keep three quarters of the
-    multiprocessors busy, one each: then it is read again from the cache. Otherwise so many blocks
+    multiprocessors busy, one each: then it is read again from the cache. Otherwise that many blocks
     share one that every multiprocessor has some.
 
     Args:

@@ -31,7 +31,7 @@ def normalize_rows(
     Args:
         y: the result.
         x: the elements.
-        scale: what results are multiplied with, one number an element of a row.
+        scale: what results are multiplied with, one number per element of a row.
         shift: what is added then.
         axis: the first axis of a row.
         epsilon: added to the variance.

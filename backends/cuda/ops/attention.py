@@ -177,7 +177,7 @@ def linear_attention(
     *,
     more: tuple[Tensor | None, ...] = (),
 ) -> Answer:
-    """Update a state per head with every position; a thread a column of it."""
+    """Update a state per head with every position; one thread per column of it."""
     state = more[0] if more else None
     refused = need_dtypes(FLOATS, q, past, state) or need_dtypes((q.dtype,), k, v, decay, beta)
     if refused:

@@ -17,7 +17,7 @@ THREADS = 128
 
 @kernel(Inverse)
 def inverse(op: Inverse, y: Tensor, x: Tensor) -> Answer:
-    """Eliminate with pivots, a block a matrix."""
+    """Gaussian elimination with pivoting, one block per matrix."""
     refused = need_dtypes(FLOATS, x)
     if refused:
         return refused

@@ -137,7 +137,7 @@ def non_max_suppression(
     *,
     more: tuple[Tensor | None, ...] = (),
 ) -> Answer:
-    """Take the best box that is left, drop what overlaps it, and so on; a block a class."""
+    """Take the best box that is left, drop what overlaps it, and so on; one block per class."""
     refused = need_dtypes(FLOATS, boxes) or need_dtypes((boxes.dtype,), scores)
     refused = refused or need_dtypes((int64,), maximum) or need_dtypes((float32,), overlap, minimum)
     if refused:

@@ -201,7 +201,7 @@ def _scatter(
 def scatter_elements(
     op: ScatterElements, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor
 ) -> Answer:
-    """Write elements at the given indices along an axis; a thread a line."""
+    """Write elements at the given indices along an axis; one thread per line."""
     axis = normalize_axis(op.axis, x.rank)
     length = indices.dims[axis]
     lines = prod(indices.dims[:axis]) * prod(indices.dims[axis + 1 :])

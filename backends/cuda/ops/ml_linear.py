@@ -107,7 +107,7 @@ def linear_classifier(
     *,
     more: tuple[Tensor | None, ...] = (),
 ) -> Answer:
-    """Return the labels of the greatest scores, and the scores."""
+    """Return the labels of the largest scores, and the scores."""
     if refused := need_dtypes(NUMBERS, x):
         return refused
     labels = np.array(op.classlabels_ints, np.int64)

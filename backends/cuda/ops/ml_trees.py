@@ -25,7 +25,7 @@ STAGED = 128 * 1024
 FEWEST = 4
 #: Threads that a multiprocessor should have, for which the trees are shared out.
 BUSY = 1024
-#: The comparison of a forest whose nodes have several, behind those of `forest.MODES`.
+#: The comparison of a forest whose nodes have several, after those of `forest.MODES`.
 MIXED = 6
 
 

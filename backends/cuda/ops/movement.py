@@ -208,7 +208,7 @@ def pad(
     value: Tensor | None = None,
     axes: Tensor | None = None,
 ) -> Answer:
-    """Add elements before and behind, or take some away where `pads` is negative."""
+    """Add elements before and after, or take some away where `pads` is negative."""
     refused = need_known(pads=pads, axes=axes)
     if refused:
         return refused

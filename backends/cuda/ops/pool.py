@@ -31,7 +31,7 @@ MAX, AVERAGE, AVERAGE_PADDED, NORM = range(4)
 MAX_UNROLLED = 64
 #: Elements that kernels count in 32 bits.
 MAX_COUNTED = 2**30
-#: Channels of a thread in plain order, and results that busy a GPU with so many each.
+#: Channels of a thread in plain order, and results that busy a GPU with that many each.
 SOME, MUCH = 4, 2**20
 
 
@@ -39,7 +39,7 @@ SOME, MUCH = 4, 2**20
 def max_pool(
     op: MaxPool, y: Tensor | None, x: Tensor, *, more: tuple[Tensor | None, ...] = ()
 ) -> Answer:
-    """Return the greatest elements of windows, and on request where they lie."""
+    """Return the largest elements of windows, and on request where they lie."""
     positions = more[0] if more else None
     return _pool(op, y, x, MAX, positions=positions, column_major=bool(op.storage_order))
 
@@ -68,7 +68,7 @@ def global_average_pool(op: GlobalAveragePool, y: Tensor, x: Tensor) -> Answer:
 
 @kernel(GlobalMaxPool, follows=True)
 def global_max_pool(op: GlobalMaxPool, y: Tensor, x: Tensor) -> Answer:
-    """Return the greatest elements of whole images."""
+    """Return the largest elements of whole images."""
     if pools_words(y, x):
         return half_pool(MAX, y, x, whole_image(x))
     return fold(FOLDS[ReduceMax], y, x, tuple(range(2, x.rank)), "max")

@@ -45,7 +45,7 @@ from ..recipe.source import arithmetic
 QUANTIZED = INTEGERS | SMALL_FLOATS
 SCALES = FLOATS | {float8e8m0}
 BLOCK_WARPS = 8
-#: Ranges of parts of a tensor lie in the workspace behind its scale and its zero point.
+#: Ranges of parts of a tensor lie in the workspace after its scale and its zero point.
 RANGES, MAX_RANGES = 512, 256
 
 
@@ -230,7 +230,7 @@ def requantize(
         scales: of both operands and of y.
         zero: zero point of y.
         spreads: which scale belongs to which result.
-        bias: one int32 a channel, of the sums' scale.
+        bias: one int32 per channel, of the sums' scale.
     """
     (a_scale, b_scale, y_scale), (of_a, of_b, of_y) = scales, spreads
     return each(

@@ -1,4 +1,4 @@
-"""Recurrent layers: one product for the inputs of a whole sequence, then a launch a step."""
+"""Recurrent layers: one product for the inputs of a whole sequence, then one launch per step."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from ..recipe.source import arithmetic
 ROWS, COLUMNS = 8, 32
 #: Elements of a row, or rows of a column, that one block reduces.
 ROW_CHUNK, COLUMN_CHUNK = 4096, 256
-#: A grid's second axis has at most so many blocks.
+#: A grid's second axis has at most that many blocks.
 MAX_BLOCKS = 65535
 
 
@@ -122,7 +122,7 @@ def reduce(op: Reduce, y: Tensor, x: Tensor, axes: Tensor | None = None) -> Answ
 
 @kernel(ArgMax, ArgMin, follows=_keeps_axes)
 def arg_reduce(op: ArgReduce, y: Tensor, x: Tensor) -> Answer:
-    """Return where the greatest or the least element along an axis lies."""
+    """Return where the largest or smallest element along an axis lies."""
     which = (
         "true" if isinstance(op, ArgMax) else "false",
         "true" if op.select_last_index else "false",

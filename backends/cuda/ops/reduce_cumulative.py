@@ -21,7 +21,7 @@ from ..recipe.source import C_TYPES, arithmetic
 TILE, LONG = 2048, 256
 
 
-#: Blocks and threads that keep a GPU busy: lines are cut into chunks until there are so many.
+#: Blocks and threads that keep a GPU busy: lines are cut into chunks until there are that many.
 BLOCKS, ENOUGH = 1024, 1 << 18
 
 

@@ -73,7 +73,7 @@ def _pass(op: Resize, axis: Axis, crops: bool) -> _Pass:
 
 
 def _passes(op: Resize, y: Tensor, x: Tensor, passes: list[_Pass]) -> tuple[Launch, ...]:
-    """Return a launch an axis; what is in between lies in the workspace, in two places by turns."""
+    """Return one launch per axis; intermediate results are in the workspace."""
     compute = _arithmetic(x.dtype)
     between = x.dtype if op.mode == "nearest" else compute
     lie = order(x.rank, x.format)

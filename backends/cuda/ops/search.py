@@ -1,4 +1,4 @@
-"""The greatest elements."""
+"""The largest elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ..recipe.layout import ceil_div
 from ..recipe.operands import Scratch, Tensor
 from ..recipe.source import arithmetic
 
-#: Lines of so many elements are thinned out before they are ranked, by blocks of so many threads.
+#: Lines of that many elements are thinned out before they are ranked, by blocks of that many
+#: threads.
 THINNED, SELECTING = 512, 1024
 
 

@@ -92,7 +92,7 @@ class Launch:
         return Source(self.file, names, self.constants, self.code)
 
 
-#: Threads of a block of a kernel that gives each result a thread of its own.
+#: Threads of a block of a kernel that gives each result its own thread.
 THREADS = 256
 
 

@@ -91,7 +91,7 @@ class Packed:
     Attributes:
         sources: the constants.
         layout: names the order; equal layouts mean equal bytes.
-        pack: makes the array of the arrays of `sources`, once a model.
+        pack: makes the array of the arrays of `sources`, once per model.
     """
 
     sources: tuple[Value, ...]
@@ -101,7 +101,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Part of the workspace: the address `offset` bytes behind its start."""
+    """Part of the workspace: the address `offset` bytes after its start."""
 
     offset: int
 

@@ -125,7 +125,7 @@ def _text(folder: Path, file: str) -> str:
 
 @cache
 def _declared(folder: Path, file: str, entry: str) -> str:
-    """Return what stands between the parentheses behind the name of a kernel."""
+    """Return what stands between the parentheses after the name of a kernel."""
     text = _text(folder, file)
     for found in _ENTRY.finditer(text):
         head = text[found.end() : text.index("{", found.end())]
@@ -168,7 +168,7 @@ def _repeated(macro: str, code: str, file: str, entry: str) -> int:
 
 @cache
 def _signature(folder: Path, file: str, entry: str, count: int) -> Signature:
-    """Return the signature with so many repetitions of what a macro repeats."""
+    """Return the signature with that many repetitions of what a macro repeats."""
     text, declared = _text(folder, file), _declared(folder, file, entry)
 
     def expanded(macro: re.Match[str]) -> str:

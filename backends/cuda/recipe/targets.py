@@ -57,7 +57,7 @@ TARGETS: Mapping[str, Target] = {
 
 
 def named_target(text: str) -> Target:
-    """Return the target of a name such as ``sm_86``, or ``sm_86:46`` for so many multiprocessors.
+    """Return the target of a name such as ``sm_86``, or ``sm_86:46`` for that many multiprocessors.
 
     Raises:
         UsageError: there is no such architecture, or the number makes no sense.

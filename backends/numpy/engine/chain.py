@@ -69,7 +69,7 @@ class Chain:
         """Return the first frame of the result that every operand of the stages fits.
 
         Args:
-            candidates: `Frame.starts`, coarse ones first; behind them comes every axis by itself.
+            candidates: `Frame.starts`, coarse ones first; after them comes every axis by itself.
         """
         dims = self.output.tensor.dims
         operands = [value.tensor.dims for stage in self.stages for value in stage.others]

@@ -38,7 +38,7 @@ def _follow(graph: Graph, head: Node, free: Set[Node]) -> Chain:
 
 
 def _next(graph: Graph, result: Value, free: Set[Node]) -> Stage | None:
-    """Return the node behind `result` if it can work on blocks of it, in place."""
+    """Return the node after `result` if it can work on blocks of it, in place."""
     node = graph.sole_consumer(result)
     if node is None or node not in free or type(node.op) not in ELEMENTWISE:
         return None

@@ -6,7 +6,7 @@ instead and returns nothing.
 
 A *builder* ``f(chain, site, options)`` returns a `HostStep`, or the reason why it does not run the
 node. It packs weights, asks for scratch, and applies to each block of its result, while that is
-hot in the cache, the elementwise nodes that the chain has behind its head.
+hot in the cache, the elementwise nodes that the chain has after its head.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Built:
 
     Attributes:
         function: makes the step of a chain.
-        fuses: whether it takes elementwise nodes behind the operator.
+        fuses: whether it takes elementwise nodes after the operator.
         in_place: whether the result may lie in the operator's first input.
     """
 

@@ -75,20 +75,20 @@ class Bound:
         return array(self._weights.view(value)) if value.is_constant else self._arrays[value]
 
     def get(self, value: Value | None) -> Array | None:
-        """Return the array of a value; None for inputs left out and outputs that nobody reads."""
+        """Return the array of a value; None for inputs left out and unused outputs."""
         if value is None or not (value.is_constant or value in self._arrays):
             return None
         return self[value]
 
     def as_dtype(self, value: Value, dtype: DType) -> Array:
-        """Return a constant in another dtype, converted once a model; other values as they are."""
+        """Return a constant in another dtype, converted once per model; other values unchanged."""
         if value.tensor.dtype == dtype or not value.is_constant:
             return self[value]
         layout = ("dtype", dtype)
         return array(self._weights.packed((value,), layout, lambda data: data.astype(dtype)))
 
     def packed(self, sources: tuple[Value, ...], layout: Any, pack: Callable[..., Array]) -> Array:
-        """Return what `pack` makes of constants, made once a model; see `Weights.packed`."""
+        """Return what `pack` makes of constants, made once per model; see `Weights.packed`."""
         return array(self._weights.packed(sources, layout, pack))
 
     def scratch(self, piece: Piece, shape: tuple[int, ...]) -> Array:

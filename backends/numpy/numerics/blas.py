@@ -38,7 +38,7 @@ def _functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 
 class _Limit:
-    """Who wants one thread a product, and what to go back to.
+    """Who wants one thread per product, and what to go back to.
 
     Whoever was interrupted before leaving is forgotten when it is collected, so that nothing is
     left behind by exceptions that come at any time, such as KeyboardInterrupt.
@@ -74,7 +74,7 @@ def threads() -> int | None:
 
 
 def set_threads(number: int) -> bool:
-    """Let numpy's OpenBLAS use so many threads; False, and no effect, for another BLAS."""
+    """Let numpy's OpenBLAS use that many threads; False, and no effect, for another BLAS."""
     functions = _functions()
     if functions is None:
         return False

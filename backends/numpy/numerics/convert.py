@@ -16,7 +16,7 @@ def convert(x: Array, to: DType, *, saturate: bool = True, round_mode: str = "up
     """Return `x` as dtype `to`, by the rules of ONNX's Cast.
 
     Floats truncate to integers; integers lose their high bits; a float that is out of range
-    becomes infinite, or, in a float8 type with `saturate`, the greatest finite number.
+    becomes infinite, or, in a float8 type with `saturate`, the largest finite number.
 
     Args:
         x: any tensor.
@@ -103,7 +103,7 @@ def round_to_integer(x: Array, to: DType) -> Array:
 
 @lru_cache(256)
 def _limits(to: DType, dtype: DType) -> tuple[Array, Array]:
-    """Return the least and the greatest integer of a dtype as arrays of another one."""
+    """Return the minimum and maximum integer of a dtype as arrays of another one."""
     limits = ml_dtypes.iinfo(to)
     return np.array(int(limits.min)).astype(dtype), np.array(int(limits.max)).astype(dtype)
 
@@ -121,7 +121,7 @@ def lowest(dtype: DType) -> Any:
 
 
 def greatest(dtype: DType) -> Any:
-    """Return the greatest number of a dtype: inf for floats."""
+    """Return the largest number of a dtype: inf for floats."""
     if dtype.kind in "iu":
         return np.iinfo(dtype).max
     return True if dtype.kind == "b" else np.inf

@@ -100,7 +100,7 @@ def _cut(n: int) -> tuple[list[slice], list[Places]]:
 
 
 def _parts(size: int, maximum: int, grain: int) -> Iterator[slice]:
-    """Yield parts of at most so many rows or columns, none of them a vector."""
+    """Yield parts of at most that many rows or columns, none of them a vector."""
     starts = list(range(0, size, maximum))
     if size % maximum == 1 and size > maximum:
         starts[-1] -= grain
@@ -128,7 +128,7 @@ def _places(tiles: list[int], n: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _between_margins(b: Array, places: Places) -> Array:
-    """Return a matrix of some tiles of columns, with a tile of zeros before and behind them."""
+    """Return a matrix of some tiles of columns, with a tile of zeros before and after them."""
     width = (-(-places[-1][0].stop // TILE) + 1) * TILE
     if b.strides[-2] < b.strides[-1]:
         inner = np.zeros((*b.shape[:-2], width, b.shape[-2]), b.dtype).swapaxes(-1, -2)
@@ -146,7 +146,7 @@ def _takes_padding(m: int, k: int, n: int) -> bool:
 
 
 def _with_whole_groups(a: Array) -> Array:
-    """Return matrices with rows of zeros behind that make their groups whole."""
+    """Return matrices with rows of zeros after that make their groups whole."""
     rows = np.zeros((*a.shape[:-2], -(-a.shape[-2] // GROUP) * GROUP, a.shape[-1]), a.dtype)
     rows[..., : a.shape[-2], :] = a
     return rows

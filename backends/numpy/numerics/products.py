@@ -167,7 +167,7 @@ def _by_vector(vector: Array, b: Array, out: Array, grain: int, maximum: int) ->
 
 
 def _padded(x: Array, axis: int, grain: int) -> Array:
-    """Return matrices with as many zeros behind an axis as make it a multiple of the grain."""
+    """Return matrices with as many zeros after an axis as make it a multiple of the grain."""
     missing = -x.shape[axis] % grain
     if not missing:
         return x

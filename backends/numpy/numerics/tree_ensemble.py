@@ -1,4 +1,4 @@
-"""Forests of decision trees: all rows go down all trees at once, a level a step."""
+"""Forests of decision trees: all rows go down all trees at once, one level per step."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class _Operands:
     def among(self, keys: slice, valid: int) -> _Operands:
         """Return the same with some keys alone, and the values of those before the number `valid`.
 
-        What stands behind may be anything, NaN too.
+        What stands after may be anything, NaN too.
         """
         queries, scores = self.work
         return replace(

@@ -94,7 +94,7 @@ def max_roi_pool(op: MaxRoiPool, x: Array, rois: Array) -> Array:
 
 
 def _greatest(x: Array, axis: int, ends: tuple[int, int], cells: int) -> Array:
-    """Return the greatest elements of `cells` overlapping stretches between both ends."""
+    """Return the largest elements of `cells` overlapping stretches between both ends."""
     begin, size = ends[0], max(ends[1] - ends[0] + 1, 1)
     edges = [(i * size // cells, -(-(i + 1) * size // cells)) for i in range(cells)]
     limits = np.clip(begin + np.array(edges), 0, x.shape[axis])

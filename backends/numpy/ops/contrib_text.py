@@ -54,7 +54,7 @@ def _matches(pattern: Pattern, text: str, minimum: int) -> list[str]:
 
 
 def _parts(pattern: Pattern, text: str, minimum: int) -> list[str]:
-    """Return what lies between matches; a match of no character takes the one behind it along."""
+    """Return what lies between matches; a match of no character takes the one after it along."""
     found: list[str] = []
     begin = 0
     while (span := pattern.search(text, begin)) is not None:
@@ -87,7 +87,7 @@ def _hash_of_text(text: str, seed: int) -> np.uint32:
 
 
 def _hashes(words: Array, rest: Array, seed: int) -> Array:
-    """Return the MurmurHash3 (x86, 32 bits) of rows of words with up to three bytes behind them."""
+    """Return the MurmurHash3 (x86, 32 bits) of rows of words with up to three bytes after them."""
     state = np.full(len(words), seed & 0xFFFFFFFF, uint32)
     for word in words.T:
         state = _rotated(state ^ _scrambled(word.astype(uint32)), 13) * uint32.type(5)

@@ -52,7 +52,7 @@ def operands(node: Node) -> tuple[Value, Value, Value | None]:
 
 @builder(Conv, fuses=True)
 def conv(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Run a convolution over any number of axes, with the elementwise nodes behind it."""
+    """Run a convolution over any number of axes, with the elementwise nodes after it."""
     x, _, _ = operands(chain.head)
     if x.tensor.dtype not in FLOATS:
         return f"dtype {name_of(x.tensor.dtype)}"

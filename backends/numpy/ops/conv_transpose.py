@@ -27,7 +27,7 @@ from .conv import COLUMNS, operands
 
 @builder(ConvTranspose, fuses=True)
 def conv_transpose(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Run a transposed convolution over any number of axes, with the nodes behind it."""
+    """Run a transposed convolution over any number of axes, with the nodes after it."""
     x, _, _ = operands(chain.head)
     if x.tensor.dtype not in FLOATS:
         return f"dtype {name_of(x.tensor.dtype)}"

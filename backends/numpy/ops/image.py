@@ -19,13 +19,13 @@ FORMATS = ("BMP", "JPEG", "JPEG2000", "TIFF", "PNG", "WEBP", "PPM")
 
 @kernel(ImageDecoder)
 def image_decoder(op: ImageDecoder, encoded_stream: Array) -> Array:
-    """Return a picture [height, width, channels]; [0, 0, channels] for bytes that are none.
+    """Return an image [height, width, channels]; [0, 0, channels] for bytes that are none.
 
     Transparency is dropped, and of 16 bits a channel the upper 8 are taken.
 
     Raises:
         UnsupportedError: Pillow is not installed.
-        LimitError: the picture has more pixels than Pillow takes for honest.
+        LimitError: the image has more pixels than Pillow takes for honest.
     """
     is_grey = op.pixel_format == "Grayscale"
     pixels = _pixels(encoded_stream.tobytes(), "L" if is_grey else "RGB")
@@ -35,7 +35,7 @@ def image_decoder(op: ImageDecoder, encoded_stream: Array) -> Array:
 
 
 def _pixels(data: bytes, mode: str) -> Array:
-    """Return a picture's pixels in Pillow's mode L or RGB."""
+    """Return an image's pixels in Pillow's mode L or RGB."""
     try:
         from PIL import Image
     except ImportError as error:

@@ -30,14 +30,14 @@ GROUP = 16
 
 @builder(MatMul, fuses=True)
 def matmul(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Multiply stacks of matrices, with the elementwise nodes behind the product."""
+    """Multiply stacks of matrices, with the elementwise nodes after the product."""
     a, b, _ = operands(chain.head)
     return _Product(chain, a, b, sums(a.tensor.dtype)).step(site)
 
 
 @builder(Gemm, fuses=True)
 def gemm(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Multiply two matrices and add a third one, with the elementwise nodes behind.
+    """Multiply two matrices and add a third one, with the elementwise nodes after.
 
     Integers with factors are summed in float64, as the factors are floats.
     """

@@ -30,7 +30,7 @@ def _regressed(scores: Array, transform: str) -> Array:
 
 @kernel(LinearClassifier)
 def linear_classifier(op: LinearClassifier, x: Array) -> tuple[Array, Array]:
-    """Return the labels of the greatest scores, and the scores."""
+    """Return the labels of the largest scores, and the scores."""
     rows = rows_of(x)
     classes = len(op.classlabels_ints or op.classlabels_strings or ())
     coefficients = np.array(op.coefficients, rows.dtype).reshape(-1, rows.shape[1])

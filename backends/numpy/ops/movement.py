@@ -45,7 +45,7 @@ def tile(op: movement.Tile, data: Array, repeats: Array, *, out: Array) -> None:
 
 @builder(movement.Concat)
 def concat(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Put the inputs one behind the other."""
+    """Put the inputs one after the other."""
     count = thread_pool.size()
     return HostStep(chain.title, site, partial(_record_concat, chain, count), count)
 
@@ -126,7 +126,7 @@ def pad(
     *,
     out: Array,
 ) -> None:
-    """Add elements before and behind, or take some away where `pads` is negative."""
+    """Add elements before and after, or take some away where `pads` is negative."""
     amounts = pads.reshape(-1).tolist()
     axes = np.arange(data.ndim) if axes is None else axes.reshape(-1)
     along = [axis % data.ndim for axis in axes.tolist()]

@@ -51,7 +51,7 @@ def _stashed(x: Array, dtype: DType) -> Array:
 
 @builder(BatchNormalization, fuses=True, in_place=True)
 def batch_normalization(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Scale and shift every channel, with the elementwise nodes behind it."""
+    """Scale and shift every channel, with the elementwise nodes after it."""
     op, x = chain.head.op, chain.head.inputs[0]
     assert isinstance(op, BatchNormalization)
     assert x is not None
@@ -272,7 +272,7 @@ def mean_variance_normalization(op: MeanVarianceNormalization, x: Array) -> Arra
 
 @kernel(Hardmax)
 def hardmax(op: Hardmax, x: Array, *, out: Array) -> None:
-    """Return 1 at the first greatest element along an axis, 0 elsewhere."""
+    """Return 1 at the first largest element along an axis, 0 elsewhere."""
     out.fill(0)
     if x.size:
         np.put_along_axis(out, x.argmax(op.axis, keepdims=True), 1, op.axis)

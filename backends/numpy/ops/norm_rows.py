@@ -90,7 +90,7 @@ def _log_softmax(x: Array, out: Array) -> None:
 
 @builder(LayerNormalization, RMSNormalization, fuses=True)
 def layer_normalization(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Normalize over the last axes, with the elementwise nodes behind it."""
+    """Normalize over the last axes, with the elementwise nodes after it."""
     if chain.output.tensor.dtype not in FLOATS:
         return f"dtype {name_of(chain.output.tensor.dtype)}"
     count = thread_pool.size()

@@ -27,7 +27,7 @@ from ..numerics.products import recorded, sums
 
 #: Elements of the weights that are unpacked at a time.
 ELEMENTS = 1 << 18
-#: Rows come in groups of so many, where there are as many: whole bytes, and whole groups of BLAS.
+#: Rows come in groups of that many, where there are as many: whole bytes, and whole groups of BLAS.
 GROUP = 16
 #: Rows of the other operand for which sums are scaled in place of weights.
 FEW = 8

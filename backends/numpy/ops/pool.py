@@ -185,7 +185,7 @@ def _ends(chain: Chain) -> tuple[Value, Value]:
 
 @builder(MaxPool)
 def max_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Take the greatest element of each window, and its position where that is wanted."""
+    """Take the largest element of each window, and its position where that is wanted."""
     op, (x, _) = chain.head.op, _ends(chain)
     assert isinstance(op, MaxPool)
     axes = axes_of(op, x.tensor.dims[2:])
@@ -285,7 +285,7 @@ def global_average_pool(op: GlobalAveragePool, x: Array, *, out: Array) -> None:
 
 @kernel(GlobalMaxPool)
 def global_max_pool(op: GlobalMaxPool, x: Array, *, out: Array) -> None:
-    """Take the greatest element of each channel."""
+    """Take the largest element of each channel."""
     rows = x.reshape(*x.shape[:2], prod(x.shape[2:]))
     np.max(rows, axis=2, out=out.reshape(x.shape[:2]))
 

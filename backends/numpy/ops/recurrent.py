@@ -232,7 +232,7 @@ def rnn(
 
 
 def _product(r: Array, rows: int) -> Function:
-    """Return what multiplies states, so many rows, by `r`: all arrays are made here, once.
+    """Return what multiplies states, that many rows, by `r`: all arrays are made here, once.
 
     What it returns is overwritten by the next call.
     """

@@ -80,7 +80,7 @@ def reduce(op: ops.Reduce, data: Array, axes: Array | None = None, *, out: Array
 
 @kernel(ops.ArgMax, ops.ArgMin)
 def arg_reduce(op: ops.ArgReduce, data: Array) -> Array:
-    """Return the position of the greatest or least element along an axis."""
+    """Return the position of the largest or smallest element along an axis."""
     find: Any = np.argmax if isinstance(op, ops.ArgMax) else np.argmin
     if not op.select_last_index:
         return find(data, op.axis, keepdims=bool(op.keepdims))

@@ -1,4 +1,4 @@
-"""Operators that look for elements: the greatest, the distinct, the non-zero."""
+"""Operators that look for elements: the largest, the distinct, the non-zero."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = 1 << 24
 
 @kernel(TopK)
 def top_k(op: TopK, x: Array, k: Array) -> tuple[Array, Array]:
-    """Return the greatest (or least) elements; of equal ones that with the lower index first."""
+    """Return the largest (or smallest) elements; of equal ones that with the lower index first."""
     count = int(k.reshape(-1)[0])
     if op.largest:
         size = x.shape[op.axis]

@@ -92,7 +92,7 @@ def split_to_sequence(
 
 @kernel(ops.ConcatFromSequence)
 def concat_from_sequence(op: ops.ConcatFromSequence, sequence: list[Any]) -> Array:
-    """Put the elements one behind the other, along an axis that they have or a new one."""
+    """Put the elements one after the other, along an axis that they have or a new one."""
     return (np.stack if op.new_axis else np.concatenate)(sequence, op.axis)
 
 

@@ -21,7 +21,7 @@ BLOCK = 1 << 18
 
 @kernel(ops.StringConcat)
 def string_concat(op: ops.StringConcat, x: Array, y: Array, *, out: Array) -> None:
-    """Put the texts of `y` behind those of `x`."""
+    """Put the texts of `y` after those of `x`."""
     sizes = (sum(map(getsizeof, data.flat)) * out.size // data.size for data in (x, y) if data.size)
     need(sum(sizes), "the texts of StringConcat")
     out = np.atleast_1d(out)

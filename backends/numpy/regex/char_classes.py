@@ -12,7 +12,7 @@ from string import hexdigits
 #: First and last code points; sorted, disjoint, and not adjacent.
 Ranges = tuple[tuple[int, int], ...]
 
-#: The greatest code point.
+#: The largest code point.
 LAST = sys.maxunicode
 
 
@@ -45,7 +45,7 @@ def ranges_of(text: str) -> Ranges:
 
 _DIGITS, _LOWER, _UPPER = (48, 57), (97, 122), (65, 90)
 
-#: Classes by the letter behind a backslash.
+#: Classes by the letter after a backslash.
 PERL: dict[str, Ranges] = {
     "d": (_DIGITS,),
     "s": ranges_of("\t\n\f\r "),

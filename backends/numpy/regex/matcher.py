@@ -95,7 +95,7 @@ class Pattern:
         return 0 in self._reachable(states, before, _EDGE)
 
     def search(self, text: str, begin: int = 0) -> tuple[int, int] | None:
-        """Return where the first match at or behind `begin` lies, the longest that begins there.
+        """Return where the first match at or after `begin` lies, the longest that begins there.
 
         What assertions see is the whole text. Each place is tried in turn, so that the time is
         linear only where failing matches are short.

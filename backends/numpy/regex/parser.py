@@ -39,7 +39,7 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """All parts, one behind the other."""
+    """All parts, one after the other."""
 
     parts: tuple[Tree, ...]
 
@@ -128,7 +128,7 @@ class _Parser:
         return self._pattern[self._at - 1]
 
     def _until(self, end: str) -> str:
-        """Step behind `end`; return what is before it."""
+        """Step after `end`; return what is before it."""
         stop = self._pattern.find(end, self._at)
         if stop < 0:
             raise self._error(f"missing {end}")

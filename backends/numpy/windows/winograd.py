@@ -2,7 +2,7 @@
 
 A tile of 4 x 4 outputs depends on 6 x 6 inputs. Transformed, they take one product with each
 transformed filter and element, 36 instead of 144 (Lavin and Gray, Fast algorithms for convolutional
-neural networks, 2015). Filters are transformed in float64, once a model.
+neural networks, 2015). Filters are transformed in float64, once per model.
 
 The sums cost accuracy. With the points 0, ±1/√2, ±√2 and infinity, which keep all numbers in the
 transforms near 1, the relative error of a convolution (Euclidean norms, against float64) is below
@@ -13,7 +13,7 @@ windows contain it.
 Rows of tiles have one tile more than the result, the `pitch`. Inputs are split into phases, the
 pixels at rows q and columns p modulo 4, so that every step of the transforms works on long
 contiguous stretches: the next tile's pixels are the same phase one place further on. What comes out
-for the tile behind the end of a row is left there.
+for the tile after the end of a row is left there.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ G = np.array(
 #: Nanoseconds on one core: the transforms of a tile of one input channel and of one filter's
 #: products, fetching an element of a filter, and the calls that a block makes.
 INPUT_TILE, OUTPUT_TILE, FETCH, BLOCK = 50.0, 40.0, 0.4, 150_000.0
-#: Products of fewer columns than this take as long as if they had so many.
+#: Products of fewer columns than this take as long as if they had that many.
 THINNEST = 16
 
 
@@ -170,7 +170,7 @@ class Winograd:
         return min((self._cost(*choice, workers), *choice) for choice in choices)
 
     def _cost(self, depth: int, parts: int, workers: int) -> float:
-        """Return the nanoseconds that blocks of so many rows and a share of the filters take."""
+        """Return the nanoseconds that blocks of that many rows and a share of the filters take."""
         blocks = self.images * -(-self.rows // depth) * parts
         filters, tiles = -(-self.filters // parts), depth * self.pitch
         product = PRODUCT * max(tiles, THINNEST) + FETCH

@@ -2,7 +2,7 @@
 
 onnxruntime's optimiser, its quantizers and exporters write operators of the domain com.microsoft.
 Each of them is stated here once, in ONNX's own operators, when a file is read; so every backend and
-every pass serves it, and nothing behind the importer has heard of it. An operator is a function
+every pass serves it, and only the importer knows of it. An operator is a function
 whose signature is its declaration:
 
     @contrib("SkipLayerNormalization", outputs=(1, 4))

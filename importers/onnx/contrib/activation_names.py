@@ -25,7 +25,7 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
 
 
 def activated(b: Builder, x: str, name: str, given: Sequence[float | None]) -> str:
-    """Return `x` behind an activation; None stands for parameters that are not given."""
+    """Return `x` after an activation; None stands for parameters that are not given."""
     values = list(given)
     if name == "Clip":
         low, high = (*values, None, None)[:2]

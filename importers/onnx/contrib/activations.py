@@ -1,4 +1,4 @@
-"""Activations, with the bias in front of them that onnxruntime's optimiser fuses."""
+"""Activations, with the bias before them that onnxruntime's optimiser fuses."""
 
 from __future__ import annotations
 

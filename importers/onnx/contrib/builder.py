@@ -120,7 +120,7 @@ class Builder:
         return found.dtype if found else None
 
     def dtype(self, x: str) -> DType:
-        """Return the element type; float32 where nobody knows, as in the body of a loop."""
+        """Return the element type; float32 if unknown, as in the body of a loop."""
         return self.known_dtype(x) or dtypes.float32
 
     def value(self, x: str) -> Array | None:

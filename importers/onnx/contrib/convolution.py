@@ -1,4 +1,4 @@
-"""Convolutions with what is fused behind them, and those whose channels come last."""
+"""Convolutions with what is fused after them, and those whose channels come last."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Contrib:
         domain: "" for ai.onnx.
         name: the operator's.
         function: takes a `Builder`, the inputs and the attributes.
-        outputs: least and greatest number of outputs.
+        outputs: minimum and maximum number of outputs.
     """
 
     domain: str

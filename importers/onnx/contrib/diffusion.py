@@ -25,7 +25,7 @@ def group_norm(
     epsilon: float = 1e-5,
     groups: int,
 ) -> str:
-    """GroupNormalization, and Swish behind it if `activation` is 1."""
+    """GroupNormalization, and Swish after it if `activation` is 1."""
     return _normalized(b, x, (gamma, beta), activation, bool(channels_last), epsilon, groups)
 
 

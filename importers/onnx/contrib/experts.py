@@ -14,7 +14,7 @@ from .builder import Builder
 from .declaration import Anything, Float32, Kind, T, contrib
 
 Router = Annotated[str, Kind("T", dtypes.FLOATS)]
-#: Elements of a block of weights that have one scale a column.
+#: Elements of a block of weights that have one scale per column.
 BLOCK = 16
 
 
@@ -63,7 +63,7 @@ class _Experts:
         return y if other is None else b.Mul(y, other)
 
     def _halves(self, b: Builder, x: str) -> tuple[str, str]:
-        """Return gate and linear part of one product, in turns or one behind the other."""
+        """Return gate and linear part of one product, in turns or one after the other."""
         width = b.need_extent(x, -1)
         if not self.fusion or width % 2:
             raise b.error(

@@ -1,4 +1,4 @@
-"""What models with linear attention run beside it: gates, and normalizations with a gate."""
+"""What models with linear attention run next to it: gates, and normalizations with a gate."""
 
 from __future__ import annotations
 

@@ -77,8 +77,8 @@ def group_query_attention(
 ) -> Results:
     """Attention of new positions to those in a cache, which they join.
 
-    A cache has room for the greatest length, or exactly what there was; the results have room for
-    what there is. Its rows behind a sequence's end stay as they are.
+    A cache has room for the largest length, or exactly what there was; the results have room for
+    what there is. Its rows after a sequence's end stay as they are.
     """
     if causal not in (0, 1) or (not causal and local_window_size != -1):
         raise b.error(f"causal={causal}, local_window_size={local_window_size} exclude each other")

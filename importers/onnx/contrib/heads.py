@@ -56,8 +56,8 @@ def padding(b: Builder, mask: str, x: str, rows: str, total: str) -> str:
     """Return which keys a mask of any of onnxruntime's forms lets see.
 
     The forms are [batch] (lengths), [2 * batch] (ends, then beginnings), [3 * batch + 2] (lengths,
-    then sums of them), [batch, total], [batch, rows, total] and [batch, 1, greatest, greatest], of
-    which the rows behind the past count. [batch, 1] and [1, 1] mask nothing if there are more keys.
+    then sums of them), [batch, total], [batch, rows, total] and [batch, 1, maximum, maximum], of
+    which the rows after the past count. [batch, 1] and [1, 1] mask nothing if there are more keys.
 
     Args:
         b: adds the nodes.

@@ -193,7 +193,7 @@ def _either(b: Builder, one: str | None, other: str) -> str:
 
 
 def _begins(b: Builder, segment_ids: str, before: int) -> str:
-    """Return, behind `before` columns of false, where a segment other than the last one begins."""
+    """Return, after `before` columns of false, where a segment other than the last one begins."""
     first = b.slice(segment_ids, 1, 0, 1)
     earlier = b.Concat(first, b.slice(segment_ids, 1, 0, -1), axis=1)
     changed = b.Not(b.Equal(segment_ids, earlier))

@@ -81,8 +81,8 @@ def scored(
         attention_bias: added to the scores.
         mask_filter_value: added to what is masked.
         scale: of the products; 0 for 1 / sqrt(size).
-        unidirectional: whether a query sees no keys behind its own position.
-        states: whether keys and values are wanted; as the node's outputs are where None.
+        unidirectional: whether a query sees no keys after its own position.
+        states: whether keys and values are wanted; as the node's outputs are if None.
     """
     query, key, value = qkv
     split = b.rank(query, 3, 4) == 4

@@ -1,4 +1,4 @@
-"""Normalizations of rows, with the sum in front of them that onnxruntime's optimiser fuses."""
+"""Normalizations of rows, with the sum before them that onnxruntime's optimiser fuses."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def fused_matmul(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> str:
-    """Alpha x @ y, each with its first axis moved behind the others of the batch, or transposed."""
+    """Alpha x @ y, each with its first axis moved after the others of the batch, or transposed."""
     x = _arranged(b, x, bool(transA), bool(transBatchA))
     y = _arranged(b, y, bool(transB), bool(transBatchB))
     return _scaled(b, b.MatMul(x, y), alpha)
@@ -55,7 +55,7 @@ def fused_matmul_activation(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> str:
-    """FusedMatMul and an activation behind it."""
+    """FusedMatMul and an activation after it."""
     x = _arranged(b, x, bool(transA), bool(transBatchA))
     y = _arranged(b, y, bool(transB), bool(transBatchB))
     product = _scaled(b, b.MatMul(x, y), alpha)
@@ -81,7 +81,7 @@ def fused_gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> str:
-    """Gemm and an activation behind it."""
+    """Gemm and an activation after it."""
     product = b.Gemm(x, y, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
     if not activation:
         return product

@@ -29,7 +29,7 @@ def quantized(b: Builder, y: str, scale: str, zero_point: str | None, like: str)
 
 
 def last_channels(b: Builder, x: str, channels_last: int, *, back: bool = False) -> str:
-    """Return an image with its channels behind the batch, or back where they were."""
+    """Return an image with its channels after the batch, or back where they were."""
     if not channels_last:
         return x
     rank = b.rank(x)

@@ -123,7 +123,7 @@ def q_linear_where(
 def q_linear_concat(
     b: Builder, y_scale: Float32, y_zero_point: Q, *inputs: Anything, axis: int
 ) -> str:
-    """Tensors one behind the other, each given with its scale and its zero point."""
+    """Tensors one after the other, each given with its scale and its zero point."""
     if not inputs or len(inputs) % 3:
         raise b.error(
             f"has {len(inputs)} inputs behind the scale and the zero point of the result; "

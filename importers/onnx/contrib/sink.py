@@ -19,7 +19,7 @@ class Scores:
         size: of a head.
         scale: of the products.
         softcap: their bound, 0 for none.
-        stage: 1 for the scores before the softmax, 2 for those behind it.
+        stage: 1 for the scores before the softmax, 2 for those after it.
     """
 
     heads: int
@@ -76,7 +76,7 @@ def visible(b: Builder, query: str, key: str, length: str, causal: bool, window:
         query: [batch, heads, rows, size].
         key: [batch, heads, keys, size].
         length: [batch], number of keys up to the last query.
-        causal: whether a query sees none behind its own position.
+        causal: whether a query sees none after its own position.
         window: how many keys before its own position it sees, -1 for all.
     """
     rows, keys = b.size(query, 2), b.size(key, 2)

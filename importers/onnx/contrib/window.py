@@ -20,7 +20,7 @@ class Window:
     Attributes:
         room: [1], C.
         before: [batch], number of positions before this call.
-        after: [batch], number of positions behind it.
+        after: [batch], number of positions after it.
         kept: [batch], L(before).
         left: [batch], L(after).
     """
@@ -67,7 +67,7 @@ def seen(b: Builder, window: Window, length: str, size: int) -> str:
 
 
 def present(b: Builder, window: Window, rows: str, heads: int, size: int) -> str:
-    """Return the buffer behind the call, of the rows of the one before and the new ones.
+    """Return the buffer after the call, of the rows of the one before and the new ones.
 
     Rows that hold no position are zeros.
     """

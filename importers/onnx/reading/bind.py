@@ -249,7 +249,7 @@ class _Binder:
         return stand_in(node.domain, node.op)
 
     def unknown(self) -> UnknownOperators | None:
-        """Return the error of all operators that nobody knows; None if there are none."""
+        """Return the error of all unknown operators; None if there are none."""
         found = tuple(
             UnknownOperator(
                 domain,

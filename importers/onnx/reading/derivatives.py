@@ -1,6 +1,6 @@
 """The rules of differentiation: from the gradient of a node's result to those of its inputs.
 
-A rule ``f(write, node, g)`` inserts nodes and returns one gradient an input; None for inputs on
+A rule ``f(write, node, g)`` inserts nodes and returns one gradient per input; None for inputs on
 which the result does not depend smoothly. The table is at the end.
 """
 
@@ -44,7 +44,7 @@ Rule = Callable[["Writer", Node, Value], Gradients]
 
 
 class Writer:
-    """Inserts nodes in front of one, with their types."""
+    """Inserts nodes before one, with their types."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
         self.graph = graph

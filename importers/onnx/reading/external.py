@@ -40,7 +40,7 @@ _ALLOW = "copy the file into the model's folder, or say where it is: external_da
 
 
 class ExternalData:
-    """The files beside one model, each mapped once.
+    """The files next to one model, each mapped once.
 
     Args:
         source: the model; only its folder and that of the file behind its links are read.
@@ -199,7 +199,7 @@ def external_data_dir() -> Path | None:
 
 @contextmanager
 def external_data_in(folder: str | os.PathLike[str] | None) -> Generator[None]:
-    """Look for the external data of all models in a folder; where None, as without it."""
+    """Look for the external data of all models in a folder; if None, as without it."""
     token = _FOLDER.set(_FOLDER.get() if folder is None else Path(folder))
     try:
         yield

@@ -26,13 +26,13 @@ class NameSpace:
         self._numbers: dict[str, int] = {}
 
     def value(self, wanted: str) -> str:
-        """Return `wanted`, or with a number behind it, as the name of a value, and keep it."""
+        """Return `wanted`, or with a number after it, as the name of a value, and keep it."""
         name = self._free(wanted, self._reserved, self.graph.values)
         self._reserved.add(name)
         return name
 
     def node(self, wanted: str) -> str:
-        """Return `wanted`, or with a number behind it, as the name of a node, and keep it."""
+        """Return `wanted`, or with a number after it, as the name of a node, and keep it."""
         name = self._free(wanted, self._labels)
         self._labels.add(name)
         return name

@@ -26,7 +26,7 @@ _PREFIXES: tuple[tuple[bytes, str], ...] = (
 
 
 def describe(data: bytes) -> str:
-    """Return what `data` looks like, and what to do; an empty string if nobody knows."""
+    """Return what `data` looks like, and what to do; an empty string if unknown."""
     for prefix, kind in _PREFIXES:
         if data.startswith(prefix):
             return kind
@@ -108,7 +108,7 @@ def missing_bytes(data: bytes) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a position and the position behind it; beyond the end it is 0."""
+    """Return the number at a position and the position after it; beyond the end it is 0."""
     value = shift = 0
     while at < len(data) and shift < 64:
         byte = data[at]

@@ -49,7 +49,7 @@ class TensorReader:
         """Return the elements of a tensor, read-only, in its native dtype and shape.
 
         Args:
-            proto: the tensor; elements in a file of their own are mapped, not read.
+            proto: the tensor; elements in their own file are mapped, not read.
             where: what to call a tensor without a name in messages.
 
         Raises:

@@ -71,7 +71,7 @@ def selu(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(7, "Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Greater", "Less", "Pow")
 def align(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """`axis` said where the second operand's axes begin; it needs ones behind them instead."""
+    """`axis` said where the second operand's axes begin; it needs ones after them instead."""
     axis = integer(node, "axis", 0, site)
     broadcast = integer(node, "broadcast", 0, site) and "axis" in node.attributes
     node = without(node, "axis", "broadcast", "consumed_inputs")
@@ -88,7 +88,7 @@ def align(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 
 def _aligned(b: str, a: str, axis: int, site: NodeSite) -> tuple[Sequence[RawNode], str]:
-    """Return nodes that give `b` ones behind its axes, so that they are those of `a` from `axis`.
+    """Return nodes that give `b` ones after its axes, so that they are those of `a` from `axis`.
 
     Where a rank is unknown, or merely declared, a run finds out how many.
     """

@@ -51,7 +51,7 @@ def _rewrite(graph: Graph, node: Node, version: int) -> bool:
 
 
 def _replace(graph: Graph, node: Node, op: Op, inputs: Sequence[Value | None]) -> bool:
-    """Put another node in the place of one; results keep their names."""
+    """Put another node in place of one; results keep their names."""
     graph.set_inputs(node, inputs)
     graph.set_op(node, op)
     return True

@@ -1,4 +1,4 @@
-"""A graph → a file: the model, and where they are too large for it, the constants beside it."""
+"""A graph → a file: the model, and where they are too large for it, the constants next to it."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def save(
 
     Args:
         graph: with types inferred; stays as it is.
-        file: its path; the constants beside it, if there are any, are in ``NAME.data``. Endings
+        file: its path; the constants next to it, if there are any, are in ``NAME.data``. Endings
             such as ``.onnxtxt``, ``.textproto`` and ``.json`` make it a text.
         opsets: see `export`.
         at_least: see `export`.
         about: see `export`.
-        external: constants of at least so many bytes go to the file beside it. Where None, they do
-            so only if the model is too large for one file, which ends at 2 GB.
+        external: constants of at least that many bytes go to the file next to it. Where None, they
+            do so only if the model is too large for one file, which ends at 2 GB.
 
     Returns:
-        What was written; the elements of constants beside the file are not in it.
+        What was written; the elements of constants next to the file are not in it.
 
     Raises:
         UnsupportedError: a node cannot be written in the wanted opset.
@@ -71,7 +71,7 @@ def save(
 
 
 class _Beside:
-    """Puts large constants into a stream, one behind the other.
+    """Puts large constants into a stream, one after the other.
 
     Args:
         stream: the file's.

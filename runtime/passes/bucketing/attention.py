@@ -1,4 +1,4 @@
-"""Attention: the number of keys is data, and what is new is written behind the past."""
+"""Attention: the number of keys is data, and what is new is written after the past."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .writer import Writer, fill_of
 
 @rule(Attention)
 def attention(writer: Writer, node: Node) -> None:
-    """The number of keys is data; new keys are written behind those of the past."""
+    """The number of keys is data; new keys are written after those of the past."""
     op = node.op
     assert isinstance(op, Attention)
     q, k, v, mask, past_k, past_v, lengths = (*node.inputs, *(None,) * (7 - len(node.inputs)))
@@ -61,7 +61,7 @@ def _length(writer: Writer, x: Value | None) -> Dim:
 
 
 def _append_past(writer: Writer, node: Node, total: Dim) -> None:
-    """Put an Attention in the place of one with a past that grows, in which the new keys are."""
+    """Put an Attention in place of one with a past that grows, in which the new keys are."""
     op = node.op
     assert isinstance(op, Attention)
     q, k, v, _, *past = (writer.read(value) for value in node.inputs[:6])

@@ -115,7 +115,7 @@ def concat(writer: Writer, node: Node) -> None:
 
 
 def appended(writer: Writer, base: Value, new: Value | None, axis: int, end: Grown) -> Value:
-    """Write some rows behind the end of what grows."""
+    """Write some rows after the end of what grows."""
     if axis == 0:
         count = new.tensor.dims[0] if new else 0
         rows = writer.add(Add(), writer.true_sizes((end,)), writer.constant(np.arange(count)))
@@ -128,7 +128,7 @@ def appended(writer: Writer, base: Value, new: Value | None, axis: int, end: Gro
 def _joined(
     writer: Writer, parts: Sequence[tuple[Value | None, Dim]], axis: int, wanted: Grown
 ) -> Value:
-    """Gather the rows of some parts, one part behind the end of the one before."""
+    """Gather the rows of some parts, one part after the end of the one before."""
     places = writer.constant(np.arange(writer.fixed(wanted)))
     index, end, room = places, None, 0
     for _, size in parts[:-1]:
@@ -146,7 +146,7 @@ def _joined(
 
 @rule(Pad)
 def pad(writer: Writer, node: Node) -> None:
-    """Rows behind the end of an axis that grows replace its padding."""
+    """Rows after the end of an axis that grows replace its padding."""
     op, x = node.op, operand(node, 0)
     assert isinstance(op, Pad)
     dims, wanted = writer.dims(x), writer.dims(node.output)

@@ -15,7 +15,7 @@ _RULES: dict[type[Op], Rule] = {}
 
 
 def rule_of(op: Op) -> Rule | None:
-    """Return how an operator is rewritten; None where nobody knows."""
+    """Return how an operator is rewritten; None if unknown."""
     for kind in type(op).__mro__:
         if kind in _RULES:
             return _RULES[kind]

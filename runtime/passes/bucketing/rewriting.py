@@ -1,8 +1,8 @@
 """Sizes that grow get room for many runs at once: a bucket, whose true size is data.
 
-A plan has fixed sizes, so a decoder whose cache grows by one position a token would be planned
-once a token. In a bucket every axis that grows has all its room from the start; what is there is
-at the front, and behind it lies padding that nobody may see. `bucketed` rewrites a graph so: what
+A plan has fixed sizes, so a decoder whose cache grows by one position per token would be planned
+once per token. In a bucket every axis that grows has all its room from the start; what is there is
+at the front, and after it lies padding that nobody may see. `bucketed` rewrites a graph so: what
 computes from elements of such an axis together (sums, products, softmax, attention) hides the
 padding first; what joins something to its end writes it where the end is; shapes that are computed
 become the numbers of the bucket, and the same shapes read as data become what they truly are.
@@ -32,7 +32,7 @@ class Bucket:
     Attributes:
         graph: its inputs and results have room along the axes that grow.
         count: name of the input, int64 [1], that says how often sizes have grown.
-        most: the greatest such number that there is room for.
+        most: the largest such number that there is room for.
         inputs: types of the other inputs, with the sizes that grow.
         outputs: types of the results, likewise.
     """

@@ -95,10 +95,10 @@ class _Parted(NamedTuple):
     """A shape with one axis that grows.
 
     Attributes:
-        before: elements along the axes in front of it.
+        before: elements along the axes before it.
         size: of the axis.
         room: its size in the bucket.
-        behind: elements along the axes behind it.
+        behind: elements along the axes after it.
     """
 
     before: int
@@ -131,7 +131,7 @@ def constant_of_shape(writer: Writer, node: Node) -> None:
 
 @rule(Tile)
 def tile(writer: Writer, node: Node) -> None:
-    """Copies come one behind the other; those of an axis that grows would not."""
+    """Copies come one after the other; those of an axis that grows would not."""
     x, counts = operand(node, 0), writer.known(node.inputs[1])
     if counts is None:
         raise writer.error("its repeats are not known")

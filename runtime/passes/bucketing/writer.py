@@ -30,7 +30,7 @@ class Writer:
         room: an axis of the size `step` * k + `first` gets `step` * `room`.
         truth: types with the sizes that grow, of values that the graph had before.
         count: the input that says how often sizes have grown, int64 [1].
-        most: the greatest such number that the axes met so far have room for.
+        most: the largest such number that the axes met so far have room for.
     """
 
     def __init__(self, graph: Graph, room: int) -> None:
@@ -122,12 +122,12 @@ class Writer:
     # ── values ───────────────────────────────────────────────────────────────────────────────
 
     def add(self, op: Op, *inputs: Value | None) -> Value:
-        """Insert a node in front of the one that is being rewritten, and return its result."""
+        """Insert a node before the one that is being rewritten, and return its result."""
         name = f"{self.node.name}.{type(op).__name__.lower()}"
         return self._insert(op, inputs, name, self.node, (self.node,))
 
     def _lead(self, op: Op, *inputs: Value | None) -> Value:
-        """Insert a node behind those that were inserted so, in front of all others."""
+        """Insert a node after those that were inserted so, before all others."""
         nodes = self.graph.nodes
         before = nodes[self._leading] if self._leading < len(nodes) else None
         self._leading += 1
@@ -263,7 +263,7 @@ def operand(node: Node, index: int) -> Value:
 
 
 def fill_of(dtype: DType, sign: int) -> Any:
-    """Return the greatest (sign 1) or the least (-1) number of a dtype."""
+    """Return the largest (sign 1) or the least (-1) number of a dtype."""
     if dtype.kind in "iu":
         bounds: Array = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max], dtype)
         return bounds[1 if sign > 0 else 0]

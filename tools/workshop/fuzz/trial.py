@@ -45,7 +45,7 @@ class Outcome:
         message: its text, or the place in the code that let something through.
         place: ``here``, ``near`` or ``elsewhere``: what the error names; empty if not known.
         seconds: of the processor, all threads together.
-        megabytes: the greatest resident size of the process meanwhile.
+        megabytes: the largest resident size of the process meanwhile.
     """
 
     kind: str
