@@ -37,6 +37,8 @@ class Options:
         skip: names of graph passes that do not run.
         fold_bytes: largest constant, in bytes, that folding may create.
         fold_total: bytes of all constants together that folding may create.
+        keep_quantized: leave the DequantizeLinear of constants in the graph, so that weights stay the
+            integers that the file has; `export` and `simplify` write them so.
         finite: whether all numbers that the model meets are finite; then a product with weights
             that are zero may be left out, which hands on no NaN and no infinity any more.
         max_bytes: memory of the host that the model may take, its plans, results and packed
@@ -71,6 +73,7 @@ class Options:
     skip: tuple[str, ...] = ()
     fold_bytes: int = 64 << 20
     fold_total: int = 256 << 20
+    keep_quantized: bool = False
     finite: bool = False
     max_bytes: int | None = None
     workspace: int | None = None
@@ -170,6 +173,7 @@ OPTION_RULES: Mapping[str, Rule] = {
     "skip": _passes,
     "fold_bytes": arguments.nbytes,
     "fold_total": arguments.nbytes,
+    "keep_quantized": arguments.flag,
     "finite": arguments.flag,
     "max_bytes": arguments.optional(arguments.nbytes),
     "workspace": arguments.optional(arguments.nbytes),

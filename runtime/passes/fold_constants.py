@@ -12,6 +12,7 @@ from ..ir.graph import Graph, Node
 from ..ir.infer import known_elements
 from ..ir.types import Array, TensorType, bytes_of
 from ..ops.movement import Transpose
+from ..ops.quantize import DequantizeLinear
 from ..ops.shape import ConstantOfShape
 from .driver import Context
 
@@ -21,10 +22,13 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     A result over `Options.fold_bytes`, or one that would bring all folded constants together over
     `Options.fold_total`, stays a node: a few bytes of ConstantOfShape must not become gigabytes. A
-    Transpose takes no memory of its own.
+    Transpose takes no memory of its own. With `Options.keep_quantized` so does a DequantizeLinear:
+    its result is four times as large, and compilers of other runtimes look for the integers.
     """
     for node in list(graph.nodes):
         if node not in graph or not node.op.deterministic or node.op.graphs():
+            continue
+        if context.options.keep_quantized and isinstance(node.op, DequantizeLinear):
             continue
         check_time()
         found = _elements(node, context)

@@ -100,6 +100,51 @@ def test_json_has_everything(tercet: Tercet) -> None:
     assert found["environment"]["threads"]
 
 
+def test_what_each_pass_is_worth(tercet: Tercet) -> None:
+    """A batch-norm behind a convolution is folded; without the pass it is a step of its own."""
+    done = tercet(
+        "bench", "classifier.onnx", "-b", "numpy", "-b", "onnxruntime", "--passes", *QUICK
+    )
+    table = done.out.split("graph passes")[1]
+    assert done.code == 0
+    assert "by all passes" in table
+    assert "onnxruntime" not in table
+    chosen = ("-b", "numpy", "--passes", *QUICK)
+    found = tercet("bench", "classifier.onnx", *chosen, "--assert-ops", 4, "--json").json
+    assert found["ok"] is True  # more steps without a pass are no complaint
+    steps = {case["without"]: case["steps"] for case in found["cases"]}
+    assert steps[""] == 4
+    assert steps["fold_batchnorm"] == 5
+    assert steps["any pass"] >= 5
+    assert "fuse_attention" not in steps
+    assert all(case["error"] < 1e-5 for case in found["cases"])
+    Path("old.json").write_text(json.dumps(found))
+    again = tercet("bench", "classifier.onnx", *chosen, "--compare", "old.json", "--json").json
+    assert {each["without"] for each in again["against"]} == set(steps)
+
+
+def test_passes_are_left_out(tercet: Tercet) -> None:
+    model = "classifier.onnx"
+    for command in (
+        "run",
+        "compare -b numpy -b onnxruntime",
+        "bisect",
+        "profile --no-peaks",
+        "bench -b numpy",
+    ):
+        name, *more = command.split()
+        quick = QUICK if name == "bench" else ("--repeat", 1) if name != "bisect" else ()
+        done = tercet(name, model, *more, "--skip-passes", "fold_batchnorm,fold_pad", *quick)
+        assert done.code == 0, command
+    found = tercet("inspect", model, "--passes", "--skip-passes", "fold_batchnorm", "--json").json
+    assert found["passes"]["operators"]["BatchNormalization"] == {"before": 1, "after": 1}
+    found = tercet("export", model, "out.onnx", "--skip-passes", "fold_batchnorm", "--json").json
+    assert found["operators"]["BatchNormalization"]["after"] == 1
+    done = tercet("run", model, "--skip-passes", "fold_batchnorn")
+    assert done.code == 2
+    assert "did you mean 'fold_batchnorm'" in done.err
+
+
 def test_concurrent_callers() -> None:
     schedule = Schedule(concurrency=(3,), duration=0.05, warm_up=0, accuracy=False)
     found = bench(models.classifier(), ["numpy"], schedule=schedule)

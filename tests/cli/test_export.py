@@ -140,3 +140,33 @@ def test_only_onnx_files_are_written(tercet: Tercet) -> None:
     done = tercet("export", "classifier.onnx", "out.pb")
     assert done.code == 2
     assert "models are written to .onnx files" in done.err
+
+
+def test_weights_stay_quantized(tercet: Tercet, folder: Path) -> None:
+    """They are a quarter of the size, and onnxruntime finds its integer layers by them."""
+    from onnxruntime import InferenceSession
+
+    text = """
+        <ir_version: 10, opset_import: ["": 21]>
+        g (float[1, 16, 6, 6] x) => (float[1, 32, 6, 6] y)
+        <float s = {0.04}, int8 z = {3}, float t = {0.02}, int8 o = {0}>
+        {
+            q = QuantizeLinear (x, s, z)  a = DequantizeLinear (q, s, z)
+            w = DequantizeLinear (weights, t, o)
+            c = Conv <pads = [1, 1, 1, 1]> (a, w)  r = Relu (c)
+            p = QuantizeLinear (r, s, z)  y = DequantizeLinear (p, s, z)
+        }"""
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    weights = rng.integers(-127, 128, (32, 16, 3, 3), dtype=np.int8)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "weights"))
+    onnx.save(model, folder / "quantized.onnx")
+    found = tercet("simplify", "quantized.onnx", "out.onnx", "--json").json
+    assert found["ok"] is True
+    assert found["operators"]["DequantizeLinear"] == {"before": 3, "after": 3}
+    assert found["bytes"] < 2 * weights.nbytes
+    kept = {i.name: onnx.numpy_helper.to_array(i) for i in onnx.load("out.onnx").graph.initializer}
+    np.testing.assert_array_equal(kept["weights"], weights)
+    x = {"x": rng.standard_normal((1, 16, 6, 6), np.float32)}
+    results = [InferenceSession(name).run(None, x)[0] for name in ("quantized.onnx", "out.onnx")]
+    np.testing.assert_array_equal(*results)

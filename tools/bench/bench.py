@@ -23,10 +23,14 @@ import numpy as np
 
 from ...api import Loadable, Operators, load
 from ...arguments import in_data_dir, public
+from ...backends.numpy import evaluate
 from ...backends.numpy.numerics import blas
 from ...runtime.base.arguments import instance, number, optional, whole, words
 from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError
+from ...runtime.ir.infer import specialise
+from ...runtime.ir.types import TensorType
 from ...runtime.options import Options
+from ...runtime.passes import STATIC_PASSES, optimise
 from ...runtime.session.model import Model, TensorInfo
 from ..common.console import Say, silent
 from ..common.deadline import OutOfTime, settle, time_limit
@@ -66,7 +70,7 @@ from .bench_arguments import (
     sizes_rule,
     sources_rule,
 )
-from .bench_cases import Bench, Case
+from .bench_cases import ALL_PASSES, Bench, Case
 from .bench_check import Limits, against, complaints, read_bench, slower
 from .bench_quality import Quality, judged
 
@@ -83,6 +87,8 @@ class Schedule:
         concurrency: concurrent callers; 1 measures latency, more measure throughput.
         pipeline: whether to measure a stream of batches as well, whose copies and work overlap
             (`Model.map`), on tercet's backends.
+        passes: whether to measure each graph pass that rewrites the model by leaving it out, on
+            tercet's backends.
         duration: seconds of steady runs of each runner.
         warm_up: seconds of runs before that do not count.
         accuracy: whether to run every model in float64, too.
@@ -95,6 +101,7 @@ class Schedule:
     warm_up: float = 0.5
     accuracy: bool = True
     pipeline: bool = False
+    passes: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batches", "concurrency"):
@@ -131,6 +138,7 @@ def bench(
     warm_up: float = 0.5,
     accuracy: bool = True,
     pipeline: bool = False,
+    passes: bool = False,
     compare: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     assert_p50: str | Sequence[str] | Mapping[str, float] | None = None,
     assert_ops: int | None = None,
@@ -169,6 +177,7 @@ def bench(
         accuracy: whether to run every model in float64, too, and to judge the results: a wrong
             one is a complaint.
         pipeline: whether to measure a stream of batches as well; see `Schedule`.
+        passes: whether to measure each graph pass that rewrites the model, by leaving it out.
         compare: an earlier benchmark to compare with: a file that ``tercet bench --json`` wrote, or
             `Bench.to_dict`.
         assert_p50: maximum median latency: ``"5ms"``, ``["cudnn=300us"]``, or seconds by
@@ -176,7 +185,8 @@ def bench(
         assert_ops: maximum number of steps.
         assert_error: maximum error of tercet's backends.
         assert_ratio: with `compare`: maximum ratio of a median to the earlier one.
-        schedule: batch, precision, concurrency, duration, warm_up, accuracy and pipeline in one.
+        schedule: batch, precision, concurrency, duration, warm_up, accuracy, pipeline and passes
+            in one.
         limits: what the assert arguments say, in one.
         old: the same as `compare`.
         seed: of random inputs.
@@ -204,7 +214,7 @@ def bench(
     check_names(names)
     given = asked(inputs, seed, shapes, dims)
     parts = several(batch) or (None,), several(precision), several(concurrency)
-    chosen = schedule or Schedule(*parts, duration, warm_up, accuracy, pipeline)
+    chosen = schedule or Schedule(*parts, duration, warm_up, accuracy, pipeline, passes)
     kept = limits or Limits(limits_of(assert_p50), assert_ops, assert_error, assert_ratio)
     old = compare if old is None else old
     # Each caller at a time has its own plan.
@@ -235,6 +245,12 @@ class _Entry:
     cold: float
     warm: float
     quality: Quality
+    without: str = ""
+
+    @property
+    def title(self) -> str:
+        """What it is told by among those that take turns."""
+        return f"{self.name} without {self.without}" if self.without else self.name
 
     @property
     def model(self) -> Model | None:
@@ -278,25 +294,39 @@ class _Series:
             for name in self._names:
                 if precision != "float32" and name in (ONNXRUNTIME, REFERENCE):
                     continue
-                entry = self._entered(name, source, feeds, precision, judge)
-                if entry is not None:
+                for entry in self._variants(name, source, feeds, precision, judge):
                     stack.callback(entry.runner.close)
                     entries.append(entry)
             self._note_environment(entries)
             for concurrency in self._schedule.concurrency:
                 times = self._latency(entries, feeds) if concurrency == 1 else {}
                 for entry in entries:
-                    if self._late and entry.name not in times:
+                    if self._late and entry.title not in times:
                         raise OutOfTime
-                    steady, rate = times.get(entry.name) or self._crowd(entry, feeds, concurrency)
+                    steady, rate = times.get(entry.title) or self._crowd(entry, feeds, concurrency)
                     yield _case(model_title(source), entry, feeds, concurrency, steady, rate)
                 if self._late:
                     raise OutOfTime
             for entry in entries if self._schedule.pipeline else ():
-                if entry.model is not None:
+                if entry.model is not None and not entry.without:
                     steady, rate = self._piped(entry.name, entry.model, feeds)
                     named = replace(entry, name=f"{entry.name}, pipelined")
                     yield _case(model_title(source), named, feeds, 1, steady, rate)
+
+    def _variants(
+        self, name: str, source: Loadable, feeds: Inputs, precision: str, judge: Judge | None
+    ) -> Iterator[_Entry]:
+        """Yield a runner, and where passes are measured the same without each of them."""
+        entry = self._entered(name, source, feeds, precision, judge)
+        if entry is None:
+            return
+        yield entry
+        if entry.model is None or not self._schedule.passes:
+            return
+        for left_out in (*_rewriting_passes(entry.model, feeds), ALL_PASSES):
+            without = self._entered(name, source, feeds, precision, judge, left_out)
+            if without is not None:
+                yield without
 
     def _entered(
         self,
@@ -305,9 +335,10 @@ class _Series:
         feeds: Inputs,
         precision: str,
         judge: Judge | None,
+        without: str = "",
     ) -> _Entry | None:
         try:
-            return self._enter(name, source, feeds, precision, judge)
+            return self._enter(name, source, feeds, precision, judge, without)
         except (BackendUnavailable, UnsupportedError) as error:
             if not self.skip:
                 raise
@@ -322,10 +353,14 @@ class _Series:
         feeds: Inputs,
         precision: str,
         judge: Judge | None,
+        without: str,
     ) -> _Entry:
         self.say(f"{name}: loading {model_title(source)}")
+        settings = replace(self._settings, precision=precision)
+        if without:
+            settings = replace(settings, options=_without(settings.options, without))
         begin = perf_counter()
-        runner = open_runner(name, source, replace(self._settings, precision=precision))
+        runner = open_runner(name, source, settings)
         loaded = perf_counter() - begin
         found: dict[str, Any] = {}
         try:
@@ -337,7 +372,7 @@ class _Series:
         except BaseException:
             runner.close()
             raise
-        return _Entry(name, runner, loaded, cold, warm, quality)
+        return _Entry(name, runner, loaded, cold, warm, quality, without)
 
     def _note_environment(self, entries: Sequence[_Entry]) -> None:
         for entry in entries:
@@ -350,7 +385,7 @@ class _Series:
 
         If the time is up meanwhile, what has been measured counts.
         """
-        calls = {entry.name: _call(entry, feeds) for entry in entries}
+        calls = {entry.title: _call(entry, feeds) for entry in entries}
         for name, call in calls.items():
             self.say(f"{name}: warming up")
             _warm_up(call, self._schedule.warm_up)
@@ -370,7 +405,7 @@ class _Series:
     def _crowd(self, entry: _Entry, feeds: Inputs, concurrency: int) -> tuple[Timing, float]:
         """Let several threads run the model at once; return times and the items in a second."""
         call = _call(entry, feeds)
-        self.say(f"{entry.name}: {concurrency} concurrent callers")
+        self.say(f"{entry.title}: {concurrency} concurrent callers")
         with ThreadPoolExecutor(concurrency) as pool:
             for work in [
                 pool.submit(_warm_up, call, self._schedule.warm_up) for _ in range(concurrency)
@@ -443,7 +478,28 @@ def _case(
         steps=steps,
         verdict=entry.quality.verdict,
         reason=entry.quality.reason,
+        without=entry.without,
     )
+
+
+def _rewriting_passes(model: Model, feeds: Inputs) -> list[str]:
+    """Return the graph passes that change a model with inputs of these shapes, in their order."""
+    log = model.rewrites.copy()
+    types = {
+        name: TensorType(array.dtype, array.shape)
+        for name, array in feeds.arrays.items()
+        if isinstance(array, np.ndarray)
+    }
+    if len(types) == len(model.inputs):
+        optimise(specialise(model.graph, types), STATIC_PASSES, model.options, evaluate, log)
+    return list(log.counts)
+
+
+def _without(options: Mapping[str, Any], left_out: str) -> dict[str, Any]:
+    """Return the options of a model that lacks a graph pass, or `ALL_PASSES`."""
+    if left_out == ALL_PASSES:
+        return {**options, "stop_at": 0}
+    return {**options, "skip": (*options.get("skip", ()), left_out)}
 
 
 # ── inputs ───────────────────────────────────────────────────────────────────────────────────────

@@ -11,6 +11,11 @@ from ..common.measure import Timing
 from ..common.views import shown
 from ..verdict.agreement import Word
 
+#: What tells a case from the others of a benchmark.
+KEY = ("model", "runner", "batch", "precision", "concurrency", "without")
+#: `Case.without` where no graph pass ran.
+ALL_PASSES = "any pass"
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -33,6 +38,7 @@ class Case:
         steps: what the plans do, copies and views left out; None but for tercet's backends.
         verdict: ``ok``, ``MISMATCH`` or ``inconclusive``; None if not asked for, or not known.
         reason: why it is not ok; empty if it is.
+        without: the graph pass that was left out, `ALL_PASSES`, or empty.
     """
 
     model: str
@@ -51,11 +57,12 @@ class Case:
     steps: int | None
     verdict: Word | None = None
     reason: str = ""
+    without: str = ""
 
     @property
-    def key(self) -> tuple[str, str, int, str, int]:
+    def key(self) -> tuple[str | int, ...]:
         """What it is told by in another benchmark."""
-        return self.model, self.runner, self.batch, self.precision, self.concurrency
+        return tuple(getattr(self, part) for part in KEY)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, times in milliseconds, for JSON."""
@@ -76,6 +83,7 @@ class Case:
             "steps": self.steps,
             "verdict": self.verdict,
             "reason": self.reason,
+            "without": self.without,
         }
 
 
@@ -90,7 +98,7 @@ class Against:
     """One case in two benchmarks.
 
     Attributes:
-        model, runner, batch, precision, concurrency: which one.
+        model, runner, batch, precision, concurrency, without: which one.
         before: median latency in milliseconds.
         after: likewise.
         verdict: ``faster`` or ``slower`` where the stretches from the 10th to the 90th percentile
@@ -104,6 +112,7 @@ class Against:
     batch: int
     precision: str
     concurrency: int
+    without: str
     before: float
     after: float
     verdict: str

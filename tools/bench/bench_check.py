@@ -13,10 +13,9 @@ from typing import Any
 from ...runtime.errors import InputError, UsageError, did_you_mean
 from ..common.results import with_new_names
 from ..runners.runners import ONNXRUNTIME, REFERENCE, names
-from .bench_cases import Against, Case
+from .bench_cases import KEY, Against, Case
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
-_KEY = ("model", "runner", "batch", "precision", "concurrency")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +54,18 @@ def latency_limits(texts: Iterable[str]) -> dict[str, float]:
 
 
 def complaints(cases: Sequence[Case], limits: Limits) -> list[str]:
-    """Return a sentence for each limit that a case does not keep, and for each wrong result."""
+    """Return a sentence for each limit that a case does not keep, and for each wrong result.
+
+    Limits are for the model as it is run; what lacks a graph pass need not keep them.
+    """
     found: list[str] = []
     for case in cases:
         what = f"{case.model} on {case.runner}, batch {case.batch}, {case.precision}"
+        what += f", without {case.without}" if case.without else ""
         if case.verdict == "MISMATCH":
             found.append(f"{what}: {case.reason}")
+        if case.without:
+            continue
         own = case.runner not in (ONNXRUNTIME, REFERENCE)
         maximum = limits.p50.get(case.runner, limits.p50.get("") if own else None)
         if maximum is not None and case.steady.median > maximum:
@@ -97,7 +102,8 @@ def against(old: Mapping[str, Any], new: Sequence[Case]) -> tuple[Against, ...]:
 
 
 def _common(old: Mapping[str, Any], new: Sequence[Case]) -> tuple[Against, ...]:
-    before = {tuple(case[part] for part in _KEY): case for case in with_new_names(old["cases"])}
+    older = [{"without": "", **case} for case in with_new_names(old["cases"])]
+    before = {tuple(case[part] for part in KEY): case for case in older}
     pairs = [(before[case.key], case.to_dict()) for case in new if case.key in before]
     if not pairs:
         known = "; ".join(", ".join(map(str, key)) for key in before) or "none"
@@ -113,7 +119,7 @@ def _against(old: Mapping[str, Any], new: Mapping[str, Any]) -> Against:
     elif second["p10"] > first["p90"]:
         verdict = "slower"
     return Against(
-        **{part: new[part] for part in _KEY},
+        **{part: new[part] for part in KEY},
         before=first["p50"],
         after=second["p50"],
         verdict=verdict,

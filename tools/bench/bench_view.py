@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
@@ -36,8 +37,9 @@ def show_bench(console: Console, found: Bench) -> None:
         console.print(Text(complaint, "bold red"))
 
 
-def _show_model(console: Console, model: str, cases: Sequence[Case]) -> None:
+def _show_model(console: Console, model: str, found: Sequence[Case]) -> None:
     console.print(Text(model, "bold"))
+    cases = [case for case in found if not case.without]
     table = grid("runner", "batch", "load", "cold", "warm", "steps", "error", "verdict")
     for case in {(c.runner, c.precision, c.batch): c for c in cases}.values():
         phases = (ms_text(seconds) for seconds in (case.load, case.cold, case.warm))
@@ -54,6 +56,35 @@ def _show_model(console: Console, model: str, cases: Sequence[Case]) -> None:
         if case.device is not None:
             table.add_row(Text("  device alone", "dim"), "", "", *_times(case.device), "")
     console.print(table)
+    for case in cases:
+        without = [other for other in found if other.without and _same_run(other, case)]
+        if without:
+            console.print()
+            _show_passes(console, case, without)
+
+
+def _same_run(one: Case, other: Case) -> bool:
+    return replace(one, without="").key == replace(other, without="").key
+
+
+def _show_passes(console: Console, whole: Case, without: Sequence[Case]) -> None:
+    """Show what each graph pass is worth: the time without it by the time with all of them."""
+    setting = f"batch {whole.batch}, {whole.concurrency} at a time"
+    console.print(Text(f"graph passes, {_who(whole)}, {setting}"))
+    table = grid("", "steps", "p10", "p50", "p90", "by all passes", "error")
+    for case in (whole, *sorted(without, key=_time, reverse=True)):
+        table.add_row(
+            f"without {case.without}" if case.without else "all passes",
+            "-" if case.steps is None else str(case.steps),
+            *_times(case.device or case.steady)[:3],
+            f"{_time(case) / _time(whole):.2f}",
+            "-" if case.error is None else f"{case.error:.0e}",
+        )
+    console.print(table)
+
+
+def _time(case: Case) -> float:
+    return (case.device or case.steady).median
 
 
 def _who(case: Case) -> Text:
@@ -77,6 +108,8 @@ def _show_against(console: Console, found: Sequence[Against]) -> None:
         details = [each.model, each.runner, f"batch {each.batch}", each.precision]
         if each.concurrency != 1:
             details.append(f"{each.concurrency} callers")
+        if each.without:
+            details.append(f"without {each.without}")
         errors = ("-" if e is None else f"{e:.0e}" for e in (each.error_before, each.error_after))
         table.add_row(
             Text(", ".join(details)),

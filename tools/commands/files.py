@@ -29,6 +29,7 @@ from .options import (
     Precision,
     Seed,
     Shapes,
+    SkipPasses,
     Target,
     Timeout,
     Tune,
@@ -50,6 +51,7 @@ def export(
     stop_at: Annotated[
         int | None, typer.Option(metavar="N", help="Stop after N graph rewrites.")
     ] = None,
+    skip_passes: SkipPasses = "",
     freeze: Freeze = None,
     opset: Opset = None,
     external: External = None,
@@ -78,6 +80,7 @@ def export(
             dims=dims or (),
             freeze=read_named("--freeze-input", freeze or ()),
             stop_at=stop_at,
+            skip=split(skip_passes),
         )
     show(found, show_exported, json=json)
 
@@ -236,6 +239,7 @@ def inspect(
     conv: Convolution = None,
     algorithm: Algorithms = None,
     backend_option: BackendOptions = None,
+    skip_passes: SkipPasses = "",
     shapes: Shapes = None,
     dims: Dims = None,
     timeout: Timeout = None,
@@ -267,6 +271,7 @@ def inspect(
             conv=conv,
             algorithms=algorithms_of(algorithm),
             backend_options=backend_options_of(backend_option),
+            skip=split(skip_passes),
             shapes=shapes or (),
             dims=dims or (),
         )
@@ -288,6 +293,7 @@ def inspect(
             conv=conv,
             algorithms=algorithms_of(algorithm),
             backend_options=backend_options_of(backend_option),
+            skip=split(skip_passes),
             shapes=shapes or (),
             dims=dims or (),
             say=tell,

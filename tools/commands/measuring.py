@@ -25,6 +25,7 @@ from .options import (
     Repeats,
     Seed,
     Shapes,
+    SkipPasses,
     Threads,
     Timeout,
     Tokens,
@@ -57,6 +58,7 @@ def profile(
     conv: Convolution = None,
     algorithm: Algorithms = None,
     backend_option: BackendOptions = None,
+    skip_passes: SkipPasses = "",
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
@@ -124,6 +126,7 @@ def profile(
             conv=conv,
             algorithms=algorithms_of(algorithm),
             backend_options=backend_options_of(backend_option),
+            skip=split(skip_passes),
         )
     if trace is not None:
         write_trace(found, trace)
@@ -166,6 +169,10 @@ def bench(
         bool,
         typer.Option("--pipeline", help="Also measure a stream of batches with overlapped copies."),
     ] = False,
+    passes: Annotated[
+        bool,
+        typer.Option("--passes", help="Also measure the model without each graph pass."),
+    ] = False,
     duration: Annotated[
         float,
         typer.Option(metavar="SECONDS", help="Duration of the measured runs of each backend."),
@@ -184,6 +191,7 @@ def bench(
     conv: Convolution = None,
     algorithm: Algorithms = None,
     backend_option: BackendOptions = None,
+    skip_passes: SkipPasses = "",
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
@@ -236,6 +244,7 @@ def bench(
         warm_up=warm_up,
         accuracy=accuracy,
         pipeline=pipeline,
+        passes=passes,
     )
     with progress() as say, use_threads(threads):
         found = bench_models(
@@ -255,6 +264,7 @@ def bench(
             conv=conv,
             algorithms=algorithms_of(algorithm),
             backend_options=backend_options_of(backend_option),
+            skip=split(skip_passes),
         )
     show(found, show_bench, json=json)
     raise typer.Exit(exit_code(found.ok, found.stopped))

@@ -42,6 +42,14 @@ AllowInconclusive = Annotated[
     ),
 ]
 Device = Annotated[int, typer.Option(metavar="N", help="Number of the GPU to run on.")]
+SkipPasses = Annotated[
+    str,
+    typer.Option(
+        "--skip-passes",
+        metavar="A,B",
+        help="Graph passes to leave out, such as fold_batchnorm.",
+    ),
+]
 Convolution = Annotated[
     str | None,
     typer.Option(

@@ -158,7 +158,8 @@ def export(
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
             folder if None.
-        **options: further fields of `Options`, such as `stop_at`.
+        **options: further fields of `Options`, such as `stop_at`; weights stay quantized unless
+            ``keep_quantized=False``.
 
     Raises:
         UnsupportedError: a node cannot be written in the wanted opset.
@@ -167,6 +168,7 @@ def export(
         OSError: the file cannot be written.
     """
     texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
+    options.setdefault("keep_quantized", True)
     with load(source, freeze=freeze, operators=operators, **options) as model:
         graph = model.graph if optimise else model.imported
         if any(texts):
