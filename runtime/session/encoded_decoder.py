@@ -16,8 +16,10 @@ from ..errors import ModelError, UsageError
 from ..ir.types import Array, Shape
 from .cache_layout import DecoderLayout
 from .cache_names import by_core, core_of
-from .decoding import Decoder, PlainDecoder, fitted, on_host
+from .decoding import Decoder, on_host
 from .model import Model
+from .passed_caches import PassedDecoder, passed_decoder
+from .step_inputs import fitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class EncodedDecoder(Decoder):
     """
 
     def __init__(
-        self, steps: PlainDecoder, model: Model | None = None, layout: DecoderLayout | None = None
+        self, steps: PassedDecoder, model: Model | None = None, layout: DecoderLayout | None = None
     ) -> None:
         self._steps, self._model = steps, model
         self.layout, self.batch, self.capacity = steps.layout, steps.batch, steps.capacity
@@ -64,7 +66,7 @@ class EncodedDecoder(Decoder):
         self._first = None
         self._results: dict[str, str] = {}
         if model is not None and layout is not None:
-            self._first = PlainDecoder(model, layout, steps.batch)
+            self._first = passed_decoder(model, layout, steps.batch)
             names = [*(each.past for each in self.layout.caches), *self._cross]
             self._results = _results(names, model)
 
@@ -87,7 +89,7 @@ class EncodedDecoder(Decoder):
         given = self._fed(self.layout, encoded)
         if self._first is None:
             given |= self._of_encoder(encoded)
-            self._steps.give(given)
+            self._steps.store.give(given)
 
     def step(self, ids: Array, mask: Array | None = None) -> Array:
         if self._encoded is None:
@@ -97,7 +99,7 @@ class EncodedDecoder(Decoder):
         return self._first_step(self._first, self._encoded, ids, mask)
 
     def _first_step(
-        self, first: PlainDecoder, encoded: Encoded, ids: Array, mask: Array | None
+        self, first: PassedDecoder, encoded: Encoded, ids: Array, mask: Array | None
     ) -> Array:
         """Read the first tokens, and hand all keys and values on to the steps behind them."""
         assert self._model is not None
@@ -105,14 +107,14 @@ class EncodedDecoder(Decoder):
         for each in first.layout.cross:  # of the branch that is not taken
             sizes = _sizes(each.shape or (), self.batch, encoded.states.shape[1])
             given[each.name] = np.broadcast_to(np.zeros((), each.dtype), sizes)
-        first.give(given)
-        self._steps.check(ids, mask)
+        first.store.give(given)
+        self._steps.inputs.check(ids, mask, self.length)
         feeds = first.feeds(ids)
         names = list(self._results.values())
         found = self._model.run(feeds, [first.layout.logits.name, *names])
         held = {name: on_host(found[result]) for name, result in self._results.items()}
         cross = {name: held.pop(name) for name in self._cross}
-        self._steps.give({**self._fed(self.layout, encoded), **cross})
+        self._steps.store.give({**self._fed(self.layout, encoded), **cross})
         self._steps.restore(np.asarray(ids), held)
         return on_host(found[first.layout.logits.name])
 

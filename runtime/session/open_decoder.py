@@ -1,4 +1,4 @@
-"""Which implementation decodes a model step by step."""
+"""Opens a decoder on a model: with static caches if possible, else with passed ones."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from ..errors import InputError, PerformanceWarning, UnsupportedError
 from ..plan.host import HOST
 from .cache_layout import DecoderLayout
-from .decoding import Decoder, Embed, PlainDecoder
+from .decoding import Decoder
 from .encoded_decoder import EncodedDecoder
 from .model import Model
-from .static_cache import StaticCacheDecoder
+from .passed_caches import passed_decoder
+from .static_cache import static_decoder
+from .step_inputs import Embed
 
 
 def open_decoder(
@@ -27,10 +29,11 @@ def open_decoder(
     Args:
         model: stays the caller's, who closes it after the decoder.
         batch: number of sequences.
-        capacity: maximum number of positions; as many as memory holds, or as the file says, where
-            None.
-        pairs: outputs by the caches among the inputs that they go back into; see `DecoderLayout`.
-        embed: what the model is fed in place of ids, where it takes ``inputs_embeds``.
+        capacity: maximum number of positions; if None as many as the file says, or memory holds.
+        pairs: the output for each cache input, by name, where names do not tell; see
+            `DecoderLayout.of`.
+        embed: computes embeddings [batch, n, width] of ids [batch, n], for a model that takes
+            ``inputs_embeds``.
 
     Raises:
         ModelError, UnsupportedError: the model is no decoder; see `DecoderLayout.of`.
@@ -43,16 +46,16 @@ def open_decoder(
             "another one makes of them (embed_tokens.onnx)"
         )
     if not layout.caches:
-        return PlainDecoder(model, layout, batch, capacity, embed)
+        return passed_decoder(model, layout, batch, capacity, embed)
     try:
-        return StaticCacheDecoder(model, layout, batch, capacity, embed)
+        return static_decoder(model, layout, batch, capacity, embed)
     except UnsupportedError as error:
         if model.backends[0].device is HOST:  # where it costs little
-            return PlainDecoder(model, layout, batch, capacity, embed)
+            return passed_decoder(model, layout, batch, capacity, embed)
         reason = f"the caches go from run to run: {error}"
         text = f"{model.source.file}: {reason}" if model.source.file else reason
         warnings.warn(text, PerformanceWarning, stacklevel=2)
-        return PlainDecoder(model, layout, batch, capacity, embed)
+        return passed_decoder(model, layout, batch, capacity, embed)
 
 
 def open_encoded(
@@ -78,7 +81,7 @@ def open_encoded(
     """
     file = model.source.file
     layout = DecoderLayout.of(model.imported, file=file, pairs=pairs, encoded=True)
-    steps = PlainDecoder(model, layout, batch, capacity)
+    steps = passed_decoder(model, layout, batch, capacity)
     if "use_cache" in layout.inputs:
         return EncodedDecoder(steps, model, layout)
     if first is None:

@@ -9,7 +9,8 @@ import pytest
 
 from tercet import FileError, Generator, InputError, ModelError, TercetError, UsageError
 from tercet.generation import generator as module
-from tercet.runtime.session.static_cache import StaticCacheDecoder
+from tercet.runtime.session.decoding import CachedDecoder
+from tercet.runtime.session.static_cache import StaticCaches
 
 from .folders import DECODERS
 from .test_static_caches import handed_on
@@ -27,7 +28,9 @@ def test_what_is_restored_goes_on(
         monkeypatch.setattr(module, "open_decoder", handed_on)
     file = tmp_path / "cache.npz"
     with Generator(DECODERS / name, reuse=True) as generator:
-        assert isinstance(generator._decoder, StaticCacheDecoder) == statically
+        decoder = generator._decoder
+        assert isinstance(decoder, CachedDecoder)
+        assert isinstance(decoder.store, StaticCaches) == statically
         first = generator.generate_ids(PROMPT, max_new_tokens=4)
         longer = [*PROMPT, *first.ids[0]]
         generator.save(file)

@@ -12,7 +12,8 @@ import tercet
 from tercet import Generator
 from tercet.generation import generator as module
 from tercet.runtime.session.cache_layout import DecoderLayout
-from tercet.runtime.session.decoding import Decoder, PlainDecoder
+from tercet.runtime.session.decoding import Decoder
+from tercet.runtime.session.passed_caches import passed_decoder
 
 from .folders import DECODERS
 
@@ -31,7 +32,7 @@ def handed_on(
     embed: Any,
 ) -> Decoder:
     layout = DecoderLayout.of(model.imported, pairs=pairs)
-    return PlainDecoder(model, layout, batch, capacity, embed)
+    return passed_decoder(model, layout, batch, capacity, embed)
 
 
 def said(path: Path) -> list[Any]:

@@ -11,8 +11,9 @@ import tercet
 from tercet.runtime.ir.types import Array
 from tercet.runtime.session import static_cache
 from tercet.runtime.session.cache_layout import DecoderLayout
-from tercet.runtime.session.decoding import Decoder, PlainDecoder
-from tercet.runtime.session.static_cache import StaticCacheDecoder
+from tercet.runtime.session.decoding import Decoder
+from tercet.runtime.session.passed_caches import passed_decoder
+from tercet.runtime.session.static_cache import StaticCacheDecoder, static_decoder
 
 PRODUCERS = Path(__file__).parents[1] / "producers"
 #: Without those whose scales depend on how many tokens are read at a time.
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::tercet.ModelWarning")
 
 
 def static(model: tercet.Model, capacity: int = CAPACITY, batch: int = 1) -> StaticCacheDecoder:
-    return StaticCacheDecoder(model, DecoderLayout.of(model.imported), batch, capacity)
+    return static_decoder(model, DecoderLayout.of(model.imported), batch, capacity)
 
 
 def said(decoder: Decoder, steps: int) -> tuple[list[int], list[Array]]:
@@ -54,7 +55,7 @@ def test_there_are_some() -> None:
 @pytest.mark.parametrize("backend", ["numpy", pytest.param("cuda", marks=pytest.mark.gpu)], ids=str)
 def test_tokens_are_those_of_caches_that_are_handed_on(path: Path, backend: str) -> None:
     with tercet.load(path) as model:
-        plain = PlainDecoder(model, DecoderLayout.of(model.imported), 1, CAPACITY)
+        plain = passed_decoder(model, DecoderLayout.of(model.imported), 1, CAPACITY)
         tokens, scores = said(plain, 9)
     with tercet.load(path, backend) as model, static(model) as decoder:
         assert decoder.length == 0
@@ -69,9 +70,9 @@ def test_tokens_are_those_of_caches_that_are_handed_on(path: Path, backend: str)
 def test_a_step_is_one_plan_for_every_length() -> None:
     with tercet.load(DECODERS[-1]) as model, static(model) as decoder:
         said(decoder, 3)
-        program = decoder.program(1)
+        program = decoder.store.program(1)
         said(decoder, 12)
-        assert decoder.program(1) is program
+        assert decoder.store.program(1) is program
         assert {node.kind for node in program.graph.nodes} >= {"TensorScatter", "Attention"}
 
 
@@ -94,17 +95,17 @@ def test_no_more_positions_than_there_is_room_for() -> None:
 def test_caches_move_to_where_there_is_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static_cache, "FIRST_ROOM", 8)
     with tercet.load(DECODERS[-1]) as model:
-        plain = PlainDecoder(model, DecoderLayout.of(model.imported))
+        plain = passed_decoder(model, DecoderLayout.of(model.imported))
         tokens, _ = said(plain, 24)
-        with StaticCacheDecoder(model, DecoderLayout.of(model.imported)) as decoder:
+        with static_decoder(model, DecoderLayout.of(model.imported)) as decoder:
             assert said(decoder, 24)[0] == tokens
 
 
 def test_prompts_of_many_lengths_take_few_plans() -> None:
     with tercet.load(DECODERS[-1]) as model:
         layout = DecoderLayout.of(model.imported)
-        plain = PlainDecoder(model, layout)
-        with StaticCacheDecoder(model, layout, 1, 64) as decoder:
+        plain = passed_decoder(model, layout)
+        with static_decoder(model, layout, 1, 64) as decoder:
             made = []
             for count in range(1, 20):
                 ids = np.arange(count)[None] % 20
@@ -113,7 +114,7 @@ def test_prompts_of_many_lengths_take_few_plans() -> None:
                 np.testing.assert_allclose(*scores, rtol=2e-4, atol=2e-5)
                 scores = [each.step(ids[:, :1]) for each in (plain, decoder)]
                 np.testing.assert_allclose(*scores, rtol=2e-4, atol=2e-5)
-                made += list(decoder._programs)
+                made += list(decoder.store._programs)
                 plain.rewind(0)
                 decoder.rewind(0)
     assert set(made) == {1, 2, 4, 8, 16, 32}
@@ -129,8 +130,8 @@ def test_sequences_of_a_batch_are_filled_up(subtests: pytest.Subtests) -> None:
                 continue
             mask = np.ones((2, 5), np.int64)
             mask[1, slice(2) if layout.padding == "left" else slice(3, None)] = 0
-            with subtests.test(name_of(path)), StaticCacheDecoder(model, layout, 2, 32) as decoder:
-                plain = PlainDecoder(model, layout, 2, 32)
+            with subtests.test(name_of(path)), static_decoder(model, layout, 2, 32) as decoder:
+                plain = passed_decoder(model, layout, 2, 32)
                 there = np.argwhere(mask)
                 for step in range(6):
                     given = (ids, mask) if step == 0 else (ids[:, step - 1 : step],)

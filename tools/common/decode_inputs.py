@@ -17,7 +17,7 @@ from ...runtime.base import arguments as rules
 from ...runtime.errors import FileError, InputError, UsageError
 from ...runtime.ir.types import Array
 from ...runtime.session.cache_layout import DecoderLayout
-from ...runtime.session.decoding import PlainDecoder
+from ...runtime.session.passed_caches import passed_decoder
 from .archives import read_npy
 from .inputs import Inputs
 
@@ -68,7 +68,7 @@ def decode_inputs(
         layout = DecoderLayout.of(model.imported, file=model.source.file)
         room = layout.room or max(len(tokens), *(each.window or 1 for each in layout.caches), 1)
         ids = np.array([tokens], np.int64)
-        with PlainDecoder(model, layout, capacity=room) as decoder:
+        with passed_decoder(model, layout, capacity=room) as decoder:
             if step:
                 decoder.step(ids[:, :step])
             return decoder.feeds(ids[:, step : step + 1])

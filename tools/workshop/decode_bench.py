@@ -24,7 +24,7 @@ import numpy as np
 
 from ... import load
 from ...runtime.session.cache_layout import DecoderLayout
-from ...runtime.session.static_cache import StaticCacheDecoder
+from ...runtime.session.static_cache import static_decoder
 from ..profile.device_time import device_times
 from .decoder_files import SHAPES, Packing, Shape, write
 
@@ -53,7 +53,7 @@ def measure(
     written = time.perf_counter()
     with load(path, backend="cuda") as model:
         layout = DecoderLayout.of(model.imported)
-        decoder = StaticCacheDecoder(model, layout, batch, capacity)
+        decoder = static_decoder(model, layout, batch, capacity)
         loaded = time.perf_counter()
         tokens = np.arange(batch * position).reshape(batch, position) % shape.vocabulary
         decoder.step(tokens)
@@ -65,7 +65,7 @@ def measure(
             times.append(time.perf_counter() - start)
         decoder.rewind(position)
         decoder.step(tokens[:, :1])
-        program = decoder.program(1)
+        program = decoder.store.program(1)
         device = device_times(model, program)
         kernels = [row.kernel for row in program.rows if row.kind == "step"]
         decoder.close()
