@@ -118,7 +118,7 @@ class _CodeProduct:
             floats[count:] = 0
             x = a if whole else np.pad(a, ((0, 0), (0, blocks * width * planes - a.shape[1])))
             x = x.reshape(few, blocks, width, planes).transpose(3, 1, 0, 2)
-            np.multiply(x, 1 / codes.factor, out=left, casting="same_kind")
+            np.multiply(x, 1 / codes.factor, out=left, dtype=left.dtype)
             multiply()
             for other in others:
                 np.add(total, other, out=total)

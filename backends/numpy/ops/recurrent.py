@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -14,58 +15,66 @@ from ..engine.registry import kernel
 from ..numerics.products import multiply, recorded, sums
 from .movement import need_lengths
 
-Function = Callable[[Array], Array]
-#: What a layer carries from step to step, each [batch, hidden]; the first is also its result.
+#: Puts f(x) into `out`, which may be x.
+Function = Callable[[Array, Array], object]
+#: What a layer carries from step to step, each [directions, batch, hidden]; the first is also its
+#: result. A step overwrites them.
 State = tuple[Array, ...]
-#: Computes the next state from the input's share of the gates [batch, gates * hidden].
-Step = Callable[[Array, State], State]
+#: Makes the next state of the input's share of the gates [directions, batch, gates * hidden].
+Step = Callable[[Array], object]
 
 
 # ── activations ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _sigmoid(x: Array) -> Array:
-    return 0.5 * np.tanh(0.5 * x) + 0.5
+def _sigmoid(x: Array, out: Array) -> None:
+    np.multiply(x, 0.5, out)
+    np.tanh(out, out)
+    np.multiply(out, 0.5, out)
+    np.add(out, 0.5, out)
 
 
-def _relu(x: Array) -> Array:
-    return np.maximum(x, 0)
+def _relu(x: Array, out: Array) -> None:
+    np.maximum(x, 0, out=out)
 
 
-def _affine(x: Array, alpha: float, beta: float) -> Array:
-    return alpha * x + beta
+def _affine(x: Array, out: Array, alpha: float, beta: float) -> None:
+    np.multiply(x, alpha, out)
+    np.add(out, beta, out)
 
 
-def _leaky_relu(x: Array, alpha: float) -> Array:
-    return np.where(x < 0, alpha * x, x)
+def _leaky_relu(x: Array, out: Array, alpha: float) -> None:
+    np.copyto(out, np.where(x < 0, alpha * x, x))
 
 
-def _thresholded_relu(x: Array, alpha: float) -> Array:
-    return np.where(x > alpha, x, 0)
+def _thresholded_relu(x: Array, out: Array, alpha: float) -> None:
+    np.copyto(out, np.where(x > alpha, x, 0))
 
 
-def _scaled_tanh(x: Array, alpha: float, beta: float) -> Array:
-    return alpha * np.tanh(beta * x)
+def _scaled_tanh(x: Array, out: Array, alpha: float, beta: float) -> None:
+    np.multiply(x, beta, out)
+    np.tanh(out, out)
+    np.multiply(out, alpha, out)
 
 
-def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
-    return np.clip(alpha * x + beta, 0, 1)
+def _hard_sigmoid(x: Array, out: Array, alpha: float, beta: float) -> None:
+    np.clip(x * alpha + beta, 0, 1, out)
 
 
-def _elu(x: Array, alpha: float) -> Array:
-    return np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x)
+def _elu(x: Array, out: Array, alpha: float) -> None:
+    np.copyto(out, np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x))
 
 
-def _softsign(x: Array) -> Array:
-    return x / (1 + np.abs(x))
+def _softsign(x: Array, out: Array) -> None:
+    np.divide(x, 1 + np.abs(x), out)
 
 
-def _softplus(x: Array) -> Array:
-    return np.logaddexp(x, 0)
+def _softplus(x: Array, out: Array) -> None:
+    np.logaddexp(x, 0, out)
 
 
 #: By name: the function and the defaults of its alpha and beta, as far as it has them.
-ACTIVATIONS: dict[str, tuple[Callable[..., Array], tuple[float, ...]]] = {
+ACTIVATIONS: dict[str, tuple[Callable[..., object], tuple[float, ...]]] = {
     "Relu": (_relu, ()),
     "Tanh": (np.tanh, ()),
     "Sigmoid": (_sigmoid, ()),
@@ -80,9 +89,33 @@ ACTIVATIONS: dict[str, tuple[Callable[..., Array], tuple[float, ...]]] = {
 }
 
 
-def _functions(
+@dataclass(frozen=True, slots=True)
+class _Activation:
+    """A name, its parameters, and what its argument is clipped to on both sides."""
+
+    name: str
+    parameters: tuple[float, ...]
+    clip: float | None
+
+    @property
+    def function(self) -> Function:
+        """What computes it."""
+        function, _ = ACTIVATIONS[self.name]
+        parameters, clip = self.parameters, self.clip
+        if clip is None and not parameters:
+            return function
+
+        def clipped(x: Array, out: Array) -> None:
+            if clip is not None:
+                x = np.clip(x, -clip, clip, out)
+            function(x, out, *parameters)
+
+        return clipped
+
+
+def _activations(
     op: LSTM | GRU | RNN, usual: tuple[str, ...], directions: int
-) -> Iterator[tuple[Function, ...]]:
+) -> Iterator[tuple[_Activation, ...]]:
     """Yield the activations of each direction; parameters go to those that take one, in order.
 
     The third one, which LSTM applies to its cell, is the only one that does not clip: that is how
@@ -91,41 +124,33 @@ def _functions(
     names = op.activations or usual * directions
     alphas, betas = iter(op.activation_alpha or ()), iter(op.activation_beta or ())
     for first in range(0, len(usual) * directions, len(usual)):
-        made: list[Function] = []
+        made: list[_Activation] = []
         for name in names[first : first + len(usual)]:
-            function, defaults = ACTIVATIONS[name]
+            _, defaults = ACTIVATIONS[name]
             pairs = zip((alphas, betas), defaults, strict=False)
             given = tuple(next(values, value) for values, value in pairs)
-            made.append(_activation(function, given, op.clip if len(made) < 2 else None))
+            made.append(_Activation(name, given, op.clip if len(made) < 2 else None))
         yield tuple(made)
-
-
-def _activation(
-    function: Callable[..., Array], parameters: tuple[float, ...], clip: float | None
-) -> Function:
-    if clip is None:
-        return lambda x: function(x, *parameters)
-    return lambda x: function(np.clip(x, -clip, clip), *parameters)
 
 
 # ── sequences ────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
-class _Weights:
-    """The weights of one direction, ready for products from the right.
+class _Layer:
+    """Directions that have the same activations, and so make each step together.
 
     Attributes:
-        w: [input, gates * hidden].
-        r: [hidden, gates * hidden].
-        wb: [gates * hidden], the bias that belongs to `w`.
-        rb: the same, to `r`.
+        which: the directions.
+        functions: the activations.
+        r: the weights of the states, ready for products from the right [directions, hidden, ..].
+        state: what the next step begins with; overwritten by it.
     """
 
-    w: Array
+    which: slice
+    functions: tuple[Function, ...]
     r: Array
-    wb: Array
-    rb: Array
+    state: State
 
 
 class _Sequences:
@@ -151,58 +176,85 @@ class _Sequences:
         """Return an input in the dtype of the sums."""
         return x.astype(self.dtype, copy=False)
 
-    def initial(self, states: Sequence[Array | None]) -> Iterator[State]:
-        """Yield the state that each direction begins with."""
-        shape = (self.directions, self.batch, self.hidden)
-        zeros = np.zeros(shape, self.dtype)
-        ordered = [
-            zeros if s is None else self.wide(s.swapaxes(0, 1) if self.op.layout else s)
-            for s in states
-        ]
-        return zip(*ordered, strict=True)
-
-    def weights(self, b: Array | None) -> Iterator[_Weights]:
-        """Yield the weights of each direction."""
-        size = self.w.shape[1]
-        bias = np.zeros((self.directions, 2 * size), self.dtype) if b is None else self.wide(b)
-        for w, r, both in zip(self.w, self.r, bias, strict=True):
-            yield _Weights(w.T, r.T, both[:size], both[size:])
-
-    def run(self, projected: Callable[[Array], Array], step: Step, state: State) -> None:
-        """Run the next direction.
+    def layers(self, usual: tuple[str, ...], states: Sequence[Array | None]) -> Iterator[_Layer]:
+        """Yield the directions in groups that make their steps together.
 
         Args:
-            projected: computes the input's share of the gates of all steps at once.
-            step: one step.
-            state: what to begin with.
+            usual: the activations where the operator has none.
+            states: what to begin with, zeros where None.
         """
-        direction = len(self.last)
-        backward = direction == 1 or self.op.direction == "reverse"
-        order = self._reversal() if backward else None
-        x = self.x if order is None else np.take_along_axis(self.x, order, 0)
-        shares = projected(x.reshape(self.time * self.batch, x.shape[2]))
-        shares = shares.reshape(self.time, self.batch, self.w.shape[1])
-        y = np.zeros((self.time, self.batch, self.hidden), self.dtype)
-        for t, share in enumerate(shares):
-            new = step(share, state)
+        first = 0
+        for found, group in groupby(_activations(self.op, usual, self.directions)):
+            which = slice(first, first + len(list(group)))
+            first = which.stop
+            shape = (which.stop - which.start, self.batch, self.hidden)
+            state = tuple(
+                np.zeros(shape, self.dtype)
+                if s is None
+                else (s.swapaxes(0, 1) if self.op.layout else s)[which].astype(self.dtype, "C")
+                for s in states
+            )
+            functions = tuple(each.function for each in found)
+            yield _Layer(which, functions, self.r[which].swapaxes(1, 2), state)
+
+    def biases(self, b: Array | None) -> tuple[Array, Array]:
+        """Return the biases that go with the inputs and with the states [directions, 1, ..]."""
+        size = self.w.shape[1]
+        shape = (self.directions, 2 * size)
+        both = np.zeros(shape, self.dtype) if b is None else self.wide(b)
+        return both[:, np.newaxis, :size], both[:, np.newaxis, size:]
+
+    def run(self, layer: _Layer, bias: Array, step: Step) -> None:
+        """Run some directions.
+
+        Args:
+            layer: the directions.
+            bias: added to the input's share of the gates [all directions, 1, gates * hidden].
+            step: makes one step of these directions.
+        """
+        which, state = layer.which, layer.state
+        y = self.y[:, which]
+        for t, share in enumerate(self._shares(which, bias)):
             if self.lengths is None:
-                y[t], state = new[0], new
+                step(share)
+                np.copyto(y[t], state[0])
                 continue
+            before = [s.copy() for s in state]
+            step(share)
             alive = (t < self.lengths)[:, np.newaxis]
-            np.copyto(y[t], new[0], where=alive)
-            state = tuple(np.where(alive, a, b) for a, b in zip(new, state, strict=True))
-        self.y[:, direction] = y if order is None else np.take_along_axis(y, order, 0)
+            np.copyto(y[t], state[0], where=alive)
+            for new, old in zip(state, before, strict=True):
+                np.copyto(new, old, where=~alive)
+        for direction in range(which.start, which.stop):
+            if self._is_backward(direction):
+                self.y[:, direction] = self._turned(self.y[:, direction])
         self.last.append(state)
 
-    def _reversal(self) -> Array:
-        """Return the step [time, batch, 1] to take at each one, from each sequence's own end."""
-        steps = np.arange(self.time)[:, np.newaxis]
-        ends = np.full(self.batch, self.time) if self.lengths is None else self.lengths
-        return np.where(steps < ends, ends - 1 - steps, steps)[..., np.newaxis]
+    def _shares(self, which: slice, bias: Array) -> Array:
+        """Return the input's share of the gates [time, directions, batch, gates * hidden]."""
+        size = self.w.shape[1]
+        x = self.x.reshape(self.time * self.batch, self.x.shape[2])
+        found = np.empty((self.time, which.stop - which.start, self.batch, size), self.dtype)
+        for i in range(which.start, which.stop):
+            share = multiply(x, self.w[i].T).reshape(self.time, self.batch, size)
+            share = self._turned(share) if self._is_backward(i) else share
+            np.add(share, bias[i], out=found[:, i - which.start])
+        return found
+
+    def _is_backward(self, direction: int) -> bool:
+        return direction == 1 or self.op.direction == "reverse"
+
+    def _turned(self, x: Array) -> Array:
+        """Return [time, batch, ..] from each sequence's own end to its beginning."""
+        if self.lengths is None:
+            return x[::-1].copy()
+        steps, ends = np.arange(self.time)[:, np.newaxis], self.lengths
+        order = np.where(steps < ends, ends - 1 - steps, steps)
+        return np.take_along_axis(x, order[..., np.newaxis], 0)
 
     def results(self) -> tuple[Array, ...]:
         """Return y and the last states, in the layout that was asked for."""
-        y, states = self.y, [np.stack(parts) for parts in zip(*self.last, strict=True)]
+        y, states = self.y, [np.concatenate(parts) for parts in zip(*self.last, strict=True)]
         if self.op.layout:
             y, states = y.transpose(2, 0, 1, 3), [s.swapaxes(0, 1) for s in states]
         return tuple(a.astype(self.given) for a in (y, *states))
@@ -223,37 +275,28 @@ def rnn(
 ) -> tuple[Array, ...]:
     """Run every step as f(w x + r h + b)."""
     sequences = _Sequences(op, (x, w, r), sequence_lens)
-    functions = _functions(op, ("Tanh",), sequences.directions)
-    states = sequences.initial([initial_h])
-    for weights, state, (f,) in zip(sequences.weights(b), states, functions, strict=True):
-        product = _product(weights.r, sequences.batch)
-        sequences.run(_projection(weights), _rnn_step(product, f), state)
+    of_input, of_state = sequences.biases(b)
+    for layer in sequences.layers(("Tanh",), [initial_h]):
+        sequences.run(layer, of_input + of_state, _rnn_step(layer))
     return sequences.results()
 
 
-def _product(r: Array, rows: int) -> Function:
-    """Return what multiplies states, that many rows, by `r`: all arrays are made here, once.
-
-    What it returns is overwritten by the next call.
-    """
-    state, found = (np.empty((rows, size), r.dtype) for size in r.shape)
-    call = recorded(state, r, found, is_fixed=True)
-
-    def product(h: Array) -> Array:
-        np.copyto(state, h)
-        call()
-        return found
-
-    return product
+def _product(state: Array, r: Array) -> tuple[Array, Callable[[], object]]:
+    """Return where state @ r goes, and the call that puts it there."""
+    found = np.empty((*state.shape[:-1], r.shape[-1]), r.dtype)
+    return found, recorded(state, r, found, is_fixed=True)
 
 
-def _projection(weights: _Weights) -> Callable[[Array], Array]:
-    bias = weights.wb + weights.rb
-    return lambda x: multiply(x, weights.w) + bias
+def _rnn_step(layer: _Layer) -> Step:
+    (h,), (f,) = layer.state, layer.functions
+    gates, multiply = _product(h, layer.r)
 
+    def step(share: Array) -> None:
+        multiply()
+        np.add(gates, share, gates)
+        f(gates, h)
 
-def _rnn_step(product: Function, f: Function) -> Step:
-    return lambda share, state: (f(share + product(state[0])),)
+    return step
 
 
 @kernel(GRU)
@@ -268,45 +311,66 @@ def gru(
 ) -> tuple[Array, ...]:
     """Run every step as (1 - z) * g(candidate) + z * h."""
     sequences = _Sequences(op, (x, w, r), sequence_lens)
-    functions = _functions(op, ("Sigmoid", "Tanh"), sequences.directions)
-    states = sequences.initial([initial_h])
-    for weights, state, (f, g) in zip(sequences.weights(b), states, functions, strict=True):
+    of_input, of_state = sequences.biases(b)
+    bias = of_input + of_state
+    if op.linear_before_reset:  # what goes with the state is reset with its product
+        bias[..., 2 * sequences.hidden :] = of_input[..., 2 * sequences.hidden :]
+    for layer in sequences.layers(("Sigmoid", "Tanh"), [initial_h]):
         if op.linear_before_reset:
-            step = _gru_linear_step(weights, sequences.batch, f, g)
-            sequences.run(lambda x, ws=weights: multiply(x, ws.w) + ws.wb, step, state)
+            step = _gru_linear_step(layer, of_state[layer.which, :, 2 * sequences.hidden :])
         else:
-            sequences.run(_projection(weights), _gru_step(weights.r, sequences.batch, f, g), state)
+            step = _gru_step(layer)
+        sequences.run(layer, bias, step)
     return sequences.results()
 
 
-def _gru_step(r: Array, rows: int, f: Function, g: Function) -> Step:
+def _gru_step(layer: _Layer) -> Step:
     """Reset the state before its product."""
-    hidden = len(r)
-    gates, candidate = (_product(part, rows) for part in (r[:, : 2 * hidden], r[:, 2 * hidden :]))
+    (h,), (f, g) = layer.state, layer.functions
+    size, reset = h.shape[-1], np.empty_like(h)
+    gates, multiply = _product(h, layer.r[..., : 2 * size])
+    new, multiply_reset = _product(reset, layer.r[..., 2 * size :])
+    z, k = gates[..., :size], gates[..., size:]
 
-    def step(share: Array, state: State) -> State:
-        (h,) = state
-        zk = f(share[:, : 2 * hidden] + gates(h))
-        z, k = zk[:, :hidden], zk[:, hidden:]
-        new = g(share[:, 2 * hidden :] + candidate(k * h))
-        return (new + z * (h - new),)
+    def step(share: Array) -> None:
+        multiply()
+        np.add(gates, share[..., : 2 * size], gates)
+        f(gates, gates)
+        np.multiply(k, h, reset)
+        multiply_reset()
+        np.add(new, share[..., 2 * size :], new)
+        g(new, new)
+        _mix(h, new, z)
+
+    return step
+
+
+def _gru_linear_step(layer: _Layer, bias: Array) -> Step:
+    """Reset the state's product, and the bias [directions, 1, hidden] that goes with it."""
+    (h,), (f, g) = layer.state, layer.functions
+    size = h.shape[-1]
+    found, multiply = _product(h, layer.r)
+    gates, new = found[..., : 2 * size], found[..., 2 * size :]
+    z, k = gates[..., :size], gates[..., size:]
+
+    def step(share: Array) -> None:
+        multiply()
+        np.add(gates, share[..., : 2 * size], gates)
+        f(gates, gates)
+        np.add(new, bias, new)
+        np.multiply(new, k, new)
+        np.add(new, share[..., 2 * size :], new)
+        g(new, new)
+        _mix(h, new, z)
 
     return step
 
 
-def _gru_linear_step(weights: _Weights, rows: int, f: Function, g: Function) -> Step:
-    """Reset the state after its product."""
-    hidden, product = len(weights.r), _product(weights.r, rows)
-
-    def step(share: Array, state: State) -> State:
-        (h,) = state
-        recurrent = product(h) + weights.rb
-        zk = f(share[:, : 2 * hidden] + recurrent[:, : 2 * hidden])
-        z, k = zk[:, :hidden], zk[:, hidden:]
-        new = g(share[:, 2 * hidden :] + k * recurrent[:, 2 * hidden :])
-        return (new + z * (h - new),)
-
-    return step
+def _mix(h: Array, new: Array, z: Array) -> None:
+    """Put new + z * (h - new) into h."""
+    np.subtract(h, new, h)
+    np.multiply(h, z, h)
+    np.add(h, new, h)
 
 
 @kernel(LSTM)
@@ -323,43 +387,60 @@ def lstm(
 ) -> tuple[Array, ...]:
     """Run every step as c = f * c + i * g(gates), h = o * h(c)."""
     sequences = _Sequences(op, (x, w, r), sequence_lens)
-    functions = _functions(op, ("Sigmoid", "Tanh", "Tanh"), sequences.directions)
-    states = sequences.initial([initial_h, initial_c])
-    peepholes = [None] * sequences.directions if p is None else list(sequences.wide(p))
-    each = zip(sequences.weights(b), states, functions, peepholes, strict=True)
-    for weights, state, fgh, peephole in each:
-        product = _product(weights.r, sequences.batch)
-        step = _lstm_step(product, fgh, peephole, bool(op.input_forget))
-        sequences.run(_projection(weights), step, state)
+    of_input, of_state = sequences.biases(b)
+    for layer in sequences.layers(("Sigmoid", "Tanh", "Tanh"), [initial_h, initial_c]):
+        peepholes = None if p is None else sequences.wide(p)[layer.which, np.newaxis]
+        step = _lstm_step(layer, peepholes, bool(op.input_forget))
+        sequences.run(layer, of_input + of_state, step)
     return sequences.results()
 
 
-def _lstm_step(
-    product: Function,
-    functions: tuple[Function, ...],
-    peepholes: Array | None,
-    input_forget: bool,
-) -> Step:
-    """Of three gates and the new cell; without peepholes, the gates are all made at once."""
-    f, g, h = functions
+def _lstm_step(layer: _Layer, peepholes: Array | None, input_forget: bool) -> Step:
+    """Of three gates and the new cell; without peepholes, the gates are all made at once.
 
-    def step(share: Array, state: State) -> State:
-        hidden, cell = state
-        gates = share + product(hidden)
-        size = cell.shape[1]
-        made = f(gates[:, : 3 * size])
-        i, o = made[:, :size], made[:, size : 2 * size]
-        k = 1 - i if input_forget else made[:, 2 * size :]
-        cell = k * cell + i * g(gates[:, 3 * size :])
-        return o * h(cell), cell
+    Args:
+        layer: the directions.
+        peepholes: from the cell to input, output and forget gate [directions, 1, 3 * hidden].
+        input_forget: whether the cell forgets as much as it takes in.
+    """
+    (hidden, cell), (f, g, h) = layer.state, layer.functions
+    size, spare = cell.shape[-1], np.empty_like(cell)
+    gates, multiply = _product(hidden, layer.r)
+    i, o, k, new = (gates[..., n * size : (n + 1) * size] for n in range(4))
+    together = gates[..., : 3 * size]
 
-    def step_with_peepholes(share: Array, state: State) -> State:
-        hidden, cell = state
-        pi, po, pf = np.split(np.asarray(peepholes), 3)
-        i, o, k, c = np.split(share + product(hidden), 4, 1)
-        i = f(i + pi * cell)
-        k = 1 - i if input_forget else f(k + pf * cell)
-        cell = k * cell + i * g(c)
-        return f(o + po * cell) * h(cell), cell
+    def update() -> None:
+        """Put the new cell in its place; `i` and `k` are made."""
+        if input_forget:
+            np.subtract(1, i, k)
+        g(new, new)
+        np.multiply(cell, k, cell)
+        np.multiply(i, new, spare)
+        np.add(cell, spare, cell)
 
-    return step if peepholes is None else step_with_peepholes
+    def step(share: Array) -> None:
+        multiply()
+        np.add(gates, share, gates)
+        f(together, together)
+        update()
+        h(cell, spare)
+        np.multiply(o, spare, hidden)
+
+    def step_with_peepholes(share: Array) -> None:
+        multiply()
+        np.add(gates, share, gates)
+        for gate, weight in ((i, pi), (k, pf)):
+            np.multiply(weight, cell, spare)
+            np.add(gate, spare, gate)
+            f(gate, gate)
+        update()
+        np.multiply(po, cell, spare)
+        np.add(o, spare, o)
+        f(o, o)
+        h(cell, spare)
+        np.multiply(o, spare, hidden)
+
+    if peepholes is None:
+        return step
+    pi, po, pf = (peepholes[..., n * size : (n + 1) * size] for n in range(3))
+    return step_with_peepholes
