@@ -4,7 +4,7 @@ Every convolution is one product ``weights [m, c * kernel] @ columns [c * kernel
 each block of positions. A block's columns are gathered by one strided copy into the workspace (none
 for 1x1 with stride 1), and its result gets bias and activation while it is hot. Groups, depthwise
 convolutions among them, are stacks of such products, several groups to a block. Where it saves
-time, a 3x3 convolution goes another way: see `winograd`.
+time, a 3x3 or depthwise convolution goes another way: see `winograd` and `depthwise`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, Piece, Scratch, Tape
 from ..numerics.products import is_small, recorded, sums
 from ..windows.columns import Unfolding
+from ..windows.depthwise import Depthwise
 from ..windows.winograd import Winograd
 
 #: Bytes of columns in a block: what is gathered should still be near when it is multiplied.
@@ -63,11 +64,14 @@ def conv(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     while options.workspace is not None and made.nbytes > options.workspace and limit:
         limit //= 2
         made = _Convolution(chain, limit, 1)
-    if options.conv not in ("direct", "naive") and Winograd.applies(chain):
-        other = Winograd(chain)
-        fits = options.workspace is None or other.nbytes * other.workers <= options.workspace
-        if fits and other.nanoseconds < WORTHWHILE * made.nanoseconds:
-            return other.step(site)
+    if options.conv in ("direct", "naive"):
+        return made.step(site)
+    for kind in (Winograd, Depthwise):
+        if kind.applies(chain):
+            other = kind(chain)
+            fits = options.workspace is None or other.nbytes * other.workers <= options.workspace
+            if fits and other.nanoseconds < WORTHWHILE * made.nanoseconds:
+                return other.step(site)
     return made.step(site)
 
 

@@ -1,0 +1,215 @@
+"""Depthwise convolutions of two axes: a copy of the image for each column of the kernel.
+
+In a copy, the pixels that meet one tap are side by side from row to row: the outputs of a channel
+are sums of a few long stretches, each times a number, which `numpy.einsum` adds in one pass. That
+takes a third of the copies that a matrix of all windows does. Strides split the rows of the copies
+into phases: those that the first row of the kernel meets, those that the second one does, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from math import gcd, prod
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from ....runtime.ir.types import Array
+from ....runtime.ops.conv import Conv
+from ....runtime.ops.window import Window, window
+from ....runtime.plan.backend import BuildContext
+from ..engine import thread_pool
+from ..engine.blocking import Block, blocks, lengths
+from ..engine.chain import Chain
+from ..engine.cost import ELEMENT, blocks_worth
+from ..engine.step import Bound, HostStep, Scratch, Tape
+from ..numerics.products import sums
+from .columns import region
+from .window_axis import Axis, axes_of_window
+
+#: Bytes of copies and sums in a block, which should stay in the cache.
+COPIES = 1 << 19
+#: Nanoseconds of a product and its sum, of copying a pixel, and of what a row of pixels and a
+#: stretch take besides.
+TAP, COPY, ROW, STRETCH = 0.1, 0.1, 4.5, 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Rows of an image as far from each other as windows are, and which of the kernel meet them.
+
+    Attributes:
+        first: the first of the image's rows.
+        taps: the rows of the kernel.
+        start: which row of the phase the first of them meets in the first window.
+        step: how many rows further on the next of them does.
+    """
+
+    first: int
+    taps: slice
+    start: int
+    step: int
+
+    @classmethod
+    def of(cls, window: Window) -> list[Phase]:
+        """Return all phases of windows."""
+        stride, dilation, high = window.strides[0], window.dilations[0], window.kernel[0]
+        common = gcd(stride, dilation)
+        period = stride // common
+        return [
+            cls(
+                tap * dilation % stride,
+                slice(tap, high, period),
+                tap * dilation // stride,
+                dilation // common,
+            )
+            for tap in range(min(period, high))
+        ]
+
+
+class Depthwise:
+    """One convolution, cut into blocks: some channels of some rows.
+
+    Args:
+        chain: a convolution that `applies`, and what follows it.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        x, w, *rest = chain.head.inputs
+        assert x is not None
+        assert w is not None
+        self.x, self.w, self.bias = x, w, rest[0] if rest else None
+        self.window = window(chain.head.op, x.tensor.dims[2:], w.tensor.dims[2:])
+        self.channels, self.filters = x.tensor.dims[1], w.tensor.dims[0] // x.tensor.dims[1]
+        self.dtype, self.workers = sums(x.tensor.dtype), thread_pool.size()
+        self.phases = Phase.of(self.window)
+        self._cut()
+        regions = [region(self.window, x.tensor.dims[2:], box) for box in self.boxes]
+        scratch, most = Scratch(), max(prod(lengths(box)) for box in self.boxes)
+        rows = max(-(-each.shape[0] // self.window.strides[0]) for each in regions)
+        copy = rows * self.window.output[1]
+        pieces = self.window.kernel[1] * len(self.phases) * self.together
+        self.copies = scratch.take(pieces * copy, self.dtype)
+        self.spare = scratch.take(self.together * most, self.dtype)
+        self.sums = None
+        if self.dtype != x.tensor.dtype:
+            self.sums = scratch.take(self.together * self.filters * most, self.dtype)
+        self.nbytes = scratch.nbytes
+
+    @classmethod
+    def applies(cls, chain: Chain) -> bool:
+        """Whether the head is a depthwise convolution of two axes."""
+        op, (x, w, *_) = chain.head.op, chain.head.inputs
+        if not isinstance(op, Conv) or x is None or w is None or x.tensor.rank != 4:
+            return False
+        if op.group != x.tensor.dims[1] or op.group < 2 or w.tensor.dims[2] < 2:
+            return False
+        return min(window(op, x.tensor.dims[2:], w.tensor.dims[2:]).output) > 1
+
+    @property
+    def nanoseconds(self) -> float:
+        """What it takes on one core."""
+        rows, columns = self.window.output
+        (high, wide), positions = self.window.kernel, rows * columns
+        copies = wide * len(self.phases) * (rows + high) * (ROW + columns * COPY)
+        taps = high * wide * (STRETCH + positions * TAP)
+        stages = (1 + self.chain.calls) * ELEMENT * positions
+        images = self.x.tensor.dims[0] * self.channels
+        return images * (copies + self.filters * (taps + stages))
+
+    def _cut(self) -> None:
+        """Choose how many channels, and which rows, are a block."""
+        high, wide = self.window.output
+        copies = self.window.kernel[1] * len(self.phases)
+        row = (copies + self.filters) * wide * self.dtype.itemsize
+        self.boxes = list(blocks((high, wide), max(1, COPIES // row) * wide))
+        wanted = blocks_worth(self.nanoseconds, self.workers)
+        share = -(-self.channels * self.x.tensor.dims[0] * len(self.boxes) // wanted)
+        fits = COPIES // (row * lengths(self.boxes[0])[0])
+        self.together = max(1, min(self.channels, share, fits))
+
+    def step(self, site: BuildContext) -> HostStep:
+        """Return what runs it."""
+        size = "x".join(map(str, (self.channels * self.filters, *self.window.output)))
+        kernel = f"depthwise {'x'.join(map(str, self.window.kernel))} of {size}"
+        name = f"{self.chain.title}: {kernel}"
+        return HostStep(name, site, self._record, self.workers, self.nbytes)
+
+    def _blocks(self) -> Iterator[tuple[int, slice, Block]]:
+        """Yield image, channels and outputs of every block."""
+        starts = range(0, self.channels, self.together)
+        for image, first, box in product(range(self.x.tensor.dims[0]), starts, self.boxes):
+            yield image, slice(first, min(first + self.together, self.channels)), box
+
+    def _record(self, bound: Bound) -> list[Tape]:
+        x, result = bound[self.x], bound[self.chain.output]
+        result = result.reshape(len(x), self.channels, self.filters, -1)
+        high, wide = self.window.kernel
+        weights = bound.as_dtype(self.w, self.dtype)
+        weights = weights.reshape(self.channels, self.filters, high, wide).swapaxes(2, 3)
+        bias = bound.get(self.bias)
+        addend = None if bias is None else bias.reshape(self.channels, self.filters, 1)
+        frame = self.chain.frame((0, 1, 2))
+        finish = self.chain.finish(frame, bound)
+        across = axes_of_window(self.window, self.x.tensor.dims[2:])[1]
+        tapes: list[Tape] = []
+        for image, some, box in self._blocks():
+            tape: Tape = []
+            stretches = self._copies(tape, bound, x[image, some], box, across)
+            columns = slice(*(row * self.window.output[1] for row in (box[0].start, box[0].stop)))
+            target = result[image, some, :, columns]
+            found = target if self.sums is None else bound.scratch(self.sums, target.shape)
+            spare = bound.scratch(self.spare, (len(found), found.shape[2]))
+            for i, (number, (phase, pixels)) in product(range(self.filters), enumerate(stretches)):
+                total = found[:, i]
+                factors = weights[some, i, :, phase.taps]
+                out = spare if number else total
+                tape.append(partial(np.einsum, "cxyp,cxy->cp", pixels, factors, out=out))
+                if number:
+                    tape.append(partial(np.add, total, spare, out=total))
+            if addend is not None:
+                last = found if self.chain.stages else target
+                tape.append(partial(np.add, found, addend[some], out=last))
+            elif not self.chain.stages and found is not target:
+                tape.append(partial(np.copyto, target, found))
+            filters = slice(some.start * self.filters, some.stop * self.filters)
+            place = frame.block((slice(image, image + 1), filters, *box))
+            finish(tape, place, None if found is target else found.reshape(lengths(place)))
+            tapes.append(tape)
+        return tapes
+
+    def _copies(
+        self, tape: Tape, bound: Bound, image: Array, box: Block, across: Axis
+    ) -> list[tuple[Phase, Array]]:
+        """Record the copies of some channels; return by phases what each tap meets.
+
+        Returns:
+            Arrays [channels, columns of the kernel, its rows, outputs].
+        """
+        covered = region(self.window, image.shape[1:], box)
+        stride, (rows, outputs) = self.window.strides[0], lengths(box)
+        inside, at = covered.inside[0], covered.at[0]
+        shape = len(self.phases), len(image), self.window.kernel[1]
+        copies = bound.scratch(self.copies, (*shape, -(-covered.shape[0] // stride), outputs))
+        if covered.is_padded:
+            tape.append(partial(copies.fill, 0))
+        found: list[tuple[Phase, Array]] = []
+        for phase, copy in zip(self.phases, copies, strict=True):
+            low, high = (-(-(end - phase.first) // stride) for end in (at.start, at.stop))
+            start = inside.start + phase.first + stride * low - at.start
+            pixels = image[:, start : inside.stop : stride]
+            for i in range(copy.shape[1]):
+                places, columns = across.tap(i)
+                target = copy[:, i, low:high, places]
+                if target.size:
+                    tape.append(partial(np.copyto, target, pixels[..., columns]))
+            count = len(range(*phase.taps.indices(self.window.kernel[0])))
+            steps = (*copy.strides[:2], copy.strides[2] * phase.step, copy.strides[3])
+            taps = (*copy.shape[:2], count, rows * outputs)
+            stretch = as_strided(copy[:, :, phase.start :], taps, steps, writeable=False)
+            found.append((phase, stretch))
+        return found
