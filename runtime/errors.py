@@ -92,7 +92,7 @@ class LimitError(TercetError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What one backend said of one node that it does not run."""
+    """What one backend said about one node that it does not run."""
 
     node: str
     operator: str

@@ -37,8 +37,8 @@ class Options:
         skip: names of graph passes that do not run.
         fold_bytes: largest constant, in bytes, that folding may create.
         fold_total: bytes of all constants together that folding may create.
-        keep_quantized: leave the DequantizeLinear of constants in the graph, so that weights stay the
-            integers that the file has; `export` and `simplify` write them so.
+        keep_quantized: leave the DequantizeLinear of constants in the graph, so that weights stay
+            the integers that the file has; `export` and `simplify` write them so.
         finite: whether all numbers that the model meets are finite; then a product with weights
             that are zero may be left out, which hands on no NaN and no infinity any more.
         max_bytes: memory of the host that the model may take, its plans, results and packed
@@ -48,7 +48,7 @@ class Options:
             vendor libraries, and take the fastest instead of trusting estimates; what was measured
             is kept in `cache`, and without `tune` it is not looked at.
         max_plans: plans that a model keeps, one per set of input shapes.
-        device: number of the GPU, among those that CUDA shows; the host has 0 alone.
+        device: index of the GPU, as CUDA counts them; the host has only 0.
         check_each: wait after every step, so that a fault names its node.
         streams: maximum number of streams of a device on which the rows of a plan run concurrently
             where one alone does not fill it; 1 for one after the other.

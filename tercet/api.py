@@ -83,17 +83,17 @@ def load(
         map_external_data: False reads these files at once. Mapped ones cost nothing until they
             are used, but must stay as they are while the model is open: a run refuses files that
             have become shorter, and one that does so during the run kills the process (SIGBUS).
-        timeout: seconds that reading and optimising may take; None for as long as it takes.
+        timeout: time limit in seconds for reading and optimising; None for no limit.
         **options: further fields of `Options`.
 
     Raises:
         InputError: an array to freeze that does not fit.
-        ModelError: the file is no valid model.
+        ModelError: the file is not a valid model.
         UnsupportedError: the model has an operator that tercet does not know.
         BackendUnavailable: the backend cannot run on this machine.
         UsageError: an option or a backend that does not exist.
         DeviceOutOfMemory: the host has too little memory.
-        TimeLimitError: it has taken longer than `timeout`.
+        TimeLimitError: the time limit passed.
     """
     chosen = Options(precision=precision, **options)
     known = with_custom(OPERATORS, operators or {})
@@ -148,7 +148,7 @@ def to_device(
         array: an array of the host, which is copied, or one that another library has on the GPU
             (``__dlpack__`` or ``__cuda_array_interface__``), which is shared.
         backend: ``cuda`` or ``cudnn``, which share their devices.
-        device: number of the GPU; see `Options.device`.
+        device: index of the GPU; see `Options.device`.
         stream: the stream that is going to read a shared array, and waits for its elements; the
             legacy default one if None.
 
@@ -255,7 +255,7 @@ def run_op(
         operator: its ONNX name, of the newest opset.
         *inputs: one array (or number) an input, a list for a sequence, None for one that is left
             out. All arrays but the first are constants of the model, as weights and shapes are.
-        backend: who runs it.
+        backend: the backend to run on.
         outputs: how many results.
         domain: the operator's domain.
         **attributes_: its attributes: numbers, texts, lists, dtypes or arrays.

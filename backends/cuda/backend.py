@@ -113,7 +113,7 @@ def recipe_of(
     setting: Setting,
     pitches: Mapping[Value, int] = NO_PITCHES,
 ) -> Answer:
-    """Return what runs a group, or why nothing does.
+    """Return the function that runs a group, or why nothing does.
 
     Args:
         group: the nodes.

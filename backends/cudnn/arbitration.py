@@ -81,7 +81,7 @@ class CudaTimer:
         self._changes: dict[str, float] = {}
 
     def on(self, graph: Graph, free: Set[Node], options: Options) -> Arbiter:
-        """Return what decides who runs the nodes of a graph."""
+        """Return the arbiter of a graph, which decides which backend runs its nodes."""
         plain = replace(options, algorithms={}, conv=None)
         groups: dict[Node, tuple[Node, ...]] = {}
         backend = self._backend.prepare(graph, free, plain)
@@ -190,7 +190,7 @@ class Arbiter:
     def meet(self, wanted: Wanted, ours: float) -> Comparison | None:
         """Return who is faster; None where the cuda kernels cannot run the nodes.
 
-        Where they would take along what lies after (a pooling), both sides have to do it.
+        Where they would take along what lies after (a pooling), both sides must do it.
 
         Args:
             wanted: nodes that cuDNN could run.
@@ -216,7 +216,7 @@ class Arbiter:
         return dict(zip(_around(self.graph, self._sorted(nodes)), timed.formats, strict=True))
 
     def _changes(self, wanted: Wanted, formats: Mapping[Value, Format]) -> float:
-        """Return what it costs that cuDNN has its tensors otherwise than the cuda kernels around.
+        """Return the cost of format changes between cuDNN and the surrounding cuda kernels.
 
         What the caller feeds and gets is plain, so that either side may have to change it.
         """
@@ -275,13 +275,13 @@ def signature(graph: Graph, nodes: Sequence[Node]) -> str:
 
 
 def _entry(found: CudaTime) -> dict[str, Any]:
-    """Return what is remembered."""
+    """Return the record."""
     formats = [format.value for format in found.formats]
     return {"microseconds": found.microseconds, "formats": formats}
 
 
 def _timed(entry: Mapping[str, Any] | None, count: int) -> CudaTime | None:
-    """Return what an entry says of that many tensors; None where it makes no sense."""
+    """Return what an entry says about that many tensors; None where it makes no sense."""
     if entry is None:
         return None
     try:

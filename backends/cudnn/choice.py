@@ -21,7 +21,7 @@ from .prepack import Front
 from .session import Session
 from .stages import NO_TAIL, Tail
 
-#: What cuDNN's frontend says of an engine that needs too much workspace.
+#: What cuDNN's frontend says about an engine that needs too much workspace.
 _REQUIRES = re.compile(r"Requires (\d+)")
 #: A division but the first is left alone where that many of its engines, the heuristics' best, all
 #: take that many times as long as the best so far: its others would cost a compilation each.
@@ -272,7 +272,7 @@ class Chooser:
 
 
 def _entry(choice: Choice, trials: Sequence[Trial]) -> dict[str, Any]:
-    """Return what is remembered of a choice."""
+    """Return the record of a choice."""
     return {
         "operation": str(choice.engine.graph.operation),
         "engine": choice.engine.name,

@@ -27,7 +27,7 @@ class TileTime:
     Attributes:
         pixels, filters: of a tile.
         start: microseconds in any case.
-        step: microseconds for eight terms of each tile that a multiprocessor has to do.
+        step: microseconds for eight terms of each tile that a multiprocessor must do.
     """
 
     pixels: int

@@ -63,7 +63,7 @@ def rest_launch(tail: Tail, role: str, result: Operand) -> tuple[Launch, dict[st
 def rest_kernel(
     device: CudaDevice, tail: Tail, role: str, result: Operand, at: Mapping[str, int]
 ) -> Callable[[CudaStream], None]:
-    """Return what applies a tail to a result; see `rest_launch`.
+    """Return a function that applies a tail to a result; see `rest_launch`.
 
     Args:
         device: the GPU.

@@ -261,7 +261,7 @@ class Pattern(Followed):
         return found if isinstance(found, str) else self.task(found, pitches)
 
     def task(self, found: Product, pitches: Mapping[Value, int] = NO_PITCHES) -> Task:
-        """Return what an engine is needed for, on tensors with these pitches."""
+        """Return the task of an engine, on tensors with these pitches."""
         dtype, (_, _, columns) = found.y.dtype, found.y.dims
         operands = dict.fromkeys(self.followers.across, Operand.of((1, 1, columns), dtype))
         for role, value in self.followers.along.items():

@@ -55,7 +55,7 @@ def front_launch(front: Front) -> Launch:
 def front_kernel(
     device: CudaDevice, front: Front, image: int, packed: int
 ) -> Callable[[CudaStream], None]:
-    """Return what packs an image.
+    """Return a function that packs an image.
 
     Args:
         device: the GPU.

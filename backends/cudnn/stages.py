@@ -226,7 +226,7 @@ def _is_per_channel(dims: Ints, shape: Ints, axis: int) -> bool:
 
 
 def expressible(stage: Stage) -> bool:
-    """Whether cuDNN has words for a stage; limits of Clip have to be numbers that do not cross."""
+    """Whether cuDNN has words for a stage; limits of Clip must be numbers that do not cross."""
     if isinstance(stage.op, ops.Clip):
         limits = [given for given in stage.inputs[1:] if given is not None]
         lower, upper = (limits[0], limits[-1]) if limits else (0.0, 0.0)

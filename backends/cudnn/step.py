@@ -32,7 +32,7 @@ TILE = 128 * 64
 
 
 def runner(device: CudaDevice, choice: Choice, at: Mapping[str, int], scratch: int) -> Run:
-    """Return what runs a choice on these addresses.
+    """Return the function that runs a choice on these addresses.
 
     Args:
         device: the GPU.
@@ -99,7 +99,7 @@ class GraphStep:
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Run:
-        """Return what runs it on these addresses."""
+        """Return the function that runs it on these addresses."""
         views = dict(zip(self.site.inputs, inputs, strict=True))
         views.update(zip(self.site.outputs, outputs, strict=True))
         sources = {**self.wanted.reads, **self.wanted.gives}

@@ -67,7 +67,7 @@ class Engine:
     layers: int
 
     def request(self, arrays: Mapping[str, Array]) -> Callable[[], object]:
-        """Return what runs it on these arrays, in place.
+        """Return the function that runs it on these arrays, in place.
 
         Args:
             arrays: by name of input and output; kept, and read and written by every call.

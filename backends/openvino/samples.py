@@ -32,7 +32,7 @@ Sample = list[Array]
 
 
 def samples(types: Sequence[TensorType], elementwise: bool, finite: bool) -> Iterator[Sample]:
-    """Yield arrays for some inputs, again and again.
+    """Yield arrays for some inputs, repeatedly.
 
     Args:
         types: of the inputs.
@@ -120,7 +120,7 @@ def _series(dtype: DType, floats: Sequence[float]) -> Array:
 
 
 def _cycled(series: Array, type_: TensorType, first: int, turn: int = 0, each: int = 1) -> Array:
-    """Return a tensor of the series again and again, from its element `first` on.
+    """Yield the tensors of the series endlessly, from its element `first` on.
 
     Args:
         series: the elements.

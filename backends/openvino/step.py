@@ -36,13 +36,13 @@ class EngineStep:
 
     @property
     def details(self) -> tuple[str, ...]:
-        """What OpenVINO says of its layers."""
+        """What OpenVINO says about its layers."""
         return tuple(map(str, layers_of(self.engine.core)))
 
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Run:
-        """Return what runs the engine on these arrays, without copies.
+        """Return the function that runs the engine on these arrays, without copies.
 
         Raises:
             DeviceError: when it runs, where OpenVINO fails.

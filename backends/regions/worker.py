@@ -28,7 +28,7 @@ from ...runtime.base.guard import check_time
 IDLE = 20.0
 #: Seconds between two looks at the time limit of the caller.
 _LOOK = 0.1
-#: Seconds in which a process has to say that it is there.
+#: Seconds in which a process must say that it is there.
 _START = 120.0
 #: What runs there: the path of modules is that of the process that started it.
 _SCRIPT = """

@@ -62,7 +62,7 @@ class Engine:
         self.store.write(self._kernels, kernels)
 
     def describe(self) -> str:
-        """Return what the engine says of itself, as JSON: layers, formats, precisions, tactics."""
+        """Return the engine's own description as JSON: layers, formats, precisions, tactics."""
         inspector = self.core.create_engine_inspector()
         kind = self.vendor.trt.LayerInformationFormat.JSON
         return str(inspector.get_engine_information(kind))

@@ -1,4 +1,4 @@
-"""What an engine says of its layers: the nodes that each stands for, tensors, and the tactic.
+"""What an engine says about its layers: the nodes that each stands for, tensors, and the tactic.
 
 The library's inspector writes JSON, whose entries are names alone where it knows no more.
 """

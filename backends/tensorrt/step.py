@@ -46,7 +46,7 @@ class EngineStep:
 
     @property
     def details(self) -> tuple[str, ...]:
-        """What the engine says of its layers."""
+        """What the engine says about its layers."""
         return tuple(str(layer) for layer in layers_of(self.engine.describe()))
 
     @property
@@ -57,7 +57,7 @@ class EngineStep:
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Callable[[Any], None]:
-        """Return what runs the engine on these addresses.
+        """Return the function that runs the engine on these addresses.
 
         It has run once before, on zeros: the library puts work off that a recording must not hold.
         """

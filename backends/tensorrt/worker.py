@@ -79,7 +79,7 @@ def worker_for(
 
     Args:
         capability: the compute capability to build for; that of the device where empty.
-        device: number of the GPU to build on; None for none.
+        device: index of the GPU to build on; None for none.
         timings: the file for timings of kernels, in a folder that is a `Cache`.
         patience: seconds that an engine may take; None for no limit.
     """

@@ -56,7 +56,7 @@ def load(
 ) -> Imported:
     """Read an ONNX model of any opset.
 
-    External data are looked for in the folder of the model, and mapped, not read; links have to
+    External data are looked for in the folder of the model, and mapped, not read; links must
     lead to files in that folder, or in the one that the model's own links lead to.
     Initializers that are listed as inputs, too, become constants.
 

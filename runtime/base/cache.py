@@ -106,7 +106,7 @@ class Cache:
 
 
 def _digest(key: bytes, name: str, payload: bytes) -> bytes:
-    """Return what an entry of this name has to begin with; no other name's will do."""
+    """Return what an entry of this name must begin with; no other name's will do."""
     return hmac.digest(key, name.encode() + b"\0" + payload, "sha256")
 
 

@@ -1,4 +1,4 @@
-"""What bounds the work of the calling thread: a time by which it has to be done, and bytes.
+"""What bounds the work of the calling thread: a time by which it must be done, and bytes.
 
 Whatever may take long asks `check_time` now and then, and whatever needs memory that no shape tells
 of asks `need`. Neither needs signals, so that limits hold in every thread.
@@ -95,7 +95,7 @@ def planning(step: str) -> Generator[None]:
 
 
 def is_timed() -> bool:
-    """Whether this thread's work has to be done by some time."""
+    """Whether this thread's work must be done by some time."""
     return _BOUNDS.end is not None
 
 

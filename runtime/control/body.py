@@ -153,7 +153,7 @@ class Body:
         return {name: view(node.captures[place]) for name, place in self._captures.items()}
 
     def bind(self, memory: View, inputs: Mapping[str, View], results: Mapping[str, View]) -> Run:
-        """Return what runs it.
+        """Return the function that runs it.
 
         Args:
             memory: `scratch` bytes.
@@ -218,7 +218,7 @@ def _overwrites(row: Row, root: Slot, old: Slot) -> bool:
 def finder(
     site: BuildContext, inputs: Sequence[View], outputs: Sequence[View]
 ) -> Callable[[Value], View]:
-    """Return what tells where the values lie that a bound step reads and writes."""
+    """Return a function that tells where the values lie that a bound step reads and writes."""
     views = dict(zip(site.inputs, inputs, strict=True))
     views.update(zip(site.outputs, outputs, strict=True))
     return lambda value: views[value] if value.data is None else site.weights.view(value)

@@ -46,7 +46,7 @@ def _cut(data: Array, axis: int, count: int) -> Array:
 
 
 def counting(node: Node, resources: Resources) -> Counting | None:
-    """Return what runs a node on the device that was asked for, if it finds out its sizes there.
+    """Return a function that runs a node on the requested device, if that finds its output sizes.
 
     Args:
         node: any.

@@ -47,7 +47,7 @@ class Branches:
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Run:
-        """Return what decides, and runs a branch on these addresses."""
+        """Return a function that decides, and runs a branch on these addresses."""
         site = self._site
         if site is None or scratch is None or (cond := site.nodes[0].inputs[0]) is None:
             raise ValueError("the branches have no site, no memory or no condition")

@@ -58,7 +58,7 @@ class Signature:
 
 
 class Repetition:
-    """A body that runs again and again on carried values at fixed addresses.
+    """A body that runs repeatedly on carried values at fixed addresses.
 
     They lie where their last ones are wanted. A round writes new ones there at once if nobody reads
     the old ones any more (`Body.succeeds`), else when all of it is done.
@@ -147,7 +147,7 @@ class Repetition:
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Run:
-        """Return what prepares the carried values, and repeats the body on these addresses."""
+        """Return a function that sets the carried values and repeats the body on these addresses."""
         site, body = self._site, self._body
         if site is None or scratch is None:
             raise ValueError("the loop has no site, or no memory")

@@ -59,7 +59,7 @@ class Nesting:
                 yield Claim((node,), held.at)
 
     def hold(self, node: Node) -> str:
-        """Lay out the bodies of a node; return why the host has to run it, empty if it need not.
+        """Lay out the bodies of a node; return why the host must run it, empty if it need not.
 
         Nodes are known by their names from now on, as `Graph.cut` keeps them.
         """

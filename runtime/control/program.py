@@ -1,4 +1,4 @@
-"""A program: plans, and between them what the host has to run to learn the next sizes.
+"""A program: plans, and between them what the host must run to learn the next sizes.
 
 Most graphs are one plan. A plan cannot hold sequences, strings, or tensors whose shape depends on
 the data, nor control flow but for what its device decides on (`nested_control`), so such nodes
@@ -47,7 +47,7 @@ from .tally import Tally, check_sizes
 
 
 class Program:
-    """A graph with known input types that runs again and again, one caller at a time.
+    """A graph with known input types that runs repeatedly, one caller at a time.
 
     Args:
         graph: what it runs.
@@ -285,7 +285,7 @@ class Program:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What its placement says of all rows together."""
+        """What its placement says about all rows together."""
         return ()
 
     @property

@@ -34,7 +34,7 @@ class Resources:
     """What programs are made with.
 
     Attributes:
-        backends: the one that was asked for, fallbacks after it.
+        backends: the requested one, then fallbacks.
         options: see `Options`.
         stores: constants by device.
         evaluate: runs one operator on arrays, for constant folding.
@@ -57,7 +57,7 @@ class Resources:
         return all(backend.device is HOST for backend in self.backends)
 
     def interpreter(self, nodes: Iterable[Node]) -> Interpreter | None:
-        """Return what runs the nodes that are in no plan.
+        """Return the interpreter of nodes that are in no plan.
 
         Raises:
             UnsupportedError: there are such nodes, and none of the backends runs them.

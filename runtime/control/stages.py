@@ -1,4 +1,4 @@
-"""Stages of a graph: what a plan can run, what runs one by one after it, and what has to wait."""
+"""Stages of a graph: what a plan can run, what runs one by one after it, and what must wait."""
 
 from __future__ import annotations
 

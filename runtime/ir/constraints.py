@@ -24,7 +24,7 @@ from .dtypes import COMPLEX, FLOAT6S, FLOATS, INTEGERS, DType, name_of
 from .op import OPERATORS, Op, input_names, per_operator
 from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
 
-#: The domains that the table speaks of.
+#: The domains that the table refers to.
 DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 
 #: What a value is made of: a dtype, or those of a map's keys and values.

@@ -1,4 +1,4 @@
-"""Sizes that grow from run to run, as multiples of one count: what is known of them exactly."""
+"""Sizes that grow from run to run, as multiples of one count: what is known about them exactly."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 What is in `Value.type` follows from the inputs and the operators. A declaration says what the
 exporter believed; it is often out of date, and may be a lie. So it never sizes memory and never
 steers a rewrite. It is shown to users where nothing better is known, it says which sizes are worth
-planning for although only a run tells them, and where it is wrong, the user hears of it, once.
+planning for although they are data-dependent, and where it is wrong, the user is warned, once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def without_shapes(type_: ValueType | None) -> ValueType | None:
 
 
 def shown(value: Value) -> ValueType | None:
-    """Return what is known of a value, filled up with what the file declares, for readers alone."""
+    """Return the type of a value, completed by what the file declares, for display only."""
     found, declared = value.type, value.declared
     if not isinstance(found, TensorType) or not isinstance(declared, TensorType):
         return declared if found is None else found

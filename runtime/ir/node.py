@@ -13,7 +13,7 @@ class Value:
     Attributes:
         name: unique in its graph.
         type: dtype and shape as far as inputs and operators prove them; None where nothing is.
-        declared: what the file says of it: a hint, which `hints` compares and nobody relies on.
+        declared: what the file says about it: a hint, which `hints` compares and nobody relies on.
         data: the elements of a constant, which is read-only, else None.
         producer: the node that computes it, or None for inputs, captures and constants.
         consumers: the nodes that read it, with the number of times each does.

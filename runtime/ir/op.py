@@ -58,7 +58,7 @@ class Op:
         """Return the type of every output, given the types of the inputs (None: left out).
 
         Types may lack a shape or have symbolic dimensions; unknown results are None, and None in
-        place of them all says that nothing is known of any.
+        place of them all says that nothing is known about any.
 
         Raises:
             ShapeError: the operator does not accept these types.

@@ -173,7 +173,7 @@ def type_of(data: HostValue, declared: ValueType | None = None) -> ValueType | N
 
     Args:
         data: the value.
-        declared: what the graph says of it, for what the value itself does not tell.
+        declared: what the graph says about it, for what the value itself does not tell.
     """
     if isinstance(data, np.ndarray):
         return TensorType(data.dtype, data.shape)

@@ -64,7 +64,7 @@ class Pass:
 
     Attributes:
         name: a verb.
-        run: makes one rewrite in place, then yields one sentence about it, again and again.
+        run: makes one rewrite in place, then yields one sentence about it, repeatedly.
         reason: why it stands where it stands.
     """
 

@@ -41,7 +41,7 @@ class Found:
         return self.match[name]
 
     def builder(self, name: str | None = None, origin: tuple[Node, ...] = ()) -> Builder:
-        """Return what inserts nodes before the new one."""
+        """Return a function that inserts nodes before the new one."""
         return Builder(self.graph, self.top, name, origin)
 
     def refuse(self, reason: Reason, text: str) -> Refusal:

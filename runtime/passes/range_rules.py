@@ -34,7 +34,7 @@ Rule = Callable[[Node, Ranges], Range | tuple[Range, ...]]
 
 
 def of_unknown(node: Node, ranges: Ranges) -> Range:
-    """Return what an operator gives that no rule speaks of: an activation, or what it reads."""
+    """Return what an operator gives that no rule refers to: an activation, or what it reads."""
     sizes = [r.size for r in ranges.inputs(node)]
     return Range(max([LIKELY, *sizes]))
 

@@ -42,7 +42,7 @@ UNKNOWN = 4096
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What is known of the elements of a tensor.
+    """What is known about the elements of a tensor.
 
     Attributes:
         size: the likely root mean square; infinite where nothing bounds it.

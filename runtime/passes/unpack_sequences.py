@@ -27,7 +27,7 @@ from .editing import Builder, dtype_of, rank_of
 #: Parts into which a tensor is cut at most.
 PARTS = 1 << 10
 _READERS = (SequenceAt, SequenceLength, ConcatFromSequence, SequenceInsert, SequenceErase)
-#: What is known of a sequence: its elements in order.
+#: What is known about a sequence: its elements in order.
 Elements = tuple[Value, ...]
 
 

@@ -82,7 +82,7 @@ class Joinable(Protocol):
     """A run on the host that begins sooner if it follows others of its kind."""
 
     def joined(self, others: Sequence[Run]) -> Run | None:
-        """Return what does this and then others; None where they are of other kinds."""
+        """Return a function that does this and then others; None where they are of other kinds."""
         ...
 
 
@@ -273,7 +273,7 @@ class Step(Protocol):
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Run:
-        """Return what does the work on these addresses, in the order of `BuildContext`.
+        """Return a function that does the work on these addresses, in the order of `BuildContext`.
 
         Called once per plan; the result is called every run with the plan's stream.
         """
@@ -317,7 +317,7 @@ class Interpreter(Protocol):
         Raises:
             ShapeError: the operator does not accept these values.
             LimitError: a result would be too large; nothing has been allocated.
-            ValueError, IndexError, ArithmeticError: what numpy says of the data.
+            ValueError, IndexError, ArithmeticError: what numpy says about the data.
         """
         ...
 
@@ -340,7 +340,7 @@ class Claim:
         formats: physical formats of what goes in and out.
         in_place: pairs (output, input) that may share memory, if the input dies here: the step
             must then read each element of the input before it writes the same element.
-        always: outputs that the step writes, and has to have memory for, even if nobody reads them.
+        always: outputs that the step writes, and must have memory for, even if nobody reads them.
     """
 
     nodes: tuple[Node, ...]

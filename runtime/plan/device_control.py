@@ -43,15 +43,15 @@ class Decisions(Protocol):
         ...
 
     def choose(self, cond: View, then: Run, other: Run) -> Run:
-        """Return what does `then` where `cond` (bool, one element) is true, else `other`."""
+        """Return a function that runs `then` if `cond` (bool, one element) is true, else `other`."""
         ...
 
     def repeat(self, body: Run, rounds: Rounds) -> Run:
-        """Return what does `body` again and again."""
+        """Return a function that does `body` repeatedly."""
         ...
 
     def take(self, dst: View, src: View, axis: int, counter: View, *, backward: bool) -> Run:
-        """Return what copies the element of this round along an axis of `src` to `dst`.
+        """Return a function that copies the element of this round along an axis of `src` to `dst`.
 
         Args:
             dst: of the shape of `src` without the axis.

@@ -67,7 +67,7 @@ class Resident:
     def start(self, feeds: Mapping[str, Feed], stream: Stream) -> None:
         """Give a run to `stream`, without copies of its results; inputs left out stay as they are.
 
-        With results on the device, `finish` has to follow.
+        With results on the device, `finish` must follow.
         """
         self._turns.begin(stream)
         for name, feed in feeds.items():

@@ -126,7 +126,7 @@ class Layout:
         graph: with integer shapes.
         stores: constants by device.
         ends: where inputs and results lie.
-        device: the one that `ends` speaks of.
+        device: the one that `ends` refers to.
     """
 
     def __init__(

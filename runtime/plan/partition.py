@@ -70,7 +70,7 @@ def partition(
 
     Args:
         graph: all shapes static.
-        backends: the one that was asked for first, fallbacks after it.
+        backends: the requested one, then fallbacks.
         options: handed to the backends.
         bars: what earlier attempts at building ruled out.
         nesting: claims control flow, which nobody else is offered.
@@ -228,7 +228,7 @@ def reads_of(nodes: tuple[Node, ...]) -> tuple[Value, ...]:
 
 
 def results_of(graph: Graph, nodes: tuple[Node, ...]) -> tuple[Value, ...]:
-    """Return what the nodes compute and somebody outside reads."""
+    """Return what the nodes compute that other nodes read."""
     inside = set(nodes)
     return tuple(
         value

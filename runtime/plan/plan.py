@@ -72,7 +72,7 @@ class _Arena:
 
 
 class Plan:
-    """A layout with addresses: runs again and again, one caller at a time.
+    """A layout with addresses: runs repeatedly, one caller at a time.
 
     Attributes:
         graph: the graph with integer shapes.
@@ -265,7 +265,7 @@ class Plan:
         return [recorded or together, _synchronize]
 
     def together(self, segment: range, *, copies: bool = True) -> Run:
-        """Return what gives a segment of device rows to a stream, and what it takes next to it.
+        """Return a function that enqueues a segment of device rows on a stream and its side streams.
 
         Args:
             segment: numbers of the rows.

@@ -116,7 +116,7 @@ class DecoderLayout:
         logits: scores of the next token, [batch, length, vocabulary] or [batch, vocabulary].
         caches: every pair of past and present, in the order of the inputs.
         padding: the side on which shorter sequences are filled up; None where the model takes no
-            mask, and all have to be equally long.
+            mask, and all must be equally long.
         cross: inputs with the keys and values of what an encoder gave; they stay as they are.
     """
 

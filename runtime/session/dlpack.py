@@ -109,7 +109,7 @@ def place_of(value: object) -> tuple[int, int] | None:
 
 
 def place_name(place: tuple[int, int]) -> str:
-    """Return what people call a place: ``cuda:1``."""
+    """Return the usual name of a place: ``cuda:1``."""
     kind, number = place
     if kind in ON_CUDA:
         return f"cuda:{number}" if number >= 0 else "a GPU"
@@ -117,7 +117,7 @@ def place_name(place: tuple[int, int]) -> str:
 
 
 def see(array: Any, stream: int | None = None) -> Seen:
-    """Return what an array with ``__dlpack__`` says of itself.
+    """Return what an array with ``__dlpack__`` says about itself.
 
     Args:
         array: has ``__dlpack__``.

@@ -2,7 +2,7 @@
 
 A program for fixed sizes computes faster than one for any size, but takes long to make. So the
 first few sizes get programs of their own; once it is seen that they grow in equal steps, one
-program is made for all that are to come. A size that comes back again and again gets its own.
+program is made for all that are to come. A size that comes back repeatedly gets its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AGAIN = 16
 
 @dataclass(slots=True)
 class _Family:
-    """What is known of inputs of the same dtypes and ranks.
+    """What is known about inputs of the same dtypes and ranks.
 
     Attributes:
         seen: sizes of the last programs that were made.

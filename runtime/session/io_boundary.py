@@ -31,7 +31,7 @@ class Border:
     Attributes:
         inputs: as callers see them.
         exchange: how the device exchanges arrays; None for the host.
-        wanted_here: names of inputs that the host has to see, wherever callers have them.
+        wanted_here: names of inputs that the host must see, wherever callers have them.
     """
 
     def __init__(self, inputs: Sequence[Value], device: Device) -> None:
@@ -95,7 +95,7 @@ class Border:
     def check(
         self, inputs: Mapping[str, Any], work: Stream | None = None, *, partly: bool = False
     ) -> dict[str, Feed]:
-        """Return what callers gave, as the runtime wants it.
+        """Return the callers' inputs as the runtime takes them.
 
         Args:
             inputs: values by name.

@@ -60,7 +60,7 @@ class TensorInfo:
 
 
 def check_lent(info: TensorInfo, value: Any, exchange: Exchange, stream: Stream) -> Lent:
-    """Return what a caller gives for an input in device memory, as the runtime wants it.
+    """Return a caller's input in device memory as the runtime takes it.
 
     Args:
         info: the input.
@@ -82,7 +82,7 @@ def check_lent(info: TensorInfo, value: Any, exchange: Exchange, stream: Stream)
 
 
 def check_value(info: TensorInfo, value: Any) -> HostValue:
-    """Return what a caller gives for an input, as the runtime wants it.
+    """Return a caller's input as the runtime takes it.
 
     Args:
         info: the input.

@@ -224,7 +224,7 @@ class Pipeline(Closable):
         streams: for the three stages.
         check: returns what a batch is for the runtime, and what its lane is looked up by.
         lane: makes the lane for a batch; None where nothing can be overlapped, because the host
-            does the work, or has to look at data in between.
+            does the work, or must look at data in between.
         alone: runs such a batch.
         maximum: lanes that are kept, one for every set of shapes.
         copy: whether results, and batches that lie in pinned memory, are copied.
@@ -281,7 +281,7 @@ class Pipeline(Closable):
             self._abandon()
 
     def _make_room(self) -> Iterator[Result]:
-        """Give back a lane where there are too many; first, what is under way has to arrive."""
+        """Give back a lane where there are too many; first, what is under way must arrive."""
         if len(self._lanes) >= self._maximum:
             yield from self._drain()
             _, lane = self._lanes.popitem(last=False)

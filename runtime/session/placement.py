@@ -18,7 +18,7 @@ from ..plan.partition import obstacle
 from ..plan.plan import Plan
 from ..text import printable
 
-#: What is said of control flow that the host decides on.
+#: What is said about control flow that the host decides on.
 LATER = "its bodies are planned when they first run"
 
 
@@ -30,9 +30,9 @@ class PlacedRow:
         kind: ``step``, ``copy``, ``reformat``, ``view``, or ``host`` for what no plan can hold.
         nodes: the file's names of the nodes that it stands for.
         operators: their operators, joined by ``+``; empty for copies.
-        backend: who runs it; a device for copies and for control flow that it decides on, ``plan``
-            for views, which nobody runs, ``host`` for control flow that is left to it; the rows of
-            bodies follow that of the node that owns them.
+        backend: the backend to run on; a device for copies and for control flow that it decides on,
+            ``plan`` for views, which nobody runs, ``host`` for control flow that is left to it; the
+            rows of bodies follow that of the node that owns them.
         kernel: what runs, or what is copied where.
         inputs: name and type; the format unless it is contiguous; the tensor that it is a slice of.
         outputs: likewise.
@@ -191,7 +191,7 @@ def _describe(row: Row, reasons: dict[str, str]) -> PlacedRow:
 
 
 def _kernel(row: Row) -> str:
-    """Return what a row runs; of a view whose tensors are slices, what they are slices of."""
+    """Return the kernel of a row, or, for a view of slices, the tensor that contains them."""
     roots = {s.root for s in (*row.inputs, *row.outputs) if s.nbytes != s.root.nbytes}
     if row.kind != "view" or not roots:
         return row.kernel

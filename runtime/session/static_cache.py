@@ -49,7 +49,7 @@ class StaticCaches:
         if not layout.caches:
             raise UnsupportedError("the model has no caches")
         for each in layout.caches:
-            inputs.first_length(each)  # raises if the size of a buffer has to be given
+            inputs.first_length(each)  # raises if the size of a buffer must be given
         self._model, self._inputs, self._layout = model, inputs, layout
         self._results = (layout.logits.name, *(each.present for each in layout.caches))
         self._views: dict[str, View] = {}

@@ -173,7 +173,7 @@ class StepInputs:
         """Return the length of a cache before the first step: 0, or the size of a buffer.
 
         Raises:
-            InputError: the size of the buffer has to be given.
+            InputError: the size of the buffer must be given.
         """
         if cache.grows or cache.axis is None:
             return 0

@@ -199,7 +199,7 @@ def bench(
             folders if None.
         threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
         timeout: seconds after which it ends with the cases that are measured; None for no limit.
-        say: told of each stage.
+        say: told about each stage.
         **options: further fields of `Options`.
 
     Raises:

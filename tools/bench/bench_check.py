@@ -20,7 +20,7 @@ _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the cases of tercet's backends have to keep; those of others only where they are named.
+    """What the cases of tercet's backends must keep; those of others only where they are named.
 
     Attributes:
         p50: median latency in seconds by runner; the empty name is everybody.

@@ -157,7 +157,7 @@ def bisect(
     """Find the rewrite or the nodes that make a runner's results wrong.
 
     Args:
-        source: a path, the file's bytes, or a `ModelProto`.
+        source: a path, bytes, or a `ModelProto`.
         runners: reference and runner, by name; the same backend twice looks at the passes
             alone. Where None, numpy against itself.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
@@ -175,7 +175,7 @@ def bisect(
         threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
         allow_inconclusive: whether `Bisection.exit_code` is 0 for what is inconclusive, too.
         timeout: seconds after which it ends with what it has; None for as long as it takes.
-        say: told of each stage.
+        say: told about each stage.
         **options: further fields of `Options`.
 
     Raises:
@@ -216,7 +216,7 @@ Step = tuple[Node, ...]
 
 
 class _Trial:
-    """Runs variants of one model, and says of each whether it is wrong."""
+    """Runs variants of one model, and says about each whether it is wrong."""
 
     def __init__(
         self, reference: Player, runner: Player, options: Options, passes: PassList
@@ -407,7 +407,7 @@ class _Limited:
         return _Limited(found, self._names, self._options)
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterable[Claim | Decline]:
-        """Yield what the backend says of those nodes."""
+        """Yield what the backend says about those nodes."""
         return self._backend.claim(graph, self._own(free), self._options)
 
     def _own(self, free: Set[Node]) -> frozenset[Node]:

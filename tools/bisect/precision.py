@@ -150,10 +150,10 @@ def keep_float32(
     The list goes to ``tercet.load(..., keep_float32=found.keep)``.
 
     Args:
-        source: a path, the file's bytes, or a `ModelProto`.
+        source: a path, bytes, or a `ModelProto`.
         tolerance: largest difference from float64, by the largest magnitude of the output.
         precision: ``float16`` or ``bfloat16``.
-        backend: who runs it.
+        backend: the backend to run on.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
             random ones if None.
         seed: of random inputs.
@@ -165,7 +165,7 @@ def keep_float32(
             folder if None.
         threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
         timeout: seconds after which the shortest list so far counts; None for no limit.
-        say: told of each stage.
+        say: told about each stage.
         **options: further fields of `Options`.
 
     Raises:

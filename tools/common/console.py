@@ -48,7 +48,7 @@ def silent(text: str) -> None:
 def open_console(*, stderr: bool = False) -> Console:
     """Return a console as wide as the terminal, or `PIPE_WIDTH` columns ($COLUMNS) elsewhere.
 
-    In a pipe tables are as wide as they have to be, so that `grep` finds every name in one piece.
+    In a pipe tables are as wide as they must be, so that `grep` finds every name in one piece.
     """
     stream = sys.stderr if stderr else sys.stdout
     piped = not (stream.isatty() or "COLUMNS" in os.environ)
@@ -186,7 +186,7 @@ def grid(*titles: str, left: int = 1) -> Table:
 
 
 def facts(console: Console, pairs: Mapping[str, str]) -> None:
-    """Print names and what is to be said of each, one a line, the latter wrapped in its column."""
+    """Print names with a description of each, one per line, wrapped in its column."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")

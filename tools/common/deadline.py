@@ -24,7 +24,7 @@ from .console import Say, silent
 
 #: Seconds that a command has to finish with what it has when its time is up.
 GRACE = 10.0
-#: Seconds that the work has to hear of the alarm, and after which it is given again.
+#: Seconds in which the work has to notice the alarm, after which it is repeated.
 PROMPT, AGAIN = 1.0, 1.0
 #: Where an alarm waits, as what it interrupts there is what puts everything back.
 _OWN_FILES = frozenset({__file__, contextlib.__file__})
@@ -40,7 +40,7 @@ class Limit:
 
     Attributes:
         seconds: None for as long as it takes.
-        stage: the last stage that was told of.
+        stage: the last stage that was told about.
         passed: whether the time was up before the work was done.
     """
 
@@ -109,11 +109,11 @@ def time_limit(
 
     Args:
         seconds: more than 0; None for no limit.
-        say: told of each stage.
+        say: told about each stage.
         since: when they began to count, by `time.monotonic`; now if None.
 
     Yields:
-        The limit, whose `passed` tells afterwards what happened, and what is to be told of each
+        The limit, whose `passed` tells afterwards what happened, and what is to be told about each
         stage in place of `say`.
     """
     if seconds is not None and not seconds > 0:
@@ -189,7 +189,7 @@ def all_or_nothing(seconds: float | None, say: Say = silent) -> Iterator[Say]:
 
     Args:
         seconds: more than 0; None for no limit.
-        say: told of each stage.
+        say: told about each stage.
     """
     with time_limit(seconds, say) as (limit, tell):
         yield tell

@@ -49,7 +49,7 @@ def decode_inputs(
     numpy computes with the file as it is, without any rewrites.
 
     Args:
-        source: a path, the file's bytes, or a `ModelProto`.
+        source: a path, bytes, or a `ModelProto`.
         tokens: the sequence, from its beginning.
         step: number of the token that is read, from 0; the last one if None.
         operators: custom operators; see `tercet.load`.

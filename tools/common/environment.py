@@ -47,7 +47,7 @@ def environment(packages: Iterable[str], commit: str = "") -> dict[str, str]:
 
 
 def device_environment(device: Device, packages: Iterable[str], commit: str = "") -> dict[str, str]:
-    """Return `environment`, before it what a GPU is and what NVIDIA's tool says of it just now.
+    """Return `environment`, before it what a GPU is and what NVIDIA's tool says about it just now.
 
     Args:
         device: where something was measured; the host has nothing to add.

@@ -32,7 +32,7 @@ Shapes = Mapping[str, Sequence[int]] | Sequence[str] | Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a user says of the inputs; see `make_inputs`.
+    """What a user says about the inputs; see `make_inputs`.
 
     Attributes:
         files: ``name=path``, or a path alone where the model has one input.

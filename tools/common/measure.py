@@ -98,7 +98,7 @@ def interleave(
     Args:
         calls: by name.
         repeat: how often.
-        say: told of each call.
+        say: told about each call.
         first: seconds that a first call has taken already; those that took less than a second
             are warmed up by another one, the others have had theirs.
         samples: gets the seconds of every run by name, so that they are there if time runs out.

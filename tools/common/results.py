@@ -32,7 +32,7 @@ def earlier(
 
     Args:
         file: JSON, as `to_json` gives it.
-        about: the environment that they have to be of.
+        about: the environment that they must be of.
         parse: makes a result of its dictionary.
         part: which list of the file.
         varying: what may differ between the two environments.

@@ -33,5 +33,5 @@ def view_of(kind: type) -> Callable[[Console, Any], None]:
 
 
 def shown(found: Any) -> str:
-    """Return what the view of a result prints, without colours."""
+    """Return the text that the view of a result prints, without colours."""
     return text_of(view_of(type(found)), found)

@@ -216,7 +216,7 @@ def compare(
     rounding costs, which runs of the same graph in float64 tell; see `verdict`.
 
     Args:
-        source: a path, the file's bytes, or a `ModelProto`.
+        source: a path, bytes, or a `ModelProto`.
         runners: names of backends, ``onnxruntime``, ``onnx.reference``, .npz files of outputs,
             or folders of ONNX test data; the first one is the reference. Every backend that can run
             here, and onnxruntime, if None.
@@ -240,7 +240,7 @@ def compare(
         threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
         allow_inconclusive: whether `Comparison.exit_code` is 0 for what is inconclusive, too.
         timeout: seconds after which it ends with what it has; None for as long as it takes.
-        say: told of each stage.
+        say: told about each stage.
         **options: further fields of `Options`.
 
     Raises:

@@ -105,7 +105,7 @@ def _show_differences(console: Console, comparison: Comparison) -> None:
             )
 
 
-#: What `_show_statistics` says of a pair of outputs.
+#: What `_show_statistics` says about a pair of outputs.
 _STATISTICS: dict[str, Callable[[Differences], str]] = {
     "mean abs": lambda d: _number(d.mean),
     "median": lambda d: _number(d.median),

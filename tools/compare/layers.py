@@ -241,7 +241,7 @@ def compare_layers(
     """Compare runners with a reference, node by node.
 
     Args:
-        source: a path, the file's bytes, or a `ModelProto`.
+        source: a path, bytes, or a `ModelProto`.
         runners: names of backends, ``onnxruntime`` or ``onnx.reference``, the first one of
             which is the reference; one alone is both where `other` is given. With `cumulative` an
             .npz file of tensors may be among the others. Where None, all that can run here.
@@ -264,11 +264,11 @@ def compare_layers(
         threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
         allow_inconclusive: whether `Layers.exit_code` is 0 for what is inconclusive, too.
         timeout: seconds after which it ends with what it has; None for as long as it takes.
-        say: told of each stage.
+        say: told about each stage.
         **options: further fields of `Options`, such as `stop_at`.
 
     Returns:
-        What is to be said of the first runner; the others are in `others`.
+        What is to be said about the first runner; the others are in `others`.
 
     Raises:
         UsageError: too few runners.
@@ -330,7 +330,7 @@ class Match:
         graph: what the reference ran.
         values: everything that the reference computed, and the model's inputs, by name.
         twice: whether the runner runs everything twice.
-        say: told of each stage.
+        say: told about each stage.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class Race:
         source: the model, as every runner loads it for itself.
         model: the same, loaded without any pass.
         settings: what the runners have in common.
-        say: told of each stage.
+        say: told about each stage.
 
     Attributes:
         entries: who has run, by name; the first one is the reference.

@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What is known of a backend.
+    """What is known about a backend.
 
     Attributes:
         reasons: why a case cannot be passed, by its id.
@@ -92,7 +92,7 @@ class ConformanceReport:
 
     Attributes:
         backend: who ran the cases.
-        fallback: who ran the nodes that it declines; empty for nobody.
+        fallback: the backend that ran the nodes that it declines; empty for nobody.
         suite: version of `onnx`.
         environment: what the figures depend on besides.
         seconds: how long it took.
@@ -145,7 +145,7 @@ class ConformanceReport:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ConformanceReport:
-        """Return what `to_dict` was made from."""
+        """Return the inverse of `to_dict`."""
         return cls(
             data["backend"],
             data["fallback"],
@@ -172,7 +172,7 @@ def assess(
 
     Args:
         outcomes: every case with what became of it.
-        expected: what is known of the backend.
+        expected: what is known about the backend.
         **about: backend, fallback, suite, environment and seconds, as `ConformanceReport` has them.
     """
     passed: dict[str, bool] = {}

@@ -41,7 +41,7 @@ def run_suite(
         categories: those wanted; all where empty.
         timeout: seconds that a case may take.
         jobs: number of processes; one for each CPU, at most `MAX_JOBS`, if None.
-        tell: told of the progress.
+        tell: told about the progress.
 
     Raises:
         BackendUnavailable: the backend cannot run on this machine.

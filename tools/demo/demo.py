@@ -160,7 +160,7 @@ def investigate(
 
 
 def ask(file: Path, backend: str, image: np.ndarray) -> Answer:
-    """Return what a backend makes of the images, and its latencies from arrays to arrays."""
+    """Return the results of a backend on the images, and its latencies from arrays to arrays."""
     start = perf_counter()
     with load(file, backend=backend) as model:
         (probabilities,) = model(image)

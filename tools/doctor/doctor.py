@@ -114,7 +114,7 @@ def diagnose(patience: float = PATIENCE, *, peaks: bool = False, say: Say = sile
     Args:
         patience: seconds.
         peaks: whether to measure what the devices can do as well, which takes a few seconds more.
-        say: told of what is measured.
+        say: told about what is measured.
     """
     deadline = monotonic() + patience
     extra = f"pip install 'tercet[cuda{_cuda_major()}]'"

@@ -144,7 +144,7 @@ def export(
     """Write a model as ONNX, after the graph passes or as it was read.
 
     Args:
-        source: a path, the file's bytes, or a `ModelProto`.
+        source: a path, bytes, or a `ModelProto`.
         file: where to write it; it is only returned if None.
         optimise: whether the passes run.
         opset: version of ai.onnx to write; if None the lowest one, from that of `source` on, in
@@ -203,7 +203,7 @@ def simplify(
     """Write the optimised graph as ONNX, read it back, and hold it against the original.
 
     Args:
-        source: a path, the file's bytes, or a `ModelProto`.
+        source: a path, bytes, or a `ModelProto`.
         file: where to write it; it is only returned if None.
         inputs: what both run on: arrays by name or in a list by position; an .npz file or a folder
             of ONNX test data; random ones if None.
@@ -218,7 +218,7 @@ def simplify(
         external_data_dir: the folder of the weights that the model keeps in other files; its own
             folder if None.
         allow_inconclusive: whether `ExportResult.exit_code` is 0 for what is inconclusive, too.
-        say: told of each stage.
+        say: told about each stage.
         **options: further fields of `Options`.
 
     Returns:
@@ -278,7 +278,7 @@ def extract(
     """Write the part of a model that computes some tensors from others, unoptimised.
 
     Args:
-        source: a path, the file's bytes, or a `ModelProto`.
+        source: a path, bytes, or a `ModelProto`.
         file: where to write it; it is only returned if None.
         inputs: tensors that become the part's inputs; those of the model where empty, as far as
             the outputs depend on them.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ...backends.cuda.recipe.targets import Target
 from ...runtime.ir.unknown import NOBODY, REASON, Opaque
 
-#: Who is said of nodes that are gone after the passes, and of those that a run decides on.
+#: The backend named for nodes that are gone after the passes, and of those that a run decides on.
 PASSES, LATER, PLAN = "passes", "run", "plan"
 
 
@@ -60,7 +60,7 @@ class Capability:
 
     @property
     def ok(self) -> bool:
-        """Whether somebody runs them, or nobody has to."""
+        """Whether somebody runs them, or they need not be run."""
         return self.backend != NOBODY
 
     def to_dict(self) -> dict[str, Any]:

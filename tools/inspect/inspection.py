@@ -216,7 +216,7 @@ def inspect(
     """Look into a model.
 
     Args:
-        file: a path, the file's bytes, or a `ModelProto`.
+        file: a path, bytes, or a `ModelProto`.
         passes: whether to say what the passes do.
         placement: the backend whose placement is wanted.
         memory: whether to lay out the memory, on the backend of `placement`, else on numpy.
@@ -233,7 +233,7 @@ def inspect(
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
             folder if None.
-        say: told of each stage.
+        say: told about each stage.
         **options: further fields of `Options`.
 
     Raises:

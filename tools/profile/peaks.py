@@ -79,7 +79,7 @@ class Peaks:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> Peaks:
-        """Return what `to_dict` was made of."""
+        """Return the inverse of `to_dict`."""
         return cls(**{name: data for name, data in entry.items() if name != "ridge"})
 
 
@@ -93,7 +93,7 @@ def peaks_of(chain: Sequence[Backend], options: Options, say: Say = silent) -> P
         chain: the backend, and after it those that take what it leaves over; others than on its
             device do not count.
         options: the precision counts, and the cache of compiled kernels.
-        say: told of what is measured.
+        say: told about what is measured.
     """
     backend = chain[0]
     on_host = backend.device is HOST

@@ -30,7 +30,7 @@ class ProfiledRow:
             hold, ``control`` for one with bodies, whose rows follow.
         nodes: the file's names of the nodes in it.
         operators: their operators, joined by ``+``.
-        backend: who runs it.
+        backend: the backend to run on.
         device: where.
         kernel: what runs.
         owner: the control-flow node in whose body it is; empty at the top.

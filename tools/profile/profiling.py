@@ -171,8 +171,8 @@ def profile(
     they are longer than the run then, unless there is one stream (``streams=1``).
 
     Args:
-        source: a path, the file's bytes, or a `ModelProto`.
-        backend: who runs it.
+        source: a path, bytes, or a `ModelProto`.
+        backend: the backend to run on.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
             random ones if None.
         seed: of random inputs.
@@ -187,7 +187,7 @@ def profile(
             folder if None.
         threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
         timeout: seconds after which it runs no more; None for as often as it is to.
-        say: told of each stage.
+        say: told about each stage.
         **options: further fields of `Options`.
 
     Raises:

@@ -89,7 +89,7 @@ class Report:
         write_text(Path(file), self.html)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what it has, for JSON."""
+        """Return its contents, for JSON."""
         size = len(self.html.encode())
         return {"sections": list(self.sections), "figures": self.figures, "bytes": size}
 

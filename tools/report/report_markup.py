@@ -71,7 +71,7 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[Part]], left: int = 1) 
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Markup:
-    """Return names with what is to be said of each."""
+    """Return names with the description of each."""
     parts = [(element("dt", name), element("dd", text)) for name, text in pairs if text]
     return element("dl", [part for pair in parts for part in pair])
 

@@ -169,13 +169,13 @@ def run_model(
 
     Args:
         file: the model.
-        backend: who runs it.
+        backend: the backend to run on.
         wanted: its inputs.
         outputs: tensors to return, intermediate ones too; the model's outputs where empty.
         repeat: how often it is run again.
         trace_shapes: whether to list the shapes of every node.
         timeout: seconds after which it runs no more; None for as often as it is to.
-        say: told of each stage.
+        say: told about each stage.
         **options: see `tercet.load`.
 
     Raises:

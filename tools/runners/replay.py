@@ -69,7 +69,7 @@ class BackendPlayer:
 
     Attributes:
         name: of the first one.
-        backends: the one that was asked for, fallbacks after it.
+        backends: the requested one, then fallbacks.
         options: for them; passes are left out.
     """
 
@@ -230,7 +230,7 @@ def _without_sizes(graph: Graph) -> Graph:
 
 
 def live_values(graph: Graph) -> list[Value]:
-    """Return what the nodes compute and somebody reads, in order."""
+    """Return what the nodes compute that are read, in order."""
     computed = (value for node in graph.nodes for value in node.outputs)
     return [value for value in computed if value.consumers or graph.is_output(value)]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmRow:
-    """What one algorithm says of one node.
+    """What one algorithm says about one node.
 
     Attributes:
         algorithm: its name.
@@ -103,7 +103,7 @@ def algorithms(
         dims: ``symbol=size``; 1 where not given.
         target: a GPU that need not be here, such as ``sm_86``; that which is, or an H200, where
             None.
-        say: told of each stage.
+        say: told about each stage.
         **options: fields of `Options`; measured times are shown with `tune`, if there are any.
 
     Raises:

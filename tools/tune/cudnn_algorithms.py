@@ -1,6 +1,6 @@
 """CuDNN's engines for each operation of a model: its heuristics' list, and what was measured.
 
-Nothing is run. The heuristics depend on the GPU, so one has to be there.
+Nothing is run. The heuristics depend on the GPU, so one must be there.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def engine_lists(
         file: its path.
         shapes: ``name=1x3x224x224``; see `input_shapes`.
         dims: ``symbol=size``; 1 where not given.
-        say: told of each stage.
+        say: told about each stage.
         **options: fields of `Options`.
 
     Raises:

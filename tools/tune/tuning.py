@@ -108,7 +108,7 @@ def tune(
         again: measure also what is known.
         shapes: ``name=1x3x224x224``; see `input_shapes`.
         dims: ``symbol=size``; 1 where not given.
-        say: told of the progress.
+        say: told about the progress.
         **options: fields of `Options`.
 
     Raises:

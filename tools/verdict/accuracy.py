@@ -22,7 +22,7 @@ def exact_outputs(
     """Return what a model gives in float64.
 
     Args:
-        source: a path, the file's bytes, or a `ModelProto`.
+        source: a path, bytes, or a `ModelProto`.
         feeds: a value for every input.
         operators: custom operators.
         outputs: names of the tensors wanted; the model's outputs if None.

@@ -28,7 +28,7 @@ from .differences import Differences, differences
 RELATIVE = {"float64": 1e-10, "float32": 1e-4, "tf32": 1e-2, "float16": 1e-2, "bfloat16": 5e-2}
 _COARSE = 0.25
 
-#: What is said of an output; ``inconclusive`` where an error could not be told from rounding.
+#: What is said about an output; ``inconclusive`` where an error could not be told from rounding.
 Word = Literal["ok", "MISMATCH", "inconclusive"]
 
 
@@ -125,7 +125,7 @@ class Agreement:
         worst: the element that is furthest off, None if all are equal.
         nan: number of NaN found.
         inf: number of infinities found.
-        misplaced: elements of which one side is NaN or infinite and the other one is not so.
+        misplaced: elements of which one side is NaN or infinite and the other one is otherwise.
         first_misplaced: the first of them.
         reason: why it is not ok, in words; empty if it is.
         excess: the largest difference as a share of what that element may differ by.

@@ -75,7 +75,7 @@ def overall(words: Sequence[Word]) -> Word:
 
 
 def exit_code(word: Word, stopped: str = "", *, allow_inconclusive: bool = False) -> int:
-    """Return what the command line ends with.
+    """Return the exit code.
 
     Args:
         word: the verdict.
@@ -90,7 +90,7 @@ def exit_code(word: Word, stopped: str = "", *, allow_inconclusive: bool = False
 
 
 class Judge:
-    """Knows what a graph's results may be on some inputs; runs it in float64 when it has to.
+    """Knows what a graph's results may be on some inputs; runs it in float64 when needed.
 
     Args:
         graph: unoptimised, or as both runners run it; stays as it is.

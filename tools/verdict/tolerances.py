@@ -77,14 +77,14 @@ class Chosen:
 
 
 class Bounds:
-    """Knows by how much outputs may differ; runs the graph in float64 when it first has to.
+    """Knows by how much outputs may differ; runs the graph in float64 when first needed.
 
     Args:
         graph: as the file has it.
         feeds: a value for every input.
         chosen: what a user gave, which comes first.
         outputs: tensors that are compared, intermediate ones too; the graph's outputs where empty.
-        say: told of each stage.
+        say: told about each stage.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class OperatorRow:
 
     Attributes:
         model: its name.
-        backend: who runs it.
+        backend: the backend to run on.
         cold: from the model to its first result, with nothing in the cache.
         warm: the same with what the first time has left there.
         latency: median of later calls, arrays in to arrays out.
@@ -84,8 +84,8 @@ def measure(
     Args:
         name: the model's.
         source: with a symbolic batch.
-        backend: who runs it.
-        say: told of each stage.
+        backend: the backend to run on.
+        say: told about each stage.
         seconds: for the later calls of each batch.
 
     Raises:
@@ -177,7 +177,7 @@ def save(rows: Sequence[OperatorRow], about: Mapping[str, str], folder: Path) ->
 
 
 def _row(entry: dict[str, Any]) -> OperatorRow:
-    """Return what `save` has written."""
+    """Read what `save` has written."""
     return OperatorRow(**{name: data for name, data in entry.items() if name != "calls"})
 
 

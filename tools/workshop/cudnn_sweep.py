@@ -99,7 +99,7 @@ def sweep(
         device: the GPU.
         chooser: finds engines.
         cases: the configurations.
-        say: told of the progress.
+        say: told about the progress.
         begin: number of the first one, from 1.
     """
     for number, case in enumerate(cases[begin - 1 :], begin):
@@ -268,7 +268,7 @@ def save(findings: Sequence[SweptEngine], about: dict[str, str], folder: Path) -
 
 
 def _finding(entry: dict[str, Any]) -> SweptEngine:
-    """Return what `save` has written."""
+    """Read what `save` has written."""
     return SweptEngine(**{name: data for name, data in entry.items() if name != "verdict"})
 
 

@@ -6,10 +6,10 @@
 
 Each model has its own folder with ``model.onnx``, and pairs of ``inputs.npz`` and
 ``expected_ort.npz``, and of ``real_inputs.npz`` and ``real_expected_ort.npz``: what onnxruntime
-computes without graph optimisation. The folder's INDEX.tsv says of every model how far onnxruntime
-is from itself once it optimises the graph (column ``ort``: "maxdiff" for the first pair, "diff" for
-the second). The largest error allowed is a multiple of that, never less than what another order of
-summation makes:
+computes without graph optimisation. The folder's INDEX.tsv says about every model how far
+onnxruntime is from itself once it optimises the graph (column ``ort``: "maxdiff" for the first
+pair, "diff" for the second). The largest error allowed is a multiple of that, never less than what
+another order of summation makes:
 
 - floats: 4 times that figure, or 64 units in the last place of the largest element;
 - half floats: twice the distance between the model and the float32 model that it was made of, for

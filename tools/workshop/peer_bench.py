@@ -47,7 +47,7 @@ from .peers import PRECISIONS, Key, Peer, PeerBound, read_bounds, read_peers, re
 
 #: Sizes of a batch.
 BATCHES = (1, 32)
-#: The model and the precision that `read_bounds` speaks of.
+#: The model and the precision that `read_bounds` refers to.
 PROBED = "resnet50", "float16"
 #: Images of a batch whose results are compared with float64.
 JUDGED = 2
@@ -70,7 +70,7 @@ def measure(
         names: of the models.
         backends: who runs them.
         peers: figures of others.
-        say: told of the progress.
+        say: told about the progress.
         precisions: of the models.
         batches: images or sentences.
         tune: whether to measure the ways to run each node, and take the fastest.

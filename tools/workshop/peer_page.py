@@ -101,7 +101,7 @@ class PeerTiming:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> PeerTiming:
-        """Return what `to_dict` was made of."""
+        """Return the inverse of `to_dict`."""
         return cls(
             **{name: entry[name] for name in ("model", "precision", "batch", "backend", "error")},
             device=Spread(**entry["device_ms"]),

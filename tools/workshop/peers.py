@@ -67,7 +67,7 @@ class PeerBound:
 
 
 def read_peers(path: Path) -> dict[Key, tuple[Peer, ...]]:
-    """Return what a file says of other runtimes, the fastest of each row first.
+    """Return what a file says about other runtimes, the fastest of each row first.
 
     Raises:
         UsageError: it cannot be read, or an entry lacks something.

@@ -39,7 +39,7 @@ def models() -> Iterator[tuple[Model, dict[str, Array]]]:
 
 
 def determinism() -> Found:
-    """Run every model again and again, on one thread and on several at a time."""
+    """Run every model repeatedly, on one thread and on several at a time."""
     differing, count = 0, 0
     for model, feeds in models():
         first = _bits(model, feeds)

@@ -7,7 +7,7 @@
 that read or write shared memory in no order. Both run every kernel over the samples of
 ``tests/kernels/samples.py``, and at sizes beside those of warps (0, 1, 31, 32, 33, primes). Then
 ``tests/gpu/planted.py`` has a kernel write after the end of a tensor, and another one without its
-barrier, on purpose: both have to be found.
+barrier, on purpose: both must be found.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Check:
         tool: ``memcheck`` or ``racecheck``.
         what: what it looks at, for the report.
         command: the program, with its arguments.
-        planted: whether it has to find something.
+        planted: whether it must find something.
     """
 
     tool: str

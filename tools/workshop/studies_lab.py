@@ -233,7 +233,7 @@ class Lab:
     """A GPU on which models are run and timed.
 
     Args:
-        say: told of each stage.
+        say: told about each stage.
 
     Raises:
         BackendUnavailable: there is no GPU, or no packages for it.
@@ -266,7 +266,7 @@ class Lab:
             feeds: its inputs.
             of: the operator whose rows count; all steps where empty.
             fetch: whether the result is wanted on the host.
-            between: tensors that have to be there after a run, so that nothing is fused with them.
+            between: tensors that must be there after a run, so that nothing is fused with them.
             **options: fields of `Options`.
 
         Raises:

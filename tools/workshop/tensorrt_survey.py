@@ -112,7 +112,7 @@ class Survey:
             return written, None
 
     def _look_at_region(self, graph: Graph, region: Region) -> Verdict:
-        """Return what parser and builder make of a region."""
+        """Return the result of parser and builder for a region."""
         found = section(graph, region, {}, OPSET)
         if found.digest not in self.parts:
             small = "" if is_worthwhile(region) else "too small for an engine"

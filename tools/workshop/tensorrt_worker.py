@@ -58,7 +58,7 @@ class SectionBuilder(Closable):
         self._process.close()
 
     def build(self, section: Section) -> Verdict:
-        """Return what the library makes of a section."""
+        """Return the library's result for a section."""
         start = perf_counter()
         try:
             nbytes = len(self._builder.build(section, Settings()))

@@ -73,7 +73,7 @@ class ZooRow:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> ZooRow:
-        """Return what `asdict` was made of."""
+        """Return the inverse of `asdict`."""
         peers = tuple(ZooPeer(**peer) for peer in entry.get("peers", ()))
         return cls(**{**entry, "peers": peers})
 
@@ -93,7 +93,7 @@ Start = Callable[[str], "subprocess.Popen[str]"]
 
 
 def starter(rows: Sequence[str], compiled: bool) -> Start:
-    """Return what starts the process of a network."""
+    """Return a function that starts the process of a network."""
     # As many networks are compiled at once as there are jobs.
     few = {"TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "2"}
 

@@ -156,7 +156,7 @@ def _peers(
 
 
 def _captured(torch: Any, call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-    """Return what replays a call as a CUDA graph, and what it gives.
+    """Return a function that replays a call as a CUDA graph, and what it gives.
 
     What the call reads lives as long as what replays it.
     """

@@ -50,7 +50,7 @@ class Setting:
         algorithm: the algorithm that a recipe must be of, once one is chosen; empty for any.
         form: its variant, such as the size of a tile; empty for the best guess.
         choices: what was measured, by the signature of a task; empty where nothing was.
-        picks: what selectors have taken so far, so that nobody has to compare again.
+        picks: what selectors have taken so far, so that nothing is compared twice.
     """
 
     target: Target

@@ -96,7 +96,7 @@ class Algorithm(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What one algorithm has to say to a task.
+    """The answer of one algorithm to a task.
 
     Attributes:
         algorithm: its name.
@@ -144,7 +144,7 @@ class Selector(Generic[T]):
         return self.algorithms[names.index(name)]
 
     def candidate(self, task: T, algorithm: Algorithm[T], variant: str = "") -> Candidate:
-        """Return what an algorithm makes of a task, in the formats that it wants."""
+        """Return the candidate of an algorithm for a task, in the formats that it wants."""
         formats = algorithm.formats(task)
         if isinstance(formats, str):
             return Candidate(algorithm.name, reason=formats, variant=variant)
@@ -163,7 +163,7 @@ class Selector(Generic[T]):
         return Candidate(algorithm.name, formats, answer, "", algorithm.estimate(task), variant)
 
     def candidates(self, task: T) -> tuple[Candidate, ...]:
-        """Return what every algorithm has to say, in the order of the selector."""
+        """Return the candidate of each algorithm, in the order of the selector."""
         return tuple(
             Candidate(algorithm.name, reason=UNASKED)
             if algorithm.by_name

@@ -147,17 +147,17 @@ def copied(
 
 
 def copied_unless_same(y: Tensor, x: Tensor) -> Launch:
-    """Return what copies `x` to `y`, or does nothing where `y` lies in place of `x`."""
+    """Return a launch that copies `x` to `y`, or does nothing where `y` lies in place of `x`."""
     return replace(copy_strided(y, x, x.strides), moot=("x", "y"))
 
 
 def fill(y: Tensor, element: Array) -> Launch:
-    """Return what fills a tensor with one element of its dtype."""
+    """Return a launch that fills a tensor with one element of its dtype."""
     return replace(_given(y, element.reshape(1), (0,) * y.rank), note="fill")
 
 
 def given(y: Tensor, data: Array) -> Launch:
-    """Return what writes elements that are known on the host, of the shape and dtype of `y`."""
+    """Return a launch that writes elements known on the host, of the shape and dtype of `y`."""
     return _given(y, data, y.strides)
 
 

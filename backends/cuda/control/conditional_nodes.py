@@ -31,13 +31,13 @@ UNBOUNDED = np.iinfo(np.int64).max
 
 
 def chosen(node: int) -> Launch:
-    """Return what tells a conditional node the condition, argument `cond`."""
+    """Return a launch that tells a conditional node the condition, argument `cond`."""
     args = {"node": node, "cond": None}
     return Launch("move/control.cu", "choose", (1, 1, 1), 1, args, constants=(("RECORDED", True),))
 
 
 def counted(node: int | None, maximum: int, *, first: bool) -> Launch:
-    """Return what counts the rounds of a loop and tells whether there is another one.
+    """Return a launch that counts the rounds of a loop and tells whether there is another one.
 
     Arguments `counter`, `count` and `going` are the counter, the number of rounds and the
     condition; without the last two there are `maximum` rounds.
@@ -54,7 +54,7 @@ def counted(node: int | None, maximum: int, *, first: bool) -> Launch:
 
 
 def moved(entry: str, part: View, whole: View, axis: int, *, backward: bool) -> Launch:
-    """Return what copies between a tensor and one of its elements along an axis.
+    """Return a function that copies between a tensor and one of its elements along an axis.
 
     Arguments `x`, `y` and `counter` are what is read, what is written, and the rounds' counter.
 
@@ -99,7 +99,7 @@ class CudaDecisions:
         return "" if is_own else "conditional nodes hold kernels of the cuda backend alone"
 
     def choose(self, cond: View, then: Run, other: Run) -> Run:
-        """Return what does one of two things; see `Decisions`."""
+        """Return a function that does one of two things; see `Decisions`."""
         self.device.compiler.submit(chosen(0).source)  # it is there then when it is recorded
 
         def run(stream: CudaStream) -> None:
@@ -116,7 +116,7 @@ class CudaDecisions:
         return run
 
     def repeat(self, body: Run, rounds: Rounds) -> Run:
-        """Return what does something again and again; see `Decisions`."""
+        """Return a function that does something repeatedly; see `Decisions`."""
         count = rounds.count if isinstance(rounds.count, View) else None
         maximum = rounds.count if isinstance(rounds.count, int) else UNBOUNDED
 
@@ -147,12 +147,12 @@ class CudaDecisions:
         return run
 
     def take(self, dst: View, src: View, axis: int, counter: View, *, backward: bool) -> Run:
-        """Return what copies the element of a round; see `Decisions`."""
+        """Return a function that copies the element of a round; see `Decisions`."""
         launch = moved("take", dst, src, axis, backward=backward)
         return self._bound(launch, {"x": src, "y": dst, "counter": counter})
 
     def put(self, dst: View, src: View, axis: int, counter: View, *, backward: bool) -> Run:
-        """Return what copies to the element of a round; see `Decisions`."""
+        """Return a function that copies to the element of a round; see `Decisions`."""
         launch = moved("put", src, dst, axis, backward=backward)
         return self._bound(launch, {"x": src, "y": dst, "counter": counter})
 
@@ -176,7 +176,7 @@ class CudaDecisions:
 
 
 def _unrolled(body: Run, maximum: int, *counts: Run) -> Run:
-    """Return what does something so often, with what counts, the first time and later, before."""
+    """Return a function that repeats a body, with counters that run before the first and later rounds."""
 
     def run(stream: CudaStream) -> None:
         for number in range(maximum):

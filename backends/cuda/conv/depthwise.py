@@ -31,7 +31,7 @@ SINGLE: Patch = (1, 1)
 #: the layers of MobileNet at batch 1 and 32.
 LARGE: dict[int, Patch] = {4: (4, 2), 2: (2, 4)}
 SMALL: Patch = (2, 2)
-#: Threads for each multiprocessor that large and small patches have to leave.
+#: Threads for each multiprocessor that large and small patches must leave.
 BUSY = {LARGE[4]: 256, LARGE[2]: 256, SMALL: 64}
 #: Taps of a window up to which patches are larger than a pixel: windows are written out.
 MAX_TAPS = 49

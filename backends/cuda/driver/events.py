@@ -31,7 +31,7 @@ class Stopwatch:
     def around(
         self, run: Callable[[CudaStream], None], *, recorded: bool
     ) -> Callable[[CudaStream], None]:
-        """Return what does the same work between the two events.
+        """Return a function that does the same work between the two events.
 
         Args:
             run: gives the work to a stream.

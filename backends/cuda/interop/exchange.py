@@ -78,7 +78,7 @@ class CudaEvent:
 class _CallersStream(CudaStream):
     """A stream that a caller has made, which lives as long as arrays that are freed in its order.
 
-    One that is given as a number its owner has to keep alive.
+    One that is given as a number its owner must keep alive.
     """
 
     __slots__ = ("_owner",)
@@ -167,7 +167,7 @@ class CudaExchange:
         )
 
     def _see(self, array: Any, stream: CudaStream) -> Seen:
-        """Return what an array says of itself, by the fastest protocol that both sides have."""
+        """Return what an array says about itself, by the fastest protocol that both sides have."""
         if getattr(array, "requires_grad", False):
             raise InputError("requires a gradient, which does not pass here; give tensor.detach()")
         try:

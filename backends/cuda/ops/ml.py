@@ -79,7 +79,7 @@ def scores(
     transform: str,
     pair: int = 0,
 ) -> Launch:
-    """Return what makes scores and classes of sums.
+    """Return a launch that makes scores and classes of sums.
 
     Args:
         sums: what they are made of.

@@ -132,7 +132,7 @@ class _Packing:
         nodes: in breadth order, tree by tree.
         roots: where each tree begins.
         parts: targets and weights of the leaves, unless each is a single weight.
-        constants: what the kernel has to know.
+        constants: what the kernel must know.
         single: whether every leaf is one weight of one target.
         covered: whether every target gets a weight in every row.
     """

@@ -232,7 +232,7 @@ def center_crop_pad(op: CenterCropPad, y: Tensor, x: Tensor, wanted: Tensor) -> 
 def _padded(
     y: Tensor, x: Tensor, value: Tensor | None, before: Ints, behind: Ints, mode: int
 ) -> Answer:
-    """Return what adds elements, after taking away those that negative numbers name."""
+    """Return a launch that adds elements, after taking away those that negative numbers name."""
     sizes = tuple(n + min(a, 0) + min(b, 0) for n, a, b in zip(x.dims, before, behind, strict=True))
     if mode and y.size and not all(sizes):
         return f"{x.value.tensor} has no elements to repeat"

@@ -87,7 +87,7 @@ class Launch:
 
     @property
     def source(self) -> Source:
-        """What has to be compiled."""
+        """What must be compiled."""
         names = tuple((alias, C_TYPES[dtype]) for alias, dtype in self.types)
         return Source(self.file, names, self.constants, self.code)
 

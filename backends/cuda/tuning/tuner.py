@@ -165,11 +165,11 @@ class Tuner:
         self.measured = 0
 
     def results(self, works: Sequence[Work], say: Say, *, again: bool = False) -> list[Result]:
-        """Return what is known of tasks, measured where it is not.
+        """Return what is known about tasks, measured where it is not.
 
         Args:
             works: the tasks; equal ones are measured once.
-            say: told of the progress.
+            say: told about the progress.
             again: measure also what is known.
         """
         found: list[Result] = []

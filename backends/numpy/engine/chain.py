@@ -80,7 +80,7 @@ class Chain:
         return Frame.finest(dims)
 
     def finish(self, frame: Frame, bound: Bound) -> Finish:
-        """Return what adds to a tape the stages on one block of the result.
+        """Return a function that adds to a tape the stages on one block of the result.
 
         The block's elements so far lie in the result itself, or in an array of the block's shape
         that the stages may overwrite.

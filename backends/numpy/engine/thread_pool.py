@@ -29,7 +29,7 @@ MAX_THREADS = 8
 PATIENCE = 5.0
 #: A caller that waits longer than this (seconds), and than half of its own work, has lost the other
 #: core to another program. It works alone for a while, because each such loss costs milliseconds:
-#: shortly after the first one, ever longer if it happens again and again.
+#: shortly after the first one, ever longer if it happens repeatedly.
 LATE = 3e-4
 SHORTEST_REST, LONGEST_REST = 4e-3, 0.25
 

@@ -38,7 +38,7 @@ def _functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 
 class _Limit:
-    """Who wants one thread per product, and what to go back to.
+    """The callers that want one BLAS thread, and the setting to restore.
 
     Whoever was interrupted before leaving is forgotten when it is collected, so that nothing is
     left behind by exceptions that come at any time, such as KeyboardInterrupt.

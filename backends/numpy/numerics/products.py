@@ -60,7 +60,7 @@ def multiply(a: Array, b: Array) -> Array:
 def recorded(a: Array, b: Array, out: Array, *, is_fixed: bool = False) -> Callable[[], object]:
     """Return the call that puts a @ b into `out`, whose dtype is that of the sums.
 
-    It may be made again and again, for what lies in the same arrays.
+    It may be made repeatedly, for what lies in the same arrays.
 
     Args:
         a: matrices, or a vector.
@@ -91,7 +91,7 @@ def recorded(a: Array, b: Array, out: Array, *, is_fixed: bool = False) -> Calla
 
 
 def _grain(a: Array, b: Array) -> tuple[int, int]:
-    """Return of what the rows and the columns have to be multiples for BLAS to be even."""
+    """Return of what the rows and the columns must be multiples for BLAS to be even."""
     if a.dtype not in (float32, float64):
         return 1, 1
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]

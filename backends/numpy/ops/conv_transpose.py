@@ -59,7 +59,7 @@ class _Transposed:
             self.sums = self.scratch.take(size, self.dtype)
 
     def step(self, site: BuildContext) -> HostStep:
-        """Return what runs it."""
+        """Return the function that runs it."""
         channels = self.x.tensor.dims[1] // self.group
         size = f"{self.filters * self.taps}x{channels}x{self.positions}"
         name = f"{self.chain.title}: product {size} and {self.taps} sums"
@@ -113,7 +113,7 @@ class _Transposed:
 
 
 def _start(sums: Array, bias: Array | None) -> partial[object]:
-    """Return what gives every sum its first value."""
+    """Return a function that gives every sum its first value."""
     if bias is None:
         return partial(sums.fill, 0)
     return partial(np.copyto, sums, bias.reshape(-1, *[1] * (sums.ndim - 1)))

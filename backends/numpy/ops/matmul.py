@@ -61,7 +61,7 @@ class _Product:
         self.workers = 1 if self.scratch.nbytes else thread_pool.size()
 
     def step(self, site: BuildContext) -> HostStep:
-        """Return what runs it."""
+        """Return the function that runs it."""
         name = f"{self.chain.title}: {self.a.tensor} @ {self.b.tensor}"
         return HostStep(name, site, self._record, self.workers, self.scratch.nbytes)
 

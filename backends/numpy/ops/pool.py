@@ -127,7 +127,7 @@ class Pooling:
         return sizes[:-1] if reaches_result and has_work else sizes
 
     def step(self, site: BuildContext) -> HostStep:
-        """Return what runs it."""
+        """Return the function that runs it."""
         name = f"{self.chain.title} {'x'.join(str(axis.kernel) for axis in self.axes)}"
         return HostStep(name, site, self._record, self.workers, self.scratch.nbytes)
 

@@ -188,7 +188,7 @@ class Winograd:
         return count
 
     def step(self, site: BuildContext) -> HostStep:
-        """Return what runs it."""
+        """Return the function that runs it."""
         size = "x".join(map(str, self.window.output))
         kernel = f"Winograd 4x4 of {self.filters}x{self.channels}x{size}"
         name = f"{self.chain.title}: {kernel}"

@@ -110,7 +110,7 @@ class Builder:
     # ── what is known of a value ─────────────────────────────────────────────────────────────
 
     def type(self, x: str) -> TensorType | None:
-        """Return what is known of a tensor."""
+        """Return what is known about a tensor."""
         found = self._site.type_of(x)
         return found if isinstance(found, TensorType) else None
 
@@ -162,7 +162,7 @@ class Builder:
         return found if isinstance(found, int) else None
 
     def need_extent(self, x: str, axis: int) -> int:
-        """Return a dimension that has to be known, such as a hidden size."""
+        """Return a dimension that must be known, such as a hidden size."""
         found = self.extent(x, axis)
         if found is None:
             where = f"axis {axis} of '{x}' ({self.type(x) or 'of unknown type'})"

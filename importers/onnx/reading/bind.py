@@ -298,7 +298,7 @@ class _Binder:
         try:
             infer_node(made, file=self._source.file)
         except ModelError:
-            # The owner of a body infers it again, and knows whether it has to make sense.
+            # The owner of a body infers it again, and knows whether it must make sense.
             if not scope.space.is_body:
                 raise
         return made.outputs
@@ -342,7 +342,7 @@ class _Binder:
                 raise self._source.error(reason, node.where)
 
     def type_of(self, name: str, scope: Scope) -> ValueType | None:
-        """Return what is known of a value at this place."""
+        """Return what is known about a value at this place."""
         value = self._find_optional(name, scope, "node") if name else None
         return value.type if value is not None else None
 

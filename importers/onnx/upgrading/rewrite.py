@@ -23,7 +23,7 @@ class NodeSite(Protocol):
     """The place of a node in its graph, as far as upgrades need it."""
 
     def type_of(self, name: str) -> ValueType | None:
-        """Return what is known of a value that the node reads."""
+        """Return what is known about a value that the node reads."""
         ...
 
     def is_read(self, name: str) -> bool:

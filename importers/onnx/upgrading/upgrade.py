@@ -1,4 +1,4 @@
-"""Every operator in the newest opset: what a node of an older one has to become.
+"""Every operator in the newest opset: what a node of an older one must become.
 
 An upgrade says until which version it is needed and returns the nodes that mean, in the newest
 opset, what the old one meant. All others kept their meaning: what changed are element types,

@@ -46,7 +46,7 @@ def older_form(node: Node, version: int) -> Older | str | None:
 
 
 def _constant(node: Node, index: int, name: str) -> tuple[int, ...] | str | None:
-    """Return the elements of an input that has to be constant, or why that cannot be."""
+    """Return the elements of an input that must be constant, or why that cannot be."""
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None:
         return None

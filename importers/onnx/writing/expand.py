@@ -68,7 +68,7 @@ def _lacking(graph: Graph, version: int) -> list[Node]:
 
 
 def _schema(node: Node) -> Any:
-    """Return what the specification says of an operator, if it is a function; None if not.
+    """Return what the specification says about an operator, if it is a function; None if not.
 
     It is an `OpSchema`, of which onnx's stub leaves out all that is about functions.
     """

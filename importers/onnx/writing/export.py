@@ -43,7 +43,7 @@ _MIN_FORMAT = 4
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a file says of itself.
+    """What a file says about itself.
 
     Attributes:
         producer: the program that writes it.
@@ -73,7 +73,7 @@ def export(
         opsets: versions to write it in, by domain ("" is ai.onnx).
         at_least: for other domains, the oldest version that will do: the lowest one from there on
             is taken in which every node can be said as it is. The newest one for the rest.
-        about: what the file says of itself.
+        about: what the file says about itself.
         store: makes the message of every constant; `embedded` puts the elements into it.
 
     Raises:

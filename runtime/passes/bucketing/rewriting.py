@@ -73,7 +73,7 @@ def bucketed(graph: Graph, room: int) -> Bucket:
 
 
 def _tensor(name: str, value: Value) -> TensorType:
-    """Return the type of an input or a result, which has to be a tensor of numbers."""
+    """Return the type of an input or a result, which must be a tensor of numbers."""
     if not isinstance(value.type, TensorType) or value.type.dtype == string:
         what = value.type or "of unknown type"
         raise UnsupportedError(f"'{name}' is {what}; buckets hold tensors of numbers alone")

@@ -12,7 +12,7 @@ from .campaign import Campaign
 from .trial import BROKEN, Outcome
 
 ENDS = ("ran", "loaded", "refused at load", "refused in the run", *BROKEN)
-#: Share of the errors that have to name the place, where it is known.
+#: Share of the errors that must name the place, where it is known.
 RIGHT = 0.95
 
 
