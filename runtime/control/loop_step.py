@@ -147,7 +147,7 @@ class Repetition:
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Run:
-        """Return a function that sets the carried values and repeats the body on these addresses."""
+        """Return a function that sets the carried values, then repeats the body."""
         site, body = self._site, self._body
         if site is None or scratch is None:
             raise ValueError("the loop has no site, or no memory")

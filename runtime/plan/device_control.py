@@ -43,7 +43,7 @@ class Decisions(Protocol):
         ...
 
     def choose(self, cond: View, then: Run, other: Run) -> Run:
-        """Return a function that runs `then` if `cond` (bool, one element) is true, else `other`."""
+        """Return a function: runs `then` if `cond` (bool, one element) is true, else `other`."""
         ...
 
     def repeat(self, body: Run, rounds: Rounds) -> Run:

@@ -265,7 +265,7 @@ class Plan:
         return [recorded or together, _synchronize]
 
     def together(self, segment: range, *, copies: bool = True) -> Run:
-        """Return a function that enqueues a segment of device rows on a stream and its side streams.
+        """Return a function that enqueues a segment of device rows on a stream and side streams.
 
         Args:
             segment: numbers of the rows.

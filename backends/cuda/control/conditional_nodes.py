@@ -176,7 +176,7 @@ class CudaDecisions:
 
 
 def _unrolled(body: Run, maximum: int, *counts: Run) -> Run:
-    """Return a function that repeats a body, with counters that run before the first and later rounds."""
+    """Return a function that repeats a body `maximum` times, each round after its counters."""
 
     def run(stream: CudaStream) -> None:
         for number in range(maximum):

@@ -192,7 +192,7 @@ def dynamic_quantize_linear(
 
 
 def _scale_of(x: Tensor, scale: Tensor | Scratch, zero: Tensor | Scratch) -> tuple[Launch, ...]:
-    """Return a launch that computes scale and zero point, in several blocks first if `x` is long."""
+    """Return launches that compute scale and zero point, in several blocks if `x` is long."""
     whole = Launch(
         "elementwise/dynamic_quantize.cu",
         "find_scale",
