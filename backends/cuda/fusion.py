@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from ...runtime.ir.dtypes import float32
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ops.conv import Conv
-from ...runtime.ops.elementwise import Cast
+from ...runtime.ops.elementwise import Add, Cast
+from ...runtime.ops.matmul import MatMul
 from ...runtime.ops.pool import MaxPool
 from .algorithms.registry import KERNELS
 from .attention.relu_linear import ReluLinear, relu_linear_at
 from .attention.rotate_append import RotateAppend, rotate_append_at
 from .codegen.elementwise import CHEAP, in_chains
+from .codegen.epilogue import MAX_OPERANDS
 from .gemm.atoms import HALVES
 
 #: Larger chains would need more registers than they save memory.
 MAX_CHAINED = 24
-MAX_OPERANDS = 8
+MAX_CHAIN_OPERANDS = 8
 #: Floats that are added up in float32, and that a kernel may store instead of one another.
 STORED = HALVES | {float32}
 
@@ -101,7 +103,7 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
     """Return the elementwise nodes behind an anchor that read it, one after the other.
 
     The last of them gives the anchor's dtype again, or another one of floats that the kernel stores
-    instead; in between there may be any.
+    instead; in between there may be any. Right in front of each come nodes that it alone reads.
     """
     found: list[Node] = []
     fitting = 0
@@ -116,9 +118,53 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
         if out.tensor.dims != value.tensor.dims:
             return tuple(found[:fitting])
         found.append(follower)
+        found[-1:] = (*_sides(graph, anchor, value, found, free), follower)
         value = out
         if out.tensor.dtype in stored:
             fitting = len(found)
+
+
+def _sides(
+    graph: Graph, anchor: Node, value: Value, epilogue: list[Node], free: Set[Node]
+) -> list[Node]:
+    """Return what the last node of an epilogue alone reads besides `value`, if it may join it.
+
+    What another kernel stores as its own epilogue stays there.
+    """
+    found: list[Node] = []
+    todo = [v for v in epilogue[-1].reads if v is not value]
+    while todo:
+        source = todo.pop().producer
+        if source is None or source not in free or not in_chains(source):
+            continue
+        joins = source.output.tensor == anchor.output.tensor
+        joins = joins and graph.sole_consumer(source.output) is not None
+        if not joins or any(_has_own_epilogue(graph, v, free) for v in source.reads):
+            continue
+        if _fits_epilogue(anchor, [*epilogue, *found, source]):
+            found.insert(0, source)
+            todo += source.reads
+    return found
+
+
+def _has_own_epilogue(graph: Graph, value: Value, free: Set[Node]) -> bool:
+    """Whether what alone reads a value is computed by the kernel that gives it."""
+    node = value.producer
+    registered = None if node is None else KERNELS.get(type(node.op))
+    if node not in free or registered is None or not registered.epilogue:
+        return False
+    return graph.sole_consumer(value) is not None
+
+
+def _fits_epilogue(anchor: Node, nodes: list[Node]) -> bool:
+    """Whether an epilogue has as many operands as nodes read, each of the dtype of its sums."""
+    made = {anchor.output, *(node.output for node in nodes)}
+    reads = {v for node in nodes for v in node.reads if v not in made and v.tensor.size != 1}
+    first = nodes[0]
+    biased = isinstance(anchor.op, MatMul) and isinstance(first.op, Add)
+    biased = biased and any(value.is_constant for value in first.reads)
+    own = anchor.output.tensor.dtype
+    return len(reads) <= MAX_OPERANDS + biased and all(v.tensor.dtype == own for v in reads)
 
 
 def _cast(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
@@ -159,7 +205,7 @@ def _chain(graph: Graph, root: Node, free: Set[Node]) -> list[Node]:
             inside = all(reader in chain for reader in value.consumers)
             if not inside or graph.is_output(value) or not _suits(source, shape):
                 continue
-            if len(_operands([*chain, source])) <= MAX_OPERANDS:
+            if len(_operands([*chain, source])) <= MAX_CHAIN_OPERANDS:
                 chain.append(source)
                 grown = True
                 break
@@ -190,4 +236,15 @@ def smaller(group: Group) -> tuple[Group, ...]:
         return tuple(Group((node,), None if in_chains(node) else node) for node in nodes)
     if group.pool is not None:
         return Group((group.pool,), group.pool), Group(group.nodes[:-1], group.head)
-    return Group(group.nodes[-1:], None), Group(group.nodes[:-1], group.head)
+    at = _stages(group)[-1]
+    return Group(group.nodes[at:], None), Group(group.nodes[:at], group.head)
+
+
+def _stages(group: Group) -> list[int]:
+    """Return where the nodes begin that give each of the results on the way behind the head."""
+    begins, value = [1], group.nodes[0].output
+    for place, node in enumerate(group.nodes[1:], 1):
+        if value in node.reads:
+            value = node.output
+            begins.append(place + 1)
+    return begins[:-1]

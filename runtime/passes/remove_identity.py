@@ -9,11 +9,16 @@ import numpy as np
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import TensorType
+from ..ops import elementwise
 from ..ops.elementwise import Cast, Max, Mean, Min, Mul, Sum
 from ..ops.movement import Concat, Expand, Pad, Slice, Tile, Transpose
 from ..ops.norm import Dropout
 from ..ops.shape import Identity, Reshape
 from .driver import Context
+from .editing import drop, shape_of
+
+#: Operators of the family that do not broadcast their inputs.
+_RIGID = (elementwise.BitCast, elementwise.CastLike, elementwise.PRelu, elementwise.SwiGLU)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -28,6 +33,29 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         graph.redirect(node.output, source)
         graph.remove(node)
         yield f"{node.kind} '{node.name}' changes nothing"
+    for node in list(graph.nodes):
+        if isinstance(node.op, Expand):
+            yield from _broadcast(graph, node)
+
+
+def _broadcast(graph: Graph, node: Node) -> Iterator[str]:
+    """Let elementwise readers of an Expand broadcast its input themselves."""
+    source, repeated = node.inputs[0], node.output
+    whole = shape_of(repeated)
+    if source is None or whole is None or None in whole or len(shape_of(source) or ()) > len(whole):
+        return
+    for reader in list(repeated.consumers):
+        others = [value for value in reader.reads if value is not repeated]
+        if not _broadcasts(reader) or all(shape_of(value) != whole for value in others):
+            continue
+        inputs = [source if value is repeated else value for value in reader.inputs]
+        graph.set_inputs(reader, inputs)
+        yield f"{reader.kind} '{reader.name}' broadcasts what {node.kind} '{node.name}' repeats"
+    drop(graph, node)
+
+
+def _broadcasts(node: Node) -> bool:
+    return type(node.op).__module__ == elementwise.__name__ and not isinstance(node.op, _RIGID)
 
 
 def _is_read(graph: Graph, values: tuple[Value, ...]) -> bool:

@@ -288,13 +288,13 @@ def _tail(graph: Graph, turn: Node) -> _Tail | None:
 
 
 def _is_product(graph: Graph, value: Value) -> bool:
-    """Whether a value is a product of matrices, perhaps with a bias, that only one node reads."""
+    """Whether a value, which one node reads, is made of a product of matrices and constants."""
     if graph.sole_consumer(value) is None or value.producer is None:
         return False
     node = value.producer
-    if isinstance(node.op, elementwise.Add):
+    if isinstance(node.op, _FREE):
         sides = [v for v in node.reads if v.data is None]
-        return len(sides) == 1 and len(node.reads) == 2 and _is_product(graph, sides[0])
+        return len(sides) == 1 and _is_product(graph, sides[0])
     return isinstance(node.op, (MatMul, Gemm))
 
 

@@ -102,6 +102,28 @@ def test_layer_scale_and_residual_are_in_the_product(
         assert len([row for row in model.prepare().rows if row.kind == "step"]) == 1
 
 
+@pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("kind", ["Conv", "MatMul"])
+def test_what_scales_a_residual_is_in_the_epilogue(
+    kind: str, dtype: DType, emulated: CudaBackend
+) -> None:
+    """scale * tanh(z) + x @ w: nothing else reads the scaled sum."""
+    shapes = {"Conv": ((2, 16, 5, 6), (24, 16, 1, 1), (2, 24, 5, 6), (24, 1, 1))}
+    shape, weight, sums, row = shapes.get(kind, ((3, 35, 64), (64, 40), (3, 35, 40), (40,)))
+    graph = Graph("residual scale")
+    feeds = {"x": normal(*shape).astype(dtype), "z": normal(*sums).astype(dtype)}
+    x, z = (graph.add_input(name, TensorType(dtype, a.shape)) for name, a in feeds.items())
+    w, scale = (graph.constant(normal(*s).astype(dtype)) for s in (weight, row))
+    value = graph.insert(Conv() if kind == "Conv" else MatMul(), [x, w]).output
+    along = graph.insert(Mul(), [graph.insert(Tanh(), [z]).output, scale]).output
+    value = graph.insert(Add(), [along, value]).output
+    graph.set_outputs({"y": graph.insert(Relu(), [value]).output})
+    infer(graph)
+    compare(Sample(graph, feeds), emulated)
+    with Model(graph, [emulated], OPTIONS, evaluate) as model:
+        assert len([row for row in model.prepare().rows if row.kind == "step"]) == 1
+
+
 #: Heads whose results are cast, and which file stores them in the other dtype; both of A100.
 CAST = {
     "Conv": (Conv(pads=(1,) * 4), (2, 16, 9, 11), (24, 16, 3, 3), "gemm/multistage.cu"),
