@@ -19,6 +19,7 @@ from . import (
     fold_zero_weights,
     fuse_activation,
     fuse_attention,
+    fuse_groups,
     fuse_norm,
     fuse_rotary,
     hoist_reshapes,
@@ -112,6 +113,16 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "fuse_norm",
         fuse_norm.run,
         "likewise; the scale behind it is a normalization's own before it is anybody else's",
+    ),
+    Pass(
+        "fuse_groups",
+        fuse_groups.run,
+        "likewise",
+    ),
+    Pass(
+        "fold_row_norms",
+        fold_batchnorm.run_rows,
+        "before the patterns below, which know layers as MatMul and Add",
     ),
     Pass(
         "hoist_reshapes",

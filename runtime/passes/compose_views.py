@@ -89,8 +89,6 @@ class _Form:
 
 def _shortest(graph: Graph, chain: Sequence[Node]) -> _Form | None:
     """Return the form of a chain that leaves fewer nodes, if there is one."""
-    if not any(isinstance(node.op, Transpose) for node in chain):
-        return None
     axes = follow(chain)
     steps = None if axes is None else _steps(*axes)
     if steps is None:

@@ -8,13 +8,16 @@ import numpy as np
 
 from ..ir.graph import Graph, Node
 from ..ir.types import Array
-from ..ops.matmul import Gemm
+from ..ops.elementwise import Add
+from ..ops.matmul import Gemm, MatMul
 from ..ops.norm import BatchNormalization
+from ..ops.shape import Flatten, Reshape
 from .driver import Context
-from .editing import rank_of
-from .fusion import Found, Fusion, Outcome, fuse
+from .editing import rank_of, shape_of
+from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .linear import LAYER, layer_of, rebuilt
-from .pattern import Apply
+from .pattern import Apply, OneOf, Var, perhaps
+from .rounding import check, rounded_bias
 
 
 def _is_inference(norm: Node) -> bool:
@@ -59,6 +62,65 @@ FUSIONS = (
         text="{new} took over {kind} '{anchor}'",
     ),
 )
+
+
+# ── behind products of rows ──────────────────────────────────────────────────────────────────────
+
+_PRODUCT = Apply(
+    MatMul, "x", Var("weight", lambda v: v.data is not None and v.data.ndim == 2), name="product"
+)
+_SUM = perhaps(
+    Add, _PRODUCT, Var("bias", lambda value: value.data is not None and value.data.ndim <= 1)
+)
+
+
+def _build_rows(found: Found) -> Outcome:
+    match, norm = found.match, found.match.made("norm")
+    weight, affine, bias = found["weight"].data, folded(norm), match.get("bias")
+    rows = match.get("rows")
+    if weight is None or affine is None or affine[0].shape != weight.shape[1:]:
+        return None
+    shape = shape_of(norm.output)
+    if shape is None or len(shape) != 2 or shape[-1] != weight.shape[1]:
+        return None
+    scale, shift = affine
+    exact = weight.astype(np.float64) * scale
+    check(exact.T, weight.dtype, weight.T)
+    addend = np.zeros(()) if bias is None or bias.data is None else bias.data.astype(np.float64)
+    row = rounded_bias(addend * scale + shift, weight.dtype)
+    graph, product = found.graph, match.made("product")
+    scaled = graph.constant(exact.astype(weight.dtype), f"{found['weight'].name}.folded")
+    addends = graph.constant(row, f"{product.name}.bias")
+    add = found.builder(product.name, (product,))
+    value = add(MatMul(), found["x"], scaled)
+    if rows is None:
+        return Replacement(Add(), (value, addends), named=norm)
+    view = match.made("rows")
+    total = found.builder(norm.name, (norm,))(Add(), value, addends)
+    return Replacement(view.op, (total, *view.inputs[1:]), named=view)
+
+
+ROWS = (
+    Fusion(
+        Apply(
+            BatchNormalization,
+            OneOf(Apply((Reshape, Flatten), _SUM, name="rows"), _SUM),
+            name="norm",
+            where=_is_inference,
+        ),
+        _build_rows,
+        text="a product took over {kind} '{anchor}'",
+    ),
+)
+
+
+def run_rows(graph: Graph, context: Context) -> Iterator[str]:
+    """Let a product of rows with a constant matrix do the work of the BatchNormalization behind it.
+
+    The rows may be counted by one axis in between. ``(x W + b - mean) * s + shift`` is ``x (W s)``
+    plus a row, computed in float64.
+    """
+    return fuse(graph, context, ROWS)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.conv import Conv
-from ..ops.elementwise import Add
+from ..ops.elementwise import Add, Sub
 from ..ops.matmul import Gemm
 from ..ops.norm import BatchNormalization
+from . import fold_affine, fold_batchnorm
 from .driver import Context
 from .fold_batchnorm import folded
 from .fusion import Found, Fusion, Outcome, fuse
@@ -61,28 +62,27 @@ class _Window:
 
 
 def _build(found: Found) -> Outcome:
-    sides = [value.producer for value in found.top.reads]
-    if len(sides) != 2 or any(node is None or not node.inputs for node in sides):
+    first, second = found.top.inputs
+    if first is None or second is None:
         return None
-    first, second = (node for node in sides if node is not None)
-    if first.inputs[0] is not second.inputs[0]:
-        return None
-    layers = [as_linear(node) for node in (first, second)]
-    if layers[0] is None:
-        layers.reverse()
-        first, second = second, first
-    one, other = layers
-    if one is None:
-        return None
-    if other is None:
-        merged = _with_norm(one, second)
-        return None if merged is None else rebuilt(found.graph, one, *merged, scaled=False)
+    sign = -1.0 if isinstance(found.top.op, Sub) else 1.0
+    one, other = _signed(first, 1.0), _signed(second, sign)
+    if one is None or other is None or one.node.inputs[0] is not other.node.inputs[0]:
+        return _with_affine(found, one, second, sign) or _with_affine(found, other, first, 1.0)
     if isinstance(one.node.op, Gemm) or isinstance(other.node.op, Gemm):
         merged = _of_gemms(one, other)
     else:
         one, other = sorted((one, other), key=lambda layer: -layer.weight.size)
         merged = _of_convolutions(one, other)
     return None if merged is None else rebuilt(found.graph, one, *merged, scaled=False)
+
+
+def _signed(value: Value, sign: float) -> Linear | None:
+    """Return the layer that gives a value, times a sign."""
+    layer = as_linear(value.producer)
+    return layer and Linear(
+        layer.node, layer.weight * layer.weight.dtype.type(sign), sign * layer.bias
+    )
 
 
 def _of_convolutions(large: Linear, small: Linear) -> tuple[Array, Array] | None:
@@ -100,28 +100,32 @@ def _of_convolutions(large: Linear, small: Linear) -> tuple[Array, Array] | None
     return weight, large.bias + small.bias
 
 
-def _with_norm(layer: Linear, norm: Node) -> tuple[Array, Array] | None:
-    """Return a convolution that does what a BatchNormalization beside it does, too."""
-    op, affine = layer.node.op, folded(norm)
-    if not isinstance(op, Conv) or affine is None:
+def _with_affine(found: Found, layer: Linear | None, value: Value, sign: float) -> Outcome:
+    """Return a convolution that adds its input, or a BatchNormalization of it, too."""
+    if layer is None or not isinstance(layer.node.op, Conv) or layer.node not in found.match.nodes:
         return None
-    scale, shift = affine
+    op, x = layer.node.op, layer.node.inputs[0]
     channels, depth = layer.weight.shape[:2]
+    affine = np.ones(channels), np.zeros(channels)
+    if value is not x:
+        norm = value.producer
+        known = None if norm is None or norm.inputs[0] is not x else folded(norm)
+        if known is None:
+            return None
+        affine = known
     window = _Window.of(op, layer.weight)
-    if window is None or {scale.shape, shift.shape} != {(channels,)}:
-        return None
-    if channels != depth * op.group:
+    if window is None or {part.shape for part in affine} != {(channels,)}:
         return None
     point = np.ones(layer.weight.ndim - 2, int)
     itself = _Window(0 * point, 0 * point, point, point, point)
     place = itself.offset_in(window)
-    if place is None:
+    if channels != depth * op.group or place is None:
         return None
     weight = layer.weight.astype(np.float64)
     rows = np.arange(channels, dtype=np.int64)
     centre = tuple(part.start for part in place)
-    weight[(rows, rows % depth, *centre)] += scale
-    return weight, layer.bias + shift
+    weight[(rows, rows % depth, *centre)] += sign * affine[0]
+    return rebuilt(found.graph, layer, weight, layer.bias + sign * affine[1], scaled=False)
 
 
 def _of_gemms(one: Linear, other: Linear) -> tuple[Array, Array] | None:
@@ -140,20 +144,48 @@ def _of_gemms(one: Linear, other: Linear) -> tuple[Array, Array] | None:
     return one.weight.astype(np.float64) + other.weight, one.bias + other.bias
 
 
-FUSIONS = (
+def _sources(value: Value | None) -> set[Value | None]:
+    """Return what a value may be a linear function of: itself, and what its layer reads."""
+    node = None if value is None else value.producer
+    return {value} if node is None or type(node.op) not in _BRANCH else {value, node.inputs[0]}
+
+
+def _share_input(node: Node) -> bool:
+    """Whether both operands are linear functions of one tensor."""
+    first, second = node.inputs
+    return first is not second and bool(_sources(first) & _sources(second))
+
+
+_LAYER = Apply((Conv, Gemm))
+
+FUSIONS = tuple(
     Fusion(
-        Apply(Add, Apply(_BRANCH), Apply(_BRANCH)),
+        Apply(kind, *operands, where=_share_input),
         _build,
         text="{new} took over what {kind} '{anchor}' adds to it",
-    ),
+    )
+    for kind, operands in (
+        ((Add, Sub), (_LAYER, _LAYER)),
+        ((Add, Sub), (_LAYER, "other")),
+        (Sub, ("other", _LAYER)),
+    )
 )
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Make one layer of two that read the same tensor and are added: ``x A + x B = x (A + B)``.
 
-    A smaller kernel lies within the larger one, and a BatchNormalization is a convolution whose
-    kernel is one number a channel. Networks that are trained with branches (RepVGG, MobileOne)
-    become plain ones so. The sums are computed in float64.
+    A smaller kernel lies within the larger one; the tensor itself, or a BatchNormalization of it,
+    is a convolution whose kernel is one number a channel. Networks that are trained with branches
+    (RepVGG, MobileOne, FastViT) become plain ones so: what scales or normalizes a sum joins the
+    layer that it has become, which may then be added to another. The sums are computed in float64.
     """
-    return fuse(graph, context, FUSIONS)
+    merged = True
+    while merged:
+        merged = False
+        for text in fuse(graph, context, FUSIONS):
+            merged = True
+            yield text
+        if merged:
+            yield from fold_batchnorm.run(graph, context)
+            yield from fold_affine.run(graph, context)

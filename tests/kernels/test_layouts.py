@@ -19,6 +19,7 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Cast, Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.movement import DepthToSpace, Pad, SpaceToDepth, Transpose
+from tercet.runtime.ops.norm import GroupNormalization
 from tercet.runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from tercet.runtime.ops.reduce import ArgMax, ReduceMax, ReduceMean
 from tercet.runtime.ops.resize import Resize
@@ -63,6 +64,11 @@ def picked(net: Net, x: Value) -> Value:
     return net.add(Gather(axis=1), x, indices)
 
 
+def grouped(net: Net, x: Value, number: int) -> Value:
+    rows = (net.graph.constant(normal(x.tensor.dims[1]), "") for _ in range(2))
+    return net.add(GroupNormalization(num_groups=number), x, *rows)
+
+
 def shuffled(net: Net, x: Value) -> Value:
     """ShuffleNet's shuffle, as exporters write it."""
     n, c, h, w = x.tensor.dims
@@ -87,6 +93,8 @@ KINDS: dict[str, Callable[[Net, Value], Value]] = {
     "place": lambda net, x: net.add(Cast(to=float32), net.add(ArgMax(axis=1), x)),
     "picked": picked,
     "shuffled": shuffled,
+    "one group": lambda net, x: grouped(net, x, 1),
+    "four groups": lambda net, x: grouped(net, x, 4),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.elementwise import Add, Mul, Relu, Sub
 from tercet.runtime.ops.matmul import Gemm
 
 from .graphs import apply, assert_same, batchnorm, kinds, make, normal, optimised
@@ -164,3 +164,36 @@ def test_weights_that_their_type_cannot_hold_stay_apart() -> None:
     after, log = optimised(make(build, SHAPE))
     assert kinds(after) == ["Conv", "Conv", "Add"]
     assert any("beyond float32" in refused.text for refused in log.refused)
+
+
+@pytest.mark.parametrize("kernel", [(3, 3), (1, 1)])
+@pytest.mark.parametrize("group", [1, 6])
+def test_a_layer_adds_its_input(kernel: tuple[int, int], group: int) -> None:
+    """FastViT's mixer, x + scale * (conv(x) - norm(x)), and a norm of all of it (RepViT)."""
+
+    def build(g: Graph, x: Value) -> Value:
+        pads = tuple(side // 2 for side in kernel) * 2
+        y = Branch(kernel, {"pads": pads, "group": group})(g, x)
+        y = apply(g, Sub(), y, batchnorm(g, x, 6))
+        y = apply(g, Add(), x, apply(g, Mul(), y, normal(6, 1, 1)))
+        return batchnorm(g, apply(g, Sub(), x, y), 6)
+
+    graph = make(build, SHAPE)
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Conv"]
+    assert_same(graph, after)
+
+
+def test_other_inputs_are_added_as_they_are() -> None:
+    """Of other channels, of other places, or of another tensor."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Add(), x, Branch((1, 1))(g, apply(g, Relu(), x)))
+        z = apply(g, Add(), y, Branch(attributes={"pads": (2, 1, 0, 1)})(g, y))
+        one = apply(g, Conv(), z, normal(1, 6, 1, 1))
+        return apply(g, Add(), z, one)
+
+    graph = make(build, SHAPE)
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Relu", "Conv", "Add", "Conv", "Conv", "Add"]
+    assert_same(graph, after)

@@ -20,7 +20,7 @@ from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Add, Div, Mul, Relu, Sub, Sum
 from tercet.runtime.ops.matmul import Gemm, MatMul
-from tercet.runtime.ops.movement import Concat, Slice, Tile, Transpose
+from tercet.runtime.ops.movement import Concat, Expand, Slice, Tile, Transpose
 from tercet.runtime.ops.norm import Dropout
 from tercet.runtime.ops.pool import AveragePool
 from tercet.runtime.ops.random import RandomNormal
@@ -47,6 +47,39 @@ FOLDS: dict[str, tuple[Build, tuple[int, ...], list[str]]] = {
         ),
         (2, 4, 8, 8),
         ["Conv"],
+    ),
+    "product of rows": (
+        lambda g, x: batchnorm(
+            g, apply(g, Reshape(), apply(g, MatMul(), x, normal(3, 5)), np.array([-1, 5])), 5
+        ),
+        (2, 4, 3),
+        ["MatMul", "Add", "Reshape"],
+    ),
+    "product of rows, counted and back": (
+        lambda g, x: apply(
+            g,
+            Reshape(),
+            batchnorm(
+                g,
+                apply(
+                    g,
+                    Reshape(),
+                    apply(g, Add(), apply(g, MatMul(), x, normal(3, 5)), normal(5)),
+                    np.array([8, 5]),
+                ),
+                5,
+            ),
+            np.array([2, 4, 5]),
+        ),
+        (2, 4, 3),
+        ["MatMul", "Add"],
+    ),
+    "what an Expand repeats": (
+        lambda g, x: apply(
+            g, Mul(), x, apply(g, Expand(), apply(g, Relu(), normal(3, 1)), np.array([2, 3, 4]))
+        ),
+        (2, 3, 4),
+        ["Mul"],
     ),
     "1-D conv": (
         lambda g, x: batchnorm(g, apply(g, Conv(), x, normal(5, 3, 3), normal(5)), 5),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from ....runtime.ir.dtypes import FLOATS, float32
+from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, need_dtypes
 from ..recipe.launch import Launch
 from ..recipe.layout import Ints, merge, strides
@@ -111,7 +112,7 @@ def standardize(
         scale: what results are multiplied with.
         shift: what is added then.
         channel: the axis that `scale` and `shift` go along; None: the last ones.
-        sizes: a shape to take in the place of that of x, in C order.
+        sizes: a shape to take in the place of that of x, its axes in the order of memory.
     """
     refused = need_dtypes(FLOATS, y, x, scale, shift, *how.outputs, *how.running)
     if refused:
@@ -128,7 +129,7 @@ def standardize(
 def _groups(x: Tensor, axes: Ints, sizes: Ints | None) -> Groups | None:
     """Return the groups that span these axes; None if two walks do not suffice for each."""
     dims = sizes or x.dims
-    moves = x.strides if sizes is None else strides(sizes, x.format)
+    moves = x.strides if sizes is None else strides(sizes, Format.CONTIGUOUS)
     elements = _walk([a for a in range(len(dims)) if a in axes], dims, moves)
     origins = _walk([a for a in range(len(dims)) if a not in axes], dims, moves)
     if elements is None or origins is None:

@@ -9,6 +9,7 @@ from math import gcd, prod
 import numpy as np
 
 from ....runtime.ir.dtypes import FLOATS, DType, float64
+from ....runtime.ir.graph import Node
 from ....runtime.ir.types import Array
 from ....runtime.ops.norm import (
     LRN,
@@ -186,14 +187,24 @@ def instance_normalization(
     return standardize(y, x, tuple(range(2, x.rank)), how, setting.target, scale, b, channel=1)
 
 
-@kernel(GroupNormalization)
+def _has_wide_groups(node: Node) -> bool:
+    """Whether the channels of a group are so many that a thread reads neighbours of one pixel."""
+    channels, number = node.output.tensor.dims[1], getattr(node.op, "num_groups", 1)
+    return channels // number * node.output.tensor.dtype.itemsize % WORD == 0
+
+
+@kernel(GroupNormalization, follows=_has_wide_groups)
 def group_normalization(
     op: GroupNormalization, y: Tensor, x: Tensor, scale: Tensor, bias: Tensor, *, setting: Setting
 ) -> Answer:
     """Normalize groups of channels of every image."""
-    sizes = (x.dims[0], op.num_groups, prod(x.dims[1:]) // op.num_groups)
-    how = Statistic(epsilon=op.epsilon)
-    return standardize(y, x, (2,), how, setting.target, scale, bias, channel=1, sizes=sizes)
+    how, number = Statistic(epsilon=op.epsilon), op.num_groups
+    if x.is_channels_last:
+        depth, pixels = x.dims[1] // number, prod(x.dims[2:])
+        sizes, axes = (x.dims[0], pixels, number, depth), (1, 3)
+    else:
+        sizes, axes = (x.dims[0], number, prod(x.dims[1:]) // number), (2,)
+    return standardize(y, x, axes, how, setting.target, scale, bias, channel=1, sizes=sizes)
 
 
 @kernel(MeanVarianceNormalization)
