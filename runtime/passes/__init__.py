@@ -259,7 +259,7 @@ STATIC_PASSES: tuple[Pass, ...] = (
     Pass("fuse_rotary", fuse_rotary.run, "it needs the number of positions"),
     Pass("fuse_attention", fuse_attention.run, "sizes tell which masks are broadcast, and how"),
     Pass("lift_windows", lift_windows.run, "and which masks are windows"),
-    Pass("join_heads", join_heads.run, "and how many heads a Reshape makes"),
+    Pass("join_heads", join_heads.run_bound, "and how many heads a Reshape makes"),
     Pass("unshuffle", unshuffle.run, "sizes tell which axes are cut and joined"),
     Pass("compose_moves", compose_moves.run, "sizes tell which rows are moved where"),
     Pass("fold_zero_weights", fold_zero_weights.run, "it needs the shape of the result"),

@@ -2,57 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
-from ..ir.types import Dim
+from ..ir.types import Array, Dim
 from ..ops.attention import Attention, RotaryEmbedding
-from ..ops.gather import Gather
-from ..ops.movement import Slice, Split, Transpose
-from ..ops.shape import Reshape, Squeeze
+from ..ops.elementwise import Add
+from ..ops.matmul import MatMul
+from ..ops.movement import Split, Transpose
+from ..ops.shape import Reshape
+from .columns import Heads, heads_of
 from .driver import Context
 from .editing import Builder, drop, shape_of
+from .pattern import pairs
 
 _HEADS_BEHIND = (0, 2, 1, 3)
-#: [batch, length, parts, heads, size] in the order [parts, batch, heads, length, size].
-_PARTS_IN_FRONT = (2, 0, 3, 1, 4)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Where the heads [b, h, t, d] of an operand lie.
+    """What the heads [b, h, t, d] of an operand are.
 
     Attributes:
-        source: [b, t, parts * h * d].
-        part: which of the parts they are.
-        parts: how many there are; each is h * d wide.
-        heads: h.
+        heads: where they come from.
         turned: the RotaryEmbedding behind them, if there is one.
     """
 
-    source: Value
-    part: int
-    parts: int
-    heads: int
+    heads: Heads
     turned: Node | None = None
+
+    @property
+    def source(self) -> Value:
+        """[b, t, w]."""
+        return self.heads.source
+
+    @property
+    def number(self) -> int:
+        """How many heads there are."""
+        return self.heads.columns.shape[0]
+
+    @property
+    def is_part(self) -> bool:
+        """Whether they are one of several equal parts of the rows, or all of them."""
+        size = self.heads.columns.size
+        first = self.heads.first
+        return first is not None and first % size == 0 and self.heads.width % size == 0
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Drop Reshape and Transpose in front of the operands of an Attention, and behind it.
 
-    Heads that are cut out of one product with a Split or a Gather over their number become parts of
-    its last axis. Nothing happens where only some of the operands lie so, or the result does not go
-    back to rows.
+    Heads that are cut out of one product become parts of its last axis, in whatever order its
+    columns stand for them: where they do not lie side by side, and nothing else reads it, each
+    operand gets a product of its own columns. Nothing happens where only some of the operands lie
+    so, or the result does not go back to rows.
     """
+    return _join(graph, _is_movable)
+
+
+def run_bound(graph: Graph, context: Context) -> Iterator[str]:
+    """Do the same once sizes are known, without making weights."""
+    return _join(graph, lambda *_: False)
+
+
+def _join(
+    graph: Graph, may_move: Callable[[Graph, _Rows, list[_Rows], Node], bool]
+) -> Iterator[str]:
     for node in list(graph.nodes):
         if node not in graph or not _is_plain(graph, node):
             continue
         found = [_rows_of(value) for value in node.inputs[:3]]
         behind = _behind(graph, node)
         rows = [one for one in found if one is not None]
-        if len(rows) < 3 or behind is None or rows[1].heads != rows[2].heads:
+        if len(rows) < 3 or behind is None or rows[1].number != rows[2].number:
+            continue
+        if not all(one.is_part or may_move(graph, one, rows, node) for one in rows):
             continue
         new = _rewrite(graph, node, rows, behind)
         yield f"{new.kind} '{new.name}' reads its heads from rows and writes them to rows"
@@ -72,84 +98,34 @@ def _rows_of(value: Value | None) -> _Rows | None:
     if node is not None and isinstance(node.op, RotaryEmbedding):
         rows = None if node.op.num_heads else _rows_of(node.inputs[0])
         return None if rows is None or rows.turned else replace(rows, turned=node)
-    turn, part, parts = (None if value is None else value.producer), 0, 1
-    order = _HEADS_BEHIND
-    if turn is not None and not isinstance(turn.op, Transpose):
-        cut = _cut(turn)
-        if cut is None:
-            return None
-        (turn, part, parts), order = cut, _PARTS_IN_FRONT
-    split = turn.inputs[0].producer if turn is not None and turn.inputs[0] is not None else None
-    if turn is None or split is None or not isinstance(turn.op, Transpose):
-        return None
-    by_head, source = shape_of(split.output), split.inputs[0]
-    rows = shape_of(source)
-    if not isinstance(split.op, Reshape) or by_head is None or rows is None or source is None:
-        return None
-    if len(by_head) != len(order) or turn.op.order(len(order)) != order or len(rows) != 3:
-        return None
-    *outer, heads, size = by_head
-    width = _whole(*by_head[2:])
-    if width is None or not isinstance(heads, int) or (len(order) == 5 and outer[2] != parts):
-        return None
-    if None in rows or rows != (*outer[:2], width) or size == 0:
-        return None
-    return _Rows(source, part, parts, heads)
+    heads = None if value is None else heads_of(value)
+    return None if heads is None else _Rows(heads)
 
 
-def _whole(*dims: Dim) -> int | None:
-    """Return the product of dimensions if all of them are known."""
-    total = 1
-    for dim in dims:
-        if not isinstance(dim, int):
-            return None
-        total *= dim
-    return total
+def _is_movable(graph: Graph, one: _Rows, all_: list[_Rows], attention: Node) -> bool:
+    """Whether the rows are those of a layer whose columns nothing else reads in their order."""
+    inside = {attention, *(each.turned for each in all_)}
+    inside |= {node for each in all_ for node in each.heads.nodes}
+    between = [one.source, *(value for node in one.heads.nodes for value in node.outputs)]
+    if any(graph.is_output(value) or not inside.issuperset(value.consumers) for value in between):
+        return False
+    return _layer_of(graph, one.source) is not None
 
 
-def _cut(node: Node) -> tuple[Node | None, int, int] | None:
-    """Return what comes before one of several parts along the first axis, its number, how many."""
-    if isinstance(node.op, Gather):
-        source, index = node.inputs
-        shape = shape_of(source)
-        if source is None or index is None or index.data is None or index.data.ndim:
-            return None
-        if not shape or len(shape) != 5 or node.op.axis not in (0, -5):
-            return None
-        count = shape[0]
-        at = int(index.data)
-        return None if not isinstance(count, int) else (source.producer, at % count, count)
-    if not isinstance(node.op, Squeeze) or node.inputs[0] is None:
+def _layer_of(graph: Graph, value: Value) -> tuple[Value, Array, Array | None] | None:
+    """Return x, weight [k, w] and bias [w] of the layer that gives some rows."""
+    node, bias = value.producer, None
+    if node is not None and isinstance(node.op, Add):
+        for addend, product in pairs(node):
+            if addend.data is not None and graph.sole_consumer(product) is node:
+                node, bias = product.producer, addend.data
+                break
+    if node is None or not isinstance(node.op, MatMul) or node.inputs[0] is None:
         return None
-    split = node.inputs[0].producer
-    whole, squeezed = shape_of(node.inputs[0]), shape_of(node.output)
-    if split is None or split.inputs[0] is None:
+    weight = None if node.inputs[1] is None else node.inputs[1].data
+    if weight is None or weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[1:]):
         return None
-    if not whole or len(whole) != 5 or whole[0] != 1 or squeezed != whole[1:]:
-        return None
-    if isinstance(split.op, Slice):
-        return _sliced(split)
-    if not isinstance(split.op, Split) or split.op.axis not in (0, -5):
-        return None
-    if any(shape_of(value) != whole for value in split.outputs):
-        return None
-    number = split.outputs.index(node.inputs[0])
-    return split.inputs[0].producer, number, len(split.outputs)
-
-
-def _sliced(node: Node) -> tuple[Node | None, int, int] | None:
-    """Return the same for a Slice of one part."""
-    source, starts, _, axes = node.inputs[:4] if len(node.inputs) > 3 else (None,) * 4
-    shape = shape_of(source)
-    if source is None or starts is None or axes is None or not shape:
-        return None
-    if starts.data is None or axes.data is None or starts.data.size != 1 or axes.data.size != 1:
-        return None
-    count, start = shape[0], int(starts.data.reshape(-1)[0])
-    if not isinstance(count, int) or int(axes.data.reshape(-1)[0]) not in (0, -len(shape)):
-        return None
-    first = min(max(start + count if start < 0 else start, 0), count - 1)
-    return source.producer, first, count
+    return node.inputs[0], weight, bias
 
 
 def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
@@ -168,7 +144,7 @@ def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
 
 def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, Node]) -> Node:
     turn, join = behind
-    op = with_attributes(node.op, q_num_heads=rows[0].heads, kv_num_heads=rows[1].heads)
+    op = with_attributes(node.op, q_num_heads=rows[0].number, kv_num_heads=rows[1].number)
     inputs = [_part(graph, one, node) for one in rows]
     old = [value for value in node.inputs[:3] if value is not None]
     origin = (node, turn, join)
@@ -188,19 +164,46 @@ def _part(graph: Graph, rows: _Rows, before: Node) -> Value:
     if rows.turned is None:
         return value
     old = rows.turned
-    op = with_attributes(old.op, num_heads=rows.heads)
+    op = with_attributes(old.op, num_heads=rows.number)
     return Builder(graph, before, old.name, (old,))(op, value, *old.inputs[1:])
+
+
+def _whole(*dims: Dim) -> int | None:
+    """Return the product of dimensions if all of them are known."""
+    total = 1
+    for dim in dims:
+        if not isinstance(dim, int):
+            return None
+        total *= dim
+    return total
 
 
 def _cut_out(graph: Graph, rows: _Rows, before: Node) -> Value:
     """Return the part; one Split gives all parts of a source."""
-    if rows.parts == 1:
+    size, width, first = rows.heads.columns.size, rows.heads.width, rows.heads.first
+    if not rows.is_part or first is None:
+        return _own_product(graph, rows, before)
+    if size == width:
         return rows.source
-    op = Split(axis=-1, num_outputs=rows.parts)
+    op = Split(axis=-1, num_outputs=width // size)
     for reader in rows.source.consumers:
         if reader.op == op and len(reader.inputs) == 1:
-            return reader.outputs[rows.part]
+            return reader.outputs[first // size]
     producer = rows.source.producer
     name = f"{producer.name if producer else rows.source.name}.parts"
-    split = Builder(graph, before, name).node(op, rows.source, outputs=rows.parts)
-    return split.outputs[rows.part]
+    split = Builder(graph, before, name).node(op, rows.source, outputs=width // size)
+    return split.outputs[first // size]
+
+
+def _own_product(graph: Graph, rows: _Rows, before: Node) -> Value:
+    """Return the part as a product of its columns of the weight alone."""
+    layer, made = _layer_of(graph, rows.source), rows.source.producer
+    assert layer is not None
+    assert made is not None
+    x, weight, bias = layer
+    columns = rows.heads.columns.reshape(-1)
+    add = Builder(graph, before, made.name, (made,))
+    value = add(MatMul(), x, add.constant(weight[:, columns], f"{made.name}.columns"))
+    if bias is None:
+        return value
+    return add(Add(), value, add.constant(bias[columns], f"{made.name}.bias"))

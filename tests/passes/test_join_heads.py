@@ -1,0 +1,123 @@
+"""Heads are columns of a product, however they are cut out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ops.attention import Attention
+from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Slice, Split, Transpose
+from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+LENGTH, WIDTH, HEADS, SIZE = 5, 12, 3, 4
+BEHIND = Transpose(perm=(0, 2, 1, 3))
+Cut = Callable[[Graph, Value], Sequence[Value]]
+
+
+def ints(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def shaped(g: Graph, x: Value, *sizes: int) -> Value:
+    return apply(g, Reshape(), x, ints(*sizes))
+
+
+def split(g: Graph, x: Value, axis: int, *sizes: int) -> Sequence[Value]:
+    op = Split(axis=axis, num_outputs=len(sizes))
+    return g.insert(op, [x, g.constant(ints(*sizes))], len(sizes)).outputs
+
+
+def within_heads(g: Graph, x: Value) -> Sequence[Value]:
+    """LeViT, GPT-NeoX: q, k and v of a head lie together."""
+    parts = split(g, shaped(g, x, 1, LENGTH, HEADS, -1), 3, 2, 2, 4)
+    return [apply(g, BEHIND, part) for part in parts]
+
+
+def turned_first(g: Graph, x: Value) -> Sequence[Value]:
+    heads = apply(g, BEHIND, shaped(g, x, 1, LENGTH, HEADS, -1))
+    return split(g, heads, -1, 2, 2, 4)
+
+
+def unbound(g: Graph, x: Value) -> Sequence[Value]:
+    """Bloom: [b, t, h, 3, d], of which Gather takes the parts."""
+    parts = shaped(g, x, 1, LENGTH, HEADS, 3, -1)
+    found = [apply(g, Gather(axis=3), parts, ints(i).reshape(())) for i in range(3)]
+    return [apply(g, BEHIND, part) for part in found]
+
+
+def sliced(g: Graph, x: Value) -> Sequence[Value]:
+    """[b, t, d, 3, h]: neighbours belong to different heads."""
+    parts = apply(g, Transpose(perm=(3, 0, 4, 1, 2)), shaped(g, x, 1, LENGTH, -1, 3, HEADS))
+    found: list[Value] = []
+    for i in range(3):
+        part = apply(g, Slice(), parts, ints(i), ints(i + 1), ints(0))
+        found.append(apply(g, Squeeze(), part, ints(0)))
+    return found
+
+
+def in_front(g: Graph, x: Value) -> Sequence[Value]:
+    """ViT: [b, t, 3, h, d]; the layer stays as it is."""
+    parts = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), shaped(g, x, 1, LENGTH, 3, HEADS, -1))
+    return [apply(g, Gather(axis=0), parts, ints(i).reshape(())) for i in range(3)]
+
+
+CUTS: dict[str, tuple[Cut, int]] = {
+    "within heads": (within_heads, 8 * HEADS),
+    "turned first": (turned_first, 8 * HEADS),
+    "unbound": (unbound, 3 * SIZE * HEADS),
+    "sliced": (sliced, 3 * SIZE * HEADS),
+    "in front": (in_front, 3 * SIZE * HEADS),
+}
+
+
+def attended(cut: Cut, width: int, tap: bool = False) -> Callable[[Graph, Value], Value]:
+    def build(g: Graph, x: Value) -> Value:
+        rows = apply(g, Add(), apply(g, MatMul(), x, normal(WIDTH, width)), normal(width))
+        y = apply(g, Attention(), *cut(g, rows))
+        y = shaped(g, apply(g, BEHIND, y), 1, LENGTH, -1)
+        if not tap:
+            return y
+        seen = apply(g, Relu(), apply(g, MatMul(), rows, normal(width, SIZE * HEADS)))
+        return apply(g, Add(), y, seen)
+
+    return build
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_one_product_whatever_the_order(name: str) -> None:
+    graph = make(attended(*CUTS[name]), (1, LENGTH, WIDTH))
+    after, log = optimised(graph)
+    assert kinds(after) == ["MatMul", "Add", "Split", "Attention"]
+    assert log.counts["join_heads"] == 1
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_columns_that_others_read_stay_where_they_are(name: str) -> None:
+    graph = make(attended(*CUTS[name], tap=True), (1, LENGTH, WIDTH))
+    after, log = optimised(graph)
+    assert kinds(after).count("MatMul") == 2
+    assert log.counts.get("join_heads", 0) == (name == "in front")
+    assert_same(graph, after)
+
+
+def test_axes_of_size_one() -> None:
+    """One head and one row: an axis of either may come first."""
+
+    def build(g: Graph, x: Value) -> Value:
+        parts = [apply(g, MatMul(), x, normal(WIDTH, SIZE)) for _ in range(3)]
+        heads = [apply(g, Unsqueeze(), part, ints(1)) for part in parts]
+        y = apply(g, Attention(), *heads)
+        return shaped(g, apply(g, BEHIND, y), 1, 1, SIZE)
+
+    graph = make(build, (1, 1, WIDTH))
+    after, _ = optimised(graph)
+    assert_same(graph, after)
