@@ -72,8 +72,8 @@ def _row(value: Value, rank: int) -> Array:
 
 def _axes(value: Value, rank: int) -> set[int]:
     """Return the axes of a tensor of this rank along which a constant varies."""
-    shape = (1,) * (rank - value.tensor.rank) + value.tensor.dims
-    return {axis for axis, size in enumerate(shape) if size != 1}
+    dims = value.tensor.dims
+    return {rank - len(dims) + axis for axis, size in enumerate(dims) if size != 1}
 
 
 FUSIONS = (Fusion(_NORM, _build, _WHOLE, reach=3),)

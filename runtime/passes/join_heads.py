@@ -64,11 +64,11 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 def run_bound(graph: Graph, context: Context) -> Iterator[str]:
     """Do the same once sizes are known, without making weights."""
-    return _join(graph, lambda *_: False)
+    return _join(graph, None)
 
 
 def _join(
-    graph: Graph, may_move: Callable[[Graph, _Rows, list[_Rows], Node], bool]
+    graph: Graph, may_move: Callable[[Graph, _Rows, list[_Rows], Node], bool] | None
 ) -> Iterator[str]:
     for node in list(graph.nodes):
         if node not in graph or not _is_plain(graph, node):
@@ -78,7 +78,8 @@ def _join(
         rows = [one for one in found if one is not None]
         if len(rows) < 3 or behind is None or rows[1].number != rows[2].number:
             continue
-        if not all(one.is_part or may_move(graph, one, rows, node) for one in rows):
+        others = [one for one in rows if not one.is_part]
+        if others and (not may_move or not all(may_move(graph, o, rows, node) for o in others)):
             continue
         new = _rewrite(graph, node, rows, behind)
         yield f"{new.kind} '{new.name}' reads its heads from rows and writes them to rows"
