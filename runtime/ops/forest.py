@@ -96,8 +96,13 @@ def _regressor(op: NodeLists) -> Ensemble | str:
     assert isinstance(op, TreeEnsembleRegressor)
     tensor = op.target_weights_as_tensor
     weights = _floats(op.target_weights if tensor is None else tensor.array)
-    names = op.target_treeids, op.target_nodeids, op.target_ids
-    forest = _parallel(op, *names, weights, op.n_targets or 1)
+    parts = _ints(op.target_treeids), _ints(op.target_nodeids), _ints(op.target_ids)
+    targets = op.n_targets or 1
+    if targets == 1 and len({len(part) for part in (*parts, weights)}) == 1:
+        # skl2onnx repeats the number of a leaf for every class: a leaf has one, not their sum.
+        first = np.unique(np.stack(parts[:2]), axis=1, return_index=True)[1]
+        parts, weights = (parts[0][first], parts[1][first], parts[2][first]), weights[first]
+    forest = _parallel(op, *parts, weights, targets)
     if isinstance(forest, str):
         return forest
     return _based(Ensemble(forest, op.aggregate_function, _base(op), op.post_transform))
@@ -113,11 +118,11 @@ def _classifier(op: TreeEnsembleClassifier) -> Ensemble | str:
     tensor = op.class_weights_as_tensor
     weights = _floats(op.class_weights if tensor is None else tensor.array)
     classes = len(op.classlabels_int64s or op.classlabels_strings or ())
-    ids = op.class_ids or ()
-    is_binary = classes == 2 and len(set(ids)) == 1
-    targets = (0,) * len(ids) if is_binary and 0 <= min(ids) < classes else ids
-    names = op.class_treeids, op.class_nodeids, targets
-    forest = _parallel(op, *names, weights, 1 if is_binary else classes)
+    ids = _ints(op.class_ids)
+    is_binary = classes == 2 and len(np.unique(ids)) == 1
+    targets = np.zeros_like(ids) if is_binary and 0 <= ids[0] < classes else ids
+    parts = _ints(op.class_treeids), _ints(op.class_nodeids), targets
+    forest = _parallel(op, *parts, weights, 1 if is_binary else classes)
     if isinstance(forest, str):
         return forest
     base = _base(op)
@@ -181,9 +186,9 @@ class _Names:
 
 def _parallel(
     op: NodeLists,
-    leaf_trees: Sequence[int] | None,
-    leaf_nodes: Sequence[int] | None,
-    leaf_targets: Sequence[int] | None,
+    leaf_trees: Array,
+    leaf_nodes: Array,
+    leaf_targets: Array,
     weights: Array,
     targets: int,
 ) -> Forest | str:
@@ -212,7 +217,7 @@ def _parallel(
         if isinstance(found, str):
             return found
         side[inner] = found
-    leaves = names.find(_ints(leaf_trees), _ints(leaf_nodes))
+    leaves = names.find(leaf_trees, leaf_nodes)
     if isinstance(leaves, str):
         return leaves
     is_root = np.ones(len(trees), bool)
@@ -223,7 +228,7 @@ def _parallel(
     missing = _ints(op.nodes_missing_value_tracks_true or (0,) * len(trees)) != 0
     features[~inner] = mode[~inner] = 0
     nodes = features, values, mode, missing, children
-    return _made(nodes, roots, (leaves, _ints(leaf_targets), weights), targets)
+    return _made(nodes, roots, (leaves, leaf_targets, weights), targets)
 
 
 # ── inner nodes and leaves ───────────────────────────────────────────────────────────────────────

@@ -132,7 +132,7 @@ class CategoryMapper(Op):
 
 @op
 class DictVectorizer(Op):
-    """The values of a map at the keys of the vocabulary, 0 where it has none: [v] (version 1)."""
+    """Values of a map at the keys of the vocabulary, 0 where it has none: [1, v] (version 1)."""
 
     domain: ClassVar = DOMAIN
     int64_vocabulary: Ints | None = None
@@ -146,7 +146,7 @@ class DictVectorizer(Op):
             raise ShapeError(f"x has keys of {name_of(x.key)}, the vocabulary {name_of(wanted)}")
         if not isinstance(x.element, TensorType):
             raise ShapeError(f"x is {x}; expected a map to scalars")
-        return TensorType(x.element.dtype, (count,))
+        return TensorType(x.element.dtype, (1, count))
 
 
 @op

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, parser
 
 import tercet
 
@@ -57,16 +57,34 @@ def test_cast_map_refuses_keys_outside() -> None:
 @pytest.mark.parametrize(
     ("x", "vocabulary", "want"),
     [
-        ({4: 1.5, 1: -2.5}, {"int64_vocabulary": [1, 2, 4]}, np.array([-2.5, 0, 1.5], np.float32)),
-        ({"a": 5}, {"string_vocabulary": ["b", "a"]}, np.array([0, 5])),
-        ({"a": 1.5}, {"string_vocabulary": ["b", "a"]}, np.array([0, 1.5], np.float32)),
-        ({4: "x"}, {"int64_vocabulary": [1, 4]}, texts("", "x")),
-        ({"a": np.float64(0.1)}, {"string_vocabulary": ["a"]}, np.array([0.1])),
+        (
+            {4: 1.5, 1: -2.5},
+            {"int64_vocabulary": [1, 2, 4]},
+            np.array([[-2.5, 0, 1.5]], np.float32),
+        ),
+        ({"a": 5}, {"string_vocabulary": ["b", "a"]}, np.array([[0, 5]])),
+        ({"a": 1.5}, {"string_vocabulary": ["b", "a"]}, np.array([[0, 1.5]], np.float32)),
+        ({4: "x"}, {"int64_vocabulary": [1, 4]}, texts("", "x")[None]),
+        ({"a": np.float64(0.1)}, {"string_vocabulary": ["a"]}, np.array([[0.1]])),
     ],
 )
 def test_dict_vectorizer(x: Any, vocabulary: dict[str, Any], want: Array) -> None:
-    """One row [v], as the specification has it; onnxruntime gives [1, v]."""
+    """A row [1, v], as onnxruntime gives it; docs/rulings.md says why."""
     assert_same(one("DictVectorizer", x, **vocabulary), want)
+
+
+def test_what_follows_a_dict_vectorizer_reads_rows() -> None:
+    """Unions of features and distances of scikit-learn's are written for rows."""
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]>
+        g (map(string, float) x) => (float[?,?] y, float[?,?] square) {
+          row = ai.onnx.ml.DictVectorizer <string_vocabulary: strings = ["a", "b", "c"]> (x)
+          y = Concat <axis: int = 1> (row, row)
+          square = ReduceSumSquare <axes: ints = [1]> (row)
+        }""")
+    feeds = {"x": {"c": 2.0, "a": 0.5}}
+    for got, want in zip(run(model, feeds), by_onnxruntime(model, feeds), strict=True):
+        assert_same(got, want)
 
 
 def test_a_map_there_and_back() -> None:
@@ -77,7 +95,7 @@ def test_a_map_there_and_back() -> None:
     ]
     feeds = {"x": ROWS, "i": np.array(1)}
     (found,) = run(model_of(nodes, feeds, "y"), feeds)
-    assert_same(found, np.array([0.25, -0.5, 3.0, 0.0], np.float32))
+    assert_same(found, np.array([[0.25, -0.5, 3.0, 0.0]], np.float32))
 
 
 # ── labels and categories ────────────────────────────────────────────────────────────────────────

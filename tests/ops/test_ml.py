@@ -66,6 +66,21 @@ def forest(kind: str, targets: range, modes: tuple[str, ...] = MODES[:1]) -> dic
     return made.attributes(rng, kind, targets)
 
 
+def repeated(attributes: dict[str, Any], how: str) -> dict[str, Any]:
+    """Return trees whose leaves have three weights for the only target, of which the first counts.
+
+    So skl2onnx writes the number of a leaf: once for every class (`decision_leaf`).
+    """
+    lists = {name: three(v) for name, v in attributes.items() if name.startswith("target_")}
+    return {**attributes, **lists, "n_targets": 1, "aggregate_function": how}
+
+
+def three(values: list[Any]) -> list[Any]:
+    return [
+        value + 0.5 * i if isinstance(value, float) else value for value in values for i in range(3)
+    ]
+
+
 def numbers(seed: int, count: int) -> list[float]:
     return draw(seed, (count,)).tolist()
 
@@ -95,6 +110,7 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
     for how in ("SUM", "AVERAGE", "MIN", "MAX"):
         shared = {"aggregate_function": how, "n_targets": 2, "base_values": [0.5, -1.0]}
         yield "TreeEnsembleRegressor", forest("target", range(2), MODES) | shared
+        yield "TreeEnsembleRegressor", repeated(forest("target", range(1)), how)
     for transform in ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"):
         linear = {"coefficients": numbers(1, 3 * FEATURES), "intercepts": numbers(2, 3)}
         shared = {"classlabels_ints": labels, "post_transform": transform}

@@ -38,11 +38,11 @@ def zip_map(op: ZipMap, x: Array) -> list[dict[Any, float]]:
 
 @kernel(DictVectorizer)
 def dict_vectorizer(op: DictVectorizer, x: dict[Any, Any]) -> Array:
-    """Return the values at the vocabulary; 0, or "", where there is none; others are dropped."""
+    """Return the values at the vocabulary as a row; 0, or "", where there is none."""
     vocabulary = op.string_vocabulary or op.int64_vocabulary or ()
     _, dtype = _values(x)
     none = "" if dtype == string else 0
-    return np.array([x.get(key, none) for key in vocabulary], dtype)
+    return np.array([[x.get(key, none) for key in vocabulary]], dtype)
 
 
 @kernel(CastMap)
