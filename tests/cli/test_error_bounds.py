@@ -54,7 +54,7 @@ def model(
         [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs.items()],
         [numpy_helper.from_array(data, name) for name, data in constants.items()],
     )
-    domains = [helper.make_opsetid("", opset)]
+    domains = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", 3)]
     return helper.make_model(graph, opset_imports=domains, ir_version=10), inputs
 
 
@@ -264,6 +264,68 @@ def test_a_class_of_saturated_softmax_is_no_rounding() -> None:
     """However much its logits amplify, shifted classes are never ok."""
     found = judged(large_logits(), lambda y: np.roll(y, 1, -1))
     assert found.verdict == "MISMATCH"
+
+
+def at_the_limits(scaled: bool) -> Case:
+    """Inputs that are as large as the limits of a tree and of bins, or nearly so."""
+    tree = {
+        "domain": "ai.onnx.ml",
+        "nodes_treeids": [0, 0, 0],
+        "nodes_nodeids": [0, 1, 2],
+        "nodes_featureids": [0, 0, 0],
+        "nodes_values": [float(np.float32(0.7)), 0.0, 0.0],
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+        "nodes_truenodeids": [1, 0, 0],
+        "nodes_falsenodeids": [2, 0, 0],
+        "target_treeids": [0, 0],
+        "target_nodeids": [1, 2],
+        "target_ids": [0, 0],
+        "target_weights": [1 / 3, 2 / 3],
+        "n_targets": 1,
+    }
+    nodes = [("Mul", "x third", "m"), ("Mul", "m three", "z")] if scaled else []
+    read = "z" if scaled else "x"
+    nodes += [("TreeEnsembleRegressor", read, "tree", tree), ("Less", f"{read} limits", "below")]
+    nodes += [("Where", "below small large", "bins")]
+    constants = {
+        "third": np.array([1 / 3], np.float32),
+        "three": np.array([3], np.float32),
+        "limits": np.full((1, 2), 0.7, np.float32),
+        "small": np.array([1 / 3], np.float32),
+        "large": np.array([2 / 3], np.float32),
+    }
+    x = np.random.default_rng(3).uniform(0, 1, (64, 1)).round(1).astype(np.float32)
+    return model(nodes, {"x": x}, constants, {"tree": 1, "bins": 1})
+
+
+def off_at(*rows: int) -> Callable[[np.ndarray], np.ndarray]:
+    """The other value of two, in these rows."""
+
+    def change(y: np.ndarray) -> np.ndarray:
+        chosen, (small, large) = y[list(rows)], np.unique(y)
+        y[list(rows)] = np.where(chosen == small, large, small)
+        return y
+
+    return change
+
+
+@pytest.mark.parametrize("output", ["tree", "bins"])
+def test_comparing_inputs_rounds_nothing(output: str) -> None:
+    """Both runners read the same inputs and limits, so both are on the same side of each limit."""
+    proto, feeds = at_the_limits(scaled=False)
+    (row, *_) = np.flatnonzero(feeds["x"] == np.float32(0.7))
+    found = judged((proto, feeds), off_at(row), output)
+    assert found.verdict == "MISMATCH"
+
+
+@pytest.mark.parametrize("output", ["tree", "bins"])
+def test_between_two_steps_is_no_rounding(output: str) -> None:
+    """Where noise decides between two values, another one is as wrong as elsewhere."""
+    case = at_the_limits(scaled=True)
+    for change in (lambda y: y * np.float32(1.003), lambda y: y.astype(np.float16).astype(y.dtype)):
+        assert judged(case, change, output).verdict == "MISMATCH"
+    rows = np.flatnonzero(case[1]["x"] == np.float32(0.7))
+    assert judged(case, off_at(*rows), output).verdict != "MISMATCH"
 
 
 def amplifying() -> Case:

@@ -11,7 +11,7 @@ import numpy as np
 from ...backends.numpy import NumpyBackend, evaluate
 from ...runtime.ir.constraints import float64_for_float32
 from ...runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
-from ...runtime.ir.graph import Graph
+from ...runtime.ir.graph import Graph, Value
 from ...runtime.ir.infer import infer
 from ...runtime.ir.op import Op, TensorAttribute, attributes, with_attributes
 from ...runtime.ir.types import (
@@ -29,8 +29,9 @@ from ...runtime.session.model import Model
 
 NARROW = frozenset({float16, bfloat16, float32})
 
-#: Changes the elements of a tensor on their way to float64.
-Change = Callable[[Array], Array]
+#: Returns the elements of a constant, or of an input, in float64.
+ChangeConstant = Callable[[Value], Array]
+ChangeInput = Callable[[Array], Array]
 
 
 class Oracle:
@@ -38,11 +39,17 @@ class Oracle:
 
     Args:
         graph: an imported graph (`Model.imported`); stays as it is.
-        change: applied to every constant and input of a narrower floating-point type.
+        change: applied to every constant of a narrower floating-point type.
+        change_input: the same for inputs.
     """
 
-    def __init__(self, graph: Graph, change: Change | None = None) -> None:
-        self._change = change
+    def __init__(
+        self,
+        graph: Graph,
+        change: ChangeConstant | None = None,
+        change_input: ChangeInput | None = None,
+    ) -> None:
+        self._change_input = change_input or _widened
         wide, options = in_float64(graph, change), Options(stop_at=0, max_plans=1)
         with float64_for_float32():
             self._model = Model(wide, [NumpyBackend()], options, evaluate)
@@ -62,21 +69,22 @@ class Oracle:
             return [self._wide(item) for item in value]
         if isinstance(value, dict) or value is None:
             return value
-        return _widened(np.asarray(value), self._change)
+        data = np.asarray(value)
+        return self._change_input(data) if data.dtype in NARROW else data
 
     def close(self) -> None:
         """Give the memory back."""
         self._model.close()
 
 
-def in_float64(graph: Graph, change: Change | None = None) -> Graph:
+def in_float64(graph: Graph, change: ChangeConstant | None = None) -> Graph:
     """Return a copy of a graph in which every narrower float tensor is float64."""
     copy = graph.clone()
     for each in _with_bodies(copy):
         for value in each.values.values():
             value.type, value.declared = _wide_type(value.type), _wide_type(value.declared)
             if value.data is not None and value.data.dtype in NARROW:
-                each.set_data(value, _widened(value.data, change))
+                each.set_data(value, change(value) if change else _widened(value.data))
         for node in each.nodes:
             changes = _wide_attributes(node.op)
             if changes:
@@ -134,12 +142,8 @@ def _wide_type(type_: ValueType | None) -> ValueType | None:
             return type_
 
 
-def _widened(data: Array, change: Change | None = None) -> Array:
-    """Return narrow floats as float64, repeated elements still repeated, other data as it is."""
-    if data.dtype not in NARROW:
-        return data
-    if change is not None:
-        return change(data)
+def _widened(data: Array) -> Array:
+    """Return narrow floats as float64, repeated elements still repeated."""
     if data.size and not any(data.strides):
         return np.broadcast_to(data.reshape(-1)[:1].astype(float64).reshape(()), data.shape)
     return data.astype(float64)

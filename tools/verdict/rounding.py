@@ -27,6 +27,8 @@ CAP = {"float32": 2.0**-11, "tf32": 2.0**-7, "float16": 2.0**-7, "bfloat16": 2.0
 _LOCAL = 8.0
 #: Steps that no sample shows at their place may be so many, by those that a sample has.
 _RARE = 0.1
+#: Samples, and elements of their own, of which fewer tell nothing.
+_FEWEST = 3
 #: The share of differing decisions that fair samples have to show, where rough ones show all.
 _SEEN = 0.9
 #: Slices of fewer elements have no magnitude of their own.
@@ -109,6 +111,8 @@ def rule_floats(a: Array, b: Array, evidence: Evidence) -> Ruling:
         return _but(known, "MISMATCH", whole, final=not evidence.jumps)
     if flipped := _top_flipped(a, b, spread):
         return _but(known, "MISMATCH", flipped, final=False)
+    if evidence.jumps and (unlike := _unlike_samples((a, b), evidence)):
+        return _but(known, "MISMATCH", unlike, final=False)
     over = apart > caps(evidence.exact, a, evidence.cap)
     if not over.any():
         return known
@@ -126,6 +130,41 @@ def _are_few(apart: Array, at: Array, evidence: Evidence) -> bool:
     usual = float(np.mean([np.count_nonzero(step > bound) for step in steps])) if steps else 0.0
     largest = max((float(step.max(initial=0.0)) for step in steps), default=0.0)
     return bool(np.count_nonzero(at) <= _RARE * usual and float(apart[at].max()) <= largest)
+
+
+def _unlike_samples(results: Sequence[Array], evidence: Evidence) -> str:
+    """Say that a result has values that runs with noise do not have; empty where it may be a run.
+
+    Where decisions make steps, the farthest sample says little of what lies between the steps. So
+    each element has to be near that of some sample, by what elements move without a step: in one
+    of four samples. A sample is held against the others in the same way; it tells how many elements
+    have a value of their own because too few combinations of decisions were drawn.
+    """
+    samples = evidence.rough
+    if len(samples) < _FEWEST:
+        return ""
+    away = [distance(evidence.exact, sample) for sample in samples]
+    usual = np.quantile(away, 0.25, axis=0)
+    near = SLACK * np.maximum(usual, np.median(usual)) + evidence.tiny
+    strange = max(_strange(result, [evidence.exact, *samples], near) for result in results)
+    if strange <= _FEWEST:
+        return ""
+    rest = ([*samples[:i], *samples[i + 1 :]] for i in range(len(samples)))
+    among = [_strange(s, [evidence.exact, *r], near) for s, r in zip(samples, rest, strict=True)]
+    if strange <= _TOGETHER * max(among) + _FEWEST:
+        return ""
+    return (
+        f"{_elements(strange)} from all values that rounding gives them, in a run with rounding "
+        f"{max(among)} at most"
+    )
+
+
+def _strange(x: Array, others: Sequence[Array], near: Array) -> int:
+    """Return how many elements have a value near none of those that others have there."""
+    found = np.zeros(x.shape, bool)
+    for other in others:
+        found |= distance(x, other) <= near
+    return int(np.count_nonzero(~found))
 
 
 def _but(ruling: Ruling, word: Word, reason: str, *, final: bool) -> Ruling:

@@ -64,17 +64,20 @@ _BASIC = {"Add", "Cast", "CastLike", "DequantizeLinear", "Div", "Mul", "Sqrt", "
 #: Operators that add up a row of their input for each row of their result.
 _NORMS = {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "LogSoftmax"}
 _NORMS |= {"LpNormalization", "MeanVarianceNormalization", "RMSNormalization", "Softmax"}
+#: Operators that compare what they read with their thresholds, and add up something else.
+_COMPARING = {"TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"}
 #: Operators that divide before they round to whole numbers.
 _QUANTIZING = {"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"}
 _NAMES_OF_EXACT = """
-    Abs And ArgMax ArgMin BitCast Ceil CenterCropPad Clip Compress Concat ConcatFromSequence
-    Constant ConstantOfShape DepthToSpace Dropout Equal Expand EyeLike Flatten Floor Gather
-    GatherElements GatherND GlobalMaxPool Greater GreaterOrEqual Hardmax Identity If IsInf IsNaN
-    Less LessOrEqual Loop Max MaxPool MaxRoiPool MaxUnpool Min Neg NonMaxSuppression NonZero Not
-    OneHot Optional OptionalGetElement Or Pad ReduceMax ReduceMin Relu Reshape ReverseSequence Round
-    Scan ScatterElements ScatterND SequenceAt SequenceConstruct SequenceInsert SequenceMap Shape
-    Sign Size Slice SpaceToDepth Split SplitToSequence Squeeze TensorScatter ThresholdedRelu Tile
-    TopK Transpose Trilu Unique Unsqueeze Where Xor
+    Abs And ArgMax ArgMin ArrayFeatureExtractor Binarizer BitCast CategoryMapper Ceil CenterCropPad
+    Clip Compress Concat ConcatFromSequence Constant ConstantOfShape DepthToSpace DictVectorizer
+    Dropout Equal Expand EyeLike FeatureVectorizer Flatten Floor Gather GatherElements GatherND
+    GlobalMaxPool Greater GreaterOrEqual Hardmax Identity If Imputer IsInf IsNaN LabelEncoder Less
+    LessOrEqual Loop Max MaxPool MaxRoiPool MaxUnpool Min Neg NonMaxSuppression NonZero Not OneHot
+    OneHotEncoder Optional OptionalGetElement Or Pad ReduceMax ReduceMin Relu Reshape
+    ReverseSequence Round Scan ScatterElements ScatterND SequenceAt SequenceConstruct SequenceInsert
+    SequenceMap Shape Sign Size Slice SpaceToDepth Split SplitToSequence Squeeze TensorScatter
+    ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Where Xor ZipMap
 """
 _NAMES_OF_DECIDING = """
     ArgMax ArgMin Binarizer Cast CastLike Ceil Compress Equal Floor Greater GreaterOrEqual
@@ -204,7 +207,8 @@ class Shaken:
 
     def run(self, inputs: Mapping[str, HostValue]) -> dict[str, HostValue]:
         """Return the results by name."""
-        oracle = Oracle(self._shake.applied(self._graph), self._shake.constant)
+        shake = self._shake
+        oracle = Oracle(shake.applied(self._graph), shake.constant, shake.input)
         try:
             return oracle.run(dict(inputs))
         finally:
@@ -236,8 +240,17 @@ class _Shake:
     def _amount(self, name: str) -> float:
         return self._strength[name] * 2.0 ** -BITS[name]
 
-    def constant(self, data: Array) -> Array:
-        """Move constants that passes may fold into others: all but single numbers."""
+    def constant(self, value: Value) -> Array:
+        """Move constants that passes may fold into others: all but single numbers and limits."""
+        assert value.data is not None
+        return self._moved(value.data) if _is_rounded(value) else value.data.astype(float64)
+
+    def input(self, data: Array) -> Array:
+        """Move inputs that runners narrow; all others are what both of them read."""
+        coarser = data.dtype == float32 and BITS[self._precision] < BITS["float32"]
+        return self._moved(data) if coarser else data.astype(float64)
+
+    def _moved(self, data: Array) -> Array:
         wide = data.astype(float64)
         if data.size < 2 or not any(data.strides):
             return wide
@@ -258,7 +271,7 @@ class _Shake:
     def _shake_inputs(self, graph: Graph, node: Node) -> None:
         quantizing = node.kind in _QUANTIZING
         growth = _growth(node)
-        if node.kind in _BASIC:
+        if node.kind in _BASIC or _plain(node) in _COMPARING:
             return
         inputs = list(node.inputs)
         for i, value in enumerate(inputs):
@@ -304,6 +317,27 @@ def _rounds(node: Node) -> bool:
     op = node.op
     own = op.domain != "tercet.noise"
     return own and op.deterministic and not op.graphs() and _plain(node) not in _EXACT
+
+
+def _is_rounded(value: Value) -> bool:
+    """Whether anything rounds what it reads of a value, moved or selected on its way or not.
+
+    All else compares it, such as the limits of bins, or gives it as it is.
+    """
+    seen, waiting = {value}, [value]
+    while waiting:
+        for node in waiting.pop().consumers:
+            if node.op.graphs() or not (_plain(node) in _EXACT or _plain(node) in _COMPARING):
+                return True
+            below = {out for out in node.outputs if _may_be_float(out)} - seen
+            below = set() if _plain(node) in _COMPARING else below
+            seen |= below
+            waiting += below
+    return False
+
+
+def _may_be_float(value: Value) -> bool:
+    return not isinstance(value.type, TensorType) or value.type.dtype in _NAMES
 
 
 def _with_bodies(graph: Graph) -> Iterator[Graph]:
