@@ -9,6 +9,7 @@ import sys
 import threading
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 import onnx.parser
 import pytest
@@ -333,12 +334,19 @@ def ends_of_process(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_the_watchdog_is_called_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = ends_of_process(monkeypatch)
-    monkeypatch.setattr(sys, "argv", ["tercet", "run", "adder.onnx", "--timeout", "1.0"])
+    ended, timers = ends_of_process(monkeypatch), list[threading.Timer]()
+
+    def timer(*arguments: Any) -> threading.Timer:
+        timers.append(threading.Timer(*arguments))
+        return timers[-1]
+
+    monkeypatch.setattr(deadline, "Timer", timer)
+    monkeypatch.setattr(sys, "argv", ["tercet", "run", "adder.onnx", "--timeout", "600"])
     with pytest.raises(SystemExit) as end:
         cli.main()
-    sleep(1.2)
     assert (end.value.code, ended) == (0, [])
+    assert [timer.finished.is_set() for timer in timers] == [True]
+    assert not deadline._WATCHES
 
 
 def test_only_a_process_of_its_own_is_ended(

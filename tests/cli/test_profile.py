@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto, parser
 
+from tercet import CustomOperator, load
 from tercet.backends.numpy import NumpyBackend
+from tercet.runtime.control.program import Program
 from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
@@ -19,6 +21,7 @@ from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Relu, Sigmoid
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
+from tercet.tools.common import measure as measure_module
 from tercet.tools.common.inputs import Inputs
 from tercet.tools.common.measure import Repeat
 from tercet.tools.profile import peaks as peaks_module
@@ -28,15 +31,12 @@ from tercet.tools.profile.peaks import Peaks, peaks_of
 from tercet.tools.profile.profiling import Profile, profile, profile_model
 from tercet.tools.profile.profiling_diff import diff_profiles
 from tercet.tools.profile.trace_events import trace_events
-from tercet.tools.workshop.bench_models import bench_inputs, bench_model
 
 from ..plan.fakes import FakeBackend, FakeDevice
 from . import models
 from .conftest import Tercet
 
 QUICK = {"peaks": False, "repeat": 3}
-#: Others may take the CPUs while a run is measured.
-ATTEMPTS = 4
 
 
 @pytest.fixture
@@ -87,19 +87,62 @@ def test_json_adds_up(tercet: Tercet, peaks: Peaks) -> None:
     assert max(arena["live"]) == arena["floor"] <= arena["nbytes"]
 
 
-def test_rows_make_up_the_run() -> None:
-    """The sum of the rows, feed and fetch is the watched run but for Python between the rows."""
-    graph = models.unary("Sigmoid", [64, 512, 64])
-    x = np.random.default_rng(0).standard_normal((64, 512, 64), np.float32)
-    found = profile(graph, inputs={"x": x}, repeat=12, peaks=False)
-    phases = found.phases
-    assert phases["between"] < 0.05 * sum(phases.values())
-    middle = sorted(found.watched.samples)[3:9]
-    assert sum(phases.values()) == pytest.approx(sum(middle) / 6)
-    assert found.rows_seconds == pytest.approx(phases["compute"])
-    pairs = zip(found.watched.samples, found.total.samples, strict=True)
-    assert found.overhead == pytest.approx(np.median([w / t for w, t in pairs]) - 1)
-    assert found.covered <= 1 + found.overhead + 1e-9
+class Clock:
+    """A clock that stands still but for operators that say how long they take."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        for module in (row_timing, measure_module):
+            monkeypatch.setattr(module, "perf_counter", lambda: self.now)
+
+    def operators(self) -> dict[tuple[str, str], Any]:
+        """`Planned` is a row of a plan; `Single` is run between plans."""
+
+        def wait(x: np.ndarray, *, seconds: float = 1.0) -> np.ndarray:
+            self.now += seconds
+            return x + 1
+
+        def shape(x: TensorType, *, seconds: float = 1.0) -> TensorType:
+            return x
+
+        return {("t", "Planned"): CustomOperator(wait, shape), ("t", "Single"): wait}
+
+
+def test_rows_make_up_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row has the time of its nodes, in plans and between them, and nothing is left over."""
+    clock = Clock(monkeypatch)
+    graph = parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 21, "t" : 1]>
+        g (float[4] x) => (float[4] y) {
+          a = t.Planned <seconds: float = 0.5> (x)
+          b = Relu (a)
+          c = t.Planned <seconds: float = 2.0> (b)
+          d = t.Single <seconds: float = 4.0> (c)
+          y = t.Planned <seconds: float = 8.0> (d)
+        }""")
+    x = np.ones(4, np.float32)
+    found = profile(graph, inputs={"x": x}, repeat=8, peaks=False, operators=clock.operators())
+    assert [row.seconds for row in found.rows] == [0.5, 0, 2.0, 4.0, 8.0]
+    assert found.rows_seconds == found.phases["compute"] == sum(found.phases.values()) == 14.5
+    assert set(found.total.samples) == set(found.watched.samples) == {14.5}
+    assert (found.covered, found.overhead, found.phases["between"]) == (1, 0, 0)
+
+
+def test_time_in_front_of_the_rows_feeds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    run = Program.run
+
+    def slow(*arguments: Any) -> Any:
+        clock.now += 1.5
+        return run(*arguments)
+
+    monkeypatch.setattr(Program, "run", slow)
+    graph = parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 21, "t" : 1]>
+        g (float[4] x) => (float[4] y) { y = t.Planned <seconds: float = 4.5> (x) }""")
+    x = np.ones(4, np.float32)
+    found = profile(graph, inputs={"x": x}, repeat=3, peaks=False, operators=clock.operators())
+    assert (found.phases["feed"], found.rows_seconds, found.covered) == (1.5, 4.5, 1)
 
 
 def loop() -> ModelProto:
@@ -119,19 +162,14 @@ def loop() -> ModelProto:
         }""")
 
 
-def test_rows_of_a_network_make_up_the_run() -> None:
-    """Within 5 % of the uninstrumented model, where nothing else takes the CPUs meanwhile."""
-    model = bench_model("mobilenet_v2")
-    feeds = bench_inputs(model, batch=2)
-    found: list[float] = []
-    for _ in range(ATTEMPTS):
-        profiled = profile(model, "numpy", feeds, repeat=3, peaks=False)
-        inside = profiled.covered / (1 + profiled.overhead)
-        assert inside > 0.95, "of a run with clocks, its own clocks included"
-        found.append(profiled.covered)
-        if abs(profiled.covered - 1) < 0.05:
-            return
-    assert np.median(found) == pytest.approx(1, abs=0.05)
+def test_rows_of_a_network_are_its_nodes() -> None:
+    """Every node of the optimised graph is in one row, which ran once in every run."""
+    proto = models.classifier()
+    found = profile(proto, "numpy", dims={"batch": 2}, repeat=3, peaks=False)
+    with load(proto) as model:
+        nodes = [name for node in model.graph.nodes for name in node.origin or (node.name,)]
+    assert sorted(name for row in found.rows for name in row.nodes) == sorted(nodes)
+    assert {row.calls for row in found.rows if row.seconds is not None} == {1}
 
 
 def test_control_flow_and_nodes_outside_of_plans() -> None:
@@ -268,8 +306,7 @@ def test_peaks_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peaks_module, "HOST_BYTES", 1 << 20)
     monkeypatch.setattr(peaks_module, "HOST_SIDE", 64)
     found = peaks_of([NumpyBackend()], Options())
-    assert found.copy > 1e8
-    assert found.flops > 1e8
+    assert found.copy > 0 < found.flops
     assert found.seconds(found.flops, 0) == 1
     assert found.seconds(found.ridge, 1) == pytest.approx(1 / found.copy)
     assert peaks_of([NumpyBackend()], Options()) is found
@@ -290,7 +327,7 @@ def test_peaks_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_product_is_timed_as_the_faster_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peaks_module, "DEVICE_SIDE", 64)
-    assert 0 < peaks_module._product([NumpyBackend()], Options()) < 1
+    assert peaks_module._product([NumpyBackend()], Options()) > 0
 
 
 def test_doctor_shows_peaks(tercet: Tercet, peaks: Peaks) -> None:

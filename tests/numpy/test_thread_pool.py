@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain, repeat
 
 import numpy as np
 import pytest
@@ -66,14 +67,9 @@ def test_every_block_is_done_once(count: int) -> None:
 
 @pytest.mark.usefixtures("threads")
 def test_both_threads_work() -> None:
-    names: set[str] = set()
-
-    def note() -> None:
-        names.add(threading.current_thread().name)
-        time.sleep(0.01)
-
-    Crew().play([[[note] for _ in range(8)]] * 2)
-    assert len(names) == 2
+    both = threading.Barrier(2, timeout=60)
+    Crew().play([[[both.wait]] * 2] * 2)
+    assert not both.broken
 
 
 @pytest.mark.usefixtures("threads")
@@ -109,17 +105,20 @@ def test_products_keep_to_their_thread_and_give_it_back() -> None:
 
 
 @pytest.mark.usefixtures("threads")
-def test_a_caller_that_had_to_wait_works_alone_for_a_while() -> None:
-    def slow() -> None:
-        if threading.current_thread() is not threading.main_thread():
-            time.sleep(0.05)
-
+def test_a_caller_that_had_to_wait_works_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It worked for 0.1 s, then waited for the other thread until 1 s was over."""
+    clock = chain([1.0, 1.0, 1.1], repeat(2.0))
+    monkeypatch.setattr(thread_pool, "perf_counter", lambda: next(clock))
     team = Crew()
-    team.play([[[partial(time.sleep, 0.005)], [slow]]] * 2)
-    names: set[str] = set()
-    note = lambda: names.add(threading.current_thread().name)  # noqa: E731 - one line says it
-    team.play([[[note, partial(time.sleep, 0.0005)] for _ in range(4)]] * 2)
-    assert names == {threading.current_thread().name}
+    team.play(counting(2)[1])
+    names: list[str] = []
+    note = lambda: names.append(threading.current_thread().name)  # noqa: E731 - one line says it
+    team.play([[[note]] * 4] * 2)
+    assert names == [threading.current_thread().name] * 4
+    monkeypatch.setattr(thread_pool, "perf_counter", lambda: 2.0 + 2 * thread_pool.LONGEST_REST)
+    both = threading.Barrier(2, timeout=60)
+    team.play([[[both.wait]] * 2] * 2)
+    assert not both.broken
 
 
 @pytest.mark.usefixtures("threads")
@@ -129,7 +128,7 @@ def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
     before = threading.active_count()
     done, jobs = counting(4)
     team.play(jobs)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.02)
     assert threading.active_count() == before
