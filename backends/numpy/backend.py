@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ...runtime.base.guard import need
 from ...runtime.errors import FAILURES, TercetError, UnsupportedError
 from ...runtime.ir.custom import Custom, run_custom
 from ...runtime.ir.graph import Graph, Node, Value
-from ...runtime.ir.infer import check_types, infer
+from ...runtime.ir.infer import infer
 from ...runtime.ir.op import Op
-from ...runtime.ir.types import Array, HostValue, TensorType, ValueType, type_of
+from ...runtime.ir.types import Array, HostValue, TensorType
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Weights
 from ...runtime.plan.host import HOST, HostDevice
@@ -22,19 +23,21 @@ from ...runtime.plan.weights import WeightStore
 from .engine.apply import call, call_elementwise, elementwise_claim, in_place, kernel_claim
 from .engine.chain import Chain
 from .engine.fusion import chains
+from .engine.node_alone import NodeAlone
 from .engine.registry import BUILDERS, KERNELS, Builder, Kernel
 from .engine.step import HostStep
 from .numerics import blas
 from .numerics.elementwise import ELEMENTWISE
 
-#: Elements of a tensor that may decide on the shape of a result.
-KNOWN = 1 << 16
 #: For nodes that run by themselves.
 _DEFAULTS = Options()
 
 
 class NumpyBackend:
     """Runs nodes as numpy calls on the host's memory, in C order."""
+
+    def __init__(self) -> None:
+        self._alone: WeakKeyDictionary[Node, NodeAlone] = WeakKeyDictionary()
 
     @property
     def name(self) -> str:
@@ -58,8 +61,11 @@ class NumpyBackend:
         self, node: Node, values: Sequence[HostValue], weights: Weights
     ) -> Sequence[HostValue]:
         """Run one node on whatever values it gets; see `Interpreter`."""
-        with np.errstate(all="ignore"), blas.one_thread():
-            return _run(node, [_laid_out(value) for value in values], weights)
+        alone = self._alone.get(node)
+        if alone is None:
+            alone = self._alone[node] = NodeAlone(node)
+        with np.errstate(all="ignore"), blas.one_thread() if node.op.dense else nullcontext():
+            return _run(alone, [_laid_out(value) for value in values], weights)
 
 
 def _claim(chain: Chain, options: Options) -> Claim | Decline:
@@ -119,7 +125,7 @@ def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> list[Array] 
     try:
         with np.errstate(all="ignore"), blas.one_thread():
             laid_out = [_laid_out(data) for data in inputs]
-            found = _run(node, laid_out, WeightStore(HOST))
+            found = _run(NodeAlone(node), laid_out, WeightStore(HOST))
     except (*FAILURES, MemoryError, TercetError):
         return None
     arrays = [data for data in found if isinstance(data, np.ndarray)]
@@ -133,44 +139,24 @@ def _laid_out(value: HostValue) -> HostValue:
     return value
 
 
-def _run(node: Node, values: Sequence[HostValue], weights: Weights) -> Sequence[HostValue]:
+def _run(alone: NodeAlone, values: Sequence[HostValue], weights: Weights) -> Sequence[HostValue]:
+    node = alone.node
     op, kind = node.op, type(node.op)
-    types = _result_types(node, values)
+    types = alone.types(values)
     if isinstance(op, Custom):
         return run_custom(node, values)
-    if found := KERNELS.get(kind):
-        return call(op, found, list(values), types)[: len(node.outputs)]
-    arrays = [data if isinstance(data, np.ndarray) else None for data in values]
-    if kind in ELEMENTWISE:
-        return call_elementwise(op, arrays, types)
-    if kind in BUILDERS:
-        return _run_built(node, arrays, weights)
+    try:
+        if found := KERNELS.get(kind):
+            return call(op, found, list(values), types)[: len(node.outputs)]
+        arrays = [data if isinstance(data, np.ndarray) else None for data in values]
+        if kind in ELEMENTWISE:
+            return call_elementwise(op, arrays, types)
+        if kind in BUILDERS:
+            return _run_built(node, arrays, weights)
+    except FAILURES:
+        alone.check(values)
+        raise
     raise UnsupportedError(f"numpy has no implementation of {kind.__name__}")
-
-
-def _known_type(value: HostValue) -> ValueType | None:
-    """Return the type of a value, with the elements that decide on shapes."""
-    if isinstance(value, np.ndarray) and value.size <= KNOWN:
-        return TensorType(value.dtype, value.shape, value)
-    return type_of(value)
-
-
-def _result_types(node: Node, values: Sequence[HostValue]) -> tuple[ValueType | None, ...]:
-    """Return the types of the results, nothing where those of the inputs are not known.
-
-    Raises:
-        LimitError: they would be too large; nothing is allocated before.
-    """
-    pairs = zip(node.inputs, values, strict=True)
-    types = [None if source is None else _known_type(data) for source, data in pairs]
-    if any(source and type_ is None for source, type_ in zip(node.inputs, types, strict=True)):
-        return ()
-    check_types(node.op, types)
-    found = node.op.infer(*types)
-    results = found if isinstance(found, tuple) else (found,)
-    sized = [t for t in results if isinstance(t, TensorType) and t.is_static]
-    need(sum(result.nbytes for result in sized), f"the result {', '.join(map(str, sized[:4]))}")
-    return results
 
 
 def _run_built(node: Node, arrays: Sequence[Array | None], weights: Weights) -> Sequence[HostValue]:

@@ -76,7 +76,7 @@ class Node:
         origin: names of all the file's nodes that it stands for.
     """
 
-    __slots__ = ("captures", "inputs", "name", "op", "origin", "outputs")
+    __slots__ = ("__weakref__", "captures", "inputs", "name", "op", "origin", "outputs")
 
     def __init__(self, op: Op, name: str, origin: tuple[str, ...]) -> None:
         self.op = op
