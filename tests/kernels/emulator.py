@@ -61,7 +61,10 @@ _FLAGS = (
     "-fno-strict-aliasing",
     "-ffp-contract=off",
 )
-_ENTRY = re.compile(r'extern "C" __global__ void\s*(?:__launch_bounds__\([^\n]*\)\s*)?(\w+)\(')
+_ENTRY = re.compile(
+    r'^extern "C" __global__ void\s*(?:__launch_bounds__\([^\n]*\)\s*)?(\w+)\(.*?^}$',
+    re.DOTALL | re.MULTILINE,
+)
 #: Dynamic shared memory, and the two functions of copy.cuh that are assembly.
 _REPLACED = (
     (
@@ -164,14 +167,17 @@ def _text(source: Source) -> str:
     for pattern, replacement in _REPLACED:
         kernel = pattern.sub(replacement, kernel)
     waits = "true" if re.search(r"__syncthreads|__shfl|__syncwarp", kernel) else "false"
-    lines = [_COPY, kernel]
-    for entry in _ENTRY.findall(kernel):
-        lines += [
-            f'extern "C" void launch_{entry}(void** a, const unsigned* grid, unsigned threads)'
-            f" {{ run_grid([](void** b) {{ call({entry}, b); }}, a, grid, threads, {waits}); }}",
-            f'extern "C" int sizes_{entry}(int* found) {{ return sizes({entry}, found); }}',
-        ]
-    return "\n".join(lines)
+
+    def with_launcher(entry: re.Match[str]) -> str:  # behind it, as it may be one of an #if
+        name = entry[1]
+        return (
+            f'{entry[0]}\nextern "C" void launch_{name}(void** a, const unsigned* grid, '
+            f"unsigned threads) {{ run_grid([](void** b) {{ call({name}, b); }}, a, grid, threads, "
+            f'{waits}); }}\nextern "C" int sizes_{name}(int* found) '
+            f"{{ return sizes({name}, found); }}"
+        )
+
+    return "\n".join((_COPY, _ENTRY.sub(with_launcher, kernel)))
 
 
 class _Block:

@@ -8,12 +8,29 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
+from tercet.backends.cuda.codegen.epilogue import NO_EPILOGUE
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm.atoms import ATOMS, F16_SUMS, Atom, atom_of
+from tercet.backends.cuda.gemm.problem import Gemm
+from tercet.backends.cuda.gemm.schedules import multistage
+from tercet.backends.cuda.gemm.sources import Matrix
+from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
+from tercet.backends.cuda.gemm.tile import Config
 from tercet.backends.cuda.recipe import source as kernel_source
+from tercet.backends.cuda.recipe.operands import Tensor
 from tercet.backends.cuda.recipe.source import Source
-from tercet.backends.cuda.recipe.targets import H200
-from tercet.runtime.ir.dtypes import bfloat16, float8e4m3fn, float16, float32, int8, uint8
+from tercet.backends.cuda.recipe.targets import H200, TARGETS
+from tercet.runtime.ir.dtypes import (
+    DType,
+    bfloat16,
+    float8e4m3fn,
+    float16,
+    float32,
+    int8,
+    uint8,
+)
+from tercet.runtime.ir.graph import Value
+from tercet.runtime.ir.types import TensorType
 
 C_SUMS = {"float": "float", "int": "int", "half": "unsigned int"}
 WIDTHS = (8, 64, 256)
@@ -73,3 +90,20 @@ def test_operands_in_shared_memory_may_lie_across() -> None:
     code = atom_of(float16).code(64, across=128)
     assert '%33, p, 1, 1, 0, 0; }"' in code  # wgmma: A and B in rows of terms
     assert '%65, p, 1, 1, 0, 1; }"' in code  # wgmma_across
+
+
+@pytest.mark.parametrize("arch", ["sm_89", "sm_90a"])
+@pytest.mark.parametrize("dtype", [float8e4m3fn, bfloat16], ids=lambda dtype: dtype.name)
+def test_a_row_is_all_that_the_multistage_kernel_takes(
+    dtype: DType, arch: str, cache: Path
+) -> None:
+    """By single warps and by groups of four."""
+    target, atom = TARGETS[arch], atom_of(dtype)
+    a, b = (Tensor(Value(name, TensorType(dtype, (96, 256)))) for name in "ab")
+    c = Tensor(Value("c", TensorType(float32, (96, 96))))
+    gemm = Gemm(Matrix(a, 256, 16 // dtype.itemsize), b, c, (96, 96, 256), 256, 96, dtype=dtype)
+    for tile in (MULTISTAGE[0], next(tile for tile in MULTISTAGE if tile.wgmma)):
+        if tile.wgmma <= target.has_wgmma:
+            (launch,) = multistage.multiply(gemm, NO_EPILOGUE, Config(tile), atom, target)
+            assert dict(launch.types)["T"] == dtype
+            assert Compiler(target, cache).code(launch.source)

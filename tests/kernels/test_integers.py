@@ -38,7 +38,7 @@ from .integer_samples import (
 from .samples import Sample, compare, scalar
 
 #: Kernels that this module compiles, in more variants than samples.py has.
-COMPILES = {"gemm/multistage_int8.cu", "gemm/pack_int8.cu"}
+COMPILES = {"gemm/multistage.cu", "gemm/pack_int8.cu"}
 
 # ── recipes ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -30,7 +30,7 @@ from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare, sample
 
 #: Kernels that this module compiles, in more variants than samples.py has.
-COMPILES = {"gemm/multistage_tf32x3.cu", "gemm/pack_tf32x3.cu", "gemm/wgmma_rs.cu"}
+COMPILES = {"gemm/multistage.cu", "gemm/pack_tf32x3.cu", "gemm/wgmma_rs.cu"}
 
 TENSOR_CORES: dict[str, Any] = {"conv": "tensor_cores"}
 
@@ -51,7 +51,7 @@ def device_for(target: Target) -> DryDevice:
     [
         (conv(256, 1024, 1, 1, x=(32, 1024, 14, 14)), H200, ["split_wgmma"]),
         (conv(64, 3, 7, 7, x=(8, 3, 224, 224)), H200, ["pack_image", "split_wgmma"]),
-        (conv(256, 1024, 1, 1, x=(32, 1024, 14, 14)), A100, ["split_mma"]),
+        (conv(256, 1024, 1, 1, x=(32, 1024, 14, 14)), A100, ["mma"]),
         (conv(32, 1, 3, 3, x=(32, 32, 56, 56), group=32), H200, ["depthwise"]),
         (single("Gemm", [normal(512, 512), normal(512, 512)], (1,)), H200, ["split_wgmma"]),
         (
@@ -93,7 +93,7 @@ def test_few_tiles_share_their_sums_in_clusters_or_in_two_passes() -> None:
     assert launch.grid[0] % splits == 0
     assert launch.scratch == 0
     first, second = launches(planned(graph, device_for(A100), **TENSOR_CORES))
-    assert (first.entry, second.entry) == ("split_mma", "gemm_reduce")
+    assert (first.entry, second.entry) == ("mma", "gemm_reduce")
     assert first.cluster == (1, 1, 1)
     assert first.scratch == 4 * first.grid[2] * 49 * 512
 
@@ -196,7 +196,7 @@ def test_kernels_compile(target: Target, precision: str, cache: Path) -> None:
     ways = {"MatMul": "tensor_cores", "Gemm": "tensor_cores"}
     planned(single("MatMul", [normal(4, 256, 512), normal(4, 512, 256)]), device, algorithms=ways)
     planned(single("Gemm", [normal(640, 333), normal(333, 512)], (1,)), device, algorithms=ways)
-    other = "gemm/multistage_tf32x3.cu" if target == H200 else "gemm/wgmma_rs.cu"
+    other = "gemm/multistage.cu" if target == H200 else "gemm/wgmma_rs.cu"
     all_compile(list(device.compiler.sources), target, cache, COMPILES - {other})
 
 

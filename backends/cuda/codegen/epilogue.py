@@ -47,6 +47,11 @@ class Epilogue:
         return ("T", self.sums), ("R", self.stored)
 
     @property
+    def aliases(self) -> tuple[tuple[str, DType], tuple[str, DType]]:
+        """The same as Z and R, for kernels whose T are the elements that they multiply."""
+        return ("Z", self.sums), ("R", self.stored)
+
+    @property
     def reads_along(self) -> bool:
         """Whether an operand is read at the place where the result is stored: `i` counts both."""
         return bool(self.along)

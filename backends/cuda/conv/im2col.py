@@ -95,7 +95,7 @@ def _half_product(conv: Convolution, used: int) -> Recipe:
         bias=conv.b,
         dtype=conv.x.dtype,
     )
-    return multistage.multiply(gemm, conv.epilogue, conv.setting.target, used)
+    return multistage.multiply_halves(gemm, conv.epilogue, conv.setting.target, used)
 
 
 def _plane(x: Tensor, output: Ints, view: Window) -> dict[str, int]:

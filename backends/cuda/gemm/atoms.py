@@ -25,6 +25,8 @@ class Atom:
         k: terms of one instruction.
         sums: the type of the accumulators; ``half`` is float16, two in a register.
         transposable: whether the rows of operands in shared memory may be columns (wgmma).
+        parts: numbers that stand for one of the elements in memory, as `pack.in_parts` cuts them;
+            0 where elements are multiplied as they are.
     """
 
     a: str
@@ -32,21 +34,42 @@ class Atom:
     k: int
     sums: Literal["float", "int", "half"] = "float"
     transposable: bool = False
+    parts: int = 0
+
+    @property
+    def title(self) -> str:
+        """What a float32 product is made of, for reports: ``3xtf32``; empty for other elements."""
+        return ("", "tf32", "3xtf32")[self.parts]
 
     @property
     def kind(self) -> str:
         """The element types, as one name where they are equal."""
         return self.a if self.a == self.b else f"{self.a}.{self.b}"
 
+    @property
+    def registers(self) -> int:
+        """Those of a thread that 16 x 8 sums lie in."""
+        return 2 if self.sums == "half" else 4
+
     def code(self, n: int = 0, *, across: int = 0, a_in_registers: bool = False) -> str:
-        """Return what kernels are compiled with: the macro KIND, and the instructions as functions.
+        """Return what kernels are compiled with: some macros, and the instructions as functions.
+
+        KIND is `kind`; MMA the function for a single warp, of 32 bytes of a row whatever they are;
+        SumFragment the type of what a thread has of its 16 x 8 sums, INTEGER_SUMS whether those
+        are integers; WGMMA_CODE says whether there are products of four warps instead.
 
         Args:
             n: columns of ``wgmma``; 0 for a kernel without it, which gets ``mma_m16n8k*``.
             across: columns of ``wgmma_across``, whose right operand lies in rows of columns.
             a_in_registers: the left operand of the last one of these lies in registers.
         """
-        lines = [f'#define KIND "{self.kind}"', f"#define WGMMA_CODE {int(n > 0)}"]
+        lines = [
+            f'#define KIND "{self.kind}"',
+            f"#define MMA mma_m16n8k{self.k}",
+            f"#define WGMMA_CODE {int(n > 0)}",
+            f"#define INTEGER_SUMS {int(self.sums == 'int')}",
+            f"typedef {_C[self.sums]} SumFragment[{self.registers}];",
+        ]
         if n:
             lines.append(self.wgmma(n, a_in_registers=a_in_registers and not across))
         else:
@@ -57,7 +80,7 @@ class Atom:
 
     def mma(self) -> str:
         """Return ``mma_m16n8k*(sums, a, b0, b1)``: the product of one warp."""
-        count, sums, letter = (2, "f16", "r") if self.sums == "half" else (4, *_PTX[self.sums])
+        count, (sums, letter) = self.registers, _PTX[self.sums]
         kept = ", ".join(f"%{i}" for i in range(count))
         a = ", ".join(f"%{i}" for i in range(count, count + 4))
         results = ", ".join(f'"+{letter}"(sums[{i}])' for i in range(count))
@@ -114,18 +137,19 @@ class Atom:
 
 
 #: PTX's name of the accumulators, and their letter as operands of assembly.
-_PTX = {"float": ("f32", "f"), "int": ("s32", "r")}
+_PTX = {"float": ("f32", "f"), "int": ("s32", "r"), "half": ("f16", "r")}
 _C = {"float": "float", "int": "int", "half": "unsigned int"}
 _FRAGMENT = ", ".join(f'"r"(a[{i}])' for i in range(4))
 _ADD = '"r"(add)'
 
-TF32 = Atom("tf32", "tf32", 8)
+#: A product of float32 as one of tf32, or as three.
+TF32, TF32X3 = (Atom("tf32", "tf32", 8, parts=parts) for parts in (1, 2))
 #: A product of float16 with sums in float16, which mma.sync alone has here.
 F16_SUMS = Atom("f16", "f16", 16, "half")
 #: By the types of A and B.
 ATOMS: Mapping[tuple[DType, DType], Atom] = MappingProxyType(
     {
-        (float32, float32): TF32,
+        (float32, float32): TF32X3,
         (float16, float16): Atom("f16", "f16", 16, transposable=True),
         (bfloat16, bfloat16): Atom("bf16", "bf16", 16, transposable=True),
         (int8, int8): Atom("s8", "s8", 32, "int"),

@@ -51,7 +51,7 @@ def reduction(gemm: Gemm, epilogue: Epilogue, splits: int, partial_sums: Scratch
             **{"partial": partial_sums, "c": gemm.c, "bias": gemm.bias, **epilogue.args},
             **{"m": m, "n": n, "ldc": gemm.ldc, "batch_c": batch.c, "splits": splits},
         },
-        types=epilogue.types,
+        types=epilogue.aliases if halves else epilogue.types,
         constants=(
             ("VECTOR_C", gemm.vector_c(vector)),
             ("GROUPS", gemm.a.rows is not Rows.MATRIX),
@@ -59,7 +59,7 @@ def reduction(gemm: Gemm, epilogue: Epilogue, splits: int, partial_sums: Scratch
         ),
         code=epilogue.code,
         note=epilogue.title,
-        pitched=gemm.pitched(epilogue),
+        pitched=gemm.pitched(epilogue.along),
     )
 
 

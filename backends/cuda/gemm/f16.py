@@ -76,7 +76,7 @@ def linear(
     gemm = Gemm(source, columns, y, shape, ceil_div(k, 8) * 8, n, bias=bias, dtype=a.dtype)
     target, half_sums = setting.target, setting.algorithm == HALF_SUMS
     fed = None if half_sums else _fed(gemm, epilogue, target)
-    return fed or multistage.multiply(gemm, epilogue, target, half_sums=half_sums)
+    return fed or multistage.multiply_halves(gemm, epilogue, target, half_sums=half_sums)
 
 
 def _fed(gemm: Gemm, epilogue: Epilogue, target: Target) -> Launch | None:
@@ -169,7 +169,7 @@ def product(
         fed = _persistent(given, gemm, epilogue, setting.target, transposing)
         if fed is not None:
             return fed
-    last = multistage.multiply(gemm, epilogue, setting.target, used, half_sums=half_sums)
+    last = multistage.multiply_halves(gemm, epilogue, setting.target, used, half_sums=half_sums)
     return last if transposed else (_transposed(b, (count, k, n, ldb), used), *last)
 
 
@@ -203,7 +203,9 @@ def from_workspace(
     gemm = Gemm(source, Scratch(0), y, shape, ldb, n, bias=bias, dtype=a.dtype)
     found = _persistent(gemm, gemm, epilogue, target) if k % 8 == 0 else None
     used = n * ldb * a.dtype.itemsize
-    launches = multistage.multiply(gemm, epilogue, target, used) if found is None else (found,)
+    launches = (
+        multistage.multiply_halves(gemm, epilogue, target, used) if found is None else (found,)
+    )
     return launches, Scratch(0)
 
 
@@ -312,7 +314,7 @@ def convolution(conv: Operands, epilogue: Epilogue, setting: Setting) -> Answer:
         if fed and fed.choice.microseconds < MARGIN * multistage.time_of(gemm, target):
             return fed.launches(epilogue, target)
     used = max((launch.scratch for launch in packing), default=0)
-    last = multistage.multiply(gemm, epilogue, target, used, half_sums=half_sums)
+    last = multistage.multiply_halves(gemm, epilogue, target, used, half_sums=half_sums)
     return sharing(*packing, *last)
 
 

@@ -1,4 +1,4 @@
-"""Products and convolutions of bytes on tensor cores, with sums in int32: `multistage_int8.cu`."""
+"""Products and convolutions of bytes on tensor cores, with sums in int32: `multistage.cu`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .cost import Choice, ranked, with_splits
 from .pack import packed_filters, padded
 from .problem import Batch, Gemm, Problem
 from .schedules import multistage
-from .schedules.multistage import Split
+from .schedules.multistage import End, Split
 from .sources import MAX_EXTENT, Matrix, image_source, widest
 from .tables.f16 import MULTISTAGE
 from .tile import Config
@@ -35,7 +35,7 @@ BYTES = frozenset({int8, uint8})
 VECTORS = (16, 8, 4)
 #: Elements of a tensor, whose places are counted in 32 bits; and products of a stack.
 MAX_ELEMENTS, MAX_PRODUCTS = 2**30, 2**12
-#: Bytes of what a block of `multistage_int8.cu` keeps of a column.
+#: Bytes of what a block of `multistage.cu` keeps of a column.
 OF_COLUMN = 16
 #: Rows of B in words of sixteen bytes.
 SIXTEENS = partial(padded, multiple=16)
@@ -94,13 +94,11 @@ class Product:
     Attributes:
         gemm: its operands.
         sums: of the rows of B, int32.
-        types: of the elements of A and B.
         quantization: what integers stand for.
     """
 
     gemm: Gemm
     sums: Packed | Scratch
-    types: tuple[DType, DType]
     quantization: Quantization
 
     @property
@@ -134,34 +132,20 @@ def choose(p: Product, target: Target) -> Choice:
 def multiply(p: Product, target: Target) -> Launch:
     """Return the launch of a product."""
     gemm, q, config = p.gemm, p.quantization, choose(p, target).config
-    tile, splits = config.tile, config.splits
-    steps = ceil_div(ceil_div(gemm.shape[2], 2 * tile.bk), splits)
     scale_type = q.scales[0].dtype if q.scales else float32
-    atom, image = atom_of(*p.types), (gemm.a.data, gemm.c)
-    return Launch(
-        "gemm/multistage_int8.cu",
-        "mma_integer",
-        grid=multistage.grid(gemm, config),
-        block=multistage.threads(tile),
-        args={
-            **{**multistage.arguments(gemm, config), **q.parameters, "y": gemm.c, "bias": q.bias},
-            **{"b_sums": p.sums, "ldb": gemm.ldb, "batch_b": gemm.batch.b, "by": q.steps},
-        },
-        types=(("T", p.types[0]), ("U", p.types[1]), ("Y", p.stored), ("S", scale_type)),
+    end = End(
+        entry="mma_integer",
+        args={**q.parameters, "c": gemm.c, "bias": q.bias, "b_sums": p.sums, "by": q.steps},
+        types=(("Z", scale_type), ("R", p.stored)),
         constants=(
-            *tile.constants("BM", "BN", "WARPS_M", "WARPS_N", "STAGES", "WGMMA"),
-            *(("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector)),
             ("VECTOR_C", gemm.vector_c(8)),
-            ("SPLIT", int(Split.CLUSTER if splits > 1 else Split.WHOLE)),
-            *(("ZERO_B", q.shifts_b), ("BY_ROW", q.by_row)),
+            ("ZERO_B", q.shifts_b),
+            ("BY_ROW", q.by_row),
         ),
-        code="\n".join((atom.code(multistage.wgmma_columns(tile)), narrow(p.stored, float32))),
-        shared=multistage.shared(tile, steps),
-        cluster=(1, 1, splits),
-        early=gemm.constant,  # B is read before the kernel in front has ended
-        note=str(config),
-        pitched=tuple(t for t in image if isinstance(t, Tensor)) if gemm.a.rows else (),
+        code=narrow(p.stored, float32),
     )
+    split = Split.CLUSTER if config.splits > 1 else Split.WHOLE
+    return multistage.launch(gemm, config, atom_of(gemm.dtype, gemm.dtype_b), end, split)
 
 
 # ── matrix products ──────────────────────────────────────────────────────────────────────────────
@@ -170,7 +154,7 @@ def multiply(p: Product, target: Target) -> Launch:
 def need_bytes(
     operands: tuple[Tensor, Tensor, Tensor], quantization: Quantization, target: Target
 ) -> str:
-    """Return why y, a and b are not for `multistage_int8.cu`; empty where they are."""
+    """Return why y, a and b are not for `multistage.cu`; empty where they are."""
     y, a, b = operands
     if not target.has_tf32:
         return f"tensor cores of {target.arch}"
@@ -214,8 +198,8 @@ def matmul(
     else:
         columns, sums, packing = _packed(b, ldb)
     source = Matrix(a, k, widest(VECTORS, k))
-    gemm = Gemm(source, columns, y, (m, n, k), ldb, n, batch)
-    return (*packing, multiply(Product(gemm, sums, (a.dtype, b.dtype), quantization), target))
+    gemm = Gemm(source, columns, y, (m, n, k), ldb, n, batch, dtype=a.dtype, dtype_b=b.dtype)
+    return (*packing, multiply(Product(gemm, sums, quantization), target))
 
 
 def _packed(b: Tensor, ldb: int) -> tuple[Scratch, Scratch, tuple[Launch, ...]]:
@@ -294,13 +278,15 @@ def convolution(
         ldb=ldb,
         ldc=y.row,
         batch=Batch(op.group, image.channels, filters * ldb, filters),
+        dtype=x.dtype,
+        dtype_b=w.dtype,
     )
     sums = Packed((w.value,), "sums of filters", sums_of_filters)
-    return (*packing, multiply(Product(gemm, sums, (x.dtype, w.dtype), quantization), target))
+    return (*packing, multiply(Product(gemm, sums, quantization), target))
 
 
 def _need_image(op: Convolution, y: Tensor, x: Tensor, w: Tensor) -> str:
-    """Return what does not suit `multistage_int8.cu`; empty where all does."""
+    """Return what does not suit `multistage.cu`; empty where all does."""
     channels = w.dims[1]
     if w.data is None or x.rank not in (3, 4):
         return "weights of run time" if w.data is None else f"{x.rank - 2} spatial axes"

@@ -72,6 +72,16 @@ def in_parts(rows: Array, parts: int) -> Array:
     return packed.reshape(count, steps, parts, 8 * eights, STEP)
 
 
+def rows_of_part(n: int) -> int:
+    """Return the rows of a part of a step in the order of `in_parts`, for n of the matrix."""
+    return ceil_div(n, 8) * 8
+
+
+def size_in_parts(n: int, k: int, parts: int) -> int:
+    """Return the elements of a matrix [n, k] in the order of `in_parts`."""
+    return ceil_div(k, STEP) * parts * rows_of_part(n) * STEP
+
+
 def cut(numbers: Array) -> tuple[Array, Array]:
     """Return tf32 numbers whose sums are float32 numbers, but for their last bits: high, low."""
     bits = numbers.view(np.uint32)

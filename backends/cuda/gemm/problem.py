@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....runtime.ir.dtypes import DType, float32
-from ..codegen.epilogue import Epilogue
 from ..recipe.operands import Given, Packed, Scratch, Tensor
 from .sources import Rows, Source, widest
 from .tile import Shape, Tile
@@ -63,11 +62,12 @@ class Gemm:
             it: constants, in the workspace, or as it is given.
         c: the results.
         shape: rows, columns and terms of one product.
-        ldb, ldc: distances of rows, in elements.
+        ldb, ldc: distances of rows, in elements; of `b` in parts the rows of a part.
         batch: how many products.
         bias: one number a column, or None.
         across: `b` is [k][n] instead.
-        dtype: of the elements of `a` and `b`.
+        dtype: of the elements of `a`.
+        dtype_b: of those of `b`; None where it is the same.
     """
 
     a: Source
@@ -80,6 +80,12 @@ class Gemm:
     bias: Tensor | Packed | None = None
     across: bool = False
     dtype: DType = float32
+    dtype_b: DType | None = None
+
+    @property
+    def elements(self) -> tuple[tuple[str, DType], tuple[str, DType]]:
+        """The C++ aliases T and U of the elements of `a` and `b`."""
+        return ("T", self.dtype), ("U", self.dtype_b or self.dtype)
 
     @property
     def constant(self) -> bool:
@@ -90,11 +96,15 @@ class Gemm:
         """Return how many results are stored at once: one of these numbers, or 1."""
         return widest(vectors, self.shape[1], self.ldc, self.batch.c)
 
-    def pitched(self, epilogue: Epilogue) -> tuple[Tensor, ...]:
-        """Return the operands of a convolution that may be slices; see `Launch.pitched`."""
+    def pitched(self, along: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the operands of a convolution that may be slices; see `Launch.pitched`.
+
+        Args:
+            along: those of its epilogue that lie like the result.
+        """
         if self.a.rows is Rows.MATRIX:
             return ()
-        images = (self.a.data, self.c, *epilogue.along)
+        images = (self.a.data, self.c, *along)
         return tuple(image for image in images if isinstance(image, Tensor))
 
     @property

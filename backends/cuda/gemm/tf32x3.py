@@ -15,6 +15,7 @@ from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor
 from ..recipe.targets import Target
+from .atoms import TF32, TF32X3
 from .convolution import Convolution
 from .cost import (
     CACHE,
@@ -29,7 +30,7 @@ from .cost import (
     with_splits,
 )
 from .epilogue import behind, sharing
-from .pack import STEP, Form, in_parts, packed_filters, packed_matrix
+from .pack import STEP, Form, in_parts, packed_filters, packed_matrix, rows_of_part, size_in_parts
 from .problem import SINGLE, Batch, Gemm, Problem
 from .schedules import multistage, wgmma_rs
 from .sources import MAX_EXTENT, Matrix, Rows, image_source, padded_channels, widest
@@ -62,7 +63,7 @@ def shared(tile: Tile, parts: int) -> int:
     """Return the bytes of shared memory of a block, whose numbers have so many parts."""
     if tile.wgmma:
         return wgmma_rs.shared(tile, parts)
-    return tile.stages * 128 * (tile.bm + parts * tile.bn)
+    return multistage.shared(tile, tile.stages, parts)
 
 
 def expected(problem: Problem, config: Config, parts: int, target: Target) -> float:
@@ -124,10 +125,10 @@ def time_of(shape: Shape, count: int, constant: bool, setting: Setting) -> float
 def multiply(
     gemm: Gemm, epilogue: Epilogue, setting: Setting, used: int = 0, config: Config | None = None
 ) -> tuple[Launch, ...]:
-    """Return the launches of a product, whose `b` lies as `in_parts` makes it.
+    """Return the launches of a product.
 
     Args:
-        gemm: what is multiplied.
+        gemm: what is multiplied; `b` lies as `in_parts` makes it, whatever `ldb` and `batch.b` are.
         epilogue: applied to every result.
         setting: the GPU, and the precision.
         used: bytes of the workspace that are taken.
@@ -137,9 +138,12 @@ def multiply(
     if config is None:
         problem = problem_of(gemm.shape, gemm.batch.count, gemm.a.rows, parts)
         config = choose(problem, parts, target).config
+    (_, n, k), atom = gemm.shape, TF32X3 if parts == 2 else TF32
+    of_b = size_in_parts(n, k, parts) if gemm.batch.count > 1 else 0
+    gemm = replace(gemm, ldb=rows_of_part(n), batch=replace(gemm.batch, b=of_b))
     if config.tile.wgmma:
-        return (wgmma_rs.multiply(gemm, epilogue, config, parts, target),)
-    return multistage.multiply_parts(gemm, epilogue, config, parts, used)
+        return (wgmma_rs.multiply(gemm, epilogue, config, atom, target),)
+    return multistage.multiply(gemm, epilogue, config, atom, target, used)
 
 
 def _launches(
@@ -224,7 +228,7 @@ def _one_in(rows: Array, parts: int) -> Array:
 
 def _packed_matrices(b: Tensor, batch: Batch, n: int, k: int, form: Form, parts: int) -> Launch:
     """Return what brings matrices of run time into the workspace; see `in_parts`."""
-    rows, steps = ceil_div(n, 8) * 8, ceil_div(k, STEP)
+    rows, steps = rows_of_part(n), ceil_div(k, STEP)
     of_row, of_term = (k, 1) if form[1] else (1, n)
     return Launch(
         "gemm/pack_tf32x3.cu",
@@ -236,7 +240,7 @@ def _packed_matrices(b: Tensor, batch: Batch, n: int, k: int, form: Form, parts:
             **{"of_matrix": batch.b, "of_row": of_row, "of_term": of_term},
         },
         constants=(("PARTS", parts), ("ACROSS", not form[1])),
-        scratch=4 * batch.count * steps * parts * rows * STEP,
+        scratch=4 * batch.count * size_in_parts(n, k, parts),
     )
 
 

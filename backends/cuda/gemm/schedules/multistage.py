@@ -1,21 +1,24 @@
-"""GEMM and implicit GEMM with a multistage cp.async pipeline: `multistage*.cu` (mma.sync, wgmma).
+"""GEMM and implicit GEMM with a multistage cp.async pipeline: `multistage.cu` (mma.sync, wgmma).
 
-Tensor cores multiply in single warps (mma.sync) or, 16-bit floats and bytes on Hopper, in groups of
-four from shared memory (wgmma). Split-K: CTAs may share the sum of a tile, as a cluster, which adds
-it up from each other's shared memory, or by partial sums in the workspace.
+One kernel multiplies what any atom does: 16-bit floats, bytes, float32 as numbers of tf32. Single
+warps do (mma.sync), or groups of four from shared memory (wgmma, Hopper). Split-K: CTAs may share
+the sum of a tile, as a cluster, which adds it up from each other's shared memory, or by partial
+sums in the workspace.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
+from .....runtime.ir.dtypes import DType
 from ...codegen.epilogue import NO_EPILOGUE, Epilogue
 from ...recipe.launch import Launch
 from ...recipe.layout import ceil_div
-from ...recipe.operands import Given, Scratch
+from ...recipe.operands import Given, Scratch, Tensor
 from ...recipe.targets import Target
-from ..atoms import F16_SUMS, TF32, atom_of
+from ..atoms import F16_SUMS, Atom, atom_of
 from ..cost import (
     CACHE,
     CLUSTERED,
@@ -38,6 +41,8 @@ from ..tile import Config, Tile
 #: and the blocks of a cluster that the tables' figures stand for. Fitted to linear layers of 16 to
 #: 3136 rows in transformers' blocks.
 CLUSTER_WAIT, SHORT_WAIT = 0.25, 1.6
+#: Bytes of a row of a tile of A or B in shared memory: a step.
+ROW = 128
 
 
 class Split(IntEnum):
@@ -51,15 +56,16 @@ def threads(tile: Tile) -> int:
     return 32 * tile.warps[0] * tile.warps[1]
 
 
-def shared(tile: Tile, steps: int) -> int:
-    """Return the bytes of shared memory of a block: of 128 bytes a row, and later of the sums."""
-    buffers = min(tile.stages, steps) * (tile.bm + tile.bn) * 128
-    return max(buffers, tile.bm * (tile.bn + 8) * 4)
+def shared(tile: Tile, steps: int, parts: int = 0) -> int:
+    """Return the bytes of shared memory of a block: of the steps, and later of the sums.
 
-
-def wgmma_columns(tile: Tile) -> int:
-    """Return the columns of one wgmma; 0 without it."""
-    return tile.bn // tile.warps[1] if tile.wgmma else 0
+    Args:
+        tile: what it computes.
+        steps: how many it does.
+        parts: of numbers, see `Atom.parts`; sums of these stay in registers.
+    """
+    buffers = min(tile.stages, steps) * (tile.bm + max(1, parts) * tile.bn) * ROW
+    return buffers if parts else max(buffers, tile.bm * (tile.bn + 8) * 4)
 
 
 # ── which tile ───────────────────────────────────────────────────────────────────────────────────
@@ -104,6 +110,114 @@ def expected(problem: Problem, config: Config, target: Target) -> float:
     return LAUNCH + overlapped(time, work, target) + joining
 
 
+# ── the recipe ───────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What becomes of the sums: an entry of `multistage.cu`, and what it takes of its own.
+
+    Attributes:
+        entry: its name.
+        args: by name, the result ``c`` among them.
+        types: the C++ aliases Z and R.
+        constants: compile-time constants.
+        code: generated functions.
+        title: for reports.
+        along: operands that lie like the result.
+    """
+
+    entry: str
+    args: Mapping[str, Given]
+    types: tuple[tuple[str, DType], ...]
+    constants: tuple[tuple[str, int], ...]
+    code: str
+    title: str = ""
+    along: tuple[Tensor, ...] = ()
+
+
+def multiply(
+    gemm: Gemm, epilogue: Epilogue, config: Config, atom: Atom, target: Target, used: int = 0
+) -> tuple[Launch, ...]:
+    """Return the launches of a product with sums in floating point.
+
+    Args:
+        gemm: what is multiplied.
+        epilogue: applied to every result.
+        config: tile and splits.
+        atom: the instruction; with one in float16, several blocks' sums are added up in float32.
+        target: the GPU.
+        used: bytes of the workspace that are taken.
+    """
+    if config.splits == 1:
+        return (launch(gemm, config, atom, _finished(gemm, epilogue, atom), Split.WHOLE),)
+    if target.has_clusters and not atom.parts:
+        return (launch(gemm, config, atom, _finished(gemm, epilogue, atom), Split.CLUSTER),)
+    (m, n, _), sums = gemm.shape, Scratch(ceil_div(used, 256) * 256)
+    partial = _finished(replace(gemm, c=sums, bias=None), NO_EPILOGUE, atom)
+    needed = sums.offset + 4 * config.splits * gemm.batch.count * m * n
+    first = replace(launch(gemm, config, atom, partial, Split.PARTIAL), scratch=needed)
+    return first, reduction(gemm, epilogue, config.splits, sums)
+
+
+def _finished(gemm: Gemm, epilogue: Epilogue, atom: Atom) -> End:
+    """Return the end of sums that get a bias and an epilogue."""
+    return End(
+        entry="mma",
+        args={"c": gemm.c, "bias": gemm.bias, **epilogue.args},
+        types=epilogue.aliases,
+        constants=(*flags(gemm, epilogue, atom), ("ZERO_B", False)),
+        code=epilogue.code,
+        title=epilogue.title,
+        along=epilogue.along,
+    )
+
+
+def flags(gemm: Gemm, epilogue: Epilogue, atom: Atom) -> tuple[tuple[str, int], ...]:
+    """Return the constants of `epilogue.cuh`."""
+    words = (4, 2) if atom.parts else (8,)
+    return ("VECTOR_C", gemm.vector_c(*words)), *epilogue_flags(gemm.bias, epilogue)
+
+
+def launch(gemm: Gemm, config: Config, atom: Atom, end: End, split: Split) -> Launch:
+    """Return the launch of `multistage.cu`.
+
+    Args:
+        gemm: what is multiplied.
+        config: tile and splits.
+        atom: the instruction.
+        end: what becomes of the sums.
+        split: how those of several blocks come together.
+    """
+    (m, n, k), tile, splits = gemm.shape, config.tile, config.splits
+    steps = ceil_div(ceil_div(k * gemm.dtype.itemsize, ROW), splits)
+    wgmma_columns = tile.bn // tile.warps[1] if tile.wgmma else 0
+    return Launch(
+        "gemm/multistage.cu",
+        end.entry,
+        grid=(tile.count(m, n), 1, gemm.batch.count * splits),
+        block=threads(tile),
+        args={
+            **{**gemm.sizes, "a": gemm.a.data, "b": gemm.b, "ldb": gemm.ldb, "ldc": gemm.ldc},
+            **{"batch_b": gemm.batch.b, "batch_c": gemm.batch.c, "splits": splits},
+            **{"tiles_n": ceil_div(n, tile.bn), **end.args},
+        },
+        types=(*gemm.elements, *end.types),
+        constants=(
+            *tile.constants("BM", "BN", "WARPS_M", "WARPS_N", "STAGES", "WGMMA"),
+            *(("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector), ("PARTS", atom.parts)),
+            *(("SPLIT", int(split)), *end.constants),
+        ),
+        code="\n".join((atom.code(wgmma_columns), end.code)),
+        shared=shared(tile, steps, atom.parts),
+        cluster=(1, 1, splits if split is Split.CLUSTER else 1),
+        # As it lies, B is read before the kernel in front has ended; in parts, behind that.
+        early=gemm.constant or atom.parts > 0,
+        note=" ".join(filter(None, (atom.title, str(config), end.title))),
+        pitched=gemm.pitched(end.along),
+    )
+
+
 # ── 16-bit floats ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -125,144 +239,18 @@ def time_of(gemm: Gemm, target: Target, epilogue: Epilogue = NO_EPILOGUE) -> flo
     return expected(problem, config, target)
 
 
-def multiply(
+def multiply_halves(
     gemm: Gemm, epilogue: Epilogue, target: Target, used: int = 0, *, half_sums: bool = False
 ) -> tuple[Launch, ...]:
-    """Return the launches of a product of 16-bit floats.
+    """Return the launches of a product of 16-bit floats, by the tile that should be fastest.
 
     Args:
         gemm: what is multiplied.
         epilogue: applied to every result.
         target: the GPU.
         used: bytes of the workspace that are taken.
-        half_sums: a block adds up in float16; several blocks' sums are added up in float32.
+        half_sums: a block adds up in float16.
     """
+    atom = F16_SUMS if half_sums else atom_of(gemm.dtype)
     config = choose(problem_of(gemm), target, wgmma=not half_sums).config
-    if config.splits == 1 or target.has_clusters:
-        return (_halves(gemm, epilogue, config, None, half_sums=half_sums),)
-    partial_sums = Scratch(ceil_div(used, 256) * 256)
-    first = _halves(gemm, epilogue, config, partial_sums, half_sums=half_sums)
-    return first, reduction(gemm, epilogue, config.splits, partial_sums)
-
-
-def _halves(
-    gemm: Gemm, epilogue: Epilogue, config: Config, partial_sums: Scratch | None, *, half_sums: bool
-) -> Launch:
-    """Return the launch of multistage.cu."""
-    tile, splits, dtype = config.tile, config.splits, gemm.dtype
-    split = Split.WHOLE if splits == 1 else Split.PARTIAL if partial_sums else Split.CLUSTER
-    steps = ceil_div(ceil_div(gemm.shape[2], tile.bk), splits)
-    code = F16_SUMS.code() if half_sums else atom_of(dtype).code(wgmma_columns(tile))
-    return Launch(
-        "gemm/multistage.cu",
-        "mma",
-        grid=grid(gemm, config),
-        block=threads(tile),
-        args={
-            **{**arguments(gemm, config), "c": partial_sums or gemm.c, "bias": gemm.bias},
-            **{**epilogue.args, "ldb": gemm.ldb, "batch_b": gemm.batch.b},
-        },
-        types=epilogue.types,
-        constants=(
-            *tile.constants("BM", "BN", "WARPS_M", "WARPS_N", "STAGES", "WGMMA"),
-            *(("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector)),
-            *(("VECTOR_C", gemm.vector_c(8)), ("SPLIT", int(split)), ("HALF_SUMS", half_sums)),
-            *epilogue_flags(gemm.bias, epilogue),
-        ),
-        code="\n".join((code, epilogue.code)),
-        shared=shared(tile, steps),
-        scratch=_scratch(gemm, splits, partial_sums),
-        cluster=(1, 1, splits if split is Split.CLUSTER else 1),
-        early=gemm.constant,
-        note=f"{config} {epilogue.title}".strip(),
-        pitched=gemm.pitched(epilogue),
-    )
-
-
-def grid(gemm: Gemm, config: Config) -> tuple[int, int, int]:
-    """Return a grid of all tiles, and of the blocks that share each of them."""
-    m, n, _ = gemm.shape
-    return config.tile.count(m, n), 1, gemm.batch.count * config.splits
-
-
-def arguments(gemm: Gemm, config: Config) -> dict[str, Given]:
-    """Return the arguments that are common to the kernels of this schedule."""
-    return {
-        **{**gemm.sizes, "a": gemm.a.data, "b": gemm.b, "ldc": gemm.ldc},
-        **{"tiles_n": ceil_div(gemm.shape[1], config.tile.bn), "batch_c": gemm.batch.c},
-        "splits": config.splits,
-    }
-
-
-def _scratch(gemm: Gemm, splits: int, partial_sums: Scratch | None) -> int:
-    """Return the bytes of the workspace up to the end of partial sums, if there are any."""
-    if partial_sums is None:
-        return 0
-    m, n, _ = gemm.shape
-    return partial_sums.offset + 4 * splits * gemm.batch.count * m * n
-
-
-# ── float32 as numbers of tf32 ───────────────────────────────────────────────────────────────────
-
-
-def multiply_parts(
-    gemm: Gemm, epilogue: Epilogue, config: Config, parts: int, used: int
-) -> tuple[Launch, ...]:
-    """Return the launches of a product of float32, whose `b` lies as `in_parts` makes it.
-
-    Args:
-        gemm: what is multiplied.
-        epilogue: applied to every result.
-        config: tile and splits.
-        parts: numbers of tf32 that stand for one: 2, or 1 for their precision.
-        used: bytes of the workspace that are taken.
-    """
-    if config.splits == 1:
-        return (_parts(gemm, epilogue, config, parts, None),)
-    partial_sums = Scratch(ceil_div(used, 256) * 256)
-    first = _parts(gemm, NO_EPILOGUE, config, parts, partial_sums)
-    return first, reduction(gemm, epilogue, config.splits, partial_sums)
-
-
-def _parts(
-    gemm: Gemm, epilogue: Epilogue, config: Config, parts: int, partial_sums: Scratch | None
-) -> Launch:
-    """Return the launch of multistage_tf32x3.cu."""
-    tile, whole = config.tile, partial_sums is None
-    bias, split = (gemm.bias, Split.WHOLE) if whole else (None, Split.PARTIAL)
-    return Launch(
-        "gemm/multistage_tf32x3.cu",
-        "split_mma",
-        grid=grid(gemm, config),
-        block=threads(tile),
-        args={
-            **{**arguments(gemm, config), "c": partial_sums or gemm.c, "bias": bias},
-            **{**epilogue.args, "rows_b": ceil_div(gemm.shape[1], 8) * 8},
-        },
-        types=epilogue.types,
-        constants=(
-            *tile.constants("BM", "BN", "STAGES", "WARPS_M", "WARPS_N"),
-            *parts_flags(gemm, epilogue, parts, split),
-        ),
-        code="\n".join((TF32.code(), epilogue.code)),
-        shared=tile.stages * 128 * (tile.bm + parts * tile.bn),
-        scratch=_scratch(gemm, config.splits, partial_sums),
-        note=parts_title(config, parts, epilogue),
-        pitched=gemm.pitched(epilogue),
-    )
-
-
-def parts_flags(
-    gemm: Gemm, epilogue: Epilogue, parts: int, split: Split
-) -> tuple[tuple[str, int], ...]:
-    """Return the constants of tf32x3.cuh."""
-    return (
-        *(("PARTS", parts), ("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector)),
-        *(("VECTOR_C", gemm.vector_c(4, 2)), ("SPLIT", int(split))),
-        *epilogue_flags(None if split is Split.PARTIAL else gemm.bias, epilogue),
-    )
-
-
-def parts_title(config: Config, parts: int, epilogue: Epilogue) -> str:
-    """Return such as ``3xtf32 w64x64 split 2 Relu``."""
-    return f"{'3xtf32' if parts == 2 else 'tf32'} {config} {epilogue.title}".strip()
+    return multiply(gemm, epilogue, config, atom, target, used)

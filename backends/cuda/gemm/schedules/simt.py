@@ -138,5 +138,5 @@ def _launch(gemm: Gemm, epilogue: Epilogue, config: Config) -> Launch:
         shared=shared(tile),
         scratch=4 * batch.count * splits * m * n if split else 0,
         note=str(config) if split else f"{config} {epilogue.title}".strip(),
-        pitched=gemm.pitched(epilogue),
+        pitched=gemm.pitched(epilogue.along),
     )

@@ -327,7 +327,7 @@ def multiply(
         **{"plane": divisor(prod(staging.extents)), "row": divisor(staging.extents[1])},
     }
     whole = filters % 8 == p.ldc % 8 == 0
-    pitched = tuple(p.result if t is p.gemm.c else t for t in p.gemm.pitched(epilogue))
+    pitched = tuple(p.result if t is p.gemm.c else t for t in p.gemm.pitched(epilogue.along))
     return Launch(
         "gemm/tma.cu",
         "mma_bulk",
@@ -338,7 +338,7 @@ def multiply(
             **{"m": staging.rows, "n": filters, "ldc": p.ldc, "tiles": tiles},
             **{"tiles_n": tiles_n, "chunks": chunks, "stage_a": stage, "w": windows},
         },
-        types=epilogue.types,
+        types=(("T", dtype), *epilogue.aliases),
         constants=(
             *(("LAYOUT", staging.layout.value), *tile.constants("GROUPS")),
             ("BLOCKS", tile.bm // (64 * tile.groups)),

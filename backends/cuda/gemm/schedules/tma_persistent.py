@@ -138,5 +138,5 @@ def multiply(gemm: Gemm, epilogue: Epilogue, tile: Tile, target: Target) -> Laun
         shared=shared(tile),
         early=gemm.constant,  # B is read before the kernel in front has ended
         note=f"{tile} {epilogue.title}".strip(),
-        pitched=gemm.pitched(epilogue),
+        pitched=gemm.pitched(epilogue.along),
     )

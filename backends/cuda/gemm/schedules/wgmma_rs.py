@@ -10,10 +10,10 @@ from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
 from ...recipe.layout import ceil_div
 from ...recipe.targets import Target
-from ..atoms import TF32
+from ..atoms import Atom
 from ..problem import Gemm
 from ..tile import Config, Tile
-from .multistage import Split, parts_flags, parts_title
+from .multistage import Split, flags
 
 #: Registers of a multiprocessor, and the most that a thread which multiplies can have.
 REGISTERS, MAX_REGISTERS = 65536, 240
@@ -38,15 +38,15 @@ def registers(tile: Tile) -> tuple[int, int]:
     return own, total - tile.groups * own
 
 
-def multiply(gemm: Gemm, epilogue: Epilogue, config: Config, parts: int, target: Target) -> Launch:
-    """Return the launch of a product; see `multistage.multiply_parts`."""
+def multiply(gemm: Gemm, epilogue: Epilogue, config: Config, atom: Atom, target: Target) -> Launch:
+    """Return the launch of a product; see `multistage.multiply`."""
     (m, n, k), batch, tile, splits = gemm.shape, gemm.batch, config.tile, config.splits
     tiles = tile.count(m, n)
     items = tiles * batch.count * splits
     work = {
         **{"m": m, "n": n, "k": k, "lda": gemm.a.distance, "tiles_n": ceil_div(n, tile.bn)},
         **{"tiles": tiles, "items": items, "batch_a": batch.a, "batch_c": batch.c},
-        **{"rows_b": ceil_div(n, 8) * 8, "splits": splits},
+        **{"rows_b": gemm.ldb, "splits": splits},
     }
     own, loader = registers(tile)
     return Launch(
@@ -59,16 +59,18 @@ def multiply(gemm: Gemm, epilogue: Epilogue, config: Config, parts: int, target:
             **{"bias": gemm.bias, **epilogue.args, "ldc": gemm.ldc, "work": work},
             "image": gemm.a.geometry,
         },
-        types=epilogue.types,
+        types=(*gemm.elements, *epilogue.aliases),
         constants=(
             *tile.constants("GROUPS", "BN", "STAGES", "RESIDENT"),
             *(("REGISTERS", own), ("LOADER_REGISTERS", loader), *tile.constants("OVERLAP")),
-            *parts_flags(gemm, epilogue, parts, Split.CLUSTER if splits > 1 else Split.WHOLE),
+            *(("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector), ("PARTS", atom.parts)),
+            ("SPLIT", int(Split.CLUSTER if splits > 1 else Split.WHOLE)),
+            *flags(gemm, epilogue, atom),
             ("CONSTANT", gemm.constant),
         ),
-        code="\n".join((TF32.code(tile.bn, a_in_registers=True), epilogue.code)),
-        shared=shared(tile, parts),
+        code="\n".join((atom.code(tile.bn, a_in_registers=True), epilogue.code)),
+        shared=shared(tile, atom.parts),
         cluster=(splits, 1, 1),
-        note=parts_title(config, parts, epilogue),
-        pitched=gemm.pitched(epilogue),
+        note=f"{atom.title} {config} {epilogue.title}".strip(),
+        pitched=gemm.pitched(epilogue.along),
     )

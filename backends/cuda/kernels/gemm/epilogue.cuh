@@ -1,18 +1,18 @@
 // The end of a product on tensor cores: neighbouring results get bias and epilogue, and are stored.
 //
-// Compile-time: T, of operands, and R, of results; VECTOR_C; BIAS; Z0 and Z1, how the operands of the epilogue lie: 0 none, 1 like the result,
-// 2 one a channel.
+// Compile-time: Z, of operands, and R, of results; VECTOR_C; BIAS; Z0 and Z1, how the operands of the epilogue lie: 0 none,
+// 1 like the result, 2 one a channel.
 
 #include "gemm/neighbours.cuh"
 
 typedef Neighbours<R, 8> Words;
 
 // Reads neighbours, or as many as there is room for.
-template <int N> __device__ __forceinline__ Neighbours<T, N> neighbours(const T* from, int room)
+template <int N> __device__ __forceinline__ Neighbours<Z, N> neighbours(const Z* from, int room)
 {
-    Neighbours<T, N> found = {};
+    Neighbours<Z, N> found = {};
     if constexpr (VECTOR_C >= N) {
-        found = *(const Neighbours<T, N>*)from;
+        found = *(const Neighbours<Z, N>*)from;
     } else {
 #pragma unroll
         for (int q = 0; q < N; ++q)
@@ -22,7 +22,7 @@ template <int N> __device__ __forceinline__ Neighbours<T, N> neighbours(const T*
 }
 
 template <int N, int KIND_OF>
-__device__ __forceinline__ Neighbours<T, N> operand(const T* z, long long at, int channel, int room)
+__device__ __forceinline__ Neighbours<Z, N> operand(const Z* z, long long at, int channel, int room)
 {
     if constexpr (KIND_OF == 0) return {};
     return neighbours<N>(KIND_OF == 1 ? z + at : z + channel, room);
@@ -30,13 +30,13 @@ __device__ __forceinline__ Neighbours<T, N> operand(const T* z, long long at, in
 
 // What neighbouring results need besides their sums.
 template <int N> struct Operands {
-    Neighbours<T, N> shift, first, second;
+    Neighbours<Z, N> shift, first, second;
 };
 
 // Reads the operands of results at place `at`; `room` says how many there are.
 template <int N>
-__device__ __forceinline__ Operands<N> operands_at(long long at, int channel, int room, const T* bias,
-                                                   const T* z0, const T* z1)
+__device__ __forceinline__ Operands<N> operands_at(long long at, int channel, int room, const Z* bias,
+                                                   const Z* z0, const Z* z1)
 {
     return {operand<N, BIAS ? 2 : 0>(bias, at, channel, room), operand<N, Z0>(z0, at, channel, room),
             operand<N, Z1>(z1, at, channel, room)};

@@ -1,127 +1,111 @@
-// c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) on tensor cores: 16-bit elements,
-// accumulators in float32, or a block's in float16, too (HALF_SUMS, without WGMMA).
+// c = what an epilogue makes of the sums over k of a[m][k] * b[n][k], on tensor cores: the products of every element
+// type that they have. An atom (`MMA`, `wgmma`) is generated; multiply_step.cuh applies it to a step.
 //
 // As in simt.cu the rows of `a` are rows of a matrix, or windows of an image whose channels lie
 // innermost (implicit GEMM); `table` says where element k of a window lies. A block computes a tile
-// of BM x BN results. Tiles travel to shared memory by cp.async, several steps of 64 terms ahead,
+// of BM x BN results. Tiles travel to shared memory by cp.async, several steps of 128 bytes ahead,
 // and meet there either in warps of their own (mma.sync) or, where WGMMA, in groups of four warps
 // that the tensor cores of Hopper serve directly from shared memory.
 //
 // Few tiles do not fill the GPU: then `splits` blocks share the sum of one tile. As a cluster
 // (CLUSTER) they add their sums from each other's shared memory, otherwise they leave partial sums
-// (PARTIAL) for `mma_reduce`; both in a fixed order.
+// (PARTIAL) for a kernel of reduce_splits*.cu; both in a fixed order.
 //
 // The kernel begins while the one before it still runs: it computes its places and fetches weights,
 // which are constants, and then waits.
 //
-// Compile-time: BM BN WARPS_M WARPS_N STAGES WGMMA; ROWS: 0 matrix, 1 pixels (1x1 windows),
-// 2 windows; VECTOR, the elements of `a` copied at once (2, 4, 8); VECTOR_C, the results stored at
-// once (8 or 1); HALF_SUMS; BIAS; Z0 and Z1, how the operands of the epilogue lie: 0 none, 1 like the result, 2 one a
-// channel; SPLIT: 0 no, 1 PARTIAL, 2 CLUSTER. A batch is a group of a convolution.
+// Types: T and U, the elements of `a` and `b`; Z, of the epilogue's operands; R, of results. Compile-time: BM BN WARPS_M
+// WARPS_N STAGES WGMMA; ROWS: 0 matrix, 1 pixels (1x1 windows), 2 windows; VECTOR, the elements of `a` copied at once;
+// PARTS, the numbers of tf32 that stand for one of `b`, 0 where it lies as it is; VECTOR_C, the results that can be stored
+// at once; SPLIT: 0 no, 1 PARTIAL, 2 CLUSTER; and those of the epilogue: BIAS; Z0 and Z1, how its operands lie: 0 none,
+// 1 like the result, 2 one a channel. A batch is a group of a convolution.
 
 #include "ptx/pdl.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/cluster.cuh"
 
 constexpr int THREADS = WARPS_M * WARPS_N * 32, LOADERS = THREADS;
-constexpr int WM = WGMMA ? 16 : BM / WARPS_M;  // rows of a warp's results
-constexpr int TM = WM / 16;
+// A warp has tiles of 16 x 8 results. Hopper's own products are made by four warps, of 64 rows.
+constexpr int TM = WGMMA ? 1 : BM / WARPS_M / 16, TN = BN / WARPS_N / 8;
 constexpr int AHEAD = STAGES - 1;
+constexpr int BYTES_A = BM * 128, BYTES_B = BN * 128, BYTES_STAGE = BYTES_A + (PARTS > 1 ? PARTS : 1) * BYTES_B;
+constexpr int PITCH = BN + 8;  // of the sums in shared memory
+enum { WHOLE, PARTIAL, CLUSTER };
 
-#include "gemm/store_tile.cuh"
-#include "gemm/operand_b.cuh"
+struct Block {  // the tile of a block, and which of the blocks that share it this one is
+    int m0, n0, batch, split, splits;
 
-__device__ __forceinline__ Place place_of_warp()
-{
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if constexpr (WGMMA)
-        return {warp / 4 / WARPS_N * 64 + warp % 4 * 16, warp / 4 % WARPS_N * TN * 8, lane};
-    return {warp / WARPS_N * WM, warp % WARPS_N * TN * 8, lane};
-}
-
-template <bool> struct Four {  // sums of a thread
-    typedef float At[4];
-};
-
-template <> struct Four<true> {  // in float16, two a word
-    typedef u32 At[2];
-};
-
-typedef Four<HALF_SUMS>::At Sums[TM][TN];
-
-#if WGMMA_CODE
-// Begins the products of one step.
-__device__ __forceinline__ void multiply(Sums& sums, u32 tile, const Place& place)
-{
-    const uint64 a = smem_descriptor(tile + place.m / 64 * 64 * BK * 2);
-    const uint64 b = smem_descriptor(tile + BYTES_A + place.n * BK * 2);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < BK / 16; ++k) wgmma(sums[0], a + k * 2, b + k * 2);
-    wgmma_commit();
-}
-#else
-__device__ __forceinline__ void multiply(Sums& sums, u32 tile, const Place& place)
-{
-    const int lane = place.lane;
-#pragma unroll
-    for (int k = 0; k < BK / 16; ++k) {
-        u32 a[TM][4], b[TN / 2][4];
-#pragma unroll
-        for (int i = 0; i < TM; ++i)
-            ldmatrix_x4(a[i], tile + swizzled(place.m + i * 16 + lane % 16, k * 2 + lane / 16));
-#pragma unroll
-        for (int j = 0; j < TN / 2; ++j)
-            ldmatrix_x4(b[j], tile + BYTES_A
-                                + swizzled(place.n + j * 16 + lane % 8 + lane / 16 * 8,
-                                           k * 2 + lane / 8 % 2));
-#pragma unroll
-        for (int i = 0; i < TM; ++i)
-#pragma unroll
-            for (int j = 0; j < TN / 2; ++j) {
-                mma_m16n8k16(sums[i][2 * j], a[i], b[j][0], b[j][1]);
-                mma_m16n8k16(sums[i][2 * j + 1], a[i], b[j][2], b[j][3]);
-            }
+    __device__ __forceinline__ Block(int tiles_n, int splits) : splits(splits)
+    {
+        const int tile_m = blockIdx.x / tiles_n;
+        m0 = tile_m * BM, n0 = (blockIdx.x - tile_m * tiles_n) * BN;
+        batch = blockIdx.z / splits, split = blockIdx.z - batch * splits;
     }
-}
+};
+
+#include "gemm/operand_a.cuh"
+#include "gemm/operand_b.cuh"
+#include "gemm/tf32x3.cuh"
+#include "gemm/multiply_step.cuh"
+#if INTEGER_SUMS
+#include "gemm/store_integers.cuh"
+#else
+#include "gemm/epilogue.cuh"
+#include "gemm/store_registers.cuh"
+#include "gemm/store_floats.cuh"
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-mma(const T* a, const T* b, void* c, const Window* table, const T* bias, const T* z0, const T* z1,
-    int m, int n, int k, int lda, int ldb, int ldc, int tiles_n, int batch_a, int batch_b,
-    int batch_c, int splits, Image image)
+struct Product {  // one of the batch
+    const T* a;
+    const U* b;
+    const Window* table;
+    int m, n, k, lda, ldb;
+};
+
+// Adds up the products of a block, and leaves the sums to `end`.
+template <typename End>
+__device__ __forceinline__ void multiply_all(const Product& p, const Image& image, const Block& block, End end)
 {
+    // What is in parts may have been cut by the kernel in front, for whose end nobody waits that begins early.
+    constexpr bool CONSTANT = PARTS == 0;
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 tiles = shared_address(shared);
-    const int tile_m = blockIdx.x / tiles_n;
-    const int m0 = tile_m * BM, n0 = (blockIdx.x - tile_m * tiles_n) * BN;
-    const int batch = blockIdx.z / splits, split = blockIdx.z - batch * splits;
-    a += (long long)batch * batch_a;
-    b += (long long)batch * batch_b;
-
-    const int steps = (k + BK - 1) / BK;
-    const int first = (int)((long long)steps * split / splits);
-    const int count = (int)((long long)steps * (split + 1) / splits) - first;
+    const int steps = (p.k + BK - 1) / BK;
+    const int first = (int)((long long)steps * block.split / block.splits);
+    const int count = (int)((long long)steps * (block.split + 1) / block.splits) - first;
 
     const auto load_b = [&](int step) {
         const u32 tile = tiles + step % STAGES * BYTES_STAGE + BYTES_A;
-        copy_b(tile, b, (first + step) * BK, n0, n, ldb);
+        copy_b(tile, p.b, first + step, block.n0, p.n, p.ldb);
     };
+    if constexpr (CONSTANT) {
 #pragma unroll
-    for (int step = 0; step < AHEAD; ++step)
-        if (step < count) load_b(step);
-    LoaderA loader(threadIdx.x, m0, m, lda, image);
-    loader.fetch(first * BK, k, table);
+        for (int step = 0; step < AHEAD; ++step)
+            if (step < count) load_b(step);
+    } else {
+        grid_dependency_sync();
+    }
+    LoaderA loader_a(threadIdx.x, block.m0, p.m, p.lda, image);
+    loader_a.fetch(first * BK, p.k, p.table);
     const auto load_a = [&](int step) {
-        loader.copy(tiles + step % STAGES * BYTES_STAGE, a, (first + step) * BK, k, table);
+        loader_a.copy(tiles + step % STAGES * BYTES_STAGE, p.a, (first + step) * BK, p.k, p.table);
     };
-    grid_dependency_sync();
+    if constexpr (CONSTANT) grid_dependency_sync();
+    end.prepare(loader_a);
 #pragma unroll
     for (int step = 0; step < AHEAD; ++step) {
-        if (step < count) load_a(step);
+        if (step < count) {
+            load_a(step);
+            if constexpr (!CONSTANT) load_b(step);
+        }
         cp_async_commit();  // also an empty group, so that counting groups counts steps
     }
+    end.begin(block);
 
     Sums sums = {};
-    const Place place = place_of_warp();
+    const Place place;
     for (int step = 0; step < count; ++step) {
         cp_async_wait<AHEAD - 1>();
 #if WGMMA_CODE
@@ -130,20 +114,49 @@ mma(const T* a, const T* b, void* c, const Window* table, const T* bias, const T
 #endif
         __syncthreads();
         const u32 tile = tiles + step % STAGES * BYTES_STAGE;
-        if constexpr (WGMMA) multiply(sums, tile, place);
+        if constexpr (WGMMA) multiply_step(sums, tile, place);
         if (step + AHEAD < count) {
             load_a(step + AHEAD);
             load_b(step + AHEAD);
         }
         cp_async_commit();
-        if constexpr (!WGMMA) multiply(sums, tile, place);
+        if constexpr (!WGMMA) multiply_step(sums, tile, place);
     }
 #if WGMMA_CODE
     wgmma_wait<0>();
-    settle(sums);
+    settle(sums.of);
 #endif
-    cp_async_wait<0>();
-    __syncthreads();
-    gather((float*)shared, sums, place);
-    conclude(shared, c, bias, z0, z1, m0, n0, m, n, ldc, batch, batch_c, split, splits);
+    end.store(sums, shared, block, place);
 }
+
+#if INTEGER_SUMS
+extern "C" __global__ void __launch_bounds__(THREADS)
+mma_integer(const T* a, const U* b, R* c, const Window* table, const int* b_sums, const int* bias,
+            const T* a_zero, const U* b_zero, const Z* a_scale, const Z* b_scale, const Z* y_scale,
+            const R* y_zero, int m, int n, int k, int lda, int ldb, int ldc, int tiles_n,
+            int batch_a, int batch_b, int batch_c, int splits, Steps by, Image image)
+{
+    const Block block(tiles_n, splits);
+    const Product product = {a + (long long)block.batch * batch_a, b + (long long)block.batch * batch_b,
+                             table, m, n, k, lda, ldb};
+    const StoreIntegers end = {c + (long long)block.batch * batch_c,
+                               {a_zero, b_zero, b_sums + block.batch * (batch_b / ldb), bias, a_scale,
+                                b_scale, y_scale, y_zero, by},
+                               m, n, k, ldc};
+    multiply_all(product, image, block, end);
+}
+#else
+extern "C" __global__ void __launch_bounds__(THREADS)
+mma(const T* a, const U* b, void* c, const Window* table, const Z* bias, const Z* z0, const Z* z1,
+    int m, int n, int k, int lda, int ldb, int ldc, int tiles_n, int batch_a, int batch_b,
+    int batch_c, int splits, Image image)
+{
+    const Block block(tiles_n, splits);
+    const Product product = {a + (long long)block.batch * batch_a, b + (long long)block.batch * batch_b,
+                             table, m, n, k, lda, ldb};
+    if constexpr (PARTS)
+        multiply_all(product, image, block, StoreRegisters{(R*)c, bias, z0, z1, m, n, ldc, batch_c});
+    else
+        multiply_all(product, image, block, StoreTile{c, bias, z0, z1, m, n, ldc, batch_c});
+}
+#endif

@@ -1,14 +1,14 @@
 // Split-K, second pass (of multistage.cu where CTAs form no clusters): adds the partial sums of all
 // splits, always in the same order, and finishes them.
 //
-// partial is [batch][splits][m][n] in float32. Compile-time: T, VECTOR_C, BIAS, Z0 and Z1 as in multistage.cu;
+// partial is [batch][splits][m][n] in float32. Compile-time: Z, R, VECTOR_C, BIAS, Z0 and Z1 as in multistage.cu;
 // GROUPS: whether a batch is a group of a convolution, with channels of its own.
 
 #include "gemm/epilogue.cuh"
 #include "ptx/pdl.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-mma_reduce(const float* partial, R* c, const T* bias, const T* z0, const T* z1, int m, int n, int ldc,
+mma_reduce(const float* partial, R* c, const Z* bias, const Z* z0, const Z* z1, int m, int n, int ldc,
            int batch_c, int splits)
 {
     const int per_row = (n + 7) / 8;

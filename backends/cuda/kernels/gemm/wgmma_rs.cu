@@ -20,8 +20,20 @@
 
 constexpr int BM = GROUPS * 64, LOADERS = 128, THREADS = GROUPS * 128 + LOADERS;
 
-#include "gemm/tf32x3.cuh"
+#include "ptx/pdl.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/cluster.cuh"
 #include "ptx/pipeline.cuh"
+
+constexpr int BYTES_A = BM * 128, BYTES_B = BN * 128, BYTES_STAGE = BYTES_A + PARTS * BYTES_B;
+enum { WHOLE, PARTIAL, CLUSTER };
+
+#include "gemm/operand_a.cuh"
+#include "gemm/tf32x3.cuh"
+#include "gemm/epilogue.cuh"
+#include "gemm/store_registers.cuh"
 
 constexpr int TN = BN / 8, EIGHTS = BK / 8;
 constexpr int PITCH = BN + 8;  // of the sums in shared memory, in floats

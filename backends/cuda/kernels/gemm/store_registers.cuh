@@ -1,0 +1,69 @@
+// The end of a product whose sums are stored from where they are: the registers of the warps.
+//
+// Compile-time, besides those of epilogue.cuh: SPLIT: 0 no, 1 partial sums, 2 cluster.
+
+// What the results of a tile are finished with and where they go.
+struct Results {
+    R* c;
+    const Z *bias, *z0, *z1;
+    int m, n, ldc;
+    long long start;  // of the batch, in elements
+    int channels;     // of the batches before, where each has channels of its own
+
+    template <int N> __device__ __forceinline__ Operands<N> operands(int row, int column) const
+    {
+        return operands_at<N>(place(row, column), channels + column, n - column, bias, z0, z1);
+    }
+
+    __device__ __forceinline__ long long place(int row, int column) const
+    {
+        return start + (long long)row * ldc + column;
+    }
+
+    template <int N>
+    __device__ __forceinline__ void store(const float (&sums)[N], const Operands<N>& with, int row,
+                                          int column) const
+    {
+        R* to = c + place(row, column);
+        const Neighbours<R, N> results = with_epilogue(sums, with, row);
+        if constexpr (VECTOR_C >= N) {
+            *(Neighbours<R, N>*)to = results;
+        } else {
+#pragma unroll
+            for (int q = 0; q < N; ++q)
+                if (column + q < n) to[q] = results.at[q];
+        }
+    }
+};
+
+// Stores the sums of 16 x 8 * COUNT results, whose first is at (row, column), from the registers of a
+// warp: two neighbours a thread, in every eight columns and in two rows.
+template <int COUNT>
+__device__ __forceinline__ void store_sums(const Results& results, const float (&sums)[COUNT][4],
+                                           int row, int column)
+{
+    constexpr int AT_ONCE = COUNT < 4 ? COUNT : 4;  // operands come from far away
+    row += threadIdx.x % 32 / 4;
+    column += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j0 = 0; j0 < COUNT; j0 += AT_ONCE) {
+        Operands<2> with[AT_ONCE][2];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; ++j)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int at = column + (j0 + j) * 8;
+                if (row + half * 8 < results.m && at < results.n)
+                    with[j][half] = results.operands<2>(row + half * 8, at);
+            }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; ++j)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int at = column + (j0 + j) * 8;
+                const float pair[2] = {sums[j0 + j][2 * half], sums[j0 + j][2 * half + 1]};
+                if (row + half * 8 < results.m && at < results.n)
+                    results.store<2>(pair, with[j][half], row + half * 8, at);
+            }
+    }
+}
