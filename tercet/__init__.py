@@ -44,6 +44,7 @@ from .runtime.errors import (  # noqa: E402 - the path above comes first
 if _TYPE_CHECKING:
     from .api import available, load, pinned, run_op, to_device
     from .backends import Availability
+    from .backends.cuda.custom import CudaKernel
     from .generation.generator import Generator
     from .generation.result import Generation
     from .runtime.ir.custom import CustomOperator
@@ -70,6 +71,7 @@ __all__ = [
     "Bisection",
     "BoundModel",
     "Comparison",
+    "CudaKernel",
     "CustomOperator",
     "DeviceError",
     "DeviceFault",
@@ -127,6 +129,7 @@ _LAZY = {
     "Bisection": ".tools.bisect.bisection",
     "BoundModel": ".runtime.session.bound_plan",
     "Comparison": ".tools.compare.compare",
+    "CudaKernel": ".backends.cuda.custom",
     "CustomOperator": ".runtime.ir.custom",
     "Diagnosis": ".tools.doctor.doctor",
     "ExportResult": ".tools.export.export",

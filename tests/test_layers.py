@@ -52,12 +52,13 @@ ROOMS: dict[str, dict[str, str]] = {
         "norm": "recipe codegen algorithms",
         "attention": "recipe codegen algorithms gemm",
         "conv": "recipe codegen algorithms gemm",
-        "fusion": "recipe codegen algorithms gemm conv attention",
+        "custom": "recipe algorithms",
+        "fusion": "recipe codegen algorithms custom gemm conv attention",
         "ops": "recipe codegen algorithms gemm norm attention conv",
         "families": "codegen algorithms gemm conv ops",
         "tuning": "recipe driver algorithms families",
-        "backend": "recipe codegen driver algorithms device gemm conv attention fusion families"
-        " tuning",
+        "backend": "recipe codegen driver algorithms custom device gemm conv attention fusion"
+        " families tuning",
     },
     "backends/numpy": {
         "numerics": "",

@@ -12,14 +12,15 @@ from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats
 from ...runtime.plan.partition import reads_of, results_of
-from .algorithms.registry import Answer, Choice, RecipeContext, Setting
+from . import families as _families  # noqa: F401 - fills the table of kernels
+from .algorithms.registry import Answer, Choice, Kernel, RecipeContext, Setting
 from .attention.relu_linear import relu_linear
 from .attention.rotate_append import rotate_append
 from .codegen.elementwise import chain_of, elementwise
 from .codegen.epilogue import epilogue_of, no_epilogue
+from .custom import kernel_of
 from .device import CudaDevice
 from .driver.step import KernelStep
-from .families import KERNELS
 from .fusion import Group, groups, smaller
 from .gemm.f16 import pooled_convolution
 from .recipe.bounds import as_reason
@@ -140,7 +141,7 @@ def recipe_of(
         if isinstance(chain, str):
             return chain
         return elementwise(chain, y, [operand(v) for v in chain.operands])
-    registered = KERNELS[type(head.op)]
+    registered = _kernel(head)
     setting = setting.for_node(head)
     if setting.asked and registered.selector is None:
         return f"algorithm '{setting.asked[0]}' cannot be used: {head.kind} has only one"
@@ -172,12 +173,19 @@ def recipe_of(
     )
 
 
+def _kernel(node: Node) -> Kernel:
+    """Return how the head of a group becomes a recipe."""
+    found = kernel_of(node.op)
+    assert found is not None
+    return found
+
+
 def _formats(group: Group, setting: Setting) -> dict[Value, Format]:
     """Return the formats in which a group wants its tensors, where they are not plain."""
     if group.attention is not None:
         images = (group.attention.x, group.attention.y)
         return dict.fromkeys((v for v in images if v.tensor.rank == 4), Format.CHANNELS_LAST)
-    registered = None if group.head is None else KERNELS[type(group.head.op)]
+    registered = None if group.head is None else _kernel(group.head)
     if group.head is None or registered is None or registered.formats is None:
         return {}
     head, y = group.head, Tensor(group.head.output)
@@ -203,7 +211,7 @@ def _wanted(group: Group, formats: Mapping[Value, Format], results: Sequence[Val
     if group.head is None and not group.is_whole:
         rank = group.nodes[-1].output.tensor.rank
         return Formats(follows=all(value.tensor.rank == rank for value in reads))
-    if group.head is not None and KERNELS[type(group.head.op)].follows_for(group.head):
+    if group.head is not None and _kernel(group.head).follows_for(group.head):
         return Formats(follows=True)
     return Formats(
         {v: formats[v] for v in reads if v in formats},
@@ -254,7 +262,7 @@ def _in_place(group: Group) -> Pairs:
 
 def _overwritten(head: Node) -> Pairs:
     """Return the input that the kernel of a node changes rather than copies; see `Kernel`."""
-    place = KERNELS[type(head.op)].in_place
+    place = _kernel(head).in_place
     value = None if place is None else head.inputs[place]
     if value is None or head.reads.count(value) > 1:
         return ()

@@ -15,11 +15,11 @@ from ...runtime.ops.conv import Conv
 from ...runtime.ops.elementwise import Add, Cast
 from ...runtime.ops.matmul import MatMul
 from ...runtime.ops.pool import MaxPool
-from .algorithms.registry import KERNELS
 from .attention.relu_linear import ReluLinear, relu_linear_at
 from .attention.rotate_append import RotateAppend, rotate_append_at
 from .codegen.elementwise import CHEAP, in_chains
 from .codegen.epilogue import MAX_OPERANDS
+from .custom import kernel_of
 from .gemm.atoms import HALVES
 
 #: Larger chains would need more registers than they save memory.
@@ -79,7 +79,7 @@ def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
             nodes = tuple(sorted(caches.nodes, key=position.__getitem__))
             yield Group(nodes, None, appending=caches)
     for node in graph.nodes:
-        registered = KERNELS.get(type(node.op))
+        registered = kernel_of(node.op)
         if node not in free or node in taken:
             continue
         if registered is not None and not in_chains(node):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from inspect import Parameter, signature
 from typing import Any, ClassVar, cast
 
@@ -35,10 +35,18 @@ class CustomOperator:
         infer: takes the `TensorType`s of the inputs and the attributes in the same way and returns
             the type of the result, or a tuple of types. Without it sizes are known only when the
             operator has run, and what depends on them is planned then.
+        kernels: functions by name of a backend that give its own form of the operator: for
+            ``cuda`` a `tercet.CudaKernel`, or a list of them, of the inputs, then the outputs
+            (objects with ``dims``, ``dtype`` and ``size``; None for what is left out or not read),
+            and the attributes by keyword; or a text, why there is none for these. They need
+            `infer`. `function` is what they are compared with.
     """
 
     function: Callable[..., Any]
     infer: Callable[..., Inferred] | None = None
+    kernels: Mapping[str, Callable[..., Any]] = field(
+        default_factory=dict[str, Callable[..., Any]], hash=False
+    )
 
 
 Given = Mapping[tuple[str, str], CustomOperator | Callable[..., Any]]
@@ -148,6 +156,8 @@ def declare(domain: str, name: str, given: CustomOperator | Callable[..., Any]) 
     definition = given if isinstance(given, CustomOperator) else CustomOperator(given)
     if not callable(definition.function):
         raise refused(f"operators[{(domain, name)}]", given, "a function on arrays")
+    if definition.kernels and definition.infer is None:
+        raise UsageError(f"operator '{domain}::{name}': kernels need infer, the rule of its shapes")
     inputs: list[Parameter] = []
     fields: list[Any] = []
     for parameter in signature(definition.function).parameters.values():

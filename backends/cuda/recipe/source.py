@@ -84,6 +84,30 @@ _PRELUDE = (
 _INCLUDE = re.compile(r'^#include "([\w/]+\.cuh)"$', re.MULTILINE)
 
 
+class UserSource(str):
+    """The name of a source that a user brings, with its text, in place of a file of `kernels/`.
+
+    Attributes:
+        text: what is compiled.
+    """
+
+    text: str
+
+    def __new__(cls, name: str, text: str) -> UserSource:
+        """Return the name, for messages of the compiler, with the text."""
+        found = super().__new__(cls, re.sub(r"[^\w.:-]", "_", name))
+        found.text = text
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same text under the same name."""
+        return isinstance(other, UserSource) and (str(self), self.text) == (str(other), other.text)
+
+    def __hash__(self) -> int:
+        """Return a number that equal sources share."""
+        return hash((str(self), self.text))
+
+
 def arithmetic(dtype: DType) -> DType:
     """Return the dtype in which kernels compute with elements of another."""
     if dtype in (float32, float64, int32, int64, uint32, uint64):
@@ -132,7 +156,9 @@ def _constant(name: str, value: int | bool | float) -> str:
 
 
 def read_kernel(file: str) -> str:
-    """Return a file of `kernels/` with its headers in place of their #include lines."""
+    """Return a file of `kernels/`, or a user's, with headers in place of their #include lines."""
+    if isinstance(file, UserSource):
+        return _inlined(file.text, file)
     return _inlined((KERNELS / file).read_text(encoding="utf-8"), file)
 
 
