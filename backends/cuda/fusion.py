@@ -150,7 +150,7 @@ def _sides(
 def _has_own_epilogue(graph: Graph, value: Value, free: Set[Node]) -> bool:
     """Whether what alone reads a value is computed by the kernel that gives it."""
     node = value.producer
-    registered = None if node is None else KERNELS.get(type(node.op))
+    registered = None if node is None else kernel_of(node.op)
     if node not in free or registered is None or not registered.epilogue:
         return False
     return graph.sole_consumer(value) is not None
