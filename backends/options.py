@@ -58,7 +58,7 @@ def check_algorithms(options: Options, openers: Iterable[Callable[..., Any]]) ->
         for name in names.split(","):
             if name not in known:
                 hint = did_you_mean(name, known)
-                raise UsageError(f"{where}: '{name}' is none of {', '.join(known)}{hint}")
+                raise UsageError(f"{where}: '{name}' is not one of {', '.join(known)}{hint}")
 
 
 def _module(opener: Callable[..., Any]) -> ModuleType | None:

@@ -198,7 +198,7 @@ def pinned(shape: Sequence[int], dtype: Any = np.float32, backend: str = "cuda")
     """
     kind = TensorType(np.dtype(dtype), tuple(shape))
     if kind.dtype not in TO_ONNX or kind.dtype == string:
-        raise UsageError(f"dtype={kind.dtype}: ONNX has no numbers of this type")
+        raise UsageError(f"dtype={kind.dtype}: ONNX has no such numeric type")
     memory = _cuda_device(backend, "pinned").staging(kind.nbytes).memory
     return memory.view(kind.dtype).reshape(kind.dims)
 
@@ -206,9 +206,7 @@ def pinned(shape: Sequence[int], dtype: Any = np.float32, backend: str = "cuda")
 def _cuda_device(backend: str, caller: str, number: int = 0) -> CudaDevice:
     (first, *_) = _backends.open_backends(backend, Options(device=number))
     if first.device is HOST:
-        raise UsageError(
-            f"backend '{backend}' works on the host; {caller} is for memory of a GPU's"
-        )
+        raise UsageError(f"backend '{backend}' runs on the host; {caller} needs a GPU")
     from .backends.cuda.device import CudaDevice
 
     if not isinstance(first.device, CudaDevice):

@@ -40,11 +40,11 @@ def test_available_names_every_backend() -> None:
         (lambda: tercet.run_op("Cnov", np.ones(1)), "there is no operator 'Cnov'; did you mean"),
         (lambda: tercet.run_op("Relu", np.ones(1), alpha=1), "Relu has no attribute 'alpha'"),
         (lambda: tercet.run_op("Add", np.ones(1)), "Add takes 2 to 2 inputs, not 1"),
-        (lambda: tercet.to_device(np.ones(1), "numpy"), "works on the host"),
-        (lambda: tercet.pinned((1,), backend="numpy"), "works on the host"),
+        (lambda: tercet.to_device(np.ones(1), "numpy"), "runs on the host"),
+        (lambda: tercet.pinned((1,), backend="numpy"), "runs on the host"),
         (lambda: tercet.load(b"", "nunpy"), "no backend 'nunpy'; did you mean 'numpy'?"),
         (lambda: tercet.load(b"", stop=3), "no option 'stop'; did you mean 'stop_at'?"),
-        (lambda: tercet.load(b"", precision="fp16"), "precision 'fp16' is none of"),  # type: ignore[arg-type]  # wrong on purpose
+        (lambda: tercet.load(b"", precision="fp16"), "precision 'fp16' is not one of"),  # type: ignore[arg-type]  # wrong on purpose
     ],
 )
 def test_wrong_calls(call, text: str) -> None:

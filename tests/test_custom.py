@@ -188,7 +188,7 @@ def test_what_cannot_be_an_operator() -> None:
 
     with pytest.raises(tercet.UsageError, match="keyword-only parameters instead of \\*\\*attrib"):
         tercet.load(MODEL, operators={KEY: open_ended})
-    with pytest.raises(tercet.UsageError, match="'Swish' is no pair"):
+    with pytest.raises(tercet.UsageError, match="'Swish' is not a pair"):
         tercet.load(MODEL, operators={"Swish": swish})  # type: ignore[dict-item]
     with pytest.raises(tercet.ModelError, match="unknown attribute 'beta'"):
         tercet.load(MODEL, operators={KEY: named})

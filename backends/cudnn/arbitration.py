@@ -239,7 +239,7 @@ class Arbiter:
 
 
 def _around(graph: Graph, nodes: Sequence[Node]) -> tuple[Value, ...]:
-    """Return what nodes read and is no constant, and what they give."""
+    """Return what nodes read and is not a constant, and what they give."""
     return *reads_of(tuple(nodes)), *results_of(graph, tuple(nodes))
 
 

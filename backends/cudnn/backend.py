@@ -41,12 +41,12 @@ def survey(graph: Graph, free: Set[Node], options: Options) -> Iterator[Wanted |
 
 
 def _asked(node: Node, options: Options) -> str:
-    """Return the way that the user wants first for a node; empty for whatever is best."""
+    """Return the algorithm that the user prefers for a node; empty for any."""
     return next(iter(options.algorithms_for(node.kind, (node.name, *node.origin))), "")
 
 
 def _other_way(node: Node, options: Options) -> str:
-    """Return the way that the user wants for a node where it is none of cuDNN's; else nothing."""
+    """Return the algorithm that the user wants for a node if it is not cuDNN's, else empty."""
     asked = _asked(node, options)
     return "" if asked == CUDNN else asked
 

@@ -115,7 +115,7 @@ def _of_borders(node: Node) -> str:
 def _of_parameters(node: Node) -> str:
     for name, value in zip(input_names(type(node.op)), node.inputs, strict=False):
         if name in PARAMETERS and value is not None and not value.is_constant:
-            return f"its input '{name}' is no constant"
+            return f"its input '{name}' is not a constant"
     return ""
 
 
@@ -184,7 +184,7 @@ def _quantization(op: Any, node: Node, graph: Graph) -> str:
         return f"'{found.name}' has dtype {name_of(found.tensor.dtype)}"
     zero = node.inputs[2] if len(node.inputs) > 2 else None
     if zero is not None and zero.data is None:
-        return "its input 'zero_point' is no constant"
+        return "its input 'zero_point' is not a constant"
     if zero is not None and zero.data is not None and np.any(zero.data.astype(np.float32)):
         return "its zero point is not 0"
     return ""

@@ -148,7 +148,7 @@ def one_of(*known: str) -> Rule:
         if isinstance(value, str) and value in known:
             return value
         hint = did_you_mean(value, known) if isinstance(value, str) else ""
-        raise UsageError(f"{name} {shown(value)} is none of {', '.join(known)}{hint}")
+        raise UsageError(f"{name} {shown(value)} is not one of {', '.join(known)}{hint}")
 
     return rule
 

@@ -20,7 +20,7 @@ def replacing(path: Path, *, mode: int = 0o666) -> Generator[BinaryIO]:
     """Yield a stream whose bytes become the file once all are there; until then it is untouched.
 
     Whoever has the old file open or mapped keeps it as it was, so a model can be written over
-    itself. A link is replaced, not followed. What is no plain file, such as a pipe, is written
+    itself. A link is replaced, not followed. What is not a plain file, such as a pipe, is written
     straight to.
 
     Args:

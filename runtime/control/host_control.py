@@ -93,7 +93,7 @@ def run_sequence_map(
     """Run the body for every element of the sequences."""
     first, *rest = values
     if not isinstance(first, list):
-        raise ShapeError("input_sequence is no sequence")
+        raise ShapeError("input_sequence is not a sequence")
     lists: list[list[HostValue]] = [[] for _ in op.body.outputs]
     for i in range(len(first)):
         check_time()
@@ -140,7 +140,7 @@ def run_control(op: Op, bodies: Bodies, values: Values) -> list[HostValue]:
             case Search():
                 return run_search(op, bodies.run, values)
             case _:
-                raise ShapeError(f"{type(op).__name__} has bodies that nobody runs")
+                raise ShapeError(f"{type(op).__name__} has bodies that no backend runs")
     finally:
         tally.close()
 
@@ -161,7 +161,7 @@ class _Stacks:
         """Take the results of one iteration.
 
         Raises:
-            ShapeError: one is no tensor, or not of the shape of those before it.
+            ShapeError: one is not a tensor, or not of the shape of those before it.
             LimitError: all together are too large.
         """
         for number, (rows, value) in enumerate(zip(self._rows, results, strict=True)):

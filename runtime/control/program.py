@@ -226,7 +226,7 @@ class Program:
             elif self._interpreter is not None:
                 results = self._interpreter.evaluate(node, inputs, self._resources.stores[HOST])
             else:
-                raise RuntimeError(f"{where} has nobody who runs it")
+                raise RuntimeError(f"{where} has no backend that runs it")
             for value, data in zip(node.outputs, results, strict=False):
                 tally.add(data, f"the result '{value.name}'")
         except ShapeError as error:

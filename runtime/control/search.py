@@ -36,7 +36,7 @@ def run_search(op: Search, run: Run, values: Sequence[HostValue]) -> list[HostVa
         case Sampling() | GreedySearch():
             return _line(op, run, given)
         case _:
-            raise ShapeError(f"{type(op).__name__} is a search that nobody runs")
+            raise ShapeError(f"{type(op).__name__} is a search that no backend runs")
 
 
 _LINE = (

@@ -238,5 +238,5 @@ def with_custom(
                 )
                 operators["" if domain == "ai.onnx" else domain, name] = made
             case _:
-                raise UsageError(f"operators: {key!r} is no pair (domain, name)")
+                raise UsageError(f"operators: {key!r} is not a pair (domain, name)")
     return operators

@@ -173,7 +173,7 @@ class Graph:
     def set_data(self, value: Value, data: Array) -> None:
         """Give a constant other elements."""
         if value.data is None:
-            raise ValueError(f"'{value.name}' is no constant")
+            raise ValueError(f"'{value.name}' is not a constant")
         value.fix(data)
 
     def freeze(self, value: Value, data: Array) -> None:

@@ -392,7 +392,7 @@ def _check_places(slots: Iterable[Slot]) -> None:
             continue
         node = slot.value.producer
         raise ModelError(
-            f"'{slot.value.name}' {slot.type} would end {end} bytes behind the start of "
+            f"'{slot.value.name}' {slot.type} would end {end} bytes after the start of "
             f"'{root.value.name}' {root.type}, in whose {root.nbytes} bytes it lies",
             where=f"node '{node.name}' ({node.kind})" if node else None,
         )

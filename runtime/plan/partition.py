@@ -122,7 +122,7 @@ def _is_static(node: Node) -> bool:
 
 def obstacle(node: Node) -> str:
     """Return why no plan can run the node, or an empty string."""
-    return "plans do not hold control flow" if node.op.graphs() else misfit(node)
+    return "plans cannot contain control flow" if node.op.graphs() else misfit(node)
 
 
 def misfit(node: Node) -> str:
@@ -130,7 +130,7 @@ def misfit(node: Node) -> str:
     for value in (*node.reads, *node.outputs):
         if not isinstance(value.type, TensorType):
             what = value.type or "of unknown type"
-            return f"'{value.name}' is {what}; plans hold tensors alone"
+            return f"'{value.name}' is {what}; plans contain only tensors"
         if value.type.dtype == string:
             return f"'{value.name}' holds strings, which live on the host"
         if any(isinstance(size, Grown) for size in value.type.shape or ()):
@@ -216,7 +216,7 @@ def _sorted(groups: list[Assigned], order: dict[Node, int]) -> tuple[Assigned, .
             if not waits[j]:
                 heappush(ready, (order[groups[j].nodes[-1]], j))
     if len(result) != len(groups):
-        raise RuntimeError("claims depend on each other in a circle")
+        raise RuntimeError("claims depend on each other cyclically")
     return tuple(result)
 
 

@@ -97,7 +97,7 @@ def _as_it_is(data: Array) -> Array:
 
 def _data(value: Value) -> Array:
     if value.data is None:
-        raise TypeError(f"'{value.name}' is no constant")
+        raise TypeError(f"'{value.name}' is not a constant")
     return value.data
 
 

@@ -33,7 +33,7 @@ ON_HOST = frozenset({1, 3, 11})
 ON_CUDA = frozenset({2, 13})
 
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c"}
-#: Type code and bits of what is none of numpy's integers and floats.
+#: Type code and bits of what is not one of numpy's integers and floats.
 CODES: dict[DType, tuple[int, int]] = {
     bfloat16: (4, 16),
     bool_: (6, 8),

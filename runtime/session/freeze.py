@@ -57,7 +57,7 @@ def freeze_inputs(graph: Graph, arrays: Mapping[str, Any]) -> Graph:
             raise InputError(f"the model has no input '{name}' to freeze{hint}")
         array = check_value(TensorInfo.of(by_name[name]), data)
         if not isinstance(array, np.ndarray):
-            raise InputError(f"input '{name}' is no tensor; only tensors can be frozen")
+            raise InputError(f"input '{name}' is not a tensor; only tensors can be frozen")
         copy.freeze(by_name[name], array)
         found[name] = by_name[name].type
     told = sizes_of(graph.inputs, found)

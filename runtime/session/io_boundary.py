@@ -111,7 +111,7 @@ class Border:
                 feeds[info.name] = self._feed(info, inputs[info.name], work)
             elif not partly:
                 self._refuse_unknown(inputs)
-                raise InputError(f"input '{info.name}' is missing; the model wants {info}")
+                raise InputError(f"input '{info.name}' is missing; the model expects {info}")
         if len(feeds) < len(inputs):
             self._refuse_unknown(inputs)
         return feeds

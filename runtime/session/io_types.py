@@ -141,7 +141,7 @@ def values_of(infos: Sequence[TensorInfo], given: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for info in infos:
         if info.name not in named:
-            raise InputError(f"input '{info.name}' is missing; the model wants {info}")
+            raise InputError(f"input '{info.name}' is missing; the model expects {info}")
         value = named[info.name]
         is_there = place_of(value) is not None
         found[info.name] = value if is_there else check_value(info, value)
@@ -153,12 +153,12 @@ def _check(info: TensorInfo, type_: ValueType | None, value: Any) -> HostValue:
         return None if value is None else _check(info, type_.element, value)
     if isinstance(type_, SequenceType):
         if not isinstance(value, list | tuple):
-            raise InputError(f"input '{info.name}' is {_kind(value)}; the model wants {info}")
+            raise InputError(f"input '{info.name}' is {_kind(value)}; the model expects {info}")
         elements = cast("Sequence[Any]", value)
         return [_check(info, type_.element, element) for element in elements]
     if isinstance(type_, MapType):
         if not isinstance(value, Mapping):
-            raise InputError(f"input '{info.name}' is {_kind(value)}; the model wants {info}")
+            raise InputError(f"input '{info.name}' is {_kind(value)}; the model expects {info}")
         pairs = cast("Mapping[Any, Any]", value).items()
         return {_key(info, type_, key): _element(info, type_, each) for key, each in pairs}
     if isinstance(type_, TensorType):
@@ -207,7 +207,7 @@ def _key(info: TensorInfo, type_: MapType, key: Any) -> Any:
         return key
     if type_.key != string and np.asarray(key).dtype.kind in "iu":
         return int(key)
-    raise InputError(f"input '{info.name}' has the key {key!r}; the model wants {info}")
+    raise InputError(f"input '{info.name}' has the key {key!r}; the model expects {info}")
 
 
 def _element(info: TensorInfo, type_: MapType, value: Any) -> Any:
@@ -217,7 +217,7 @@ def _element(info: TensorInfo, type_: MapType, value: Any) -> Any:
     dtype = type_.element.dtype
     data = np.asarray(value)
     if (dtype == string) != (data.dtype.kind in "UTO"):
-        raise InputError(f"input '{info.name}' has the value {value!r}; the model wants {info}")
+        raise InputError(f"input '{info.name}' has the value {value!r}; the model expects {info}")
     return value if dtype == string else data.astype(dtype)[()]
 
 
@@ -233,7 +233,7 @@ def _check_array(info: TensorInfo, type_: TensorType, data: Array) -> Array:
     elif data.dtype == string:
         kinds = sorted({type(each).__name__ for each in data.flat})
         raise InputError(
-            f"input '{info.name}' holds objects ({', '.join(kinds)}); the model wants {info}"
+            f"input '{info.name}' holds objects ({', '.join(kinds)}); the model expects {info}"
         )
     _check_type(info, type_, data.dtype, data.shape)
     return data
@@ -255,7 +255,7 @@ def _check_type(
     """Raise InputError unless an array of this dtype and shape fits an input."""
     if dtype != type_.dtype:
         raise InputError(
-            f"input '{info.name}' has dtype {name_of(dtype)}; the model wants {info} "
+            f"input '{info.name}' has dtype {name_of(dtype)}; the model expects {info} "
             f"(convert with array.astype('{name_of(type_.dtype)}'))"
         )
     if type_.shape is None:
@@ -263,7 +263,7 @@ def _check_type(
     if len(shape) != len(type_.shape):
         raise InputError(
             f"input '{info.name}' has shape {list(shape)}, {len(shape)} axes; "
-            f"the model wants {len(type_.shape)}: {info}"
+            f"the model expects {len(type_.shape)}: {info}"
         )
     for axis, (found, wanted) in enumerate(zip(shape, type_.shape, strict=True)):
         if isinstance(wanted, int) and found != wanted:

@@ -180,8 +180,8 @@ class StepInputs:
         length = cache.room or cache.window or self.capacity
         if not length:
             raise InputError(
-                f"'{cache.past}' is a buffer of any size: give the greatest number of positions "
-                "(capacity)"
+                f"'{cache.past}' is a buffer of unspecified size: give "
+                "capacity, the maximum number of positions"
             )
         return length
 

@@ -76,7 +76,7 @@ def read_caches(path: Path, mark: str, layout: DecoderLayout) -> tuple[Array, di
     }
     for name, array in caches.items():
         if name not in kinds or array.dtype.itemsize != kinds[name].itemsize:
-            raise ModelError("is no cache of this model", file=file, where=f"'{name}'")
+            raise ModelError("is not a cache of this model", file=file, where=f"'{name}'")
     ids = held["ids"]
     if ids.ndim != 1 or ids.dtype.kind != "i":
         raise ModelError(f"{ids.dtype}{list(ids.shape)}: expected tokens", file=file, where="ids")

@@ -73,7 +73,7 @@ def test_export(tercet: Tercet, masked: str) -> None:
     ("text", "words"),
     [
         ("msk=mask.npy", "did you mean 'mask'?"),
-        ("k=mask.npy", "the model wants k: int64[2]"),
+        ("k=mask.npy", "the model expects k: int64[2]"),
         ("mask.npy", "looks like --freeze-input x=x.npy"),
         ("mask=gone.npy", "gone.npy"),
     ],

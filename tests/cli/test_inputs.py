@@ -76,7 +76,7 @@ def test_random_strings_and_floats_are_the_documented_ones() -> None:
 
 
 def test_what_cannot_be_random() -> None:
-    with pytest.raises(InputError, match="no tensor"):
+    with pytest.raises(InputError, match="is not a tensor"):
         random_inputs([TensorInfo("x", None, None)], {}, 0)
     with pytest.raises(InputError, match="--shape x="):
         random_inputs([info(None)], {}, 0)
@@ -215,7 +215,7 @@ def test_several_pictures_make_a_batch(tercet: Tercet, picture: Path) -> None:
     ("shape", "dtype"), [((1, 7, 8, 9), float32), ((4,), float32), ((1, 3, 4, 4), string)]
 )
 def test_inputs_that_take_no_picture(picture: Path, shape, dtype) -> None:
-    with pytest.raises(InputError, match="takes no picture"):
+    with pytest.raises(InputError, match="takes no image"):
         read(picture, shape, dtype)
 
 

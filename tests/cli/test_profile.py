@@ -272,7 +272,7 @@ def test_wrong_usage(tercet: Tercet) -> None:
     for command, words in (
         (["profile"], "either a model, or --diff"),
         (["profile", "classifier.onnx", "--diff", "no.json", "no.json"], "either a model"),
-        (["profile", "--diff", "no.json", "no.json"], "no.json is no profile"),
+        (["profile", "--diff", "no.json", "no.json"], "no.json is not a profile"),
         (["profile", "--diff", "bad.json", "no.json"], "bad.json is no JSON"),
         (["profile", "--diff", "none.json", "no.json"], "none.json"),
         (["profile", "--diff", "odd.json", "odd.json"], "another version wrote it"),

@@ -96,7 +96,7 @@ def test_types_that_numpy_files_lack(folder: Path, dtype: TensorProto.DataType) 
         ("-b numpy -b gone.npz", "gone.npz"),
         ("-b numpy -b other.npz", "has no 'scores'; did you mean 'score'?"),
         ("-b numpy -b all.npz", "--load all.npz takes it up"),
-        ("-b numpy --load other.npz", "no saved comparison"),
+        ("-b numpy --load other.npz", "not a saved comparison"),
         ("-b numpy --load gone.npz", "gone.npz"),
         ("-b numpy -b empty", "no output_0.pb"),
         ("-b numpy -b damaged.npz", "damaged.npz"),

@@ -86,7 +86,7 @@ def test_a_chain_is_one_graph() -> None:
 
 
 def test_what_a_kernel_takes_along_is_left_to_it() -> None:
-    """A product of float32 is none of cuDNN's, and the cuda kernel applies what is behind it."""
+    """A product of float32 is not one of cuDNN's, and the cuda kernel applies what is behind it."""
     graph = Graph()
     x = graph.add_input("x", TensorType(float32, (1 << 11, 1 << 11)))
     product = graph.insert(MatMul(), [x, x]).output

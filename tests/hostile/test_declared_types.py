@@ -172,5 +172,5 @@ def test_a_view_never_exceeds_its_memory(plan: Callable[[Graph], Layout]) -> Non
     graph = load(parsed(text)).graph
     for name in "ty":
         graph.values[name].type = TensorType(np.dtype(np.float32), (3000, 1))
-    with pytest.raises(ModelError, match=r"node 't' .* would end 12000 bytes behind"):
+    with pytest.raises(ModelError, match=r"node 't' .* would end 12000 bytes after"):
         plan(graph)

@@ -163,7 +163,7 @@ def test_forms_that_an_older_opset_lacks(name: str) -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("y = ReduceMean (x, a)", "axes is an attribute there, and 'a' is no constant"),
+        ("y = ReduceMean (x, a)", "axes is an attribute there, and 'a' is not a constant"),
         ("y = RoiAlign (x, r, i)", "coordinate_transformation_mode=half_pixel is not there"),
         ("y = BitwiseNot (i)", "there is no BitwiseNot in opset 13"),
     ],

@@ -311,7 +311,7 @@ def test_opsets() -> None:
     z = graph.insert(ReduceMean(), [y, graph.add_input("where", TensorType(int64, (1,)))], ["z"])
     finished(graph, z=z.output)
     assert opset(export(graph, at_least={"": 9})) == 18
-    reason = r"opset 17:\n  node '.*' \(ReduceMean\): .* 'where' is no constant"
+    reason = r"opset 17:\n  node '.*' \(ReduceMean\): .* 'where' is not a constant"
     with pytest.raises(UnsupportedError, match=reason):
         export(graph, opsets={"": 17})
     with pytest.raises(UsageError, match=f"opset 3 of ai.onnx cannot be written; {OLDEST} to"):

@@ -310,12 +310,12 @@ def test_threads_get_plans_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("feeds", "text"),
     [
-        ({}, "input 'x' is missing; the model wants x: float32[batch,4,5,5]"),
+        ({}, "input 'x' is missing; the model expects x: float32[batch,4,5,5]"),
         ({"X": np.zeros((1, 4, 5, 5), np.float32)}, "no input 'X'; did you mean 'x'?"),
-        ({"x": np.zeros((1, 4, 5, 5))}, "dtype float64; the model wants x: float32"),
+        ({"x": np.zeros((1, 4, 5, 5))}, "dtype float64; the model expects x: float32"),
         (
             {"x": np.zeros((4, 5, 5), np.float32)},
-            "[4, 5, 5], 3 axes; the model wants 4: x: float32[batch,4,5,5]",
+            "[4, 5, 5], 3 axes; the model expects 4: x: float32[batch,4,5,5]",
         ),
         ({"x": np.zeros((1, 3, 5, 5), np.float32)}, "axis 1 must be 4"),
     ],

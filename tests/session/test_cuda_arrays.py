@@ -45,7 +45,7 @@ def test_streams(given: Any, handle: int) -> None:
 
 
 def test_what_is_no_stream() -> None:
-    with pytest.raises(UsageError, match="stream='mine' is no CUDA stream: give one that has"):
+    with pytest.raises(UsageError, match="stream='mine' is not a CUDA stream: give one that has"):
         _handle_of("mine")
 
 

@@ -84,7 +84,7 @@ POOLED: Sequence[Input] = ((F, (1, 2, 2, 2)),)
          "it gives the first result alone, and 'y1' is read"),
         # operands that are to be constants
         (("CumSum", [(F, (2, 3)), (I32, ())], [(F, (2, 3))]), {},
-         "its input 'axis' is no constant"),
+         "its input 'axis' is not a constant"),
         (("CumSum", [(F, (2, 3)), np.array(1)], [(F, (2, 3))]), {}, ""),
         # forms that it does not have
         (("Mod", [(F, (3,)), (F, (3,))], [(F, (3,))]), {"fmod": 1}, ""),
@@ -101,7 +101,7 @@ POOLED: Sequence[Input] = ((F, (1, 2, 2, 2)),)
         (("QuantizeLinear", [IMAGE, np.float32(2), np.int8(3)], [(B8, IMAGE[1])]), {},
          "its zero point is not 0"),
         (("QuantizeLinear", [IMAGE, np.float32(2), (B8, ())], [(B8, IMAGE[1])]), {},
-         "its input 'zero_point' is no constant"),
+         "its input 'zero_point' is not a constant"),
         (("DequantizeLinear", [(I32, (4,)), np.float32(2)], [(F, (4,))]), {},
          "'x0' has dtype int32"),
         (("DequantizeLinear", [(U8, (4,)), np.float32(2)], [(F, (4,))]), {},

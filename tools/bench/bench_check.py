@@ -45,7 +45,7 @@ def latency_limits(texts: Iterable[str]) -> dict[str, float]:
     for text in texts:
         match = re.fullmatch(r"(?:(.+)=)?(\d+(?:\.\d+)?)(s|ms|us)", text)
         if match is None:
-            raise UsageError(f"--assert-p50 {text} is no time; it looks like 5ms or cudnn=300us")
+            raise UsageError(f"--assert-p50 {text} is not a duration such as 5ms or cudnn=300us")
         who, number, unit = match.groups(default="")
         if who and who not in names():
             raise UsageError(f"there is no backend '{who}'{did_you_mean(who, names())}")
@@ -135,7 +135,7 @@ def read_bench(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[st
         source: a file that ``tercet bench --json`` wrote, or `Bench.to_dict`.
 
     Raises:
-        InputError: a file that is no benchmark.
+        InputError: a file that is not a benchmark.
         OSError: a file that cannot be read.
     """
     if isinstance(source, Mapping):
@@ -145,7 +145,7 @@ def read_bench(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[st
     except (ValueError, RecursionError) as error:
         raise InputError(f"{source} is no JSON: {error}") from error
     if not isinstance(found, dict) or "cases" not in found:
-        raise InputError(f"{source} is no benchmark; `tercet bench MODEL --json` writes one")
+        raise InputError(f"{source} is not a benchmark; `tercet bench MODEL --json` writes one")
     return found
 
 

@@ -321,7 +321,7 @@ def _inspect_algorithms(
     from ..tune.cudnn_algorithms import engine_lists, show_engine_lists
 
     if backend not in ("cuda", "cudnn"):
-        raise UsageError(f"--algorithms lists the ways of cuda and of cudnn, not of '{backend}'")
+        raise UsageError(f"--algorithms lists algorithms of cuda and cudnn, not of '{backend}'")
     if backend == "cudnn" and target is not None:
         raise UsageError("--target is for cuda; cuDNN says what it can on the GPU that is here")
     if backend == "cudnn":

@@ -41,12 +41,12 @@ def read_npy(file: Path) -> dict[str, Array]:
     """Return the array of a .npy file, without a name.
 
     Raises:
-        InputError: the file is no .npy file, is damaged, or claims to hold more than it does.
+        InputError: the file is not a .npy file, is damaged, or claims to hold more than it does.
         OSError: it cannot be read.
     """
     with file.open("rb") as stream:
         if stream.read(len(_NPY)) != _NPY:
-            raise InputError(f"{file} is no .npy file: numpy.save writes one")
+            raise InputError(f"{file} is not a .npy file: numpy.save writes one")
         stream.seek(0)
         return {"": _read_array(stream, file.stat().st_size, str(file))}
 
@@ -55,14 +55,14 @@ def read_archive(file: Path, leave: Container[str] = ()) -> dict[str, Array]:
     """Return the arrays of an .npz file by name, but for some.
 
     Raises:
-        InputError: the file is no .npz file, is damaged, or claims to hold more than it does.
+        InputError: the file is not an .npz file, is damaged, or claims to hold more than it does.
         LimitError: it would unpack to more than memory can hold, or grow too much.
         OSError: it cannot be read.
     """
     found: dict[str, Array] = {}
     with file.open("rb") as stream, _reading(str(file)):
         if not zipfile.is_zipfile(stream):
-            raise InputError(f"{file} is no .npz file: numpy.savez writes one")
+            raise InputError(f"{file} is not an .npz file: numpy.savez writes one")
         with zipfile.ZipFile(stream) as archive:
             _check_growth(file, archive)
             plain = unquote if archive.comment == _COMMENT else str

@@ -29,7 +29,7 @@ def read_array(file: Path, name: str) -> Array:
     reader = READERS.get(file.suffix.lower())
     if reader is None:
         known = ", ".join(READERS)
-        raise InputError(f"{file}: arrays are read from {known} files, pictures from .png or .jpg")
+        raise InputError(f"{file}: arrays are read from {known} files, images from .png or .jpg")
     arrays = reader(file)
     if len(arrays) == 1:
         return next(iter(arrays.values()))

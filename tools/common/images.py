@@ -82,13 +82,13 @@ def read_images(
         OSError: a file that cannot be read.
     """
     if info.dtype is None or info.dtype not in FLOATS | INTEGERS or info.shape is None:
-        raise InputError(f"{files[0]}: input {info} takes no picture")
+        raise InputError(f"{files[0]}: input {info} takes no image")
     rank = len(info.shape)
     frame = _frame(info, shape)
     data = np.stack([_read(file, frame, pixels.crop) for file in files])
     if pixels.bgr:
         if frame.channels < 3:
-            raise UsageError(f"--bgr is for pictures in colour, not for {info}")
+            raise UsageError(f"--bgr is for images in colour, not for {info}")
         data[..., :3] = data[..., 2::-1]
     if info.dtype in FLOATS:
         data = _normalise(data.astype(np.float32), pixels)
@@ -100,7 +100,7 @@ def read_images(
         data = data[:, 0]
     if rank < 4:
         if len(files) > 1:
-            raise InputError(f"{len(files)} pictures were given; input {info} has no batch axis")
+            raise InputError(f"{len(files)} images were given; input {info} has no batch axis")
         data = data[0]
     return np.ascontiguousarray(data.astype(info.dtype))
 
@@ -124,7 +124,7 @@ def _frame(info: TensorInfo, shape: tuple[int, ...] | None) -> _Frame:
         if not isinstance(first, int):
             return _Frame(3, False, _size(second), _size(third))
     raise InputError(
-        f"input {info} takes no picture: its axes must be [n,c,h,w] or [n,h,w,c] with 1, 3 or 4 "
+        f"input {info} takes no image: its axes must be [n,c,h,w] or [n,h,w,c] with 1, 3 or 4 "
         "channels"
     )
 
@@ -139,7 +139,7 @@ def _read(file: Path, frame: _Frame, crop: bool) -> Array:
         from PIL import Image, ImageOps
     except ImportError as error:
         raise InputError(
-            f"{file}: reading pictures needs Pillow; install it with pip install 'tercet[image]'"
+            f"{file}: reading images needs Pillow; install it with pip install 'tercet[image]'"
         ) from error
     with file.open("rb") as stream, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # half of what is refused
@@ -150,11 +150,11 @@ def _read(file: Path, frame: _Frame, crop: bool) -> Array:
             return np.asarray(image, np.uint8).reshape(image.height, image.width, frame.channels)
         except Image.UnidentifiedImageError as error:
             known = ", ".join(FORMATS)
-            raise InputError(f"{file} is no picture that is read: {known}") from error
+            raise InputError(f"{file} is not an image in a known format: {known}") from error
         except Image.DecompressionBombError as error:
             raise InputError(f"{file}: {error}") from error
         except Exception as error:  # Pillow has no class for damaged files
-            raise InputError(f"{file} is a damaged picture: {error}") from error
+            raise InputError(f"{file} is a damaged image: {error}") from error
 
 
 def _resize(image: Image, frame: _Frame, crop: bool) -> Image:

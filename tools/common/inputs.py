@@ -232,7 +232,7 @@ def _bind(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int]) -> No
     if len(info.shape) != len(shape):
         raise InputError(
             f"--shape {info.name}={_shape_text(shape)} has {len(shape)} axes; "
-            f"the model wants {info}"
+            f"the model expects {info}"
         )
     for symbol, size in zip(info.shape, shape, strict=True):
         if isinstance(symbol, str):
@@ -247,7 +247,7 @@ def _parse_shape(text: str) -> tuple[int, ...]:
     if text in ("", "[]", "()"):
         return ()
     if not re.fullmatch(r"\d+([x,]\d+)*", text):
-        raise UsageError(f"--shape {text} is no shape; one looks like 1x3x224x224")
+        raise UsageError(f"--shape {text} is not a shape such as 1x3x224x224")
     return tuple(map(int, re.split("[x,]", text)))
 
 
@@ -257,7 +257,7 @@ def _parse_dims(dims: Sequence[str], infos: Infos) -> dict[str, int]:
     for text in dims:
         symbol, _, size = text.rpartition("=")
         if not symbol or not size.isdecimal():
-            raise UsageError(f"--dim {text} cannot be understood; it looks like --dim batch=4")
+            raise UsageError(f"--dim {text} is not NAME=SIZE, such as --dim batch=4")
         if symbol not in symbols:
             known = ", ".join(dict.fromkeys(symbols)) or "none"
             raise InputError(
@@ -317,7 +317,7 @@ def random_inputs(
     for info in infos:
         if info.dtype is None:
             raise InputError(
-                f"input '{info.name}' is no tensor: no random one can be made, give it in a file"
+                f"input '{info.name}' is not a tensor: no random one can be made, give it in a file"
             )
         if info.name not in shapes:
             raise InputError(
@@ -363,7 +363,7 @@ def _file_inputs(infos: Infos, wanted: Wanted, shapes: Mapping[str, tuple[int, .
             arrays[name] = as_declared(read_array(files[0], name), by_name[name])
         else:
             raise UsageError(
-                f"--input {name} is given {len(files)} times; only pictures make a batch"
+                f"--input {name} is given {len(files)} times; only images make a batch"
             )
     return Inputs(arrays, {name: ", ".join(paths) for name, paths in given.items()})
 

@@ -346,7 +346,7 @@ def show_verdict(console: Console, findings: Findings, complaints: Sequence[str]
     for complaint in complaints:
         console.print(Text(f"- {complaint}", "red"))
     if complaints:
-        console.print(Text("FAIL: the demo did not come out as it must.", "bold red"))
+        console.print(Text("FAIL: the demo did not give the expected result.", "bold red"))
         return
     ran = [answer.backend for answer in findings.answers]
     listed = " and ".join(filter(None, [", ".join(ran[:-1]), ran[-1]]))

@@ -354,7 +354,7 @@ def _bind(
         return None, f"the shape of '{missing[0]}' is not known: give it with --shape"
     types = _types(model, shapes)
     if len(types) < len(model.inputs):
-        return None, "an input is no tensor"
+        return None, "an input is not a tensor"
     try:
         return specialise(model.imported, types), ""
     except ModelError as error:

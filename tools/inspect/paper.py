@@ -53,7 +53,7 @@ def target_of(text: str) -> Target:
     """Return a target by its name; see `named_target`.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: there is not one of this name.
         BackendUnavailable: the packages for CUDA are missing.
     """
     try:

@@ -81,7 +81,7 @@ def diff_profiles(before: Path | Mapping[str, Any], after: Path | Mapping[str, A
         after: likewise.
 
     Raises:
-        InputError: a file that is no profile.
+        InputError: a file that is not a profile.
         OSError: a file that cannot be read.
     """
     first, second = read_profile(before), read_profile(after)
@@ -111,7 +111,7 @@ def read_profile(source: Path | Mapping[str, Any]) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{source} is no JSON: {error}") from error
     if not isinstance(found, dict) or not {"rows", "total_ms", "phases_ms"} <= set(found):
-        raise InputError(f"{source} is no profile; `tercet profile MODEL --json` writes one")
+        raise InputError(f"{source} is not a profile; `tercet profile MODEL --json` writes one")
     return found
 
 

@@ -120,7 +120,7 @@ def report(sources: Source | Sequence[Source], title: str = "") -> Report:
 
     Raises:
         UsageError: there is nothing to report.
-        InputError: a file that is none of these.
+        InputError: a file that is not one of these.
         OSError: a file that cannot be read.
     """
     if not sources:

@@ -121,7 +121,7 @@ def open_player(name: str, settings: Settings | None = None) -> Player:
     """Return who runs graphs under a name: a backend, onnxruntime or onnx.reference.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is not one of that name.
         BackendUnavailable: it cannot run on this machine.
     """
     check_names([name])

@@ -102,7 +102,7 @@ def check_names(wanted: Sequence[str], *, files: bool = False) -> None:
             hint = did_you_mean(name, known)
             raise UsageError(f"there is no backend '{name}'{hint} (backends: {', '.join(known)})")
         if name in wanted[:i]:
-            raise UsageError(f"'{name}' is to be compared with itself")
+            raise UsageError(f"'{name}' would be compared with itself")
 
 
 def open_runner(name: str, source: Loadable, settings: Settings) -> Runner:

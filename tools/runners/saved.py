@@ -119,13 +119,13 @@ def read_comparison(
         outputs: likewise.
 
     Raises:
-        InputError: the file is no saved comparison.
+        InputError: the file is not a saved comparison.
         OSError: it cannot be read.
     """
     if not file.exists() or INDEX not in entries(file):
         with file.open("rb"):
             pass
-        raise InputError(f"{file} is no saved comparison; `tercet compare --save` writes one")
+        raise InputError(f"{file} is not a saved comparison; `tercet compare --save` writes one")
     try:
         index: list[dict[str, str]] = read_text(file, INDEX)
         found = read_archive(file, (INDEX,))

@@ -173,7 +173,7 @@ def _transformers(name: str) -> tuple[Any, tuple[Any, ...]]:
         return net, (tokens, torch.ones(1, TOKENS, dtype=torch.int64))[: 1 + masked]
     if name not in _OTHERS:
         known = ", ".join((*_TEXT, *_OTHERS))
-        raise UsageError(f"'hf:{name}' is none of the networks that are known here: {known}")
+        raise UsageError(f"'hf:{name}' is not one of the networks that are known here: {known}")
     kind, config, options, shape = _OTHERS[name]
     net = getattr(transformers, kind)(getattr(transformers, config)(**options))
     return (net.encoder if name == "whisper_encoder" else net), (torch.randn(*shape),)

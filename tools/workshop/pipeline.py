@@ -147,7 +147,7 @@ class _Measurement:
     def __init__(self, model: Model, batch: Mapping[str, Array], batches: int, repeat: int) -> None:
         device = model.backends[0].device
         if not hasattr(device, "exchange"):
-            raise UsageError(f"'{model.backend}' works on the host; there is nothing to overlap")
+            raise UsageError(f"'{model.backend}' runs on the host; there is nothing to overlap")
         self.device: CudaDevice = device  # type: ignore[assignment]  # only CUDA's exchanges arrays
         self.model, self.batches, self.repeat = model, batches, repeat
         self.pageable = {name: data.copy() for name, data in batch.items()}

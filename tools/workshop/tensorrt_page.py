@@ -18,7 +18,7 @@ CHOICES: Mapping[str, str] = {
     r"has dtype int8$": "the library does not say what becomes of sums beyond 8 bits",
     r"has dtype uint8$": "the library has hardly an operator for unsigned bytes",
     r"has no elements$": "there is nothing to compute, and no address to read it from",
-    r"is no constant$": "engines have shapes and axes fixed",
+    r"is not a constant$": "engines have shapes and axes fixed",
     r"loses its last axis here": "alone it is taken, with two recurrences it is not",
     r"cannot be tensor\(|^regions are written": "its form is newer than the regions' opset",
 }

@@ -297,7 +297,7 @@ def _handle_of(given: Any) -> int:
         if isinstance(found := getattr(given, name, None), int):
             return found or 1
     raise UsageError(
-        f"stream={given!r} is no CUDA stream: give one that has __cuda_stream__, or its handle"
+        f"stream={given!r} is not a CUDA stream: give one that has __cuda_stream__, or its handle"
     )
 
 

@@ -68,7 +68,7 @@ def named_target(text: str) -> Target:
     if match is None or known is None:
         hint = did_you_mean(arch, TARGETS)
         raise UsageError(
-            f"target '{text}' is none of {', '.join(TARGETS)}{hint}; sm_86:46 is one with 46 "
+            f"target '{text}' is not one of {', '.join(TARGETS)}{hint}; sm_86:46 is one with 46 "
             "multiprocessors"
         )
     processors = int(match[2]) if match[2] else known.processors

@@ -159,7 +159,7 @@ def one_hot_encoder(op: OneHotEncoder, x: Array) -> Array:
     found = x[..., np.newaxis] == categories
     if not op.zeros and not found.any(-1).all():
         unknown = x[~found.any(-1)].reshape(-1)[0]
-        raise ValueError(f"{unknown!r} is none of the categories")
+        raise ValueError(f"{unknown!r} is not one of the categories")
     return found.astype(float32)
 
 

@@ -137,7 +137,7 @@ class Builder:
         """Return the number of axes; one that is unknown is taken to be the first of `allowed`.
 
         Raises:
-            ModelError: it is none of `allowed`.
+            ModelError: it is not one of `allowed`.
         """
         shape = self.dims(x)
         if shape is None:

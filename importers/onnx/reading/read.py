@@ -119,4 +119,4 @@ def _check(proto: ModelProto, source: FileSource) -> None:
         found = f"IR version {proto.ir_version} is newer than {IR_VERSION}, which tercet knows"
         raise source.unsupported(found)
     if not proto.opset_import and proto.ir_version >= 3:
-        raise source.error("imports no opset, so nobody knows what its operators mean")
+        raise source.error("imports no opset, so its operators are undefined")

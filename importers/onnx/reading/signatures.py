@@ -59,7 +59,7 @@ def _text(data: bytes) -> str:
     head = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
     lower = head[:512].lower()
     if lower.startswith((b"<!doctype html", b"<html")) or b"<html" in lower:
-        return "an HTML page; the download went wrong"
+        return "an HTML page; was the download redirected?"
     if head.startswith(b"<?xml"):
         return "an XML file"
     if head.startswith((b"{", b"[")) and data.rstrip().endswith((b"}", b"]")):

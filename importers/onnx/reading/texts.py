@@ -99,7 +99,7 @@ def parsed(data: bytes, form: str, source: FileSource) -> ModelProto:
         return cast("ModelProto", serializer.deserialize_proto(data, ModelProto()))
     except Exception as error:  # protobuf's and onnx's own, and ValueError
         said = " ".join(str(error).split()) or type(error).__name__
-        raise source.error(f"is no model in the form {form}: {said[:200]}") from error
+        raise source.error(f"is not a model in the form {form}: {said[:200]}") from error
 
 
 #: A string or a comment, in which brackets mean nothing, or a bracket.

@@ -51,7 +51,7 @@ def _constant(node: Node, index: int, name: str) -> tuple[int, ...] | str | None
     if value is None:
         return None
     if value.data is None:
-        return f"{name} is an attribute there, and '{value.name}' is no constant"
+        return f"{name} is an attribute there, and '{value.name}' is not a constant"
     return tuple(int(item) for item in value.data.flat)
 
 
