@@ -89,9 +89,7 @@ def open_backends(
         have = {backend.name for backend in found}
         found.extend(b for b in _opener(other)(options) if b.name not in have)
     if options.device and all(backend.device is HOST for backend in found):
-        raise UsageError(
-            f"backend '{first}' runs on the host: device={options.device} is for GPUs"
-        )
+        raise UsageError(f"backend '{first}' runs on the host: device={options.device} is for GPUs")
     return tuple(found)
 
 
