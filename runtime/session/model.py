@@ -145,6 +145,13 @@ class Model(Closable):
         """What the passes did to it, before shapes are bound."""
         return self._lookup.rewrites
 
+    def trust_sizes(self) -> None:
+        """Warn of no dimension that the file gives one name and the inputs several sizes.
+
+        That is for who knows what each input is for, as a decoder does.
+        """
+        self._lookup.trusts_sizes = True
+
     def __repr__(self) -> str:
         reads = ", ".join(map(str, self.inputs))
         gives = ", ".join(map(str, self.outputs))

@@ -50,6 +50,8 @@ class Lookup:
     Attributes:
         rewrites: what the passes did to the graph of all results.
         shelves: the programs.
+        trusts_sizes: whether inputs are known to be as the model wants them, so that a symbol with
+            several sizes is a slip of the file.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Lookup:
         file: str | None = None,
     ) -> None:
         self._imported, self._file = graph, file
+        self.trusts_sizes = False
         self._border, self._resources = border, resources
         self._graphs: OrderedDict[_Wanted, Graph] = OrderedDict()
         self._warned: set[str] = set()
@@ -182,7 +185,7 @@ class Lookup:
     def _warn(self, unclear: Mapping[str, str]) -> None:
         """Warn of symbols with several sizes, of each once."""
         for symbol, text in unclear.items():
-            if symbol not in self._warned:
+            if symbol not in self._warned and not self.trusts_sizes:
                 self._warned.add(symbol)
                 said = f"dimension '{symbol}' is {text}; it is taken as unknown"
                 warnings.warn(

@@ -92,6 +92,7 @@ class StepInputs:
                 f"capacity={capacity}: the model's caches have room for {room} positions"
             )
         _check_batch(layout, batch)
+        model.trust_sizes()
         return cls(layout, batch, room if capacity is None else capacity, embed, model.source.file)
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────

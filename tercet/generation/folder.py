@@ -11,15 +11,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..runtime.base.arguments import shown
-from ..runtime.errors import FileError, ModelError, UnsupportedError, UsageError, did_you_mean
+from ..runtime.errors import FileError, ModelError, UnsupportedError, UsageError
+from .bans import Bans
 from .config_file import ConfigFile
+from .parts import ONNX, Parts, chosen, encoder_and_decoder, files_in, has_encoder
+from .start import Start
 
-#: Names of decoders, those with caches first.
-STEMS = ("decoder_model_merged", "model", "decoder_with_past_model", "decoder_model")
-#: Files that belong to other parts of a model.
-_OTHERS = ("encoder", "embed", "vision", "audio", "decoder_with_past", "tokenizer")
-_ONNX = "onnx"
+#: Fields of heads, layers, the size of a head and the greatest number of positions.
+_SIZES = (
+    ("num_key_value_heads", "num_kv_heads"),
+    ("num_hidden_layers", "n_layer", "num_layers"),
+    ("head_dim",),
+    ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"),
+)
+#: The same of a decoder that an encoder belongs to: some have no greatest number of positions.
+_DECODER_SIZES = (
+    ("num_key_value_heads", "decoder_attention_heads"),
+    ("decoder_layers", "num_decoder_layers", "decoder_num_hidden_layers", "n_layer"),
+    ("d_kv", "head_dim"),
+    ("max_target_positions", "max_position_embeddings"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,12 @@ class Folder:
         embedding: the model that makes ``inputs_embeds`` of tokens.
         tokenizer: ``tokenizer.json``.
         tokens: ``tokenizer_config.json``.
+        encoder: the model whose results the decoder reads, where it reads some.
+        first: the model of the decoder's first step, where that is one of its own.
+        source: greatest number of tokens that the encoder reads, where it counts positions.
+        start: what a decoder begins with that continues no prompt; None of one that does.
+        bans: tokens that may not come next.
+        sound: ``preprocessor_config.json``: how features are made.
     """
 
     model: Path
@@ -90,6 +107,12 @@ class Folder:
     embedding: Path | None = None
     tokenizer: Path | None = None
     tokens: ConfigFile | None = None
+    encoder: Path | None = None
+    first: Path | None = None
+    source: Expected | None = None
+    start: Start | None = None
+    bans: Bans = field(default_factory=Bans)
+    sound: ConfigFile | None = None
 
 
 def read_folder(source: str | os.PathLike[str], variant: str | None = None) -> Folder:
@@ -112,7 +135,7 @@ def read_folder(source: str | os.PathLike[str], variant: str | None = None) -> F
     if given.is_file():
         if variant is not None:
             raise UsageError(f"variant={variant!r}: {given} is a model itself; give its folder")
-        path = given.parent.parent if given.parent.name == _ONNX else given.parent
+        path = given.parent.parent if given.parent.name == ONNX else given.parent
         return _completed(given, path, given)
     return _completed(None, given, given, variant)
 
@@ -126,12 +149,12 @@ def _completed(model: Path | None, path: Path, given: Path, variant: str | None 
             "that end a text; give the folder that the exporter wrote, or the .onnx file itself",
             file=str(given),
         )
-    _refuse_encoders(genai, config, path)
     if genai:
-        found = _of_genai(genai, path, model, variant)
-    else:
-        found = _of_config(config, path, model or _chosen(path, variant), given)
-    return found
+        _refuse_pipelines(genai)
+        return _of_genai(genai, path, model, variant)
+    if config.flag("is_encoder_decoder") or has_encoder(path):
+        return _of_config(config, path, encoder_and_decoder(path, config, variant, model))
+    return _of_config(config, path, Parts(model or chosen(path, variant)))
 
 
 # ── configurations ───────────────────────────────────────────────────────────────────────────────
@@ -150,7 +173,7 @@ def _of_genai(genai: ConfigFile, path: Path, model: Path | None, variant: str | 
     tokens = ConfigFile.perhaps(path / "tokenizer_config.json")
     embedding = genai.text("model.embedding.filename")
     return Folder(
-        model or _chosen(path, variant),
+        model or chosen(path, variant),
         path,
         ends=genai.tokens("model.eos_token_id"),
         pad=genai.token("model.pad_token_id"),
@@ -175,11 +198,13 @@ def _names(genai: ConfigFile, decoder: str) -> Iterator[tuple[str, str]]:
             yield past, present
 
 
-def _of_config(config: ConfigFile, path: Path, model: Path, given: Path) -> Folder:
+def _of_config(config: ConfigFile, path: Path, parts: Parts) -> Folder:
     """Return what transformers' configurations say."""
     generation = ConfigFile.perhaps(path / "generation_config.json")
     tokens = ConfigFile.perhaps(path / "tokenizer_config.json")
-    nested = "text_config." if config.get("text_config") is not None else ""
+    sound = ConfigFile.perhaps(path / "preprocessor_config.json")
+    kinds = ("text_config",) if parts.encoder is None else ("decoder", "text_config")
+    nested = next((f"{each}." for each in kinds if config.get(each) is not None), "")
 
     def known(*names: str) -> Expected | None:
         return _expected(config, config.first(*(f"{nested}{n}" for n in names), *names))
@@ -188,27 +213,34 @@ def _of_config(config: ConfigFile, path: Path, model: Path, given: Path) -> Fold
         config.first("eos_token_id", f"{nested}eos_token_id")
     )
     pad = generation.token("pad_token_id")
-    heads = known("num_key_value_heads", "num_kv_heads")
-    suffix = model.stem.removeprefix("model").removeprefix("decoder_model_merged")
+    heads, layers, size, context = _SIZES if parts.encoder is None else _DECODER_SIZES
+    suffix = parts.model.stem.removeprefix("model").removeprefix("decoder_model_merged")
     embedding = next(
-        (each for each in _files(path) if each.stem == f"embed_tokens{suffix}"),
-        next((each for each in _files(path) if each.stem == "embed_tokens"), None),
+        (each for each in files_in(path) if each.stem == f"embed_tokens{suffix}"),
+        next((each for each in files_in(path) if each.stem == "embed_tokens"), None),
     )
+    says = generation if generation else config
     return Folder(
-        model,
+        parts.model,
         path,
         ends=ends,
         pad=config.token("pad_token_id") if pad is None else pad,
-        context=known("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"),
+        context=known(*context),
         search=_search(generation, ""),
         max_new_tokens=generation.whole("max_new_tokens"),
-        heads=heads,
-        size=known("head_dim"),
-        layers=known("num_hidden_layers", "n_layer", "num_layers"),
+        heads=known(*heads),
+        size=known(*size),
+        layers=known(*layers),
         config=config if config else None,
         embedding=embedding,
         tokenizer=_tokenizer(path),
         tokens=tokens,
+        encoder=parts.encoder,
+        first=parts.first,
+        source=None if parts.encoder is None else known("max_position_embeddings"),
+        start=None if parts.encoder is None else Start.of(says, config, nested),
+        bans=Bans.of(says),
+        sound=sound if sound else None,
     )
 
 
@@ -234,66 +266,16 @@ def _tokenizer(path: Path) -> Path | None:
     return file if file.is_file() else None
 
 
-def _refuse_encoders(genai: ConfigFile, config: ConfigFile, path: Path) -> None:
+def _refuse_pipelines(genai: ConfigFile) -> None:
     """Raise UnsupportedError for what is more than one decoder."""
-    has_encoder = any(each.stem.startswith("encoder_model") for each in _files(path))
-    for is_one, where in (
-        (genai.get("model.encoder") is not None, f"{genai.path}: model.encoder"),
-        (config.flag("is_encoder_decoder"), f"{config.path}: is_encoder_decoder"),
-        (has_encoder, f"{path}: encoder_model.onnx"),
-    ):
-        if is_one:
-            raise UnsupportedError(
-                f"{where}: an encoder-decoder, such as Whisper or T5; text is generated from "
-                "decoders alone",
-                remedy="run both models with tercet.load: the encoder once, its output with every "
-                "step of the decoder",
-            )
+    if genai.get("model.encoder") is not None:
+        raise UnsupportedError(
+            f"{genai.path}: model.encoder: an encoder-decoder, such as Whisper, in the form of "
+            "onnxruntime-genai",
+            remedy="export it with optimum (optimum-cli export onnx), whose encoders are read",
+        )
     if genai.get("model.decoder.pipeline") is not None:
         raise UnsupportedError(
             f"{genai.path}: model.decoder.pipeline: a decoder in several files, for one device",
             remedy="export it again for the CPU or CUDA, which is one file",
         )
-
-
-# ── files ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _files(path: Path) -> list[Path]:
-    """Return the models of a folder, those beside the configuration first."""
-    return [
-        file
-        for folder in (path, path / _ONNX)
-        if folder.is_dir()
-        for file in sorted(folder.glob("*.onnx"))
-    ]
-
-
-def _chosen(path: Path, variant: str | None) -> Path:
-    """Return the model of a folder, or one of its variants."""
-    files = _files(path)
-    if variant is not None:
-        named = path / variant
-        if named.is_file():
-            return named
-        names = [*(f"{stem}_{variant}.onnx" for stem in STEMS), variant, f"{variant}.onnx"]
-        found = next((f for name in names for f in files if f.name == name), None)
-        if found is None:
-            known = [f.relative_to(path).as_posix() for f in files]
-            hint = did_you_mean(variant, [f.stem.rpartition("_")[2] for f in files])
-            raise UsageError(
-                f"variant={shown(variant)}: {path} has no such model{hint} "
-                f"(models: {', '.join(known) or 'none'})"
-            )
-        return found
-    for stem in STEMS:
-        for file in files:
-            if file.stem == stem:
-                return file
-    decoders = [f for f in files if not f.name.startswith(_OTHERS)]
-    if len(decoders) == 1:
-        return decoders[0]
-    if not decoders:
-        raise FileError(2, "there is no model (.onnx) in it, nor in its folder onnx", str(path))
-    names = ", ".join(f.relative_to(path).as_posix() for f in decoders)
-    raise UsageError(f"{path} has several models ({names}); choose one with variant")

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-from .. import api
 from ..arguments import public
 from ..runtime.base import arguments as rules
 from ..runtime.base.closable import Closable
 from ..runtime.errors import InputError, UsageError
+from ..runtime.ir.types import Array
 from ..runtime.options import Precision
 from ..runtime.session.cache_layout import DecoderLayout
-from ..runtime.session.decoding import Decoder
 from ..runtime.session.model import Model
-from ..runtime.session.open_decoder import open_decoder
 from . import settings
 from .cache_file import mark_of, read_caches, write_caches
 from .folder import Folder, read_folder
-from .loading import Embedding, check_caches, check_sizes, pairs_of
-from .loop import Loop, Progress, Row
-from .prompts import Ids, Prompt, Prompts, read_ids, read_texts
+from .loading import Models
+from .prompts import Ids, Prompt, Prompts, read_features, read_ids, read_texts
 from .result import Generation
 from .settings import Settings
+from .sound import features_of_wav
 from .tokens import Tokenizer
+from .writer import Writer
 
 #: Tokens of a prompt that are read at a time: each of them has as many scores as there are tokens.
 PREFILL_CHUNK = 1024
@@ -44,6 +43,9 @@ _RULES = {
 
 class Generator(Closable):
     """Generates text, or token ids, with a decoder and its tokenizer.
+
+    The decoder continues a prompt, as Llama does; or it writes what it makes of what an encoder has
+    read: a text (T5, Marian), sound (Whisper) or a picture.
 
     The folder is one that onnxruntime-genai's builder, optimum or transformers.js wrote; or it is
     an ``.onnx`` file, whose folder is looked at for the rest. Texts need the extra
@@ -77,7 +79,7 @@ class Generator(Closable):
     Raises:
         FileError, UsageError: no such folder, file or variant.
         ModelError: a configuration or a model that does not fit; names file and field.
-        UnsupportedError: no decoder by itself; or what `tercet.load` says.
+        UnsupportedError: a pipeline of several models; or what `tercet.load` says.
     """
 
     @public(**_RULES)
@@ -96,29 +98,25 @@ class Generator(Closable):
         **options: Any,
     ) -> None:
         self.folder: Folder = read_folder(folder, variant)
-        self._chunk, self._reuse = prefill_chunk, reuse
-        self._decoder: Decoder | None = None
-        self._embedding: Embedding | None = None
+        self._reuse = reuse
         self._tokenizer: Tokenizer | None = None
-        self._held: list[int] = []
-        self._progress: Progress | None = None
+        if reuse and self.folder.encoder is not None:
+            raise UsageError(
+                f"reuse=True: caches belong to what {self.folder.encoder} has read; it is for "
+                "decoders that continue a prompt"
+            )
         options |= {"backend": backend, "fallback": fallback, "precision": precision}
-        self.model: Model = api.load(self.folder.model, **options)
+        models = Models(self.folder, pairs or {}, **options)
+        self.model: Model = models.model
+        self.layout: DecoderLayout = models.layout
+        self._encoder = models.encoder
+        context = None if self.folder.context is None else self.folder.context.size
+        known = [each for each in (context, self.layout.room) if each is not None]
+        self._writer = Writer(
+            models, capacity or min(known, default=None), prefill_chunk, reuse=reuse
+        )
         try:
-            self._pairs = pairs_of(self.folder, self.model, pairs or {})
-            self.layout = DecoderLayout.of(
-                self.model.imported, file=self.model.source.file, pairs=self._pairs
-            )
-            check_sizes(self.folder, self.layout)
-            check_caches(self.folder, self.layout)
-            if "embeddings" in self.layout.inputs and self.folder.embedding is not None:
-                self._embedding = Embedding(self.folder, **options)
-            context = None if self.folder.context is None else self.folder.context.size
-            room = self.layout.room
-            self._capacity = capacity or min(
-                (each for each in (context, room) if each is not None), default=None
-            )
-            self._opened(1)
+            self._writer.opened(1)
         except BaseException:
             self.close()
             raise
@@ -144,6 +142,7 @@ class Generator(Closable):
                 - top_k, top_p, min_p: see `Sampling`; without temperature, that is 1.
                 - repetition_penalty: see `Sampling`.
                 - seed: of the draws, 0 where it is not given: the same seed, the same tokens.
+                - decoder_ids, language, task: see `generate_features`.
 
         Raises:
             InputError: a prompt without tokens, or longer than the caches.
@@ -167,9 +166,68 @@ class Generator(Closable):
             **how: as for `generate`, but for num_return_sequences.
         """
         prompts, chosen = self._texts(prompt, how)
-        if len(prompts.ids) > 1 or chosen.count > 1:
+        if prompts.count > 1 or chosen.count > 1:
             raise UsageError("one text is streamed at a time; generate takes several")
         return (piece for (piece,) in self._run(prompts, chosen) if piece)
+
+    # ── sound and pictures ───────────────────────────────────────────────────────────────────
+
+    def generate_features(self, features: Any, **how: Any) -> Generation:
+        """Write what a decoder makes of sound or of a picture.
+
+        Args:
+            features: what the encoder takes, as the model's preprocessor makes it, float [batch,
+                …]: Whisper's ``input_features``, ``pixel_values``; see `audio_features`. One
+                without a batch is a batch of one.
+            **how: as for `generate`, and:
+
+                - decoder_ids: the tokens that the decoder begins with, in place of those of the
+                  folder.
+                - language: what is spoken, such as ``en``; found out where it is not given.
+                - task: ``transcribe`` where it is not given, or ``translate``.
+
+        Returns:
+            What was written; with texts where the folder has a tokenizer.
+
+        Raises:
+            InputError: features of another shape.
+            UsageError: the model takes texts; or no such language or task.
+        """
+        prompts, chosen = self._features(features, how)
+        for _ in self._run(prompts, chosen):
+            pass
+        return self.last
+
+    def stream_features(self, features: Any, **how: Any) -> Iterator[str]:
+        """Write what a decoder makes of one sound or picture, in pieces as they come.
+
+        Args:
+            features: as for `generate_features`.
+            **how: as for `generate_features`, but for num_return_sequences.
+        """
+        prompts, chosen = self._features(features, how)
+        if prompts.count > 1 or chosen.count > 1:
+            raise UsageError("one text is streamed at a time; generate_features takes several")
+        if prompts.tokenizer is None:
+            return (f"{token} " for token in self._tokens(prompts, chosen))
+        return (piece for (piece,) in self._run(prompts, chosen) if piece)
+
+    @public(file=rules.path)
+    def audio_features(self, file: str | os.PathLike[str]) -> Array:
+        """Return the features of a sound, as ``preprocessor_config.json`` says.
+
+        Args:
+            file: a WAV file of 8, 16, 24 or 32 bits, at the model's sampling rate.
+
+        Returns:
+            Float32 [1, bands, frames] of the logarithms of a mel spectrogram, or [1, samples] of a
+            model that takes the samples themselves.
+
+        Raises:
+            FileError, InputError: no such file, or none of this kind, rate or length.
+            ModelError: the folder does not say how.
+        """
+        return features_of_wav(Path(file), self.folder)
 
     # ── token ids ────────────────────────────────────────────────────────────────────────────
 
@@ -193,14 +251,15 @@ class Generator(Closable):
             **how: as for `generate_ids`, but for num_return_sequences.
         """
         prompts, chosen = self._ids(ids, how)
-        if len(prompts.ids) > 1 or chosen.count > 1:
+        if prompts.count > 1 or chosen.count > 1:
             raise UsageError("one sequence is streamed at a time; generate_ids takes several")
         return self._tokens(prompts, chosen)
 
     def _tokens(self, prompts: Prompts, chosen: Settings) -> Iterator[int]:
         given = 0
         for _ in self._run(prompts, chosen):
-            new = self._progress.rows[0].new if self._progress is not None else []
+            progress = self._writer.progress
+            new = progress.rows[0].new if progress is not None else []
             yield from new[given:]
             given = len(new)
 
@@ -216,19 +275,20 @@ class Generator(Closable):
     @property
     def last(self) -> Generation:
         """What was generated last; of a stream that was left, what there is of it."""
-        if self._progress is None or not self._progress.seconds:
+        progress = self._writer.progress
+        if progress is None or not progress.seconds:
             raise UsageError("nothing has been generated yet")
-        return self._progress.generation
+        return progress.generation
 
     @property
     def ids(self) -> list[int]:
         """The tokens that the caches hold, of one sequence; the last one is not among them."""
-        return list(self._held)
+        return list(self._writer.held)
 
     @property
     def capacity(self) -> int | None:
         """Largest number of tokens of a prompt and what follows; None where memory bounds it."""
-        return self._capacity
+        return self._writer.capacity
 
     @public(length=rules.whole(0))
     def rewind(self, length: int) -> int:
@@ -243,11 +303,10 @@ class Generator(Closable):
             The number that is kept: 0 where the model's caches (sliding windows, states) cannot go
             back, and the next prompt is read as a whole.
         """
-        if length > len(self._held):
-            raise UsageError(f"length={length}: the caches hold {len(self._held)} tokens")
-        kept = 0 if self._decoder is None else self._decoder.rewind(length)
-        del self._held[kept:]
-        return kept
+        held = self._writer.held
+        if length > len(held):
+            raise UsageError(f"length={length}: the caches hold {len(held)} tokens")
+        return self._writer.rewind(length)
 
     @public(file=rules.path)
     def save(self, file: str | os.PathLike[str]) -> None:
@@ -260,10 +319,10 @@ class Generator(Closable):
             UsageError: the caches hold nothing, or more than one sequence.
             FileError: it cannot be written.
         """
-        decoder = self._decoder
-        if decoder is None or not self._held:
+        held = self._writer.held
+        if not held:
             raise UsageError("the caches hold no tokens of one sequence; generate first")
-        write_caches(Path(file), self._mark, self._held, decoder.caches())
+        write_caches(Path(file), self._mark, held, self._writer.opened(1).caches())
 
     @public(file=rules.path)
     def restore(self, file: str | os.PathLike[str]) -> int:
@@ -283,13 +342,12 @@ class Generator(Closable):
         if not self._reuse:
             raise UsageError("restore is for a generator that was made with reuse=True")
         ids, caches = read_caches(Path(file), self._mark, self.layout)
-        decoder = self._opened(1)
         try:
-            decoder.restore(ids, caches)
+            self._writer.opened(1).restore(ids, caches)
         except InputError as error:
             raise InputError(f"{file}: {error}") from error
-        self._held[:] = ids[0].tolist()
-        return len(self._held)
+        self._writer.held[:] = ids[0].tolist()
+        return len(self._writer.held)
 
     @cached_property
     def _mark(self) -> str:
@@ -297,85 +355,48 @@ class Generator(Closable):
 
     def close(self) -> None:
         """Give back the caches and the model."""
-        if self._decoder is not None:
-            self._decoder.close()
-        self._decoder, self._held = None, []
-        if self._embedding is not None:
-            self._embedding.model.close()
-        if hasattr(self, "model"):
-            self.model.close()
+        if hasattr(self, "_writer"):
+            self._writer.close()
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────
-
-    def _opened(self, batch: int) -> Decoder:
-        """Return the decoder for that many sequences, with what it has read if they are as many."""
-        if self._decoder is None or self._decoder.batch != batch:
-            if self._decoder is not None:
-                self._decoder.close()
-            self._decoder, self._held = None, []
-            self._decoder = open_decoder(
-                self.model,
-                batch=batch,
-                capacity=self._capacity,
-                pairs=self._pairs,
-                embed=self._embedding,
-            )
-        return self._decoder
 
     def _texts(self, prompt: Prompt, how: Mapping[str, Any]) -> tuple[Prompts, Settings]:
         chosen = self._settings(how)
         prompts = read_texts(prompt, self.tokenizer)
-        prompts.check(self.folder, self.layout, self._capacity)
+        if self._encoder is not None:
+            prompts = replace(prompts, is_answered=True)
+        prompts.check(self.folder, self.layout, self.capacity)
         return prompts, chosen
+
+    def _features(self, features: Any, how: Mapping[str, Any]) -> tuple[Prompts, Settings]:
+        chosen = self._settings(how)
+        if self._encoder is None:
+            raise UsageError(f"{self.folder.model} continues token ids; it reads no features")
+        tokenizer = None if self.folder.tokenizer is None else self.tokenizer
+        if chosen.stops and tokenizer is None:
+            raise UsageError("stop: strings are found in texts; the folder has no tokenizer.json")
+        return read_features(features, self._encoder.features, tokenizer), chosen
 
     def _ids(self, ids: Ids, how: Mapping[str, Any]) -> tuple[Prompts, Settings]:
         chosen = self._settings(how)
         if chosen.stops:
             raise UsageError("stop: strings are found in texts; generate and stream give them")
         prompts = read_ids(ids)
-        prompts.check(self.folder, self.layout, self._capacity)
+        prompts.check(self.folder, self.layout, self.capacity)
         return prompts, chosen
 
     def _settings(self, how: Mapping[str, Any]) -> Settings:
-        return settings.generate(self.folder.search, self.folder.max_new_tokens, **how)
+        chosen = settings.generate(self.folder.search, self.folder.max_new_tokens, **how)
+        if chosen.is_begun and self.folder.start is None:
+            raise UsageError(
+                "decoder_ids, language and task are for encoder-decoders; this decoder begins with "
+                "the prompt"
+            )
+        return chosen
 
     def _run(self, prompts: Prompts, chosen: Settings) -> Iterator[list[str]]:
         """Yield the text that every step adds to each sequence; `last` is what there is so far."""
-        start = perf_counter()
-        owners = [number for number in range(len(prompts.ids)) for _ in range(chosen.count)]
-        draws = chosen.sampling.generators(len(owners))
-        rows = [
-            Row(owner, list(prompts.ids[owner]), draw, prompts.stream(owner, chosen.stops))
-            for owner, draw in zip(owners, draws, strict=True)
-        ]
-        decoder = self._opened(len(rows))
-        self._progress = Progress(prompts, rows, self._reused(decoder, prompts.ids[0]))
-        ends = frozenset(self._ends())
-        loop = Loop(
-            decoder,
-            rows,
-            chosen.sampling,
-            ends,
-            chosen.max_new_tokens,
-            self.folder.pad if self.folder.pad is not None else min(ends, default=0),
-            self._chunk,
-            self._held.extend,
-        )
-        for pieces in loop:
-            self._progress.tick(perf_counter() - start)
-            yield pieces
-
-    def _reused(self, decoder: Decoder, prompt: Sequence[int]) -> int:
-        """Return how many tokens of the prompt are read already, and forget the others."""
-        same = 0
-        if self._reuse and decoder.batch == 1:
-            for old, new in zip(self._held, prompt[:-1], strict=False):
-                if old != new:
-                    break
-                same += 1
-        kept = decoder.rewind(same)
-        del self._held[kept:]
-        return kept
+        return self._writer.run(prompts, chosen, self.folder, self._ends())
 
     def _ends(self) -> tuple[int, ...]:
         """Return the tokens that end a text."""

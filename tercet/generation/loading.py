@@ -6,13 +6,82 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import api
+from ..runtime.base.closable import Closable
 from ..runtime.errors import ModelError, UnsupportedError
 from ..runtime.ir.dtypes import FLOATS
 from ..runtime.ir.types import Array
 from ..runtime.session.cache_layout import DecoderLayout
-from ..runtime.session.decoding import on_host
+from ..runtime.session.decoding import Decoder, on_host
 from ..runtime.session.model import Model
+from ..runtime.session.open_decoder import open_decoder, open_encoded
+from .encoder import Encoder
 from .folder import Folder
+
+
+class Models(Closable):
+    """The models of a folder, loaded: its decoder, and what comes in front of it.
+
+    Args:
+        folder: says which they are.
+        pairs: outputs of the decoder by its inputs; see `Generator`.
+        **options: see `tercet.load`.
+
+    Attributes:
+        model: the decoder's; of an encoder-decoder that of the steps behind the first, where the
+            first one is a model of its own.
+        layout: what it takes and gives.
+        encoder: of an encoder-decoder.
+        others: everything besides `model`.
+    """
+
+    def __init__(self, folder: Folder, pairs: Mapping[str, str], **options: Any) -> None:
+        self._folder = folder
+        self._first: Model | None = None
+        self._embedding: Embedding | None = None
+        self.encoder: Encoder | None = None
+        self.others: list[Model] = []
+        self.model: Model = api.load(folder.model, **options)
+        try:
+            self.pairs = pairs_of(folder, self.model, pairs)
+            self.layout = DecoderLayout.of(
+                self.model.imported,
+                file=self.model.source.file,
+                pairs=self.pairs,
+                encoded=folder.encoder is not None,
+            )
+            check_sizes(folder, self.layout)
+            check_caches(folder, self.layout)
+            if folder.encoder is not None:
+                self.encoder = Encoder(folder, **options)
+                self.others.append(self.encoder.model)
+            if folder.first is not None:
+                self._first = api.load(folder.first, **options)
+                self.others.append(self._first)
+            if "embeddings" in self.layout.inputs and folder.embedding is not None:
+                self._embedding = Embedding(folder, **options)
+                self.others.append(self._embedding.model)
+        except BaseException:
+            self.close()
+            raise
+
+    def open(self, batch: int, capacity: int | None) -> Decoder:
+        """Return a decoder of so many sequences with empty caches, which is the caller's."""
+        if self.encoder is None:
+            return open_decoder(
+                self.model,
+                batch=batch,
+                capacity=capacity,
+                pairs=self.pairs,
+                embed=self._embedding,
+            )
+        return open_encoded(
+            self.model, self._first, batch=batch, capacity=capacity, pairs=self.pairs
+        )
+
+    def close(self) -> None:
+        """Give back all of them."""
+        for each in (*self.others, self.model):
+            each.close()
 
 
 class Embedding:

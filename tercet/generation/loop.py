@@ -10,6 +10,7 @@ import numpy as np
 from ..runtime.errors import InputError, ModelError
 from ..runtime.ir.types import Array
 from ..runtime.session.decoding import Decoder
+from .bans import Bans
 from .prompts import Prompts
 from .result import Continuation, Generation, Reason
 from .sampling import Sampling
@@ -109,6 +110,7 @@ class Loop:
         most: maximum number of new tokens.
         pad: token that fills up what is shorter or has ended.
         chunk: number of tokens of a prompt that are read at a time; None for all at once.
+        bans: tokens that may not come next.
         kept: told of every token that the decoder has read, where there is one sequence.
     """
 
@@ -119,6 +121,7 @@ class Loop:
     most: int
     pad: int
     chunk: int | None
+    bans: Bans
     kept: Callable[[Sequence[int]], None]
 
     def __iter__(self) -> Iterator[list[str]]:
@@ -148,6 +151,10 @@ class Loop:
                 f"{len(row.seen) - len(row.new)} have NaN or no finite element; "
                 "tercet compare --layers finds the node"
             )
+        banned = self.bans.tokens(row.seen, len(row.new), tuple(self.ends))
+        if banned:
+            scores = scores.astype(np.float64)
+            scores[[token for token in banned if token < scores.size]] = -np.inf
         token = self.sampling.choose(scores, row.seen, row.draws)
         return row.add(token, self.ends, self.most)
 

@@ -10,7 +10,9 @@ import numpy as np
 
 from ..runtime.base import arguments as rules
 from ..runtime.errors import InputError
+from ..runtime.ir.types import Array
 from ..runtime.session.cache_layout import DecoderLayout
+from ..runtime.session.io_types import TensorInfo
 from .folder import Folder
 from .text_stream import TextStream
 from .tokens import Tokenizer
@@ -30,23 +32,36 @@ class Prompts:
     Attributes:
         ids: the tokens of each.
         tokenizer: makes texts of what follows; None where ids are asked for.
-        is_chat: whether what follows is an answer, and not more of the same text.
+        is_answered: whether what follows is a text of its own, and not more of the same one.
+        features: what an encoder reads in place of tokens, the batch first; of these are no ids.
     """
 
     ids: list[list[int]]
     tokenizer: Tokenizer | None = None
-    is_chat: bool = False
+    is_answered: bool = False
+    features: Array | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of prompts."""
+        return len(self.ids)
 
     def stream(self, number: int, stops: Sequence[str]) -> TextStream | None:
         """Return what makes text of the tokens that follow a prompt."""
         if self.tokenizer is None:
             return None
-        before = () if self.is_chat else self.ids[number]
+        before = () if self.is_answered else self.ids[number]
         return TextStream(self.tokenizer.decode, stops, before)
 
     def check(self, folder: Folder, layout: DecoderLayout, capacity: int | None) -> None:
         """Raise InputError for a prompt that is empty or too long, or has unknown tokens."""
-        vocabulary = (layout.logits.shape or (None,))[-1]
+        if self.features is not None:
+            return
+        vocabulary = (layout.logits.shape or (None,))[-1] if folder.encoder is None else None
+        room, says = capacity, folder.context
+        if folder.encoder is not None:
+            says = folder.source
+            room = None if says is None else says.size
         for number, tokens in enumerate(self.ids):
             which = f"prompt {number}" if len(self.ids) > 1 else "the prompt"
             if not tokens:
@@ -58,11 +73,11 @@ class Prompts:
                     f"{which} has the token {max(tokens)}; the model knows {vocabulary} "
                     f"({folder.tokenizer or folder.model})"
                 )
-            if capacity is not None and len(tokens) > capacity:
-                context = folder.context
-                says = "" if context is None else f" ({context.config.path}: {context.field})"
+            if room is not None and len(tokens) > room:
+                where = "" if says is None else f" ({says.config.path}: {says.field})"
+                whose = "the caches have" if folder.encoder is None else "the encoder has"
                 raise InputError(
-                    f"{which} has {len(tokens)} tokens; the caches have room for {capacity}{says}"
+                    f"{which} has {len(tokens)} tokens; {whose} room for {room}{where}"
                 )
 
 
@@ -75,7 +90,7 @@ def read_texts(prompt: Prompt, tokenizer: Tokenizer) -> Prompts:
         raise rules.refused("prompt", given, _TEXTS)
     if all(isinstance(each, Mapping) for each in given):
         text = tokenizer.chat(cast("Sequence[Mapping[str, Any]]", given))
-        return Prompts([tokenizer.encode(text, special=False)], tokenizer, is_chat=True)
+        return Prompts([tokenizer.encode(text, special=False)], tokenizer, is_answered=True)
     if not all(isinstance(each, str) for each in given):
         raise rules.refused("prompt", given, _TEXTS)
     return Prompts([tokenizer.encode(each) for each in given], tokenizer)
@@ -89,3 +104,17 @@ def read_ids(ids: Ids) -> Prompts:
     prompts = given if isinstance(given[0], list | tuple) else [given]
     token = rules.whole(0)
     return Prompts([[token("ids", t) for t in rules.items("ids", p, "tokens")] for p in prompts])
+
+
+def read_features(features: Any, info: TensorInfo | None, tokenizer: Tokenizer | None) -> Prompts:
+    """Return features as prompts without tokens.
+
+    Args:
+        features: what the encoder takes, or one without a batch.
+        info: its input; None of an encoder of texts.
+        tokenizer: makes texts of what is written; None for ids.
+    """
+    array = np.asarray(features)
+    rank = array.ndim if info is None else len(info.shape or ())
+    batch = array.shape[0] if array.ndim == rank and rank else 1
+    return Prompts([[] for _ in range(batch)], tokenizer, is_answered=True, features=array)

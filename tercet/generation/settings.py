@@ -30,6 +30,16 @@ def _stops(name: str, value: Any) -> tuple[str, ...]:
     return found
 
 
+def _tokens(name: str, value: Any) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    token = rules.whole(0)
+    found = tuple(token(name, each) for each in rules.items(name, value, "tokens"))
+    if not found:
+        raise rules.refused(name, value, "at least one token")
+    return found
+
+
 RULES = {
     "max_new_tokens": rules.optional(rules.whole(1)),
     "stop": _stops,
@@ -40,6 +50,9 @@ RULES = {
     "min_p": rules.optional(_share),
     "repetition_penalty": rules.optional(rules.number(above=0)),
     "seed": rules.whole(0),
+    "decoder_ids": _tokens,
+    "language": rules.optional(rules.text),
+    "task": rules.optional(rules.text),
 }
 
 
@@ -51,6 +64,14 @@ class Settings:
     sampling: Sampling
     stops: tuple[str, ...] = ()
     count: int = 1
+    decoder_ids: tuple[int, ...] | None = None
+    language: str | None = None
+    task: str | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether something is said of what a decoder begins with that continues no prompt."""
+        return any(each is not None for each in (self.decoder_ids, self.language, self.task))
 
 
 @rules.checked(RULES)
@@ -67,6 +88,9 @@ def generate(
     min_p: float | None = None,
     repetition_penalty: float | None = None,
     seed: int = 0,
+    decoder_ids: Sequence[int] | None = None,
+    language: str | None = None,
+    task: str | None = None,
 ) -> Settings:
     """Return the settings of a call.
 
@@ -82,7 +106,11 @@ def generate(
         min_p: see `Sampling`.
         repetition_penalty: see `Sampling`.
         seed: of the draws.
+        decoder_ids: what the decoder of an encoder-decoder begins with.
+        language: what a speech model hears.
+        task: what it is to do.
     """
+    begun = None if decoder_ids is None else tuple(decoder_ids)
     given = {
         "temperature": temperature,
         "top_k": top_k,
@@ -105,4 +133,4 @@ def generate(
     )
     length = max_new_tokens or default_tokens or MAX_NEW_TOKENS
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    return Settings(length, sampling, stops, num_return_sequences)
+    return Settings(length, sampling, stops, num_return_sequences, begun, language, task)

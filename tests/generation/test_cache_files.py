@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tercet import FileError, Generator, InputError, ModelError, TercetError, UsageError
-from tercet.generation import generator as module
+from tercet.generation import loading as module
 from tercet.runtime.session.decoding import CachedDecoder
 from tercet.runtime.session.static_cache import StaticCaches
 
@@ -28,7 +28,7 @@ def test_what_is_restored_goes_on(
         monkeypatch.setattr(module, "open_decoder", handed_on)
     file = tmp_path / "cache.npz"
     with Generator(DECODERS / name, reuse=True) as generator:
-        decoder = generator._decoder
+        decoder = generator._writer.opened(1)
         assert isinstance(decoder, CachedDecoder)
         assert isinstance(decoder.store, StaticCaches) == statically
         first = generator.generate_ids(PROMPT, max_new_tokens=4)

@@ -129,8 +129,13 @@ SPOILED: list[tuple[str, Spoil, type[TercetError], str]] = [
         "config.json: num_key_value_heads: 8, but in",
     ),
     (LLAMA, put("config.json", head_dim=64), ModelError, "config.json: head_dim: 64, but in"),
-    (LLAMA, put("config.json", is_encoder_decoder=True), UnsupportedError, "an encoder-decoder"),
-    (LLAMA, also("encoder_model.onnx"), UnsupportedError, "an encoder-decoder"),
+    (
+        LLAMA,
+        put("config.json", is_encoder_decoder=True),
+        ModelError,
+        "config.json: is_encoder_decoder: true, but there is no encoder_model.onnx",
+    ),
+    (LLAMA, also("encoder_model.onnx"), ModelError, "has encoder_model.onnx, but no decoder"),
     (
         LLAMA,
         put("generation_config.json", do_sample=True, top_p="high"),

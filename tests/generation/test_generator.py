@@ -18,8 +18,6 @@ from .stepwise import Stepwise
 
 pytest.importorskip("tokenizers", reason="pip install tercet[generate]")
 OPTIMUM = ["optimum_llama", "optimum_gpt2", "optimum_qwen3", "optimum_gpt2_merged"]
-#: optimum's merged files declare masks as long as the new tokens.
-pytestmark = pytest.mark.filterwarnings("ignore:.*dimension 'sequence_length':tercet.ModelWarning")
 FILES = sorted(path for path in DECODERS.rglob("*.onnx") if "uint8" not in path.stem)
 
 

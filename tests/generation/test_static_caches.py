@@ -10,7 +10,7 @@ import pytest
 
 import tercet
 from tercet import Generator
-from tercet.generation import generator as module
+from tercet.generation import loading as module
 from tercet.runtime.session.cache_layout import DecoderLayout
 from tercet.runtime.session.decoding import Decoder
 from tercet.runtime.session.passed_caches import passed_decoder
@@ -19,8 +19,6 @@ from .folders import DECODERS
 
 FILES = sorted(DECODERS.rglob("*.onnx"))
 PROMPT = [0, 259, 71, 223, 287, 278]
-#: optimum's merged files declare masks as long as the new tokens.
-pytestmark = pytest.mark.filterwarnings("ignore:.*dimension 'sequence_length':tercet.ModelWarning")
 
 
 def handed_on(

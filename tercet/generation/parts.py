@@ -1,0 +1,139 @@
+"""Which of the files of a folder are its decoder, and which its encoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..runtime.base.arguments import shown
+from ..runtime.errors import FileError, ModelError, UsageError, did_you_mean
+from .config_file import ConfigFile
+
+#: Names of decoders, those with caches first.
+STEMS = ("decoder_model_merged", "model", "decoder_with_past_model", "decoder_model")
+#: The folder of models where they are not beside the configuration.
+ONNX = "onnx"
+ENCODER = "encoder_model"
+#: Files that belong to other parts of a model.
+_OTHERS = ("encoder", "embed", "vision", "audio", "decoder_with_past", "tokenizer")
+#: Of the decoder of an encoder-decoder: all steps, those behind the first, the first.
+_DECODERS = _, _LATER, _FIRST = "decoder_model_merged", "decoder_with_past_model", "decoder_model"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The models of one folder.
+
+    Attributes:
+        model: the decoder: of all steps, or of those behind the first.
+        encoder: what it reads, where it is part of an encoder-decoder.
+        first: of the first step, where that is a model of its own.
+    """
+
+    model: Path
+    encoder: Path | None = None
+    first: Path | None = None
+
+
+def files_in(path: Path) -> list[Path]:
+    """Return the models of a folder, those beside the configuration first."""
+    return [
+        file
+        for folder in (path, path / ONNX)
+        if folder.is_dir()
+        for file in sorted(folder.glob("*.onnx"))
+    ]
+
+
+def has_encoder(path: Path) -> bool:
+    """Return whether the folder has an encoder as optimum calls it."""
+    return any(each.stem.startswith(ENCODER) for each in files_in(path))
+
+
+def chosen(path: Path, variant: str | None) -> Path:
+    """Return the model of a folder that has a decoder alone, or one of its variants."""
+    files = files_in(path)
+    if variant is not None:
+        named = path / variant
+        if named.is_file():
+            return named
+        names = [*(f"{stem}_{variant}.onnx" for stem in STEMS), variant, f"{variant}.onnx"]
+        found = next((f for name in names for f in files if f.name == name), None)
+        if found is None:
+            raise _unknown(path, variant, files)
+        return found
+    for stem in STEMS:
+        for file in files:
+            if file.stem == stem:
+                return file
+    decoders = [f for f in files if not f.name.startswith(_OTHERS)]
+    if len(decoders) == 1:
+        return decoders[0]
+    if not decoders:
+        raise FileError(2, "there is no model (.onnx) in it, nor in its folder onnx", str(path))
+    names = ", ".join(f.relative_to(path).as_posix() for f in decoders)
+    raise UsageError(f"{path} has several models ({names}); choose one with variant")
+
+
+def encoder_and_decoder(
+    path: Path, config: ConfigFile, variant: str | None, model: Path | None = None
+) -> Parts:
+    """Return the parts of an encoder-decoder as optimum and transformers.js call them.
+
+    The encoder is of the same variant as the decoder, where there is one.
+
+    Args:
+        path: the folder.
+        config: its configuration.
+        variant: see `Generator`.
+        model: the decoder, where the caller has chosen one; None to find it.
+
+    Raises:
+        ModelError: a part is missing; names the folder and the part.
+        UsageError: no part is of the variant.
+    """
+    files = files_in(path)
+    encoders = [each for each in files if each.stem.startswith(ENCODER)]
+    if not encoders:
+        raise config.error(
+            "is_encoder_decoder", f"true, but there is no {ENCODER}.onnx in {path}, nor in {ONNX}"
+        )
+    if model is None and variant is not None:
+        named = (each for each in files if variant in (each.name, each.stem))
+        model = path / variant if (path / variant).is_file() else next(named, None)
+    if model is None:
+        suffix = f"_{variant}" if variant else ""
+        names = [f"{stem}{suffix}" for stem in _DECODERS]
+        model = next((f for name in names for f in files if f.stem == name), None)
+    if model is None and variant is not None:
+        raise _unknown(path, variant, files)
+    if model is None:
+        raise ModelError(
+            f"has {encoders[0].name}, but no decoder: {', '.join(f'{n}.onnx' for n in _DECODERS)}",
+            file=str(path),
+        )
+    kind = next((each for each in _DECODERS if model.stem.startswith(each)), model.stem)
+    suffix = model.stem.removeprefix(kind)
+    encoder = _named(encoders, f"{ENCODER}{suffix}") or _named(encoders, ENCODER) or encoders[0]
+    first = None
+    if kind == _LATER:
+        first = _named(files, f"{_FIRST}{suffix}")
+        if first is None:
+            raise ModelError(
+                f"has {model.name}, but not {_FIRST}{suffix}.onnx, which does the first step",
+                file=str(path),
+            )
+    return Parts(model, encoder, first)
+
+
+def _named(files: list[Path], stem: str) -> Path | None:
+    return next((each for each in files if each.stem == stem), None)
+
+
+def _unknown(path: Path, variant: str, files: list[Path]) -> UsageError:
+    known = [f.relative_to(path).as_posix() for f in files]
+    hint = did_you_mean(variant, [f.stem.rpartition("_")[2] for f in files])
+    return UsageError(
+        f"variant={shown(variant)}: {path} has no such model{hint} "
+        f"(models: {', '.join(known) or 'none'})"
+    )

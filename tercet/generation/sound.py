@@ -1,0 +1,143 @@
+"""Sound as encoders take it: samples, or the logarithms of a mel spectrogram, by numpy.
+
+What is made is what transformers' feature extractors of Whisper make; ``preprocessor_config.json``
+has their settings.
+"""
+
+from __future__ import annotations
+
+import wave
+from pathlib import Path
+
+import numpy as np
+
+from ..runtime.errors import FileError, InputError, ModelError
+from ..runtime.ir.types import Array
+from .config_file import ConfigFile
+from .folder import Folder
+
+#: Of the mel scale of Slaney's Auditory Toolbox: linear below 1000 Hz, logarithmic above.
+_MELS_PER_HZ, _BREAK_HZ, _STEP = 3 / 200, 1000.0, 27 / np.log(6.4)
+
+
+def features_of_wav(path: Path, folder: Folder) -> Array:
+    """Return the features of a WAV file; see `Generator.audio_features`."""
+    config = folder.sound
+    if config is None:
+        raise ModelError(
+            "has no preprocessor_config.json, which says how features are made of sound; save it "
+            "there with transformers' AutoFeatureExtractor, or give features",
+            file=str(folder.path),
+        )
+    rate = config.whole("sampling_rate")
+    if not rate:
+        raise config.error("sampling_rate", "is not there; features of sound need it")
+    samples = read_wav(path, rate)
+    kind = config.text("feature_extractor_type")
+    if config.get("n_fft") is not None:
+        return log_mel(samples, config, path)
+    if config.whole("feature_size") == 1:
+        return _normalised(samples, config)[None]
+    raise config.error(
+        "feature_extractor_type", f"{kind!r}: features are made of Whisper's and of plain samples"
+    )
+
+
+def read_wav(path: Path, rate: int) -> Array:
+    """Return the samples of a WAV file, float32 within -1 and 1, its channels averaged.
+
+    Raises:
+        FileError: there is no such file.
+        InputError: it is none of whole numbers, or of another rate.
+    """
+    try:
+        with wave.open(str(path), "rb") as file:
+            width, channels = file.getsampwidth(), file.getnchannels()
+            found, data = file.getframerate(), file.readframes(file.getnframes())
+    except OSError as error:
+        raise FileError(error.errno, error.strerror, str(path)) from error
+    except (wave.Error, EOFError) as error:
+        raise InputError(
+            f"{path}: no WAV file of whole numbers ({error}); ffmpeg -i {path.name} -ar {rate} "
+            "-ac 1 -c:a pcm_s16le out.wav makes one"
+        ) from error
+    if found != rate:
+        raise InputError(
+            f"{path}: {found} samples a second; the model takes {rate}: ffmpeg -i {path.name} "
+            f"-ar {rate} out.wav"
+        )
+    raw: Array = np.frombuffer(data, np.uint8)
+    raw = raw[: len(raw) // (width * channels) * width * channels].reshape(-1, width)
+    if width == 1:
+        whole = raw[:, 0].astype(np.float64) - 128
+    else:
+        wide = np.zeros((len(raw), 4), np.uint8)
+        wide[:, 4 - width :] = raw
+        whole = wide.view("<i4")[:, 0] / 256.0 ** (4 - width)
+    scaled = whole / 2.0 ** (8 * width - 1)
+    return scaled.reshape(-1, channels).mean(1).astype(np.float32)
+
+
+def log_mel(samples: Array, config: ConfigFile, path: Path) -> Array:
+    """Return the logarithms of a mel spectrogram, float32 [1, bands, frames].
+
+    Args:
+        samples: float [n], at the configured rate.
+        config: has ``feature_size`` (bands), ``n_fft``, ``hop_length``, ``chunk_length`` (seconds).
+        path: of the sound, for errors.
+
+    Raises:
+        InputError: it is longer than the model hears at a time.
+        ModelError: a setting is missing.
+    """
+    names = ("sampling_rate", "feature_size", "n_fft", "hop_length", "chunk_length")
+    sizes = [config.whole(name) for name in names]
+    for name, size in zip(names, sizes, strict=True):
+        if not size:
+            raise config.error(name, "is not there; features of sound need it")
+    rate, bands, window, hop, seconds = (size or 0 for size in sizes)
+    if len(samples) > rate * seconds:
+        raise InputError(
+            f"{path}: {len(samples) / rate:.1f} s of sound; the model hears {seconds} s at a time "
+            f"({config.path}: chunk_length)"
+        )
+    padded = np.zeros(rate * seconds, np.float64)
+    padded[: len(samples)] = samples
+    whole = np.pad(padded, window // 2, mode="reflect")
+    frames = np.lib.stride_tricks.sliding_window_view(whole, window)[::hop][:-1]
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
+    power = np.abs(np.fft.rfft(frames * hann)) ** 2
+    mel = np.maximum(power @ mel_filters(window, bands, rate), 1e-10)
+    logs = np.log10(mel).T
+    logs = np.maximum(logs, logs.max() - 8)
+    return ((logs + 4) / 4).astype(np.float32)[None]
+
+
+def mel_filters(window: int, bands: int, rate: int) -> Array:
+    """Return triangles of one area on the mel scale, float64 [window // 2 + 1, bands]."""
+    edges = _hertz(np.linspace(0, _mels(rate / 2), bands + 2))
+    places = np.linspace(0, rate / 2, window // 2 + 1)[:, None]
+    rise = (places - edges[:-2]) / np.diff(edges)[:-1]
+    fall = (edges[2:] - places) / np.diff(edges)[1:]
+    return np.maximum(0, np.minimum(rise, fall)) * 2 / (edges[2:] - edges[:-2])
+
+
+def _mels(hertz: float) -> float:
+    linear = hertz * _MELS_PER_HZ
+    if hertz < _BREAK_HZ:
+        return linear
+    return float(_BREAK_HZ * _MELS_PER_HZ + np.log(hertz / _BREAK_HZ) * _STEP)
+
+
+def _hertz(mels: Array) -> Array:
+    first = _BREAK_HZ * _MELS_PER_HZ
+    above = _BREAK_HZ * np.exp((mels - first) / _STEP)
+    return np.where(mels < first, mels / _MELS_PER_HZ, above)
+
+
+def _normalised(samples: Array, config: ConfigFile) -> Array:
+    """Return samples with mean 0 and variance 1, where the configuration asks for it."""
+    if not config.flag("do_normalize"):
+        return samples
+    wide = samples.astype(np.float64)
+    return ((wide - wide.mean()) / np.sqrt(wide.var() + 1e-7)).astype(np.float32)

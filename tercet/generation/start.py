@@ -1,0 +1,123 @@
+"""What the decoder of an encoder-decoder begins with: tokens of a start, a language, a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from ..runtime.base.arguments import shown
+from ..runtime.errors import UsageError, did_you_mean
+from .config_file import ConfigFile
+
+#: What speech models do unless they are told otherwise.
+TASK = "transcribe"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The tokens in front of what a decoder writes.
+
+    Attributes:
+        ids: the first ones: ``decoder_start_token_id`` and ``forced_bos_token_id``.
+        languages: tokens by the name of a language, of models that are told one.
+        tasks: tokens by the name of a task, likewise.
+        last: those behind language and task: that there are no time stamps.
+        config: where that stands, for errors.
+    """
+
+    ids: tuple[int, ...]
+    languages: Mapping[str, int] = field(default_factory=dict[str, int])
+    tasks: Mapping[str, int] = field(default_factory=dict[str, int])
+    last: tuple[int, ...] = ()
+    config: ConfigFile | None = None
+
+    @classmethod
+    def of(cls, says: ConfigFile, config: ConfigFile, nested: str) -> Start:
+        """Read it.
+
+        Args:
+            says: how to generate.
+            config: of the whole model.
+            nested: in front of the fields of the decoder there.
+
+        Raises:
+            ModelError: there is no first token, or a field is none; names it.
+        """
+        name = "decoder_start_token_id"
+        places = [(says, name), (config, name), (config, f"{nested}{name}")]
+        places += [(says, "bos_token_id"), (config, f"{nested}bos_token_id")]
+        first = next((found for file, at in places if (found := file.token(at)) is not None), None)
+        if first is None:
+            raise says.error(name, "is not there; the decoder begins with it")
+        languages, tasks = (_by_name(says, each) for each in ("lang_to_id", "task_to_id"))
+        silent = says.token("no_timestamps_token_id")
+        ids = [first]
+        if not languages:
+            forced = says.token("forced_bos_token_id")
+            ids += [] if forced is None else [forced]
+            ids += _forced(says, len(ids))
+        last = () if silent is None or silent in ids else (silent,)
+        return cls(tuple(ids), languages, tasks, last, says)
+
+    def tokens(
+        self, language: str | None, task: str | None, detect: Callable[[Sequence[int]], list[int]]
+    ) -> list[list[int]]:
+        """Return the tokens of each sequence.
+
+        Args:
+            language: as it is called in `languages`, such as ``en``; None to find it out.
+            task: as it is called in `tasks`.
+            detect: returns the most likely of some tokens for each sequence.
+
+        Raises:
+            UsageError: the model has no such language or task, or none at all.
+        """
+        if language is not None:
+            spoken = [self._one("language", language, self.languages)]
+        else:
+            spoken = detect(sorted(self.languages.values())) if self.languages else []
+        doing: list[int] = []
+        if task is not None or self.tasks:
+            doing = [self._one("task", task or TASK, self.tasks)]
+        rows = [[each] for each in spoken] or [[]]
+        return [[*self.ids, *row, *doing, *self.last] for row in rows]
+
+    def _one(self, kind: str, name: str, known: Mapping[str, int]) -> int:
+        if name in known:
+            return known[name]
+        where = "" if self.config is None else f" ({self.config.path})"
+        if not known:
+            raise UsageError(f"{kind}={shown(name)}: the model is told none{where}")
+        hint = did_you_mean(name, known) or f" (known: {', '.join(sorted(known))})"
+        raise UsageError(f"{kind}={shown(name)}: the model has no such {kind}{where}{hint}")
+
+
+def _by_name(config: ConfigFile, name: str) -> dict[str, int]:
+    """Return tokens by name; ``<|en|>`` is ``en``."""
+    found = config.get(name)
+    if found is None:
+        return {}
+    pairs = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {"": None}
+    if not all(type(token) is int and token >= 0 for token in pairs.values()):
+        raise config.error(name, f"{shown(found)}: expected tokens (whole numbers) by name")
+    return {key.strip("<|>"): token for key, token in pairs.items()}
+
+
+def _forced(config: ConfigFile, place: int) -> list[int]:
+    """Return the tokens that are forced from a place on."""
+    name = "forced_decoder_ids"
+    found = config.get(name)
+    pairs = cast("Sequence[Any]", found) if isinstance(found, list) else []
+    forced: dict[int, int] = {}
+    for pair in pairs if found is not None else ():
+        row = cast("Sequence[Any]", pair) if isinstance(pair, list) else ()
+        if len(row) != 2 or type(row[0]) is not int or type(row[1]) not in (int, type(None)):
+            raise config.error(name, f"{shown(found)}: expected pairs of a place and a token")
+        if row[1] is not None:
+            forced[row[0]] = row[1]
+    tokens: list[int] = []
+    while place in forced:
+        tokens.append(forced[place])
+        place += 1
+    return tokens
