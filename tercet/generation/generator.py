@@ -16,6 +16,7 @@ from ..runtime.errors import InputError, UsageError
 from ..runtime.ir.types import Array
 from ..runtime.options import Precision
 from ..runtime.session.cache_layout import DecoderLayout
+from ..runtime.session.io_types import TensorInfo
 from ..runtime.session.model import Model
 from . import settings
 from .cache_file import mark_of, read_caches, write_caches
@@ -212,6 +213,11 @@ class Generator(Closable):
             return (f"{token} " for token in self._tokens(prompts, chosen))
         return (piece for (piece,) in self._run(prompts, chosen) if piece)
 
+    @property
+    def features(self) -> TensorInfo | None:
+        """What `generate_features` takes; None of a model that takes texts."""
+        return None if self._encoder is None else self._encoder.features
+
     @public(file=rules.path)
     def audio_features(self, file: str | os.PathLike[str]) -> Array:
         """Return the features of a sound, as ``preprocessor_config.json`` says.
@@ -227,6 +233,8 @@ class Generator(Closable):
             FileError, InputError: no such file, or none of this kind, rate or length.
             ModelError: the folder does not say how.
         """
+        if self.features is None:
+            raise UsageError(f"{self.folder.path}: the model takes no sound, but a text")
         return features_of_wav(Path(file), self.folder)
 
     # ── token ids ────────────────────────────────────────────────────────────────────────────

@@ -45,6 +45,27 @@ def generate(
         str,
         typer.Option("--ids", metavar="1,2,3", help="Token ids to continue; needs no tokenizer."),
     ] = "",
+    input_features: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.npy", help="What an encoder of sound or pictures reads: [batch, ...]."
+        ),
+    ] = None,
+    audio: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.wav", help="Sound for a speech model such as Whisper."),
+    ] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With --audio: what is spoken, such as en; else found."),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --audio: transcribe, or translate.")
+    ] = None,
+    decoder_ids: Annotated[
+        str,
+        typer.Option(metavar="1,2,3", help="Tokens that an encoder's decoder begins with."),
+    ] = "",
     chat: Annotated[
         bool, typer.Option("--chat", help="Apply the chat template: the prompt is a user message.")
     ] = False,
@@ -146,7 +167,7 @@ def generate(
     from ..common.console import open_console, print_json, progress, silent
     from ..common.threads import use_threads
     from ..common.warned import HEARD
-    from ..generate.generate import Asked, write
+    from ..generate.generate import write
 
     is_terminal = sys.stdout.isatty()
 
@@ -163,10 +184,13 @@ def generate(
         "repetition_penalty": repetition_penalty,
         "seed": seed,
         "num_return_sequences": num_return_sequences,
+        "language": language,
+        "task": task,
+        "decoder_ids": integers("--decoder-ids", decoder_ids) if decoder_ids else None,
     }
     if stop:
         how["stop"] = stop
-    asked = Asked(*_asked(prompt or [], ids, chat=chat, system=system))
+    asked = _asked(prompt or [], ids, input_features, audio, chat=chat, system=system)
     # A spinner would draw over text that comes.
     with progress() if json else nullcontext(silent) as say, use_threads(threads):
         found = write(
@@ -205,20 +229,32 @@ def generate(
     raise typer.Exit(exit_code(found.ok, found.stopped))
 
 
-def _asked(prompts: list[str], ids: str, *, chat: bool, system: str) -> tuple[Any, Any]:
-    """Return prompt and ids, one of them None."""
-    if bool(prompts) == bool(ids):
-        raise UsageError("give --prompt TEXT or --ids 1,2,3")
-    if ids:
+def _asked(
+    prompts: list[str],
+    ids: str,
+    features: Path | None,
+    audio: Path | None,
+    *,
+    chat: bool,
+    system: str,
+) -> Any:
+    """Return the only thing that is asked for."""
+    from ..generate.generate import Asked
+
+    if sum(map(bool, (prompts, ids, features, audio))) != 1:
+        raise UsageError(
+            "give --prompt TEXT, --ids 1,2,3, --input-features FILE.npy or --audio FILE.wav"
+        )
+    if not prompts:
         if chat:
-            raise UsageError("--chat is for texts, not for --ids")
-        return None, integers("--ids", ids)
+            raise UsageError("--chat is for texts: --prompt")
+        return Asked(None, integers("--ids", ids) if ids else None, features, audio)
     texts = [sys.stdin.read() if text == "-" else text for text in prompts]
     if not chat:
         if system:
             raise UsageError("--system belongs to --chat")
-        return texts[0] if len(texts) == 1 else texts, None
+        return Asked(texts[0] if len(texts) == 1 else texts)
     if len(texts) > 1:
         raise UsageError("--chat takes one --prompt")
     messages = [{"role": "system", "content": system}] if system else []
-    return [*messages, {"role": "user", "content": texts[0]}], None
+    return Asked([*messages, {"role": "user", "content": texts[0]}])

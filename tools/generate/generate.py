@@ -12,7 +12,9 @@ from typing import Any
 from ...generation.generator import Generator
 from ...generation.prompts import Prompt
 from ...generation.result import Generation
-from ...runtime.errors import UsageError
+from ...runtime.errors import FileError, UsageError
+from ...runtime.ir.types import Array
+from ..common.archives import read_npy
 from ..common.console import Say, counted, silent
 from ..common.deadline import time_limit
 
@@ -24,10 +26,14 @@ class Asked:
     Attributes:
         prompt: texts, or the messages of a conversation.
         ids: token ids.
+        features: an .npy file of what an encoder of sound or pictures takes.
+        audio: a WAV file.
     """
 
     prompt: Prompt | None = None
     ids: Sequence[int] | None = None
+    features: Path | None = None
+    audio: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,8 @@ class Written:
     def summary(self) -> str:
         """Tokens and times, on one line."""
         found = self.generation
-        read = counted(sum(map(len, found.prompts)), "token")
+        count = sum(map(len, found.prompts))
+        read = counted(count, "token") if count else "features"
         rate = found.tokens_per_second
         return (
             f"{read} read, {found.tokens} written in {found.seconds:.3g} s: first token after "
@@ -146,6 +153,9 @@ def write(
 def _pieces(generator: Generator, asked: Asked, how: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is to be shown: one sequence as it comes, several one after the other."""
     several = how.get("num_return_sequences", 1) > 1
+    if asked.features is not None or asked.audio is not None:
+        yield from _of_features(generator, asked, how, several=several)
+        return
     if asked.ids is not None:
         one = {name: value for name, value in how.items() if name != "num_return_sequences"}
         if not several:
@@ -163,6 +173,35 @@ def _pieces(generator: Generator, asked: Asked, how: Mapping[str, Any]) -> Itera
         yield from generator.stream(asked.prompt, **one)
         return
     yield "\n\n".join(generator.generate(asked.prompt, **how).texts)
+
+
+def _of_features(
+    generator: Generator, asked: Asked, how: Mapping[str, Any], *, several: bool
+) -> Iterator[str]:
+    """Yield what is written of features: one sequence as it comes, several when they are done."""
+    if asked.audio is not None:
+        features = generator.audio_features(asked.audio)
+    else:
+        features = _read_features(asked.features)
+    rank = len(generator.features.shape or ()) if generator.features is not None else features.ndim
+    if not several and (features.ndim < rank or len(features) == 1):
+        one = {name: value for name, value in how.items() if name != "num_return_sequences"}
+        yield from generator.stream_features(features, **one)
+        return
+    found = generator.generate_features(features, **how)
+    yield "\n\n".join(
+        " ".join(map(str, each.ids)) if each.text is None else each.text
+        for each in found.continuations
+    )
+
+
+def _read_features(file: Path | None) -> Array:
+    assert file is not None
+    try:
+        (found,) = read_npy(file).values()
+    except OSError as error:
+        raise FileError(error.errno, error.strerror, str(file)) from error
+    return found
 
 
 def _difference(first: Generation, second: Generation) -> str:

@@ -1,0 +1,397 @@
+"""Encoder-decoders from whole folders: tokens as transformers and onnxruntime have them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import wave
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from tercet import FileError, Generator, InputError, ModelError, TercetError, UsageError
+from tercet.generation.bans import Bans
+from tercet.generation.sound import read_wav
+from tercet.runtime.ir.types import Array
+
+from .folders import DECODERS, rewrite
+
+ENCODERS = DECODERS.parent / "encoders"
+T5, BART, WHISPER, TROCR = (f"optimum_{each}" for each in ("t5", "bart", "whisper", "trocr"))
+NEW = 24
+
+
+def told(name: str) -> Any:
+    """What transformers generates with the same weights."""
+    return json.loads((ENCODERS / name / "expected.json").read_text())
+
+
+def copied(name: str, target: Path) -> Path:
+    return shutil.copytree(ENCODERS / name, target / name)
+
+
+def features(name: str) -> Array:
+    with np.load(ENCODERS / name / "features.npz") as file:
+        return file["features"]
+
+
+@pytest.fixture(scope="module", params=[T5, BART])
+def texts(request: pytest.FixtureRequest) -> Iterator[tuple[Generator, Any]]:
+    with Generator(ENCODERS / request.param) as generator:
+        yield generator, told(request.param)
+
+
+@pytest.fixture(scope="module")
+def whisper() -> Iterator[Generator]:
+    with Generator(ENCODERS / WHISPER) as generator:
+        yield generator
+
+
+# ── transformers' tokens ─────────────────────────────────────────────────────────────────────────
+
+
+def test_texts_alone_and_together(texts: tuple[Generator, Any]) -> None:
+    generator, expected = texts
+    pytest.importorskip("tokenizers", reason="pip install tercet[generate]")
+    wanted = expected["alone"]
+    for number, prompt in enumerate(expected["prompts"]):
+        found = generator.generate(prompt, max_new_tokens=len(wanted[number]))
+        assert found.ids == [wanted[number]]
+        assert found.prompts == (tuple(expected["ids"][number]),)
+        assert found.text == generator.tokenizer.decode(found.ids[0])
+        streamed = "".join(generator.stream(prompt, max_new_tokens=len(wanted[number])))
+        assert streamed == found.text
+    both = generator.generate(expected["prompts"], max_new_tokens=len(wanted[0]))
+    assert both.ids == wanted
+    assert generator.ids == []
+
+
+def test_ids_and_several_sequences(texts: tuple[Generator, Any]) -> None:
+    generator, expected = texts
+    found = generator.generate_ids(expected["ids"], max_new_tokens=6, num_return_sequences=2)
+    assert found.ids == [row[:6] for row in expected["alone"] for _ in range(2)]
+    drawn = generator.generate_ids(expected["ids"][0], temperature=2.0, seed=3, max_new_tokens=6)
+    assert len(drawn.ids[0]) == 6
+
+
+@pytest.mark.parametrize("language", [None, "de"])
+@pytest.mark.parametrize("task", ["transcribe", "translate"])
+def test_speech(whisper: Generator, language: str | None, task: str) -> None:
+    """Features, the language that is heard, and tokens."""
+    sound = whisper.audio_features(ENCODERS / WHISPER / "sound.wav")
+    np.testing.assert_allclose(sound, features(WHISPER), rtol=0, atol=1e-4)
+    found = whisper.generate_features(sound, language=language, task=task, max_new_tokens=NEW)
+    assert found.ids == [told(WHISPER)["alone"][f"{language or ''} {task}"]]
+    if task == "transcribe":
+        again = whisper.generate_features(sound[0], language=language, max_new_tokens=NEW)
+        assert again.ids == found.ids
+
+
+def test_pictures() -> None:
+    pixels, wanted = features(TROCR), told(TROCR)["alone"]
+    with Generator(ENCODERS / TROCR) as generator:
+        assert generator.features is not None
+        assert generator.features.name == "pixel_values"
+        assert generator.generate_features(pixels, max_new_tokens=NEW).ids == wanted
+        one = generator.generate_features(pixels[1], max_new_tokens=NEW)
+        assert one.ids == wanted[1:]
+
+
+def test_the_decoder_begins_with_what_the_caller_says(whisper: Generator) -> None:
+    """So a language is a matter of its tokens."""
+    sound = features(WHISPER)
+    told_so = whisper.generate_features(sound, decoder_ids=[1, 281, 283, 285], max_new_tokens=NEW)
+    assert told_so.ids == [told(WHISPER)["alone"]["de transcribe"]]
+
+
+# ── onnxruntime's tokens ─────────────────────────────────────────────────────────────────────────
+
+
+def session(path: Path) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def by_onnxruntime(folder: Path, ids: list[int], count: int) -> list[int]:
+    """Encoder, first step and steps behind it, each with every tensor that it names."""
+    encoder, first, later = (
+        session(folder / f"{name}.onnx")
+        for name in ("encoder_model", "decoder_model", "decoder_with_past_model")
+    )
+    given: dict[str, Any] = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)))}
+    given["attention_mask"] = given["attention_mask"].astype(np.int64)
+    states = encoder.run(None, given)[0]
+    held: dict[str, Any] = {
+        "encoder_hidden_states": states,
+        "encoder_attention_mask": given["attention_mask"],
+    }
+    tokens, token = [], 2
+    for step in range(count):
+        model = later if step else first
+        feeds = {**held, "input_ids": np.array([[token]])}
+        found = model.run(None, {each.name: feeds[each.name] for each in model.get_inputs()})
+        for each, value in zip(model.get_outputs(), found, strict=True):
+            held[each.name.replace("present", "past_key_values")] = value
+        token = int(np.asarray(held["logits"])[0, -1].argmax())
+        tokens.append(token)
+    return tokens
+
+
+def test_greedy_tokens_are_those_of_onnxruntime() -> None:
+    prompt = [0, 259, 71, 30, 99, 7, 1]
+    with Generator(ENCODERS / T5) as generator:
+        found = generator.generate_ids(prompt, max_new_tokens=NEW).ids[0]
+    assert found == by_onnxruntime(ENCODERS / T5, prompt, NEW)[: len(found)]
+
+
+def test_layouts_agree(tmp_path: Path) -> None:
+    """With caches, without any, and with other variants in ``onnx``, as for transformers.js."""
+    folder = copied(T5, tmp_path)
+    ids = told(T5)["ids"]
+    wanted = [row[:8] for row in told(T5)["alone"]]
+    with Generator(folder / "decoder_model.onnx") as generator:
+        assert not generator.layout.caches
+        assert generator.generate_ids(ids, max_new_tokens=8).ids == wanted
+    inner = folder / "onnx"
+    inner.mkdir()
+    for file in list(folder.glob("*.onnx")):
+        shutil.copy(file, inner / f"{file.stem}_q4.onnx")
+        file.rename(inner / file.name)
+    (inner / "encoder_model_q4.onnx").unlink()
+    for variant in (None, "q4", "decoder_with_past_model_q4", "onnx/decoder_model_q4.onnx"):
+        with Generator(folder, variant=variant) as generator:
+            assert generator.folder.encoder == inner / "encoder_model.onnx"
+            assert ("q4" in generator.folder.model.stem) == (variant is not None)
+            assert generator.generate_ids(ids, max_new_tokens=8).ids == wanted
+
+
+# ── what does not fit ────────────────────────────────────────────────────────────────────────────
+
+Spoil = Callable[[Path], object]
+
+
+def drop(*names: str) -> Spoil:
+    return lambda folder: [(folder / name).unlink() for name in names]
+
+
+def put(config: str, **fields: Any) -> Spoil:
+    return lambda folder: rewrite(folder / config, **fields)
+
+
+def renamed(file: str, old: str, new: str) -> Spoil:
+    """Call a tensor otherwise, everywhere in a file."""
+
+    def change(folder: Path) -> None:
+        model = onnx.load(folder / file)
+        for each in (*model.graph.input, *model.graph.output):
+            each.name = new if each.name == old else each.name
+        for node in model.graph.node:
+            for names in (node.input, node.output):
+                names[:] = [new if name == old else name for name in names]
+        onnx.save(model, folder / file)
+
+    return change
+
+
+LATER = "decoder_with_past_model.onnx"
+SPOILED: list[tuple[str, Spoil, type[TercetError], str]] = [
+    (T5, drop("encoder_model.onnx"), ModelError, "is_encoder_decoder: true, but there is no"),
+    (T5, drop("decoder_model.onnx"), ModelError, f"has {LATER}, but not decoder_model.onnx"),
+    (T5, drop("decoder_model.onnx", LATER), ModelError, "has encoder_model.onnx, but no decoder"),
+    (
+        T5,
+        lambda folder: [
+            put(name, decoder_start_token_id=None, bos_token_id=None)(folder)
+            for name in ("config.json", "generation_config.json")
+        ],
+        ModelError,
+        "generation_config.json: decoder_start_token_id: is not there",
+    ),
+    (T5, put("config.json", num_decoder_layers=0.5), ModelError, "num_decoder_layers: 0.5"),
+    (BART, put("config.json", decoder_attention_heads=8), ModelError, "decoder_attention_heads: 8"),
+    (
+        BART,
+        put("generation_config.json", bad_words_ids=[[2], "no"]),
+        ModelError,
+        "generation_config.json: bad_words_ids:",
+    ),
+    (
+        BART,
+        put("generation_config.json", forced_decoder_ids=[1]),
+        ModelError,
+        "generation_config.json: forced_decoder_ids: [1]: expected pairs",
+    ),
+    (
+        WHISPER,
+        put("generation_config.json", lang_to_id=["en"]),
+        ModelError,
+        "generation_config.json: lang_to_id: ['en']: expected tokens",
+    ),
+    (
+        T5,
+        renamed("encoder_model.onnx", "attention_mask", "noise"),
+        ModelError,
+        "encoder_model.onnx: input 'noise': an encoder takes input_ids",
+    ),
+    (
+        T5,
+        renamed("decoder_model.onnx", "present.0.encoder.key", "other"),
+        ModelError,
+        "decoder_model.onnx: it has no output for the cache 'past_key_values.0.encoder.key'",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "kind", "text"), SPOILED, ids=[text for *_, text in SPOILED]
+)
+def test_folders_that_do_not_fit(
+    name: str, spoil: Spoil, kind: type[TercetError], text: str, tmp_path: Path
+) -> None:
+    folder = copied(name, tmp_path)
+    spoil(folder)
+    with pytest.raises(kind) as caught:
+        Generator(folder)
+    assert text in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+def test_a_folder_without_settings_of_generation_has_those_of_its_configuration(
+    tmp_path: Path,
+) -> None:
+    folder = copied(T5, tmp_path)
+    (folder / "generation_config.json").unlink()
+    with Generator(folder) as generator:
+        found = generator.generate_ids(told(T5)["ids"][0], max_new_tokens=4).ids
+    assert found == [told(T5)["alone"][0][:4]]
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ({"language": "xx"}, "language='xx': the model has no such language"),
+        ({"task": "sing"}, "task='sing': the model has no such task"),
+        ({"decoder_ids": []}, "decoder_ids"),
+        ({"decoder_ids": [-1]}, "decoder_ids"),
+    ],
+)
+def test_beginnings_that_do_not_fit(whisper: Generator, how: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        whisper.generate_features(features(WHISPER), **how)
+
+
+def test_what_is_given_to_another_kind_of_model(texts: tuple[Generator, Any]) -> None:
+    generator, _ = texts
+    with pytest.raises(UsageError, match=r"encoder_model\.onnx: it takes input_ids"):
+        generator.generate_features(np.zeros((1, 8, 100), np.float32))
+    with pytest.raises(UsageError, match="takes no sound, but a text"):
+        generator.audio_features("a.wav")
+    with pytest.raises(UsageError, match="language='en': the model is told none"):
+        generator.generate_ids([5], language="en")
+    with pytest.raises(InputError, match="the prompt has no tokens"):
+        generator.generate_ids([[]])
+
+
+def test_texts_for_a_model_of_sound(whisper: Generator) -> None:
+    with pytest.raises(UsageError, match=r"it takes input_features: .* and no text"):
+        whisper.generate_ids([5])
+    with pytest.raises(InputError, match=r"features \[8\]: expected input_features"):
+        whisper.generate_features(np.zeros(8, np.float32))
+    with pytest.raises(InputError, match="its caches have room for 64"):
+        whisper.generate_features(features(WHISPER), decoder_ids=[5] * 65)
+
+
+def test_decoders_of_prompts_have_no_such_settings() -> None:
+    with Generator(DECODERS / "optimum_llama") as generator:
+        with pytest.raises(UsageError, match="begins with the prompt"):
+            generator.generate_ids([5], language="en")
+        with pytest.raises(UsageError, match="reads no features"):
+            generator.generate_features(np.zeros((1, 3)))
+
+
+def test_caches_are_kept_for_nobody() -> None:
+    with pytest.raises(UsageError, match="reuse=True: caches belong to what"):
+        Generator(ENCODERS / T5, reuse=True)
+    with Generator(ENCODERS / T5) as generator:
+        generator.generate_ids([5], max_new_tokens=2)
+        with pytest.raises(UsageError, match="the caches hold no tokens"):
+            generator.save("nowhere.npz")
+
+
+def test_a_prompt_that_the_encoder_has_no_room_for() -> None:
+    with (
+        Generator(ENCODERS / BART) as generator,
+        pytest.raises(InputError, match=r"has 65 tokens; the encoder has room for 64 \(.*config"),
+    ):
+        generator.generate_ids([5] * 65)
+
+
+# ── sound ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def written(path: Path, data: bytes, *, width: int = 2, channels: int = 1, rate: int = 100) -> Path:
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("width", "data"),
+    [
+        (1, np.array([128, 192, 0, 255], np.uint8).tobytes()),
+        (2, np.array([0, 16384, -32768, 32512], "<i2").tobytes()),
+        (3, bytes([0, 0, 0, 0, 0, 64, 0, 0, 128, 0, 0, 127])),
+        (4, np.array([0, 1 << 30, -(1 << 31), 127 << 24], "<i4").tobytes()),
+    ],
+)
+def test_samples(width: int, data: bytes, tmp_path: Path) -> None:
+    found = read_wav(written(tmp_path / "a.wav", data, width=width), 100)
+    np.testing.assert_array_equal(found, np.array([0, 0.5, -1, 127 / 128], np.float32))
+
+
+def test_channels_are_averaged(tmp_path: Path) -> None:
+    data = np.array([0, 16384, 16384, 16384], "<i2").tobytes()
+    found = read_wav(written(tmp_path / "a.wav", data, channels=2), 100)
+    np.testing.assert_array_equal(found, np.array([0.25, 0.5], np.float32))
+
+
+def test_sounds_that_do_not_fit(whisper: Generator, tmp_path: Path) -> None:
+    file = written(tmp_path / "a.wav", b"\0" * 8)
+    with pytest.raises(InputError, match=r"100 samples a second; the model takes 16000: ffmpeg"):
+        whisper.audio_features(file)
+    long = written(tmp_path / "long.wav", b"\0" * 2 * 16000 * 31, rate=16000)
+    with pytest.raises(InputError, match=r"31\.0 s of sound; the model hears 30 s at a time"):
+        whisper.audio_features(long)
+    file.write_bytes(b"ID3 of something else")
+    with pytest.raises(InputError, match="no WAV file of whole numbers"):
+        whisper.audio_features(file)
+    with pytest.raises(FileError):
+        whisper.audio_features(tmp_path / "gone.wav")
+
+
+# ── tokens that may not come ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("bans", "seen", "new", "wanted"),
+    [
+        (Bans(always=(4,), first=(5,)), [7], 0, {4, 5}),
+        (Bans(always=(4,), first=(5,)), [7, 8], 1, {4}),
+        (Bans(words=((2,), (7, 8), (9, 8))), [1, 7], 1, {2, 8}),
+        (Bans(repeated=3), [1, 2, 3, 1, 2], 4, {3}),
+        (Bans(repeated=1), [1, 2], 1, {1, 2}),
+        (Bans(repeated=4), [1, 2], 1, set()),
+        (Bans(least=3), [1, 2], 1, {0}),
+        (Bans(least=3), [1, 2, 3], 2, set()),
+        (Bans(least_new=2), [1, 2, 3], 1, {0}),
+    ],
+)
+def test_bans(bans: Bans, seen: list[int], new: int, wanted: set[int]) -> None:
+    assert set(bans.tokens(seen, new, (0,))) == wanted
