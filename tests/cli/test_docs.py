@@ -62,6 +62,8 @@ def made(tmp_path_factory: pytest.TempPathFactory, saved: dict[str, str]) -> Pat
     with chdir(folder):
         models.write(models.classifier(), folder / "model.onnx")
         shutil.copytree(DECODERS / "optimum_llama", folder / "llama")
+        shutil.copytree(DECODERS.parent / "encoders" / "optimum_whisper", folder / "whisper")
+        shutil.copy("whisper/sound.wav", "sound.wav")
         for name, text in saved.items():
             Path(name).write_text(text, encoding="utf-8")
         x = np.random.default_rng(0).random((1, 3, 8, 8), np.float32)
