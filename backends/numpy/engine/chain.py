@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array
 from ..numerics.elementwise import CALLS, ELEMENTWISE
+from ..numerics.halves import store
 from .blocking import Block, Frame, cut
 from .step import Bound, Tape
 
@@ -79,17 +81,29 @@ class Chain:
                 return frame
         return Frame.finest(dims)
 
-    def finish(self, frame: Frame, bound: Bound) -> Finish:
+    def finish(self, frame: Frame, bound: Bound, dtype: DType | None = None) -> Finish:
         """Return a function that adds to a tape the stages on one block of the result.
 
         The block's elements so far lie in the result itself, or in an array of the block's shape
         that the stages may overwrite.
+
+        Args:
+            frame: of the result.
+            bound: the step's arrays.
+            dtype: that of the elements so far; None for that of the result.
         """
+        own = self.output.tensor.dtype
         target = frame.view(bound[self.output])
         work: list[tuple[Callable[..., object], list[Array | None], int]] = []
         for stage in self.stages:
             operands = [
-                None if value is None or i == stage.at else frame.view(bound[value])
+                None
+                if value is None or i == stage.at
+                else frame.view(
+                    bound[value]
+                    if dtype is None or value.tensor.dtype != own
+                    else bound.as_dtype(value, dtype)
+                )
                 for i, value in enumerate(stage.node.inputs)
             ]
             work.append((ELEMENTWISE[type(stage.node.op)](stage.node.op), operands, stage.at))
@@ -100,7 +114,10 @@ class Chain:
             for number, (function, operands, at) in enumerate(work, 1):
                 arrays = [None if data is None else cut(data, block) for data in operands]
                 arrays[at] = running
-                running = result if number == len(work) else running
+                if number == len(work) and running.dtype == result.dtype:
+                    running = result
                 tape.append(partial(function, *arrays, out=running))
+            if work and running is not result:
+                tape.append(partial(store, result, running))
 
         return record

@@ -10,6 +10,7 @@ import numpy as np
 
 from ....runtime.ir.dtypes import FLOAT8S, INTEGERS, DType, float8e8m0, float32, float64, string
 from ....runtime.ir.types import Array
+from .halves import store
 
 
 def convert(x: Array, to: DType, *, saturate: bool = True, round_mode: str = "up") -> Array:
@@ -40,7 +41,9 @@ def convert(x: Array, to: DType, *, saturate: bool = True, round_mode: str = "up
         return wide.astype(to)
     if x.dtype.kind == "V" and to.kind == "V":
         return x.astype(float32).astype(to)
-    return x.astype(to)
+    found = np.empty(x.shape, to)
+    store(found, x)
+    return found
 
 
 def _from_text(x: Array, to: DType) -> Array:

@@ -19,6 +19,7 @@ from ....runtime.ir.op import Op
 from ....runtime.ir.types import Array
 from ....runtime.ops import elementwise as ops
 from .convert import convert
+from .halves import store
 from .special import erf, gelu
 
 #: Elements for which the calls around `np.clip` take longer than it saves.
@@ -32,10 +33,6 @@ Row = Callable[[Any], Function]
 def _wide(x: Array) -> Array:
     """Return half floats as float32, everything else as it is."""
     return x.astype(float32) if x.dtype == float16 or x.dtype == bfloat16 else x
-
-
-def _put(out: Array, result: Array) -> None:
-    np.copyto(out, result, casting="unsafe")
 
 
 # ── arithmetic ───────────────────────────────────────────────────────────────────────────────────
@@ -56,9 +53,9 @@ def power(x: Array, y: Array, *, out: Array) -> None:
     """Return x to the power of y in the dtype of x, computed in float32 or wider."""
     if x.dtype.kind in "iu":
         if y.dtype.kind in "iu" and not (y.dtype.kind == "i" and (y < 0).any()):
-            _put(out, np.power(x, y.astype(x.dtype)))
+            store(out, np.power(x, y.astype(x.dtype)))
         else:
-            _put(out, np.trunc(np.power(x.astype(float64), y.astype(float64))))
+            store(out, np.trunc(np.power(x.astype(float64), y.astype(float64))))
         return
     base = _wide(x)
     if y.size == 1:
@@ -66,7 +63,7 @@ def power(x: Array, y: Array, *, out: Array) -> None:
         if exponent in _POWERS:
             _POWERS[exponent](base, out=out)
             return
-    _put(out, np.power(base, y.astype(float64 if base.dtype == float64 else float32)))
+    store(out, np.power(base, y.astype(float64 if base.dtype == float64 else float32)))
 
 
 _POWERS: dict[float, Function] = {
@@ -180,7 +177,7 @@ def _half(formula: Callable[[Array], Array]) -> Function:
     """Return a formula of one array as a function with `out`; half floats go through float32."""
 
     def function(x: Array, *, out: Array) -> None:
-        _put(out, formula(_wide(x)))
+        store(out, formula(_wide(x)))
 
     return function
 
@@ -194,7 +191,7 @@ def _wider(function: Function) -> Function:
             function(x, out=out)
         else:
             function(wide, out=wide)
-            _put(out, wide)
+            store(out, wide)
 
     return wider
 
@@ -215,7 +212,7 @@ def leaky_relu(x: Array, alpha: Any, *, out: Array) -> None:
     if np.ndim(alpha) == 0 and 0 <= alpha <= 1:
         np.maximum(x, scaled, out=out)
     else:
-        _put(out, np.where(x < 0, scaled, x))
+        store(out, np.where(x < 0, scaled, x))
 
 
 def prelu(x: Array, slope: Array, *, out: Array) -> None:
@@ -300,7 +297,7 @@ def swiglu(op: ops.SwiGLU) -> Function:
 
     def function(a: Array, b: Array, *, out: Array) -> None:
         wide = _wide(a)
-        _put(out, wide * _sigmoid(wide * op.alpha) * _wide(b))
+        store(out, wide * _sigmoid(wide * op.alpha) * _wide(b))
 
     return function
 

@@ -30,6 +30,7 @@ from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, PRODUCT, blocks_worth
 from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, Piece, Scratch, Tape
+from ..numerics.halves import store
 from ..numerics.products import is_small, recorded, sums
 from ..windows.columns import Unfolding
 from ..windows.depthwise import Depthwise
@@ -170,7 +171,7 @@ class _Convolution:
         weights, bias = self._matrices(bound), self._addend(bound)
         joined = Frame(self.chain.output.tensor.dims, (0, 1, 2))
         frame = self.chain.frame(joined.starts)
-        finish = self.chain.finish(frame, bound)
+        finish = self.chain.finish(frame, bound, self.dtype)
         result = bound[self.chain.output]
         result = result.reshape(len(x), self.group, self.filters, self.positions)
         for image, groups, part, box in self._blocks():
@@ -185,11 +186,13 @@ class _Convolution:
             target = result[image, groups, part, joined.block(place)[2]]
             sums = target if self.sums is None else bound.scratch(self.sums, target.shape)
             tape.append(_product(weights[groups, part], columns, sums))
+            last = sums
             if bias is not None:
-                last = sums if self.chain.stages else target
+                is_other = bool(self.chain.stages) or sums.dtype != target.dtype
+                last = sums if is_other else target
                 tape.append(partial(np.add, sums, bias[groups, part], out=last))
-            elif not self.chain.stages and sums is not target:
-                tape.append(partial(np.copyto, target, sums))
+            if not self.chain.stages and last is not target:
+                tape.append(partial(store, target, last))
             block = frame.block(place)
             finish(tape, block, sums.reshape(lengths(block)) if self.sums else None)
             tapes.append(tape)
@@ -210,8 +213,9 @@ class _Convolution:
 
     def _addend(self, bound: Bound) -> Array | None:
         """Return the bias as [groups, filters, 1]."""
-        bias = bound.get(self.bias)
-        return None if bias is None else bias.reshape(self.group, self.filters, 1)
+        if self.bias is None:
+            return None
+        return bound.as_dtype(self.bias, self.dtype).reshape(self.group, self.filters, 1)
 
 
 def _product(a: Array, b: Array, out: Array) -> Callable[[], object]:

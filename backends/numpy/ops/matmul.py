@@ -21,6 +21,7 @@ from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, FETCH, PRODUCT, blocks_worth
 from ..engine.registry import builder, kernel
 from ..engine.step import Bound, HostStep, Scratch, Tape
+from ..numerics.halves import store
 from ..numerics.products import recorded, sums
 from .conv import operands
 
@@ -81,7 +82,7 @@ class _Product:
             if isinstance(op, Gemm):
                 self._add(tape, op, bound, sums[box], box)
             if sums is not out:
-                tape.append(partial(np.copyto, out, sums, casting="unsafe"))
+                tape.append(partial(store, out, sums))
             if out.size:
                 finish(tape, frame.block(box) if box else tuple(map(slice, frame.shape)))
             tapes.append(tape)

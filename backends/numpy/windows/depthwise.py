@@ -26,6 +26,7 @@ from ..engine.blocking import Block, blocks, lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, blocks_worth
 from ..engine.step import Bound, HostStep, Scratch, Tape
+from ..numerics.halves import store
 from ..numerics.products import sums
 from .columns import region
 from .window_axis import Axis, axes_of_window
@@ -151,10 +152,12 @@ class Depthwise:
         high, wide = self.window.kernel
         weights = bound.as_dtype(self.w, self.dtype)
         weights = weights.reshape(self.channels, self.filters, high, wide).swapaxes(2, 3)
-        bias = bound.get(self.bias)
-        addend = None if bias is None else bias.reshape(self.channels, self.filters, 1)
+        addend = None
+        if self.bias is not None:
+            bias = bound.as_dtype(self.bias, self.dtype)
+            addend = bias.reshape(self.channels, self.filters, 1)
         frame = self.chain.frame((0, 1, 2))
-        finish = self.chain.finish(frame, bound)
+        finish = self.chain.finish(frame, bound, self.dtype)
         across = axes_of_window(self.window, self.x.tensor.dims[2:])[1]
         tapes: list[Tape] = []
         for image, some, box in self._blocks():
@@ -171,11 +174,13 @@ class Depthwise:
                 tape.append(partial(np.einsum, "cxyp,cxy->cp", pixels, factors, out=out))
                 if number:
                     tape.append(partial(np.add, total, spare, out=total))
+            last = found
             if addend is not None:
-                last = found if self.chain.stages else target
+                is_other = bool(self.chain.stages) or found.dtype != target.dtype
+                last = found if is_other else target
                 tape.append(partial(np.add, found, addend[some], out=last))
-            elif not self.chain.stages and found is not target:
-                tape.append(partial(np.copyto, target, found))
+            if not self.chain.stages and last is not target:
+                tape.append(partial(store, target, last))
             filters = slice(some.start * self.filters, some.stop * self.filters)
             place = frame.block((slice(image, image + 1), filters, *box))
             finish(tape, place, None if found is target else found.reshape(lengths(place)))

@@ -1,0 +1,30 @@
+"""float32 to float16, bit for bit as numpy rounds it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tercet.backends.numpy.numerics.halves import store
+
+
+@pytest.mark.parametrize("low", [0, 1, 0x800, 0xFFF, 0x1000, 0x1001, 0x1FFF])
+def test_every_exponent(low: int) -> None:
+    """All 19 high bits, and what lies on either side of the places where rounding changes."""
+    bits = (np.arange(1 << 19, dtype=np.uint32) << np.uint32(13)) | np.uint32(low)
+    source = bits.view(np.float32)
+    found = np.empty(source.shape, np.float16)
+    with np.errstate(all="ignore"):
+        store(found, source)
+        wanted = source.astype(np.float16)
+    known = ~np.isnan(source)
+    assert (found.view(np.uint16) == wanted.view(np.uint16))[known].all()
+    assert np.isnan(found[~known]).all()
+
+
+def test_arrays_with_gaps() -> None:
+    source = np.linspace(-1e-4, 1e5, 600, dtype=np.float32).reshape(20, 30)[:, ::2]
+    found = np.zeros((20, 30), np.float16)[:, 1::2]
+    with np.errstate(all="ignore"):
+        store(found, source)
+        assert (found == source.astype(np.float16)).all()
