@@ -1,4 +1,4 @@
-"""docs/cli.md: its examples run, and it names every option, exit code and field of JSON."""
+"""docs/cli.md: its examples run, as do those of docs/performance.md, and it names every option, exit code and field of JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from .conftest import Tercet
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^\$ tercet (.*)$", TEXT, re.MULTILINE)
+PAGES = TEXT + (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^\$ tercet (.*?)(?: +#.*)?$", PAGES, re.MULTILINE)
 
 
 @pytest.fixture(scope="session")
