@@ -6,6 +6,7 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tercet.tools.generate import generate as tool
@@ -110,8 +111,8 @@ def test_what_is_there_when_the_time_is_up_is_shown(tercet: Tercet) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        ((LLAMA,), 2, "give --prompt TEXT or --ids"),
-        ((LLAMA, "-p", "a", "--ids", "1"), 2, "give --prompt TEXT or --ids"),
+        ((LLAMA,), 2, "give --prompt TEXT, --ids 1,2,3"),
+        ((LLAMA, "-p", "a", "--ids", "1"), 2, "give --prompt TEXT, --ids 1,2,3"),
         ((LLAMA, "--ids", "a"), 2, "--ids a: whole numbers"),
         ((LLAMA, "--ids", "1", "--chat"), 2, "--chat is for texts"),
         ((LLAMA, "-p", "a", "--system", "b"), 2, "--system belongs to --chat"),
@@ -134,3 +135,24 @@ def test_wrong_usage(
 def test_json_of_an_error(tercet: Tercet) -> None:
     done = tercet("generate", ".", "-p", "a", "--json")
     assert json.loads(done.out)["error"]["type"] == "ModelError"
+
+
+def test_sound_and_features(tercet: Tercet, folder: Path) -> None:
+    speech = DECODERS.parent / "encoders" / "optimum_whisper"
+    wanted = json.loads((speech / "expected.json").read_text())["alone"]["de translate"][:5]
+    with np.load(speech / "features.npz") as file:
+        np.save(folder / "one.npy", file["features"][0])
+        np.save(folder / "two.npy", np.repeat(file["features"], 2, 0))
+    how = ("--language", "de", "--task", "translate", "--max-new-tokens", 5)
+    for given in (("--audio", speech / "sound.wav"), ("--input-features", "one.npy")):
+        done = tercet("generate", speech, *given, *how, "--show-ids")
+        assert done.code == 0, done.err
+        assert f"tokens: {' '.join(map(str, wanted))}\n" in done.err
+        assert "features read, 5 written in" in done.err
+    done = tercet("generate", speech, "--input-features", "two.npy", *how, "--json")
+    assert [each["ids"] for each in done.json["continuations"]] == [wanted, wanted]
+    begun = ("--decoder-ids", "1,281,284,285", "--max-new-tokens", 5)
+    done = tercet("generate", speech, "--input-features", "one.npy", *begun, "--json")
+    assert done.json["continuations"][0]["ids"] == wanted
+    done = tercet("generate", speech, "--input-features", "gone.npy")
+    assert (done.code, "gone.npy" in done.err) == (2, True)
