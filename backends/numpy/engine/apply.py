@@ -92,7 +92,7 @@ def kernel_claim(node: Node, kernel: Kernel) -> Claim:
     """Return the claim of one node that a plain function runs."""
 
     def build(site: BuildContext) -> HostStep:
-        return HostStep(node.kind, site, lambda bound: [_record_kernel(node, kernel, bound)])
+        return HostStep(node.kind, site, lambda bound: [record_kernel(node, kernel, bound)])
 
     pairs: tuple[tuple[Value, Value], ...] = ()
     first = node.inputs[0] if node.inputs else None
@@ -101,7 +101,8 @@ def kernel_claim(node: Node, kernel: Kernel) -> Claim:
     return Claim((node,), build, in_place=pairs)
 
 
-def _record_kernel(node: Node, kernel: Kernel, bound: Bound) -> Tape:
+def record_kernel(node: Node, kernel: Kernel, bound: Bound) -> Tape:
+    """Return the calls of one node that a plain function runs."""
     arrays = [bound.get(value) for value in node.inputs]
     if kernel.writes:
         return [partial(kernel.function, node.op, *arrays, out=bound[node.output])]

@@ -6,6 +6,8 @@ float32 holds it exactly, up to 2**53 float64 does.
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -20,6 +22,7 @@ from ....runtime.ir.dtypes import (
     int64,
     uint8,
 )
+from ....runtime.ir.graph import Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.quantize import (
     ConvInteger,
@@ -31,7 +34,15 @@ from ....runtime.ops.quantize import (
     QuantizeLinear,
 )
 from ....runtime.ops.window import window
-from ..engine.registry import kernel
+from ....runtime.options import Options
+from ....runtime.plan.backend import BuildContext
+from ..engine import thread_pool
+from ..engine.apply import BLOCK, record_kernel
+from ..engine.blocking import Frame, cut, lengths, shares
+from ..engine.chain import Chain
+from ..engine.cost import ELEMENT, FETCH, PRODUCT, blocks_worth
+from ..engine.registry import KERNELS, builder, kernel
+from ..engine.step import Bound, HostStep, Piece, Scratch, Tape, portions
 from ..numerics.convert import convert, round_to_integer
 from ..windows.columns import windows
 
@@ -88,11 +99,121 @@ def dequantize_linear(
 @kernel(DynamicQuantizeLinear)
 def dynamic_quantize_linear(op: DynamicQuantizeLinear, x: Array) -> tuple[Array, Array, Array]:
     """Quantize to uint8 by the range of `x` and 0; the scale of zeros alone is 1."""
-    low, high = x.min(initial=0), x.max(initial=0)
-    scale = np.asarray(high - low, float32) / np.float32(255)
-    scale = np.where(scale == 0, np.float32(1), scale)
-    zero_point = round_to_integer(-low / scale, uint8)
-    return _saturated(x / scale, zero_point, uint8), scale, zero_point
+    low = np.minimum.reduce(x, None, initial=0)
+    high = np.maximum.reduce(x, None, initial=0)
+    scale = np.float32(high - low) / np.float32(255)
+    scale = np.float32(1) if scale == 0 else scale
+    zero_point = round_to_integer(np.asarray(-low / scale), uint8)
+    found = np.divide(x, scale)
+    np.rint(found, found)
+    np.add(found, np.float32(zero_point), found)
+    np.fmax(found, np.float32(0), found)
+    np.fmin(found, np.float32(255), found)
+    return found.astype(uint8), np.asarray(scale), zero_point
+
+
+# ── the same in blocks ───────────────────────────────────────────────────────────────────────────
+
+#: What float32 holds exactly, whatever is taken from it.
+_SHORT = (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.uint16), np.dtype(np.int16))
+#: Calls that are made for each element, roughly.
+CALLS = 6
+
+
+@builder(QuantizeLinear)
+def quantize_in_blocks(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
+    """Quantize float32 in blocks that stay in the cache; all else is left to the plain function."""
+    op, (x, scale, *_) = chain.head.op, chain.head.inputs
+    assert isinstance(op, QuantizeLinear)
+    assert x is not None
+    assert scale is not None
+    is_plain = x.tensor.dtype == scale.tensor.dtype == float32 and op.precision in (None, float32)
+    if not is_plain or op.block_size or chain.output.tensor.dtype not in _SHORT:
+        return _left_to_kernel(chain, site)
+    scratch, workers = Scratch(), thread_pool.size()
+    piece = scratch.take(BLOCK, float32)
+    record = partial(_record_quantize, chain, op.axis, piece, workers)
+    return HostStep(chain.title, site, record, workers, scratch.nbytes)
+
+
+@builder(DequantizeLinear)
+def dequantize_in_blocks(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
+    """Put short integers into float32 in blocks; all else is left to the plain function."""
+    op, (x, scale, *_) = chain.head.op, chain.head.inputs
+    assert isinstance(op, DequantizeLinear)
+    assert x is not None
+    assert scale is not None
+    is_plain = x.tensor.dtype in _SHORT and scale.tensor.dtype == float32
+    if not is_plain or op.block_size or chain.output.tensor.dtype != float32:
+        return _left_to_kernel(chain, site)
+    workers = thread_pool.size()
+    return HostStep(
+        chain.title, site, partial(_record_dequantize, chain, op.axis, workers), workers
+    )
+
+
+def _left_to_kernel(chain: Chain, site: BuildContext) -> HostStep:
+    node = chain.head
+    kernel = KERNELS[type(node.op)]
+    return HostStep(node.kind, site, lambda bound: [record_kernel(node, kernel, bound)])
+
+
+def _parameters(chain: Chain, axis: int, bound: Bound) -> tuple[Frame, Array, Array | None]:
+    """Return the frame of blocks, and scale and zero point as float32 in it; None for zeros."""
+    _, scale, zero_point, *_ = (*chain.head.inputs, None)
+    dims = chain.output.tensor.dims
+    given = [value for value in (scale, zero_point) if value is not None]
+    starts: tuple[int, ...] = (0,)
+    if any(value.tensor.size > 1 for value in given):
+        axis = 0 if len(dims) == 1 else axis % len(dims)
+        starts = tuple(sorted({0, axis, min(axis + 1, len(dims) - 1)}))
+    frame = Frame(dims, starts)
+    spread = [frame.view(_spread(bound.as_dtype(v, float32), dims, axis, 0)) for v in given]
+    if zero_point is None or (zero_point.data is not None and not zero_point.data.any()):
+        return frame, spread[0], None
+    return frame, spread[0], spread[1]
+
+
+def _record_quantize(
+    chain: Chain, axis: int, piece: Piece, workers: int, bound: Bound
+) -> list[Tape]:
+    frame, scale, zero_point = _parameters(chain, axis, bound)
+    out = bound[chain.output]
+    x, target = (frame.view(each) for each in (bound[chain.nodes[0].reads[0]], out))
+    limits = np.iinfo(out.dtype)
+    low, high = np.float32(limits.min), np.float32(limits.max)
+    tapes: list[Tape] = []
+    count = blocks_worth(ELEMENT * CALLS * out.size, workers)
+    for share in shares(frame.shape, count, BLOCK):
+        tape: Tape = []
+        for block in share:
+            found = bound.scratch(piece, lengths(block))
+            tape.append(partial(np.divide, cut(x, block), cut(scale, block), out=found))
+            tape.append(partial(np.rint, found, out=found))
+            if zero_point is not None:
+                tape.append(partial(np.add, found, cut(zero_point, block), out=found))
+            tape.append(partial(np.fmax, found, low, out=found))
+            tape.append(partial(np.fmin, found, high, out=found))
+            tape.append(partial(np.copyto, cut(target, block), found, casting="unsafe"))
+        tapes.append(tape)
+    return tapes
+
+
+def _record_dequantize(chain: Chain, axis: int, workers: int, bound: Bound) -> list[Tape]:
+    frame, scale, zero_point = _parameters(chain, axis, bound)
+    x, target = (frame.view(bound[v]) for v in (chain.nodes[0].reads[0], chain.output))
+    tapes: list[Tape] = []
+    count = blocks_worth(ELEMENT * CALLS / 2 * target.size, workers)
+    for share in shares(frame.shape, count, BLOCK):
+        tape: Tape = []
+        for block in share:
+            out = cut(target, block)
+            tape.append(partial(np.copyto, out, cut(x, block)))
+            if zero_point is not None:
+                tape.append(partial(np.subtract, out, cut(zero_point, block), out=out))
+            tape.append(partial(np.multiply, out, cut(scale, block), out=out))
+        tapes.append(tape)
+    return tapes
 
 
 # ── products ─────────────────────────────────────────────────────────────────────────────────────
@@ -103,6 +224,12 @@ def _exact(rows: int) -> DType:
     return float32 if rows * 255 * 255 <= 1 << 24 else float64
 
 
+def _exact_with(weights: Array, axis: int | tuple[int, ...]) -> DType:
+    """Return the dtype that holds sums of these weights times bytes, along some axes."""
+    greatest = np.abs(weights).sum(axis).max(initial=0) * 255
+    return float32 if greatest <= 1 << 24 else float64
+
+
 def _centred(x: Array, zero_point: Array | None, dtype: DType) -> Array:
     """Return x - zero_point."""
     wide = x.astype(dtype)
@@ -111,7 +238,7 @@ def _centred(x: Array, zero_point: Array | None, dtype: DType) -> Array:
 
 def _wrapped(sums: Array) -> Array:
     """Return exact sums as int32, where they wrap around."""
-    return sums.astype(int64).astype(int32)
+    return sums.astype(int32) if sums.dtype == float32 else sums.astype(int64).astype(int32)
 
 
 def _by_filter(parameter: Array | None, rank: int) -> Array | None:
@@ -127,13 +254,16 @@ def _convolved(
     w_zero_point: Array | None,
 ) -> Array:
     """Return the convolution of x - x_zero_point with w - w_zero_point, exactly."""
-    dtype = _exact(prod(w.shape[1:]))
-    weights = _centred(w, _by_filter(w_zero_point, w.ndim), dtype)
+    weights = _centred(w, _by_filter(w_zero_point, w.ndim), float32)
     weights = weights.reshape(op.group, len(w) // op.group, prod(w.shape[1:]))
+    dtype = _exact_with(weights, 2)
+    weights = weights.astype(dtype, copy=False)
     geometry = window(op, x.shape[2:], w.shape[2:])
     borders = zip(geometry.pads_begin, geometry.pads_end, strict=True)
     x_zero_point = None if x_zero_point is None else x_zero_point.reshape(())
-    padded = np.pad(_centred(x, x_zero_point, dtype), [(0, 0), (0, 0), *borders])
+    padded = _centred(x, x_zero_point, dtype)
+    if any(geometry.pads_begin + geometry.pads_end):
+        padded = np.pad(padded, [(0, 0), (0, 0), *borders])
     result = np.empty((len(x), *weights.shape[:2], prod(geometry.output)), dtype)
     for image, target in zip(padded, result, strict=True):
         columns = windows(image, geometry, geometry.output)
@@ -198,6 +328,93 @@ def matmul_integer(
 ) -> Array:
     """Multiply matrices of integers into int32."""
     return _wrapped(_product(a, b, a_zero_point, b_zero_point))
+
+
+#: Elements of the weights that are floats at a time, and rows of the other operand.
+ELEMENTS, ROWS = 1 << 18, 256
+#: Columns come in groups of that many.
+GROUP = 16
+
+
+@builder(MatMulInteger)
+def matmul_integer_in_blocks(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
+    """Multiply by constant weights, of which some columns at a time are made floats."""
+    a, b, a_zero_point, b_zero_point, *_ = (*chain.head.inputs, None, None)
+    assert a is not None
+    assert b is not None
+    shifts = [v for v in (a_zero_point, b_zero_point) if v is not None]
+    is_plain = b.data is not None and b.data.ndim == 2 and len(a.tensor.dims) > 1
+    if not is_plain or any(len(v.tensor.dims) > 1 for v in shifts):
+        return _left_to_kernel(chain, site)
+    if a_zero_point is not None and a_zero_point.tensor.size != 1:
+        return _left_to_kernel(chain, site)
+    if b_zero_point is not None and b_zero_point.data is None:
+        return _left_to_kernel(chain, site)
+    assert b.data is not None
+    return _IntegerProduct(chain, b, b_zero_point).step(site)
+
+
+class _IntegerProduct:
+    """Rows of integers times constant weights [length, columns], exactly."""
+
+    def __init__(self, chain: Chain, b: Value, b_zero_point: Value | None) -> None:
+        assert b.data is not None
+        self._node, self._b, self._b_zero_point = chain.head, b, b_zero_point
+        length, self._columns = b.data.shape
+        self._rows = chain.output.tensor.size // self._columns
+        centred = _centred(b.data, None if b_zero_point is None else b_zero_point.data, float32)
+        self._dtype = _exact_with(centred, 0)
+        self._wide = max(GROUP, ELEMENTS // max(1, length) // GROUP * GROUP)
+        self._wide, few = min(self._wide, self._columns), min(ROWS, self._rows)
+        self._scratch = Scratch()
+        self._weights = self._scratch.take(length * self._wide, self._dtype)
+        self._left = self._scratch.take(few * length, self._dtype)
+        self._sums = self._scratch.take(few * self._wide, self._dtype)
+        self._nanoseconds = b.data.size * (FETCH + self._rows * PRODUCT)
+
+    def step(self, site: BuildContext) -> HostStep:
+        """Return what runs it."""
+        name = f"{self._node.kind}: {self._dtype.name}"
+        return HostStep(name, site, self._record, thread_pool.size(), self._scratch.nbytes)
+
+    def _record(self, bound: Bound) -> list[Tape]:
+        a, a_zero_point = (bound.get(v) for v in (self._node.inputs[0], *self._shift()))
+        assert a is not None
+        a, out = a.reshape(self._rows, -1), bound[self._node.outputs[0]]
+        out = out.reshape(self._rows, self._columns)
+        tapes: list[Tape] = []
+        for first, last in pairwise([*range(0, self._columns, self._wide), self._columns]):
+            tape: Tape = []
+            some = slice(first, last)
+            weights = bound.scratch(self._weights, (a.shape[1], last - first))
+            tape.append(partial(np.copyto, weights, bound[self._b][:, some]))
+            if (shift := self._b_zero_point) is not None and shift.data is not None:
+                shifts = shift.data.astype(self._dtype)
+                part = shifts[some] if shifts.size > 1 else shifts
+                if part.any():
+                    tape.append(partial(np.subtract, weights, part, out=weights))
+            for top, bottom in pairwise([*range(0, self._rows, ROWS), self._rows]):
+                left = bound.scratch(self._left, (bottom - top, a.shape[1]))
+                sums = bound.scratch(self._sums, (bottom - top, last - first))
+                tape.append(partial(np.copyto, left, a[top:bottom]))
+                if a_zero_point is not None:
+                    tape.append(partial(np.subtract, left, a_zero_point, out=left))
+                tape.append(partial(np.matmul, left, weights, out=sums))
+                target = out[top:bottom, some]
+                if self._dtype == float32:
+                    tape.append(partial(np.copyto, target, sums, casting="unsafe"))
+                else:
+                    tape.append(partial(_put_wrapped, target, sums))
+            tapes.append(tape)
+        return portions(tapes, self._nanoseconds, thread_pool.size())
+
+    def _shift(self) -> tuple[Value | None]:
+        """Return the zero point of the rows."""
+        return (self._node.inputs[2] if len(self._node.inputs) > 2 else None,)
+
+
+def _put_wrapped(out: Array, sums: Array) -> None:
+    np.copyto(out, _wrapped(sums))
 
 
 @kernel(QLinearMatMul)
