@@ -19,8 +19,8 @@ from .text import message
 class TercetError(Exception):
     """Base class of all errors that tercet raises on purpose.
 
-    What it prints is safe for a terminal: names that a file brings are escaped there, see
-    `message`. `args` and the attributes have them as they are.
+    Its message is safe for a terminal: names from files are escaped, see `message`. `args` and
+    attributes hold them unchanged.
     """
 
     exit_code: ClassVar[int] = 2
@@ -34,15 +34,15 @@ class TercetError(Exception):
 
 
 class UsageError(TercetError):
-    """A call or an option that makes no sense, whatever the model."""
+    """An invalid call or option, whatever the model."""
 
 
 class FileError(UsageError, OSError):
-    """A file that is not there, or that cannot be read or written; an OSError as well.
+    """A file that does not exist, or cannot be read or written; also an OSError.
 
     Args:
-        errno: the system's number of the error.
-        strerror: its words.
+        errno: the system's error number.
+        strerror: the system's error message.
         filename: the file.
     """
 
@@ -57,7 +57,7 @@ class InputError(TercetError):
 
 
 class ModelError(TercetError):
-    """A model that cannot be read, or that contradicts the ONNX specification.
+    """A model that cannot be read, or violates the ONNX specification.
 
     Args:
         reason: what was found, what was expected and what to do.
@@ -73,7 +73,7 @@ class ModelError(TercetError):
 
 
 class ModelFileError(ModelError):
-    """A model's path that leads to no file, or to one that cannot be opened."""
+    """A path of a model that does not exist, or cannot be opened."""
 
     exit_code = 2
 
@@ -92,7 +92,7 @@ class LimitError(TercetError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What one backend said about one node that it does not run."""
+    """The reason why one backend declined one node."""
 
     node: str
     operator: str
@@ -127,8 +127,8 @@ class BackendUnavailable(TercetError):
 
     Args:
         backend: its name.
-        missing: what was looked for and not found.
-        remedy: the command, or the step, that fixes it.
+        missing: what is missing.
+        remedy: the command or step that fixes it.
     """
 
     exit_code = 5
@@ -139,17 +139,17 @@ class BackendUnavailable(TercetError):
 
 
 class DeviceError(TercetError):
-    """A call to a device that failed; names the call, the status and, where known, the node."""
+    """A failed device call; names the call, the status and, if known, the node."""
 
     exit_code = 6
 
 
 class OperatorError(DeviceError):
-    """A user's own operator that raised (see `__cause__`), or gave something that is no result."""
+    """A custom operator that raised (see `__cause__`), or returned an invalid result."""
 
 
 class DeviceOutOfMemory(DeviceError):
-    """An allocation that a device refused; says how much was asked for and how much is free."""
+    """A failed allocation on a device; says how much was requested and how much is free."""
 
 
 def out_of_memory(where: str, error: MemoryError) -> DeviceOutOfMemory:
@@ -161,14 +161,14 @@ def out_of_memory(where: str, error: MemoryError) -> DeviceOutOfMemory:
 
 
 class DeviceFault(DeviceError):
-    """A fault in a kernel, after which the driver refuses the process everything else."""
+    """A fault in a kernel, after which the driver fails all further calls of the process."""
 
 
 class KernelError(TercetError):
     """A kernel that does not compile.
 
     Args:
-        message: file, line and the compiler's words.
+        message: file, line and the compiler's message.
         file: the source file, if the compiler named one.
         line: the line in it.
     """
@@ -181,7 +181,7 @@ class KernelError(TercetError):
 
 
 class TimeLimitError(TercetError):
-    """Work that was not done when the time that its caller gave it was up."""
+    """The time limit passed before the work was done."""
 
     exit_code = 7
 
@@ -202,15 +202,15 @@ class TercetWarning(UserWarning):
 
 
 class ModelWarning(TercetWarning):
-    """Something in a model's file that is odd, and that was read the way other runtimes read it."""
+    """An irregularity in a model's file, which was read as other runtimes read it."""
 
 
 class PerformanceWarning(TercetWarning):
-    """A slow path that the user can leave; says how. Given once per model."""
+    """A slow path that the user can avoid; says how. Issued once per model."""
 
 
 class PrecisionWarning(TercetWarning):
-    """A reduced precision that changed results in a way that float32 would not."""
+    """Results that reduced precision made infinite or NaN, unlike float32."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""What a user may choose, built once and handed down."""
+"""The options of a model: checked once, then read everywhere."""
 
 from __future__ import annotations
 
@@ -25,46 +25,46 @@ Control = Literal["device", "host"]
 @arguments.checked_fields
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything that decides how a model is optimised, planned and run.
+    """How a model is optimised, planned and run.
 
     Attributes:
-        precision: arithmetic of float32 tensors; float32 means no TF32 anywhere, tf32 allows it on
-            a GPU and changes nothing on numpy, which has none; float16 and bfloat16 compute in half
-            precision the operations that tolerate it (see `passes.to_half`) and give float32.
-        keep_float32: names of the file's nodes that stay float32 whatever the precision is;
+        precision: compute precision of float32 tensors. float32 means no TF32; tf32 allows it on a
+            GPU and changes nothing on numpy; float16 and bfloat16 run the operations that tolerate
+            it in half precision (see `passes.to_half`), with float32 inputs and outputs.
+        keep_float32: names of nodes of the file that stay in float32 at any precision;
             ``tercet bisect --tolerance`` finds them.
         stop_at: number of graph rewrites after which the passes stop; None for no limit.
-        skip: names of graph passes that do not run.
-        fold_bytes: largest constant, in bytes, that folding may create.
-        fold_total: bytes of all constants together that folding may create.
+        skip: names of graph passes to skip.
+        fold_bytes: limit in bytes of each constant that folding creates.
+        fold_total: limit in bytes of all constants together that folding creates.
         keep_quantized: leave the DequantizeLinear of constants in the graph, so that weights stay
             the integers that the file has; `export` and `simplify` write them so.
-        finite: whether all numbers that the model meets are finite; then a product with weights
-            that are zero may be left out, which hands on no NaN and no infinity any more.
-        max_bytes: memory of the host that the model may take, its plans, results and packed
-            weights together; 7/8 of what the machine, or its container, has if None.
+        finite: assume that all values are finite: products with zero weights may be removed, which
+            then no longer propagate NaN and infinity.
+        max_bytes: limit of the model's host memory in bytes: plans, results and packed weights
+            together; if None, 7/8 of the memory of the machine or its container.
         workspace: maximum scratch memory of one step in bytes; None for no limit.
         tune: measure the algorithms for convolutions and products, the backend's own and those of
-            vendor libraries, and take the fastest instead of trusting estimates; what was measured
-            is kept in `cache`, and without `tune` it is not looked at.
-        max_plans: plans that a model keeps, one per set of input shapes.
+            vendor libraries, and use the fastest instead of relying on estimates. Measurements
+            are kept in `cache`, which is not read without `tune`.
+        max_plans: number of plans that a model keeps, one per set of input shapes.
         device: index of the GPU, as CUDA counts them; the host has only 0.
-        check_each: wait after every step, so that a fault names its node.
+        check_each: synchronize after every step, so that a device fault names its node.
         streams: maximum number of streams of a device on which the rows of a plan run concurrently
             where one alone does not fill it; 1 for one after the other.
-        control: who decides on If, Loop and Scan: ``device`` for the device, in the middle of its
-            recorded work, where it can and the bodies are work for it alone; ``host``.
-        cache: folder for compiled kernels and measured choices, a path or its text.
+        control: where If, Loop and Scan are decided: ``device`` for the device, inside of its
+            recorded work, if it can and the bodies need no host; ``host`` for the host.
+        cache: folder for compiled kernels and tuning results.
         conv: the algorithm of every Conv: one of the ``ALGORITHMS`` of a backend's module, or
             several separated by commas, of which each node takes the first that it can use; a node
             that can use none is refused, with the reasons.
-        algorithms: the same by the name of a node, or of an operator such as ``ConvTranspose``;
-            a node's own entry counts more than that of its operator, and both more than `conv`.
-        ranges: minimum, usual and maximum size by symbolic dimension: what a tensorrt engine
-            serves, which without it is built for one set of shapes.
-        backend_options: options of single backends, by name of the backend: a dict, or an instance
+        algorithms: the same by name of a node, or of an operator such as ``ConvTranspose``; an
+            entry for a node overrides that of its operator, and both override `conv`.
+        ranges: minimum, typical and maximum size by symbolic dimension, for which backends that
+            compile regions build one engine; without it they build one per set of shapes.
+        backend_options: options of single backends by name of the backend: a dict, or an instance
             of the frozen dataclass ``OPTIONS`` of its module, such as ``{"openvino": {"min_nodes":
-            2}}``; what a backend does not have is refused when it is opened.
+            2}}``; unknown options are refused when the backend is opened.
     """
 
     precision: Precision = "float32"

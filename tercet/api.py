@@ -1,4 +1,4 @@
-"""What `tercet` offers at its top: load a model, run one operator, see what is available."""
+"""The public functions of `tercet`: load a model, run an operator, list backends."""
 
 from __future__ import annotations
 
@@ -62,36 +62,36 @@ def load(
     timeout: float | None = None,
     **options: Any,
 ) -> Model:
-    """Load an ONNX model for one backend.
+    """Load an ONNX model on a backend.
 
     Args:
-        source: a path, the file's bytes, a text in ONNX's language, a `ModelProto`, or what stands
-            for one: a ``torch.onnx.ONNXProgram`` or an ``onnx_ir.Model``.
-        backend: ``numpy``, ``cuda``, ``cudnn``, or one that another package adds; a list is a
-            backend with those that follow as its fallback.
-        fallback: backend, or several in order, for the nodes that `backend` does not run; without
-            one they are an error.
-        precision: arithmetic of float32 tensors; float32 means no TF32 anywhere, tf32 allows it on
-            a GPU and changes nothing on numpy, which has none; float16 and bfloat16 compute in half
-            precision the operations that tolerate it.
-        operators: operators that ONNX does not have, by domain and name: functions on arrays, see
-            `CustomOperator`. They run on the numpy backend.
-        freeze: arrays for inputs that are the same in every run, by name: they become constants,
-            and the model has these inputs no more.
-        external_data_dir: the folder of the weights that the model keeps in other files; its own
+        source: a path, the file's bytes, ONNX text, a `ModelProto`, a ``torch.onnx.ONNXProgram`` or
+            an ``onnx_ir.Model``.
+        backend: ``numpy``, ``cuda``, ``cudnn``, ``tensorrt``, ``openvino``, or one of another
+            package; the entries of a list after the first are fallbacks.
+        fallback: backend, or several in order, for nodes that `backend` declines; without one such
+            nodes are an error.
+        precision: compute precision of float32 tensors. float32 means no TF32; tf32 allows it on a
+            GPU and changes nothing on numpy; float16 and bfloat16 run the operations that tolerate
+            it in half precision.
+        operators: custom operators by domain and name: functions of arrays, see `CustomOperator`.
+            They run on the numpy backend.
+        freeze: arrays by name for inputs that are the same in every run; they become constants and
+            are no longer inputs.
+        external_data_dir: the folder of the model's external data; its own
             if None. A model given as bytes or as a `ModelProto` has none.
-        map_external_data: False reads these files at once. Mapped ones cost nothing until they
-            are used, but must stay as they are while the model is open: a run refuses files that
-            have become shorter, and one that does so during the run kills the process (SIGBUS).
+        map_external_data: whether to memory-map external data, which costs nothing until they are
+            used. Mapped files must not change while the model is open: a run refuses files that
+            have become shorter, and truncation during a run kills the process (SIGBUS).
         timeout: time limit in seconds for reading and optimising; None for no limit.
         **options: further fields of `Options`.
 
     Raises:
-        InputError: an array to freeze that does not fit.
+        InputError: an array in `freeze` does not fit its input.
         ModelError: the file is not a valid model.
         UnsupportedError: the model has an operator that tercet does not know.
         BackendUnavailable: the backend cannot run on this machine.
-        UsageError: an option or a backend that does not exist.
+        UsageError: an option or a backend does not exist.
         DeviceOutOfMemory: the host has too little memory.
         TimeLimitError: the time limit passed.
     """
@@ -134,7 +134,7 @@ def load(
 
 
 def available() -> tuple[Availability, ...]:
-    """Return for every backend whether it can run here; if not, what is missing and the remedy."""
+    """Return for every backend whether it can run here, and if not, what is missing."""
     return _backends.available()
 
 
@@ -142,14 +142,14 @@ def available() -> tuple[Availability, ...]:
 def to_device(
     array: Any, backend: str = "cuda", *, device: int = 0, stream: Any = None
 ) -> DeviceArray:
-    """Bring an array to the memory of a GPU.
+    """Copy or share an array to the memory of a GPU.
 
     Args:
-        array: an array of the host, which is copied, or one that another library has on the GPU
+        array: an array on the host, which is copied, or one of another library on the GPU
             (``__dlpack__`` or ``__cuda_array_interface__``), which is shared.
         backend: ``cuda`` or ``cudnn``, which share their devices.
         device: index of the GPU; see `Options.device`.
-        stream: the stream that is going to read a shared array, and waits for its elements; the
+        stream: the stream that will read a shared array and waits for its elements; the
             legacy default one if None.
 
     Returns:
@@ -158,7 +158,7 @@ def to_device(
     Raises:
         BackendUnavailable: the backend cannot run on this machine.
         UsageError: the backend has no device of its own.
-        InputError: the array lies on another device, or not dense in C order.
+        InputError: the array is on another device, or not contiguous.
     """
     gpu = _cuda_device(backend, "to_device", device)
     from .backends.cuda.interop.array import DeviceArray
@@ -181,10 +181,10 @@ def to_device(
 
 @public(backend=_ONE)
 def pinned(shape: Sequence[int], dtype: Any = np.float32, backend: str = "cuda") -> Array:
-    """Return a new array of the host in page-locked memory, its elements undefined.
+    """Return a new array in page-locked host memory, with undefined elements.
 
-    A GPU copies from there and back by itself, at full speed and while the host does other work:
-    see `Model.map`. Such memory is slow to get and is taken from all other programs.
+    A GPU copies from and to such memory asynchronously at full speed; see `Model.map`. It is slow
+    to allocate, and unavailable to all other programs.
 
     Args:
         shape: the sizes of its axes.
@@ -251,15 +251,15 @@ def run_op(
 
     Args:
         operator: its ONNX name, of the newest opset.
-        *inputs: one array (or number) an input, a list for a sequence, None for one that is left
-            out. All arrays but the first are constants of the model, as weights and shapes are.
+        *inputs: one array (or number) per input, a list for a sequence, None for an omitted one.
+            All arrays but the first are constants of the model, as weights and shapes are.
         backend: the backend to run on.
-        outputs: how many results.
+        outputs: number of results.
         domain: the operator's domain.
-        **attributes_: its attributes: numbers, texts, lists, dtypes or arrays.
+        **attributes_: its attributes: numbers, strings, lists, dtypes or arrays.
 
     Returns:
-        The result, or a tuple of them where `outputs` is more than 1.
+        The result; a tuple of results if `outputs` is greater than 1.
     """
     arrays = [_value(f"{operator}: input {i}", data) for i, data in enumerate(inputs)]
     op = _operator(operator, domain, len(arrays), attributes_)

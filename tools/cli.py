@@ -16,6 +16,7 @@ from .. import __version__
 from .commands import files, generating, machine, measuring, running, tuning
 from .commands.data_dir import with_data_dir
 from .commands.freezing import with_frozen_inputs
+from .commands.groups import with_groups
 from .commands.operators import with_operators
 from .commands.options import PROCESS, Debug
 from .common.failures import INTERNAL, INTERRUPTED, end_of, is_closed_pipe
@@ -139,5 +140,5 @@ COMMANDS = (
 for command in COMMANDS:
     # The whole sentence: typer would cut it, however wide the terminal is.
     summary = (command.__doc__ or "").partition("\n")[0]
-    whole = with_frozen_inputs(with_operators(with_data_dir(command)))
+    whole = with_frozen_inputs(with_operators(with_data_dir(with_groups(command))))
     app.command(short_help=summary)(whole)

@@ -14,7 +14,7 @@ from ..options import Options
 
 
 class Format(Enum):
-    """The physical order of a tensor's elements; its logical shape is always ONNX's."""
+    """The physical order of a tensor's elements; the logical shape is always ONNX's."""
 
     CONTIGUOUS = "contiguous"
     """C order of the logical shape."""
@@ -24,11 +24,11 @@ class Format(Enum):
     """As `CHANNELS_LAST`, with the channels padded with zeros to a multiple of 8."""
 
     def nbytes(self, type_: TensorType) -> int:
-        """Return the bytes that a static tensor takes in this format."""
+        """Return the size of a static tensor in this format, in bytes."""
         return prod(self.physical(type_.dims)) * type_.dtype.itemsize
 
     def physical(self, dims: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the elements as they lie in memory."""
+        """Return the shape of the elements in memory order."""
         if self is Format.CONTIGUOUS or len(dims) < 3:
             return dims
         channels = dims[1]
@@ -37,9 +37,9 @@ class Format(Enum):
         return (dims[0], *dims[2:], channels)
 
     def order(self, dims: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-        """Return axis and size of every axis longer than 1, as they lie in memory.
+        """Return number and size of every axis longer than 1, in memory order.
 
-        Where two formats agree on it, the same bytes are right in both.
+        If two formats agree on it, the same bytes are valid in both.
         """
         axes = list(range(len(dims)))
         if self is not Format.CONTIGUOUS and len(dims) > 2:
@@ -48,46 +48,46 @@ class Format(Enum):
         return tuple((axis, size) for axis, size in sizes if size != 1)
 
 
-#: What a bound step, copy or recording is: a call with a stream of its device.
+#: A bound step, copy or recording: called with a stream of its device, on which it enqueues work.
 Run = Callable[[Any], None]
 
 
 class Stream(Protocol):
-    """An order in which a device does its work."""
+    """A queue of work on a device, run in order."""
 
     def synchronize(self) -> None:
-        """Wait until everything given to the stream is done.
+        """Wait until all work of the stream is done.
 
         Raises:
-            DeviceError: something given to it failed.
+            DeviceError: some of the work failed.
         """
         ...
 
 
 @runtime_checkable
 class Forking(Stream, Protocol):
-    """A stream that can wait for others, so that a plan may run branches side by side."""
+    """A stream that can wait for others, so that a plan can run branches concurrently."""
 
     def mark(self) -> object:
-        """Return the moment at which everything given to the stream so far is done."""
+        """Record an event that is complete when all work given to the stream so far is done."""
         ...
 
-    def wait(self, moment: Any) -> None:
-        """Let what the stream is given from now on wait for a moment of another stream."""
+    def wait(self, event: Any) -> None:
+        """Make later work of the stream wait for an event of another stream."""
         ...
 
 
 @runtime_checkable
 class Joinable(Protocol):
-    """A run on the host that begins sooner if it follows others of its kind."""
+    """A run on the host that starts faster together with others of its kind."""
 
     def joined(self, others: Sequence[Run]) -> Run | None:
-        """Return a function that does this and then others; None where they are of other kinds."""
+        """Return a run that does this and then `others`; None if they are of other kinds."""
         ...
 
 
 class Buffer(Protocol):
-    """A piece of a device's memory."""
+    """An allocation on a device."""
 
     @property
     def nbytes(self) -> int:
@@ -95,32 +95,32 @@ class Buffer(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the memory back; a second call does nothing."""
+        """Free the memory; a second call does nothing."""
         ...
 
 
 class Device(Protocol):
-    """Where bytes live."""
+    """Allocates, copies, converts formats and records work."""
 
     @property
     def name(self) -> str:
-        """Such as ``cpu`` or ``cuda:0``."""
+        """Its name, such as ``cpu`` or ``cuda:0``."""
         ...
 
     def enter(self) -> object:
-        """Make it the one that the calling thread works on, as every run of a plan does."""
+        """Make it the current device of the calling thread; every run of a plan does so."""
         ...
 
     def allocate(self, nbytes: int) -> Buffer:
         """Return new memory, aligned to 256 bytes.
 
         Raises:
-            DeviceOutOfMemory: the device has too little of it.
+            DeviceOutOfMemory: the device has too little memory.
         """
         ...
 
     def staging(self, nbytes: int) -> Buffer:
-        """Return host memory that this device reads and writes by itself (pinned)."""
+        """Return pinned host memory, which this device reads and writes by DMA."""
         ...
 
     def stream(self) -> Stream:
@@ -128,35 +128,35 @@ class Device(Protocol):
         ...
 
     def copier(self, dst: View, src: View) -> Run:
-        """Return what copies `src` to `dst`, and changes its format on the way.
+        """Return a run that copies `src` to `dst`, converting the format if they differ.
 
-        At least one of the two lies on this device, the other one here or on the host. Where both
-        do and the format changes, either may have gaps (`View.pitch`), which stay as they are.
+        At least one of the two is on this device, the other one here or on the host. If both are
+        here and the format changes, either may have gaps (`View.pitch`), which are left untouched.
         """
         ...
 
     def upload(self, data: Array) -> View:
-        """Return a new buffer of this device with these elements, complete when it returns."""
+        """Return a new buffer of this device with these elements; the copy is complete."""
         ...
 
     def record(self, run: Run) -> Run | None:
-        """Return something that repeats `run` at less cost (a CUDA graph), or None."""
+        """Return a run that replays `run` at less cost (a CUDA graph), or None."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor in a buffer: the only thing that a step sees.
+    """A tensor in a buffer; steps see tensors only as views.
 
     Attributes:
         device: where the buffer is.
         buffer: the memory.
-        offset: bytes from its start to the first element; a multiple of 16 at least.
+        offset: bytes from its start to the first element; a multiple of 16.
         type: dtype and shape.
         format: the order of the elements.
-        pitch: 0 for a tensor without gaps. Else its rows, which are the channels of a pixel or of
-            a row of a matrix, begin that many elements apart, because it is a slice of a tensor
-            with more channels. A step gets such views only of what `Formats.pitched` names.
+        pitch: 0 for a dense tensor. Otherwise the distance in elements between rows (the channels
+            of a pixel, or a row of a matrix), because the tensor is a slice of one with more
+            channels. A step gets such views only of values in `Formats.pitched`.
     """
 
     device: Device
@@ -168,17 +168,17 @@ class View:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its elements."""
+        """Size of its elements in bytes, without gaps."""
         return self.format.nbytes(self.type)
 
     @property
     def extent(self) -> int:
-        """The bytes from its first element to its last, with the gaps in between."""
+        """Bytes from its first element to the end of its last, gaps included."""
         return extent(self.format, self.type, self.pitch)
 
 
 def extent(format: Format, type_: TensorType, pitch: int) -> int:
-    """Return the bytes from the first element of a tensor to its last; see `View`."""
+    """Return the bytes from the first element of a tensor to the end of its last; see `View`."""
     nbytes = format.nbytes(type_)
     if not pitch or not nbytes:
         return nbytes
@@ -190,36 +190,36 @@ class Weights(Protocol):
     """Constants on one device, uploaded and packed once, shared by all plans of a model."""
 
     def view(self, value: Value) -> View:
-        """Return a constant as it is, in C order."""
+        """Return a constant, contiguous in C order."""
         ...
 
     def packed(
         self, sources: tuple[Value, ...], layout: Hashable, pack: Callable[..., Array]
     ) -> View:
-        """Return ``pack(*arrays of sources)``, made once per (sources, layout).
+        """Return ``pack(*arrays of sources)``, computed once per (sources, layout).
 
         Args:
-            sources: the constants that it is made of.
-            layout: what it is packed for; equal layouts must mean equal bytes.
-            pack: makes the array; called only the first time.
+            sources: the constants to pack.
+            layout: identifies the result; equal layouts must mean equal bytes.
+            pack: computes the array; called only the first time.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """The physical formats that a claim wants and gives; what is not named is plain.
+    """The physical formats of a claim's inputs and outputs; contiguous unless given.
 
     Attributes:
-        wants: format by value that the step reads.
-        gives: format by value that it computes.
-        follows: the step takes any format, the same one for all its tensors, and gets the one in
-            which most of its inputs lie; `wants` and `gives` are empty then.
-        pitched: inputs and outputs that may be slices of tensors with more channels, so that there
-            are gaps between their rows (see `View.pitch`): channels-last images, and matrices.
-            `BuildContext.pitches` says which ones are.
-        followed: an input by output: the output may be such a slice, too, but only in place of
-            the input, which it overwrites (`Claim.in_place`), and with it.
+        wants: format by input value.
+        gives: format by output value.
+        follows: the step takes any format, the same for all its tensors, and gets that of most of
+            its inputs; `wants` and `gives` are then empty.
+        pitched: inputs and outputs that may be slices of tensors with more channels, with gaps
+            between their rows (see `View.pitch`): channels-last images, and matrices.
+            `BuildContext.pitches` says which of them are.
+        followed: input by output: the output may also be such a slice, but only in place of the
+            input, which it overwrites (`Claim.in_place`).
     """
 
     wants: Mapping[Value, Format] = field(default_factory=dict[Value, Format])
@@ -231,15 +231,15 @@ class Formats:
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """Where a claim runs, computed once by the partitioner.
+    """What `Claim.build` needs to know: operands, their formats, and weights.
 
     Attributes:
         nodes: the claimed nodes in topological order.
-        inputs: the values that it reads and that are no constants, each once.
-        outputs: the values that it computes and that somebody outside reads, and `Claim.always`.
+        inputs: the non-constant values that the claim reads, each once.
+        outputs: the values that it computes and that are read elsewhere, and `Claim.always`.
         formats: the physical format of each input and output.
         weights: the constants on the claim's device.
-        pitches: `View.pitch` of those that have gaps; multiples of 16 bytes.
+        pitches: `View.pitch` of inputs and outputs with gaps; multiples of 16 bytes.
     """
 
     nodes: tuple[Node, ...]
@@ -252,13 +252,13 @@ class BuildContext:
 
 @runtime_checkable
 class Step(Protocol):
-    """Something built for one site: fixed shapes, formats and weights.
+    """A built claim: for fixed shapes, formats and weights.
 
     Attributes:
-        kernel: what runs, for the placement report: ``conv2d_direct 64x64x8``.
-        scratch: bytes wanted while it runs, from the plan's one workspace.
-        capturable: whether it may be recorded: no host work, no synchronisation and no allocation
-            inside.
+        kernel: name of what runs, for the placement report: ``conv2d_direct 64x64x8``.
+        scratch: scratch memory in bytes, from the plan's workspace.
+        capturable: whether it may be recorded: it does no host work, synchronization or
+            allocation.
     """
 
     @property
@@ -273,58 +273,58 @@ class Step(Protocol):
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Run:
-        """Return a function that does the work on these addresses, in the order of `BuildContext`.
+        """Return a run for these addresses, whose order is that of `BuildContext`.
 
-        Called once per plan; the result is called every run with the plan's stream.
+        Called once per plan; the result is called in every run, with the plan's stream.
         """
         ...
 
 
 @runtime_checkable
 class Detailed(Protocol):
-    """A step that stands for many, and knows what it does inside."""
+    """A step that consists of many, such as an engine, and can describe them."""
 
     @property
     def details(self) -> tuple[str, ...]:
-        """A line for each thing that it does, in order."""
+        """One line per part, in order."""
         ...
 
 
 @runtime_checkable
 class Filling(Protocol):
-    """A step that knows how much of its device it keeps busy, which others may use meanwhile."""
+    """A step that knows how much of its device it occupies; others may use the rest."""
 
     @property
     def fill(self) -> float:
-        """Its blocks of threads by those that the device runs at one time."""
+        """Its number of thread blocks divided by the number that the device runs at a time."""
         ...
 
 
 @runtime_checkable
 class Interpreter(Protocol):
-    """A backend on the host that also runs nodes one by one, on whatever values they get."""
+    """A backend on the host that also runs single nodes on any values."""
 
     def evaluate(
         self, node: Node, values: Sequence[HostValue], weights: Weights
     ) -> Sequence[HostValue]:
-        """Return the outputs of a node, for which it asks `guard.need` before it allocates them.
+        """Return the outputs of a node; calls `guard.need` before allocating them.
 
         Args:
-            node: what to run; its inputs need not have a known type.
-            values: its inputs, None where one is left out.
+            node: the node to run; its inputs need not have known types.
+            values: its inputs, None for omitted ones.
             weights: the constants on the host.
 
         Raises:
             ShapeError: the operator does not accept these values.
             LimitError: a result would be too large; nothing has been allocated.
-            ValueError, IndexError, ArithmeticError: what numpy says about the data.
+            ValueError, IndexError, ArithmeticError: raised by numpy for invalid data.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Decline:
-    """A node that a backend does not run, and why; shown in placements and errors."""
+    """A node that a backend does not run, and the reason, which placements and errors show."""
 
     node: Node
     reason: str
@@ -332,15 +332,15 @@ class Decline:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """These nodes, as one step.
+    """An offer to run some nodes as one step.
 
     Attributes:
-        nodes: in topological order; what only they read in between never reaches memory.
-        build: compiles, chooses an algorithm, packs weights; may be slow and may still decline.
-        formats: physical formats of what goes in and out.
-        in_place: pairs (output, input) that may share memory, if the input dies here: the step
-            must then read each element of the input before it writes the same element.
-        always: outputs that the step writes, and must have memory for, even if nobody reads them.
+        nodes: in topological order; values between them that nothing else reads get no memory.
+        build: compiles, chooses an algorithm and packs weights; may be slow, and may decline.
+        formats: physical formats of inputs and outputs.
+        in_place: pairs (output, input) that may share memory if the input is not read later: the
+            step must then read each element of the input before it writes the same element.
+        always: outputs that the step writes, and needs memory for, even if they are not read.
     """
 
     nodes: tuple[Node, ...]
@@ -351,45 +351,45 @@ class Claim:
 
 
 class Backend(Protocol):
-    """Something that runs nodes: one method."""
+    """Runs nodes; has one method besides its name and device."""
 
     @property
     def name(self) -> str:
-        """The name that users ask for."""
+        """The name by which users select it."""
         ...
 
     @property
     def device(self) -> Device:
-        """Where its steps read and write; backends may share one."""
+        """The device of its steps; backends may share one."""
         ...
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterable[Claim | Decline]:
         """Yield a claim or a decline for each of the `free` nodes, whose shapes are static.
 
-        A claim may cover several free nodes. Earlier ones win where two overlap. Nothing is
-        compiled, measured or allocated here: that is for `Claim.build` and `Preparing.prepare`.
+        A claim may cover several free nodes; of overlapping claims the earlier one wins. Nothing
+        is compiled, measured or allocated here, but in `Claim.build` and `Preparing.prepare`.
         """
         ...
 
 
 @runtime_checkable
 class Preparing(Protocol):
-    """A backend whose claims depend on what is measured on its device."""
+    """A backend whose claims depend on measurements on its device."""
 
     def prepare(self, graph: Graph, free: Set[Node], options: Options) -> Backend:
         """Measure what the claims of the `free` nodes depend on.
 
-        It is called once before `Backend.claim`, with the same arguments, and may be slow. A
-        backend that was not prepared claims by estimates.
+        Called once before `Backend.claim` with the same arguments; may be slow. A backend that was
+        not prepared claims by estimates.
 
         Returns:
-            The backend that is asked for claims: this one, or a copy that knows the measurements.
+            The backend to ask for claims: this one, or a copy that knows the measurements.
         """
         ...
 
 
 def measured(backend: Backend, graph: Graph, free: Set[Node], options: Options) -> Backend:
-    """Return the backend to ask for claims: what `Preparing.prepare` gives, else `backend`."""
+    """Return the backend to ask for claims: the result of `Preparing.prepare`, or `backend`."""
     if isinstance(backend, Preparing):
         return backend.prepare(graph, free, options)
     return backend

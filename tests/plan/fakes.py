@@ -64,8 +64,8 @@ class FakeStream:
     def mark(self) -> dict[int, int]:
         return dict(self.clock)
 
-    def wait(self, moment: dict[int, int]) -> None:
-        for number, time in moment.items():
+    def wait(self, event: dict[int, int]) -> None:
+        for number, time in event.items():
             self.clock[number] = max(self.clock.get(number, 0), time)
 
     def synchronize(self) -> None:

@@ -8,43 +8,22 @@ from typing import Annotated, Any
 import typer
 
 from ...runtime.errors import UsageError
+from .groups import Common, InputOptions, RunOptions, ShapeOptions, WrittenFile
 from .options import (
-    Algorithms,
     AllowInconclusive,
-    BackendOptions,
-    Convolution,
-    Debug,
-    Device,
-    Dims,
-    External,
-    Fallback,
     File,
-    Files,
-    Folder,
-    Force,
     Freeze,
-    Json,
-    KeepFloat32,
-    Opset,
-    Precision,
-    Seed,
-    Shapes,
     SkipPasses,
     Target,
-    Timeout,
-    Tune,
-    algorithms_of,
-    backend_options_of,
-    names_of,
     show,
     split,
-    wanted_inputs,
 )
 
 
 def export(
     model: File,
     out: Target,
+    *,
     as_it_is: Annotated[
         bool, typer.Option("--no-optimise", help="Write the graph without optimising it.")
     ] = False,
@@ -53,14 +32,9 @@ def export(
     ] = None,
     skip_passes: SkipPasses = "",
     freeze: Freeze = None,
-    opset: Opset = None,
-    external: External = None,
-    force: Force = False,
-    shapes: Shapes = None,
-    dims: Dims = None,
-    timeout: Timeout = None,
-    json: Json = False,
-    debug: Debug = False,
+    written: WrittenFile,
+    shapes: ShapeOptions,
+    common: Common,
 ) -> None:
     """Write the optimised graph as an ONNX model."""
     from ..common.arrays import read_named
@@ -68,39 +42,29 @@ def export(
     from ..export.export import export as export_model
     from ..export.export_view import show_exported
 
-    with all_or_nothing(timeout):
+    with all_or_nothing(common.timeout):
         found = export_model(
             model,
             out,
             optimise=not as_it_is,
-            opset=opset,
-            external=external,
-            force=force,
-            shapes=shapes or (),
-            dims=dims or (),
+            **written.as_options(),
+            **shapes.as_options(),
             freeze=read_named("--freeze-input", freeze or ()),
             stop_at=stop_at,
             skip=split(skip_passes),
         )
-    show(found, show_exported, json=json)
+    show(found, show_exported, json=common.json)
 
 
 def simplify(
     model: File,
     out: Target,
-    files: Files = None,
-    inputs_from: Folder = None,
-    seed: Seed = 0,
+    *,
+    inputs: InputOptions,
     freeze: Freeze = None,
-    opset: Opset = None,
-    external: External = None,
-    force: Force = False,
-    shapes: Shapes = None,
-    dims: Dims = None,
+    written: WrittenFile,
     allow: AllowInconclusive = False,
-    timeout: Timeout = None,
-    json: Json = False,
-    debug: Debug = False,
+    common: Common,
 ) -> None:
     """Write the optimised graph as an ONNX model, and check it against the original."""
     from ..common.arrays import read_named
@@ -109,28 +73,25 @@ def simplify(
     from ..export.export import simplify as simplify_model
     from ..export.export_view import show_exported
 
-    wanted = wanted_inputs(files, inputs_from, seed, shapes, dims)
-    with progress() as say, all_or_nothing(timeout, say) as tell:
+    with progress() as say, all_or_nothing(common.timeout, say) as tell:
         found = simplify_model(
             model,
             out,
-            wanted,
-            opset=opset,
-            external=external,
-            force=force,
-            shapes=shapes or (),
-            dims=dims or (),
+            inputs.wanted,
+            **written.as_options(),
+            **inputs.as_options(),
             freeze=read_named("--freeze-input", freeze or ()),
             allow_inconclusive=allow,
             say=tell,
         )
-    show(found, show_exported, json=json)
+    show(found, show_exported, json=common.json)
     raise typer.Exit(found.exit_code)
 
 
 def extract(
     model: File,
     out: Target,
+    *,
     inputs: Annotated[
         str,
         typer.Option(
@@ -143,37 +104,30 @@ def extract(
             metavar="A,B", help="Tensors that become outputs; default: the model's outputs."
         ),
     ] = "",
-    opset: Opset = None,
-    external: External = None,
-    force: Force = False,
-    shapes: Shapes = None,
-    dims: Dims = None,
-    timeout: Timeout = None,
-    json: Json = False,
-    debug: Debug = False,
+    written: WrittenFile,
+    shapes: ShapeOptions,
+    common: Common,
 ) -> None:
     """Write the subgraph between given tensors as a model."""
     from ..common.deadline import all_or_nothing
     from ..export.export import extract as extract_part
     from ..export.export_view import show_exported
 
-    with all_or_nothing(timeout):
+    with all_or_nothing(common.timeout):
         found = extract_part(
             model,
             out,
             inputs=split(inputs),
             outputs=split(outputs),
-            opset=opset,
-            external=external,
-            force=force,
-            shapes=shapes or (),
-            dims=dims or (),
+            **written.as_options(),
+            **shapes.as_options(),
         )
-    show(found, show_exported, json=json)
+    show(found, show_exported, json=common.json)
 
 
 def inspect(
     model: File,
+    *,
     passes: Annotated[
         bool, typer.Option("--passes", help="Show what each graph pass does, in nodes and bytes.")
     ] = False,
@@ -231,20 +185,9 @@ def inspect(
         bool,
         typer.Option("--memory", help="Show the memory plan, on numpy or the --placement backend."),
     ] = False,
-    fallback: Fallback = None,
-    precision: Precision = "float32",
-    keep: KeepFloat32 = "",
-    device: Device = 0,
-    tune: Tune = False,
-    conv: Convolution = None,
-    algorithm: Algorithms = None,
-    backend_option: BackendOptions = None,
-    skip_passes: SkipPasses = "",
-    shapes: Shapes = None,
-    dims: Dims = None,
-    timeout: Timeout = None,
-    json: Json = False,
-    debug: Debug = False,
+    options: RunOptions,
+    shapes: ShapeOptions,
+    common: Common,
 ) -> None:
     """Show a model's contents, cost, placement and memory."""
     from ..common.console import progress
@@ -259,24 +202,18 @@ def inspect(
     if graph is not None:
         check_graph_name(graph)
     if algorithms:
+        chosen = {**options.as_options(), **shapes.as_options()}
+        del chosen["fallback"], chosen["keep_float32"]
         _inspect_algorithms(
             model,
             backend,
-            json=json,
-            timeout=timeout,
+            json=common.json,
+            timeout=common.timeout,
             target=target,
-            precision=precision,
-            device=device,
-            tune=tune,
-            conv=conv,
-            algorithms=algorithms_of(algorithm),
-            backend_options=backend_options_of(backend_option),
-            skip=split(skip_passes),
-            shapes=shapes or (),
-            dims=dims or (),
+            **chosen,
         )
         return
-    with progress() as say, all_or_nothing(timeout, say) as tell:
+    with progress() as say, all_or_nothing(common.timeout, say) as tell:
         found = inspect_model(
             model,
             passes=passes,
@@ -285,24 +222,15 @@ def inspect(
             cost=cost,
             capability=capability,
             target=target,
-            fallback=fallback,
-            precision=precision,
-            keep_float32=names_of(keep),
-            device=device,
-            tune=tune,
-            conv=conv,
-            algorithms=algorithms_of(algorithm),
-            backend_options=backend_options_of(backend_option),
-            skip=split(skip_passes),
-            shapes=shapes or (),
-            dims=dims or (),
+            **options.as_options(),
+            **shapes.as_options(),
             say=tell,
         )
     if ir is not None and found.passes is not None:
         write_texts(ir, found.passes.texts)
     if graph is not None and found.graph is not None:
         write_graph(graph, found.graph, str(model))
-    show(found, lambda console, each: show_inspection(console, each, diff=diff), json=json)
+    show(found, lambda console, each: show_inspection(console, each, diff=diff), json=common.json)
 
 
 def _inspect_algorithms(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from .groups import Common
 from .options import (
     Debug,
     Fallback,
@@ -17,6 +18,7 @@ from .options import (
 
 
 def doctor(
+    *,
     require: Annotated[
         str | None,
         typer.Option(metavar="BACKEND", help="Exit with 5 unless this backend can run here."),
@@ -24,18 +26,16 @@ def doctor(
     peaks: Annotated[
         bool, typer.Option("--peaks", help="Measure bandwidth and FLOP/s of each device.")
     ] = False,
-    timeout: Timeout = None,
-    json: Json = False,
-    debug: Debug = False,
+    common: Common,
 ) -> None:
     """Check the environment: what is installed, what is missing, and how to get it."""
     from ..common.console import progress
     from ..common.deadline import all_or_nothing
     from ..doctor.doctor import diagnose, show_diagnosis
 
-    with progress() as say, all_or_nothing(timeout, say) as tell:
+    with progress() as say, all_or_nothing(common.timeout, say) as tell:
         found = diagnose(peaks=peaks, say=tell)
-    show(found, show_diagnosis, json=json)
+    show(found, show_diagnosis, json=common.json)
     if require is not None:
         found.require(require)
 

@@ -2,47 +2,118 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...runtime.errors import UsageError
-from .options import (
-    Algorithms,
-    BackendOptions,
-    Convolution,
-    Debug,
-    DecodeStep,
-    Device,
-    Dims,
-    Fallback,
-    Files,
-    Folder,
-    Json,
-    KeepFloat32,
-    Precision,
-    Repeats,
-    Seed,
-    Shapes,
-    SkipPasses,
-    Threads,
-    Timeout,
-    Tokens,
-    Tune,
-    algorithms_of,
-    backend_options_of,
-    decoded,
-    exit_code,
-    integers,
-    names_of,
-    show,
-    split,
-    wanted_inputs,
-)
+from .groups import Common, DecoderInputOptions, InputOptions, RunOptions, Timed
+from .options import Threads, exit_code, integers, show, split
+
+if TYPE_CHECKING:
+    from ..bench.bench import Schedule
+    from ..bench.bench_check import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRunOptions(RunOptions):
+    """The options of runs, with several precisions."""
+
+    precision: Annotated[
+        str, typer.Option(metavar="A,B", help="Compute precisions, as for run.")
+    ] = "float32"
+
+    def as_options(self) -> dict[str, Any]:
+        options = RunOptions.as_options(self)
+        del options["precision"]
+        return options
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleOptions:
+    """What a benchmark measures, and for how long."""
+
+    batch: Annotated[
+        str, typer.Option(metavar="1,8", help="Batch sizes; default: the model's, or 1.")
+    ] = ""
+    concurrency: Annotated[
+        str,
+        typer.Option(
+            metavar="1,4", help="Concurrent callers: 1 measures latency, more measure throughput."
+        ),
+    ] = "1"
+    pipeline: Annotated[
+        bool,
+        typer.Option("--pipeline", help="Also measure a stream of batches with overlapped copies."),
+    ] = False
+    passes: Annotated[
+        bool,
+        typer.Option("--passes", help="Also measure the model without each graph pass."),
+    ] = False
+    duration: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="Duration of the measured runs of each backend."),
+    ] = 2.0
+    warm_up: Annotated[
+        float,
+        typer.Option(
+            "--warm-up", metavar="SECONDS", help="Duration of the warm-up runs before them."
+        ),
+    ] = 0.5
+    accuracy: Annotated[
+        bool, typer.Option("--accuracy/--no-accuracy", help="Measure errors against a float64 run.")
+    ] = True
+
+    def of(self, precisions: str) -> Schedule:
+        """Return the schedule, with precisions that commas separate."""
+        from ..bench.bench import Schedule
+
+        return Schedule(
+            batches=integers("--batch", self.batch) or (None,),
+            precisions=split(precisions),
+            concurrency=integers("--concurrency", self.concurrency),
+            duration=self.duration,
+            warm_up=self.warm_up,
+            accuracy=self.accuracy,
+            pipeline=self.pipeline,
+            passes=self.passes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOptions:
+    """Limits that a benchmark must keep."""
+
+    assert_p50: Annotated[
+        list[str] | None,
+        typer.Option("--assert-p50", metavar="[WHO=]5ms", help="Maximum median latency."),
+    ] = None
+    assert_ops: Annotated[
+        int | None,
+        typer.Option("--assert-ops", metavar="N", help="Maximum steps of a plan."),
+    ] = None
+    assert_error: Annotated[
+        float | None,
+        typer.Option("--assert-error", metavar="X", help="Maximum error."),
+    ] = None
+    assert_ratio: Annotated[
+        float | None,
+        typer.Option("--assert-ratio", metavar="X", help="Maximum ratio to the older median."),
+    ] = None
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that are given."""
+        from ..bench.bench_check import Limits, latency_limits
+
+        p50 = latency_limits(self.assert_p50 or ())
+        return Limits(p50, self.assert_ops, self.assert_error, self.assert_ratio)
 
 
 def profile(
+    *,
     model: Annotated[
         Path | None,
         typer.Argument(metavar="[MODEL]", help="An ONNX file; none with --diff."),
@@ -50,24 +121,9 @@ def profile(
     backend: Annotated[
         str, typer.Option("--backend", "-b", metavar="BACKEND", help="Backend to run on.")
     ] = "numpy",
-    fallback: Fallback = None,
-    precision: Precision = "float32",
-    keep: KeepFloat32 = "",
-    device: Device = 0,
-    tune: Tune = False,
-    conv: Convolution = None,
-    algorithm: Algorithms = None,
-    backend_option: BackendOptions = None,
-    skip_passes: SkipPasses = "",
-    files: Files = None,
-    inputs_from: Folder = None,
-    seed: Seed = 0,
-    shapes: Shapes = None,
-    dims: Dims = None,
-    tokens: Tokens = "",
-    decode_step: DecodeStep = None,
-    repeat: Repeats = None,
-    threads: Threads = None,
+    options: RunOptions,
+    inputs: DecoderInputOptions,
+    timed: Timed,
     top: Annotated[
         int, typer.Option(metavar="N", help="Maximum number of table rows; 0 for all.", min=0)
     ] = 15,
@@ -89,14 +145,11 @@ def profile(
             metavar="A.json B.json", help="Compare two saved profiles instead of running."
         ),
     ] = None,
-    timeout: Timeout = None,
-    json: Json = False,
-    debug: Debug = False,
+    common: Common,
 ) -> None:
     """Show where time is spent, against the machine's roofline."""
     from ..common.console import progress
     from ..common.measure import Repeat
-    from ..common.threads import use_threads
     from ..profile.profiling import profile as profile_model
     from ..profile.profiling_diff import diff_profiles
     from ..profile.profiling_view import show_difference, show_profile
@@ -105,36 +158,28 @@ def profile(
     if (model is None) == (diff is None):
         raise UsageError("either a model, or --diff with two saved profiles")
     if diff is not None:
-        show(diff_profiles(*diff), lambda c, f: show_difference(c, f, top), json=json)
+        show(diff_profiles(*diff), lambda c, f: show_difference(c, f, top), json=common.json)
         return
-    wanted = wanted_inputs(files, inputs_from, seed, shapes, dims)
-    inputs = decoded(model or Path(), wanted, tokens, decode_step)
-    with progress() as say, use_threads(threads):
+    given = inputs.of(model or Path())
+    with progress() as say, timed.used():
         found = profile_model(
             model or "",
             backend,
-            inputs,
-            repeat=None if repeat is None else Repeat(repeat),
+            given,
+            repeat=None if timed.repeat is None else Repeat(timed.repeat),
             peaks=peaks,
-            fallback=fallback,
-            precision=precision,
-            timeout=timeout,
+            timeout=common.timeout,
             say=say,
-            keep_float32=names_of(keep),
-            device=device,
-            tune=tune,
-            conv=conv,
-            algorithms=algorithms_of(algorithm),
-            backend_options=backend_options_of(backend_option),
-            skip=split(skip_passes),
+            **options.as_options(),
         )
     if trace is not None:
         write_trace(found, trace)
-    show(found, lambda c, f: show_profile(c, f, top), json=json)
+    show(found, lambda c, f: show_profile(c, f, top), json=common.json)
     raise typer.Exit(exit_code(True, found.stopped))
 
 
 def bench(
+    *,
     models: Annotated[
         list[Path],
         typer.Argument(metavar="MODEL...", help="ONNX files.", show_default=False),
@@ -151,52 +196,9 @@ def bench(
             ),
         ),
     ] = None,
-    fallback: Fallback = None,
-    batch: Annotated[
-        str, typer.Option(metavar="1,8", help="Batch sizes; default: the model's, or 1.")
-    ] = "",
-    precision: Annotated[
-        str, typer.Option(metavar="A,B", help="Compute precisions, as for run.")
-    ] = "float32",
-    keep: KeepFloat32 = "",
-    concurrency: Annotated[
-        str,
-        typer.Option(
-            metavar="1,4", help="Concurrent callers: 1 measures latency, more measure throughput."
-        ),
-    ] = "1",
-    pipeline: Annotated[
-        bool,
-        typer.Option("--pipeline", help="Also measure a stream of batches with overlapped copies."),
-    ] = False,
-    passes: Annotated[
-        bool,
-        typer.Option("--passes", help="Also measure the model without each graph pass."),
-    ] = False,
-    duration: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", help="Duration of the measured runs of each backend."),
-    ] = 2.0,
-    warm_up: Annotated[
-        float,
-        typer.Option(
-            "--warm-up", metavar="SECONDS", help="Duration of the warm-up runs before them."
-        ),
-    ] = 0.5,
-    accuracy: Annotated[
-        bool, typer.Option("--accuracy/--no-accuracy", help="Measure errors against a float64 run.")
-    ] = True,
-    device: Device = 0,
-    tune: Tune = False,
-    conv: Convolution = None,
-    algorithm: Algorithms = None,
-    backend_option: BackendOptions = None,
-    skip_passes: SkipPasses = "",
-    files: Files = None,
-    inputs_from: Folder = None,
-    seed: Seed = 0,
-    shapes: Shapes = None,
-    dims: Dims = None,
+    schedule: ScheduleOptions,
+    options: BenchRunOptions,
+    inputs: InputOptions,
     threads: Threads = None,
     skip_unavailable: Annotated[
         bool,
@@ -206,71 +208,36 @@ def bench(
         Path | None,
         typer.Option("--compare", metavar="OLD.json", help="Compare with an older benchmark."),
     ] = None,
-    assert_p50: Annotated[
-        list[str] | None,
-        typer.Option("--assert-p50", metavar="[WHO=]5ms", help="Maximum median latency."),
-    ] = None,
-    assert_ops: Annotated[
-        int | None,
-        typer.Option("--assert-ops", metavar="N", help="Maximum steps of a plan."),
-    ] = None,
-    assert_error: Annotated[
-        float | None,
-        typer.Option("--assert-error", metavar="X", help="Maximum error."),
-    ] = None,
-    assert_ratio: Annotated[
-        float | None,
-        typer.Option("--assert-ratio", metavar="X", help="Maximum ratio to the older median."),
-    ] = None,
-    timeout: Timeout = None,
-    json: Json = False,
-    debug: Debug = False,
+    limits: LimitOptions,
+    common: Common,
 ) -> None:
     """Measure latency, throughput and accuracy; check them against limits or an older run."""
-    from ..bench.bench import Schedule
     from ..bench.bench import bench as bench_models
-    from ..bench.bench_check import Limits, latency_limits
     from ..bench.bench_view import show_bench
     from ..common.console import progress
     from ..common.threads import use_threads
 
-    if assert_ratio is not None and old is None:
+    if limits.assert_ratio is not None and old is None:
         raise UsageError("--assert-ratio belongs to --compare")
-    schedule = Schedule(
-        batches=integers("--batch", batch) or (None,),
-        precisions=split(precision),
-        concurrency=integers("--concurrency", concurrency),
-        duration=duration,
-        warm_up=warm_up,
-        accuracy=accuracy,
-        pipeline=pipeline,
-        passes=passes,
-    )
     with progress() as say, use_threads(threads):
         found = bench_models(
             models,
             backends,
-            wanted_inputs(files, inputs_from, seed, shapes, dims),
-            schedule=schedule,
-            limits=Limits(latency_limits(assert_p50 or ()), assert_ops, assert_error, assert_ratio),
+            inputs.wanted,
+            schedule=schedule.of(options.precision),
+            limits=limits.limits,
             old=old,
-            fallback=fallback,
             skip_unavailable=skip_unavailable,
-            timeout=timeout,
+            timeout=common.timeout,
             say=say,
-            keep_float32=names_of(keep),
-            device=device,
-            tune=tune,
-            conv=conv,
-            algorithms=algorithms_of(algorithm),
-            backend_options=backend_options_of(backend_option),
-            skip=split(skip_passes),
+            **options.as_options(),
         )
-    show(found, show_bench, json=json)
+    show(found, show_bench, json=common.json)
     raise typer.Exit(exit_code(found.ok, found.stopped))
 
 
 def report(
+    *,
     files: Annotated[
         list[Path],
         typer.Argument(
@@ -285,16 +252,14 @@ def report(
     title: Annotated[
         str, typer.Option(metavar="TEXT", help="Title of the page; default: the models' names.")
     ] = "",
-    timeout: Timeout = None,
-    json: Json = False,
-    debug: Debug = False,
+    common: Common,
 ) -> None:
     """Write comparisons, profiles and benchmarks as one self-contained HTML file."""
     from ..common.deadline import all_or_nothing
     from ..report.report import report as make_report
     from ..report.report import show_report
 
-    with all_or_nothing(timeout):
+    with all_or_nothing(common.timeout):
         found = make_report(files, title)
         found.write(out)
-    show(found, lambda console, made: show_report(console, out, made), json=json)
+    show(found, lambda console, made: show_report(console, out, made), json=common.json)

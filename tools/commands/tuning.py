@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ...runtime.errors import UsageError
-from .options import (
-    Algorithms,
-    Convolution,
-    Debug,
-    Device,
-    Dims,
-    File,
-    Json,
-    Precision,
-    Shapes,
-    Timeout,
-    algorithms_of,
-    show,
-)
+from .groups import AlgorithmOptions, Common, ShapeOptions
+from .options import File, show
 
 
 def tune(
     model: File,
+    *,
     show_space: Annotated[
         bool,
         typer.Option("--show-space", help="List the algorithms to measure, without running any."),
@@ -44,15 +33,9 @@ def tune(
             metavar="ARCH[:N]", help="With --show-space: the GPU to plan for, such as sm_86."
         ),
     ] = None,
-    precision: Precision = "float32",
-    device: Device = 0,
-    conv: Convolution = None,
-    algorithm: Algorithms = None,
-    shapes: Shapes = None,
-    dims: Dims = None,
-    timeout: Timeout = None,
-    json: Json = False,
-    debug: Debug = False,
+    options: AlgorithmOptions,
+    shapes: ShapeOptions,
+    common: Common,
 ) -> None:
     """Measure the algorithms of each Conv, Gemm and MatMul on the GPU, for --tune."""
     from ..common.console import progress
@@ -61,22 +44,14 @@ def tune(
     from ..tune.algorithms_view import show_algorithms, show_report, show_tuned
     from ..tune.tuning import tune as tune_model
 
-    options: dict[str, Any] = {
-        "workspace": workspace,
-        "precision": precision,
-        "device": device,
-        "conv": conv,
-        "algorithms": algorithms_of(algorithm),
-        "shapes": shapes or (),
-        "dims": dims or (),
-    }
+    chosen = {"workspace": workspace, **options.as_options(), **shapes.as_options()}
     if target is not None and not show_space:
         raise UsageError("--target belongs to --show-space; only a GPU that is here can be tuned")
     if show_space:
-        with progress() as say, all_or_nothing(timeout, say) as tell:
-            listed = list_algorithms(model, target=target, say=tell, tune=True, **options)
-        show(listed, show_algorithms, json=json)
+        with progress() as say, all_or_nothing(common.timeout, say) as tell:
+            listed = list_algorithms(model, target=target, say=tell, tune=True, **chosen)
+        show(listed, show_algorithms, json=common.json)
         return
-    with progress() as say, all_or_nothing(timeout, say) as tell:
-        found = tune_model(model, again=again, say=tell, **options)
-    show(found, show_report if report else show_tuned, json=json)
+    with progress() as say, all_or_nothing(common.timeout, say) as tell:
+        found = tune_model(model, again=again, say=tell, **chosen)
+    show(found, show_report if report else show_tuned, json=common.json)

@@ -56,21 +56,21 @@ class CudaStream:
         self.handle = int(core.handle)
 
     def mark(self) -> Event:
-        """Return the moment at which everything given to the stream so far is done."""
+        """Record an event that is complete when all work given to the stream so far is done."""
         try:
             return self.core.record()
         except CUDAError as error:
             raise failure(f"recording an event failed with {error}") from error
 
-    def wait(self, moment: Event) -> None:
-        """Let what the stream is given from now on wait for a moment of another stream."""
+    def wait(self, event: Event) -> None:
+        """Make later work of the stream wait for an event of another stream."""
         try:
-            self.core.wait(moment)
+            self.core.wait(event)
         except CUDAError as error:
             raise failure(f"waiting for an event failed with {error}") from error
 
     def synchronize(self) -> None:
-        """Wait until everything given to the stream is done; see `runtime.backend.Stream`."""
+        """Wait until all work of the stream is done; see `runtime.backend.Stream`."""
         answer = driver.cuStreamSynchronize(self.handle)
         if answer[0]:
             check("a kernel or copy before cuStreamSynchronize", answer)
