@@ -13,10 +13,19 @@ from ..ir.types import TensorType
 from ..ops import elementwise
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Transpose
+from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from .driver import Context
-from .editing import Builder, drop
+from .editing import Builder, drop, shape_of
 
 Order = tuple[int, ...]
+
+#: The order of channels first, of an image whose channels are last: what is in either order may lie
+#: in memory as the other one wants it.
+_TO_CHANNELS_FIRST = (0, 3, 1, 2)
+_TO_CHANNELS_LAST = (0, 2, 3, 1)
+#: The order of rows of pixels, of channels that follow one another.
+_ROWS = (0, 2, 1)
+_RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 
 #: Operators of the family that look at the last axis.
 _ORDERED = (elementwise.BitCast, elementwise.SwiGLU)
@@ -40,7 +49,11 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     A Transpose between a product of matrices and the scales and sums behind it moves behind those,
     which the product can then compute as its epilogue.
+
+    Rows of pixels are made of an image, and an image of rows, by a Transpose of four axes: where
+    channels lie last in memory, that one moves nothing.
     """
+    yield from _turn_images(graph)
     yield from _merge(graph)
     for node in list(graph.nodes):
         tail = _tail(graph, node) if node in graph else None
@@ -88,6 +101,40 @@ def _merge(graph: Graph) -> Iterator[str]:
             graph.set_inputs(node, (source,))
             yield f"Transpose '{node.name}' took '{first.name}' over"
         drop(graph, first)
+
+
+def _turn_images(graph: Graph) -> Iterator[str]:
+    """Write ``transpose(reshape(image))`` to rows of pixels, and the way back, on four axes."""
+    for node in list(graph.nodes):
+        if node not in graph:
+            continue
+        source = node.inputs[0].producer if node.inputs and node.inputs[0] else None
+        if source is None or source.inputs[0] is None:
+            continue
+        before, between, after = map(shape_of, (source.inputs[0], node.inputs[0], node.output))
+        if not before or not between or not after:
+            continue
+        add = Builder(graph, node, node.name, (node,))
+        if _order(node) == _ROWS and isinstance(source.op, _RESHAPES) and len(before) == 4:
+            if before[:2] != between[:2] or None in between[:2] or not isinstance(between[1], int):
+                continue
+            turned = add(Transpose(perm=_TO_CHANNELS_LAST), source.inputs[0])
+            sizes = add.integers((0, -1, between[1]), f"{node.name}.shape")
+            value = add(Reshape(), turned, sizes)
+        elif isinstance(node.op, _RESHAPES) and _order(source) == _ROWS and len(after) == 4:
+            sizes = [size if isinstance(size, int) else -1 for size in after[2:]]
+            if after[:2] != between[:2] or None in between[:2] or sizes.count(-1) > 1:
+                continue
+            if not isinstance(after[1], int):
+                continue
+            shape = add.integers((0, *sizes, after[1]), f"{node.name}.shape")
+            value = add(Transpose(perm=_TO_CHANNELS_FIRST), add(Reshape(), source.inputs[0], shape))
+        else:
+            continue
+        name = node.name
+        graph.redirect(node.output, value)
+        drop(graph, node)
+        yield f"'{name}' makes rows of an image, or an image of rows, with a Transpose of four axes"
 
 
 @dataclass(slots=True)
@@ -224,10 +271,6 @@ def _can_turn(data: np.ndarray, rank: int, node: Node) -> bool:
 
 
 # ── behind products of matrices ──────────────────────────────────────────────────────────────────
-
-#: The order of channels first, of an image whose channels are last: what is in either order may lie
-#: in memory as the other one wants it.
-_TO_CHANNELS_FIRST = (0, 3, 1, 2)
 
 
 @dataclass(slots=True)

@@ -10,11 +10,13 @@ from tercet.runtime.ops.elementwise import Add, Clip, Mul, PRelu, Relu, Sigmoid
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Transpose
 from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.shape import Reshape
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 
 LAST = Transpose(perm=(0, 2, 3, 1))
 FIRST = Transpose(perm=(0, 3, 1, 2))
+LAST_OF_ROWS = Transpose(perm=(0, 2, 1))
 
 
 def conv(graph: Graph, x: Value, inputs: int, outputs: int) -> Value:
@@ -159,4 +161,37 @@ def test_a_sum_of_two_transposed_products_is_transposed_once() -> None:
     graph = make(build, (2, 3, 5))
     after, _ = optimised(graph)
     assert kinds(after) == ["MatMul", "MatMul", "Add", "Relu", "Transpose"]
+    assert_same(graph, after)
+
+
+def test_rows_of_pixels_keep_the_image() -> None:
+    """What a transformer between convolutions does: four axes, so that nothing has to move."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        image = apply(graph, Conv(), x, normal(5, 3, 1, 1))
+        rows = apply(graph, LAST_OF_ROWS, apply(graph, Reshape(), image, np.array([0, 5, -1])))
+        rows = apply(graph, Softmax(axis=-1), apply(graph, MatMul(), rows, normal(5, 4)))
+        back = apply(graph, LAST_OF_ROWS, rows)
+        image = apply(graph, Reshape(), back, np.array([2, 4, 6, 7]))
+        return apply(graph, Conv(), image, normal(2, 4, 1, 1))
+
+    graph = make(build, (2, 3, 6, 7))
+    after, _ = optimised(graph)
+    turns = [node.op for node in after.nodes if isinstance(node.op, Transpose)]
+    assert turns == [LAST, FIRST]
+    assert kinds(after).count("Reshape") == 2
+    assert_same(graph, after)
+
+
+def test_signals_stay_as_they_are() -> None:
+    """Three axes are no image."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        y = apply(graph, LAST_OF_ROWS, x)
+        y = apply(graph, Softmax(axis=-1), y)
+        return apply(graph, Reshape(), apply(graph, LAST_OF_ROWS, y), np.array([2, 1, 3, 7]))
+
+    graph = make(build, (2, 3, 7))
+    after, _ = optimised(graph)
+    assert [node.op for node in after.nodes if isinstance(node.op, Transpose)] == [LAST_OF_ROWS] * 2
     assert_same(graph, after)
