@@ -26,13 +26,15 @@ class Heads:
     """Heads [b, h, t, d] of which each element is one of a row [b, t, w].
 
     Attributes:
-        source: the rows.
-        width: how many elements one of them has.
+        source: the rows, counted by any axes.
+        counts: b and t.
+        width: how many elements a row has.
         columns: which element of a row each of a head is, int64 [h, d].
         nodes: from the rows to the heads.
     """
 
     source: Value
+    counts: tuple[Dim, Dim]
     width: int
     columns: Array
     nodes: tuple[Node, ...]
@@ -46,23 +48,58 @@ class Heads:
 
 
 def heads_of(value: Value) -> Heads | None:
-    """Return what rows the heads in a tensor of four axes are columns of; the nearest rows."""
+    """Return what rows the heads in a tensor of four axes are columns of; the nearest rows.
+
+    Where a Transpose has brought heads in front that come from no rows, they are rows themselves.
+    """
     path: list[tuple[Node, Value]] = []
+    shape = shape_of(value)
+    if shape is None or len(shape) != 4 or None in shape:
+        return None
+    counts = (shape[0], shape[2])
     while len(path) < _LENGTH:
         node = value.producer
         if node is None or not isinstance(node.op, _MOVES) or node.inputs[0] is None:
-            return None
+            break
         path.insert(0, (node, value))
         value = node.inputs[0]
-        shape = shape_of(value)
-        if shape is None or len(shape) != 3 or None in shape or not isinstance(shape[2], int):
+        width = _width(value, counts, node)
+        if width is None:
             continue
-        lies: _Lies | None = _Lies(("batch", "row", ""), np.arange(shape[2]))
+        lies: _Lies | None = _Lies(("batch", "row", ""), np.arange(width))
+        given: Sequence[Dim] = (*counts, width)
         for each, result in path:
-            lies = lies and _moved(lies, each, result)
+            lies = lies and _moved(lies, each, given, result)
+            given = shape_of(result) or ()
         if lies is not None and lies.axes == ("batch", "", "row", "") and lies.columns.size:
-            return Heads(value, shape[2], lies.columns, tuple(node for node, _ in path))
-    return None
+            return Heads(value, counts, width, lies.columns, tuple(node for node, _ in path))
+    return _turned(path[-1][0], counts) if path else None
+
+
+def _width(value: Value, counts: tuple[Dim, Dim], reader: Node) -> int | None:
+    """Return how long so many rows are; None where a tensor is not known to be those."""
+    *outer, width = shape_of(value) or (None,)
+    if not isinstance(width, int):
+        return None
+    if tuple(outer) == counts:
+        return width
+    sizes = [size for size in (*outer, *counts) if isinstance(size, int)]
+    if len(sizes) != len(outer) + 2 or not isinstance(reader.op, Reshape):
+        return None
+    return width if prod(sizes[:-2]) == prod(sizes[-2:]) else None
+
+
+def _turned(node: Node, counts: tuple[Dim, Dim]) -> Heads | None:
+    """Return heads side by side that a Transpose brings in front."""
+    source = node.inputs[0]
+    shape = shape_of(source)
+    if not isinstance(node.op, Transpose) or source is None or not shape or len(shape) != 4:
+        return None
+    heads, size = shape[2:]
+    if node.op.order(4) != (0, 2, 1, 3) or not isinstance(heads, int) or not isinstance(size, int):
+        return None
+    columns = np.arange(heads * size).reshape(heads, size)
+    return Heads(source, counts, heads * size, columns, (node,)) if columns.size else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +120,10 @@ class _Lies:
         return None if self.axes[axis] else self.axes[:axis].count("")
 
 
-def _moved(lies: _Lies, node: Node, result: Value) -> _Lies | None:
+def _moved(lies: _Lies, node: Node, given: Sequence[Dim], result: Value) -> _Lies | None:
     op = node.op
     if isinstance(op, _RESHAPES):
-        return _reshaped(lies, shape_of(node.inputs[0]) or (), shape_of(result) or ())
+        return _reshaped(lies, given, shape_of(result) or ())
     if isinstance(op, Transpose):
         order = op.order(len(lies.axes))
         places = [place for axis in order if (place := lies.place(axis)) is not None]

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
-from ..ir.types import Array, Dim
+from ..ir.types import Array, Dim, Shape
 from ..ops.attention import Attention, RotaryEmbedding
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.movement import Split, Transpose
+from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import Reshape
 from .columns import Heads, heads_of
 from .driver import Context
@@ -27,15 +28,15 @@ class _Rows:
 
     Attributes:
         heads: where they come from.
-        turned: the RotaryEmbedding behind them, if there is one.
+        steps: what follows, one after the other: a RotaryEmbedding, norms of each head.
     """
 
     heads: Heads
-    turned: Node | None = None
+    steps: tuple[Node, ...] = ()
 
     @property
     def source(self) -> Value:
-        """[b, t, w]."""
+        """The rows, whose last axis is w."""
         return self.heads.source
 
     @property
@@ -73,7 +74,7 @@ def _join(
     for node in list(graph.nodes):
         if node not in graph or not _is_plain(graph, node):
             continue
-        found = [_rows_of(value) for value in node.inputs[:3]]
+        found = [_rows_of(graph, value) for value in node.inputs[:3]]
         behind = _behind(graph, node)
         rows = [one for one in found if one is not None]
         if len(rows) < 3 or behind is None or rows[1].number != rows[2].number:
@@ -94,18 +95,34 @@ def _is_plain(graph: Graph, node: Node) -> bool:
     return len(shape_of(node.inputs[0]) or ()) == 4
 
 
-def _rows_of(value: Value | None) -> _Rows | None:
+def _rows_of(graph: Graph, value: Value | None) -> _Rows | None:
     node = None if value is None else value.producer
-    if node is not None and isinstance(node.op, RotaryEmbedding):
-        rows = None if node.op.num_heads else _rows_of(node.inputs[0])
-        return None if rows is None or rows.turned else replace(rows, turned=node)
-    heads = None if value is None else heads_of(value)
+    if value is None:
+        return None
+    if node is not None and _is_step(graph, node):
+        rows = _rows_of(graph, node.inputs[0])
+        kinds = [type(step.op) for step in rows.steps] if rows else []
+        if rows is None or (type(node.op) is RotaryEmbedding and RotaryEmbedding in kinds):
+            return None
+        return replace(rows, steps=(*rows.steps, node))
+    heads = heads_of(value)
     return None if heads is None else _Rows(heads)
+
+
+def _is_step(graph: Graph, node: Node) -> bool:
+    """Whether a node rotates heads, or normalizes each of them by constants."""
+    if isinstance(node.op, RotaryEmbedding):
+        return not node.op.num_heads
+    if not isinstance(node.op, (LayerNormalization, RMSNormalization)):
+        return False
+    others = all(v is None or v.data is not None for v in node.inputs[1:])
+    alone = len(node.outputs) == 1 and graph.sole_consumer(node.output) is not None
+    return alone and others and node.op.axis in (-1, 3)
 
 
 def _is_movable(graph: Graph, one: _Rows, all_: list[_Rows], attention: Node) -> bool:
     """Whether the rows are those of a layer whose columns nothing else reads in their order."""
-    inside = {attention, *(each.turned for each in all_)}
+    inside = {attention, *(step for each in all_ for step in each.steps)}
     inside |= {node for each in all_ for node in each.heads.nodes}
     between = [one.source, *(value for node in one.heads.nodes for value in node.outputs)]
     if any(graph.is_output(value) or not inside.issuperset(value.consumers) for value in between):
@@ -136,9 +153,12 @@ def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
         return None
     join = graph.sole_consumer(turn.output)
     by_head, rows = shape_of(turn.output), None if join is None else shape_of(join.output)
-    if join is None or not isinstance(join.op, Reshape) or by_head is None or rows is None:
+    if join is None or not isinstance(join.op, Reshape) or by_head is None or not rows:
         return None
-    if None in rows or rows != (*by_head[:2], _whole(*by_head[2:])):
+    whole = _whole(*by_head[2:])
+    if None in rows or rows[-1] != whole or whole is None:
+        return None
+    if rows[:-1] != by_head[:2] and not all(isinstance(size, int) for size in rows):
         return None
     return turn, join
 
@@ -146,11 +166,16 @@ def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
 def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, Node]) -> Node:
     turn, join = behind
     op = with_attributes(node.op, q_num_heads=rows[0].number, kv_num_heads=rows[1].number)
-    inputs = [_part(graph, one, node) for one in rows]
+    sources = {one.source: one.source for one in rows}
+    for one in rows:
+        if one.is_part and sources[one.source] is one.source:
+            add = Builder(graph, node, f"{one.source.name}.rows")
+            sources[one.source] = _in_shape(add, one.source, (*one.heads.counts, one.heads.width))
+    inputs = [_part(graph, one, sources[one.source], node) for one in rows]
     old = [value for value in node.inputs[:3] if value is not None]
-    origin = (node, turn, join)
-    new = Builder(graph, node, node.name, origin).node(op, *inputs, *node.inputs[3:])
-    graph.replace(join, new.outputs)
+    add = Builder(graph, node, node.name, (node, turn, join))
+    new = add.node(op, *inputs, *node.inputs[3:])
+    graph.replace(join, (_in_shape(add, new.output, shape_of(join.output) or ()),))
     graph.remove(turn)
     graph.remove(node)
     graph.rename(new, node.name)
@@ -159,14 +184,28 @@ def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, No
     return new
 
 
-def _part(graph: Graph, rows: _Rows, before: Node) -> Value:
-    """Return the part as a value, rotated if it was."""
-    value = _cut_out(graph, rows, before)
-    if rows.turned is None:
+def _in_shape(add: Builder, value: Value, shape: Shape) -> Value:
+    """Return a value in another shape, of known sizes but for the first two, which it has."""
+    if shape_of(value) == shape:
         return value
-    old = rows.turned
-    op = with_attributes(old.op, num_heads=rows.number)
-    return Builder(graph, before, old.name, (old,))(op, value, *old.inputs[1:])
+    sizes = (size if isinstance(size, int) else 0 for size in shape)
+    return add(Reshape(), value, add.integers(sizes, "shape"))
+
+
+def _part(graph: Graph, rows: _Rows, source: Value, before: Node) -> Value:
+    """Return the part of a source as a value, rotated and normalized if it was."""
+    heads = rows.heads
+    flat = (*heads.counts, heads.columns.size)
+    value = _cut_out(graph, rows, source, before)
+    for step in rows.steps:
+        add = Builder(graph, before, step.name, (step,))
+        if isinstance(step.op, RotaryEmbedding):
+            value = add(with_attributes(step.op, num_heads=rows.number), value, *step.inputs[1:])
+            continue
+        value = _in_shape(add, value, (*heads.counts, *heads.columns.shape))
+        value = add(with_attributes(step.op, axis=-1), value, *step.inputs[1:])
+        value = _in_shape(add, value, flat)
+    return value
 
 
 def _whole(*dims: Dim) -> int | None:
@@ -179,20 +218,22 @@ def _whole(*dims: Dim) -> int | None:
     return total
 
 
-def _cut_out(graph: Graph, rows: _Rows, before: Node) -> Value:
-    """Return the part; one Split gives all parts of a source."""
-    size, width, first = rows.heads.columns.size, rows.heads.width, rows.heads.first
+def _cut_out(graph: Graph, rows: _Rows, source: Value, before: Node) -> Value:
+    """Return the part of a source; one Split gives all of them."""
+    heads = rows.heads
+    size, first, counts = heads.columns.size, heads.first, heads.counts
+    producer = heads.source.producer
+    name = producer.name if producer else heads.source.name
     if not rows.is_part or first is None:
-        return _own_product(graph, rows, before)
-    if size == width:
-        return rows.source
-    op = Split(axis=-1, num_outputs=width // size)
-    for reader in rows.source.consumers:
+        add = Builder(graph, before, name)
+        return _in_shape(add, _own_product(graph, rows, before), (*counts, size))
+    if size == heads.width:
+        return source
+    op = Split(axis=-1, num_outputs=heads.width // size)
+    for reader in source.consumers:
         if reader.op == op and len(reader.inputs) == 1:
             return reader.outputs[first // size]
-    producer = rows.source.producer
-    name = f"{producer.name if producer else rows.source.name}.parts"
-    split = Builder(graph, before, name).node(op, rows.source, outputs=width // size)
+    split = Builder(graph, before, f"{name}.parts").node(op, source, outputs=heads.width // size)
     return split.outputs[first // size]
 
 

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Slice, Split, Transpose
+from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
@@ -120,4 +122,54 @@ def test_axes_of_size_one() -> None:
 
     graph = make(build, (1, 1, WIDTH))
     after, _ = optimised(graph)
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("lead", [(1, LENGTH), (LENGTH,), (1, 1, LENGTH)], ids=str)
+def test_rows_may_be_counted_by_any_axes(lead: tuple[int, ...]) -> None:
+    """VOLO keeps the rows of an image apart; a Gemm counts all rows by one axis."""
+
+    def build(g: Graph, x: Value) -> Value:
+        rows = shaped(g, x, *lead, WIDTH)
+        y = apply(g, Attention(), *in_front(g, apply(g, MatMul(), rows, normal(WIDTH, 36))))
+        return apply(g, MatMul(), shaped(g, apply(g, BEHIND, y), *lead, WIDTH), normal(WIDTH, 7))
+
+    graph = make(build, (1, LENGTH, WIDTH))
+    after, _ = optimised(graph)
+    left = [kind for kind in kinds(after) if kind != "Reshape"]
+    assert left == ["MatMul", "Split", "Attention", "MatMul"]
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("norm", [RMSNormalization(), LayerNormalization(axis=3)])
+@pytest.mark.parametrize("is_turned_first", [False, True])
+def test_heads_that_are_normalized(norm: Op, is_turned_first: bool) -> None:
+    """Queries and keys of Qwen3, of Gemma 3, of many vision transformers."""
+
+    def build(g: Graph, x: Value) -> Value:
+        found: list[Value] = []
+        for i in range(3):
+            y = shaped(g, apply(g, MatMul(), x, normal(WIDTH, 12)), 2, LENGTH, HEADS, SIZE)
+            y = apply(g, BEHIND, y) if is_turned_first else y
+            y = apply(g, norm, y, normal(SIZE)) if i < 2 else y
+            found.append(y if is_turned_first else apply(g, BEHIND, y))
+        y = apply(g, Attention(), *found)
+        return shaped(g, apply(g, BEHIND, y), 2, LENGTH, WIDTH)
+
+    graph = make(build, (2, LENGTH, WIDTH))
+    after, log = optimised(graph)
+    assert "Transpose" not in kinds(after)
+    assert log.counts["join_heads"] == 1
+    assert_same(graph, after)
+
+
+def test_heads_that_come_from_no_rows() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        parts = [apply(g, BEHIND, apply(g, Add(), x, normal(HEADS, 1))) for _ in range(3)]
+        y = apply(g, BEHIND, apply(g, Attention(), *parts))
+        return shaped(g, y, 2, LENGTH, HEADS * SIZE)
+
+    graph = make(build, (2, LENGTH, HEADS, SIZE))
+    after, _ = optimised(graph)
+    assert "Transpose" not in kinds(after)
     assert_same(graph, after)
