@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array, Dim, Shape
@@ -166,12 +168,11 @@ def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
 def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, Node]) -> Node:
     turn, join = behind
     op = with_attributes(node.op, q_num_heads=rows[0].number, kv_num_heads=rows[1].number)
-    sources = {one.source: one.source for one in rows}
-    for one in rows:
-        if one.is_part and sources[one.source] is one.source:
-            add = Builder(graph, node, f"{one.source.name}.rows")
-            sources[one.source] = _in_shape(add, one.source, (*one.heads.counts, one.heads.width))
-    inputs = [_part(graph, one, sources[one.source], node) for one in rows]
+    values: dict[int, Value] = {}
+    for source in dict.fromkeys(one.source for one in rows):
+        places = [i for i, one in enumerate(rows) if one.source is source]
+        values |= zip(places, _parts(graph, [rows[i] for i in places], node), strict=True)
+    inputs = [_stepped(graph, one, values[i], node) for i, one in enumerate(rows)]
     old = [value for value in node.inputs[:3] if value is not None]
     add = Builder(graph, node, node.name, (node, turn, join))
     new = add.node(op, *inputs, *node.inputs[3:])
@@ -192,11 +193,9 @@ def _in_shape(add: Builder, value: Value, shape: Shape) -> Value:
     return add(Reshape(), value, add.integers(sizes, "shape"))
 
 
-def _part(graph: Graph, rows: _Rows, source: Value, before: Node) -> Value:
-    """Return the part of a source as a value, rotated and normalized if it was."""
+def _stepped(graph: Graph, rows: _Rows, value: Value, before: Node) -> Value:
+    """Return rows of heads rotated and normalized as heads were."""
     heads = rows.heads
-    flat = (*heads.counts, heads.columns.size)
-    value = _cut_out(graph, rows, source, before)
     for step in rows.steps:
         add = Builder(graph, before, step.name, (step,))
         if isinstance(step.op, RotaryEmbedding):
@@ -204,7 +203,7 @@ def _part(graph: Graph, rows: _Rows, source: Value, before: Node) -> Value:
             continue
         value = _in_shape(add, value, (*heads.counts, *heads.columns.shape))
         value = add(with_attributes(step.op, axis=-1), value, *step.inputs[1:])
-        value = _in_shape(add, value, flat)
+        value = _in_shape(add, value, (*heads.counts, heads.columns.size))
     return value
 
 
@@ -218,32 +217,42 @@ def _whole(*dims: Dim) -> int | None:
     return total
 
 
-def _cut_out(graph: Graph, rows: _Rows, source: Value, before: Node) -> Value:
-    """Return the part of a source; one Split gives all of them."""
-    heads = rows.heads
-    size, first, counts = heads.columns.size, heads.first, heads.counts
-    producer = heads.source.producer
-    name = producer.name if producer else heads.source.name
-    if not rows.is_part or first is None:
-        add = Builder(graph, before, name)
-        return _in_shape(add, _own_product(graph, rows, before), (*counts, size))
+def _parts(graph: Graph, rows: list[_Rows], before: Node) -> list[Value]:
+    """Return the parts of one source that are these heads; one Split gives all of them."""
+    source, heads = rows[0].source, rows[0].heads
+    name = source.producer.name if source.producer else source.name
+    add = Builder(graph, before, f"{name}.parts")
+    if all(one.is_part for one in rows):
+        shape = (*heads.counts, heads.width)
+        whole = _in_shape(Builder(graph, before, f"{name}.rows"), source, shape)
+        return [_part(add, whole, one.heads) for one in rows]
+    columns = np.concatenate([one.heads.columns.reshape(-1) for one in rows])
+    value = _with_columns(graph, source, columns, before)
+    value = _in_shape(Builder(graph, before, name), value, (*heads.counts, columns.size))
+    if len(rows) == 1:
+        return [value]
+    op = Split(axis=-1, num_outputs=len(rows))
+    sizes = add.integers(one.heads.columns.size for one in rows)
+    return list(add.node(op, value, sizes, outputs=len(rows)).outputs)
+
+
+def _part(add: Builder, whole: Value, heads: Heads) -> Value:
+    """Return one of the equal parts of a value; one Split gives all of them."""
+    size, first = heads.columns.size, heads.first or 0
     if size == heads.width:
-        return source
+        return whole
     op = Split(axis=-1, num_outputs=heads.width // size)
-    for reader in source.consumers:
-        if reader.op == op and len(reader.inputs) == 1:
-            return reader.outputs[first // size]
-    split = Builder(graph, before, f"{name}.parts").node(op, source, outputs=heads.width // size)
+    cuts = (reader for reader in whole.consumers if reader.op == op and len(reader.inputs) == 1)
+    split = next(cuts, None) or add.node(op, whole, outputs=heads.width // size)
     return split.outputs[first // size]
 
 
-def _own_product(graph: Graph, rows: _Rows, before: Node) -> Value:
-    """Return the part as a product of its columns of the weight alone."""
-    layer, made = _layer_of(graph, rows.source), rows.source.producer
+def _with_columns(graph: Graph, source: Value, columns: Array, before: Node) -> Value:
+    """Return the columns of a layer's result, which it computes in this order."""
+    layer, made = _layer_of(graph, source), source.producer
     assert layer is not None
     assert made is not None
     x, weight, bias = layer
-    columns = rows.heads.columns.reshape(-1)
     add = Builder(graph, before, made.name, (made,))
     value = add(MatMul(), x, add.constant(weight[:, columns], f"{made.name}.columns"))
     if bias is None:

@@ -109,7 +109,7 @@ def _turn_images(graph: Graph) -> Iterator[str]:
         if node not in graph:
             continue
         source = node.inputs[0].producer if node.inputs and node.inputs[0] else None
-        if source is None or source.inputs[0] is None:
+        if source is None or not source.inputs or source.inputs[0] is None:
             continue
         before, between, after = map(shape_of, (source.inputs[0], node.inputs[0], node.output))
         if not before or not between or not after:
