@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ...runtime.ir.dtypes import float32
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ops.conv import Conv
-from ...runtime.ops.elementwise import Add, Cast
+from ...runtime.ops.elementwise import Add
 from ...runtime.ops.matmul import MatMul
 from ...runtime.ops.pool import MaxPool
 from .attention.relu_linear import ReluLinear, relu_linear_at
@@ -86,8 +86,6 @@ def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
             epilogue: tuple[Node, ...] = ()
             if registered.epilogue:
                 epilogue = _tail(graph, node, free - taken)
-            elif registered.casts:
-                epilogue = _cast(graph, node, free - taken)
             taken.update((node, *epilogue))
             pool = _pool(graph, node, (node, *epilogue)[-1].output, free - taken)
             taken.update(pool)
@@ -165,15 +163,6 @@ def _fits_epilogue(anchor: Node, nodes: list[Node]) -> bool:
     biased = biased and any(value.is_constant for value in first.reads)
     own = anchor.output.tensor.dtype
     return len(reads) <= MAX_OPERANDS + biased and all(v.tensor.dtype == own for v in reads)
-
-
-def _cast(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
-    """Return the Cast that alone reads an anchor, between floats that are computed in float32."""
-    follower = graph.sole_consumer(anchor.output)
-    if follower is None or follower not in free or not isinstance(follower.op, Cast):
-        return ()
-    dtypes = {anchor.output.tensor.dtype, follower.output.tensor.dtype}
-    return (follower,) if dtypes <= STORED else ()
 
 
 def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node, ...]:

@@ -124,6 +124,26 @@ def test_what_scales_a_residual_is_in_the_epilogue(
         assert len([row for row in model.prepare().rows if row.kind == "step"]) == 1
 
 
+@pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("operator", [LayerNormalization(), RMSNormalization()])
+@pytest.mark.parametrize("shape", [(3, 5, 64), (3, 33), (2, 4096)], ids=str)
+def test_what_follows_a_norm_is_in_its_kernel(
+    operator: Op, dtype: DType, shape: tuple[int, ...], emulated: CudaBackend
+) -> None:
+    """z + relu(norm(x)) * k: the residual behind a norm (Swin v2, OLMo 2)."""
+    graph = Graph("behind a norm")
+    feeds = {name: normal(*shape).astype(dtype) for name in "xz"}
+    x, z = (graph.add_input(name, TensorType(dtype, shape)) for name in feeds)
+    scale, k = (graph.constant(normal(shape[-1]).astype(dtype)) for _ in range(2))
+    value = graph.insert(Relu(), [graph.insert(operator, [x, scale]).output]).output
+    value = graph.insert(Mul(), [value, k]).output
+    graph.set_outputs({"y": graph.insert(Add(), [z, value]).output})
+    infer(graph)
+    compare(Sample(graph, feeds), emulated)
+    with Model(graph, [emulated], OPTIONS, evaluate) as model:
+        assert len([row for row in model.prepare().rows if row.kind == "step"]) == 1
+
+
 #: Heads whose results are cast, and which file stores them in the other dtype; both of A100.
 CAST = {
     "Conv": (Conv(pads=(1,) * 4), (2, 16, 9, 11), (24, 16, 3, 3), "gemm/multistage.cu"),

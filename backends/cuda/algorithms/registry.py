@@ -114,7 +114,6 @@ class Kernel:
         outputs: how many outputs it computes at most.
         selector: the algorithms that users and the tuner may choose from.
         in_place: the input whose memory the first output may take, by its position.
-        casts: it may store its results as the dtype that a Cast after it makes of them.
     """
 
     build: Build
@@ -124,7 +123,6 @@ class Kernel:
     outputs: int = 1
     selector: Selector[Any] | None = None
     in_place: int | None = None
-    casts: bool = False
 
     def follows_for(self, node: Node) -> bool:
         """Return `follows` for one node."""
@@ -152,7 +150,6 @@ def kernel(
     formats: FormatRule | None = None,
     outputs: int = 1,
     in_place: int | None = None,
-    casts: bool = False,
 ) -> Callable[[Function], Function]:
     """Register a function that makes recipes; see `Kernel`.
 
@@ -170,7 +167,7 @@ def kernel(
             return make(context.op, context.y, *context.inputs, **given)
 
         chained = "epilogue" in wanted
-        made = Kernel(build, follows, formats, chained, outputs, in_place=in_place, casts=casts)
+        made = Kernel(build, follows, formats, chained, outputs, in_place=in_place)
         register(made, *operators)
         return make
 

@@ -8,6 +8,7 @@ from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ops.elementwise import Add
 from ....runtime.ops.matmul import Gemm, MatMul
+from ....runtime.ops.norm import LayerNormalization, RMSNormalization
 from ....runtime.ops.packed import MatMulNBits
 from ..recipe.operands import Packed, Tensor
 from ..recipe.source import C_TYPES, arithmetic
@@ -15,7 +16,7 @@ from .elementwise import CHEAP, chain_of
 
 MAX_OPERANDS = 2
 #: Operators whose channels are the last axis.
-PRODUCTS = MatMul | Gemm | MatMulNBits
+OF_ROWS = MatMul | Gemm | MatMulNBits | LayerNormalization | RMSNormalization
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def epilogue_of(nodes: tuple[Node, ...], y: Tensor, first: Value) -> Epilogue | 
     if not nodes:
         return no_epilogue(y.dtype)
     head = None if first.producer is None else first.producer.op
-    axis = -1 if isinstance(head, PRODUCTS) or y.rank < 3 else 1
+    axis = -1 if isinstance(head, OF_ROWS) or y.rank < 3 else 1
     epilogue = _epilogue(nodes, y, first, axis)
     if isinstance(epilogue, str) or len(epilogue.operands) <= MAX_OPERANDS:
         return epilogue

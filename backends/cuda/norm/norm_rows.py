@@ -6,6 +6,7 @@ from math import prod
 
 from ....runtime.ir.dtypes import FLOATS, float64
 from ....runtime.plan.backend import Format
+from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Tensor
@@ -23,6 +24,7 @@ def normalize_rows(
     shift: Tensor | None,
     axis: int,
     epsilon: float,
+    epilogue: Epilogue,
     *,
     centred: bool,
 ) -> Launch | None:
@@ -35,6 +37,7 @@ def normalize_rows(
         shift: what is added then.
         axis: the first axis of a row.
         epsilon: added to the variance.
+        epilogue: what becomes of the results.
         centred: whether the mean is subtracted.
     """
     count = prod(x.dims[axis:])
@@ -60,14 +63,15 @@ def normalize_rows(
         grid=(ceil_div(rows, together), 1, 1),
         block=32 * warps * together,
         args={
-            **{"x": x, "scale": scale, "shift": shift, "y": y},
+            **{"x": x, "scale": scale, "shift": shift, "y": y, **epilogue.args},
             **{"rows": rows, "count": count, "epsilon": epsilon},
         },
-        types=(("X", x.dtype), ("S", scale.dtype), ("R", y.dtype)),
+        types=(("X", x.dtype), ("S", scale.dtype), *epilogue.types),
         constants=(
             *(("WARPS", warps), ("ROWS", together), ("VECTOR", vector)),
             *(("PER", ceil_div(count, 32 * warps * vector)), ("CENTRED", centred)),
             ("SHIFTED", shift is not None),
         ),
-        note=f"{rows} x {count}",
+        code=epilogue.code,
+        note=f"{rows} x {count} {epilogue.title}".strip(),
     )

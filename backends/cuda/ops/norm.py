@@ -135,7 +135,7 @@ def _batch_statistics(
     return standardize(y, x, axes, how, setting.target, *parameters, channel=1)
 
 
-@kernel(LayerNormalization, outputs=3, casts=True)
+@kernel(LayerNormalization, outputs=3)
 def layer_normalization(
     op: LayerNormalization,
     y: Tensor | None,
@@ -144,32 +144,39 @@ def layer_normalization(
     b: Tensor | None = None,
     *,
     more: tuple[Tensor | None, ...] = (),
+    epilogue: Epilogue,
     setting: Setting,
 ) -> Answer:
     """Normalize the last axes."""
     mean, deviation = (*more, None, None)[:2]
     axis = normalize_axis(op.axis, x.rank)
     if y is not None and mean is None and deviation is None:
-        quick = normalize_rows(y, x, scale, b, axis, op.epsilon, centred=True)
+        quick = normalize_rows(y, x, scale, b, axis, op.epsilon, epilogue, centred=True)
         if quick is not None:
             return quick
-    if refused := need_dtypes((x.dtype,), y):
-        return refused
+    if epilogue.title:
+        return f"rows of {x.value.tensor} with nodes behind them"
     how = Statistic(epsilon=op.epsilon, outputs=(mean, deviation))
     return standardize(y, x, _last_axes(op.axis, x.rank), how, setting.target, scale, b)
 
 
-@kernel(RMSNormalization, casts=True)
+@kernel(RMSNormalization)
 def rms_normalization(
-    op: RMSNormalization, y: Tensor, x: Tensor, scale: Tensor, *, setting: Setting
+    op: RMSNormalization,
+    y: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    *,
+    epilogue: Epilogue,
+    setting: Setting,
 ) -> Answer:
     """Divide the last axes by their root mean square."""
     axis = normalize_axis(op.axis, x.rank)
-    quick = normalize_rows(y, x, scale, None, axis, op.epsilon, centred=False)
+    quick = normalize_rows(y, x, scale, None, axis, op.epsilon, epilogue, centred=False)
     if quick is not None:
         return quick
-    if refused := need_dtypes((x.dtype,), y):
-        return refused
+    if epilogue.title:
+        return f"rows of {x.value.tensor} with nodes behind them"
     how = Statistic(centred=False, epsilon=op.epsilon)
     return standardize(y, x, _last_axes(op.axis, x.rank), how, setting.target, scale)
 

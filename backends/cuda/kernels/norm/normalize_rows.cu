@@ -1,6 +1,7 @@
-// (x - mean) / sqrt(variance + epsilon) * scale + shift of every row, read once: WARPS warps keep a
-// row in registers, so that the variance is summed up of differences from the mean. X, S and R are the
-// types of elements, of scale and shift, and of results; sums are in float32.
+// epilogue((x - mean) / sqrt(variance + epsilon) * scale + shift) of every row, read once: WARPS warps
+// keep a row in registers, so that the variance is summed up of differences from the mean. X, S, T and R
+// are the types of elements, of scale and shift, of the epilogue's operands, and of results; sums are in
+// float32.
 //
 // Compile-time: WARPS of a row, and ROWS of a block, 1 where a row has several warps; VECTOR, elements
 // read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether the mean is
@@ -14,8 +15,8 @@ template <typename V> struct alignas(sizeof(V) * VECTOR < 16 ? sizeof(V) * VECTO
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS * ROWS)
-normalize_rows(const X* x, const S* scale, const S* shift, R* y, long long rows, int count,
-               float epsilon)
+normalize_rows(const X* x, const S* scale, const S* shift, R* y, const T* z0, const T* z1,
+               long long rows, int count, float epsilon)
 {
     const int lane = threadIdx.x % THREADS;
     const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / THREADS;
@@ -52,8 +53,9 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, long long rows,
         Words<R> words;
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) {
-            const float value = values[i][e] * by * float(factors.at[e]);
-            words.at[e] = R(SHIFTED ? value + float(more.at[e]) : value);
+            float value = values[i][e] * by * float(factors.at[e]);
+            if (SHIFTED) value += float(more.at[e]);
+            words.at[e] = epilogue(value, row * count + at + e, int(row), at + e, z0, z1);
         }
         *(Words<R>*)(y + at) = words;
     }
