@@ -1,4 +1,4 @@
-"""docs/cli.md: its examples run, as do those of docs/performance.md, and it names every option, exit code and field of JSON."""
+"""docs/cli.md and docs/performance.md: examples run; options, exit codes, JSON fields are named."""
 
 from __future__ import annotations
 

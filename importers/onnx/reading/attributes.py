@@ -151,7 +151,7 @@ def _one_of(allowed: tuple[Any, ...]) -> Converter:
         if value not in allowed:
             words = [str(word) for word in allowed]
             hint = did_you_mean(str(value), words)
-            raise Mismatch(f"attribute '{name}' is {value!r}, none of {', '.join(words)}{hint}")
+            raise Mismatch(f"attribute '{name}' is {value!r}, not one of {', '.join(words)}{hint}")
         return value
 
     return convert
