@@ -34,6 +34,7 @@ from . import (
     merge_products,
     remove_dead,
     remove_identity,
+    select_early,
     sink_transposes,
     split_labels,
     split_products,
@@ -153,6 +154,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "join_heads",
         join_heads.run,
         "behind it: the transposes around an Attention are in nobody else's way",
+    ),
+    Pass(
+        "select_early",
+        select_early.run,
+        "behind it, which shows queries as rows, and before q is computed together with k and v",
     ),
     Pass(
         "merge_products",

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
 import tercet
 
 RECORDED = Path(__file__).parents[1] / "producers" / "recorded"

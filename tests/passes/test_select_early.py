@@ -1,0 +1,191 @@
+"""Rows that are selected behind what computes them are selected before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ops.attention import Attention
+from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Sigmoid
+from tercet.runtime.ops.gather import Gather, GatherND
+from tercet.runtime.ops.matmul import Gemm, MatMul
+from tercet.runtime.ops.movement import Concat, Slice, Transpose
+from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
+from tercet.runtime.ops.shape import Reshape
+
+from .graphs import Build, apply, assert_same, kinds, make, normal, optimised
+
+BATCH, ROWS, WIDTH = 2, 10, 8
+
+
+def first(g: Graph, x: Value) -> Value:
+    return apply(g, Gather(axis=1), x, np.array(0))
+
+
+def several(g: Graph, x: Value) -> Value:
+    return apply(g, Gather(axis=1), x, np.array([3, -1, 3]))
+
+
+def last(g: Graph, x: Value) -> Value:
+    return apply(g, Slice(), x, np.array([-1]), np.array([2**63 - 1]), np.array([1]))
+
+
+def of_each(g: Graph, x: Value) -> Value:
+    return apply(g, GatherND(batch_dims=1), x, np.array([[[3]], [[7]]]))
+
+
+SELECTIONS = [first, several, last, of_each]
+
+
+def layer(g: Graph, x: Value) -> Value:
+    y = apply(
+        g,
+        MatMul(),
+        apply(g, LayerNormalization(), x, normal(WIDTH), normal(WIDTH)),
+        normal(WIDTH, 24),
+    )
+    y = apply(g, Gelu(), apply(g, Add(), y, normal(24)))
+    return apply(g, Add(), x, apply(g, MatMul(), y, normal(24, WIDTH)))
+
+
+def attention(g: Graph, x: Value, mask: np.ndarray | None = None, **how: int) -> Value:
+    n = apply(g, RMSNormalization(), x, normal(WIDTH))
+    q, k, v = (apply(g, MatMul(), n, normal(WIDTH, WIDTH)) for _ in range(3))
+    op = Attention(q_num_heads=2, kv_num_heads=2, **how)
+    y = apply(g, op, q, k, v, mask)
+    return apply(g, Add(), apply(g, MatMul(), y, normal(WIDTH, WIDTH)), x)
+
+
+def rows_of(graph: Graph, kind: str) -> list[object]:
+    """Return the number of rows of the results of all nodes of a kind."""
+    return [node.output.tensor.dims[1] for node in graph.nodes if node.kind == kind]
+
+
+@pytest.mark.parametrize("select", SELECTIONS, ids=lambda f: f.__name__)
+def test_a_layer_computes_the_rows_that_are_read(select: Build) -> None:
+    graph = make(lambda g, x: select(g, layer(g, x)), (BATCH, ROWS, WIDTH))
+    after, _ = optimised(graph)
+    count = 3 if select is several else 1
+    assert rows_of(after, "MatMul") == [count, count]
+    assert rows_of(after, "LayerNormalization") == [count]
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("select", [first, last], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("mask", [None, (ROWS,), (1, 1, ROWS), (1, ROWS, ROWS)], ids=str)
+def test_an_attention_computes_the_queries_that_are_read(
+    select: Build, mask: tuple[int, ...] | None
+) -> None:
+    bias = None if mask is None else normal(*mask)
+    if bias is not None and bias.ndim == 1:
+        bias = np.tile(bias, (ROWS, 1))
+    graph = make(lambda g, x: select(g, attention(g, x, bias)), (BATCH, ROWS, WIDTH))
+    after, _ = optimised(graph)
+    assert rows_of(after, "Attention") == [1]
+    assert sorted(map(str, rows_of(after, "MatMul")))[:2] == ["1", "1"]
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("how", [{"is_causal": 1}, {"left_window_size": 2}], ids=str)
+def test_queries_that_know_where_they_stand_are_all_computed(how: dict[str, int]) -> None:
+    graph = make(lambda g, x: first(g, attention(g, x, **how)), (BATCH, ROWS, WIDTH))
+    after, _ = optimised(graph)
+    assert rows_of(after, "Attention") == [ROWS]
+    assert_same(graph, after)
+
+
+def test_unknown_lengths() -> None:
+    graph = make(lambda g, x: last(g, layer(g, x)), ("batch", "rows", WIDTH))
+    after, log = optimised(graph)
+    assert log.counts["select_early"] >= 5
+    assert_same(graph, after, 3, 5, WIDTH)
+    assert_same(graph, after, 1, 1, WIDTH)
+
+
+def viewed(g: Graph, x: Value) -> Value:
+    parts = apply(g, Reshape(), x, np.array([0, 0, 2, -1]))
+    return apply(g, Softmax(), parts)
+
+
+def turned(g: Graph, x: Value) -> Value:
+    return apply(g, Sigmoid(), apply(g, Transpose(perm=(0, 2, 1)), x))
+
+
+def joined(g: Graph, x: Value) -> Value:
+    return apply(g, Concat(axis=2), apply(g, Sigmoid(), x), x)
+
+
+def broadcast(g: Graph, x: Value) -> Value:
+    y = apply(g, Mul(), x, normal(ROWS, 1))
+    return apply(g, Add(), apply(g, Sigmoid(), y), normal(BATCH, 1, WIDTH))
+
+
+@pytest.mark.parametrize("build", [viewed, turned, joined, broadcast], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("select", [first, several, last], ids=lambda f: f.__name__)
+def test_other_nodes_that_are_passed(build: Build, select: Build) -> None:
+    shape = (BATCH, WIDTH, ROWS) if build is turned else (BATCH, ROWS, WIDTH)
+    graph = make(lambda g, x: select(g, build(g, x)), shape)
+    after, log = optimised(graph)
+    assert log.counts["select_early"]
+    assert_same(graph, after)
+
+
+def test_rows_of_a_gemm() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Gemm(transB=1), x, normal(5, WIDTH), normal(ROWS, 1))
+        return apply(g, Gather(axis=0), y, np.array([4]))
+
+    graph = make(build, (ROWS, WIDTH))
+    after, _ = optimised(graph)
+    assert_same(graph, after)
+    assert all(
+        node.output.tensor.dims == (1, 5) for node in after.nodes if node.kind in ("Gemm", "MatMul")
+    )
+
+
+def kept(select: Build, build: Callable[[Graph, Value], Value]) -> bool:
+    graph = make(lambda g, x: select(g, build(g, x)), (BATCH, ROWS, WIDTH))
+    after, log = optimised(graph)
+    assert_same(graph, after)
+    return not log.counts.get("select_early")
+
+
+def test_most_rows_are_not_selected_early() -> None:
+    def most(g: Graph, x: Value) -> Value:
+        return apply(g, Slice(), x, np.array([1]), np.array([ROWS]), np.array([1]))
+
+    assert kept(most, layer)
+
+
+def test_rows_that_others_read_are_computed() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        y = layer(g, x)
+        return apply(g, Add(), y, first_row(g, y))
+
+    def first_row(g: Graph, y: Value) -> Value:
+        return apply(g, Gather(axis=1), y, np.array([0]))
+
+    assert kept(lambda g, x: x, build)
+
+
+def test_columns_of_norms_depend_on_one_another() -> None:
+    def column(g: Graph, x: Value) -> Value:
+        return apply(g, Gather(axis=2), x, np.array([0]))
+
+    assert kept(column, lambda g, x: apply(g, LayerNormalization(), x, normal(WIDTH)))
+
+
+def test_layers_in_a_row() -> None:
+    """A residual is read twice; both selections are one, which then passes the layer before."""
+
+    def build(g: Graph, x: Value) -> Value:
+        return first(g, layer(g, layer(g, attention(g, x))))
+
+    graph = make(build, (BATCH, ROWS, WIDTH))
+    after, _ = optimised(graph)
+    assert rows_of(after, "MatMul").count(ROWS) == 1  # keys and values, together
+    assert kinds(after).count("Gather") == 2  # of the normalized rows, and of the residual
+    assert_same(graph, after)
