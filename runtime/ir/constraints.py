@@ -241,6 +241,11 @@ def float64_for_float32() -> Generator[None]:
         _WIDE.reset(token)
 
 
+def is_wide() -> bool:
+    """Whether float64 may stand for float32."""
+    return _WIDE.get()
+
+
 @per_operator
 def signature_of(operator: type[Op]) -> Signature | None:
     """Return the signature of an operator; None for one that is not ONNX's."""
@@ -299,7 +304,7 @@ def _check(
             continue
         title = names[min(i, len(names) - 1)] if names else f"output {i}"
         # A statistic that ONNX has in float32 is float64 where `stash_type` says so.
-        may_widen = not names or _WIDE.get()
+        may_widen = not names or is_wide()
         wide = element == dtypes.float64 and dtypes.float32 in constraint.allowed
         widened = may_widen and wide
         if element not in constraint.allowed and not widened:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..errors import ShapeError
-from ..ir.dtypes import bfloat16, float16, float32, int32, name_of, uint8
+from ..ir.constraints import is_wide
+from ..ir.dtypes import bfloat16, float16, float32, float64, int32, name_of, uint8
 from ..ir.op import Op, op
 from ..ir.types import TensorType
 from .contrib_text import DOMAIN
@@ -77,7 +78,7 @@ class MatMulNBits(Op):
         if self.bits not in (2, 4, 8):
             raise ShapeError(f"bits={self.bits}; expected 2, 4 or 8")
         _need_block_size(self.block_size)
-        _need_dtype(a, "A", *_FLOATS)
+        _need_float(a, "A")
         _need_dtype(b, "B", uint8)
         same_dtype(a, scales, bias)
         if not self.weight_prepacked:
@@ -120,7 +121,7 @@ class MatMulBnb4(Op):
         if self.quant_type not in (0, 1):
             raise ShapeError(f"quant_type={self.quant_type}; expected 0 (FP4) or 1 (NF4)")
         _need_block_size(self.block_size)
-        _need_dtype(a, "A", *_FLOATS)
+        _need_float(a, "A")
         _need_dtype(b, "B", uint8)
         same_dtype(a, absmax)
         size = self.N * self.K
@@ -151,6 +152,11 @@ def _need_block_size(size: int) -> None:
 def _need_dtype(x: TensorType, name: str, *allowed: object) -> None:
     if x.dtype not in allowed:
         raise ShapeError(f"{name} is of {name_of(x.dtype)}, which it cannot be")
+
+
+def _need_float(x: TensorType, name: str) -> None:
+    if not (x.dtype == float64 and is_wide()):
+        _need_dtype(x, name, *_FLOATS)
 
 
 def _need_size(x: TensorType, name: str, size: int) -> None:

@@ -1,6 +1,7 @@
 """Tokens per second of decoders with random weights on this GPU, and the bytes that a step reads.
 
     python -m tercet.tools.workshop.decode_bench [MODEL ...] [--bits 16 4] [--batch 1 8]
+    python -m tercet.tools.workshop.decode_bench --pytorch decode.json --output docs/results
 
 The files are `decoder_files`, written to a temporary folder. Times are those of the device for one
 step of one token after `position` others, a CUDA graph between two events, and those of the host
@@ -15,6 +16,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -23,9 +25,15 @@ from typing import Any
 import numpy as np
 
 from ... import load
+from ...backends import open_backends
+from ...runtime.options import Options
 from ...runtime.session.cache_layout import DecoderLayout
 from ...runtime.session.static_cache import static_decoder
+from ..common.environment import PACKAGES, device_environment
+from ..common.results import earlier
 from ..profile.device_time import device_times
+from ..verdict.accuracy import distance_of, exact_outputs
+from .decode_page import DecodeTiming, PytorchTiming, read_pytorch, save
 from .decoder_files import SHAPES, Packing, Shape, write
 
 #: Bytes per second of the memory of an H200.
@@ -43,15 +51,33 @@ def floor(shape: Shape, packing: Packing, batch: int, position: int) -> float:
 
 
 def measure(
-    name: str, packing: Packing, batch: int, position: int, capacity: int, folder: Path
-) -> dict[str, Any]:
-    """Write, load and time a decoder; return what was seen, times in milliseconds."""
+    name: str,
+    packing: Packing,
+    batch: int,
+    position: int,
+    capacity: int,
+    folder: Path,
+    check: int,
+    backend: str = "cuda",
+) -> DecodeTiming:
+    """Write, load and time a decoder, and compare the logits of a prompt with float64.
+
+    Args:
+        name: among `SHAPES`.
+        packing: of the weights.
+        batch: number of sequences.
+        position: tokens before the one that is timed.
+        capacity: room of the caches.
+        folder: for the file.
+        check: tokens of the prompt that is compared; 0 for none.
+        backend: who runs it.
+    """
     shape = SHAPES[name]
     path = folder / "decoder.onnx"
     began = time.perf_counter()
     write(path, shape, packing)
     written = time.perf_counter()
-    with load(path, backend="cuda") as model:
+    with load(path, backend=backend) as model:
         layout = DecoderLayout.of(model.imported)
         decoder = static_decoder(model, layout, batch, capacity)
         loaded = time.perf_counter()
@@ -68,32 +94,36 @@ def measure(
         program = decoder.store.program(1)
         device = device_times(model, program)
         kernels = [row.kernel for row in program.rows if row.kind == "step"]
+        decoder.rewind(0)
+        feeds = decoder.feeds(tokens[:, :check]) if check else {}
+        logits = decoder.step(tokens[:, :check]) if check else None
         decoder.close()
-    least = floor(shape, packing, batch, position)
-    step = None if device is None else device.median
-    return {
-        "model": name,
-        "bits": packing.bits,
-        "block": packing.block,
-        "batch": batch,
-        "position": position,
-        "capacity": capacity,
-        "device_ms": None if step is None else step * 1e3,
-        "tokens_s": None if step is None else batch / step,
-        "host_ms": median(times) * 1e3,
-        "floor_ms": least * 1e3,
-        "share": None if step is None else least / step,
-        "kernels": len(kernels),
-        "seconds": {
+    error = None
+    if logits is not None:
+        exact = exact_outputs(path, feeds, outputs=[layout.logits.name])[layout.logits.name]
+        error = distance_of(logits, exact[:, -logits.shape[1] :])
+    return DecodeTiming(
+        model=name,
+        bits=packing.bits,
+        block=packing.block,
+        batch=batch,
+        position=position,
+        capacity=capacity,
+        device_ms=None if device is None else device.median * 1e3,
+        host_ms=median(times) * 1e3,
+        floor_ms=floor(shape, packing, batch, position) * 1e3,
+        kernels=len(kernels),
+        error=error,
+        seconds={
             "write": written - began,
             "load and plan": loaded - written,
             "prompt": filled - loaded,
         },
-    }
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a line of JSON for each decoder."""
+    """Print a line of JSON for each decoder; with --output, write the page."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("models", nargs="*", default=["llama-3.2-1b"], metavar="MODEL")
     parser.add_argument("--bits", type=int, nargs="+", default=[16, 4])
@@ -101,16 +131,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--position", type=int, default=512)
     parser.add_argument("--capacity", type=int, default=2048)
+    parser.add_argument("--backend", default="cuda")
+    parser.add_argument("--check", type=int, default=8, help="tokens compared with float64")
+    parser.add_argument("--pytorch", type=Path, help="PyTorch's figures on the same machine")
+    parser.add_argument("--output", type=Path, help="folder of decode.json and decode.md")
+    parser.add_argument("--commit", default="", help="recorded where there is no git")
     given = parser.parse_args(arguments)
-    for name in given.models:
-        for bits in given.bits:
-            for batch in given.batch:
-                with TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
-                    packing = Packing(bits, given.block)
-                    row = measure(
-                        name, packing, batch, given.position, given.capacity, Path(folder)
-                    )
-                print(json.dumps(row), flush=True)
+    peers = read_pytorch(given.pytorch) if given.pytorch else []
+    (backend, *_) = open_backends(given.backend, Options())
+    about = device_environment(backend.device, PACKAGES, given.commit)
+    about["caches"] = f"room for {given.capacity} positions"
+    rows: dict[Any, DecodeTiming] = {}
+    if given.output:
+        file = given.output / "decode.json"
+        rows = {row.place: row for row in earlier(file, about, DecodeTiming.from_dict)}
+        if not given.pytorch:
+            peers = earlier(file, about, lambda entry: PytorchTiming(**entry), "pytorch")
+    for name, bits, batch in product(given.models, given.bits, given.batch):
+        with TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
+            packing, path = Packing(bits, given.block), Path(folder)
+            sizes = given.position, given.capacity
+            row = measure(name, packing, batch, *sizes, path, given.check, given.backend)
+        print(json.dumps(row.to_dict()), flush=True)
+        rows[row.place] = row
+        if given.output:
+            save([rows[place] for place in sorted(rows)], peers, about, given.output)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from ....runtime.ir.dtypes import float32, uint8
+from ....runtime.ir.dtypes import float32, float64, uint8
 from ....runtime.ir.types import Array
 from ....runtime.ops.packed import BNB4, MatMulBnb4, MatMulNBits
 
@@ -96,7 +96,7 @@ def unpack_integers(
     default = 0 if zero_points is not None else 1 << (op.bits - 1)
     blob = _given(b).reshape(op.N, -1)[first:last]
     _look_up(_integers_of(op.bits, default), blob, out)
-    factors = _given(scales).reshape(shape)[first:last].astype(float32, copy=False)
+    factors = _given(scales).reshape(shape)[first:last].astype(out.dtype, copy=False)
     points = None if zero_points is None else _points(op, zero_points, first, last)
     if g_idx is None:
         by_block = out.reshape(last - first, op.blocks, op.block_size)
@@ -118,12 +118,12 @@ def unpack_table(
     flat = out.reshape(-1)
     packed = _given(operands[1]).reshape(-1)[start // 2 : -(-stop // 2)]
     if stop % 2:
-        found = np.empty(2 * len(packed), float32)
+        found = np.empty(2 * len(packed), out.dtype)
         _look_up(_numbers_of(op.quant_type), packed, found)
         flat[:] = found[: stop - start]
     else:
         _look_up(_numbers_of(op.quant_type), packed, flat)
-    factors = _given(operands[2]).reshape(-1).astype(float32, copy=False)
+    factors = _given(operands[2]).reshape(-1).astype(out.dtype, copy=False)
     if start % op.block_size == 0 and stop % op.block_size == 0:
         blocks = factors[start // op.block_size : stop // op.block_size]
         by_block = flat.reshape(-1, op.block_size)
@@ -141,7 +141,9 @@ def _given(operand: Array | None) -> Array:
 def _points(op: MatMulNBits, zero_points: Array, first: int, last: int) -> Array:
     """Return the zero points of some rows as floats."""
     if zero_points.dtype != uint8:
-        return zero_points.reshape(op.N, op.blocks)[first:last].astype(float32, copy=False)
+        wide = zero_points.dtype == float64
+        found = zero_points.reshape(op.N, op.blocks)[first:last]
+        return found if wide else found.astype(float32, copy=False)
     packed = zero_points.reshape(op.N, -1)[first:last]
     found = np.empty((last - first, packed.shape[1] * (8 // op.bits)), float32)
     _look_up(_integers_of(op.bits, 0), packed, found)
@@ -151,6 +153,7 @@ def _points(op: MatMulNBits, zero_points: Array, first: int, last: int) -> Array
 def _look_up(table: Array, packed: Array, out: Array) -> None:
     """Fill `out` with what every byte stands for."""
     shape = (*packed.shape, table.shape[1])
+    table = table.astype(out.dtype, copy=False)
     np.take(table, packed, axis=0, out=out.reshape(shape), mode="clip")
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ....runtime.ir.dtypes import float32, uint8
+from ....runtime.ir.dtypes import float32, float64, uint8
 from ....runtime.ir.types import Array
 from ....runtime.ops.packed import MatMulBnb4, MatMulNBits
 from ....runtime.options import Options
@@ -43,7 +43,8 @@ def matmul_nbits(chain: Chain, site: BuildContext, options: Options) -> HostStep
     if op.is_prepacked:
         return op.is_prepacked
     inputs = chain.head.inputs
-    if _rows(chain) <= FEW and (len(inputs) < 5 or inputs[4] is None):
+    is_ordered = len(inputs) < 5 or inputs[4] is None
+    if _rows(chain) <= FEW and is_ordered and not _is_wide(chain):
         return _CodeProduct(chain, op.N, IntegerCodes(op)).step(site)
     length = op.blocks * op.block_size
     return _Product(chain, op.N, length, partial(unpack_integers, op)).step(site)
@@ -54,10 +55,16 @@ def matmul_bnb4(chain: Chain, site: BuildContext, options: Options) -> HostStep 
     """Multiply by codes of bitsandbytes."""
     op = chain.head.op
     assert isinstance(op, MatMulBnb4)
-    if _rows(chain) <= FEW and op.transB and op.K % op.block_size == 0:
+    is_whole = op.transB and op.K % op.block_size == 0
+    if _rows(chain) <= FEW and is_whole and not _is_wide(chain):
         return _CodeProduct(chain, op.N, TableCodes(op)).step(site)
     unpack = partial(unpack_table, op)
     return _Product(chain, op.N, op.K, unpack, adds=not op.transB).step(site)
+
+
+def _is_wide(chain: Chain) -> bool:
+    """Whether it is a model in float64, where weights are unpacked as such, too."""
+    return chain.output.tensor.dtype == float64
 
 
 def _rows(chain: Chain) -> int:
@@ -159,7 +166,8 @@ class _Product:
         wanted = max(GROUP, ELEMENTS // length // GROUP * GROUP)
         self._bounds = [*range(0, rows, wanted), rows]
         self._scratch = Scratch()
-        self._piece = self._scratch.take(min(wanted, rows) * length, float32)
+        dtype = float64 if _is_wide(chain) else float32
+        self._piece = self._scratch.take(min(wanted, rows) * length, dtype)
         self._workers = 1 if adds else thread_pool.size()
 
     def step(self, site: BuildContext) -> HostStep:

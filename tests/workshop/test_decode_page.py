@@ -1,0 +1,99 @@
+"""The page of decoders, made of figures that are written here, and of a decoder of this size."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tercet.runtime.errors import UsageError
+from tercet.tools.common.results import earlier
+from tercet.tools.workshop import decode_bench
+from tercet.tools.workshop.decode_page import (
+    DecodeTiming,
+    PytorchTiming,
+    markdown,
+    read_pytorch,
+    save,
+)
+from tercet.tools.workshop.decoder_files import Shape
+
+ABOUT = {"GPU": "none", "date": "2000-01-01"}
+ROW = DecodeTiming(
+    "llama-3.2-1b", 16, 32, 1, 512, 2048, 0.5, 0.625, 0.25, 99, 1.5e-3, {"write": 1.0}
+)
+STEP = {"model": "llama1b", "dtype": "torch.float16", "way": "eager", "position": 512, "ms": 2.0,
+        "tokens_s": 500.0, "floor_ms": 0.25, "share": 0.125}  # fmt: skip
+COMPILED = STEP | {"way": "compile", "ms": 1.0}
+
+
+def pytorch_file(folder: Path, *entries: object) -> Path:
+    path = folder / "pytorch.json"
+    path.write_text(json.dumps(entries), encoding="utf-8")
+    return path
+
+
+def table(page: str) -> list[list[str]]:
+    """The cells of the first table but its head."""
+    lines = [line for line in page.split("\n\n")[3].splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_rates_and_shares() -> None:
+    assert (ROW.tokens_per_second, ROW.share) == (2000.0, 0.5)
+    several = replace(ROW, batch=8, bits=4, device_ms=1.0)
+    assert (several.tokens_per_second, several.form) == (8000.0, "int4, block 32")
+    assert replace(ROW, device_ms=None).tokens_per_second is None
+    assert sorted([several, ROW], key=lambda row: row.place)[0] is ROW
+
+
+def test_the_table(tmp_path: Path) -> None:
+    peers = read_pytorch(pytorch_file(tmp_path, STEP, COMPILED, STEP | {"position": 9}))
+    rows = [ROW, replace(ROW, batch=8), replace(ROW, device_ms=None, error=None, position=9)]
+    found = table(markdown(rows, peers, ABOUT))
+    assert found[0] == [
+        *("llama-3.2-1b", "float16", "1", "512", "0.500", "2000", "0.250", "50%"),
+        *("1000 (float16 compile)", "0.625", "1.5e-03"),
+    ]
+    assert (found[1][5], found[1][8]) == ("16000", "")
+    assert found[2][4:9] == ["", "", "0.250", "", "500 (float16 eager)"]
+    assert found[2][-1] == ""
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    peers = [PytorchTiming("llama-3.2-1b", "float16", "eager", 512, 2.0)]
+    json_file, page = save([ROW], peers, ABOUT, tmp_path)
+    assert earlier(json_file, ABOUT, DecodeTiming.from_dict) == [ROW]
+    assert earlier(json_file, ABOUT, lambda e: PytorchTiming(**e), "pytorch") == peers
+    assert earlier(json_file, ABOUT | {"GPU": "other"}, DecodeTiming.from_dict) == []
+    assert "- GPU: none" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("entry", [{"model": "llama1b"}, STEP | {"ms": None}, 3])
+def test_files_that_have_no_figures(entry: object, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"pytorch\.json: no list of PyTorch's figures"):
+        read_pytorch(pytorch_file(tmp_path, entry))
+    with pytest.raises(UsageError, match=r"absent\.json"):
+        read_pytorch(tmp_path / "absent.json")
+
+
+def test_a_decoder_of_this_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a host no time of a device is known; all else is there."""
+    monkeypatch.setitem(decode_bench.SHAPES, "tiny", Shape(64, 32, 1, 4, 2, 48, 32))
+    how = ["--backend", "numpy", "--position", "4", "--capacity", "32", "--check", "3"]
+    peers = pytorch_file(tmp_path, STEP | {"model": "tiny", "position": 4})
+    more = ["--pytorch", str(peers), "--output", str(tmp_path), "--batch", "1", "2"]
+    decode_bench.main(["tiny", *how, *more])
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["bits"], row["batch"]) for row in said] == [(16, 1), (16, 2), (4, 1), (4, 2)]
+    assert all(0 < row["error"] < 1e-2 for row in said)
+    page = (tmp_path / "decode.md").read_text(encoding="utf-8")
+    assert [row[1:4] for row in table(page)][::2] == [
+        ["float16", "1", "4"],
+        ["int4, block 32", "1", "4"],
+    ]
+    assert "500 (float16 eager)" in page

@@ -1,0 +1,197 @@
+"""The page of `decode_bench`: its rows, PyTorch's figures beside them, and their tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from ...runtime.errors import UsageError
+from ..common.results import to_json, write
+
+#: Models by the names that PyTorch's script has for them.
+PYTORCH_NAMES = {
+    "llama1b": "llama-3.2-1b",
+    "llama8b": "llama-3-8b",
+    "qwen05b": "qwen2.5-0.5b",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTiming:
+    """One decoder, its weights in one form, for one number of sequences.
+
+    Attributes:
+        model: its name among `decoder_files.SHAPES`.
+        bits: of the weights of products: 16 for float16, else those of MatMulNBits.
+        block: rows of a weight that share a scale, of packed weights.
+        batch: number of sequences.
+        position: tokens before the one that is timed.
+        capacity: positions that the caches have room for.
+        device_ms: the device's for one step, a CUDA graph; None where it cannot be timed.
+        host_ms: from tokens to scores.
+        floor_ms: in which the bytes of a step are read at the memory's bandwidth.
+        kernels: launches of a step.
+        error: relative L2 distance of logits from the same file in float64; None if not measured.
+        seconds: what came before by its name: writing the file, loading, reading the prompt.
+    """
+
+    model: str
+    bits: int
+    block: int
+    batch: int
+    position: int
+    capacity: int
+    device_ms: float | None
+    host_ms: float
+    floor_ms: float
+    kernels: int
+    error: float | None
+    seconds: Mapping[str, float]
+
+    @property
+    def place(self) -> tuple[str, int, int, int, int]:
+        """What distinguishes it from other rows, and orders them."""
+        return self.model, -self.bits, self.block, self.position, self.batch
+
+    @property
+    def form(self) -> str:
+        """The form of the weights: ``float16`` or ``int4, block 32``."""
+        return "float16" if self.bits == 16 else f"int{self.bits}, block {self.block}"
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of all sequences, by the device's time."""
+        return None if self.device_ms is None else self.batch / self.device_ms * 1e3
+
+    @property
+    def share(self) -> float | None:
+        """The floor divided by the device's time."""
+        return None if self.device_ms is None else self.floor_ms / self.device_ms
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        more = {"tokens_s": self.tokens_per_second, "share": self.share}
+        return {**asdict(self), "seconds": dict(self.seconds), **more}
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> DecodeTiming:
+        """Return the inverse of `to_dict`."""
+        return cls(**{name: entry[name] for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True, slots=True)
+class PytorchTiming:
+    """What PyTorch needs for a step of one sequence.
+
+    Attributes:
+        model: as `DecodeTiming` names it.
+        dtype: of weights and arithmetic.
+        way: ``eager`` or ``compile``, both as a CUDA graph with a static cache.
+        position: tokens before the one that is timed.
+        ms: median of the device.
+    """
+
+    model: str
+    dtype: str
+    way: str
+    position: int
+    ms: float
+
+
+def read_pytorch(path: Path) -> list[PytorchTiming]:
+    """Return what PyTorch's script wrote: a list of ``model, dtype, way, position, ms``.
+
+    Raises:
+        UsageError: it cannot be read, or is no such list; names the file.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return [
+            PytorchTiming(
+                PYTORCH_NAMES.get(each["model"], each["model"]),
+                str(each["dtype"]).removeprefix("torch."),
+                str(each["way"]),
+                int(each["position"]),
+                float(each["ms"]),
+            )
+            for each in cast("list[Any]", data)
+        ]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UsageError(f"{path}: no list of PyTorch's figures ({error})") from error
+
+
+TITLES = (
+    "model", "weights", "batch", "position", "ms", "tokens/s", "floor, ms", "of the floor",
+    "PyTorch", "host, ms", "error",
+)  # fmt: skip
+TEXT = 2
+
+
+def cells(row: DecodeTiming, peers: Sequence[PytorchTiming]) -> tuple[str, ...]:
+    """Return a row of the table."""
+    near = [p for p in peers if (p.model, p.position) == (row.model, row.position)]
+    best = min(near, key=lambda each: each.ms, default=None) if row.batch == 1 else None
+    beside = "" if best is None else f"{1e3 / best.ms:.0f} ({best.dtype} {best.way})"
+    step, rate, share = row.device_ms, row.tokens_per_second, row.share
+    return (
+        *(row.model, row.form, str(row.batch), str(row.position)),
+        *("" if step is None else f"{step:.3f}", "" if rate is None else f"{rate:.0f}"),
+        *(f"{row.floor_ms:.3f}", "" if share is None else f"{share:.0%}"),
+        *(beside, f"{row.host_ms:.3f}", "" if row.error is None else f"{row.error:.1e}"),
+    )
+
+
+def markdown(
+    rows: Sequence[DecodeTiming], peers: Sequence[PytorchTiming], about: Mapping[str, str]
+) -> str:
+    """Return the report as a Markdown page."""
+    beside = [
+        "",
+        "PyTorch, one sequence, a static cache, one CUDA graph per step:",
+        "",
+        "| model | dtype | way | position | ms | tokens/s |",
+        "|---|---|---|---:|---:|---:|",
+        *(
+            f"| {p.model} | {p.dtype} | {p.way} | {p.position} | {p.ms:.3f} | {1e3 / p.ms:.0f} |"
+            for p in peers
+        ),
+    ]
+    lines = [
+        "# Decoders step by step",
+        "",
+        "Written by `python -m tercet.tools.workshop.decode_bench --output docs/results`. Decoders "
+        "of published sizes with random weights, in the form of onnxruntime-genai's builder "
+        "(`decoder_files`). *ms* is the device's for one step, which is one token of every "
+        "sequence behind *position* others: the median of a CUDA graph between two events; *host* "
+        "is from tokens to scores. The *floor* is what the memory needs for the bytes of a step: "
+        "all weights but the table of embeddings, and the caches up to the position. *PyTorch* is "
+        "its best way for one sequence, in tokens/s. *Error* is the relative L2 distance of the "
+        "logits of a prompt from the same file in float64, packed weights as they are.",
+        "",
+        *(f"- {name}: {text}" for name, text in about.items()),
+        "",
+        f"| {' | '.join(TITLES)} |",
+        f"|{'---|' * TEXT}{'---:|' * (len(TITLES) - TEXT)}",
+        *(f"| {' | '.join(cells(row, peers))} |" for row in rows),
+        *(beside if peers else ()),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def save(
+    rows: Sequence[DecodeTiming],
+    peers: Sequence[PytorchTiming],
+    about: Mapping[str, str],
+    folder: Path,
+) -> list[Path]:
+    """Write ``decode.json`` and ``decode.md``; return their paths."""
+    parts = {
+        "results": [each.to_dict() for each in rows],
+        "pytorch": [asdict(each) for each in peers],
+    }
+    texts = {"decode.json": to_json(about, **parts), "decode.md": markdown(rows, peers, about)}
+    return write(folder, texts)
