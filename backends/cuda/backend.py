@@ -14,8 +14,8 @@ from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Format
 from ...runtime.plan.partition import reads_of, results_of
 from . import families as _families  # noqa: F401 - fills the table of kernels
 from .algorithms.registry import Answer, Choice, Kernel, RecipeContext, Setting
-from .attention.relu_linear import relu_linear
-from .attention.rotate_append import rotate_append
+from .attention.relu_linear import ReluLinear, relu_linear
+from .attention.rotate_append import RotateAppend, rotate_append
 from .codegen.elementwise import chain_of, elementwise
 from .codegen.epilogue import epilogue_of, no_epilogue
 from .custom import kernel_of
@@ -23,7 +23,7 @@ from .device import CudaDevice
 from .driver.step import KernelStep
 from .fusion import Group, groups, smaller
 from .gemm.f16 import pooled_convolution
-from .recipe.bounds import as_reason
+from .recipe.arguments import as_reason
 from .recipe.launch import pitched_by
 from .recipe.operands import Tensor
 from .tuning.tuner import tuner_of, works_of
@@ -132,10 +132,10 @@ def recipe_of(
 
     y = operand(group.nodes[-1].output)
     head = group.head
-    if group.attention is not None:
-        return relu_linear(group.attention, y, operand(group.attention.x))
-    if group.appending is not None:
-        return rotate_append(group.appending, operand)
+    if isinstance(group.whole, ReluLinear):
+        return relu_linear(group.whole, y, operand(group.whole.x))
+    if isinstance(group.whole, RotateAppend):
+        return rotate_append(group.whole, operand)
     if head is None:
         chain = chain_of(group.nodes)
         if isinstance(chain, str):
@@ -182,8 +182,8 @@ def _kernel(node: Node) -> Kernel:
 
 def _formats(group: Group, setting: Setting) -> dict[Value, Format]:
     """Return the formats in which a group wants its tensors, where they are not plain."""
-    if group.attention is not None:
-        images = (group.attention.x, group.attention.y)
+    if isinstance(group.whole, ReluLinear):
+        images = (group.whole.x, group.whole.y)
         return dict.fromkeys((v for v in images if v.tensor.rank == 4), Format.CHANNELS_LAST)
     registered = None if group.head is None else _kernel(group.head)
     if group.head is None or registered is None or registered.formats is None:
@@ -208,7 +208,7 @@ def _formats(group: Group, setting: Setting) -> dict[Value, Format]:
 
 def _wanted(group: Group, formats: Mapping[Value, Format], results: Sequence[Value]) -> Formats:
     reads = reads_of(group.nodes)
-    if group.head is None and not group.is_whole:
+    if group.head is None and group.whole is None:
         rank = group.nodes[-1].output.tensor.rank
         return Formats(follows=all(value.tensor.rank == rank for value in reads))
     if group.head is not None and _kernel(group.head).follows_for(group.head):
@@ -245,8 +245,8 @@ def _pitched(
 
 def _in_place(group: Group) -> Pairs:
     """Return which inputs the result may overwrite: those read element by element alone."""
-    if group.appending is not None:
-        return group.appending.in_place
+    if isinstance(group.whole, RotateAppend):
+        return group.whole.in_place
     y = group.nodes[-1].output
     windows = () if group.head is None else group.head.reads
     pairs = tuple(

@@ -6,13 +6,15 @@ leaves a group and comes back, and nothing in between needs memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from ...runtime.ir.dtypes import float32
 from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.op import Op
+from ...runtime.ops.attention import Attention
 from ...runtime.ops.conv import Conv
-from ...runtime.ops.elementwise import Add
+from ...runtime.ops.elementwise import Add, Div
 from ...runtime.ops.matmul import MatMul
 from ...runtime.ops.pool import MaxPool
 from .attention.relu_linear import ReluLinear, relu_linear_at
@@ -25,6 +27,11 @@ from .gemm.atoms import HALVES
 #: Larger chains would need more registers than they save memory.
 MAX_CHAINED = 24
 MAX_CHAIN_OPERANDS = 8
+#: What finds the groups that have a kernel as a whole, by the operator of one of their nodes.
+WHOLE: Mapping[type[Op], Callable[[Graph, Node, Set[Node]], ReluLinear | RotateAppend | None]] = {
+    Attention: rotate_append_at,
+    Div: relu_linear_at,
+}
 #: Floats that are added up in float32, and that a kernel may store instead of one another.
 STORED = HALVES | {float32}
 
@@ -38,25 +45,19 @@ class Group:
         head: the node whose kernel computes, before the elementwise rest; None for a chain of
             elementwise nodes alone, and for what has a kernel as a whole.
         pool: the last node, where it pools what the others compute.
-        attention: what the nodes are as a whole, where they are a linear attention.
-        appending: the same, where they rotate heads and append keys and values to caches.
+        whole: what the nodes are as a whole: a linear attention, or heads that are rotated while
+            keys and values are appended to caches; None for others.
     """
 
     nodes: tuple[Node, ...]
     head: Node | None
     pool: Node | None = None
-    attention: ReluLinear | None = None
-    appending: RotateAppend | None = None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the nodes have a kernel as a whole."""
-        return self.attention is not None or self.appending is not None
+    whole: ReluLinear | RotateAppend | None = None
 
     @property
     def epilogue(self) -> tuple[Node, ...]:
         """The elementwise nodes behind the head, or all of them."""
-        if self.is_whole:
+        if self.whole is not None:
             return ()
         if self.head is None:
             return self.nodes
@@ -68,16 +69,12 @@ def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
     taken: set[Node] = set()
     position = {node: i for i, node in enumerate(graph.nodes)}
     for node in graph.nodes:
-        found = relu_linear_at(graph, node, free)
+        find = WHOLE.get(type(node.op))
+        found = find(graph, node, free) if find else None
         if found is not None and taken.isdisjoint(found.nodes):
             taken |= found.nodes
             nodes = tuple(sorted(found.nodes, key=position.__getitem__))
-            yield Group(nodes, None, attention=found)
-        caches = rotate_append_at(graph, node, free)
-        if caches is not None and taken.isdisjoint(caches.nodes):
-            taken |= caches.nodes
-            nodes = tuple(sorted(caches.nodes, key=position.__getitem__))
-            yield Group(nodes, None, appending=caches)
+            yield Group(nodes, None, whole=found)
     for node in graph.nodes:
         registered = kernel_of(node.op)
         if node not in free or node in taken:

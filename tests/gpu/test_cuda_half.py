@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from tercet.backends import open_backends
-from tercet.backends.cuda.gemm.cost import Choice
 from tercet.backends.cuda.gemm.schedules import tma, tma_persistent
 from tercet.backends.cuda.gemm.schedules.tma import Convolution, Layout, Staging
 from tercet.backends.cuda.gemm.tables.f16 import TMA, TMA_PERSISTENT
-from tercet.backends.cuda.gemm.tile import Config, Tile
+from tercet.backends.cuda.gemm.tile import Choice, Config, Tile
 from tercet.backends.cuda.recipe.targets import Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float64

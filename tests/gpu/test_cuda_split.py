@@ -11,9 +11,8 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends import open_backends
 from tercet.backends.cuda.gemm import tf32x3
-from tercet.backends.cuda.gemm.cost import Choice
 from tercet.backends.cuda.gemm.tf32x3 import TILES
-from tercet.backends.cuda.gemm.tile import Config, Tile
+from tercet.backends.cuda.gemm.tile import Choice, Config, Tile
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer

@@ -11,9 +11,8 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cuda.codegen.epilogue import NO_EPILOGUE
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm.atoms import ATOMS, F16_SUMS, Atom, atom_of
-from tercet.backends.cuda.gemm.problem import Gemm
+from tercet.backends.cuda.gemm.problem import Gemm, Matrix
 from tercet.backends.cuda.gemm.schedules import multistage
-from tercet.backends.cuda.gemm.sources import Matrix
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
 from tercet.backends.cuda.gemm.tile import Config
 from tercet.backends.cuda.recipe import source as kernel_source

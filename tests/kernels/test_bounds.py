@@ -14,10 +14,10 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 import tercet.backends.cuda as cuda
-from tercet.backends.cuda.recipe.bounds import MAX_BLOCKS, TooLarge
+from tercet.backends.cuda.recipe.arguments import MAX_BLOCKS, TooLarge
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.operands import Struct
-from tercet.backends.cuda.recipe.signature import begins_early
+from tercet.backends.cuda.recipe.source import begins_early
 from tercet.runtime.errors import TercetError
 from tercet.runtime.ir.dtypes import float32, int32
 from tercet.runtime.ir.graph import Graph

@@ -16,7 +16,7 @@ import tercet
 from tercet.backends.cuda.codegen.elementwise import ROWS
 from tercet.backends.cuda.codegen.epilogue import NO_EPILOGUE
 from tercet.backends.cuda.driver.compile import Compiler
-from tercet.backends.cuda.gemm.sources import Rows
+from tercet.backends.cuda.gemm.problem import Rows
 from tercet.backends.cuda.gemm.tables.simt import SIMT
 from tercet.backends.cuda.recipe import source as kernel_source
 from tercet.backends.cuda.recipe.source import Source

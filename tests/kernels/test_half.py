@@ -15,17 +15,15 @@ import tercet
 from tercet import api
 from tercet.backends import open_backends
 from tercet.backends.cuda.codegen.epilogue import no_epilogue
-from tercet.backends.cuda.gemm.cost import Choice
 from tercet.backends.cuda.gemm.f16 import EIGHTS
 from tercet.backends.cuda.gemm.first_layer import pack_spans, pack_strips
 from tercet.backends.cuda.gemm.pack import filters_of, joined_groups
-from tercet.backends.cuda.gemm.problem import Gemm, Problem
+from tercet.backends.cuda.gemm.problem import Gemm, Image, Problem, Rows, divisor
 from tercet.backends.cuda.gemm.schedules import multistage, tma
 from tercet.backends.cuda.gemm.schedules.multistage import choose, expected
 from tercet.backends.cuda.gemm.schedules.tma import Layout
-from tercet.backends.cuda.gemm.sources import Image, Rows, divisor
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE, TMA
-from tercet.backends.cuda.gemm.tile import Config, Tile
+from tercet.backends.cuda.gemm.tile import Choice, Config, Tile
 from tercet.backends.cuda.recipe.operands import Packed, Struct, Tensor, TensorMap
 from tercet.backends.cuda.recipe.source import Source
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
@@ -188,7 +186,7 @@ def test_blocks_of_split_convolutions_are_all_done_at_once(m: int, n: int, k: in
     """ResNet-50 at batch 1; an H200 has 104 multiprocessors on which clusters gather."""
     problem = Problem(m, n, k, rows=Rows.PIXELS)
     config = choose(problem, H200).config
-    assert config.splits == 1 or problem.blocks(config.tile) * config.splits <= 104
+    assert config.splits == 1 or config.tile.blocks(problem) * config.splits <= 104
 
 
 def test_tiles_fit() -> None:

@@ -11,9 +11,8 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm import int8 as module
-from tercet.backends.cuda.gemm.cost import Choice
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
-from tercet.backends.cuda.gemm.tile import Config, Tile
+from tercet.backends.cuda.gemm.tile import Choice, Config, Tile
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import float32, int8
 from tercet.runtime.ir.graph import Graph

@@ -12,12 +12,11 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.gemm.cost import Choice
 from tercet.backends.cuda.gemm.schedules import multistage, tma, tma_persistent
 from tercet.backends.cuda.gemm.schedules.tma import Layout
 from tercet.backends.cuda.gemm.schedules.tma_persistent import FEW, MANY
 from tercet.backends.cuda.gemm.tables.f16 import TMA_PERSISTENT
-from tercet.backends.cuda.gemm.tile import Config, Tile
+from tercet.backends.cuda.gemm.tile import Choice, Config, Tile
 from tercet.backends.cuda.recipe.operands import TensorMap
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32

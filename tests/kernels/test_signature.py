@@ -13,12 +13,10 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.driver.step import sizes
 from tercet.backends.cuda.recipe import source as kernel_source
-from tercet.backends.cuda.recipe.arguments import ArgumentError
-from tercet.backends.cuda.recipe.bounds import TooLarge
+from tercet.backends.cuda.recipe.arguments import ArgumentError, TooLarge
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.operands import Arguments, Scratch, Struct, Tensor, TensorMap
-from tercet.backends.cuda.recipe.signature import Member, Parameter, signature_of
-from tercet.backends.cuda.recipe.source import KERNELS
+from tercet.backends.cuda.recipe.source import KERNELS, Member, Parameter, signature_of
 from tercet.runtime.errors import KernelError
 from tercet.runtime.ir.dtypes import DType, float16, float32, int32, int64, uint32
 from tercet.runtime.ir.graph import Value

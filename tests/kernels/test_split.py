@@ -14,12 +14,11 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm import tf32x3
-from tercet.backends.cuda.gemm.cost import Choice
 from tercet.backends.cuda.gemm.pack import cut, filters_of, in_parts
+from tercet.backends.cuda.gemm.problem import Rows
 from tercet.backends.cuda.gemm.schedules import wgmma_rs
-from tercet.backends.cuda.gemm.sources import Rows
 from tercet.backends.cuda.gemm.tf32x3 import TILES, choose, expected
-from tercet.backends.cuda.gemm.tile import Config, Tile
+from tercet.backends.cuda.gemm.tile import Choice, Config, Tile
 from tercet.backends.cuda.recipe.source import Source
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.graph import Graph

@@ -16,7 +16,7 @@ from ....runtime.errors import did_you_mean
 from ....runtime.ir.op import Op
 from ....runtime.plan.backend import Format
 from ..codegen.epilogue import Epilogue
-from ..recipe.bounds import as_reason
+from ..recipe.arguments import as_reason
 from ..recipe.launch import Recipe, launches_of
 from ..recipe.operands import Tensor
 from .registry import Answer, Kernel, RecipeContext, Setting, register

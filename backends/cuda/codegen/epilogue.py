@@ -62,6 +62,16 @@ class Epilogue:
         """The operands that lie like the result; of a slice, they are read as the same slice."""
         return tuple(o for o in self.operands if isinstance(o, Tensor) and o.data is None)
 
+    def flags(self, bias: Tensor | Packed | None) -> tuple[tuple[str, int], ...]:
+        """Return the constants of `epilogue.cuh`: whether there is a bias, and how operands lie.
+
+        Z0 and Z1 are 0 where there is no such operand, 1 where it lies like the result, 2 where it
+        has one element for each column or channel.
+        """
+        kinds = [1 if isinstance(o, Tensor) and o.data is None else 2 for o in self.operands]
+        first, second = (*kinds, 0, 0)[:2]
+        return ("BIAS", bias is not None), ("Z0", first), ("Z1", second)
+
     @property
     def args(self) -> dict[str, Tensor | Packed | None]:
         """`operands` by the names that kernels have for them, null where there is none."""

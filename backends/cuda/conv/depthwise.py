@@ -14,12 +14,10 @@ import numpy as np
 from ....runtime.ir.types import Array
 from ..algorithms.registry import Answer
 from ..gemm.convolution import MAX_ELEMENTS, Convolution, times
-from ..gemm.epilogue import epilogue_flags
-from ..gemm.sources import divisor, image_of
+from ..gemm.problem import divisor, image_of
 from ..recipe.launch import Launch
-from ..recipe.layout import Ints, ceil_div
+from ..recipe.layout import Ints, by_axis, ceil_div
 from ..recipe.operands import Packed
-from ..recipe.spatial import by_axis
 
 THREADS = 128
 #: Channels of a thread.
@@ -85,7 +83,7 @@ def _words(conv: Convolution, plane: Plane, patch: Patch) -> Launch:
             *(("KH", plane.kernel[0]), ("KW", plane.kernel[1])),
             *(("STEP_H", plane.steps[0]), ("STEP_W", plane.steps[1])),
             *(("ROWS", patch[0]), ("COLUMNS", patch[1]), ("VECTOR", CHANNELS)),
-            *epilogue_flags(conv.b, epilogue),
+            *epilogue.flags(conv.b),
         ),
         code=epilogue.code,
         note=f"{times(plane.kernel)} {epilogue.title}".strip(),

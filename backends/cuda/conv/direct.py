@@ -15,10 +15,9 @@ from ....runtime.plan.backend import Format
 from ..codegen.epilogue import Epilogue, no_epilogue
 from ..gemm.convolution import Convolution
 from ..recipe.launch import Launch
-from ..recipe.layout import Ints, ceil_div
+from ..recipe.layout import Ints, ceil_div, geometry, spatial_strides
 from ..recipe.operands import Scratch, Tensor
 from ..recipe.source import arithmetic
-from ..recipe.spatial import geometry, spatial_strides
 
 THREADS = 128
 NO_ZEROS: Mapping[str, Tensor | int | None] = MappingProxyType({})
@@ -105,7 +104,7 @@ def _by_threads(
         args={
             **{"x": x, "w": w, "y": y, "bias": b, **epilogue.args, **zeros, "count": y.size},
             **{"filters": filters, "group_filters": group_filters},
-            **{"group_channels": group_channels, "from": spatial_strides(x)},
+            **{"group_channels": group_channels, "from": spatial_strides(x.strides)},
             "g": geometry(x.dims[2:], y.dims[2:], view),
         },
         types=(("X", x.dtype), ("W", w.dtype), ("Y", y.dtype), ("A", arithmetic(y.dtype))),

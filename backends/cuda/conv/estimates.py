@@ -283,11 +283,8 @@ def fft_time(conv: Convolution) -> float:
 
 def depthwise_formats(conv: Convolution) -> Formats | str:
     """Return the formats of `depthwise` in float32, or why it cannot be used."""
-    if conv.group == 1:
-        return "one group"
-    if not conv.is_depthwise:
-        return f"groups of {conv.channels} channels and {conv.filters} filters, not 1 and 1"
-    return conv.need_float32() or conv.need_plane() or conv.need_constants() or CHANNELS_LAST
+    refused = conv.need_depthwise() or conv.need_float32()
+    return refused or conv.need_plane() or conv.need_constants() or CHANNELS_LAST
 
 
 def depthwise_time(conv: Convolution) -> float:

@@ -20,9 +20,8 @@ from ..gemm.batched import Products
 from ..gemm.convolution import MAX_ELEMENTS, Convolution
 from ..gemm.problem import Problem
 from ..recipe.launch import Launch
-from ..recipe.layout import Ints, ceil_div
+from ..recipe.layout import Ints, by_axis, ceil_div, moves
 from ..recipe.operands import Arguments, Scratch
-from ..recipe.spatial import by_axis, moves
 from .estimates import FFT_CHANNELS, FftTiling, fft_tiling
 
 

@@ -20,14 +20,12 @@ from ..gemm import f16
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import Convolution
 from ..gemm.pack import pack_windows, packed_filters
-from ..gemm.problem import Gemm, Problem
+from ..gemm.problem import Gemm, Matrix, Problem, image_of, widest
 from ..gemm.schedules import multistage, simt
-from ..gemm.sources import Matrix, image_of, widest
 from ..recipe.launch import Launch, Recipe, launches_of
-from ..recipe.layout import Ints, ceil_div
+from ..recipe.layout import Ints, by_axis, ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor, index_type
 from ..recipe.source import arithmetic
-from ..recipe.spatial import by_axis
 
 THREADS = 256
 

@@ -22,10 +22,9 @@ from ..algorithms.selection import CHANNELS_LAST, CONTIGUOUS, Formats
 from ..gemm.convolution import MAX_ELEMENTS, Convolution, image_formats
 from ..gemm.pack import pack_windows
 from ..recipe.launch import Launch
-from ..recipe.layout import Ints, ceil_div
+from ..recipe.layout import Ints, by_axis, ceil_div, moves, sizes
 from ..recipe.operands import Packed
 from ..recipe.source import arithmetic
-from ..recipe.spatial import by_axis, moves, sizes
 from .estimates import MIN_CHANNELS
 
 # ── implicit GEMM ────────────────────────────────────────────────────────────────────────────────

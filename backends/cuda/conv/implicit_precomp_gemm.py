@@ -12,9 +12,8 @@ from functools import partial
 from ..algorithms.registry import Answer
 from ..gemm.convolution import Convolution
 from ..gemm.pack import pack_windows
-from ..gemm.problem import Batch, Gemm
+from ..gemm.problem import Batch, Gemm, Image, widest
 from ..gemm.schedules import simt
-from ..gemm.sources import Image, widest
 from ..gemm.tables.simt import SIMT
 from ..gemm.tile import Config
 from ..recipe.layout import ceil_div

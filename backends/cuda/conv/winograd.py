@@ -20,9 +20,8 @@ from ..gemm.batched import Products
 from ..gemm.convolution import MAX_ELEMENTS, Convolution
 from ..gemm.problem import Problem
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
+from ..recipe.layout import by_axis, ceil_div, moves, sizes
 from ..recipe.operands import Arguments, Packed, Scratch
-from ..recipe.spatial import by_axis, moves, sizes
 from .estimates import WINOGRAD_BLOCKS, WinogradBlock, winograd_tiles
 
 THREADS = 256

@@ -21,9 +21,8 @@ from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Scratch
 from . import tf32x3
 from .pack import in_parts, padded
-from .problem import Batch, Gemm, Problem
+from .problem import Batch, Gemm, Matrix, Problem, Rows, widest
 from .schedules import simt
-from .sources import Matrix, Rows, widest
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,6 +144,14 @@ class Convolution:
             return "weights of run time, which cannot be packed"
         return "" if self.w.size else "weights without elements"
 
+    def need_depthwise(self) -> str:
+        """Return why channels have no filters of their own; empty where each has one."""
+        if self.group == 1:
+            return "one group"
+        if self.is_depthwise:
+            return ""
+        return f"groups of {self.channels} channels and {self.filters} filters, not 1 and 1"
+
     def need_one_group(self) -> str:
         """Return why there must not be several groups; empty where there are none."""
         return f"{self.group} groups, not 1" if self.group != 1 else ""

@@ -16,18 +16,15 @@ from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..codegen.copies import transposition, words_of
 from ..codegen.epilogue import Epilogue
-from ..recipe.launch import Launch
+from ..recipe.launch import Launch, sharing
 from ..recipe.layout import Ints, ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor
 from ..recipe.targets import Target
-from .cost import LAUNCH, MARGIN, MEMORY, Choice
-from .epilogue import sharing
 from .first_layer import rows_of_windows, strips
 from .pack import Form, packed_filters, packed_matrix, padded
-from .problem import Batch, Gemm
+from .problem import MAX_EXTENT, Batch, Gemm, Image, Matrix, Rows, Shape, image_source, widest
 from .schedules import multistage, tma, tma_persistent
-from .sources import MAX_EXTENT, Image, Matrix, Rows, image_source, widest
-from .tile import Shape
+from .tile import LAUNCH, MARGIN, MEMORY, Choice
 
 #: The way that adds up in float16.
 HALF_SUMS = "half_sums"

@@ -12,7 +12,7 @@ from ....runtime.ops.window import Window
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Tensor
-from .sources import Image, packed_image
+from .problem import Image, packed_image
 
 #: Channels of a packed pixel, and elements of a row of a window.
 CHANNELS, SPANS = 4, (16, 32, 64)

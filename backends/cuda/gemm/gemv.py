@@ -13,7 +13,7 @@ from ..recipe.operands import Packed, Tensor
 from ..recipe.targets import Target
 from .atoms import HALVES, atom_of
 from .pack import Form, packed_matrix, padded
-from .tile import Shape
+from .problem import Shape
 
 #: The most rows that `gemv.cu` is for.
 MAX_ROWS = 8

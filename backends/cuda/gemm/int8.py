@@ -20,14 +20,12 @@ from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor
 from ..recipe.targets import Target
 from .atoms import atom_of
-from .cost import Choice, ranked, with_splits
 from .pack import packed_filters, padded
-from .problem import Batch, Gemm, Problem
+from .problem import MAX_EXTENT, Batch, Gemm, Matrix, Problem, image_source, widest
 from .schedules import multistage
 from .schedules.multistage import End, Split
-from .sources import MAX_EXTENT, Matrix, image_source, widest
 from .tables.f16 import MULTISTAGE
-from .tile import Config
+from .tile import Choice, Config, ranked, with_splits
 
 #: The types that are multiplied.
 BYTES = frozenset({int8, uint8})

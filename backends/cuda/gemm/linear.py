@@ -15,10 +15,8 @@ from . import f16, tf32x3
 from .atoms import HALVES
 from .gemv import MAX_ROWS, multiply_rows
 from .pack import Form, pack_bias, pack_columns
-from .problem import Batch, Gemm, Problem
+from .problem import Batch, Gemm, Matrix, Problem, Shape, widest
 from .schedules import simt
-from .sources import Matrix, widest
-from .tile import Shape
 
 #: The types that have tiles.
 TILED = frozenset({float32}) | HALVES

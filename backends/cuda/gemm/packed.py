@@ -17,13 +17,12 @@ from ....runtime.ir.types import Array
 from ....runtime.ops.packed import MatMulNBits
 from ..algorithms.registry import Answer, Setting
 from ..codegen.epilogue import Epilogue
-from ..recipe.launch import Launch, each
+from ..recipe.launch import Launch, each, sharing
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Tensor
 from ..recipe.targets import Target
 from . import f16, tf32x3
 from .atoms import atom_of
-from .epilogue import sharing
 from .gemv import EIGHT, RowTile
 
 #: The most columns of tensor cores that `gemv_packed.cu` is for; of a row of float32 there are as

@@ -11,17 +11,35 @@ from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, Setting
 from ..algorithms.selection import Formats
 from ..codegen.epilogue import Epilogue
-from ..recipe.launch import Launch
+from ..recipe.launch import Launch, behind, sharing
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor
 from ..recipe.targets import Target
 from .atoms import TF32, TF32X3
 from .convolution import Convolution
-from .cost import (
+from .pack import STEP, Form, in_parts, packed_filters, packed_matrix, rows_of_part, size_in_parts
+from .problem import (
+    MAX_EXTENT,
+    SINGLE,
+    Batch,
+    Gemm,
+    Matrix,
+    Problem,
+    Rows,
+    Shape,
+    image_source,
+    padded_channels,
+    widest,
+)
+from .schedules import multistage, wgmma_rs
+from .tables.tf32 import MULTISTAGE, WGMMA_RS
+from .tile import (
     CACHE,
     LAUNCH,
     MEMORY,
     Choice,
+    Config,
+    Tile,
     Work,
     estimate,
     overlapped,
@@ -29,13 +47,6 @@ from .cost import (
     suited,
     with_splits,
 )
-from .epilogue import behind, sharing
-from .pack import STEP, Form, in_parts, packed_filters, packed_matrix, rows_of_part, size_in_parts
-from .problem import SINGLE, Batch, Gemm, Problem
-from .schedules import multistage, wgmma_rs
-from .sources import MAX_EXTENT, Matrix, Rows, image_source, padded_channels, widest
-from .tables.tf32 import MULTISTAGE, WGMMA_RS
-from .tile import Config, Shape, Tile
 
 #: Microseconds of packing a small matrix at run time.
 PACKING = 2.5
@@ -69,7 +80,7 @@ def shared(tile: Tile, parts: int) -> int:
 def expected(problem: Problem, config: Config, parts: int, target: Target) -> float:
     """Return the microseconds that a product should take in this way."""
     tile, splits = config.tile, config.splits
-    blocks = problem.blocks(tile) * splits
+    blocks = tile.blocks(problem) * splits
     steps = ceil_div(ceil_div(problem.k, tile.bk), splits)
     cached = blocks * steps * (tile.bm + parts * tile.bn) * tile.bk * 4 / CACHE
     work = Work(blocks, steps, tile.resident, target.processors, cached, problem.traffic)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from ....runtime.ops.window import Window
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
+from ..recipe.layout import by_axis, ceil_div, sizes
 from ..recipe.operands import Tensor
-from ..recipe.spatial import by_axis, sizes
 from .atoms import HALVES, atom_of
 
 THREADS = 128

@@ -55,8 +55,8 @@ from ..conv.winograd import fused, nonfused
 from ..gemm import f16, tf32x3
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import Convolution, convolution
-from ..gemm.cost import LAUNCH, MEMORY
 from ..gemm.f16 import HALF_SUMS
+from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.layout import ceil_div
 
 # ── 16-bit floats ────────────────────────────────────────────────────────────────────────────────
@@ -73,7 +73,7 @@ def _half_formats(conv: Convolution) -> Formats | str:
 
 
 def _half_depthwise_formats(conv: Convolution) -> Formats | str:
-    return _half_formats(conv) if conv.is_depthwise else depthwise_formats(conv)
+    return conv.need_depthwise() or _half_formats(conv)
 
 
 def _half(conv: Convolution, variant: str = "") -> Answer:

@@ -16,10 +16,9 @@ from ..gemm.gemv import MAX_ROWS
 from ..gemm.ladder import ladder, ladder_formats
 from ..gemm.linear import tiled_gemm, tiled_matmul
 from ..gemm.multiplication import Multiplication, multiplication
-from ..gemm.problem import Problem
+from ..gemm.problem import Problem, Rows
 from ..gemm.product import general_product, stacked_product
 from ..gemm.schedules import simt
-from ..gemm.sources import Rows
 
 # ── algorithms ─────────────
 

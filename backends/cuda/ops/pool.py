@@ -19,10 +19,9 @@ from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.elementwise import NUMBERS, lowest
 from ..gemm.vectorized_f16 import half_pool, pools_words, whole_image
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
+from ..recipe.layout import ceil_div, pool_geometry, spatial_strides, three
 from ..recipe.operands import Tensor
 from ..recipe.source import arithmetic
-from ..recipe.spatial import pool_geometry, spatial_strides, three
 from .reduce import FOLDS, Fold, fold
 
 THREADS = 128
@@ -122,7 +121,7 @@ def _pool(
         block=THREADS,
         args={
             **{"x": x, "y": y, "positions": positions, "count": count, "channels": x.dims[1]},
-            **{"row": y.row if y else x.dims[1], "power": p, "from": spatial_strides(x)},
+            **{"row": y.row if y else x.dims[1], "power": p, "from": spatial_strides(x.strides)},
             "g": pool_geometry(x.dims[2:], result.dims[2:], view),
         },
         types=(("X", x.dtype), ("A", arithmetic(x.dtype)), ("I", uint32 if few else uint64)),

@@ -15,7 +15,7 @@ from ....runtime.ops.resize import AffineGrid, GridSample, Resize
 from ..algorithms.registry import Answer, kernel, need_dtypes, need_known
 from ..codegen.copies import copy_strided
 from ..codegen.elementwise import ANY, SMALL_FLOATS
-from ..recipe.bounds import MAX_TABLE, TooLarge
+from ..recipe.arguments import MAX_TABLE, TooLarge
 from ..recipe.launch import Launch, each
 from ..recipe.layout import Ints, order
 from ..recipe.operands import Packed, Scratch, Tensor, index_type

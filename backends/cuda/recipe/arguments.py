@@ -1,16 +1,19 @@
-"""Arguments by name: what a recipe gives, as the parameters that the kernel's source declares."""
+"""Arguments by name: what a recipe gives, as the parameters that the kernel's source declares.
+
+And what no launch can be: beyond CUDA's grids, or the 32 bits in which many kernels count.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from types import MappingProxyType
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-from ....runtime.errors import KernelError, did_you_mean
+from ....runtime.errors import KernelError, UnsupportedError, did_you_mean
 from ....runtime.ir.dtypes import (
     FLOATS,
     DType,
@@ -22,7 +25,6 @@ from ....runtime.ir.dtypes import (
     uint32,
     uint64,
 )
-from .bounds import check_ints
 from .operands import (
     Argument,
     Arguments,
@@ -34,13 +36,60 @@ from .operands import (
     Tensor,
     TensorMap,
 )
-from .signature import DTYPES, TENSOR_MAP, Member, Parameter, Signature, signature_of
+from .source import DTYPES, TENSOR_MAP, Member, Parameter, Signature, signature_of
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Blocks along x, y and z that a launch may have at most.
+MAX_BLOCKS = (2**31 - 1, 2**16 - 1, 2**16 - 1)
+#: Elements along an axis for which the host makes tables.
+MAX_TABLE = 1 << 26
+_LOWEST, _GREATEST = -(2**31), 2**31 - 1
 #: The types of elements that kernels only move, as words of any elements.
 WORDS = (uint8, uint16, uint32, uint64)
 #: The integers of structs by their size; the factor of a divisor is a signed number, too.
 _SIGNED: Mapping[int, DType] = MappingProxyType({4: int32, 8: int64})
 _INTEGERS = frozenset({int, bool})
+
+
+# ── what does not fit ────────────────────────────────────────────────────────────────────────────
+
+
+class TooLarge(UnsupportedError):
+    """A size for which a recipe makes no launch; the message is the reason."""
+
+
+def check_grid(entry: str, grid: tuple[int, int, int]) -> None:
+    """Refuse a grid that CUDA does not launch."""
+    if any(blocks > maximum for blocks, maximum in zip(grid, MAX_BLOCKS, strict=True)):
+        shown = " x ".join(map(str, grid))
+        raise TooLarge(f"{entry} would need a grid of {shown} blocks, more than CUDA launches")
+
+
+def check_ints(values: Iterable[float]) -> None:
+    """Refuse what does not fit into 32 bits, which C would cut off without a word."""
+    for value in values:
+        if not _LOWEST <= value <= _GREATEST:
+            raise TooLarge(f"a size of {value}; the kernel counts in 32 bits")
+
+
+def as_reason(make: Callable[P, R]) -> Callable[P, R | str]:
+    """Return what says why instead of failing, where a size is too large for a recipe."""
+
+    @wraps(make)
+    def said(*args: P.args, **kwargs: P.kwargs) -> R | str:
+        try:
+            return make(*args, **kwargs)
+        except TooLarge as error:
+            return str(error)
+        except OverflowError as error:  # numpy's word for an argument that does not fit
+            return f"a size is too large for the kernel: {error}"
+
+    return said
+
+
+# ── what kernels take ────────────────────────────────────────────────────────────────────────────
 
 
 class ArgumentError(KernelError):

@@ -7,17 +7,16 @@ entry, the types and constants it is compiled with, the grid, and the arguments 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import cast
 
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Value
-from .arguments import arranged
-from .bounds import check_grid
+from .arguments import arranged, check_grid
+from .layout import ceil_div
 from .operands import Argument, Arguments, Tensor, TensorMap
-from .signature import begins_early
-from .source import C_TYPES, Source
+from .source import C_TYPES, Source, begins_early
 from .targets import Target
 
 
@@ -146,3 +145,14 @@ def fill_of(launch: Launch, target: Target) -> float:
 def base_of(argument: Argument) -> Argument:
     """Return what an argument points to; of numbers and structs the argument itself."""
     return argument.base if isinstance(argument, TensorMap) else argument
+
+
+def sharing(*launches: Launch) -> tuple[Launch, ...]:
+    """Return launches that have the workspace in common."""
+    maximum = max(launch.scratch for launch in launches)
+    return tuple(replace(launch, scratch=maximum) for launch in launches)
+
+
+def behind(launches: tuple[Launch, ...]) -> int:
+    """Return where the workspace is free that these launches use the beginning of, in bytes."""
+    return ceil_div(max((launch.scratch for launch in launches), default=0), 256) * 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ....runtime.errors import UsageError, did_you_mean
 
@@ -18,27 +18,25 @@ class Target:
         processors: number of its multiprocessors.
         shared: bytes of shared memory that one block can have.
         code: ``cubin``, or ``ptx`` where NVRTC is older than the GPU and the driver finishes.
+        has_clusters: whether blocks can share their memory, and kernels begin early: Hopper and
+            newer.
+        has_tf32: whether its tensor cores take float32 numbers of 11 bits: Ampere and newer.
+        has_wgmma: whether it has the products of four warps that only Hopper has.
     """
 
     arch: str
     processors: int
     shared: int
     code: str = "cubin"
+    has_clusters: bool = field(init=False, repr=False, compare=False)
+    has_tf32: bool = field(init=False, repr=False, compare=False)
+    has_wgmma: bool = field(init=False, repr=False, compare=False)
 
-    @property
-    def has_clusters(self) -> bool:
-        """Whether blocks can share their memory, and kernels begin early: Hopper and newer."""
-        return int(re.sub(r"\D", "", self.arch)) >= 90
-
-    @property
-    def has_tf32(self) -> bool:
-        """Whether its tensor cores take float32 numbers of 11 bits: Ampere and newer."""
-        return int(re.sub(r"\D", "", self.arch)) >= 80
-
-    @property
-    def has_wgmma(self) -> bool:
-        """Whether it has the products of four warps that only Hopper has."""
-        return self.arch == "sm_90a"
+    def __post_init__(self) -> None:
+        generation = int(re.sub(r"\D", "", self.arch))
+        object.__setattr__(self, "has_clusters", generation >= 90)
+        object.__setattr__(self, "has_tf32", generation >= 80)
+        object.__setattr__(self, "has_wgmma", self.arch == "sm_90a")
 
 
 H200 = Target("sm_90a", 132, 232448)

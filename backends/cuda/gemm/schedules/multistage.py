@@ -19,11 +19,16 @@ from ...recipe.layout import ceil_div
 from ...recipe.operands import Given, Scratch, Tensor
 from ...recipe.targets import Target
 from ..atoms import F16_SUMS, Atom, atom_of
-from ..cost import (
+from ..problem import Gemm, Problem, Rows
+from ..reduce_splits import reduction
+from ..tables.f16 import MULTISTAGE
+from ..tile import (
     CACHE,
     CLUSTERED,
     LAUNCH,
     Choice,
+    Config,
+    Tile,
     Work,
     estimate,
     overlapped,
@@ -31,11 +36,6 @@ from ..cost import (
     suited,
     with_splits,
 )
-from ..epilogue import epilogue_flags, reduction
-from ..problem import Gemm, Problem
-from ..sources import Rows
-from ..tables.f16 import MULTISTAGE
-from ..tile import Config, Tile
 
 #: Microseconds by which each block more makes a cluster wait longer while the kernel in front ends,
 #: and the blocks of a cluster that the tables' figures stand for. Fitted to linear layers of 16 to
@@ -93,7 +93,7 @@ def choose(problem: Problem, target: Target, *, wgmma: bool = True) -> Choice:
 def expected(problem: Problem, config: Config, target: Target) -> float:
     """Return the microseconds that a product of 16-bit elements should take in this way."""
     tile, splits = config.tile, config.splits
-    blocks = problem.blocks(tile) * splits
+    blocks = tile.blocks(problem) * splits
     steps = ceil_div(ceil_div(problem.k, tile.bk), splits)
     memory = (target.shared + 1024) // (shared(tile, steps) + 1024)
     # Threads have 128 registers.
@@ -166,17 +166,15 @@ def _finished(gemm: Gemm, epilogue: Epilogue, atom: Atom) -> End:
         entry="mma",
         args={"c": gemm.c, "bias": gemm.bias, **epilogue.args},
         types=epilogue.aliases,
-        constants=(*flags(gemm, epilogue, atom), ("ZERO_B", False)),
+        constants=(
+            ("VECTOR_C", gemm.vector_c(*((4, 2) if atom.parts else (8,)))),
+            *epilogue.flags(gemm.bias),
+            ("ZERO_B", False),
+        ),
         code=epilogue.code,
         title=epilogue.title,
         along=epilogue.along,
     )
-
-
-def flags(gemm: Gemm, epilogue: Epilogue, atom: Atom) -> tuple[tuple[str, int], ...]:
-    """Return the constants of `epilogue.cuh`."""
-    words = (4, 2) if atom.parts else (8,)
-    return ("VECTOR_C", gemm.vector_c(*words)), *epilogue_flags(gemm.bias, epilogue)
 
 
 def launch(gemm: Gemm, config: Config, atom: Atom, end: End, split: Split) -> Launch:

@@ -7,17 +7,15 @@ from functools import cache
 
 from ...algorithms.registry import Setting
 from ...codegen.epilogue import NO_EPILOGUE, Epilogue
-from ...recipe.bounds import MAX_BLOCKS
+from ...recipe.arguments import MAX_BLOCKS
 from ...recipe.launch import Launch
 from ...recipe.layout import ceil_div
 from ...recipe.operands import Scratch
 from ...recipe.targets import Target
-from ..cost import Choice, Work, estimate, filled, ranked
-from ..epilogue import reduction
-from ..problem import Gemm, Problem
-from ..sources import Image, widest
+from ..problem import Gemm, Image, Problem, widest
+from ..reduce_splits import reduction
 from ..tables.simt import LAUNCH, PARTIAL_SUM, RESULT, SECOND_PASS, SIMT
-from ..tile import Config, Tile
+from ..tile import Choice, Config, Tile, Work, estimate, filled, ranked
 
 MAX_SPLITS = 64
 #: Blocks for each multiprocessor beyond which a sum is not split.
@@ -45,7 +43,7 @@ def expected(problem: Problem, config: Config, target: Target) -> float:
     """Return the microseconds that a product should take, done in this way."""
     tile, splits = config.tile, config.splits
     steps = ceil_div(ceil_div(problem.k, tile.bk), splits)
-    work = Work(problem.blocks(tile) * splits, steps, tile.resident, target.processors)
+    work = Work(tile.blocks(problem) * splits, steps, tile.resident, target.processors)
     results = problem.m * problem.n * problem.batch
     second = SECOND_PASS + PARTIAL_SUM * results * splits if splits > 1 else 0.0
     return LAUNCH + RESULT * results + estimate(tile.cost, work) + second
@@ -55,7 +53,7 @@ def _configs(problem: Problem, target: Target) -> Iterator[Config]:
     """Yield tiles with the splits that leave three steps for each and not too many blocks."""
     narrowest = min(tile.bn for tile in SIMT)
     for tile in filled(SIMT, problem, max(tile.bm for tile in SIMT), narrowest):
-        fits = BLOCKS_PER_PROCESSOR * target.processors // max(problem.blocks(tile), 1)
+        fits = BLOCKS_PER_PROCESSOR * target.processors // max(tile.blocks(problem), 1)
         maximum = min(ceil_div(problem.k, tile.bk) // 3, fits, MAX_SPLITS)
         yield from (Config(tile, splits) for splits in range(1, max(1, maximum) + 1))
 

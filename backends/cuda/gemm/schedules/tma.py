@@ -12,17 +12,13 @@ from math import prod
 from .....runtime.ops.window import Window
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
-from ...recipe.layout import Ints, ceil_div
+from ...recipe.layout import Ints, by_axis, ceil_div, sizes
 from ...recipe.operands import Tensor, TensorMap
-from ...recipe.spatial import by_axis, sizes
 from ...recipe.targets import Target
 from ..atoms import atom_of
-from ..cost import LAUNCH, TMA_CACHE, Choice, Work, estimate, filled, overlapped
-from ..epilogue import epilogue_flags
-from ..problem import Gemm, Problem
-from ..sources import Image, divisor
+from ..problem import Gemm, Image, Problem, divisor
 from ..tables.f16 import TMA
-from ..tile import Config, Tile
+from ..tile import LAUNCH, TMA_CACHE, Choice, Config, Tile, Work, estimate, filled, overlapped
 
 #: Pixels that one copy can bring, and rows of a box.
 MAX_PIXELS, MAX_ROWS = 1024, 256
@@ -344,7 +340,7 @@ def multiply(
             ("BLOCKS", tile.bm // (64 * tile.groups)),
             *tile.constants("BN", "STAGES_A", "STAGES_B", "RESIDENT"),
             *(("CHUNK", chunk), ("POOL", p.pooled is not None), ("KEPT", kept)),
-            *(("VECTOR_C", 8 if whole else 1), *epilogue_flags(p.gemm.bias, epilogue)),
+            *(("VECTOR_C", 8 if whole else 1), *epilogue.flags(p.gemm.bias)),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn), epilogue.code)),
         shared=shared(tile, stage, chunk) + (0 if whole or p.pooled else strips(tile)),

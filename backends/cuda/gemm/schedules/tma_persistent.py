@@ -13,11 +13,9 @@ from ...recipe.layout import ceil_div
 from ...recipe.operands import TensorMap
 from ...recipe.targets import Target
 from ..atoms import atom_of
-from ..cost import MEMORY, Choice, Work, estimate, filled, ranked
-from ..epilogue import epilogue_flags
 from ..problem import Gemm, Problem
 from ..tables.f16 import TMA_PERSISTENT
-from ..tile import Config, Tile
+from ..tile import MEMORY, Choice, Config, Tile, Work, estimate, filled, ranked
 
 #: Columns of a strip of results, and rows of a block of them.
 STRIP, ROWS = 64, 64
@@ -132,7 +130,7 @@ def multiply(gemm: Gemm, epilogue: Epilogue, tile: Tile, target: Target) -> Laun
             *tile.constants("BN", "STAGES", "TURNS", "PLACES"),
             *(("FEW", FEW), ("MANY", MANY[tile.groups])),
             *(("ACROSS", gemm.across), ("CONSTANT", gemm.constant)),
-            *epilogue_flags(gemm.bias, epilogue),
+            *epilogue.flags(gemm.bias),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn, across=tile.bn), epilogue.code)),
         shared=shared(tile),

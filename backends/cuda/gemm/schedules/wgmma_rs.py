@@ -13,7 +13,7 @@ from ...recipe.targets import Target
 from ..atoms import Atom
 from ..problem import Gemm
 from ..tile import Config, Tile
-from .multistage import Split, flags
+from .multistage import Split
 
 #: Registers of a multiprocessor, and the most that a thread which multiplies can have.
 REGISTERS, MAX_REGISTERS = 65536, 240
@@ -65,7 +65,7 @@ def multiply(gemm: Gemm, epilogue: Epilogue, config: Config, atom: Atom, target:
             *(("REGISTERS", own), ("LOADER_REGISTERS", loader), *tile.constants("OVERLAP")),
             *(("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector), ("PARTS", atom.parts)),
             ("SPLIT", int(Split.CLUSTER if splits > 1 else Split.WHOLE)),
-            *flags(gemm, epilogue, atom),
+            *(("VECTOR_C", gemm.vector_c(4, 2)), *epilogue.flags(gemm.bias)),
             ("CONSTANT", gemm.constant),
         ),
         code="\n".join((atom.code(tile.bn, a_in_registers=True), epilogue.code)),
