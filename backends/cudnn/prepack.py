@@ -11,7 +11,7 @@ from ...runtime.ir.types import TensorType
 from ..cuda.device import CudaDevice
 from ..cuda.driver.device import CudaStream
 from ..cuda.driver.step import bind_launch
-from ..cuda.gemm.sources import packed_image
+from ..cuda.gemm.problem import packed_image
 from ..cuda.recipe.launch import Launch
 from ..cuda.recipe.operands import Tensor
 from .operation import Operand
