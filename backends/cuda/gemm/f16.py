@@ -21,8 +21,19 @@ from ..recipe.layout import Ints, ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor
 from ..recipe.targets import Target
 from .first_layer import rows_of_windows, strips
-from .pack import Form, packed_filters, packed_matrix, padded
-from .problem import MAX_EXTENT, Batch, Gemm, Image, Matrix, Rows, Shape, image_source, widest
+from .pack import packed_filters, packed_matrix, padded
+from .problem import (
+    MAX_EXTENT,
+    Batch,
+    Gemm,
+    Image,
+    Linear,
+    Matrix,
+    Rows,
+    Shape,
+    image_source,
+    widest,
+)
 from .schedules import multistage, tma, tma_persistent
 from .tile import LAUNCH, MARGIN, MEMORY, Choice
 
@@ -43,34 +54,21 @@ EIGHTS = partial(padded, multiple=8)
 # ── matrix products ──────────────────────────────────────────────────────────────────────────────
 
 
-def linear(
-    y: Tensor,
-    a: Tensor,
-    b: Tensor,
-    shape: Shape,
-    form: Form,
-    bias: Tensor | Packed | None,
-    epilogue: Epilogue,
-    setting: Setting,
-) -> Answer:
-    """Return alpha * a @ b + bias for constant `b`.
-
-    Args:
-        y: the result.
-        a: of any rank, m rows of k.
-        b: [k, n], or [n, k] where form[1] says transposed.
-        shape: (m, n, k).
-        form: (alpha, transposed).
-        bias: [n] or None.
-        epilogue: applied to every result.
-        setting: the GPU.
-    """
-    _, n, k = shape
+def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
+    """Return alpha * a @ b + bias for constant `b`, with `epilogue` applied to every result."""
+    a, b, (_, n, k) = layer.a, layer.b, layer.shape
     if b.data is None or k % 2:
         return f"16-bit floats: {'an odd number of terms' if k % 2 else 'b is no constant'}"
-    source = Matrix(a, k, widest(VECTORS, k))
-    columns = packed_matrix(b, form, "in eights", EIGHTS)
-    gemm = Gemm(source, columns, y, shape, ceil_div(k, 8) * 8, n, bias=bias, dtype=a.dtype)
+    gemm = Gemm(
+        a=Matrix(a, k, widest(VECTORS, k)),
+        b=packed_matrix(b, layer.form, "in eights", EIGHTS),
+        c=layer.y,
+        shape=layer.shape,
+        ldb=ceil_div(k, 8) * 8,
+        ldc=n,
+        bias=layer.bias,
+        dtype=a.dtype,
+    )
     target, half_sums = setting.target, setting.algorithm == HALF_SUMS
     fed = None if half_sums else _fed(gemm, epilogue, target)
     return fed or multistage.multiply_halves(gemm, epilogue, target, half_sums=half_sums)

@@ -9,11 +9,10 @@ from ....runtime.ir.dtypes import DType, float32
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
-from ..recipe.operands import Packed, Tensor
 from ..recipe.targets import Target
 from .atoms import HALVES, atom_of
-from .pack import Form, packed_matrix, padded
-from .problem import Shape
+from .pack import packed_matrix, padded
+from .problem import Linear, Shape
 
 #: The most rows that `gemv.cu` is for.
 MAX_ROWS = 8
@@ -64,41 +63,28 @@ def choose(shape: Shape, dtype: DType, target: Target) -> RowTile:
 
 
 def multiply_rows(
-    y: Tensor,
-    x: Tensor,
-    b: Tensor,
-    shape: Shape,
-    form: Form,
-    bias: Tensor | Packed | None,
-    epilogue: Epilogue,
-    target: Target,
-    tile: RowTile | None = None,
+    layer: Linear, epilogue: Epilogue, target: Target, tile: RowTile | None = None
 ) -> Launch:
-    """Return the launch of y = alpha * x @ b + bias for at most `MAX_ROWS` rows.
+    """Return the launch of alpha * a @ b + bias for at most `MAX_ROWS` rows and constant `b`.
 
     Args:
-        y: [m, n].
-        x: [m, k].
-        b: constant, [k, n], or [n, k] where form[1] says transposed.
-        shape: (m, n, k).
-        form: (alpha, transposed).
-        bias: [n] or None.
+        layer: what is multiplied.
         epilogue: applied to every result.
         target: the GPU.
         tile: another one than `choose` takes.
     """
-    m, n, k = shape
-    tile = tile or choose(shape, x.dtype, target)
+    x, bias, (m, n, k) = layer.a, layer.bias, layer.shape
+    tile = tile or choose(layer.shape, x.dtype, target)
     # Tensor cores read 16-bit weights in the same order, so that both have them in common.
     words, order = (8, "in eights") if x.dtype in HALVES else (4, "in fours")
-    w = packed_matrix(b, form, order, partial(padded, multiple=words))
+    w = packed_matrix(layer.b, layer.form, order, partial(padded, multiple=words))
     return Launch(
         "gemm/gemv.cu",
         "gemv",
         grid=(tile.blocks(n), 1, 1),
         block=32 * tile.warps,
         args={
-            **{"w": w, "x": x, "y": y, "bias": bias, **epilogue.args},
+            **{"w": w, "x": x, "y": layer.y, "bias": bias, **epilogue.args},
             "n": n,
         },
         types=epilogue.types,

@@ -14,8 +14,9 @@ from ..recipe.operands import Packed, Tensor
 from . import f16, tf32x3
 from .atoms import HALVES
 from .gemv import MAX_ROWS, multiply_rows
-from .pack import Form, pack_bias, pack_columns
-from .problem import Batch, Gemm, Matrix, Problem, Shape, widest
+from .multiplication import Multiplication
+from .pack import pack_bias, pack_columns
+from .problem import Batch, Gemm, Linear, Matrix, Problem, widest
 from .schedules import simt
 
 #: The types that have tiles.
@@ -24,36 +25,31 @@ TILED = frozenset({float32}) | HALVES
 # ── operators ────────────────────────────────────────────────────────────────────────────────────
 
 
-def tiled_matmul(y: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue, setting: Setting) -> Answer:
+def tiled(task: Multiplication) -> Answer:
     """Multiply matrices, or stacks of them, by the algorithm that `Setting.algorithm` names."""
-    refused = need_dtypes(TILED, y, a, b)
+    refused = need_dtypes(TILED, task.y, task.a, task.b, task.c)
     if refused:
         return refused
+    return _gemm(task, task.op) if isinstance(task.op, GemmOp) else _matmul(task)
+
+
+def _matmul(task: Multiplication) -> Answer:
+    y, a, b, epilogue, setting = task.y, task.a, task.b, task.epilogue, task.setting
     if b.rank <= 2:
         n = b.dims[1] if b.rank == 2 else 1
         k = b.dims[0]
         shape = (prod(a.dims) // max(k, 1), n, k)
-        return _product(y, a, b, shape, (1.0, False), epilogue.bias, epilogue, setting)
+        return _product(Linear(y, a, b, shape, bias=epilogue.bias), epilogue, setting)
     if a.rank < 2 or setting.algorithm == "gemv" or epilogue.bias is not None:
         return "a stack of matrices on the right"
     if a.dtype != float32:
         return f16.product(y, a, b, epilogue, setting)
-    return _stacked(y, a, b, epilogue, setting)
+    return _stacked(task)
 
 
-def tiled_gemm(
-    op: GemmOp,
-    y: Tensor,
-    a: Tensor,
-    b: Tensor,
-    c: Tensor | None,
-    epilogue: Epilogue,
-    setting: Setting,
-) -> Answer:
-    """Multiply two matrices, scale, and add constants, as `Setting.algorithm` says."""
-    refused = need_dtypes(TILED, y, a, b, c)
-    if refused:
-        return refused
+def _gemm(task: Multiplication, op: GemmOp) -> Answer:
+    """Multiply two matrices, scale, and add constants."""
+    y, a, b, c = task.y, task.a, task.b, task.c
     if op.transA:
         return "transA=1"
     if b.data is None and (op.alpha != 1 or (op.transB and a.dtype == float32)):
@@ -64,36 +60,28 @@ def tiled_gemm(
         if c.data is None or c.size not in (1, n) or (c.size == n and c.dims[-1] != n):
             return f"c of {c.value.tensor}, not one constant a column"
         bias = Packed((c.value,), ("bias", n, op.beta), partial(pack_bias, n=n, beta=op.beta))
-    return _product(
-        y, a, b, (m, n, a.dims[1]), (op.alpha, bool(op.transB)), bias, epilogue, setting
-    )
+    form = (op.alpha, bool(op.transB))
+    layer = Linear(y, a, b, (m, n, a.dims[1]), form, bias)
+    return _product(layer, task.epilogue, task.setting)
 
 
-def _product(
-    y: Tensor,
-    a: Tensor,
-    b: Tensor,
-    shape: Shape,
-    form: Form,
-    bias: Tensor | Packed | None,
-    epilogue: Epilogue,
-    setting: Setting,
-) -> Answer:
-    """Return a @ b with `a` of any rank and `b` [k, n], or [n, k] where form[1] says transposed."""
-    m, n, k = shape
+def _product(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
+    """Return one product."""
+    a, b, form, (m, n, k) = layer.a, layer.b, layer.form, layer.shape
     alpha, transposed = form
-    if k == 0 or y.size >= 2**31 or a.size >= 2**31:
+    if k == 0 or layer.y.size >= 2**31 or a.size >= 2**31:
         return f"{m} x {n} x {k} elements"
     if setting.takes("gemv") and b.data is not None and m <= MAX_ROWS:
-        return multiply_rows(y, a, b, shape, form, bias, epilogue, setting.target)
+        return multiply_rows(layer, epilogue, setting.target)
     if setting.algorithm == "gemv":
         return f"{m} rows, more than {MAX_ROWS}"
     if a.dtype != float32:
         if b.data is None:
-            return f16.product(y, a, b, epilogue, setting, transposed=form[1], bias=bias)
-        return f16.linear(y, a, b, shape, form, bias, epilogue, setting)
-    if _tensor_cores_pay(shape, 1, b, setting):
-        return tf32x3.linear(y, a, b, shape, form, bias, epilogue, setting)
+            bias = layer.bias
+            return f16.product(layer.y, a, b, epilogue, setting, transposed=transposed, bias=bias)
+        return f16.linear(layer, epilogue, setting)
+    if _tensor_cores_pay(layer, setting):
+        return tf32x3.linear(layer, epilogue, setting)
     ldb = n
     columns: Tensor | Packed = b
     if b.data is not None:
@@ -105,11 +93,13 @@ def _product(
                 partial(pack_columns, alpha=alpha, transposed=transposed),
             )
     source = Matrix(a, k, widest((4, 2), k))
-    return simt.multiply(Gemm(source, columns, y, shape, ldb, n, bias=bias), epilogue, setting)
+    gemm = Gemm(source, columns, layer.y, layer.shape, ldb, n, bias=layer.bias)
+    return simt.multiply(gemm, epilogue, setting)
 
 
-def _stacked(y: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue, setting: Setting) -> Answer:
+def _stacked(task: Multiplication) -> Answer:
     """Return a stack of products; all stacks as long as the result's, or a single matrix."""
+    y, a, b, epilogue, setting = task.y, task.a, task.b, task.epilogue, task.setting
     (m, k), n = a.dims[-2:], b.dims[-1]
     count = prod(y.dims[:-2])
     if (epilogue.operands and count != 1) or k == 0:
@@ -123,16 +113,17 @@ def _stacked(y: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue, setting: Setti
     batch = Batch(count, of_a, of_b, m * n)
     if setting.algorithm == "tensor_cores" and not of_b:
         return "a stack times one matrix of run time"
-    if of_b and _tensor_cores_pay((m, n, k), count, b, setting):
-        form = (1.0, False)
-        return tf32x3.linear(y, a, b, (m, n, k), form, None, epilogue, setting, batch)
+    layer = Linear(y, a, b, (m, n, k), batch=batch)
+    if of_b and _tensor_cores_pay(layer, setting):
+        return tf32x3.linear(layer, epilogue, setting)
     source = Matrix(a, k, widest((4, 2), k))
     return simt.multiply(Gemm(source, b, y, (m, n, k), n, n, batch), epilogue, setting)
 
 
-def _tensor_cores_pay(shape: Shape, count: int, b: Tensor, setting: Setting) -> bool:
+def _tensor_cores_pay(layer: Linear, setting: Setting) -> bool:
     """Whether tensor cores are wanted, or expected to be the faster ones."""
     if setting.algorithm:
         return setting.algorithm == "tensor_cores"
+    shape, count, constant = layer.shape, layer.batch.count, layer.b.data is not None
     plain = simt.choose(Problem(*shape, count), setting.target).microseconds
-    return tf32x3.time_of(shape, count, b.data is not None, setting) < plain
+    return tf32x3.time_of(shape, count, constant, setting) < plain

@@ -19,9 +19,11 @@ from ....runtime.plan.backend import Format
 from ..recipe.launch import Launch
 from ..recipe.layout import Ints, by_axis, ceil_div, sizes, strides
 from ..recipe.operands import Given, Members, Packed, Scratch, Tensor
+from .pack import Form
 
 #: What a product is: rows, columns and terms.
 Shape = tuple[int, int, int]
+
 #: Greatest extent of an image: sums of rows and of columns are 15-bit numbers.
 MAX_EXTENT = 1 << 13
 
@@ -185,6 +187,29 @@ class Batch:
 
 #: One product.
 SINGLE = Batch()
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """alpha * a @ b + bias, of one product or a stack of them; `Gemm` is what a schedule gets.
+
+    Attributes:
+        y: the result.
+        a: of any rank, m rows of k.
+        b: [k, n], or [n, k] where form[1] says transposed; not constant only with alpha 1.
+        shape: (m, n, k).
+        form: (alpha, transposed).
+        bias: [n] or None.
+        batch: how many products, and the distances of their operands.
+    """
+
+    y: Tensor
+    a: Tensor
+    b: Tensor
+    shape: Shape
+    form: Form = (1.0, False)
+    bias: Tensor | Packed | None = None
+    batch: Batch = SINGLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from ..algorithms.selection import Formats
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, behind, sharing
 from ..recipe.layout import ceil_div
-from ..recipe.operands import Packed, Scratch, Tensor
+from ..recipe.operands import Scratch, Tensor
 from ..recipe.targets import Target
 from .atoms import TF32, TF32X3
 from .convolution import Convolution
@@ -23,6 +23,7 @@ from .problem import (
     SINGLE,
     Batch,
     Gemm,
+    Linear,
     Matrix,
     Problem,
     Rows,
@@ -166,42 +167,21 @@ def _launches(
     return sharing(*packing, *multiply(gemm, epilogue, setting, used, config))
 
 
-def linear(
-    y: Tensor,
-    a: Tensor,
-    b: Tensor,
-    shape: Shape,
-    form: Form,
-    bias: Tensor | Packed | None,
-    epilogue: Epilogue,
-    setting: Setting,
-    batch: Batch = SINGLE,
-) -> tuple[Launch, ...]:
-    """Return alpha * a @ b + bias, of one product or a stack of them.
-
-    Args:
-        y: the result.
-        a: of any rank, m rows of k.
-        b: [k, n], or [n, k] where form[1] says transposed; of run time only with alpha 1.
-        shape: (m, n, k).
-        form: (alpha, transposed).
-        bias: [n] or None.
-        epilogue: applied to every result.
-        setting: the GPU.
-        batch: how many products, and the distances of their operands.
-    """
-    _, n, k = shape
+def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> tuple[Launch, ...]:
+    """Return alpha * a @ b + bias, with `epilogue` applied to every result."""
+    b, batch, (_, n, k) = layer.b, layer.batch, layer.shape
     parts = parts_of(setting)
-    packing = () if b.data is not None else (_packed_matrices(b, batch, n, k, form, parts),)
+    packing = () if b.data is not None else (_packed_matrices(b, batch, n, k, layer.form, parts),)
+    packed = packed_matrix(b, layer.form, f"in {parts} parts", one_in(parts))
     gemm = Gemm(
-        a=Matrix(a, k, widest((4, 2), k, batch.a)),
-        b=Scratch(0) if packing else packed_matrix(b, form, f"in {parts} parts", one_in(parts)),
-        c=y,
-        shape=shape,
+        a=Matrix(layer.a, k, widest((4, 2), k, batch.a)),
+        b=Scratch(0) if packing else packed,
+        c=layer.y,
+        shape=layer.shape,
         ldb=0,
         ldc=n,
         batch=batch,
-        bias=bias,
+        bias=layer.bias,
     )
     return _launches(packing, gemm, epilogue, setting, setting.form)
 

@@ -14,7 +14,7 @@ from ..gemm.atoms import HALVES
 from ..gemm.f16 import HALF_SUMS
 from ..gemm.gemv import MAX_ROWS
 from ..gemm.ladder import ladder, ladder_formats
-from ..gemm.linear import tiled_gemm, tiled_matmul
+from ..gemm.linear import tiled
 from ..gemm.multiplication import Multiplication, multiplication
 from ..gemm.problem import Problem, Rows
 from ..gemm.product import general_product, stacked_product
@@ -100,10 +100,7 @@ def _by(name: str, *, by_name: bool = False) -> Algorithm[Multiplication]:
     }[name]
 
     def make(task: Multiplication, variant: str) -> Answer:
-        setting = replace(task.setting, algorithm=name, form=variant)
-        if isinstance(task.op, Gemm):
-            return tiled_gemm(task.op, task.y, task.a, task.b, task.c, task.epilogue, setting)
-        return tiled_matmul(task.y, task.a, task.b, task.epilogue, setting)
+        return tiled(replace(task, setting=replace(task.setting, algorithm=name, form=variant)))
 
     return Algorithm(name, make, formats, time, forms, by_name=by_name)
 
