@@ -67,12 +67,16 @@ def conv(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
         made = _Convolution(chain, limit, 1)
     if options.conv in ("direct", "naive"):
         return made.step(site)
-    for kind in (Winograd, Depthwise):
-        if kind.applies(chain):
-            other = kind(chain)
-            fits = options.workspace is None or other.nbytes * other.workers <= options.workspace
-            if fits and other.nanoseconds < WORTHWHILE * made.nanoseconds:
-                return other.step(site)
+    others: list[tuple[Winograd | Depthwise, float]] = []
+    if Winograd.applies(chain):
+        others.append((Winograd(chain), made.nanoseconds))
+    if Depthwise.applies(chain):
+        depthwise = Depthwise(chain)
+        others.append((depthwise, depthwise.unfolded))
+    for other, nanoseconds in others:
+        fits = options.workspace is None or other.nbytes * other.workers <= options.workspace
+        if fits and other.nanoseconds < WORTHWHILE * nanoseconds:
+            return other.step(site)
     return made.step(site)
 
 

@@ -33,13 +33,19 @@ def resize(
     *,
     out: Array,
 ) -> None:
-    """Interpolate along one axis after the other."""
+    """Interpolate along one axis after the other: first those that shrink.
+
+    Elements of the last axis are gathered one by one. So where axes grow, the last comes first.
+    """
     if not out.size:
         return
     crops = op.coordinate_transformation_mode == "tf_crop_and_resize"
     result = x if op.mode == "nearest" else x.astype(arithmetic(x.dtype))
     outside = np.zeros([1] * x.ndim, bool)
-    for axis in axes_of(op, x.shape, out.shape, scales, sizes, roi if crops else None):
+    axes = list(axes_of(op, x.shape, out.shape, scales, sizes, roi if crops else None))
+    shrinking = [axis for axis in axes if axis.new <= axis.old]
+    growing = [axis for axis in axes if axis.new > axis.old]
+    for axis in (*shrinking, *reversed(growing)):
         if axis.is_whole and not crops:
             continue
         # Nearest falls as it does in float32, where 3 / 0.6 is 5.

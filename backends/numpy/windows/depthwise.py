@@ -122,6 +122,15 @@ class Depthwise:
         images = self.x.tensor.dims[0] * self.channels
         return images * (copies + self.filters * (taps + stages))
 
+    @property
+    def unfolded(self) -> float:
+        """What products of unfolded windows take on one core."""
+        rows, columns = self.window.output
+        tap = rows * (ROW + columns * COPY / 2) + self.filters * rows * columns * TAP
+        stages = (1 + self.chain.calls) * ELEMENT * rows * columns * self.filters
+        images = self.x.tensor.dims[0] * self.channels
+        return images * (prod(self.window.kernel) * tap + stages)
+
     def _cut(self) -> None:
         """Choose how many channels, and which rows, are a block."""
         high, wide = self.window.output
