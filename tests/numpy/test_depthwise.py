@@ -9,7 +9,7 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 import tercet
-from tercet.backends.numpy.ops import conv as products
+from tercet.backends.numpy.windows.depthwise import Depthwise
 
 from .graphs import Array, model, node, random
 
@@ -17,7 +17,7 @@ from .graphs import Array, model, node, random
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take this way wherever it exists, whether it pays or not."""
-    monkeypatch.setattr(products, "WORTHWHILE", float("inf"))
+    monkeypatch.setattr(Depthwise, "unfolded", float("inf"))
 
 
 def run(x: Array, constants: dict[str, Array], **attributes: Any) -> Array:

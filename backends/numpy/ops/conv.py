@@ -40,7 +40,7 @@ from ..windows.winograd import Winograd
 COLUMNS = 1 << 20
 #: Fewest positions, and filters, of a block that is a part of an image: thin products are slow.
 NARROWEST, FEWEST = 256, 32
-#: Share of its time that another way may take to be taken.
+#: Share of its time that Winograd's way, which is less exact, may take to be taken.
 WORTHWHILE = 0.85
 
 
@@ -69,13 +69,13 @@ def conv(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
         return made.step(site)
     others: list[tuple[Winograd | Depthwise, float]] = []
     if Winograd.applies(chain):
-        others.append((Winograd(chain), made.nanoseconds))
+        others.append((Winograd(chain), WORTHWHILE * made.nanoseconds))
     if Depthwise.applies(chain):
         depthwise = Depthwise(chain)
         others.append((depthwise, depthwise.unfolded))
-    for other, nanoseconds in others:
+    for other, most in others:
         fits = options.workspace is None or other.nbytes * other.workers <= options.workspace
-        if fits and other.nanoseconds < WORTHWHILE * nanoseconds:
+        if fits and other.nanoseconds < most:
             return other.step(site)
     return made.step(site)
 

@@ -20,6 +20,9 @@ from ....runtime.ops.resize import AffineGrid, GridSample, Resize
 from ..engine.registry import kernel
 from ..numerics.interpolate import Tap, arithmetic, narrowed, sampled
 
+#: Elements of results that are made at a time, so that they stay in the cache.
+BLOCK = 1 << 16
+
 # ── resizing ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -40,28 +43,46 @@ def resize(
     if not out.size:
         return
     crops = op.coordinate_transformation_mode == "tf_crop_and_resize"
-    result = x if op.mode == "nearest" else x.astype(arithmetic(x.dtype))
     outside = np.zeros([1] * x.ndim, bool)
     axes = list(axes_of(op, x.shape, out.shape, scales, sizes, roi if crops else None))
+    axes = [axis for axis in axes if crops or not axis.is_whole]
     shrinking = [axis for axis in axes if axis.new <= axis.old]
     growing = [axis for axis in axes if axis.new > axis.old]
+    steps: list[_Step] = []
     for axis in (*shrinking, *reversed(growing)):
-        if axis.is_whole and not crops:
-            continue
         # Nearest falls as it does in float32, where 3 / 0.6 is 5.
         dtype = float32 if op.mode == "nearest" else float64
         positions = positions_of(op.coordinate_transformation_mode, axis, dtype)
         if op.mode == "nearest":
-            result = np.take(result, nearest(op.nearest_mode, positions, axis.old), axis.index)
+            steps.append((axis.index, nearest(op.nearest_mode, positions, axis.old), None))
         else:
-            result = _weighted(result, axis.index, *taps_of(op, axis, positions))
+            steps.append((axis.index, *taps_of(op, axis, positions)))
         if crops:
             beyond = (positions < 0) | (positions > axis.old - 1)
             outside = outside | _along(axis.index, beyond, x.ndim)
-    narrow = result if op.mode == "nearest" else narrowed(result, x.dtype)
-    np.copyto(out, narrow)
+    lead = min((axis.index for axis in axes), default=0)
+    images, results = (a.reshape(-1, *a.shape[lead:]) for a in (x, out))
+    steps = [(index - lead + 1, places, weights) for index, places, weights in steps]
+    count = max(1, BLOCK // prod(out.shape[lead:]))
+    for first in range(0, len(images), count):
+        some = slice(first, first + count)
+        _resize_images(images[some], steps, op.mode == "nearest", results[some])
     if crops:
         np.copyto(out, np.asarray(op.extrapolation_value).astype(x.dtype), where=outside)
+
+
+#: An axis, for each position along it the elements that it is made of, and their weights.
+_Step = tuple[int, Array, Array | None]
+
+
+def _resize_images(x: Array, steps: list[_Step], is_exact: bool, out: Array) -> None:
+    result = x if is_exact else x.astype(arithmetic(x.dtype), copy=False)
+    for axis, places, weights in steps:
+        if weights is None:
+            result = np.take(result, places, axis)
+        else:
+            result = _weighted(result, axis, places, weights)
+    np.copyto(out, result if is_exact else narrowed(result, x.dtype))
 
 
 def _along(axis: int, line: Array, rank: int) -> Array:
