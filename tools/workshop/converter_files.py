@@ -83,9 +83,8 @@ def from_tensorflow() -> Iterator[Made]:
 
 
 def from_optimum() -> Iterator[Made]:
-    """Yield Whisper's decoder, with the past and without, and both in one."""
+    """Yield Whisper's decoder, with the past and without, and other networks of transformers."""
     transformers, torch = import_module("transformers"), import_module("torch")
-    export = import_module("optimum.exporters.onnx").main_export
     torch.manual_seed(0)
     sizes: dict[str, Any] = {
         **{"vocab_size": 40, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1},
@@ -95,23 +94,99 @@ def from_optimum() -> Iterator[Made]:
         "decoder_start_token_id": 1,
     }
     whisper = transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**sizes))
+    task = "automatic-speech-recognition-with-past"
+    for path, model in _by_optimum(whisper, task):
+        if path.startswith("decoder"):
+            yield f"optimum_whisper_{path}", model, _fed(model, sizes)
+    for name, (make, task) in _networks(transformers).items():
+        torch.manual_seed(0)
+        for _, model in _by_optimum(make(), task):
+            yield f"optimum_{name}", model, _fed(model, {"vocab_size": 20})
+
+
+def _by_optimum(network: Any, task: str) -> Iterator[tuple[str, onnx.ModelProto]]:
+    """Yield names and models that optimum exports."""
+    export = import_module("optimum.exporters.onnx").main_export
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "source", Path(folder) / "target"
-        whisper.save_pretrained(source)
-        export(
-            str(source),
-            target,
-            task="automatic-speech-recognition-with-past",
-            do_validation=False,
-            no_post_process=True,
-        )
-        for path in sorted(target.glob("decoder*.onnx")):
+        network.save_pretrained(source)
+        export(str(source), target, task=task, do_validation=False, no_post_process=True)
+        for path in sorted(target.glob("*.onnx")):
             model = onnx.load(path)
-            yield f"optimum_whisper_{path.stem}", model, _fed(model, sizes)
+            for node in model.graph.node:
+                node.ClearField("doc_string")
+            model.graph.ClearField("value_info")
+            yield path.stem, model
+
+
+def _networks(hf: Any) -> dict[str, tuple[Callable[[], Any], str]]:
+    """Return networks whose attention, positions or patches are each of another kind."""
+    text = "text-generation-with-past"
+    words: dict[str, Any] = {"vocab_size": 32, "bos_token_id": 0, "eos_token_id": 1}
+    words |= {"pad_token_id": 2, "hidden_size": 16}
+    deep = {"num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 24}
+    far = {"max_position_embeddings": 64}
+    seen = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    seen |= {"intermediate_size": 24, "image_size": 32, "patch_size": 16}
+    heard: dict[str, Any] = {"conv_dim": [8] * 7, "num_conv_pos_embeddings": 16}
+    heard |= {"num_conv_pos_embedding_groups": 4, "num_attention_heads": 2}
+    falcon = {"num_hidden_layers": 1, "num_attention_heads": 4, **far}
+    return {
+        "bloom": (lambda: hf.BloomForCausalLM(hf.BloomConfig(**words, n_layer=1, n_head=4)), text),
+        "falcon": (
+            lambda: hf.FalconForCausalLM(
+                hf.FalconConfig(**words, **falcon, multi_query=True, alibi=False)
+            ),
+            text,
+        ),
+        "mistral": (
+            lambda: hf.MistralForCausalLM(
+                hf.MistralConfig(**words, **deep, **far, num_key_value_heads=2, sliding_window=4)
+            ),
+            text,
+        ),
+        "modernbert": (
+            lambda: hf.ModernBertForMaskedLM(
+                hf.ModernBertConfig(
+                    **words, **{**deep, "num_hidden_layers": 2}, **far, local_attention=4,
+                    global_attn_every_n_layers=2, cls_token_id=0, sep_token_id=2,
+                )
+            ),
+            "fill-mask",
+        ),
+        "deberta_v2": (
+            lambda: hf.DebertaV2ForSequenceClassification(
+                hf.DebertaV2Config(
+                    **words, **deep, **far, relative_attention=True, pos_att_type=["p2c", "c2p"],
+                    position_buckets=8, norm_rel_ebd="layer_norm", share_att_key=True,
+                )
+            ),
+            "text-classification",
+        ),
+        "clip": (
+            lambda: hf.CLIPModel(
+                hf.CLIPConfig(
+                    text_config={**words, **deep, **far, "projection_dim": 8},
+                    vision_config={**seen, "projection_dim": 8},
+                    projection_dim=8,
+                )
+            ),
+            "zero-shot-image-classification",
+        ),
+        "wav2vec2": (
+            lambda: hf.Wav2Vec2ForCTC(hf.Wav2Vec2Config(**{**words, **deep, **heard})),
+            "automatic-speech-recognition",
+        ),
+    }  # fmt: skip
 
 
 #: What symbolic dimensions are, by a part of their names.
-DIMENSIONS = {"batch": 2, "past": 3, "encoder": 16, "feature": 8, "decoder": 4, "sequence": 4}
+DIMENSIONS = {
+    **{"batch": 2, "past": 3, "encoder": 16, "feature": 8, "decoder": 4, "sequence": 4},
+    **{"channels": 3, "height": 32, "width": 32},
+}
+#: Samples of a sound.
+SAMPLES = 800
 
 
 def _fed(model: onnx.ModelProto, sizes: dict[str, Any]) -> Feeds:
@@ -119,16 +194,26 @@ def _fed(model: onnx.ModelProto, sizes: dict[str, Any]) -> Feeds:
     feeds: Feeds = {}
     for each in model.graph.input:
         kind = each.type.tensor_type
-        shape = [
-            d.dim_value
-            or next((n for part, n in DIMENSIONS.items() if part in d.dim_param.lower()), 2)
-            for d in kind.shape.dim
-        ]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-        is_id = dtype.kind == "i"
-        feeds[each.name] = RNG.integers(1, sizes["vocab_size"], shape) if is_id else drawn(*shape)
+        shape = [d.dim_value or sum(map(_size, d.dim_param.split(" + "))) for d in kind.shape.dim]
+        if each.name == "input_values":
+            feeds[each.name] = drawn(2, SAMPLES)
+        elif each.name == "position_ids":
+            feeds[each.name] = np.broadcast_to(np.arange(shape[1]) + DIMENSIONS["past"], shape)
+        elif "mask" in each.name:
+            feeds[each.name] = np.ones(shape)
+            feeds[each.name][0, -1 if "pixel_values" in feeds else 0] = 0
+        elif dtype.kind == "i":
+            feeds[each.name] = RNG.integers(1, sizes["vocab_size"], shape)
+        else:
+            feeds[each.name] = drawn(*shape)
         feeds[each.name] = feeds[each.name].astype(dtype)
     return feeds
+
+
+def _size(name: str) -> int:
+    """Return the size of a dimension."""
+    return next((n for part, n in DIMENSIONS.items() if part in name.lower()), 2)
 
 
 def from_diffusers() -> Iterator[Made]:
