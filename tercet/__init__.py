@@ -58,6 +58,7 @@ if _TYPE_CHECKING:
     from .tools.common.decode_inputs import decode_inputs
     from .tools.compare.compare import Comparison, compare
     from .tools.compare.layers import Layers, compare_layers
+    from .tools.compress.compress import Compression, compress
     from .tools.doctor.doctor import Diagnosis, diagnose
     from .tools.export.export import ExportResult, export, extract, simplify
     from .tools.inspect.inspection import Inspection, inspect
@@ -71,6 +72,7 @@ __all__ = [
     "Bisection",
     "BoundModel",
     "Comparison",
+    "Compression",
     "CudaKernel",
     "CustomOperator",
     "DeviceError",
@@ -108,6 +110,7 @@ __all__ = [
     "bisect",
     "compare",
     "compare_layers",
+    "compress",
     "decode_inputs",
     "diagnose",
     "export",
@@ -129,6 +132,7 @@ _LAZY = {
     "Bisection": ".tools.bisect.bisection",
     "BoundModel": ".runtime.session.bound_plan",
     "Comparison": ".tools.compare.compare",
+    "Compression": ".tools.compress.compress",
     "CudaKernel": ".backends.cuda.custom",
     "CustomOperator": ".runtime.ir.custom",
     "Diagnosis": ".tools.doctor.doctor",
@@ -148,6 +152,7 @@ _LAZY = {
     "bisect": ".tools.bisect.bisection",
     "compare": ".tools.compare.compare",
     "compare_layers": ".tools.compare.layers",
+    "compress": ".tools.compress.compress",
     "decode_inputs": ".tools.common.decode_inputs",
     "diagnose": ".tools.doctor.doctor",
     "export": ".tools.export.export",

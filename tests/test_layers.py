@@ -85,6 +85,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "runners": "common",
         "verdict": "common",
         "export": "common verdict",
+        "compress": "common verdict export",
         "compare": "common runners verdict export",
         "inspect": "common report verdict export",
         "profile": "common export",
@@ -92,8 +93,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "tune": "common inspect",
         "bench": "common runners verdict export compare profile",
         "bisect": "common runners verdict export compare",
-        "commands": "common demo generate run report conformance runners verdict export compare "
-        "inspect profile doctor tune bench bisect",
+        "commands": "common demo generate run report conformance runners verdict export compress "
+        "compare inspect profile doctor tune bench bisect",
         "cli": "common commands",
         "workshop": "common demo generate run report conformance runners verdict export compare "
         "inspect profile doctor tune bench bisect",

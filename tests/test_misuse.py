@@ -200,6 +200,9 @@ MISUSES: list[tuple[Callable[[tercet.Model], object], str]] = [
     (call("simplify", DIGITS, inputs=[]), "inputs"),
     (call("extract", DIGITS, outputs=["nothing"]), "nothing"),
     (call("extract", DIGITS, inputs=5), "inputs"),
+    (call("compress", DIGITS), "sparsity"),
+    (call("compress", DIGITS, sparsity=2), "sparsity"),
+    (call("compress", DIGITS, bits={"conv": 9}), "bits"),
     (call("report", []), "report"),
     (call("report", 5), "sources"),
     (call("report", ["gone.json"]), "gone.json"),
@@ -236,6 +239,7 @@ FIRST: dict[str, dict[str, Any]] = {
     "bench": {"sources": DIGITS, "runners": ["numpy"], **BRIEF},
     "bisect": {"source": DIGITS, "runners": ["numpy"]},
     "compare": {"source": DIGITS, "runners": PAIR, "repeat": 0},
+    "compress": {"source": DIGITS, "sparsity": 0.5},
     "compare_layers": {"source": DIGITS, "runners": PAIR},
     "decode_inputs": {"source": DECODER, "tokens": [3, 4]},
     "diagnose": {"patience": 0.1},
@@ -255,6 +259,7 @@ FIRST: dict[str, dict[str, Any]] = {
 OWN = {
     "bench": {"batch", "concurrency", "compare", "schedule", "limits", "old"}
     | {f"assert_{what}" for what in ("p50", "ops", "error", "ratio")},
+    "compress": {"sparsity", "bits", "min_elements"},
     "decode_inputs": {"tokens", "step"},
     "diagnose": {"patience"},
 }

@@ -128,6 +128,7 @@ COMMANDS = (
     files.export,
     files.simplify,
     files.extract,
+    files.compress,
     files.inspect,
     measuring.profile,
     measuring.bench,

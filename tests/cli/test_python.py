@@ -31,6 +31,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "export": lambda: tercet.export(FILE),
     "simplify": lambda: tercet.simplify(FILE),
     "extract": lambda: tercet.extract(FILE, outputs=["r"]),
+    "compress": lambda: tercet.compress(FILE, sparsity=0.5, bits=4, min_elements=1),
     "inspect": lambda: tercet.inspect(Path(FILE), passes=True, capability="numpy", cost=True),
     "profile": lambda: tercet.profile(FILE, repeat=2, peaks=False),
     "bench": lambda: tercet.bench(FILE, PAIR, schedule=BRIEF),

@@ -32,6 +32,7 @@ LINES = [
     "export m.onnx out.onnx",
     "simplify m.onnx out.onnx",
     "extract m.onnx out.onnx --outputs t",
+    "compress m.onnx out.onnx --bits 4",
     "inspect m.onnx --passes --placement numpy",
     "profile m.onnx --no-peaks --repeat 1",
     "bench m.onnx -b numpy --duration 0.01 --warm-up 0",

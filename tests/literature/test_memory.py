@@ -45,8 +45,11 @@ class Net:
 
     def __init__(self, channels: int, size: int, seed: int = 0) -> None:
         self.rng = np.random.default_rng(seed)
-        self.nodes, self.weights = [], [numpy_helper.from_array(np.float32([1, 1, 2, 2]), "twice")]
-        self.x = ("x", channels, size)
+        self.nodes, self.weights = (
+            [],
+            [numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "twice")],
+        )
+        self.x: Tensor = ("x", channels, size)
 
     def node(self, kind: str, inputs: list[str], channels: int, size: int, **given: Any) -> Tensor:
         self.nodes.append(helper.make_node(kind, inputs, [f"v{len(self.nodes)}"], **given))

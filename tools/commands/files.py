@@ -15,6 +15,7 @@ from .options import (
     Freeze,
     SkipPasses,
     Target,
+    figures,
     show,
     split,
 )
@@ -123,6 +124,54 @@ def extract(
             **shapes.as_options(),
         )
     show(found, show_exported, json=common.json)
+
+
+def compress(
+    model: File,
+    out: Target,
+    *,
+    sparsity: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]X",
+            help="Share of the weights to set to zero: of all, or of one weight, node or operator.",
+        ),
+    ] = None,
+    bits: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]N",
+            help="Bits of the codes of shared weights, 1 to 8: of all, or of one, as above.",
+        ),
+    ] = None,
+    min_elements: Annotated[
+        int, typer.Option(metavar="N", help="Leave smaller weights as they are.")
+    ] = 1024,
+    inputs: InputOptions,
+    freeze: Freeze = None,
+    written: WrittenFile,
+    common: Common,
+) -> None:
+    """Prune weights and share their values; write a smaller model."""
+    from ..common.arrays import read_named
+    from ..common.console import progress
+    from ..common.deadline import all_or_nothing
+    from ..compress.compress import compress as compress_model
+    from ..compress.compress_view import show_compression
+
+    with progress() as say, all_or_nothing(common.timeout, say) as tell:
+        found = compress_model(
+            model,
+            out,
+            inputs.wanted,
+            sparsity=figures("--sparsity", sparsity),
+            bits=figures("--bits", bits, whole=True),
+            min_elements=min_elements,
+            **written.as_options(),
+            freeze=read_named("--freeze-input", freeze or ()),
+            say=tell,
+        )
+    show(found, show_compression, json=common.json)
 
 
 def inspect(

@@ -273,6 +273,19 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
         ) from error
 
 
+def figures(option: str, texts: Sequence[str] | None, *, whole: bool = False) -> dict[str, float]:
+    """Return figures by name, as [NAME=]X gives them; "" is the name of those without one."""
+    found: dict[str, float] = {}
+    for text in texts or ():
+        name, _, figure = text.rpartition("=")
+        try:
+            found[name] = int(figure) if whole else float(figure)
+        except ValueError as error:
+            kind = "a whole number" if whole else "a number"
+            raise UsageError(f"{option} {text}: {kind}, or NAME={kind.split()[-1]}") from error
+    return found
+
+
 def integers(option: str, text: str) -> tuple[int, ...]:
     """Return the whole numbers of an option, which commas separate."""
     try:

@@ -173,7 +173,7 @@ def export(
         graph = model.graph if optimise else model.imported
         if any(texts):
             graph = _bound(model, graph, *texts, optimise=optimise)
-        found = _write(model, graph, source, file, opset=opset, external=external, force=force)
+        found = write_model(model, graph, source, file, opset=opset, external=external, force=force)
         if not freeze:
             return found
         folded = _folded(model.imported, graph, freeze)
@@ -304,7 +304,7 @@ def extract(
         if any(texts):
             graph = _bound(model, graph, *texts, optimise=False)
         part = cut(graph, inputs, outputs)
-        return _write(model, part, source, file, opset=opset, external=external, force=force)
+        return write_model(model, part, source, file, opset=opset, external=external, force=force)
 
 
 def cut(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
@@ -397,7 +397,7 @@ def _folded(imported: Graph, graph: Graph, names: Iterable[str]) -> tuple[str, .
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _write(
+def write_model(
     model: Model,
     graph: Graph,
     source: Loadable,
@@ -407,6 +407,7 @@ def _write(
     external: int | None,
     force: bool,
 ) -> ExportResult:
+    """Write a graph that was made of a model; see `export`."""
     about = About(version=__version__, metadata=model.source.metadata)
     opsets = None if opset is None else {"": opset}
     minimum = model.source.opsets
@@ -414,7 +415,7 @@ def _write(
     if path is not None and not force:
         check_other_file(source, path)
     if opset is not None:
-        graph = _said_in(graph, opset, model)
+        graph = said_in(graph, opset, model)
     before, after = (Counter(node.kind for node in g.walk()) for g in (model.imported, graph))
     if path is None:
         proto = to_proto(graph, opsets=opsets, at_least=minimum, about=about)
@@ -430,7 +431,7 @@ def _write(
     )
 
 
-def _said_in(graph: Graph, opset: int, model: Model) -> Graph:
+def said_in(graph: Graph, opset: int, model: Model) -> Graph:
     """Return a graph without operators that an opset lacks, as far as they can be written out."""
     plain = expanded(graph, opset)
     if plain is not graph:

@@ -1,0 +1,104 @@
+"""How weights become few bytes: pruned, with shared values, as gaps between what is left.
+
+Han, Mao and Dally, "Deep Compression" (ICLR 2016): magnitude pruning, codebooks by k-means from
+evenly spaced starts, gaps of 8 bits with zeros as fillers where one is longer, and Huffman codes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any, cast
+
+import numpy as np
+
+from ...runtime.ir.types import Array
+
+#: The longest gap that a byte holds; a longer one takes fillers.
+MAX_GAP = 255
+#: Codes are bytes.
+MAX_BITS = 8
+_MAX_STEPS = 100
+
+
+def pruned(weights: Array, sparsity: float) -> Array:
+    """Return a copy in which the smallest elements are zero.
+
+    Args:
+        weights: floats of any shape.
+        sparsity: the share of elements that become zero, 0 to 1.
+    """
+    count = round(sparsity * weights.size)
+    found = weights.copy().reshape(-1)
+    if count:
+        found[np.argpartition(np.abs(found), count - 1)[:count]] = 0
+    return found.reshape(weights.shape)
+
+
+def gaps_of(positions: Array) -> tuple[Array, Array]:
+    """Return the distances of positions from one another as bytes, and which are no fillers.
+
+    The first one counts from 0; their running sum gives the positions back, those of fillers
+    in between.
+
+    Args:
+        positions: int64, ascending.
+    """
+    steps = np.diff(positions, prepend=0)
+    fillers = np.maximum(steps - 1, 0) // MAX_GAP
+    last = np.cumsum(fillers + 1) - 1
+    gaps = np.full(int(last[-1]) + 1 if len(last) else 0, MAX_GAP, np.uint8)
+    gaps[last] = steps - MAX_GAP * fillers
+    is_weight = np.zeros(len(gaps), bool)
+    is_weight[last] = True
+    return gaps, is_weight
+
+
+def shared(values: Array, clusters: int) -> tuple[Array, Array]:
+    """Return codes, as bytes, and the values that they stand for.
+
+    k-means in one dimension: Lloyd's steps on sorted values, until none changes its cluster.
+
+    Args:
+        values: floats along one axis, at least one.
+        clusters: how many values there may be, 1 to 256.
+    """
+    order = np.sort(values.astype(np.float64))
+    sums = np.concatenate([[0.0], np.cumsum(order)])
+    centres = np.unique(np.linspace(order[0], order[-1], clusters))
+    bounds = np.empty(0, np.int64)
+    for _ in range(_MAX_STEPS):
+        found = np.searchsorted(order, (centres[1:] + centres[:-1]) / 2)
+        if np.array_equal(found, bounds):
+            break
+        bounds = found
+        ends = np.concatenate([[0], bounds, [len(order)]])
+        sizes = np.diff(ends)
+        centres = np.where(sizes, np.diff(sums[ends]) / np.maximum(sizes, 1), centres)
+    centres = np.unique(centres.astype(values.dtype))
+    middles = (centres[1:].astype(np.float64) + centres[:-1]) / 2
+    return np.searchsorted(middles, values).astype(np.uint8), centres
+
+
+def huffman_lengths(symbols: Array) -> dict[int, int]:
+    """Return the bits of each symbol's code in the best prefix code; one symbol alone takes 1."""
+    kinds, counts = np.unique(symbols, return_counts=True)
+    heap: list[Any] = [
+        (int(n), i, (int(kind),)) for i, (kind, n) in enumerate(zip(kinds, counts, strict=True))
+    ]
+    lengths = dict.fromkeys((int(kind) for kind in kinds), int(len(heap) == 1))
+    heapq.heapify(heap)
+    while len(heap) > 1:
+        first, second = heapq.heappop(heap), heapq.heappop(heap)
+        members = cast("tuple[int, ...]", first[2] + second[2])
+        for kind in members:
+            lengths[kind] += 1
+        heapq.heappush(heap, (first[0] + second[0], first[1], members))
+    return lengths
+
+
+def huffman_bytes(symbols: Array) -> int:
+    """Return what symbols take in a Huffman code, with a byte of its table for each kind."""
+    lengths = huffman_lengths(symbols)
+    kinds, counts = np.unique(symbols, return_counts=True)
+    bits = sum(lengths[int(kind)] * int(n) for kind, n in zip(kinds, counts, strict=True))
+    return -(-bits // 8) + len(kinds)

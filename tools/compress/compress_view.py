@@ -1,0 +1,54 @@
+"""A compressed model in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from ..common.console import bytes_text, facts, grid
+from .compress import Compression
+
+
+def show_compression(console: Console, found: Compression) -> None:
+    """Print what was written, each tensor of weights, and how far the results are apart."""
+    size, beside = found.exported.nbytes
+    where = str(found.exported.file or "in memory")
+    facts(
+        console,
+        {
+            "model": found.exported.model,
+            "written": f"{where}, {bytes_text(size + beside)}",
+            "constants": f"{bytes_text(found.before)} before, {bytes_text(found.after)} now: "
+            f"{_ratio(found.before, found.after)}",
+            "Huffman codes": f"would make that {bytes_text(found.huffman)}: "
+            f"{_ratio(found.before, found.huffman)}",
+        },
+    )
+    console.print()
+    table = grid("weights", "layer", "elements", "density", "values", "before", "now", "", "error")
+    for each in found.weights:
+        table.add_row(
+            Text(each.name),
+            Text(each.node),
+            f"{each.elements:,}",
+            f"{each.density:.1%}",
+            f"{each.values}" if each.values else "all",
+            bytes_text(each.before),
+            bytes_text(each.after),
+            _ratio(each.before, each.after),
+            f"{each.error:.1e}",
+        )
+    console.print(table)
+    console.print()
+    console.print(Text(f"both models on {found.inputs}", "dim"))
+    table = grid("output", "error", "same top 1")
+    for output in found.outputs:
+        table.add_row(Text(output.name), f"{output.error:.1e}", f"{output.top1:.1%}")
+    console.print(table)
+    console.print(
+        Text("error: relative L2 distance from the original. Nothing was trained again.", "dim")
+    )
+
+
+def _ratio(before: int, after: int) -> str:
+    return f"{before / max(after, 1):.1f}x"
