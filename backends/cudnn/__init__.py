@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend
+from .names import ALGORITHMS
 
 if TYPE_CHECKING:
     from .session import Session
 
-#: Who runs a node, instead of an algorithm: cuDNN, whatever the kernels of cuda would take,
-#: or those kernels, by their own choice.
-ALGORITHMS = CUDNN, CUDA = "cudnn", "cuda"
+__all__ = ["ALGORITHMS", "open_backends"]
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:

@@ -11,11 +11,11 @@ from ...runtime.ir.graph import Graph, Node
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline
 from ..cuda.device import CudaDevice
-from . import CUDNN
 from .arbitration import Arbiter, Comparison, CudaTimer
 from .choice import Choice, Chooser, Task
 from .families import FAMILIES
 from .library import NoPlan
+from .names import CUDNN
 from .registry import Wanted
 from .step import Bench, GraphStep
 

@@ -10,8 +10,8 @@ from ...runtime.ir.op import Op
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Formats
 from ..cuda.recipe.operands import Packed
-from . import CUDNN
 from .choice import Task
+from .names import CUDNN
 
 #: What a role stands for: a value, or constants packed on the host once per model.
 Source = Value | Packed

@@ -13,10 +13,10 @@ from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Device, Step, View
 from ..regions.regions import MIN_NODES, Region, is_worthwhile, regions
 from ..regions.section import Section, section
-from . import TensorrtOptions
 from .build import Refused, Settings
 from .claims import OPSET, refusals
 from .library import Library
+from .options import TensorrtOptions
 from .step import Pointer
 
 

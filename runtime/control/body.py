@@ -13,7 +13,7 @@ from ..passes import STATIC_PASSES, SYMBOLIC_PASSES, Rewrites, lower, optimise
 from ..plan.arena import ALIGNMENT, Allocation, aligned, pack
 from ..plan.backend import BuildContext, Run, View, Weights
 from ..plan.bind import bind_row, sequence
-from ..plan.layout import Layout, Row, Slot, lives_of
+from ..plan.rows import Layout, Row, Slot, lives_of
 from ..plan.streams import assign, side_by_side
 from .resources import Resources
 

@@ -22,8 +22,9 @@ from ..plan.backend import Claim, Forking, Format
 from ..plan.device_control import Decisions, decisions_of
 from ..plan.exchange import IOPlacement
 from ..plan.host import HOST
-from ..plan.layout import Layout, lay_out
+from ..plan.layout import lay_out
 from ..plan.partition import misfit, obstacle
+from ..plan.rows import Layout
 from .body import Body, opened, settled
 from .if_step import Branches
 from .loop_step import Elements, Repetition, Signature

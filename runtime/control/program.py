@@ -35,8 +35,8 @@ from ..plan.backend import Interpreter
 from ..plan.device_io import Resident
 from ..plan.exchange import HOST_IO, IOPlacement, exchange_of
 from ..plan.host import HOST
-from ..plan.layout import Row
 from ..plan.plan import Memory, Plan
+from ..plan.rows import Row
 from .body import opened, settled
 from .bounded_outputs import Counting, counting
 from .host_control import run_control

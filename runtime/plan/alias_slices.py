@@ -20,7 +20,7 @@ from .backend import Format
 
 if TYPE_CHECKING:
     from ..ir.graph import Node, Value
-    from .layout import Layout, Row, Slot
+    from .rows import Layout, Row, Slot
 
 #: Slices begin at multiples of that many bytes, and so do their rows: kernels read whole words.
 ALIGNMENT = 16

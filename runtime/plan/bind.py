@@ -10,7 +10,7 @@ from ..ir.types import TensorType
 from .backend import Run, Stream, View
 
 if TYPE_CHECKING:
-    from .layout import Row, Slot
+    from .rows import Row, Slot
 
 
 def bind_row(

@@ -22,8 +22,9 @@ from .backend import Backend, Buffer, Device, Forking, Joinable, Run, Stream, Vi
 from .bind import bind_row, sequence
 from .exchange import HOST_IO, IOPlacement
 from .host import HOST, array
-from .layout import Layout, Row, Slot, lay_out, lives_of
+from .layout import lay_out
 from .result_memory import ResultMemory
+from .rows import Layout, Row, Slot, lives_of
 from .streams import assign, is_capturable, segments, side_by_side
 from .weights import WeightStore
 

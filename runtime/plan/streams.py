@@ -16,7 +16,7 @@ from .backend import Filling, Forking, Run, Stream
 from .host import HOST
 
 if TYPE_CHECKING:
-    from .layout import Row, Slot
+    from .rows import Row, Slot
 
 #: Estimates: microseconds of a launch and of waiting for another stream; bytes per microsecond.
 LAUNCH, CROSSING, MEMORY = 2.0, 1.5, 2e6

@@ -13,9 +13,9 @@ from ..errors import Refusal
 from ..ir.graph import Node
 from ..ir.unknown import NOBODY, REASON, Opaque
 from ..plan.backend import Detailed, Format
-from ..plan.layout import Row, Slot
 from ..plan.partition import obstacle
 from ..plan.plan import Plan
+from ..plan.rows import Row, Slot
 from ..text import printable
 
 #: What is said about control flow that the host decides on.

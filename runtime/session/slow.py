@@ -16,7 +16,7 @@ from ..ir.graph import Graph, Node
 from ..ir.types import TensorType
 from ..options import Options
 from ..plan.backend import Device
-from ..plan.layout import Row
+from ..plan.rows import Row
 from ..text import message
 
 #: Weights that are made anew in every run are worth a word from that many bytes on.

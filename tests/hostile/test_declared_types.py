@@ -23,7 +23,8 @@ from tercet.runtime.ir.op import OPERATORS
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.options import Options
 from tercet.runtime.plan.host import HOST
-from tercet.runtime.plan.layout import Layout, lay_out
+from tercet.runtime.plan.layout import lay_out
+from tercet.runtime.plan.rows import Layout
 from tercet.runtime.plan.weights import WeightStore
 from tercet.tools.conformance.suite import ConformanceCase, all_cases
 

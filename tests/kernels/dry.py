@@ -22,8 +22,9 @@ from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.options import Options
 from tercet.runtime.passes import STATIC_PASSES, optimise
 from tercet.runtime.plan.host import HOST
-from tercet.runtime.plan.layout import Layout, lay_out
+from tercet.runtime.plan.layout import lay_out
 from tercet.runtime.plan.partition import obstacle
+from tercet.runtime.plan.rows import Layout
 from tercet.runtime.plan.weights import WeightStore
 from tercet.runtime.session.model import Model
 

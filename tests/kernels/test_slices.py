@@ -21,7 +21,7 @@ from tercet.runtime.ops.movement import Concat, Slice, Split
 from tercet.runtime.ops.norm import BatchNormalization
 from tercet.runtime.ops.pool import AveragePool, MaxPool
 from tercet.runtime.options import Options, Precision
-from tercet.runtime.plan.layout import Layout
+from tercet.runtime.plan.rows import Layout
 from tercet.runtime.session.model import Model
 from tercet.tools.workshop.light_models import light_model
 

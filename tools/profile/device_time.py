@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...runtime.control.program import Program
 from ...runtime.plan.backend import Device, Run
 from ...runtime.plan.host import HOST
-from ...runtime.plan.layout import Row, Slot
+from ...runtime.plan.rows import Row, Slot
 from ...runtime.plan.streams import is_capturable, segments
 from ...runtime.session.model import Model
 from ..common.measure import Timing

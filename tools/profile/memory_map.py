@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...runtime.plan.arena import Allocation, peak
-from ...runtime.plan.layout import Slot
 from ...runtime.plan.plan import Plan
+from ...runtime.plan.rows import Slot
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 

@@ -10,8 +10,8 @@ from typing import Any
 from ...runtime.ir.types import TensorType
 from ...runtime.plan.backend import Detailed
 from ...runtime.plan.host import HOST
-from ...runtime.plan.layout import Row as PlanRow
 from ...runtime.plan.partition import obstacle
+from ...runtime.plan.rows import Row as PlanRow
 from ..common.cost import macs
 from .peaks import Peaks
 from .row_timing import Probe, ProfileFrame, Recording

@@ -36,7 +36,7 @@ from ...runtime.plan.backend import (
     measured,
 )
 from ...runtime.plan.host import HOST
-from ...runtime.plan.layout import Row
+from ...runtime.plan.rows import Row
 from ...runtime.session.model import Model
 
 if TYPE_CHECKING:

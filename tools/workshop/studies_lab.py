@@ -19,7 +19,7 @@ from ...runtime.ir.graph import Value
 from ...runtime.ir.types import Array, TensorType
 from ...runtime.ops.matmul import MatMul
 from ...runtime.options import Options
-from ...runtime.plan.layout import Row
+from ...runtime.plan.rows import Row
 from ...runtime.session.model import Model
 from ..common.console import Say, silent
 from ..profile.device_time import device_times

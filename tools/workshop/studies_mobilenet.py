@@ -10,7 +10,7 @@ from onnx import ModelProto
 
 from ...api import load
 from ...runtime.ops.conv import Conv
-from ...runtime.plan.layout import Row
+from ...runtime.plan.rows import Row
 from .generated_models import Sheet, image
 from .studies_lab import BYTES, Lab, normal
 from .studies_report import Column, Study, Table

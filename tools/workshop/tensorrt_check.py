@@ -20,7 +20,7 @@ from pathlib import Path
 from time import perf_counter
 
 from ...backends import available
-from ...backends.tensorrt import MIN_NODES_VARIABLE
+from ...backends.tensorrt.options import MIN_NODES_VARIABLE
 from ..common.console import open_console
 from ..common.environment import PACKAGES, ROOT, environment
 

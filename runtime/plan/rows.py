@@ -1,0 +1,308 @@
+"""The rows of a plan and their tensors, before addresses are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Literal
+
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import TensorType
+from .alias_transposes import renamed
+from .arena import Allocation
+from .backend import BuildContext, Claim, Decline, Device, Format, Step, Stream, extent
+from .exchange import HOST_IO, IOPlacement
+from .host import HOST
+from .partition import Assigned, reads_of, results_of
+from .weights import WeightStore
+
+Kind = Literal["step", "copy", "reformat", "view"]
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A tensor at one place and in one format.
+
+    Attributes:
+        value: what it holds.
+        device: where.
+        format: in which order.
+        type: dtype and shape.
+        root: the slot whose memory it uses; itself unless it is a view or made in place.
+        first: row that writes it; -1 for inputs.
+        last: last row that reads it.
+        alias: the slot in whose memory it lies; None for roots.
+        offset: the byte of `alias` at which it begins.
+        pitch: elements from one of its rows to the next where there are gaps, 0 where there are
+            none; see `View.pitch`.
+        block: its place in the arena, for roots.
+    """
+
+    value: Value
+    device: Device
+    format: Format
+    type: TensorType
+    first: int
+    last: int
+    alias: Slot | None = None
+    offset: int = 0
+    pitch: int = 0
+    block: Allocation | None = None
+
+    @property
+    def root(self) -> Slot:
+        """The slot that owns the memory."""
+        slot = self
+        while slot.alias is not None:
+            slot = slot.alias
+        return slot
+
+    @property
+    def offset_in_root(self) -> int:
+        """The byte of the root's memory at which it begins."""
+        slot, offset = self, 0
+        while slot.alias is not None:
+            offset += slot.offset
+            slot = slot.alias
+        return offset
+
+    @property
+    def extent(self) -> int:
+        """Bytes from its first element to its last, with the gaps of others in between."""
+        return extent(self.format, self.type, self.pitch)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements in this format."""
+        return self.format.nbytes(self.type)
+
+
+@dataclass(slots=True)
+class Row:
+    """One thing that a run does, or a view, which it need not do.
+
+    Attributes:
+        kind: what it is.
+        nodes: those of the graph that it stands for; none for copies and reformats.
+        device: where it happens.
+        backend: who does it: a backend's name, a device's, or ``plan`` for views.
+        kernel: what runs, for reports.
+        inputs: what it reads.
+        outputs: what it writes.
+        claim: what a backend offered to do, for steps.
+        step: what the claim built.
+        run: the step or copy on its addresses, once the plan has placed everything.
+        stream: number of the stream on which it runs, see `plan.streams`.
+    """
+
+    kind: Kind
+    nodes: tuple[Node, ...]
+    device: Device
+    backend: str
+    kernel: str
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    claim: Claim | None = None
+    step: Step | None = None
+    run: Callable[[Stream], None] | None = None
+    stream: int = 0
+
+    @property
+    def title(self) -> str:
+        """The nodes' names, or what is moved where."""
+        if self.nodes:
+            return " + ".join(node.name for node in self.nodes)
+        return f"{self.inputs[0].value.name} -> {self.outputs[0].device.name}"
+
+
+class Layout:
+    """Rows and slots of a graph, before anything has an address.
+
+    Args:
+        graph: with integer shapes.
+        stores: constants by device.
+        ends: where inputs and results lie.
+        device: the one that `ends` refers to.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        stores: Mapping[Device, WeightStore],
+        ends: IOPlacement = HOST_IO,
+        device: Device = HOST,
+    ) -> None:
+        self.graph = graph
+        self.stores = stores
+        self.rows: list[Row] = []
+        self.slots: list[Slot] = []
+        self.places: dict[Value, list[Slot]] = {}
+        self.inputs: dict[str, Slot] = {}
+        self.outputs: dict[str, Slot] = {}
+        self._device, self._ends = device, ends
+        there = {**dict(ends.inputs), **dict.fromkeys(ends.lent, Format.CONTIGUOUS)}
+        for value in graph.inputs:
+            place = device if value.name in there else HOST
+            format = there.get(value.name, Format.CONTIGUOUS)
+            self.inputs[value.name] = self._slot(value, place, format, -1)
+        self.lent = {self.inputs[name]: view for name, view in ends.lent.items()}
+
+    def _slot(self, value: Value, device: Device, format: Format, first: int) -> Slot:
+        slot = Slot(value, device, format, value.tensor, first, first)
+        self.slots.append(slot)
+        self.places.setdefault(value, []).append(slot)
+        return slot
+
+    def _emit(self, row: Row) -> None:
+        for slot in row.inputs:
+            slot.root.last = slot.last = len(self.rows)
+        self.rows.append(row)
+
+    def fetch(self, value: Value, device: Device, format: Format) -> Slot:
+        """Return `value` on `device` in `format`, with a visible row for each copy it takes."""
+        places = self.places[value]
+        for slot in places:
+            if slot.device is device and slot.format is format:
+                return slot
+        here = [slot for slot in places if slot.device is device]
+        source = here[0] if here else places[0]
+        if source.device is not device and source.device is not HOST:
+            source = self._in_format(source, format)
+        if source.device is not device:
+            source = self._move(source, device, source.format)
+        return self._in_format(source, format)
+
+    def _in_format(self, source: Slot, format: Format) -> Slot:
+        """Return `source` in another format on its own device."""
+        if source.format is format:
+            return source
+        if source.format.order(source.type.dims) == format.order(source.type.dims):
+            slot = self._slot(source.value, source.device, format, len(self.rows))
+            slot.alias = source
+            return slot
+        return self._move(source, source.device, format)
+
+    def _move(self, source: Slot, device: Device, format: Format) -> Slot:
+        mover = source.device if device is HOST else device
+        kind: Kind = "copy" if source.device is not device else "reformat"
+        target = self._slot(source.value, device, format, len(self.rows))
+        what = (
+            f"{source.device.name} to {device.name}"
+            if kind == "copy"
+            else f"{source.format.value} to {format.value}"
+        )
+        self._emit(Row(kind, (), mover, mover.name, what, (source,), (target,)))
+        return target
+
+    def view(self, node: Node) -> None:
+        """Let the output of a view use the memory of its input."""
+        value = node.inputs[0]
+        if value is None:
+            raise ValueError(f"view '{node.name}' has no input")
+        self._see(
+            node,
+            self.fetch(value, self.places[value][0].device, Format.CONTIGUOUS),
+            Format.CONTIGUOUS,
+        )
+
+    def _see(self, node: Node, source: Slot, format: Format) -> None:
+        target = self._slot(node.output, source.device, format, len(self.rows))
+        target.alias = source
+        row = Row("view", (node,), source.device, "plan", "view", (source,), (target,))
+        self._emit(row)
+
+    def rename(self, nodes: Sequence[Node], device: Device, asked: Set[Format]) -> bool:
+        """Let the output of a Transpose use the memory of its input, if that has the right order.
+
+        Args:
+            nodes: of a step.
+            device: where it would run.
+            asked: formats in which its result is going to be read.
+        """
+        value = nodes[0].inputs[0] if nodes[0].inputs else None
+        if value is None or value.is_constant or len(nodes) > 1:
+            return False
+        here = [slot.format for slot in self.places[value] if slot.device is device]
+        found = renamed(nodes[0], here or [Format.CONTIGUOUS], asked)
+        if found is not None:
+            self._see(nodes[0], self.fetch(value, device, found[0]), found[1])
+        return found is not None
+
+    def step(self, assigned: Assigned) -> None:
+        """Add the row of a claim, which is not built yet, and the copies that it takes."""
+        backend, claim = assigned.backend, assigned.claim
+        if backend is None or claim is None:
+            raise ValueError("only views run without a backend")
+        reads = reads_of(assigned.nodes)
+        results = tuple(dict.fromkeys((*results_of(self.graph, assigned.nodes), *claim.always)))
+        formats = {v: claim.formats.wants.get(v, Format.CONTIGUOUS) for v in reads}
+        formats |= {v: claim.formats.gives.get(v, Format.CONTIGUOUS) for v in results}
+        if claim.formats.follows and reads:
+            leader = self._present(reads, backend.device)
+            formats = dict.fromkeys((*reads, *results), leader)
+        inputs = tuple(self.fetch(v, backend.device, formats[v]) for v in reads)
+        at = len(self.rows)
+        outputs = tuple(self._slot(v, backend.device, formats[v], at) for v in results)
+        row = Row("step", assigned.nodes, backend.device, backend.name, "", inputs, outputs, claim)
+        self._emit(row)
+
+    def build(self, row: Row) -> Decline | None:
+        """Build the step of a row, or return the decline where the backend changed its mind."""
+        if row.claim is None:
+            return None
+        slots = (*row.inputs, *row.outputs)
+        site = BuildContext(
+            row.nodes,
+            tuple(slot.value for slot in row.inputs),
+            tuple(slot.value for slot in row.outputs),
+            {slot.value: slot.format for slot in slots},
+            self.stores[row.device],
+            {slot.value: slot.pitch for slot in slots if slot.pitch},
+        )
+        built = row.claim.build(site)
+        if isinstance(built, Decline):
+            return built
+        row.step, row.kernel = built, built.kernel
+        return None
+
+    def _present(self, reads: Sequence[Value], device: Device) -> Format:
+        """Return the format in which most bytes of `reads` already lie on `device`.
+
+        Of two with as many, it is the one that came later: somebody else has asked for it.
+        """
+        votes: dict[Format, int] = {}
+        for value in reads:
+            for slot in self.places[value]:
+                if slot.device is device:
+                    votes[slot.format] = votes.get(slot.format, 0) + slot.nbytes
+        return max(reversed(votes), key=votes.__getitem__) if votes else Format.CONTIGUOUS
+
+    def finish(self) -> None:
+        """Bring the graph's results to where they are wanted.
+
+        What callers put on the device stays as it is, so that a run may follow without it.
+        """
+        for name, value in self.graph.outputs.items():
+            if not value.is_constant:
+                stays = self._ends.on_device or name in self._ends.kept
+                slot = self.fetch(value, self._device if stays else HOST, Format.CONTIGUOUS)
+                self.outputs[name] = slot
+        inputs = (slot for slot in self.inputs.values() if slot not in self.lent)
+        given = [slot for slot in inputs if slot.device is not HOST]
+        for slot in (*given, *self.outputs.values()):
+            slot.root.last = slot.last = len(self.rows)
+
+
+def lives_of(layout: Layout, begins: Sequence[int] = ()) -> dict[Slot, tuple[int, int]]:
+    """Return for each root the first row that writes to its memory and the last that reads it.
+
+    Args:
+        layout: the rows.
+        begins: for each row, the row that is given for it as a first one; see `StreamSchedule`.
+    """
+    lives: dict[Slot, tuple[int, int]] = {}
+    for slot in layout.slots:
+        begin = begins[slot.first] if 0 <= slot.first < len(begins) else slot.first
+        first, last = lives.get(slot.root, (begin, slot.last))
+        lives[slot.root] = min(first, begin), max(last, slot.last)
+    return lives
