@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....runtime.base.guard import need
+from ....runtime.ir.dtypes import string
 from ....runtime.ir.graph import Node
 from ....runtime.ir.infer import check_types
 from ....runtime.ir.types import HostValue, TensorType, ValueType, type_of
@@ -41,6 +42,10 @@ class _Found:
         return all(isinstance(t, TensorType) and t.is_static for t in self.types)
 
 
+#: A set of inputs that was seen once.
+_ONCE = _Found((), 0, "")
+
+
 class NodeAlone:
     """A node, and what its results were for the inputs that it had so far.
 
@@ -71,7 +76,7 @@ class NodeAlone:
     def _looked_up(self, values: Sequence[HostValue]) -> _Found | None:
         shapes: list[Hashable] = []
         for data in values:
-            if isinstance(data, np.ndarray):
+            if isinstance(data, np.ndarray) and data.dtype != string:
                 shapes.append((data.dtype, data.shape))
             elif data is None:
                 shapes.append(None)
@@ -91,12 +96,17 @@ class NodeAlone:
         values: Sequence[HostValue],
         maximum: int,
     ) -> _Found | None:
-        """Return what is known for a key, or is inferred from so many elements; None if neither."""
+        """Return what is known for a key, or is inferred from so many elements; None if neither.
+
+        Shapes that grow from run to run are never seen again: the first time counts for nothing.
+        """
         if key not in known:
-            self._inferred(values, KNOWN)  # whatever is wrong with them
-            found = self._inferred(values, maximum)
             if len(known) >= MAX_SETS:
                 known.clear()
+            known[key] = _ONCE
+            return None
+        if known[key] is _ONCE:
+            found = self._inferred(values, maximum)
             known[key] = found if found.is_static else None
         return known[key]
 
