@@ -14,6 +14,9 @@ from tercet.backends.cuda.driver.step import sizes
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.source import Source
 from tercet.backends.cuda.recipe.targets import H200, Target
+from tercet.runtime.ir.graph import Graph
+
+from .dry import DryCompiler, DryDevice, launches, planned
 
 #: The attribute of a kernel that describes one of its parameters.
 _PARAMETER = 0x17
@@ -63,13 +66,31 @@ def _kind(source: Source) -> Hashable:
     return source.file, source.types, tuple(constants), re.sub(r"\d+", "#", source.code)
 
 
-def assert_arguments(launches: Iterable[Launch], target: Target, cache: Path) -> None:
+def assert_arguments(made: Iterable[Launch], target: Target, cache: Path) -> None:
     """Fail unless every kernel takes arguments of the sizes that a launch gives it."""
-    found = {(launch.source, launch.entry): launch for launch in launches}
+    found = {(launch.source, launch.entry): launch for launch in made}
     all_compile((source for source, _ in found), target, cache)
     compiler = QuickCompiler(target, cache)
     for (source, entry), launch in found.items():
         assert parameters(entry, compiler.code(source)) == sizes(launch), launch.title
+
+
+def assert_plans_compile(
+    graphs: Iterable[Graph], target: Target, cache: Path, files: Set[str]
+) -> list[Launch]:
+    """Plan graphs for a target, compile their kernels, and compare arguments; return the launches.
+
+    Args:
+        graphs: with integer shapes.
+        target: the architecture.
+        cache: folder of machine code.
+        files: what the kernels must be of; see `all_compile`.
+    """
+    device = DryDevice(compiler=DryCompiler(target))
+    found = [launch for graph in graphs for launch in launches(planned(graph, device))]
+    all_compile(list(device.compiler.sources), target, cache, files)
+    assert_arguments(found, target, cache)
+    return found
 
 
 def parameters(entry: str, cubin: bytes) -> list[int]:

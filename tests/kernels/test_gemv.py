@@ -13,8 +13,8 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import bfloat16, float16, float32
 
-from .cubins import all_compile, assert_arguments
-from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .cubins import assert_plans_compile
+from .dry import normal
 from .emulator import needs_compiler
 from .samples import Sample, compare, sample
 
@@ -47,11 +47,8 @@ def samples() -> list[Sample]:
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_compiles(target: Target, cache: Path) -> None:
-    device = DryDevice(compiler=DryCompiler(target))
-    found = [launch for each in samples() for launch in launches(planned(each.graph, device))]
+    found = assert_plans_compile([each.graph for each in samples()], target, cache, COMPILES)
     assert {launch.file for launch in found} == COMPILES
-    all_compile(list(device.compiler.sources), target, cache, COMPILES)
-    assert_arguments(found, target, cache)
 
 
 @pytest.mark.slow
