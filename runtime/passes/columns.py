@@ -26,11 +26,13 @@ class Heads:
     """Heads [b, h, t, d] of which each element is one of a row [b, t, w].
 
     Attributes:
-        source: the rows, counted by any axes.
+        source: the rows, counted by any axes; or an image [b, w, height, width], whose pixels
+            are the rows.
         counts: b and t.
         width: how many elements a row has.
         columns: which element of a row each of a head is, int64 [h, d].
         nodes: from the rows to the heads.
+        is_image: whether the source is an image.
     """
 
     source: Value
@@ -38,6 +40,7 @@ class Heads:
     width: int
     columns: Array
     nodes: tuple[Node, ...]
+    is_image: bool = False
 
     @property
     def first(self) -> int | None:
@@ -63,16 +66,19 @@ def heads_of(value: Value) -> Heads | None:
             break
         path.insert(0, (node, value))
         value = node.inputs[0]
-        width = _width(value, counts, node)
+        image = _pixels(value, counts)
+        width = image[1] if image else _width(value, counts, node)
         if width is None:
             continue
-        lies: _Lies | None = _Lies(("batch", "row", ""), np.arange(width))
-        given: Sequence[Dim] = (*counts, width)
+        axes = ("batch", "", "high", "wide") if image else ("batch", "row", "")
+        lies: _Lies | None = _Lies(axes, np.arange(width))
+        given: Sequence[Dim] = image or (*counts, width)
         for each, result in path:
             lies = lies and _moved(lies, each, given, result)
             given = shape_of(result) or ()
         if lies is not None and lies.axes == ("batch", "", "row", "") and lies.columns.size:
-            return Heads(value, counts, width, lies.columns, tuple(node for node, _ in path))
+            nodes = tuple(node for node, _ in path)
+            return Heads(value, counts, width, lies.columns, nodes, image is not None)
     return _turned(path[-1][0], counts) if path else None
 
 
@@ -87,6 +93,15 @@ def _width(value: Value, counts: tuple[Dim, Dim], reader: Node) -> int | None:
     if len(sizes) != len(outer) + 2 or not isinstance(reader.op, Reshape):
         return None
     return width if prod(sizes[:-2]) == prod(sizes[-2:]) else None
+
+
+def _pixels(value: Value, counts: tuple[Dim, Dim]) -> tuple[int, ...] | None:
+    """Return the sizes of an image of as many pixels as there are rows; None for anything else."""
+    shape = shape_of(value) or ()
+    sizes = tuple(size for size in shape if isinstance(size, int))
+    if len(shape) != 4 or len(sizes) != 4 or (sizes[0], sizes[2] * sizes[3]) != counts:
+        return None
+    return sizes
 
 
 def _turned(node: Node, counts: tuple[Dim, Dim]) -> Heads | None:
@@ -107,7 +122,8 @@ class _Lies:
     """Where the elements of rows are in a tensor.
 
     Attributes:
-        axes: "batch" and "row", which count these; empty for those of columns.
+        axes: "batch" and "row", which count these, "high" and "wide", which count rows together;
+            empty for those of columns.
         columns: the columns, by the axes that have no name.
     """
 
@@ -157,6 +173,10 @@ def _reshaped(lies: _Lies, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Lies
         if name:
             while left and left[0] == 1 and dim != 1:
                 take()
+            pixels = _product(dim, given[place + 1]) if name == "high" else None
+            if left and pixels is not None and left[0] == pixels:
+                name, dim = "row", pixels
+                place += 1
             if not left or left.pop(0) != dim:
                 return None
             axes.append(name)
@@ -178,6 +198,10 @@ def _reshaped(lies: _Lies, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Lies
             return None
         take()
     return _Lies(tuple(axes), lies.columns.reshape(sizes))
+
+
+def _product(one: Dim, other: Dim) -> int | None:
+    return one * other if isinstance(one, int) and isinstance(other, int) else None
 
 
 def _gathered(lies: _Lies, axis: int, index: Value | None) -> _Lies | None:

@@ -11,10 +11,11 @@ from ..ir.types import Shape
 from ..ops.attention import Attention
 from ..ops.elementwise import Cast, IsNaN, Where
 from ..ops.matmul import MatMul
+from ..ops.movement import Transpose
 from ..ops.norm import Softmax
 from ..ops.shape import Unsqueeze
 from .driver import Context
-from .editing import Builder, drop, dtype_of, number, shape_of, stand_in
+from .editing import Builder, drop, dtype_of, number, rank_of, shape_of, stand_in
 from .fusion import obstacle
 from .operands import Operand, in_order, lift, operand
 from .rounding import holds
@@ -74,6 +75,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Softmax):
             continue
+        turned = _turn_back(graph, node)
+        if turned:
+            yield turned
         found = _find(graph, node)
         if found is None:
             continue
@@ -84,6 +88,27 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             continue
         new = _rewrite(graph, found, context.options.fold_bytes)
         yield f"Attention '{new.name}' is what {len(nodes)} nodes around '{node.name}' compute"
+
+
+def _turn_back(graph: Graph, softmax: Node) -> str:
+    """Write ``v @ transpose(weights)`` as the transpose of ``weights @ transpose(v)``."""
+    turn = graph.sole_consumer(softmax.output)
+    product = None if turn is None else graph.sole_consumer(turn.output)
+    rank = rank_of(softmax.output)
+    if turn is None or product is None or not isinstance(turn.op, Transpose) or rank is None:
+        return ""
+    order = (*range(rank - 2), rank - 1, rank - 2)
+    v = product.inputs[0]
+    if not isinstance(product.op, MatMul) or turn.op.order(rank) != order or rank_of(v) != rank:
+        return ""
+    if v is None or v is turn.output:
+        return ""
+    add = Builder(graph, product, product.name, (product,))
+    weighed = add(MatMul(), softmax.output, add(Transpose(perm=order), v))
+    graph.redirect(product.output, add(Transpose(perm=order), weighed))
+    name = product.name
+    drop(graph, product)
+    return f"MatMul '{name}' weighs rows, not columns, and is transposed"
 
 
 # ── finding ──────────────────────────────────────────────────────────────────────────────────────
@@ -107,8 +132,10 @@ def _attends(result: _Result, scores: Scores) -> _Found | None:
     if product is None or product.inputs[0] is None or product.inputs[1] is None:
         return None
     q, keys = operand(product.inputs[0]), operand(product.inputs[1])
-    if q is None or keys is None or len(keys.order) < 3 or keys.is_plain:
-        return None  # to turn keys that lie so would cost more than it saves
+    if q is None or keys is None or len(keys.order) < 3:
+        return None
+    if keys.is_plain and not q.swapped().is_plain:
+        return None  # to turn keys alone that lie so would cost more than it saves
     k, v = keys.swapped(), operand(result.v, scaled=False)
     if v is None or v.repeats != k.repeats or v.repeats == 1:
         v = Operand(result.v, tuple(range(len(k.order))))

@@ -11,6 +11,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array, Dim, Shape
 from ..ops.attention import Attention, RotaryEmbedding
+from ..ops.conv import Conv
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.movement import Split, Transpose
@@ -22,6 +23,9 @@ from .editing import Builder, drop, shape_of
 from .pattern import pairs
 
 _HEADS_BEHIND = (0, 2, 1, 3)
+#: [b, h, t, d] in the order of an image: channels before pixels.
+_PIXELS_BEHIND = (0, 1, 3, 2)
+_TO_ROWS, _TO_IMAGE = Transpose(perm=(0, 2, 3, 1)), Transpose(perm=(0, 3, 1, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +62,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Drop Reshape and Transpose in front of the operands of an Attention, and behind it.
 
     Heads that are cut out of one product become parts of its last axis, in whatever order its
-    columns stand for them: where they do not lie side by side, and nothing else reads it, each
-    operand gets a product of its own columns. Nothing happens where only some of the operands lie
-    so, or the result does not go back to rows.
+    columns stand for them: where they do not lie side by side, and nothing else reads it, the
+    product computes them in another order. The channels of an image are columns of its pixels.
+    Nothing happens where only some of the operands lie so, or the result does not go back to rows
+    or to an image.
     """
     return _join(graph, _is_movable)
 
@@ -129,7 +134,20 @@ def _is_movable(graph: Graph, one: _Rows, all_: list[_Rows], attention: Node) ->
     between = [one.source, *(value for node in one.heads.nodes for value in node.outputs)]
     if any(graph.is_output(value) or not inside.issuperset(value.consumers) for value in between):
         return False
+    if one.heads.is_image:
+        return _conv_of(one.source) is not None
     return _layer_of(graph, one.source) is not None
+
+
+def _conv_of(image: Value) -> tuple[Node, Array, Array | None] | None:
+    """Return the Conv that gives an image, its weight and its bias, where these are constants."""
+    node = image.producer
+    if node is None or not isinstance(node.op, Conv) or node.op.group != 1:
+        return None
+    weight, bias = (*node.inputs, None)[1:3]
+    if weight is None or weight.data is None or (bias is not None and bias.data is None):
+        return None
+    return node, weight.data, None if bias is None else bias.data
 
 
 def _layer_of(graph: Graph, value: Value) -> tuple[Value, Array, Array | None] | None:
@@ -149,20 +167,24 @@ def _layer_of(graph: Graph, value: Value) -> tuple[Value, Array, Array | None] |
 
 
 def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
-    """Return the Transpose and the Reshape that bring the result to rows."""
+    """Return the Transpose and the Reshape that bring the result to rows, or to an image."""
     turn = graph.sole_consumer(node.output)
-    if turn is None or not isinstance(turn.op, Transpose) or turn.op.order(4) != _HEADS_BEHIND:
+    if turn is None or not isinstance(turn.op, Transpose):
         return None
     join = graph.sole_consumer(turn.output)
-    by_head, rows = shape_of(turn.output), None if join is None else shape_of(join.output)
-    if join is None or not isinstance(join.op, Reshape) or by_head is None or not rows:
+    heads, result = shape_of(node.output), None if join is None else shape_of(join.output)
+    if join is None or not isinstance(join.op, Reshape) or not heads or not result:
         return None
-    whole = _whole(*by_head[2:])
-    if None in rows or rows[-1] != whole or whole is None:
+    width = _whole(heads[1], heads[3])
+    if None in result or width is None:
         return None
-    if rows[:-1] != by_head[:2] and not all(isinstance(size, int) for size in rows):
-        return None
-    return turn, join
+    known = all(isinstance(size, int) for size in result)
+    if turn.op.order(4) == _PIXELS_BEHIND:
+        fits = len(result) == 4 and known and result[:2] == (heads[0], width)
+    else:
+        fits = turn.op.order(4) == _HEADS_BEHIND and result[-1] == width
+        fits = fits and (known or result[:-1] == (heads[0], heads[2]))
+    return (turn, join) if fits else None
 
 
 def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, Node]) -> Node:
@@ -176,7 +198,13 @@ def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, No
     old = [value for value in node.inputs[:3] if value is not None]
     add = Builder(graph, node, node.name, (node, turn, join))
     new = add.node(op, *inputs, *node.inputs[3:])
-    graph.replace(join, (_in_shape(add, new.output, shape_of(join.output) or ()),))
+    shape = shape_of(join.output) or (None,) * 4
+    if turn.op == Transpose(perm=_PIXELS_BEHIND):
+        batch, channels, *sides = shape
+        pixels = _in_shape(add, new.output, (batch, *sides, channels))
+        graph.replace(join, (add(_TO_IMAGE, pixels),))
+    else:
+        graph.replace(join, (_in_shape(add, new.output, shape),))
     graph.remove(turn)
     graph.remove(node)
     graph.rename(new, node.name)
@@ -224,10 +252,14 @@ def _parts(graph: Graph, rows: list[_Rows], before: Node) -> list[Value]:
     add = Builder(graph, before, f"{name}.parts")
     if all(one.is_part for one in rows):
         shape = (*heads.counts, heads.width)
-        whole = _in_shape(Builder(graph, before, f"{name}.rows"), source, shape)
+        of_rows = Builder(graph, before, f"{name}.rows")
+        whole = _in_shape(of_rows, of_rows(_TO_ROWS, source) if heads.is_image else source, shape)
         return [_part(add, whole, one.heads) for one in rows]
     columns = np.concatenate([one.heads.columns.reshape(-1) for one in rows])
-    value = _with_columns(graph, source, columns, before)
+    if heads.is_image:
+        value = _with_channels(graph, source, columns, before)
+    else:
+        value = _with_columns(graph, source, columns, before)
     value = _in_shape(Builder(graph, before, name), value, (*heads.counts, columns.size))
     if len(rows) == 1:
         return [value]
@@ -258,3 +290,15 @@ def _with_columns(graph: Graph, source: Value, columns: Array, before: Node) -> 
     if bias is None:
         return value
     return add(Add(), value, add.constant(bias[columns], f"{made.name}.bias"))
+
+
+def _with_channels(graph: Graph, image: Value, channels: Array, before: Node) -> Value:
+    """Return the channels of an image, which its Conv computes in this order, as rows."""
+    found = _conv_of(image)
+    assert found is not None
+    node, weight, bias = found
+    add = Builder(graph, before, node.name, (node,))
+    constants = [add.constant(weight[channels], f"{node.name}.channels")]
+    if bias is not None:
+        constants.append(add.constant(bias[channels], f"{node.name}.bias"))
+    return add(_TO_ROWS, add(node.op, node.inputs[0], *constants))

@@ -10,11 +10,12 @@ import pytest
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.attention import Attention
-from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Mul, Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Slice, Split, Transpose
-from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
+from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
@@ -173,3 +174,56 @@ def test_heads_that_come_from_no_rows() -> None:
     after, _ = optimised(graph)
     assert "Transpose" not in kinds(after)
     assert_same(graph, after)
+
+
+def on_pixels(order: str, back: str, taps: bool = False) -> Callable[[Graph, Value], Value]:
+    """Attention between convolutions, as CoAtNet ("h3d"), Visformer ("3hd") and YOLO 11 spell it.
+
+    Args:
+        order: of the axes of the channels.
+        back: what the product with the values is: "rows" or "columns" of weights.
+        taps: whether a convolution reads the values, too.
+    """
+
+    def build(g: Graph, x: Value) -> Value:
+        conv = apply(g, Conv(), x, normal(36, 6, 1, 1), normal(36))
+        if order == "3hd":
+            parts = split(g, shaped(g, conv, 2, 3, 3, 4, 20), 1, 1, 1, 1)
+            q, k, v = (apply(g, Squeeze(), part, ints(1)) for part in parts)
+        else:
+            q, k, v = split(g, shaped(g, conv, 2, 3, 12, 20), 2, 4, 4, 4)
+        turn = Transpose(perm=(0, 1, 3, 2))
+        scores = apply(g, MatMul(), apply(g, turn, q), k)
+        weights = apply(g, Softmax(), apply(g, Mul(), scores, np.array(0.5, np.float32)))
+        if back == "rows":
+            y = apply(g, turn, apply(g, MatMul(), weights, apply(g, turn, v)))
+        else:
+            y = apply(g, MatMul(), v, apply(g, turn, weights))
+        y = shaped(g, y, 2, 12, 4, 5)
+        if taps:
+            y = apply(
+                g, Add(), y, apply(g, Conv(), shaped(g, v, 2, 12, 4, 5), normal(12, 12, 1, 1))
+            )
+        return apply(g, Conv(), y, normal(6, 12, 1, 1))
+
+    return build
+
+
+@pytest.mark.parametrize("order", ["h3d", "3hd"])
+@pytest.mark.parametrize("back", ["rows", "columns"])
+def test_pixels_attend(order: str, back: str) -> None:
+    graph = make(on_pixels(order, back), (2, 6, 4, 5))
+    after, _ = optimised(graph)
+    left = [kind for kind in kinds(after) if kind != "Reshape"]
+    assert left == ["Conv", "Transpose", "Split", "Attention", "Transpose", "Conv"]
+    perms = [node.op.perm for node in after.nodes if isinstance(node.op, Transpose)]
+    assert perms == [(0, 2, 3, 1), (0, 3, 1, 2)], "what moves nothing where channels lie last"
+    assert_same(graph, after)
+
+
+def test_pixels_whose_values_others_read() -> None:
+    for order in ("h3d", "3hd"):
+        graph = make(on_pixels(order, "columns", taps=True), (2, 6, 4, 5))
+        after, _ = optimised(graph)
+        assert kinds(after).count("Attention") == 1
+        assert_same(graph, after)
