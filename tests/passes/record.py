@@ -80,9 +80,9 @@ class Gpt2(nn.Module):
 class Rms(nn.Module):
     """Llama's norm, which computes in float32."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.rand(WIDTH) + 0.5)
+        self.weight = nn.Parameter(torch.rand(width) + 0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.to(torch.float32)
@@ -193,6 +193,161 @@ class Folded(nn.Module):
         return x + self.down(h.reshape(b * t, 2 * c)).reshape(b, t, c)
 
 
+class Branches(nn.Module):
+    """FastViT's mixer: x + scale * (branches of x - a norm of x), between activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(8, 8, k, padding=k // 2, groups=8) for k in (3, 1))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(4))
+        self.scale = nn.Parameter(torch.randn(8, 1, 1))
+        for norm in self.norms:
+            nn.init.normal_(norm.weight)
+            nn.init.normal_(norm.running_mean)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(x)
+        one, two, beside, minus = self.norms
+        mixed = one(self.convs[0](x)) + two(self.convs[1](x)) + beside(x)
+        return F.relu(x + self.scale * (mixed - minus(x)))
+
+
+class Groups(nn.Module):
+    """A diffusion model's block: group norms in front of convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(2, 16)
+        self.one, self.two = nn.Conv2d(8, 16, 3, padding=1), nn.Conv2d(16, 8, 3, padding=1)
+        nn.init.normal_(self.norm.weight)
+        nn.init.normal_(self.norm.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.two(F.silu(self.norm(self.one(x))))
+
+
+class Levit(nn.Module):
+    """LeViT's attention: a batch norm behind each product of rows, q, k and v within heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.proj = (
+            nn.Linear(WIDTH, 4 * 16, bias=False),
+            nn.Linear(4 * 8, WIDTH, bias=False),
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm1d(n) for n in (4 * 16, WIDTH))
+        for norm in self.norms:
+            nn.init.normal_(norm.weight)
+            nn.init.normal_(norm.running_mean)
+
+    def rows(self, x: Tensor, layer: nn.Module, norm: nn.Module) -> Tensor:
+        y = layer(x)
+        return norm(y.flatten(0, 1)).reshape_as(y)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, _ = x.shape
+        heads = self.rows(x, self.qkv, self.norms[0]).view(b, t, HEADS, -1)
+        q, k, v = (part.transpose(1, 2) for part in heads.split([4, 4, 8], dim=3))
+        mixed = F.softmax(q @ k.transpose(-2, -1) * 0.5, dim=-1) @ v
+        mixed = mixed.transpose(1, 2).reshape(b, t, -1)
+        return x + self.rows(F.hardswish(mixed), self.proj, self.norms[1])
+
+
+class Neox(nn.Module):
+    """GPT-NeoX, Bloom: q, k and v of a head side by side in the rows of one product."""
+
+    def __init__(self, unbind: bool) -> None:
+        super().__init__()
+        self.unbind = unbind
+        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, c = x.shape
+        rows = self.qkv(x)
+        if self.unbind:
+            parts = rows.view(b, t, HEADS, 3, -1).unbind(3)
+            q, k, v = (part.transpose(1, 2) for part in parts)
+        else:
+            q, k, v = rows.view(b, t, HEADS, -1).transpose(1, 2).chunk(3, dim=-1)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.proj(mixed.transpose(1, 2).reshape(b, t, c))
+
+
+class NormedHeads(nn.Module):
+    """Qwen3: queries and keys are normalized head by head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.proj = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+        self.q_norm, self.k_norm = Rms(WIDTH // HEADS), Rms(WIDTH // HEADS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, c = x.shape
+        q = self.q_norm(self.q(x).view(b, t, HEADS, -1)).transpose(1, 2)
+        k = self.k_norm(self.k(x).view(b, t, HEADS, -1)).transpose(1, 2)
+        v = self.v(x).view(b, t, HEADS, -1).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return self.proj(mixed.transpose(1, 2).reshape(b, t, c))
+
+
+class Pixels(nn.Module):
+    """Attention between convolutions: CoAtNet, and with weights on the right YOLO 11."""
+
+    def __init__(self, weights_last: bool) -> None:
+        super().__init__()
+        self.weights_last = weights_last
+        self.qkv, self.proj = nn.Conv2d(8, 48, 1), nn.Conv2d(16, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, _, h, w = x.shape
+        q, k, v = self.qkv(x).view(b, 2, 24, h * w).split([8, 8, 8], dim=2)
+        weights = (q.transpose(-2, -1) @ k * 8**-0.5).softmax(dim=-1)
+        turned = weights.transpose(-2, -1)
+        rows = (weights @ v.transpose(-2, -1)).transpose(-2, -1)
+        mixed = v @ turned if self.weights_last else rows
+        return x + self.proj(mixed.reshape(b, 16, h, w))
+
+
+class Hybrid(nn.Module):
+    """SegFormer, PVT: a layer of rows between convolutions, whose pixels the rows are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(8, WIDTH, 3, padding=1), nn.Conv2d(WIDTH, 8, 3, padding=1)
+        self.norm, self.up = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        image = self.one(x)
+        rows = image.flatten(2).transpose(1, 2)
+        rows = rows + self.up(self.norm(rows))
+        return self.two(rows.transpose(1, 2).reshape(image.shape))
+
+
+class Scaled(nn.Module):
+    """MetaFormer's and Swin v2's sums: a scaled residual, and a norm behind a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH)
+        self.scale, self.norm = nn.Parameter(torch.randn(WIDTH)), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.scale * x + self.up(x)
+        return x + self.norm(self.down(x))
+
+
+class Cosine(nn.Module):
+    """F.normalize, which repeats the length of each row: XCiT, Swin v2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(F.normalize(x, dim=-1))
+
+
+IMAGE = (torch.randn(2, 8, 6, 4),)
 ROWS = (torch.randn(2, LENGTH, WIDTH),)
 WITH_MASK = (*ROWS, torch.ones(2, LENGTH, dtype=torch.int64))
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]] = {
@@ -205,6 +360,17 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]] = {
     "bert": (Bert, WITH_MASK),
     "bert_boolean": (Shown, WITH_MASK),
     "folded": (Folded, ROWS),
+    "branches": (Branches, IMAGE),
+    "groups": (Groups, IMAGE),
+    "levit": (Levit, ROWS),
+    "neox_chunk": (lambda: Neox(unbind=False), ROWS),
+    "neox_unbind": (lambda: Neox(unbind=True), ROWS),
+    "normed_heads": (NormedHeads, ROWS),
+    "pixels_rows": (lambda: Pixels(weights_last=False), IMAGE),
+    "pixels_columns": (lambda: Pixels(weights_last=True), IMAGE),
+    "hybrid": (Hybrid, IMAGE),
+    "scaled": (Scaled, ROWS),
+    "cosine": (Cosine, ROWS),
 }
 
 

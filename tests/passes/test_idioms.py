@@ -1,4 +1,4 @@
-"""Idioms of transformers as exporters spell them: what they become, and what they compute.
+"""Idioms of networks as exporters spell them: what they become, and what they compute.
 
 `record` makes the files; onnxruntime without its own optimisations is the judge.
 """
@@ -24,7 +24,20 @@ _LLAMA = [
     *("RMSNormalization", "MatMul", "RotaryEmbedding", "RotaryEmbedding", "Attention", LAYER),
     *("RMSNormalization", "MatMul", "MatMul + Swish + Mul", LAYER),
 ]
+_PACKED = [LAYER, "Attention", LAYER]
+_PIXELS = ["Conv", "Attention", "Conv + Add"]
 KERNELS: dict[str, list[str]] = {
+    "branches": ["Relu", "Conv + Relu"],
+    "groups": ["Conv", "GroupNormalization", "Swish", "Conv + Add"],
+    "levit": [LAYER, "Attention", "HardSwish", SUM],
+    "neox_chunk": _PACKED,
+    "neox_unbind": _PACKED,
+    "normed_heads": ["MatMul", "RMSNormalization"] * 2 + ["MatMul", "Attention", "MatMul"],
+    "pixels_rows": _PIXELS,
+    "pixels_columns": _PIXELS,
+    "hybrid": ["Conv", "LayerNormalization", SUM, "Conv"],
+    "scaled": ["Mul + MatMul + Add", LAYER, "LayerNormalization + Add"],
+    "cosine": ["ReduceL2", "Clip + Div", LAYER],
     "bert": [LAYER, "Cast + Sub + Mul", "Attention", LAYER],
     "bert_boolean": [LAYER, "Greater + Where", "Attention", LAYER],
     "folded": [GATED, SUM],
