@@ -11,6 +11,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.types import TensorType
 from ..ops import elementwise
 from ..ops.elementwise import Cast, Max, Mean, Min, Mul, Sum
+from ..ops.gather import GatherND
 from ..ops.movement import Concat, Expand, Pad, Slice, Tile, Transpose
 from ..ops.norm import Dropout
 from ..ops.shape import Identity, Reshape
@@ -105,6 +106,15 @@ def _takes_all(node: Node) -> bool:
     return forward and _keeps_shape(node)
 
 
+def _takes_only_row(node: Node) -> bool:
+    """Whether a GatherND by known indices takes the only row that there is, of each entry."""
+    indices = node.inputs[1]
+    known = indices.type.known if indices and isinstance(indices.type, TensorType) else None
+    is_row = getattr(node.op, "batch_dims", 0) == 1 and _keeps_shape(node)
+    shape = shape_of(node.output) or ()
+    return is_row and shape[1:2] == (1,) and known is not None and set(known.flat) <= {0, -1}
+
+
 def _pads_nothing(node: Node) -> bool:
     pads = node.inputs[1]
     return pads is not None and pads.data is not None and not pads.data.any()
@@ -127,6 +137,7 @@ _RULES: dict[type[Any], Callable[[Node], bool]] = {
     Cast: _keeps_dtype,
     Concat: _is_single,
     Expand: _keeps_shape,
+    GatherND: _takes_only_row,
     Max: _is_single,
     Mean: _is_single,
     Min: _is_single,

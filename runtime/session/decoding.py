@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import numpy as np
 
 from ..base.closable import Closable
-from ..errors import UsageError
+from ..errors import InputError, UsageError
 from ..ir.types import Array
 from .cache_layout import DecoderLayout, Padding
 from .step_inputs import StepInputs, Tokens
@@ -56,6 +56,29 @@ class Decoder(Closable):
             InputError: ids or mask of another shape, or more positions than `capacity`; the decoder
                 is unchanged.
         """
+
+    def read(self, ids: Array, mask: Array | None = None, rows: Array | None = None) -> Array:
+        """As `step`, but return the scores after one position of each sequence.
+
+        Others are not computed, as far as the model allows it.
+
+        Args:
+            ids: int64 [batch, n].
+            mask: int64 [batch, n]; see `step`.
+            rows: int64 [batch], a position among the n for each sequence; the last if None.
+
+        Returns:
+            [batch, vocabulary] in the model's dtype.
+
+        Raises:
+            InputError: as for `step`; or the model returns the scores of the last position alone,
+                and another one is asked for.
+        """
+        scores = self.step(ids, mask)
+        return scores_at(scores, self._rows(ids, rows), np.shape(ids)[-1])
+
+    def _rows(self, ids: Array, rows: Array | None) -> Array:
+        return np.full(self.batch, np.shape(ids)[-1] - 1) if rows is None else rows
 
     @abstractmethod
     def rewind(self, length: int) -> int:
@@ -111,6 +134,14 @@ class CacheStore(Protocol):
         """
         ...
 
+    def run_rows(self, read: Tokens, new: Tokens, rows: Array) -> Array:
+        """Do the same; return the scores [batch, vocabulary] after one of the new positions each.
+
+        Raises:
+            InputError: see `Decoder.read`.
+        """
+        ...
+
     def truncate(self, length: int) -> None:
         """Keep only the first positions: any number of them if the layout `can_rewind`, else 0."""
         ...
@@ -156,6 +187,14 @@ class CachedDecoder(Decoder, Generic[S]):
 
     def _step(self, new: Tokens) -> Array:
         scores = self.store.run(self._read, new)
+        self._read = self._read.then(new)
+        return scores
+
+    def read(self, ids: Array, mask: Array | None = None, rows: Array | None = None) -> Array:
+        if self.layout.step is not None:
+            return super().read(ids, mask, rows)
+        new = self.inputs.check(ids, mask, self.length)
+        scores = self.store.run_rows(self._read, new, self._rows(ids, rows))
         self._read = self._read.then(new)
         return scores
 
@@ -207,3 +246,24 @@ def scores_of(logits: Array, count: int) -> Array:
         count: as many are returned if there are as many.
     """
     return logits[:, None] if logits.ndim == 2 else logits[:, -count:]
+
+
+def scores_at(scores: Array, rows: Array, count: int) -> Array:
+    """Return the scores [batch, vocabulary] after one of `count` positions of each sequence.
+
+    Args:
+        scores: [batch, count, vocabulary], or [batch, 1, vocabulary] of the last position.
+        rows: int64 [batch], the positions.
+        count: number of positions.
+
+    Raises:
+        InputError: there are scores of the last position alone, and another one is asked for.
+    """
+    if scores.shape[1] == count:
+        return scores[np.arange(len(rows)), rows]
+    if (rows < count - 1).any():
+        raise InputError(
+            "the model gives scores of the last position alone, which of shorter prompts is "
+            "padding; give prompts of equal lengths, or one at a time"
+        )
+    return scores[:, -1]

@@ -408,10 +408,11 @@ class Model(Closable):
         types: Mapping[str, TensorType],
         room: int,
         ends: IOPlacement,
+        rows_of: str | None = None,
     ) -> BucketProgram:
         """Return a program of the caller's own for sizes that grow; see `Lookup.bucket`."""
         with self._bounded():
-            return self._lookup.bucket(outputs, types, room, ends)
+            return self._lookup.bucket(outputs, types, room, ends, rows_of)
 
     def placement(
         self,

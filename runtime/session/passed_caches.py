@@ -8,7 +8,7 @@ from typing import Any
 from ..ir.types import Array
 from ..plan.exchange import exchange_of
 from .cache_layout import DecoderLayout
-from .decoding import CachedDecoder, first_positions, on_host, scores_of
+from .decoding import CachedDecoder, first_positions, on_host, scores_at, scores_of
 from .model import Model
 from .step_inputs import Embed, StepInputs, Tokens
 
@@ -46,6 +46,9 @@ class PassedCaches:
         results = self._model.run(feeds, self._results, to="device")
         self._caches = {each.past: results[each.present] for each in self._layout.caches}
         return scores_of(on_host(results[self._layout.logits.name]), new.length)
+
+    def run_rows(self, read: Tokens, new: Tokens, rows: Array) -> Array:
+        return scores_at(self.run(read, new), rows, new.length)
 
     def truncate(self, length: int) -> None:
         if length == 0:

@@ -31,10 +31,12 @@ from .flags import flags_of
 from .growth import Growth, bounded_by, count_of, is_batch, rooms
 from .io_boundary import Border
 from .program_pool import Shelf, Shelves
+from .select_rows import select_rows
 from .slow import SlowPaths
 
 #: Names of results, symbols that stand for more than one size, and inputs with their elements.
-_Wanted = tuple[tuple[str, ...], frozenset[str], tuple[tuple[str, tuple[Dim, ...] | None], ...]]
+_Elements = tuple[tuple[str, tuple[Dim, ...] | None], ...]
+_Wanted = tuple[tuple[str, ...], frozenset[str], _Elements, str | None]
 
 
 class Lookup:
@@ -83,7 +85,9 @@ class Lookup:
         resources.budget.reserve = self.shelves
         self.rewrites = Rewrites()
         self.default = tuple(graph.outputs)
-        self._graphs[self.default, frozenset(), ()] = self._optimise(graph.clone(), self.rewrites)
+        self._graphs[self.default, frozenset(), (), None] = self._optimise(
+            graph.clone(), self.rewrites
+        )
 
     def _close(self) -> None:
         self._graphs.clear()
@@ -101,6 +105,7 @@ class Lookup:
         wanted: tuple[str, ...],
         unknown: frozenset[str] = frozenset(),
         flags: tuple[tuple[str, TensorType], ...] = (),
+        rows_of: str | None = None,
     ) -> Graph:
         """Return the graph that gives these tensors, after the passes, before shapes are bound.
 
@@ -110,9 +115,10 @@ class Lookup:
             wanted: names of the results.
             unknown: symbols that stand for more than one size.
             flags: types with the elements of inputs that are known; see `flags_of`.
+            rows_of: one of `wanted`, of which only some positions are given; see `select_rows`.
         """
         elements = tuple((name, type_.ints) for name, type_ in flags)
-        key = wanted, unknown, elements
+        key = wanted, unknown, elements, rows_of
         with self._resources.lock:
             if key not in self._graphs:
                 graph = loosened(self._imported, unknown) if unknown else self._imported
@@ -123,10 +129,12 @@ class Lookup:
                     for value in found.inputs:
                         value.type = known.get(value.name, value.type)
                     infer(found)
+                if rows_of is not None:
+                    select_rows(found, rows_of)
                 self._graphs[key] = self._optimise(found, Rewrites())
             self._graphs.move_to_end(key)
             if len(self._graphs) > self._resources.options.max_plans + 1:
-                default = self.default, frozenset[str](), ()
+                default = self.default, frozenset[str](), (), None
                 self._drop(next(each for each in self._graphs if each != default))
             return self._graphs[key]
 
@@ -144,6 +152,7 @@ class Lookup:
         types: Mapping[str, ValueType | None],
         ends: IOPlacement,
         room: int | None = None,
+        rows_of: str | None = None,
     ) -> Program:
         """Make a program; with `room`, one for a bucket of sizes that grow."""
         unclear = ambiguous(sizes_of(self._imported.inputs, types))
@@ -153,7 +162,8 @@ class Lookup:
             if isinstance(type_ := types[name], TensorType) and type_.known is not None
         )
         try:
-            bound = specialise(self.graph_for(wanted, frozenset(unclear), known), types)
+            general = self.graph_for(wanted, frozenset(unclear), known, rows_of)
+            bound = specialise(general, types)
         except ModelError as error:
             if not unclear:
                 raise
@@ -316,7 +326,12 @@ class Lookup:
         raise UnsupportedError("no bucket has room")
 
     def bucket(
-        self, wanted: tuple[str, ...], types: Mapping[str, TensorType], room: int, ends: IOPlacement
+        self,
+        wanted: tuple[str, ...],
+        types: Mapping[str, TensorType],
+        room: int,
+        ends: IOPlacement,
+        rows_of: str | None = None,
     ) -> BucketProgram:
         """Return a new program for sizes that grow; it is the caller's, who closes it.
 
@@ -325,12 +340,13 @@ class Lookup:
             types: of all inputs, with the sizes that grow.
             room: see `Bucket`.
             ends: where inputs and results lie.
+            rows_of: a result of which only some positions are given; see `select_rows`.
 
         Raises:
             UnsupportedError: there is no such program; names the node.
         """
         with self._resources.lock:
-            program = self._build(wanted, types, ends, room)
+            program = self._build(wanted, types, ends, room, rows_of)
         assert isinstance(program, BucketProgram)
         return program
 

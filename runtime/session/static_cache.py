@@ -10,26 +10,37 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import UnsupportedError
 from ..ir.grown import Grown
+from ..ir.infer import specialise
 from ..ir.types import Array, TensorType, constant_type
 from ..ops.quantize import DynamicQuantizeLinear
+from ..passes.editing import shape_of
 from ..plan.backend import Run, View
 from ..plan.exchange import IOPlacement, exchange_of
 from ..plan.host import HOST, array
 from .bucket_program import BucketProgram
 from .cache_layout import CachePair, DecoderLayout
-from .decoding import CachedDecoder, first_positions, scores_of
+from .decoding import CachedDecoder, first_positions, scores_at, scores_of
 from .model import Model
+from .select_rows import rows_input
 from .step_inputs import Embed, StepInputs, Tokens
 
 #: Maximum number of plans: that of a single token, and the last used of other numbers of tokens.
 MAX_PLANS = 4
 #: Number of positions that caches have room for at first, if the capacity allows.
 FIRST_ROOM = 2048
+
+
+class _Step(NamedTuple):
+    """The number of tokens, and whether scores of one position for each sequence are returned."""
+
+    count: int
+    selects: bool
 
 
 class StaticCaches:
@@ -53,7 +64,7 @@ class StaticCaches:
         self._model, self._inputs, self._layout = model, inputs, layout
         self._results = (layout.logits.name, *(each.present for each in layout.caches))
         self._views: dict[str, View] = {}
-        self._programs: OrderedDict[int, BucketProgram] = OrderedDict()
+        self._programs: OrderedDict[_Step, BucketProgram] = OrderedDict()
         self._moves: dict[BucketProgram, list[Run]] = {}
         self._device = model.backends[0].device
         self._stream = self._device.stream()
@@ -63,6 +74,7 @@ class StaticCaches:
         self._room = FIRST_ROOM if capacity is None else min(FIRST_ROOM, capacity)
         try:
             self._views = self._allocated(self._room, {})
+            self._selects = self._returns_all(layout.step or 2)
             self.program(layout.step or 1)
         except BaseException:
             self.close()
@@ -98,27 +110,53 @@ class StaticCaches:
 
     # ── programs ─────────────────────────────────────────────────────────────────────────────
 
-    def program(self, count: int) -> BucketProgram:
-        """Return the program of a step of `count` tokens; it belongs to the store."""
-        if count not in self._programs:
+    def program(self, count: int, *, selects: bool | None = None) -> BucketProgram:
+        """Return the program of a step of `count` tokens; it belongs to the store.
+
+        Args:
+            count: number of tokens.
+            selects: whether it returns the scores of one position for each sequence, as that of
+                `Decoder.read` does; if None, whether such a one does.
+        """
+        step = _Step(count, self._selects if selects is None else selects)
+        if step not in self._programs:
             while len(self._programs) >= MAX_PLANS:
-                oldest = next(each for each in self._programs if each != 1)
+                oldest = next(each for each in self._programs if each.count != 1)
                 dropped = self._programs.pop(oldest)
                 del self._moves[dropped]
                 dropped.close()
-            self._programs[count] = self._build(count)
-        self._programs.move_to_end(count)
-        return self._programs[count]
+            self._programs[step] = self._build(step)
+        self._programs.move_to_end(step)
+        return self._programs[step]
 
-    def _build(self, count: int) -> BucketProgram:
+    def _build(self, step: _Step) -> BucketProgram:
+        types, logits = self._types(step.count), self._layout.logits.name
+        rows_of = logits if step.selects else None
+        if step.selects:
+            rows = np.zeros((self._inputs.batch, 1, 1), np.int64)
+            type_ = constant_type(rows) if step.count == 1 else TensorType(rows.dtype, rows.shape)
+            types[rows_input(logits)] = type_
+        presents = tuple(each.present for each in self._layout.caches)
+        ends = IOPlacement(lent=self._views, kept=presents)
+        program = self._model.bucket(self._results, types, self._room, ends, rows_of)
+        try:
+            self._moves[program] = list(self._moved(program))
+        except BaseException:
+            program.close()
+            raise
+        return program
+
+    def _types(self, count: int) -> dict[str, TensorType]:
+        """Return the types of the inputs of a step of `count` tokens."""
         runs = self._room - count + 1
         short, long = (self._samples(count, before) for before in (0, 1))
         types = {
             name: TensorType(data.dtype, _grown(data.shape, long[name].shape, runs))
             for name, data in short.items()
         }
-        if (branch := self._layout.inputs.get("use_cache")) is not None:
-            types[branch.name] = constant_type(short[branch.name])
+        for role in ("use_cache", "logits_to_keep"):
+            if (known := self._layout.inputs.get(role)) is not None:
+                types[known.name] = constant_type(short[known.name])
         for each in self._layout.caches:
             sizes = each.sizes(self._inputs.batch, _length_of(each, self._room))
             shape = tuple(
@@ -126,15 +164,14 @@ class StaticCaches:
                 for axis, size in enumerate(sizes)
             )
             types[each.past] = TensorType(each.dtype, shape)
-        presents = tuple(each.present for each in self._layout.caches)
-        ends = IOPlacement(lent=self._views, kept=presents)
-        program = self._model.bucket(self._results, types, self._room, ends)
-        try:
-            self._moves[program] = list(self._moved(program))
-        except BaseException:
-            program.close()
-            raise
-        return program
+        return types
+
+    def _returns_all(self, count: int) -> bool:
+        """Whether the model returns the scores of all positions of a step."""
+        graph, name = self._model.imported, self._layout.logits.name
+        bound = specialise(graph.extract({name: graph.outputs[name]}), self._types(count))
+        shape = shape_of(bound.outputs[name])
+        return shape is not None and len(shape) == 3 and shape[1] == count
 
     def _samples(self, count: int, before: int) -> dict[str, Array]:
         """Return the inputs of a step of `count` tokens after `before` others."""
@@ -160,12 +197,20 @@ class StaticCaches:
     # ── running ──────────────────────────────────────────────────────────────────────────────
 
     def run(self, read: Tokens, new: Tokens) -> Array:
-        scores = self._run(read, new, self._rounded(read.length, new.length))
-        if scores is None:  # those of the last position alone, which was padding
+        size = self._rounded(read.length, new.length)
+        scores = scores_of(self._run(read, new.extended(size)), size)
+        if scores.shape[1] == size:
+            return scores[:, : new.length]
+        if size > new.length:  # those of the last position alone, which was padding
             self._rounds = False
-            scores = self._run(read, new, new.length)
-        assert scores is not None
+            return self.run(read, new)
         return scores
+
+    def run_rows(self, read: Tokens, new: Tokens, rows: Array) -> Array:
+        if not self._selects:
+            return scores_at(self.run(read, new), rows, new.length)
+        extended = new.extended(self._rounded(read.length, new.length))
+        return self._run(read, extended, rows[:, None, None])[:, 0]
 
     def _rounded(self, read: int, count: int) -> int:
         """Return how many tokens are read instead of `count`: the next power of two.
@@ -177,19 +222,20 @@ class StaticCaches:
         fits = capacity is None or read + size <= capacity
         return size if self._rounds and fits else count
 
-    def _run(self, read: Tokens, new: Tokens, size: int) -> Array | None:
-        """Read new tokens, extended to `size`; return None if their scores are not returned."""
-        self._make_room(read.length + size)
-        program = self.program(size)
-        feeds = self._inputs.feeds(read, new.extended(size), cached=True)
-        found = program.run({**feeds}, read.length)
+    def _run(self, read: Tokens, new: Tokens, rows: Array | None = None) -> Array:
+        """Read new tokens; return the model's scores, only those of `rows` if given."""
+        self._make_room(read.length + new.length)
+        program, logits = (
+            self.program(new.length, selects=rows is not None),
+            self._layout.logits.name,
+        )
+        feeds = self._inputs.feeds(read, new, cached=True)
+        if rows is not None:
+            feeds[rows_input(logits)] = rows
+        scores = program.run({**feeds}, read.length)[logits]
         self._do(self._moves[program])
-        logits = found[self._layout.logits.name]
-        assert isinstance(logits, np.ndarray)
-        scores = scores_of(logits, size)
-        if scores.shape[1] == size:
-            return scores[:, : new.length]
-        return scores if size == new.length else None
+        assert isinstance(scores, np.ndarray)
+        return scores
 
     def truncate(self, length: int) -> None:
         if not self._layout.can_rewind:

@@ -28,7 +28,7 @@ def beginnings(decoder: EncodedDecoder, start: Start, chosen: Settings) -> list[
     def detect(among: Sequence[int]) -> list[int]:
         """Return the most likely of some tokens behind the first ones."""
         ids = np.tile(np.array(start.ids, np.int64), (decoder.batch, 1))
-        logits = decoder.step(ids)[:, -1, among]
+        logits = decoder.read(ids)[:, among]
         decoder.rewind(0)
         return [among[place] for place in logits.argmax(-1).tolist()]
 

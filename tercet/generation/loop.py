@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..runtime.errors import InputError, ModelError
+from ..runtime.errors import ModelError
 from ..runtime.ir.types import Array
 from ..runtime.session.decoding import Decoder
 from .bans import Bans
@@ -138,7 +138,7 @@ class Loop:
                 yield ["" if row.reason else row.finish("capacity") for row in self.rows]
                 return
             last = [self.pad if row.reason else row.new[-1] for row in self.rows]
-            logits = self._step(np.array(last, np.int64)[:, None])[:, -1]
+            logits = self._read(np.array(last, np.int64)[:, None])
 
     def _extended(self, row: Row, scores: Array) -> str:
         if row.reason:
@@ -158,8 +158,8 @@ class Loop:
         token = self.sampling.choose(scores, row.seen, row.draws)
         return row.add(token, self.ends, self.most)
 
-    def _step(self, ids: Array, mask: Array | None = None) -> Array:
-        logits = self.decoder.step(ids, mask)
+    def _read(self, ids: Array, mask: Array | None = None, rows: Array | None = None) -> Array:
+        logits = self.decoder.read(ids, mask, rows)
         if len(self.rows) == 1:
             self.kept(ids[0].tolist())
         return logits
@@ -176,20 +176,12 @@ class Loop:
         parts = (shortest - 1) // chunk
         firsts = [row[: len(row) - parts * chunk] for row in rows]
         ids, mask, last = self._filled(firsts)
-        logits = self._step(ids, mask if shortest < longest else None)
-        if logits.shape[1] == 1 and not parts and (last < ids.shape[1] - 1).any():
-            raise InputError(
-                "the model gives scores of the last position alone, which of shorter prompts is "
-                "padding; give prompts of equal lengths, or one at a time"
-            )
+        logits = self._read(ids, mask if shortest < longest else None, last)
         for number in range(parts, 0, -1):
             end = None if number == 1 else (1 - number) * chunk
             part = [row[-number * chunk : end] for row in rows]
-            logits = self._step(np.array(part, np.int64))
-            last = np.full(len(rows), -1)
-        if logits.shape[1] == 1:
-            return logits[:, 0]
-        return logits[np.arange(len(rows)), last]
+            logits = self._read(np.array(part, np.int64))
+        return logits
 
     def _filled(self, rows: Sequence[Sequence[int]]) -> tuple[Array, Array, Array]:
         """Return ids and mask [batch, n], and the place of the last token of each."""

@@ -114,10 +114,48 @@ def test_prompts_of_many_lengths_take_few_plans() -> None:
                 np.testing.assert_allclose(*scores, rtol=2e-4, atol=2e-5)
                 scores = [each.step(ids[:, :1]) for each in (plain, decoder)]
                 np.testing.assert_allclose(*scores, rtol=2e-4, atol=2e-5)
-                made += list(decoder.store._programs)
+                made += [count for count, _ in decoder.store._programs]
                 plain.rewind(0)
                 decoder.rewind(0)
     assert set(made) == {1, 2, 4, 8, 16, 32}
+
+
+@pytest.mark.parametrize("path", DECODERS, ids=name_of)
+def test_scores_of_one_position_are_those_of_all(path: Path) -> None:
+    ids = np.arange(10).reshape(2, 5) % 20
+    rows = np.array([4, 2])
+    with tercet.load(path) as model:
+        layout = DecoderLayout.of(model.imported)
+        with passed_decoder(model, layout, 2) as plain, static(model, 64, 2) as decoder:
+            whole = plain.step(ids)
+            if whole.shape[1] == 5:
+                found, wanted = decoder.read(ids, rows=rows), whole[[0, 1], rows]
+            else:
+                with pytest.raises(tercet.InputError, match="of the last position alone"):
+                    decoder.read(ids, rows=rows)
+                decoder.rewind(0)
+                found, wanted = decoder.read(ids), whole[:, -1]
+            bound = 2e-3 if "fp16" in path.stem else 2e-5
+            np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=bound)
+            found, wanted = decoder.read(ids[:, :1]), plain.step(ids[:, :1])[:, -1]
+            np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=bound)
+
+
+def test_a_prompt_computes_the_scores_of_one_position() -> None:
+    with tercet.load(DECODERS[-1]) as model, static(model) as decoder:
+        decoder.read(PROMPT)
+        graph = decoder.store.program(4).graph
+        vocabulary = graph.outputs[decoder.layout.logits.name].tensor.dims[-1]
+        rows = [
+            value.tensor.dims[-2]
+            for node in graph.nodes
+            for value in node.outputs
+            if value.tensor.dims[-1:] == (vocabulary,)
+        ]
+        assert rows
+        assert set(rows) == {1}
+        decoder.read(PROMPT[:, :1])
+        assert "GatherND" not in {node.kind for node in decoder.store.program(1).graph.nodes}
 
 
 def test_sequences_of_a_batch_are_filled_up(subtests: pytest.Subtests) -> None:

@@ -82,15 +82,15 @@ def measure(
         decoder = static_decoder(model, layout, batch, capacity)
         loaded = time.perf_counter()
         tokens = np.arange(batch * position).reshape(batch, position) % shape.vocabulary
-        decoder.step(tokens)
+        decoder.read(tokens)
         filled = time.perf_counter()
         times: list[float] = []
         for _ in range(20):
             start = time.perf_counter()
-            decoder.step(tokens[:, :1])
+            decoder.read(tokens[:, :1])
             times.append(time.perf_counter() - start)
         decoder.rewind(position)
-        decoder.step(tokens[:, :1])
+        decoder.read(tokens[:, :1])
         program = decoder.store.program(1)
         device = device_times(model, program)
         kernels = [row.kernel for row in program.rows if row.kind == "step"]
