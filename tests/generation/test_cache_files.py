@@ -93,7 +93,7 @@ def test_a_file_of_another_model(tmp_path: Path) -> None:
             InputError,
             "'past_key_values.0.key': float32[1, 2, 7, 4]; the model's cache of 3 positions is",
         ),
-        ({"cache/other": np.zeros(3)}, ModelError, "'other': is no cache of this model"),
+        ({"cache/other": np.zeros(3)}, ModelError, "'other': is not a cache of this model"),
         ({"cache/past_key_values.0.key": np.zeros(0)}, InputError, "'past_key_values.0.key': noth"),
         ({"ids": np.zeros(99, np.int64)}, InputError, "99 positions; the caches have room for 64"),
     ],
