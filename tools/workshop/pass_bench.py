@@ -18,7 +18,6 @@ from ...runtime.errors import did_you_mean
 from ..bench.bench import bench
 from ..bench.bench_cases import Case
 from ..common.console import open_console, progress
-from ..common.environment import environment
 from ..common.measure import Timing
 from ..common.results import to_json, write
 from .bench_models import NAMES, bench_model
@@ -94,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if name not in NAMES:
             parser.error(f"there is no model '{name}'{did_you_mean(name, NAMES)}")
     found: dict[str, Sequence[Case]] = {}
-    about = environment()
+    about: Mapping[str, str] = {}
     with progress() as say:
         for name in names:
             result = bench(
@@ -104,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 duration=chosen.duration,
                 say=say,
             )
-            found[name], about = result.cases, dict(result.environment)
+            found[name], about = result.cases, result.environment
     text = page(found, about, chosen.backend)
     if chosen.output is None:
         open_console().print(text, markup=False, highlight=False)
