@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, numpy_helper
 from onnx.parser import parse_model
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 import tercet
+from examples import binary
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.recipe.operands import Tensor
@@ -23,10 +25,11 @@ from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.importers.onnx import load as import_model
 from tercet.runtime.ir.custom import with_custom
 from tercet.runtime.ir.op import OPERATORS
+from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
-from .dry import DryDevice, planned_model
+from .dry import DryDevice, normal, planned_model
 from .emulator import needs_compiler
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +99,7 @@ def test_it_runs_between_other_kernels(count: int, dtype: type, emulated: CudaBa
 @pytest.mark.slow
 def test_several_launches_and_outputs(emulated: CudaBackend) -> None:
     """An output that nobody reads is a null pointer."""
-    source = """
+    source = dedent("""
     extern "C" __global__ void half_of(const float* x, float* low, float* high, int half)
     {
         float* to = blockIdx.x == 0 ? low : high;
@@ -106,7 +109,7 @@ def test_several_launches_and_outputs(emulated: CudaBackend) -> None:
     extern "C" __global__ void negate(float* low, int half)
     {
         if (low != nullptr && threadIdx.x < half) low[threadIdx.x] = -low[threadIdx.x];
-    }"""
+    }""")
 
     def reference(x: Any) -> Any:
         low, high = np.split(x, 2)
@@ -209,6 +212,45 @@ def test_kernels_need_a_shape_rule() -> None:
     own = tercet.CustomOperator(lambda x: x, kernels={"cuda": kernel(COPY)})
     with pytest.raises(tercet.UsageError, match=r"operator 'my\.domain::F': kernels need infer"):
         tercet.load(F, operators={("my.domain", "F"): own})
+
+
+def sums_of_signs(x: Array, w: Array) -> Array:
+    """Return what a convolution of -1 and 1 in floats gives, times the filters' mean magnitudes."""
+    signs = (np.where(data < 0, -1, 1).astype(np.float32) for data in (x, w))
+    sums = tercet.run_op("Conv", *signs, pads=(w.shape[-1] // 2,) * 4)
+    scale = np.abs(w).mean((1, 2, 3), dtype=np.float64).astype(np.float32)
+    return scale[:, None, None] * np.asarray(sums)
+
+
+BINARY = [(3, 5, 3), (32, 4, 1), (40, 7, 3), (64, 8, 5)]
+
+
+@pytest.mark.parametrize(("channels", "filters", "window"), BINARY)
+def test_signs_are_convolved_exactly(channels: int, filters: int, window: int) -> None:
+    """Where channels are a multiple of 32, weights take a 32nd of the bytes."""
+    w, x = normal(filters, channels, window, window), normal(1, channels, 9, 9)
+    proto = binary.binary_model(w, 9)
+    packed = numpy_helper.to_array(proto.graph.initializer[0])
+    assert packed.nbytes == w.nbytes // channels * -(-channels // 32)
+    with tercet.load(proto, operators=binary.OPERATORS) as model:
+        np.testing.assert_array_equal(model(x)[0], sums_of_signs(x, w))
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(("channels", "filters", "window"), BINARY)
+def test_their_kernels(channels: int, filters: int, window: int, emulated: CudaBackend) -> None:
+    w, x = normal(filters, channels, window, window), normal(1, channels, 9, 9)
+    with opened(binary.binary_model(w, 9), binary.OPERATORS, emulated) as model:
+        np.testing.assert_array_equal(model(x)[0], sums_of_signs(x, w))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("channels", "filters", "window"), BINARY)
+def test_their_kernels_on_the_gpu(channels: int, filters: int, window: int) -> None:
+    w, x = normal(filters, channels, window, window), normal(1, channels, 9, 9)
+    with tercet.load(binary.binary_model(w, 9), "cuda", operators=binary.OPERATORS) as model:
+        np.testing.assert_array_equal(model(x)[0], sums_of_signs(x, w))
 
 
 @pytest.mark.gpu
