@@ -4,8 +4,8 @@
     python examples/binary.py cuda      # with the kernels below
 
 Rastegari et al., "XNOR-Net" (ECCV 2016): weights are their signs times the mean magnitude of each
-filter. Neither operator is one of ONNX. This file brings both, as a numpy function that says what is
-right, and as CUDA source; `tercet compare model.onnx --operators examples/binary.py` holds one
+filter. Neither operator is one of ONNX. This file brings both, as a numpy function that says what
+is right, and as CUDA source; `tercet compare model.onnx --operators examples/binary.py` holds one
 against the other.
 """
 

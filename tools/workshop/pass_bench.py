@@ -20,7 +20,7 @@ from ..bench.bench_cases import Case
 from ..common.console import open_console, progress
 from ..common.measure import Timing
 from ..common.results import to_json, write
-from .bench_models import NAMES, bench_model
+from .bench_models import NAMES, bench_inputs, bench_model
 
 #: Networks with batch-norms, with branches, and with attention.
 DEFAULT = ("resnet50", "inception_v2", "shufflenet", "bert_small")
@@ -96,9 +96,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     about: Mapping[str, str] = {}
     with progress() as say:
         for name in names:
+            model = bench_model(name)
             result = bench(
-                bench_model(name),
+                model,
                 [chosen.backend],
+                bench_inputs(model),
                 passes=True,
                 duration=chosen.duration,
                 say=say,
