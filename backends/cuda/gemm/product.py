@@ -5,10 +5,11 @@ What `matmul.py` has no tiles for comes here.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from ....runtime.ir.dtypes import FLOATS, DType
+from ....runtime.ir.types import TensorType
 from ....runtime.ops.matmul import Det, Einsum, Gemm, einsum_terms
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.elementwise import NUMBERS
@@ -17,70 +18,73 @@ from ..recipe.launch import Launch, each
 from ..recipe.layout import Ints, broadcast_strides, ceil_div
 from ..recipe.operands import Given, Scratch, Tensor
 from ..recipe.source import arithmetic
+from .problem import Shape
 
 SIDE = 16
 
 
-def _launch(
-    target: Tensor | Scratch,
-    dtype: DType,
-    operands: tuple[Tensor, Tensor, Tensor | None],
-    shape: Ints,
-    steps: Ints,
-    *,
-    stack: tuple[Ints, Ints, Ints] = ((1,), (0,), (0,)),
-    zeros: tuple[Tensor | None, Tensor | None] = (None, None),
-    factors: tuple[float, float] = (1.0, 1.0),
-    epilogue: Epilogue,
-    scratch: int = 0,
-) -> Answer:
-    """Return the launch of `product.cu`.
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """Products alpha * a @ b + beta * c of matrices whose elements lie at any distances.
 
-    Args:
+    Attributes:
         target: where the results go.
         dtype: of the results.
-        operands: a, b and c.
+        a, b, c: the operands; c is None where nothing is added.
         shape: (m, n, k).
         steps: the first six fields of struct `Steps`.
         stack: sizes of the axes of the stack, and the distances of its matrices in a and in b.
         zeros: the zero points of a and b.
         factors: alpha and beta.
-        epilogue: applied to every result.
-        scratch: bytes of the workspace, where the results go there.
     """
-    a, b, c = operands
-    m, n, k = shape
-    sizes, of_a, of_b = stack
-    tiles_n = ceil_div(n, SIDE)
-    tiles = tiles_n * ceil_div(m, SIDE)
-    if tiles * prod(sizes) >= 2**31:
-        return f"a stack of {prod(sizes)}"
-    zero_a, zero_b = (0 if zero is None or zero.size == 1 else 1 for zero in zeros)
-    by = dict(zip(("a_m", "a_k", "b_k", "b_n", "c_m", "c_n"), steps, strict=True))
-    return Launch(
-        "gemm/product.cu",
-        "product",
-        grid=(tiles * prod(sizes), 1, 1),
-        block=SIDE * SIDE,
-        args={
-            **{"a": a, "b": b, "c": c, "y": target, "a_zero": zeros[0], "b_zero": zeros[1]},
-            **{**epilogue.args, "m": m, "n": n, "k": k, "tiles_n": tiles_n, "tiles": tiles},
-            **{"alpha": factors[0], "beta": factors[1]},
-            "by": {**by, "zero_a": zero_a, "zero_b": zero_b},
-            **{"stack": sizes, "of_a": of_a, "of_b": of_b},
-        },
-        types=(
-            *(("XA", a.dtype), ("XB", b.dtype), ("XC", a.dtype if c is None else c.dtype)),
-            *(("Y", dtype), ("A", arithmetic(dtype))),
-        ),
-        constants=(
-            *(("RANK", len(sizes)), ("ADDED", c is not None), ("SCALED", factors != (1.0, 1.0))),
-            *(("ZERO_A", zeros[0] is not None), ("ZERO_B", zeros[1] is not None)),
-        ),
-        code=epilogue.code,
-        scratch=scratch,
-        note=f"{m} x {n} x {k} {epilogue.title}".strip(),
-    )
+
+    target: Tensor | Scratch
+    dtype: DType
+    a: Tensor
+    b: Tensor
+    shape: Shape
+    steps: Ints
+    c: Tensor | None = None
+    stack: tuple[Ints, Ints, Ints] = ((1,), (0,), (0,))
+    zeros: tuple[Tensor | None, Tensor | None] = (None, None)
+    factors: tuple[float, float] = (1.0, 1.0)
+
+    def launch(self, epilogue: Epilogue) -> Answer:
+        """Return the launch of `product.cu`, with `epilogue` applied to every result."""
+        a, b, c, zeros, dtype = self.a, self.b, self.c, self.zeros, self.dtype
+        m, n, k = self.shape
+        sizes, of_a, of_b = self.stack
+        tiles_n = ceil_div(n, SIDE)
+        tiles = tiles_n * ceil_div(m, SIDE)
+        if tiles * prod(sizes) >= 2**31:
+            return f"a stack of {prod(sizes)}"
+        zero_a, zero_b = (0 if zero is None or zero.size == 1 else 1 for zero in zeros)
+        by = dict(zip(("a_m", "a_k", "b_k", "b_n", "c_m", "c_n"), self.steps, strict=True))
+        scaled = self.factors != (1.0, 1.0)
+        return Launch(
+            "gemm/product.cu",
+            "product",
+            grid=(tiles * prod(sizes), 1, 1),
+            block=SIDE * SIDE,
+            args={
+                **{"a": a, "b": b, "c": c, "y": self.target, "a_zero": zeros[0]},
+                **{"b_zero": zeros[1], **epilogue.args, "m": m, "n": n, "k": k},
+                **{"tiles_n": tiles_n, "tiles": tiles},
+                **{"alpha": self.factors[0], "beta": self.factors[1]},
+                "by": {**by, "zero_a": zero_a, "zero_b": zero_b},
+                **{"stack": sizes, "of_a": of_a, "of_b": of_b},
+            },
+            types=(
+                *(("XA", a.dtype), ("XB", b.dtype), ("XC", a.dtype if c is None else c.dtype)),
+                *(("Y", dtype), ("A", arithmetic(dtype))),
+            ),
+            constants=(
+                *(("RANK", len(sizes)), ("ADDED", c is not None), ("SCALED", scaled)),
+                *(("ZERO_A", zeros[0] is not None), ("ZERO_B", zeros[1] is not None)),
+            ),
+            code=epilogue.code,
+            note=f"{m} x {n} x {k} {epilogue.title}".strip(),
+        )
 
 
 def stacked_product(y: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue) -> Answer:
@@ -88,7 +92,7 @@ def stacked_product(y: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue) -> Answ
     refused = need_dtypes(NUMBERS, y, a, b) or _need_own(epilogue)
     if refused:
         return refused
-    return stack_of_products(y, y.dtype, y.dims, a, b, epilogue=epilogue)
+    return stack_of_products(y, y.value.tensor, a, b, epilogue=epilogue)
 
 
 def _need_own(epilogue: Epilogue) -> str:
@@ -101,27 +105,23 @@ def _need_own(epilogue: Epilogue) -> str:
 
 def stack_of_products(
     target: Tensor | Scratch,
-    dtype: DType,
-    dims: Ints,
+    result: TensorType,
     a: Tensor,
     b: Tensor,
-    *,
     zeros: tuple[Tensor | None, Tensor | None] = (None, None),
     epilogue: Epilogue | None = None,
-    scratch: int = 0,
 ) -> Answer:
-    """Return the launch of numpy's `matmul`, less zero points; see `_launch`.
+    """Return the launch of numpy's `matmul`, less zero points.
 
     Args:
         target: where the results go.
-        dtype: of the results.
-        dims: their shape.
+        result: their dtype and shape.
         a: the left operand.
         b: the right operand.
         zeros: one for all, or one a row of a and a column of b.
         epilogue: applied to every result.
-        scratch: bytes of the workspace, where the results go there.
     """
+    dims = result.dims
     rows = a.dims if a.rank > 1 else (1, *a.dims)
     columns = b.dims if b.rank > 1 else (*b.dims, 1)
     m, k, n = rows[-2], rows[-1], columns[-1]
@@ -134,17 +134,17 @@ def stack_of_products(
         )
         for matrices in (rows, columns)
     ]
-    return _launch(
+    product = Strided(
         target,
-        dtype,
-        (a, b, None),
-        (m, n, k),
-        (k, 1, n, 1, 0, 0),
+        result.dtype,
+        a,
+        b,
+        shape=(m, n, k),
+        steps=(k, 1, n, 1, 0, 0),
         stack=(outer or (1,), stacks[0] or (0,), stacks[1] or (0,)),
         zeros=zeros,
-        epilogue=epilogue or no_epilogue(dtype),
-        scratch=scratch,
     )
+    return product.launch(epilogue or no_epilogue(result.dtype))
 
 
 def general_product(
@@ -163,7 +163,7 @@ def general_product(
     of_c = (0, 0) if c is None else broadcast_strides(c.dims, c.format, y.dims)
     factors = (op.alpha, op.beta if c is not None else 1.0)
     steps = (*of_a, *of_b, *of_c)
-    return _launch(y, y.dtype, (a, b, c), (m, n, k), steps, factors=factors, epilogue=epilogue)
+    return Strided(y, y.dtype, a, b, (m, n, k), steps, c, factors=factors).launch(epilogue)
 
 
 @kernel(Einsum)
@@ -249,7 +249,5 @@ def products_with(target: Scratch, dtype: DType, x: Tensor, w: Tensor, width: in
     k = x.dims[-1]
     shape = (prod(x.dims[:-1]), width, k)
     stack = ((w.dims[0],), (0,), (width * k,))
-    epilogue = no_epilogue(dtype)
-    return _launch(
-        target, dtype, (x, w, None), shape, (k, 1, 1, k, 0, 0), stack=stack, epilogue=epilogue
-    )
+    product = Strided(target, dtype, x, w, shape, (k, 1, 1, k, 0, 0), stack=stack)
+    return product.launch(no_epilogue(dtype))

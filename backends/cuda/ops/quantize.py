@@ -18,6 +18,7 @@ from ....runtime.ir.dtypes import (
     uint8,
 )
 from ....runtime.ir.graph import Node
+from ....runtime.ir.types import TensorType
 from ....runtime.ops.quantize import (
     ConvInteger,
     DequantizeLinear,
@@ -39,7 +40,7 @@ from ..gemm.int8 import Quantization
 from ..gemm.product import stack_of_products
 from ..recipe.launch import Launch, each, launches_of
 from ..recipe.layout import Ints, ceil_div, order
-from ..recipe.operands import Scratch, Tensor
+from ..recipe.operands import Arguments, Scratch, Tensor
 from ..recipe.source import arithmetic
 
 QUANTIZED = INTEGERS | SMALL_FLOATS
@@ -88,30 +89,19 @@ def spread(
     return _spread(inner, dims[axis], block, parameter.dims[axis] * inner, inner, 1)
 
 
-def _linear(
-    entry: str,
-    y: Tensor,
-    x: Tensor,
-    scale: Tensor | Scratch,
-    zero: Tensor | Scratch | None,
-    where: Spread,
-    *,
-    scale_type: DType,
-    zero_type: DType,
-    whole: DType = float32,
-    precision: DType = float32,
-    compute: DType = float32,
-    code: str,
-) -> Launch:
+def _linear(entry: str, args: Arguments, types: Mapping[str, DType], code: str) -> Launch:
+    """Return a launch of `quantize.cu`; see there for the types, some of which are float32."""
+    x, y = args["x"], args["y"]
+    assert isinstance(x, Tensor)
+    assert isinstance(y, Tensor)
+    usual = dict.fromkeys(("P", "Q", "A"), float32)
+    known = {"X": x.dtype, "Y": y.dtype, **usual, **types}
     return each(
         "elementwise/quantize.cu",
         entry,
         y.size,
-        {"x": x, "scale": scale, "zero": zero, "y": y, "count": y.size, "spread": where},
-        types=(
-            *(("X", x.dtype), ("S", scale_type), ("Z", zero_type), ("Y", y.dtype)),
-            *(("P", whole), ("Q", precision), ("A", compute)),
-        ),
+        {**args, "count": y.size},
+        types=tuple((alias, known[alias]) for alias in ("X", "S", "Z", "Y", "P", "Q", "A")),
         code=code,
     )
 
@@ -135,14 +125,12 @@ def quantize_linear(
     precision = op.precision or scale.dtype
     precision = {float8e8m0: float32, int32: float64}.get(precision, precision)
     compute = arithmetic(precision)
+    where = spread(x.dims, scale, op.axis, op.block_size, x.format)
     return _linear(
         "quantize",
-        *(y, x, scale, zero, spread(x.dims, scale, op.axis, op.block_size, x.format)),
-        scale_type=scale.dtype,
-        zero_type=y.dtype,
-        precision=precision,
-        compute=compute,
-        code=narrow(y.dtype, compute, saturate=bool(op.saturate)),
+        {"x": x, "scale": scale, "zero": zero, "y": y, "spread": where},
+        {"S": scale.dtype, "Z": y.dtype, "Q": precision, "A": compute},
+        narrow(y.dtype, compute, saturate=bool(op.saturate)),
     )
 
 
@@ -155,13 +143,12 @@ def dequantize_linear(
     if refused:
         return refused
     whole = int64 if x.dtype.itemsize >= 4 else int32
+    where = spread(x.dims, scale, op.axis, op.block_size, x.format)
     return _linear(
         "dequantize",
-        *(y, x, scale, zero, spread(x.dims, scale, op.axis, op.block_size, x.format)),
-        scale_type=scale.dtype,
-        zero_type=x.dtype,
-        whole=whole if x.dtype in INTEGERS else float32,
-        code=narrow(y.dtype, float32),
+        {"x": x, "scale": scale, "zero": zero, "y": y, "spread": where},
+        {"S": scale.dtype, "Z": x.dtype, "P": whole if x.dtype in INTEGERS else float32},
+        narrow(y.dtype, float32),
     )
 
 
@@ -182,12 +169,12 @@ def dynamic_quantize_linear(
     found = _scale_of(x, at_scale, at_zero)
     if y is None:
         return found
+    where = spread(x.dims, None, 0)
     return *found, _linear(
         "quantize",
-        *(y, x, at_scale, at_zero, spread(x.dims, None, 0)),
-        scale_type=float32,
-        zero_type=uint8,
-        code=narrow(uint8, float32),
+        {"x": x, "scale": at_scale, "zero": at_zero, "y": y, "spread": where},
+        {"S": float32, "Z": uint8},
+        narrow(uint8, float32),
     )
 
 
@@ -278,7 +265,7 @@ def matmul_integer(
     return (
         found
         if isinstance(found, tuple)
-        else stack_of_products(y, int32, y.dims, a, b, zeros=zeros)
+        else stack_of_products(y, TensorType(int32, y.dims), a, b, zeros)
     )
 
 
@@ -311,20 +298,14 @@ def qlinear_matmul(
     if isinstance(found, tuple):
         return found
     sums = int32 if a.dtype in INTEGERS and b.dtype in INTEGERS else float32
-    product = stack_of_products(
-        Scratch(0),
-        sums,
-        *(y.dims, a, b),
-        zeros=(a_zero, b_zero),
-        scratch=4 * y.size,
-    )
+    product = stack_of_products(Scratch(0), TensorType(sums, y.dims), a, b, (a_zero, b_zero))
     if isinstance(product, str):
         return product
     rows = len(y.dims) - 2
     axes = (rows, -1, rows)
     spreads = [spread(y.dims, scale, axis) for scale, axis in zip(scales, axes, strict=True)]
     last = requantize(y, sums, scales, y_zero, (spreads[0], spreads[1], spreads[2]))
-    return (*launches_of(product), replace(last, scratch=4 * y.size))
+    return tuple(replace(one, scratch=4 * y.size) for one in (*launches_of(product), last))
 
 
 def _need_geometry(x: Tensor) -> str:

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 
 from ....runtime.ir.dtypes import FLOATS, int32
 from ....runtime.ops.recurrent import GRU, LSTM, RNN
-from ..algorithms.registry import Answer, kernel, need_dtypes
+from ..algorithms.registry import Answer, Kernel, RecipeContext, need_dtypes, register
 from ..gemm.product import products_with
 from ..recipe.launch import Launch, each, launches_of
 from ..recipe.layout import ceil_div
-from ..recipe.operands import Arguments, Scratch, Tensor
+from ..recipe.operands import Arguments, Scratch
 from ..recipe.source import arithmetic
 
+Layer = RNN | GRU | LSTM
 KINDS = ("rnn", "gru", "gru_linear", "lstm")
 #: Units that a block computes, a warp each.
 UNITS = 8
@@ -33,7 +34,7 @@ _ACTIVATIONS: dict[str, tuple[str, tuple[float, ...]]] = {
 }
 
 
-def _activations(op: RNN | GRU | LSTM, usual: tuple[str, ...], directions: int) -> str:
+def _activations(op: Layer, usual: tuple[str, ...], directions: int) -> str:
     """Return the C++ function of direction, number of the function, and x.
 
     Parameters go to those that take one, in order. The third function, which LSTM applies to its
@@ -67,41 +68,43 @@ def _activations(op: RNN | GRU | LSTM, usual: tuple[str, ...], directions: int) 
 
 
 @dataclass(frozen=True, slots=True)
-class _Inputs:
-    """The inputs that all three layers have."""
+class _Cell:
+    """What a unit computes in each step.
 
-    x: Tensor
-    w: Tensor
-    r: Tensor
-    b: Tensor | None
-    lengths: Tensor | None
-
-
-def _layer(
-    op: RNN | GRU | LSTM,
-    kind: str,
-    usual: tuple[str, ...],
-    inputs: _Inputs,
-    states: tuple[Tensor | None, Tensor | None],
-    results: tuple[Tensor | None, Tensor | None, Tensor | None],
-    peepholes: Tensor | None = None,
-) -> Answer:
-    """Return the launches of a layer.
-
-    Args:
-        op: the operator.
+    Attributes:
         kind: one of `KINDS`.
-        usual: the functions of one direction where the operator names none.
-        inputs: x, weights, bias and lengths.
-        states: hidden state and cell to begin with.
-        results: y, the last hidden state and the last cell, where somebody reads them.
-        peepholes: of LSTM.
+        functions: those of one direction, where the operator names none.
     """
-    x, w, r = inputs.x, inputs.w, inputs.r
-    refused = need_dtypes(FLOATS, x) or need_dtypes((x.dtype,), w, r, inputs.b, *states, peepholes)
-    refused = refused or need_dtypes((int32,), inputs.lengths)
+
+    kind: str
+    functions: tuple[str, ...]
+
+
+def _cell(op: Layer) -> _Cell:
+    """Return the cell of an operator.
+
+    RNN has f(w x + r h + b), GRU (1 - z) * g(candidate) + z * h, and LSTM c = f * c + i * g(gates)
+    with h = o * h(c).
+    """
+    if isinstance(op, LSTM):
+        return _Cell("lstm", ("Sigmoid", "Tanh", "Tanh"))
+    if isinstance(op, GRU):
+        return _Cell("gru_linear" if op.linear_before_reset else "gru", ("Sigmoid", "Tanh"))
+    return _Cell("rnn", ("Tanh",))
+
+
+def recurrent(context: RecipeContext) -> Answer:
+    """Return the launches of a layer: of its first states, each step, and its last states."""
+    op, (x, w, r, b, lengths, *states) = context.op, (*context.inputs, *(None,) * 5)[:8]
+    if not isinstance(op, Layer) or x is None or w is None or r is None:
+        return "no recurrent layer"
+    *states, peepholes = states
+    results = (context.y, *context.more, None)[:3]
+    refused = need_dtypes(FLOATS, x) or need_dtypes((x.dtype,), w, r, b, *states, peepholes)
+    refused = refused or need_dtypes((int32,), lengths)
     if refused:
         return refused
+    cell = _cell(op)
     compute = arithmetic(x.dtype)
     directions, width, _ = w.dims
     time, batch = (x.dims[1], x.dims[0]) if op.layout else x.dims[:2]
@@ -117,8 +120,8 @@ def _layer(
     types = (("T", x.dtype), ("A", compute))
     how = {
         "types": types,
-        "constants": (("KIND", KINDS.index(kind)),),
-        "code": _activations(op, usual, directions),
+        "constants": (("KIND", KINDS.index(cell.kind)),),
+        "code": _activations(op, cell.functions, directions),
     }
 
     def plain(entry: str, args: Arguments) -> Launch:
@@ -127,7 +130,7 @@ def _layer(
 
     def by_warps(entry: str, args: Arguments) -> Launch:
         launch = each("sequence/recurrent.cu", f"recurrent_{entry}", units, args, **how)
-        return replace(launch, grid=(ceil_div(units, UNITS), 1, 1), note=f"{kind} {hidden}")
+        return replace(launch, grid=(ceil_div(units, UNITS), 1, 1), note=f"{cell.kind} {hidden}")
 
     projected = products_with(places[5], compute, x, w, width)
     if isinstance(projected, str):
@@ -136,7 +139,7 @@ def _layer(
     for kept, state in zip((places[0], places[2]), states, strict=True):
         launches.append(plain("begin", {"state": state, "kept": kept}))
     gates = {
-        **{"shares": places[5], "r": r, "b": inputs.b, "lengths": inputs.lengths},
+        **{"shares": places[5], "r": r, "b": b, "lengths": lengths},
         **{"update": places[3], "kept": places[4], "l": layer},
     }
     whole = {
@@ -145,7 +148,7 @@ def _layer(
     }
     for t in range(time):
         now, later = places[t % 2], places[(t + 1) % 2]
-        if kind == "gru":
+        if cell.kind == "gru":
             launches.append(by_warps("reset", {**gates, "h": now, "t": t}))
         launches.append(by_warps("step", {**whole, "h": now, "h_next": later, "t": t}))
     ends = (places[time % 2], places[2])
@@ -156,62 +159,5 @@ def _layer(
     return tuple(replace(launch, scratch=scratch) for launch in launches)
 
 
-@kernel(RNN, outputs=2)
-def rnn(
-    op: RNN,
-    y: Tensor | None,
-    x: Tensor,
-    w: Tensor,
-    r: Tensor,
-    b: Tensor | None = None,
-    lengths: Tensor | None = None,
-    initial_h: Tensor | None = None,
-    *,
-    more: tuple[Tensor | None, ...] = (),
-) -> Answer:
-    """Run every step as f(w x + r h + b)."""
-    last = (*more, None)[0]
-    inputs = _Inputs(x, w, r, b, lengths)
-    return _layer(op, "rnn", ("Tanh",), inputs, (initial_h, None), (y, last, None))
-
-
-@kernel(GRU, outputs=2)
-def gru(
-    op: GRU,
-    y: Tensor | None,
-    x: Tensor,
-    w: Tensor,
-    r: Tensor,
-    b: Tensor | None = None,
-    lengths: Tensor | None = None,
-    initial_h: Tensor | None = None,
-    *,
-    more: tuple[Tensor | None, ...] = (),
-) -> Answer:
-    """Run every step as (1 - z) * g(candidate) + z * h."""
-    last = (*more, None)[0]
-    kind = "gru_linear" if op.linear_before_reset else "gru"
-    inputs = _Inputs(x, w, r, b, lengths)
-    return _layer(op, kind, ("Sigmoid", "Tanh"), inputs, (initial_h, None), (y, last, None))
-
-
-@kernel(LSTM, outputs=3)
-def lstm(
-    op: LSTM,
-    y: Tensor | None,
-    x: Tensor,
-    w: Tensor,
-    r: Tensor,
-    b: Tensor | None = None,
-    lengths: Tensor | None = None,
-    initial_h: Tensor | None = None,
-    initial_c: Tensor | None = None,
-    peepholes: Tensor | None = None,
-    *,
-    more: tuple[Tensor | None, ...] = (),
-) -> Answer:
-    """Run every step as c = f * c + i * g(gates), h = o * h(c)."""
-    last_h, last_c = (*more, None, None)[:2]
-    usual = ("Sigmoid", "Tanh", "Tanh")
-    inputs, states = _Inputs(x, w, r, b, lengths), (initial_h, initial_c)
-    return _layer(op, "lstm", usual, inputs, states, (y, last_h, last_c), peepholes)
+register(Kernel(recurrent, outputs=2), RNN, GRU)
+register(Kernel(recurrent, outputs=3), LSTM)
