@@ -51,7 +51,7 @@ class Search(Op):
         if self.model_type != 0 or self.encoder is not None:
             raise ShapeError(
                 f"model_type={self.model_type}: a search around an encoder and a decoder; export "
-                "the two of them, and search outside of the model"
+                "the two with optimum, whose folder tercet generate reads"
             )
         if input_ids.dtype != int32:
             raise ShapeError(f"input_ids is {input_ids}; expected int32")

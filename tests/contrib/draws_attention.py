@@ -239,6 +239,55 @@ def windowed(rng: Rng) -> Sample:
     return Sample("GroupQueryAttention", inputs, attributes, (True, True, True), counts=counts)
 
 
+def layouts(rng: Rng, count: int, blocks: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which blocks each row of blocks sees, its own among them: ends of rows, and columns."""
+    shown = (rng.random((count, blocks, blocks)) < 0.5) | np.eye(blocks, dtype=bool)
+    shown &= np.tri(blocks, dtype=bool)
+    counts = shown.sum(2)
+    ends = np.concatenate([np.zeros((count, 1), int), counts.cumsum(1)], 1)
+    columns = np.full((count, ends.max()), -1)
+    for at, each in enumerate(shown):
+        columns[at, : ends[at, -1]] = np.nonzero(each)[1]
+    return ends.astype(np.int32), columns.astype(np.int32)
+
+
+def sparse(rng: Rng) -> Sample:
+    """Blocks of the past, by head."""
+    b, groups, size, block = int(rng.integers(1, 3)), int(rng.integers(1, 3)), 16, 16
+    count = int(rng.integers(1, 3))
+    heads, blocks = groups * count * int(rng.integers(1, 3)), int(rng.integers(2, 5))
+    room = blocks * block
+    is_prompt = rng.random() < 0.5
+    total = int(rng.integers(1 if is_prompt else 2, room + 1))
+    s = total if is_prompt else 1
+    lens = np.full(b, total)  # of others onnxruntime's weights do not sum to 1
+    packed = rng.random() < 0.5
+    ends, columns = layouts(rng, count, blocks)
+    inputs: Inputs = {
+        "query": floats(rng, b, s, (heads + 2 * groups * packed) * size),
+        "key": None if packed else floats(rng, b, s, groups * size),
+        "value": None if packed else floats(rng, b, s, groups * size),
+        "past_key": floats(rng, b, groups, room, size),
+        "past_value": floats(rng, b, groups, room, size),
+        "block_row_indices": ends,
+        "block_col_indices": columns,
+        "total_sequence_length": np.array(total, np.int32),
+        "key_total_sequence_lengths": lens.astype(np.int32),
+        "cos_cache": None,
+        "sin_cache": None,
+    }
+    attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": groups}
+    attributes["sparse_block_size"] = block
+    if rng.random() < 0.5:
+        attributes |= {"do_rotary": 1, "rotary_interleaved": int(rng.integers(2))}
+        for name in ("cos_cache", "sin_cache"):
+            inputs[name] = floats(rng, room, size // 2)
+    if rng.random() < 0.3:
+        attributes["scale"] = 0.3
+    shared = {1: "past_key", 2: "past_value"}
+    return Sample("SparseAttention", inputs, attributes, (True, True, True), shared=shared)
+
+
 def quantized(rng: Rng) -> Sample:
     """Caches of eight and of four bits."""
     plain = grouped(rng)
@@ -277,6 +326,7 @@ DRAWS: dict[str, Draw] = {
     "GroupQueryAttention, quantized": quantized,
     "GroupQueryAttention, windowed": windowed,
     "GroupQueryAttention": grouped,
+    "SparseAttention": sparse,
     "RotaryEmbedding": rotary,
     "MultiHeadAttention": multi_head,
     "Attention": self_attention,

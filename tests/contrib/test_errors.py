@@ -99,7 +99,7 @@ def test_what_is_refused(op: str, inputs: Any, attributes: Any, text: str) -> No
         (f"{DOMAIN}.nchwc", "Conv", "ORT_ENABLE_EXTENDED"),
         (DOMAIN, "ReorderInput", "ORT_ENABLE_EXTENDED"),
         (DOMAIN, "EPContext", "compiled for one device"),
-        (DOMAIN, "BifurcationDetector", "export the decoder alone"),
+        (DOMAIN, "BifurcationDetector", "export encoder and decoder with optimum"),
         (DOMAIN, "PagedAttention", "GroupQueryAttention"),
         ("ai.onnx.contrib", "AudioDecoder", "onnxruntime-extensions"),
         ("trt", "TRT_FP8QuantizeLinear", "TensorRT's plugins"),

@@ -197,5 +197,5 @@ def test_encoders_are_refused() -> None:
     for attribute in proto.graph.node[0].attribute:
         if attribute.name == "model_type":
             attribute.i = 1
-    with pytest.raises(tercet.TercetError, match="export the two of them"):
+    with pytest.raises(tercet.TercetError, match="export the two with optimum"):
         tercet.load(proto).close()

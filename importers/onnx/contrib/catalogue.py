@@ -31,6 +31,7 @@ MODULES: dict[str, str] = {
     "QLinearSoftmax",
     "rotary": "MRotaryEmbedding RotaryEmbedding",
     "self_attention": "Attention",
+    "sparse": "SparseAttention",
     "twins": "BiasDropout BiasSoftmax CropAndResize ExpandDims GatherND GridSample IsAllFinite "
     "MatMulInteger16 NGramRepeatBlock Pad Range Rfft SampleOp TorchEmbedding Trilu UnfoldTensor "
     "Unique",

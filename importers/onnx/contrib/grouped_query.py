@@ -87,14 +87,14 @@ def group_query_attention(
     heads, groups = need_heads(b, num_heads), need_heads(b, kv_num_heads, "kv_num_heads")
     if heads % groups:
         raise b.error(f"num_heads={heads} is no multiple of kv_num_heads={groups}")
-    q, k, v, size = _heads(b, query, key, value, heads, groups)
+    q, k, v, size = heads_of(b, query, key, value, heads, groups)
     if q_norm_weight is not None or k_norm_weight is not None:
         q, k = _normalized(b, q, k, (q_norm_weight, k_norm_weight), size, qk_norm_epsilon)
     step = _step(b, query, past_key, seqlens_k, total_sequence_length)
     if do_rotary:
         if cos_cache is None or sin_cache is None:
             raise b.error("do_rotary=1 needs cos_cache and sin_cache")
-        ids = _ids(b, query, step, position_ids)
+        ids = ids_of(b, query, step, position_ids)
         q, k = (rotated(b, x, cos_cache, sin_cache, ids, size, rotary_interleaved) for x in (q, k))
     if head_sink is None and smooth_softmax > 0:
         head_sink = b.constant(np.zeros(heads, b.dtype(query)))
@@ -188,7 +188,7 @@ def _windowed(
     return y, keys, values
 
 
-def _heads(
+def heads_of(
     b: Builder, query: str, key: str | None, value: str | None, heads: int, groups: int
 ) -> tuple[str, str, str, int]:
     """Return queries, keys and values [batch, heads, length, size], and the size."""
@@ -236,7 +236,7 @@ def _step(b: Builder, query: str, past: str | None, seqlens_k: str, total: str) 
     return Step(length, total, before, valid, is_prompt)
 
 
-def _ids(b: Builder, query: str, step: Step, given: str | None) -> str:
+def ids_of(b: Builder, query: str, step: Step, given: str | None) -> str:
     """Return the positions [batch, length]; those of a prompt count from the first one given."""
     row = b.Unsqueeze(positions(b, step.length), b.ints(0))
     shape = b.shape(b.size(query, 0), step.length)
@@ -249,7 +249,7 @@ def _ids(b: Builder, query: str, step: Step, given: str | None) -> str:
     return b.Expand(b.Add(row, b.Unsqueeze(step.past, b.ints(1))), shape)
 
 
-def _grown(
+def grown(
     b: Builder, past: str | None, new: str, step: Step, name: str, groups: int, size: int
 ) -> str:
     """Return a cache [batch, heads, length, size] with the new rows in it."""
@@ -268,10 +268,10 @@ def _cached(
     """Return a cache with the new rows in it, and what attention reads of it."""
     if bits is None:
         size = b.need_extent(new, 3)
-        cache = _grown(b, past, new, step, name, groups, size)
+        cache = grown(b, past, new, step, name, groups, size)
         return cache, cache
     size = bits.size if bits.bits == 8 else bits.size // 2
-    cache = _grown(b, past, packed(b, new, bits), step, name, groups, size)
+    cache = grown(b, past, packed(b, new, bits), step, name, groups, size)
     return cache, unpacked(b, cache, bits, new)
 
 

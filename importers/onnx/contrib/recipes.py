@@ -11,8 +11,8 @@ _LAYOUT = (
 )
 _COMPILED = "a part of the model that is compiled for one device; take the model it was made of"
 _SEARCH = (
-    "a search over decoders that lie inside of the node; export the decoder alone, and search "
-    "outside of it"
+    "a search over models that lie inside of the node; export encoder and decoder with optimum "
+    "(optimum-cli export onnx), whose folder tercet generate reads"
 )
 _SERVER = "caches that a server manages; export with GroupQueryAttention"
 _TRAINING = "it is part of training; export the model for inference"
@@ -34,7 +34,7 @@ _NAMES = {
     _COMPILED: "EPContext Snpe",
     _LAYOUT: "ReorderInput ReorderOutput",
     _SEARCH: "WhisperBeamSearch BifurcationDetector",
-    _SERVER: "PagedAttention SparseAttention SparsePagedAttention DynamicSparseAttention",
+    _SERVER: "PagedAttention SparsePagedAttention DynamicSparseAttention",
     _PACKED: "PackedAttention PackedMultiHeadAttention RemovePadding RestorePadding",
     _TRAINING: "BitmaskDropout BitmaskBiasDropout",
     "weights that onnxruntime packed for one GPU; quantize the model again without prepacking": (
