@@ -20,6 +20,7 @@ from tercet.backends.cuda.algorithms.registry import Setting
 from tercet.backends.cuda.algorithms.selection import Candidate, Task
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver import step as stepping
+from tercet.backends.cuda.driver.clock import microseconds
 from tercet.backends.cuda.driver.memory import pointer
 from tercet.backends.cuda.driver.status import failure
 from tercet.backends.cuda.driver.step import addresses, bind_launch
@@ -110,6 +111,43 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def silent(text: str) -> None:
     return None
+
+
+# ── the clock ────────────────────────────────────────────────────────────────────────────────────
+
+
+class LateHost:
+    """A GPU whose host launches kernels late unless they are recorded; all times in seconds."""
+
+    def __init__(self, work: float, gap: float) -> None:
+        self.work, self.gap, self.timed = work, gap, 0
+
+    def record(self, run: Callable[[Any], None]) -> Callable[[Any], float]:
+        calls: list[None] = []
+        run(lambda: calls.append(None))
+        return lambda stream: len(calls) * self.work
+
+    def time(self, run: Callable[[Any], Any], stream: Any) -> float:
+        self.timed += 1
+        recorded = run(lambda: None)
+        return self.work + self.gap if recorded is None else recorded
+
+
+@pytest.mark.parametrize(("work", "minimum"), [(11e-6, inf), (11e-6, 11.0), (11e-6, 30.0)])
+@pytest.mark.parametrize("gap", [0, 5e-6, 800e-6])
+def test_a_host_that_launches_late_makes_nothing_slow(
+    work: float, minimum: float, gap: float
+) -> None:
+    device: Any = LateHost(work, gap)
+    found = microseconds(device, lambda launch: launch(), lambda: None, minimum)  # type: ignore[arg-type]
+    assert found == pytest.approx(1e6 * work)
+
+
+def test_what_is_far_from_the_best_is_not_measured_well() -> None:
+    device: Any = LateHost(5e-3, 0)
+    found = microseconds(device, lambda launch: launch(), lambda: None, 10.0)  # type: ignore[arg-type]
+    assert found == pytest.approx(5e3)
+    assert device.timed == 4
 
 
 # ── choice ───────────────────────────────────────────────────────────────────────────────────────
