@@ -33,11 +33,15 @@ class Trees:
         forest: the trees.
         weights: [nodes, targets], what a leaf adds.
         counts: [nodes, targets], whether it adds anything.
+        modes: the comparisons that there are, by their places in `COMPARE`.
+        may_miss: whether an element that is no number leads anywhere else than another one.
     """
 
     forest: Forest
     weights: Array
     counts: Array
+    modes: tuple[int, ...]
+    may_miss: bool
 
     @classmethod
     def of(cls, forest: Forest) -> Trees:
@@ -47,21 +51,26 @@ class Trees:
         weights, counts = np.zeros(shape), np.zeros(shape, bool)
         places = np.repeat(np.arange(shape[0]), np.diff(forest.first)), forest.target
         weights[places], counts[places] = forest.weight, True
-        return cls(forest, weights, counts)
+        modes = tuple(np.unique(forest.mode[~forest.is_leaf]).tolist())
+        return cls(forest, weights, counts, modes, bool(forest.missing.any()))
 
     def leaves(self, rows: Array) -> Array:
         """Return the leaf of each row in each tree: [rows, trees]."""
-        trees = self.forest
-        places = np.broadcast_to(trees.roots, (len(rows), len(trees.roots)))
-        line = np.arange(len(rows))[:, np.newaxis]
-        modes = np.unique(trees.mode[~trees.is_leaf]).tolist()
+        trees, count = self.forest, len(self.forest.feature)
+        children, elements = trees.children.reshape(-1), rows.reshape(-1)
+        places = np.tile(trees.roots, (len(rows), 1))
+        line = np.arange(len(rows))[:, np.newaxis] * rows.shape[1]
         for _ in range(trees.depth):
-            x, value = rows[line, trees.feature[places]], trees.value[places]
-            taken = trees.missing[places] & np.isnan(x)
-            for mode in modes:
+            x = elements.take(line + trees.feature.take(places))
+            value = trees.value.take(places)
+            taken: Array = np.zeros(1, bool)
+            for mode in self.modes:
                 found = COMPARE[mode](x, value)
-                taken |= found if len(modes) == 1 else found & (trees.mode[places] == mode)
-            places = trees.children[taken.astype(int), places]
+                is_own = len(self.modes) == 1 or trees.mode.take(places) == mode
+                taken = taken | (found & is_own)
+            if self.may_miss:
+                taken |= trees.missing.take(places) & np.isnan(x)
+            places = children.take(places + count * taken)
         return places
 
     def aggregated(self, rows: Array, how: str) -> tuple[Array, Array]:
