@@ -5,6 +5,7 @@ A block takes as few calls as possible: threads hold each other up with every ca
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -123,7 +124,8 @@ def _record(chain: Chain, bound: Bound, work: tuple[Array, Array]) -> list[Tape]
         )
         who = part if rows > 1 else slice(0, 1)
         if lengths is None:
-            tapes.append([partial(_attend, op, operands, None if hidden is None else hidden[who])])
+            unseen = None if hidden is None else hidden[who]
+            tapes.append([partial(_attend, op, operands, unseen, operands.products())])
         else:
             tapes.append([partial(_attend_first, op, operands, lengths[n : n + 1], rows, who)])
     size += elements.shape[3]
@@ -154,6 +156,10 @@ def _hidden(op: Attention, rows: int, total: int) -> Array | None:
     return ~seen_keys(op, np.arange(rows)[:, np.newaxis], np.arange(total))
 
 
+#: Multiply queries by keys, and scores by values.
+_Products = tuple[Callable[[], object], Callable[[], object]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Operands:
     """What one block reads and writes.
@@ -173,6 +179,16 @@ class _Operands:
     v: Array
     out: Array
     mask: Array | None
+
+    def products(self) -> _Products | None:
+        """Return the calls that compute scores and result, None where something is converted."""
+        queries, scores = self.work
+        if not self.k.dtype == self.v.dtype == self.out.dtype == scores.dtype:
+            return None
+        return (
+            recorded(queries, self.k.swapaxes(-1, -2), scores),
+            recorded(scores[..., : self.v.shape[-2]], self.v, self.out),
+        )
 
     def among(self, keys: slice, valid: int) -> _Operands:
         """Return the same with some keys alone, and the values of those before the number `valid`.
@@ -211,16 +227,22 @@ def _attend_first(
     queries = np.arange(part.start, part.stop)[:, np.newaxis] + (valid - rows)
     seen = seen_keys(op, queries, keys) & (keys < valid)
     hidden = None if seen.all() else ~seen
-    _attend(op, operands.among(slice(first, end), valid), hidden)
+    shown = operands.among(slice(first, end), valid)
+    _attend(op, shown, hidden, shown.products())
 
 
-def _attend(op: Attention, operands: _Operands, hidden: Array | None) -> None:
+def _attend(
+    op: Attention, operands: _Operands, hidden: Array | None, products: _Products | None
+) -> None:
     """Put softmax(scale * q @ k' + mask) @ v of a block into its result."""
     queries, scores = operands.work
     q, mask, out, dtype = operands.q, operands.mask, operands.out, scores.dtype
     scale = q.shape[-1] ** -0.5 if op.scale is None else op.scale
     np.multiply(q, dtype.type(scale), out=queries, casting="same_kind")
-    recorded(queries, operands.k.astype(dtype, copy=False).swapaxes(-1, -2), scores)()
+    if products is None:
+        recorded(queries, operands.k.astype(dtype, copy=False).swapaxes(-1, -2), scores)()
+    else:
+        products[0]()
     if op.softcap > 0:
         np.tanh(np.divide(scores, op.softcap, out=scores), out=scores)
         np.multiply(scores, op.softcap, out=scores)
@@ -228,7 +250,7 @@ def _attend(op: Attention, operands: _Operands, hidden: Array | None) -> None:
         _add_mask(scores, mask)
     if hidden is not None:
         np.copyto(scores, -np.inf, where=hidden)
-    peak = scores.max(-1, keepdims=True, initial=-np.inf)
+    peak = np.maximum.reduce(scores, -1, keepdims=True, initial=-np.inf)
     is_masked = mask is not None or hidden is not None
     if is_masked:
         np.copyto(peak, 0, where=np.isneginf(peak))
@@ -237,12 +259,12 @@ def _attend(op: Attention, operands: _Operands, hidden: Array | None) -> None:
     total = np.vecdot(scores, np.ones(scores.shape[-1], dtype))[..., np.newaxis]
     if is_masked:
         np.copyto(total, 1, where=total == 0)
-    elements, values = operands.v.astype(dtype, copy=False), out
-    scores = scores[..., : elements.shape[-2]]
-    if out.dtype == dtype:
-        recorded(scores, elements, out)()
+    values = out
+    if products is None:
+        elements = operands.v.astype(dtype, copy=False)
+        values = multiply(scores[..., : elements.shape[-2]], elements)
     else:
-        values = multiply(scores, elements)
+        products[1]()
     np.divide(values, total, out=out, casting="same_kind")
 
 
