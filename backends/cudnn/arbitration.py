@@ -176,13 +176,13 @@ class Arbiter:
     """A graph on which cuDNN and the cuda kernels meet.
 
     Attributes:
-        rival: the cuda kernels.
+        timer: the cuda kernels.
         graph: all shapes static.
         options: the user's choices, algorithms left out.
         groups: by node, the nodes that the cuda backend would run together with it.
     """
 
-    rival: CudaTimer
+    timer: CudaTimer
     graph: Graph
     options: Options
     groups: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict[Node, tuple[Node, ...]])
@@ -198,12 +198,12 @@ class Arbiter:
         """
         mine = set(wanted.nodes)
         whole = {node for own in wanted.nodes for node in self.groups.get(own, (own,))}
-        theirs = self.rival.timed(self.graph, self._sorted(whole), self.options)
+        theirs = self.timer.timed(self.graph, self._sorted(whole), self.options)
         if theirs is None:
             return None
         formats = self._formats(whole, theirs)
         if whole != mine:
-            behind = self.rival.timed(self.graph, self._sorted(whole - mine), self.options)
+            behind = self.timer.timed(self.graph, self._sorted(whole - mine), self.options)
             if behind is None:
                 return None
             ours += behind.microseconds
@@ -228,10 +228,10 @@ class Arbiter:
             format, other = (known.get(value, Format.CONTIGUOUS) for known in (ours, formats))
             type_ = value.tensor
             if value.producer is None or self.graph.is_output(value):
-                total += self.rival.change(type_, Format.CONTIGUOUS, format)
-                total -= self.rival.change(type_, Format.CONTIGUOUS, other)
+                total += self.timer.change(type_, Format.CONTIGUOUS, format)
+                total -= self.timer.change(type_, Format.CONTIGUOUS, other)
             else:
-                total += self.rival.change(type_, other, format)
+                total += self.timer.change(type_, other, format)
         return total
 
     def _sorted(self, nodes: Set[Node]) -> list[Node]:

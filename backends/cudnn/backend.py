@@ -57,17 +57,17 @@ class CudnnBackend:
     Args:
         device: shared with the cuda kernels, which take what is declined.
         chooser: finds engines.
-        rival: the cuda kernels, which with `Options.tune` get what they are faster at.
+        timer: times the cuda kernels, which with `Options.tune` get the nodes they are faster at.
     """
 
     name = "cudnn"
 
     def __init__(
-        self, device: CudaDevice, chooser: Chooser, rival: CudaTimer | None = None
+        self, device: CudaDevice, chooser: Chooser, timer: CudaTimer | None = None
     ) -> None:
         self.device = device
         self.chooser = chooser
-        self._timer = rival
+        self._timer = timer
         self._comparisons: Mapping[Node, Comparison | None] = {}
 
     def prepare(self, graph: Graph, free: Set[Node], options: Options) -> CudnnBackend:
@@ -125,5 +125,5 @@ class CudnnBackend:
             where = f"cuDNN {session.vendor.version} on {session.target}"
             return Decline(first, f"{where} has no engine: {error}")
         if comparison is not None:
-            choice = replace(choice, rival=comparison.theirs)
+            choice = replace(choice, cuda_microseconds=comparison.theirs)
         return GraphStep(self.device, site, wanted, choice)

@@ -111,7 +111,7 @@ class Choice:
         microseconds: both together as measured, or None if nothing was.
         among: number of engines that were compared.
         first: the same of the one that the heuristics would take.
-        rival: microseconds of the cuda kernels for the same nodes, where they were measured.
+        cuda_microseconds: time of the cuda kernels for the same nodes, where they were measured.
         front: what a kernel does before it.
     """
 
@@ -120,7 +120,7 @@ class Choice:
     microseconds: float | None = None
     among: int = 1
     first: float | None = None
-    rival: float | None = None
+    cuda_microseconds: float | None = None
     front: Front | None = None
 
     @property
@@ -151,8 +151,9 @@ class Choice:
             text += f", {self.scratch} B workspace"
         if self.microseconds is None:
             return f"{text} (heuristic)"
-        rival = "" if self.rival is None else f"; cuda kernels: {self.rival:.1f} us"
-        return f"{text} ({self.microseconds:.1f} us, best of {self.among}{rival})"
+        theirs = self.cuda_microseconds
+        cuda = "" if theirs is None else f"; cuda kernels: {theirs:.1f} us"
+        return f"{text} ({self.microseconds:.1f} us, best of {self.among}{cuda})"
 
 
 @dataclass(frozen=True, slots=True)

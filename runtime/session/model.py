@@ -34,7 +34,7 @@ from .bucket_program import BucketProgram
 from .io_boundary import Border, Place
 from .io_types import Owned, TensorInfo
 from .overflow import NARROW, Watch
-from .pipeline import DEPTH, Lane, Pipeline, Streams
+from .pipeline import DEPTH, BufferedPlan, Pipeline, Streams
 from .placement import Placement, placement_of
 from .program_cache import Lookup
 from .program_pool import Shelf
@@ -320,7 +320,7 @@ class Model(Closable):
             ends = self._lookup.ends(feeds, on_device=True, all_there=True)
             return (self._lookup.types(feeds), ends), feeds
 
-        def lane(feeds: Mapping[str, Feed]) -> Lane | None:
+        def buffered(feeds: Mapping[str, Feed]) -> BufferedPlan | None:
             if exchange is None:
                 return None
             with self._bounded():
@@ -331,7 +331,7 @@ class Model(Closable):
                 release()
                 return None
             program.resident.wait()
-            return Lane(program.resident.plan, exchange, depth, release)
+            return BufferedPlan(program.resident.plan, exchange, depth, release)
 
         def alone(feeds: Mapping[str, Feed]) -> dict[str, Any]:
             work = streams.compute if exchange is not None else None
@@ -339,7 +339,7 @@ class Model(Closable):
                 return self._run(wanted, {**feeds}, work, on_device=False)
 
         maximum = self.options.max_plans
-        return Pipeline(streams, check, lane, alone, maximum=maximum, copy=copy)
+        return Pipeline(streams, check, buffered, alone, maximum=maximum, copy=copy)
 
     def bind(
         self,

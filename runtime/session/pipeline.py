@@ -23,7 +23,7 @@ from ..plan.exchange import Event, Exchange, Lent
 from ..plan.host import HOST, HostBuffer, array
 from ..plan.plan import Plan
 
-#: Batches that may be under way at one time: one in each of the three stages, and one that the
+#: Batches in flight: one in each of the three stages, and one that the
 #: host fills or empties.
 DEPTH = 4
 
@@ -62,7 +62,7 @@ def numbered(index: int, error: BaseException) -> BaseException:
 
 @dataclass(slots=True)
 class Streams:
-    """The orders of the three stages."""
+    """The streams of the three stages."""
 
     upload: Stream
     compute: Stream
@@ -80,8 +80,8 @@ class Streams:
                 stream.synchronize()
 
 
-class Slot:
-    """Memory for one batch, on the device and pinned on the host, and how far the batch is.
+class BatchBuffers:
+    """Buffers of one batch, on the device and pinned on the host, with its events.
 
     Args:
         plan: whose inputs and results it holds.
@@ -108,7 +108,7 @@ class Slot:
     def _place(
         self, like: Mapping[str, View], device: Device, allocate: Callable[[int], Buffer]
     ) -> dict[str, View]:
-        """Return new places for tensors like these, side by side in one buffer."""
+        """Return views of one new buffer for tensors like these."""
         buffer = allocate(sum(aligned(view.nbytes) for view in like.values()))
         self._buffers.append(buffer)
         places: dict[str, View] = {}
@@ -120,24 +120,24 @@ class Slot:
 
     @cached_property
     def sent(self) -> dict[str, View]:
-        """Pinned memory for inputs that do not lie in such."""
+        """Pinned memory for inputs that are not pinned."""
         return self._place(self._plan.inputs, HOST, self._plan.device.staging)
 
     def close(self) -> None:
-        """Give the memory back; nothing may be under way in it."""
+        """Free the buffers; nothing may be in flight in them."""
         for buffer in self._buffers:
             buffer.close()
         self._buffers.clear()
 
 
-class Lane:
-    """A plan with a few slots: batches of one set of types.
+class BufferedPlan:
+    """A plan with buffers for several batches in flight, all of one set of types.
 
     Args:
-        plan: has all its inputs and results on its device, and is this lane's alone.
+        plan: has all its inputs and results on its device; used by nothing else.
         exchange: of the plan's device.
-        depth: how many slots.
-        release: gives the plan back.
+        depth: number of batches in flight.
+        release: returns the plan.
     """
 
     def __init__(
@@ -145,73 +145,73 @@ class Lane:
     ) -> None:
         self.plan = plan
         self._exchange, self._release = exchange, release
-        self.slots: list[Slot] = []
+        self.buffers: list[BatchBuffers] = []
         try:
             for _ in range(depth):
-                self.slots.append(Slot(plan, exchange))
+                self.buffers.append(BatchBuffers(plan, exchange))
         except BaseException:
             self.close()
             raise
-        self.free = deque(self.slots)
+        self.free = deque(self.buffers)
 
-    def start(self, feeds: Feeds, streams: Streams, *, copy: bool) -> Slot:
-        """Give a batch to the three streams; there must be a free slot."""
-        slot = self.free.popleft()
-        self._upload(slot, feeds, streams.upload, copy=copy)
-        self._compute(slot, streams.compute)
-        self._download(slot, streams.download)
-        return slot
+    def start(self, feeds: Feeds, streams: Streams, *, copy: bool) -> BatchBuffers:
+        """Give a batch to the three streams; some buffers must be free."""
+        batch = self.free.popleft()
+        self._upload(batch, feeds, streams.upload, copy=copy)
+        self._compute(batch, streams.compute)
+        self._download(batch, streams.download)
+        return batch
 
-    def _upload(self, slot: Slot, feeds: Feeds, stream: Stream, *, copy: bool) -> None:
-        for name, target in slot.inputs.items():
+    def _upload(self, batch: BatchBuffers, feeds: Feeds, stream: Stream, *, copy: bool) -> None:
+        for name, target in batch.inputs.items():
             feed = feeds[name]
             if isinstance(feed, Lent):
-                slot.kept.append(feed)
+                batch.kept.append(feed)
                 source = feed.view
             elif isinstance(feed, np.ndarray) and not copy and self._exchange.is_pinned(feed):
-                slot.kept.append(feed)
+                batch.kept.append(feed)
                 source = View(HOST, HostBuffer.around(feed), 0, target.type)
             else:
-                source = slot.sent[name]
+                source = batch.sent[name]
                 np.copyto(array(source), feed)  # pyright: ignore[reportArgumentType]  # checked
             self._exchange.copy(target, source, stream)
-        slot.uploaded.record(stream)
+        batch.uploaded.record(stream)
 
-    def _compute(self, slot: Slot, stream: Stream) -> None:
-        slot.uploaded.precede(stream)
+    def _compute(self, batch: BatchBuffers, stream: Stream) -> None:
+        batch.uploaded.precede(stream)
         for name, target in self.plan.inputs.items():
-            self._exchange.copy(target, slot.inputs[name], stream)
+            self._exchange.copy(target, batch.inputs[name], stream)
         self.plan.execute(stream)
         for name, source in self.plan.outputs.items():
-            self._exchange.copy(slot.outputs[name], source, stream)
-        slot.computed.record(stream)
+            self._exchange.copy(batch.outputs[name], source, stream)
+        batch.computed.record(stream)
 
-    def _download(self, slot: Slot, stream: Stream) -> None:
-        slot.computed.precede(stream)
-        for name, target in slot.received.items():
-            self._exchange.copy(target, slot.outputs[name], stream)
-        slot.downloaded.record(stream)
+    def _download(self, batch: BatchBuffers, stream: Stream) -> None:
+        batch.computed.precede(stream)
+        for name, target in batch.received.items():
+            self._exchange.copy(target, batch.outputs[name], stream)
+        batch.downloaded.record(stream)
 
-    def finish(self, slot: Slot, *, copy: bool) -> dict[str, Array]:
-        """Wait for a slot's results and return them: copies, or the pinned memory itself."""
-        slot.downloaded.synchronize()
-        slot.kept.clear()
-        found = {name: array(view) for name, view in slot.received.items()}
+    def finish(self, batch: BatchBuffers, *, copy: bool) -> dict[str, Array]:
+        """Wait for a batch's results and return them: copies, or the pinned memory itself."""
+        batch.downloaded.synchronize()
+        batch.kept.clear()
+        found = {name: array(view) for name, view in batch.received.items()}
         found = {**self.plan.constants, **found}
         names = self.plan.graph.outputs
         return {name: found[name].copy() if copy else found[name] for name in names}
 
     def reset(self) -> None:
-        """Forget what was under way, and is no longer."""
-        for slot in self.slots:
-            slot.kept.clear()
-        self.free = deque(self.slots)
+        """Discard batches that were in flight and are finished."""
+        for batch in self.buffers:
+            batch.kept.clear()
+        self.free = deque(self.buffers)
 
     def close(self) -> None:
-        """Give everything back; nothing may be under way."""
-        for slot in self.slots:
-            slot.close()
-        self.slots.clear()
+        """Free everything; nothing may be in flight."""
+        for batch in self.buffers:
+            batch.close()
+        self.buffers.clear()
         self._release()
 
 
@@ -222,11 +222,11 @@ class Pipeline(Closable):
 
     Args:
         streams: for the three stages.
-        check: returns what a batch is for the runtime, and what its lane is looked up by.
-        lane: makes the lane for a batch; None where nothing can be overlapped, because the host
-            does the work, or must look at data in between.
+        check: returns the key of a batch's plan, and its inputs as the runtime takes them.
+        buffered: makes the plan for a batch; None if nothing can be overlapped, because the host
+            does the work, or must read data in between.
         alone: runs such a batch.
-        maximum: lanes that are kept, one for every set of shapes.
+        maximum: number of plans to keep, one per set of shapes.
         copy: whether results, and batches that lie in pinned memory, are copied.
     """
 
@@ -234,17 +234,17 @@ class Pipeline(Closable):
         self,
         streams: Streams,
         check: Callable[[Any], tuple[Hashable, Feeds]],
-        lane: Callable[[Feeds], Lane | None],
+        buffered: Callable[[Feeds], BufferedPlan | None],
         alone: Callable[[Feeds], Result],
         *,
         maximum: int,
         copy: bool,
     ) -> None:
         self._streams, self._check = streams, check
-        self._make_lane, self._alone = lane, alone
+        self._make_plan, self._alone = buffered, alone
         self._maximum, self._copy = maximum, copy
-        self._lanes: OrderedDict[Hashable, Lane | None] = OrderedDict()
-        self._under_way: deque[tuple[int, Lane, Slot]] = deque()
+        self._plans: OrderedDict[Hashable, BufferedPlan | None] = OrderedDict()
+        self._under_way: deque[tuple[int, BufferedPlan, BatchBuffers]] = deque()
         self._is_closed = False
 
     def map(self, batches: Iterable[Any]) -> Generator[Result]:
@@ -268,10 +268,10 @@ class Pipeline(Closable):
                     if batch is self:
                         break
                     key, feeds = self._check(batch)
-                if held.error is None and key not in self._lanes:
+                if held.error is None and key not in self._plans:
                     yield from self._make_room()
                     with HeldBack() as held:
-                        self._lanes[key] = self._make_lane(feeds)
+                        self._plans[key] = self._make_plan(feeds)
                 if held.error is not None:
                     yield from self._drain()
                     raise numbered(index, held.error)
@@ -281,27 +281,27 @@ class Pipeline(Closable):
             self._abandon()
 
     def _make_room(self) -> Iterator[Result]:
-        """Give back a lane where there are too many; first, what is under way must arrive."""
-        if len(self._lanes) >= self._maximum:
+        """Close a plan if there are too many; the results in flight come first."""
+        if len(self._plans) >= self._maximum:
             yield from self._drain()
-            _, lane = self._lanes.popitem(last=False)
-            if lane is not None:
+            _, plan = self._plans.popitem(last=False)
+            if plan is not None:
                 self._streams.wait()
-                lane.close()
+                plan.close()
 
     def _start(self, index: int, key: Hashable, feeds: Feeds) -> Iterator[Result]:
-        """Give a batch to its lane, once there is room for it."""
-        self._lanes.move_to_end(key)
-        lane = self._lanes[key]
-        while self._under_way and (lane is None or not lane.free):
+        """Give a batch to its plan, once that has free buffers."""
+        self._plans.move_to_end(key)
+        plan = self._plans[key]
+        while self._under_way and (plan is None or not plan.free):
             yield from self._finish()
         result = None
         with HeldBack() as held:
-            if lane is None:
+            if plan is None:
                 result = self._alone(feeds)
             else:
-                slot = lane.start(feeds, self._streams, copy=self._copy)
-                self._under_way.append((index, lane, slot))
+                batch = plan.start(feeds, self._streams, copy=self._copy)
+                self._under_way.append((index, plan, batch))
         if held.error is not None:
             yield from self._drain()
             raise numbered(index, held.error)
@@ -309,34 +309,34 @@ class Pipeline(Closable):
             yield result
 
     def _finish(self) -> Iterator[Result]:
-        """Yield the result of the batch that has been under way longest."""
-        index, lane, slot = self._under_way[0]
+        """Yield the result of the batch that has been in flight longest."""
+        index, plan, batch = self._under_way[0]
         result: Result = {}
         with HeldBack() as held:
-            result = lane.finish(slot, copy=self._copy)
+            result = plan.finish(batch, copy=self._copy)
         if held.error is not None:
             raise numbered(index, held.error)
         yield result
         self._under_way.popleft()
-        lane.free.append(slot)
+        plan.free.append(batch)
 
     def _drain(self) -> Iterator[Result]:
         while self._under_way:
             yield from self._finish()
 
     def _abandon(self) -> None:
-        """Wait for what is still under way, and forget it."""
+        """Wait for batches in flight, and discard them."""
         self._streams.wait()
         self._under_way.clear()
-        for lane in self._lanes.values():
-            if lane is not None:
-                lane.reset()
+        for plan in self._plans.values():
+            if plan is not None:
+                plan.reset()
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Free all memory."""
         self._is_closed = True
         self._streams.wait()
-        for lane in self._lanes.values():
-            if lane is not None:
-                lane.close()
-        self._lanes.clear()
+        for plan in self._plans.values():
+            if plan is not None:
+                plan.close()
+        self._plans.clear()

@@ -99,16 +99,16 @@ def test_what_the_caller_feeds_and_gets_is_plain() -> None:
     graph = CASE.graph()
     (wanted,) = survey(graph, frozenset(graph.nodes), Options())
     assert isinstance(wanted, Wanted)
-    rival = Fixed({"Conv+Relu": 20.0}, CHANNELS_LAST, 3.0)
-    comparison = rival.on(graph, frozenset(), Options()).meet(wanted, 16.0)
+    timer = Fixed({"Conv+Relu": 20.0}, CHANNELS_LAST, 3.0)
+    comparison = timer.on(graph, frozenset(), Options()).meet(wanted, 16.0)
     assert comparison == Comparison(10.0, 20.0, -6.0), "the cuda kernels have to change both"
 
 
 def test_what_the_cuda_kernels_take_along_counts_for_both() -> None:
     graph, wanted = pooled()
     conv, pool = wanted.nodes[0], graph.nodes[2]
-    rival = Fixed({"Conv+MaxPool": 20.0, "MaxPool": 5.0})
-    arbiter = Arbiter(rival, graph, Options(), dict.fromkeys((conv, pool), (conv, pool)))
+    timer = Fixed({"Conv+MaxPool": 20.0, "MaxPool": 5.0})
+    arbiter = Arbiter(timer, graph, Options(), dict.fromkeys((conv, pool), (conv, pool)))
     assert arbiter.meet(wanted, 14.0) == Comparison(19.0, 20.0)
     assert arbiter.meet(wanted, 16.0) == Comparison(21.0, 20.0)
 
