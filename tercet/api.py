@@ -295,7 +295,9 @@ def _operator(operator: str, domain: str, inputs: int, given: Mapping[str, Any])
             raise UsageError(f"{operator} has no attribute '{name}'{did_you_mean(name, known)}")
     minimum, maximum = arity(kind)
     if inputs < minimum or (maximum is not None and inputs > maximum):
-        raise UsageError(f"{operator} takes {minimum} to {maximum} inputs, not {inputs}")
+        count = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
+        plural = "" if maximum == 1 else "s"
+        raise UsageError(f"{operator} takes {count} input{plural}, not {inputs}")
     plain = {name: _attribute(value) for name, value in given.items()}
     try:
         return make(kind, plain)

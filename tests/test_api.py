@@ -39,7 +39,7 @@ def test_available_names_every_backend() -> None:
     [
         (lambda: tercet.run_op("Cnov", np.ones(1)), "there is no operator 'Cnov'; did you mean"),
         (lambda: tercet.run_op("Relu", np.ones(1), alpha=1), "Relu has no attribute 'alpha'"),
-        (lambda: tercet.run_op("Add", np.ones(1)), "Add takes 2 to 2 inputs, not 1"),
+        (lambda: tercet.run_op("Add", np.ones(1)), "Add takes 2 inputs, not 1"),
         (lambda: tercet.to_device(np.ones(1), "numpy"), "runs on the host"),
         (lambda: tercet.pinned((1,), backend="numpy"), "runs on the host"),
         (lambda: tercet.load(b"", "nunpy"), "no backend 'nunpy'; did you mean 'numpy'?"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,6 +49,8 @@ MISUSES: list[tuple[Callable[[tercet.Model], object], str]] = [
     (call("load"), "source"),
     (call("load", 5), "int"),
     (call("load", None), "NoneType"),
+    (call("load", BytesIO()), "what its read() gives"),
+    (load(external_data_dir="nowhere"), "no folder 'nowhere'"),
     (call("load", "gone.onnx"), "gone.onnx"),
     (call("load", ""), "no such file"),
     (call("load", DIGITS, "numpy", "cuda"), "positional"),
@@ -127,6 +130,10 @@ MISUSES: list[tuple[Callable[[tercet.Model], object], str]] = [
     (on("__call__"), "inputs"),
     (on("__call__", X, image=X), "image"),
     (on("__call__", imag=X), "did you mean 'image'"),
+    (on("run", image=X), "run: there is no option 'image'"),
+    (on("run", {"image": X}, output=["probabilities"]), "did you mean 'outputs'"),
+    (on("run", {"image": X}, None, "host"), "run: too many positional arguments"),
+    (on("placement", shape={}), "did you mean 'shapes'"),
     (on("bind", {"image": X}), "shapes"),
     (on("bind", {"image": (1, 1, 8, -8)}), "shapes"),
     (on("bind", X), "shapes"),
@@ -146,6 +153,9 @@ MISUSES: list[tuple[Callable[[tercet.Model], object], str]] = [
     (call("run_op", "Relu", X, outputs=0), "outputs"),
     (call("run_op", "Relu", X, outputs=2), "Relu"),
     (call("run_op", "Relu", object()), "Relu"),
+    (call("run_op", "Relu", [1.0]), "expected a tensor"),
+    (call("run_op", "Add", X), "Add takes 2 inputs, not 1"),
+    (call("run_op", "Relu", X, X), "Relu takes 1 input, not 2"),
     (call("to_device", X, "numpy"), "numpy"),
     (call("to_device", X, device=-1), "device"),
     (call("pinned", 5), "shape"),

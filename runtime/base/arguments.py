@@ -11,7 +11,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
@@ -378,6 +378,41 @@ def checked(
 
 def _parts(error: OSError) -> tuple[Any, ...]:
     return error.errno, error.strerror or str(error), error.filename
+
+
+def checked_methods(kind: type[R]) -> type[R]:
+    """Decorate a class: arguments that a public method does not have are a UsageError."""
+    for name, method in list(vars(kind).items()):
+        if not name.startswith("_") and inspect.isfunction(method):
+            setattr(kind, name, _told(method))
+    return kind
+
+
+def _told(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that looks at its arguments only once they did not fit."""
+
+    @wraps(function)
+    def call(*given: P.args, **named: P.kwargs) -> R:
+        try:
+            return function(*given, **named)
+        except TypeError as error:
+            signature = inspect.signature(function)
+            try:
+                signature.bind(*given, **named)
+            except TypeError as unfit:
+                known = tuple(signature.parameters)[1:]
+                raise UsageError(_unfit(function.__name__, known, named, unfit)) from error
+            raise
+
+    return call
+
+
+def _unfit(function: str, known: Sequence[str], named: Mapping[str, Any], error: TypeError) -> str:
+    unknown = next((name for name in named if name not in known), None)
+    if unknown is None:
+        return f"{function}: {error} (it takes {', '.join(known) or 'nothing'})"
+    hint = did_you_mean(unknown, known)
+    return f"{function}: there is no option '{unknown}'{hint} (options: {', '.join(known)})"
 
 
 def checked_fields(kind: type[R]) -> type[R]:

@@ -11,7 +11,7 @@ from .constraints import Element, check_inputs, check_outputs
 from .graph import Graph, Node, Value
 from .hints import without_shapes
 from .op import Op, input_kinds, input_names
-from .types import Array, TensorType, ValueType
+from .types import Array, MapType, OptionalType, SequenceType, TensorType, ValueType
 
 Types = tuple[ValueType | None, ...]
 
@@ -55,6 +55,15 @@ def infer_node(node: Node, *, file: str | None = None) -> None:
         value.type = _merge(type_, value.type) or without_shapes(value.declared)
 
 
+#: What errors call the types of values.
+_KINDS = {
+    TensorType: "a tensor",
+    SequenceType: "a sequence",
+    OptionalType: "an optional",
+    MapType: "a map",
+}
+
+
 def check_types(op: Op, types: Sequence[ValueType | None]) -> dict[str, Element]:
     """Check the kinds and the dtypes of an operator's inputs, of which None is left out.
 
@@ -69,7 +78,7 @@ def check_types(op: Op, types: Sequence[ValueType | None]) -> dict[str, Element]
     for i, found in enumerate(types):
         wanted = min(i, len(kinds) - 1)
         if not isinstance(found, kinds[wanted]):
-            expected = " or ".join(k.__name__ for k in kinds[wanted] if k is not NoneType)
+            expected = " or ".join(_KINDS[k] for k in kinds[wanted] if k is not NoneType)
             raise ShapeError(f"{names[wanted]} is {found or 'left out'}; expected {expected}")
     return check_inputs(op, types)
 

@@ -27,6 +27,7 @@ class Border:
     Args:
         inputs: the model's, in order.
         device: the one that the model runs on.
+        values: everything in the imported graph that has a name.
 
     Attributes:
         inputs: as callers see them.
@@ -34,11 +35,13 @@ class Border:
         wanted_here: names of inputs that the host must see, wherever callers have them.
     """
 
-    def __init__(self, inputs: Sequence[Value], device: Device) -> None:
+    def __init__(
+        self, inputs: Sequence[Value], device: Device, values: Mapping[str, Value]
+    ) -> None:
         self.inputs = tuple(map(TensorInfo.of, inputs))
         self.exchange = exchange_of(device)
         self.wanted_here: set[str] = set()
-        self._device = device
+        self._device, self._values = device, values
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────
 
@@ -134,6 +137,13 @@ class Border:
         return self.exchange.fetch(lent.view, work) if info.name in self.wanted_here else lent
 
     def _refuse_unknown(self, names: Iterable[Any]) -> None:
+        for name in names:
+            value = self._values.get(name) if isinstance(name, str) else None
+            if value is not None and value.data is not None:
+                raise InputError(
+                    f"'{name}' is no input: it has its value from the file, which holds also where "
+                    "the file lists it among the inputs; remove that initializer to feed another"
+                )
         refuse_unknown(self.inputs, names)
 
     def samples(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Feed]:

@@ -108,9 +108,10 @@ def by_name(infos: Sequence[TensorInfo], given: Any) -> Mapping[str, Any]:
     arrays = cast("Sequence[Any]", given) if isinstance(given, tuple | list) else (given,)
     if len(arrays) != len(infos) or given is None:
         count = "no" if given is None else len(arrays)
+        were = "input was" if count == 1 else "inputs were"
         raise InputError(
-            f"{count} inputs were given; the model takes {len(infos)}, in a dict "
-            f"by name or in a list by position: {', '.join(map(str, infos)) or 'none'}"
+            f"{count} {were} given; the model takes {len(infos)}, in a dict by name or in a list "
+            f"by position: {', '.join(map(str, infos)) or 'none'}"
         )
     return {info.name: data for info, data in zip(infos, arrays, strict=True)}
 
@@ -254,9 +255,10 @@ def _check_type(
 ) -> None:
     """Raise InputError unless an array of this dtype and shape fits an input."""
     if dtype != type_.dtype:
+        remedy = f" (convert with array.astype('{name_of(type_.dtype)}'))"
+        remedy = remedy if np.can_cast(dtype, np.complex128, "same_kind") else ""
         raise InputError(
-            f"input '{info.name}' has dtype {name_of(dtype)}; the model expects {info} "
-            f"(convert with array.astype('{name_of(type_.dtype)}'))"
+            f"input '{info.name}' has dtype {name_of(dtype)}; the model expects {info}{remedy}"
         )
     if type_.shape is None:
         return

@@ -9,7 +9,7 @@ from functools import partial
 from html import escape
 from typing import Any, cast
 
-from ..base.arguments import flag, whole, words
+from ..base.arguments import checked_methods, flag, whole, words
 from ..base.budget import Budget
 from ..base.closable import Closable
 from ..base.guard import bounded
@@ -63,6 +63,7 @@ class ModelSource:
     mapped: tuple[Mapped, ...] = ()
 
 
+@checked_methods
 class Model(Closable):
     """A model that is ready to run on one backend, with others after it.
 
@@ -97,7 +98,7 @@ class Model(Closable):
         doubts = Doubts(self.source.file)
         self._resources = Resources(self.backends, options, self._stores, evaluate, budget, doubts)
         self._watch = Watch(graph, options, evaluate, self.source.file)
-        self._border = Border(graph.inputs, self.backends[0].device)
+        self._border = Border(graph.inputs, self.backends[0].device, graph.values)
         with self._bounded():
             self._lookup = Lookup(
                 graph, self._border, self._resources, self._close_stores, self.source.file

@@ -42,6 +42,7 @@ _RULES = {
 }
 
 
+@rules.checked_methods
 class Generator(Closable):
     """Generates text, or token ids, with a decoder and its tokenizer.
 

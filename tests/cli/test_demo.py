@@ -15,6 +15,8 @@ from rich.console import Console
 from tercet import BackendUnavailable, DeviceError
 from tercet.tools.demo import demo
 
+from .conftest import Tercet
+
 ROOT = Path(__file__).resolve().parents[2]
 Ask = Callable[[Path, str, np.ndarray], demo.Answer]
 
@@ -151,6 +153,12 @@ def test_asking_for_an_absent_backend_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(demo, "ask", without_gpu(error))
     with pytest.raises(BackendUnavailable, match="no CUDA driver"):
         demo.run_demo(Screen().console, ["numpy", "cuda"])
+
+
+def test_a_backend_that_nobody_knows_is_wrong_usage(tercet: Tercet) -> None:
+    done = tercet("demo", "--backend", "nunpy")
+    assert done.code == 2
+    assert "did you mean 'numpy'" in done.err
 
 
 def test_broken_backend_fails(monkeypatch: pytest.MonkeyPatch) -> None:

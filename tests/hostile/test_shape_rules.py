@@ -222,5 +222,5 @@ def test_what_is_no_tensor_is_refused(given: ValueType | None) -> None:
     x = graph.add_input("x", TensorType(int64, (2,)))
     other = graph.add_input("other", given) if given else None
     graph.insert(Add(), [other, x])
-    with pytest.raises(ModelError, match=r"node 'Add' \(Add\): a is .*; expected TensorType"):
+    with pytest.raises(ModelError, match=r"node 'Add' \(Add\): a is .*; expected a tensor"):
         infer(graph)

@@ -9,8 +9,9 @@ import onnxruntime as ort
 import pytest
 from onnx import ModelProto, helper, numpy_helper, parser
 
+import tercet
 from tercet.importers.onnx import load
-from tercet.runtime.errors import ModelError, TercetError, UnsupportedError
+from tercet.runtime.errors import InputError, ModelError, TercetError, UnsupportedError
 from tercet.runtime.ir import op as operators
 from tercet.runtime.ir.graph import Graph, Node
 from tercet.runtime.ir.hints import shown
@@ -87,6 +88,22 @@ def test_initializers_among_the_inputs_are_constants() -> None:
     graph = graph_of(text, 8, 3)
     assert [v.name for v in graph.inputs] == ["x"]
     assert graph.values["w"].is_constant
+
+
+def test_feeding_a_constant_says_where_its_value_is_from() -> None:
+    proto = model(
+        "g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> {y = Add(x, w)}"
+    )
+    feeds = {name: np.ones(2, np.float32) for name in "xw"}
+    with tercet.load(proto) as loaded, pytest.raises(InputError, match="'w' is no input: it has"):
+        loaded.run(feeds)
+
+
+def test_a_file_in_any_bytes() -> None:
+    data = model("g (float[2] x) => (float[2] y) {y = Neg(x)}").SerializeToString()
+    for held in (bytearray(data), memoryview(data)):
+        with tercet.load(held) as loaded:
+            assert loaded(np.ones(2, np.float32))[0].tolist() == [-1, -1]
 
 
 def test_outputs_may_be_inputs_or_constants() -> None:

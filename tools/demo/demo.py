@@ -18,7 +18,7 @@ from rich.text import Text
 from ... import __path__ as package
 from ...api import load
 from ...backends import names as all_backends
-from ...runtime.errors import BackendUnavailable, TercetError
+from ...runtime.errors import BackendUnavailable, TercetError, UsageError
 from ...runtime.ir.graph import Graph
 from ...runtime.session.model import Model
 from .pixels import draw
@@ -153,6 +153,8 @@ def investigate(
                 if backends:
                     raise
                 errors[name] = error
+            except UsageError:
+                raise
             except TercetError as error:
                 errors[name] = error
     required = int(model.source.metadata["shipped_correct"])

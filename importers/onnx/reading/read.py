@@ -40,12 +40,14 @@ def read(
         UsageError: `model` is of another type.
     """
     folder = external_data_dir() if data_dir is None else Path(data_dir)
+    if folder is not None and not folder.is_dir():
+        raise UsageError(f"external_data_dir: there is no folder '{folder}'")
     held: Any = in_memory(model)
     source = FileSource(None, limits, folder)
     if isinstance(held, ModelProto):
         proto = held
-    elif isinstance(model, bytes):
-        proto = _decode(model, source)
+    elif isinstance(held, bytes):
+        proto = _decode(held, source)
     else:
         source = FileSource(_path(held), limits, folder)
         proto = _decode(_contents(source), source)
@@ -55,6 +57,8 @@ def read(
 
 def in_memory(model: Any) -> Any:
     """Return a message for what stands for one, such as a text; everything else as it is."""
+    if isinstance(model, bytearray | memoryview):
+        return bytes(model)
     proto = object_proto(model)
     if proto is None and isinstance(model, str) and is_language(model):
         proto = parsed(model.encode(), "onnxtxt", FileSource())
@@ -66,8 +70,10 @@ def _path(model: str | os.PathLike[str]) -> str:
         return os.fsdecode(model)
     except TypeError as error:
         found = type(model).__name__
+        remedy = "; give what its read() gives" if hasattr(model, "read") else ""
         raise UsageError(
-            f"a model is a path, bytes, an onnx.ModelProto or torch.onnx.ONNXProgram, not {found}"
+            "a model is a path, bytes, an onnx.ModelProto or torch.onnx.ONNXProgram, "
+            f"not {found}{remedy}"
         ) from error
 
 

@@ -49,7 +49,9 @@ class IRModel(Protocol):
 
 #: What a model can be given as: a path, a file's bytes, a text in ONNX's language, a message, or
 #: an object of an exporter.
-Loadable = str | os.PathLike[str] | bytes | ModelProto | ExportedProgram | IRModel
+Loadable = (
+    str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto | ExportedProgram | IRModel
+)
 
 #: What each ending of a file stands for; a file of another name is protobuf's binary form.
 FORMATS: dict[str, str] = {
