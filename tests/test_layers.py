@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -107,16 +108,23 @@ def imports(file: Path) -> Iterator[tuple[int, str]]:
 
     Those that only type checkers see count, too.
     """
-    for node in ast.walk(ast.parse(file.read_bytes())):
+    for node in statements(file):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        elif node.level == 0:
             yield node.lineno, node.module or ""
-        elif isinstance(node, ast.ImportFrom):
+        else:
             package = file.relative_to(ROOT).parents[node.level - 1]
             for name in [node.module.replace(".", "/")] if node.module else node.names:
                 path = package / (name if isinstance(name, str) else name.name)
                 yield node.lineno, f"./{path.as_posix()}"
+
+
+@cache
+def statements(file: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """The imports of a file, wherever in it they stand; every test reads all files."""
+    nodes = ast.walk(ast.parse(file.read_bytes()))
+    return tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
 
 
 def offences(folder: str, is_wrong: Callable[[str], bool]) -> list[str]:
@@ -183,7 +191,7 @@ def modules(folder: str) -> Iterator[Path]:
 def arrows(file: Path) -> set[str]:
     """The modules that a file imports, as paths from the root without endings."""
     found = {name.removeprefix("./") for _, name in imports(file) if name.startswith("./")}
-    for node in ast.walk(ast.parse(file.read_bytes())):
+    for node in statements(file):
         if isinstance(node, ast.ImportFrom) and node.level and node.module:
             package = file.relative_to(ROOT).parents[node.level - 1] / node.module.replace(".", "/")
             found |= {(package / alias.name).as_posix() for alias in node.names}
