@@ -12,8 +12,11 @@ from ..ir.op import Op, with_attributes
 from ..ir.types import Array
 from ..ops import elementwise
 from ..ops.elementwise import Add
+from ..ops.gather import Gather
 from ..ops.matmul import MatMul
+from ..ops.movement import Slice
 from ..ops.norm import LayerNormalization, RMSNormalization
+from ..ops.shape import Squeeze
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .row_moves import RESHAPES, Move, Rows, as_shape, move_to, moved, moves_rows, reshaped
@@ -35,6 +38,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     yield from moves.compose()
     yield from moves.join_residuals()
     yield from moves.sink()
+    for node in list(graph.nodes):
+        text = _as_slice(graph, node) if node in graph else ""
+        if text:
+            yield text
 
 
 def _sizes(value: Value) -> tuple[int, ...]:
@@ -165,7 +172,7 @@ class _Moves:
             if move is None or region is None:
                 continue
             takers = self._takers(region)
-            if takers:
+            if takers and _saves(takers):
                 yield self._rewrite(move, region, takers)
 
     def _takers(self, region: _Region) -> list[Move]:
@@ -199,6 +206,41 @@ class _Moves:
             graph.rename(new, node.name)
         kinds = f"{len(made)} nodes behind '{move.last.name}'"
         return f"{kinds} work on rows in the order of '{move.source.name}'"
+
+
+def _as_slice(graph: Graph, node: Node) -> str:
+    """Write a Gather of one place of the first axis that has several as a Slice and a Squeeze.
+
+    The place lies where its input lies, so that nothing has to move.
+    """
+    op = node.op
+    if not isinstance(op, Gather):
+        return ""
+    source, index = node.inputs
+    shape = shape_of(source) or ()
+    if source is None or index is None or index.data is None:
+        return ""
+    axis = op.axis % max(1, len(shape))
+    size = shape[axis] if len(shape) > 1 else None
+    if index.data.ndim or not isinstance(size, int) or any(n != 1 for n in shape[:axis]):
+        return ""
+    place = int(index.data.reshape(-1)[0]) % size
+    add = Builder(graph, node, node.name, (node,))
+    bounds = (add.integers([number]) for number in (place, place + 1, axis))
+    value = add(Squeeze(), add(Slice(), source, *bounds), add.integers([axis]))
+    name = node.name
+    graph.redirect(node.output, value)
+    graph.remove(node)
+    return f"Gather '{name}' of one place is a Slice"
+
+
+def _saves(takers: Sequence[Move]) -> bool:
+    """Whether moves that take another one over are no more than they were with it.
+
+    Rows that follow one another need no move to be cut out.
+    """
+    copied = sum(not (np.diff(taker.index) == 1).all() for taker in takers)
+    return len(takers) <= 1 + copied
 
 
 def _between(top: Value, source: Value) -> frozenset[Node]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op, with_attributes
-from ..ir.types import TensorType
+from ..ir.types import Dim, TensorType
 from ..ops import elementwise
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Transpose
@@ -77,6 +78,18 @@ def _order(node: Node) -> Order | None:
     return None if rank is None else node.op.order(rank)
 
 
+def _swaps_last(node: Node) -> bool:
+    """Whether a Transpose swaps the last two axes."""
+    order = _order(node)
+    return order is not None and order == (*range(len(order) - 2), len(order) - 1, len(order) - 2)
+
+
+def _product(sizes: Sequence[Dim]) -> int | None:
+    """Return the product of sizes; None where one is not known."""
+    known = [size for size in sizes if isinstance(size, int)]
+    return prod(known) if len(known) == len(sizes) else None
+
+
 def _inverse(order: Order) -> Order:
     return tuple(order.index(axis) for axis in range(len(order)))
 
@@ -115,11 +128,16 @@ def _turn_images(graph: Graph) -> Iterator[str]:
         if not before or not between or not after:
             continue
         add = Builder(graph, node, node.name, (node,))
-        if _order(node) == _ROWS and isinstance(source.op, _RESHAPES) and len(before) == 4:
-            if before[:2] != between[:2] or None in between[:2] or not isinstance(between[1], int):
+        if _swaps_last(node) and isinstance(source.op, _RESHAPES) and len(before) == 4:
+            *outer, channels, _ = between
+            same = tuple(outer) == before[:1] or _product(outer) == before[0]
+            if not same or None in outer or channels != before[1] or channels is None:
+                continue
+            if not isinstance(channels, int):
                 continue
             turned = add(Transpose(perm=_TO_CHANNELS_LAST), source.inputs[0])
-            sizes = add.integers((0, -1, between[1]), f"{node.name}.shape")
+            counts = (0,) if len(outer) == 1 else (n for n in outer if isinstance(n, int))
+            sizes = add.integers((*counts, -1, channels), f"{node.name}.shape")
             value = add(Reshape(), turned, sizes)
         elif isinstance(node.op, _RESHAPES) and _order(source) == _ROWS and len(after) == 4:
             sizes = [size if isinstance(size, int) else -1 for size in after[2:]]

@@ -234,3 +234,24 @@ def test_a_residual_beside_part_of_a_larger_tensor_stays() -> None:
     graph = make(build, SHAPE)
     after, _ = optimised(graph)
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize("unbound", [True, False])
+def test_parts_that_follow_one_another_are_cut_out_of_one_move(unbound: bool) -> None:
+    """Heads of queries, keys and values: one Transpose, and slices of it."""
+
+    def build(g: Graph, x: Value) -> Value:
+        heads = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), x)
+        if unbound:
+            parts = [apply(g, Gather(axis=0), heads, np.array(i)) for i in range(3)]
+        else:
+            ends = ((np.array([i]), np.array([i + 1]), np.array([0])) for i in range(3))
+            parts = [apply(g, Slice(), heads, *bounds) for bounds in ends]
+            parts = [apply(g, Reshape(), part, np.array([2, 4, 5, 8])) for part in parts]
+        first, second, third = (apply(g, Softmax(axis=2), part) for part in parts)
+        return apply(g, Add(), first, apply(g, Mul(), second, third))
+
+    graph = make(build, (2, 5, 3, 4, 8))
+    after, _ = optimised(graph)
+    assert [kinds(after).count(kind) for kind in ("Transpose", "Slice", "Gather")] == [1, 3, 0]
+    assert_same(graph, after)

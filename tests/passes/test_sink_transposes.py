@@ -195,3 +195,19 @@ def test_signals_stay_as_they_are() -> None:
     after, _ = optimised(graph)
     assert [node.op for node in after.nodes if isinstance(node.op, Transpose)] == [LAST_OF_ROWS] * 2
     assert_same(graph, after)
+
+
+def test_images_of_heads() -> None:
+    """MViT: the heads of a sample are images of their own between convolutions."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        image = apply(graph, Conv(), x, normal(5, 3, 1, 1))
+        heads = apply(graph, Reshape(), image, np.array([2, 2, 5, 42]))
+        rows = apply(graph, Transpose(perm=(0, 1, 3, 2)), heads)
+        return apply(graph, Softmax(axis=-1), rows)
+
+    graph = make(build, (4, 3, 6, 7))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Conv", "Transpose", "Reshape", "Softmax"]
+    assert after.nodes[1].op == LAST
+    assert_same(graph, after)
