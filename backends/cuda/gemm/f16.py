@@ -30,7 +30,6 @@ from .problem import (
     Linear,
     Matrix,
     Rows,
-    Shape,
     image_source,
     widest,
 )
@@ -169,39 +168,26 @@ def product(
 
 
 def from_workspace(
-    y: Tensor,
-    a: Tensor,
-    shape: Shape,
-    ldb: int,
-    bias: Tensor | None,
-    epilogue: Epilogue,
-    setting: Setting,
+    gemm: Gemm, epilogue: Epilogue, setting: Setting
 ) -> tuple[tuple[Launch, ...], Scratch] | str:
     """Return the product with a matrix [n, ldb] that a launch in front leaves in the workspace.
 
     Args:
-        y: the result.
-        a: of any rank, m rows of k.
-        shape: (m, n, k).
-        ldb: a multiple of 8.
-        bias: [n] or None.
+        gemm: what is multiplied; `b` is at the workspace's beginning.
         epilogue: applied to every result.
         setting: the GPU.
 
     Returns:
         The launches, and where the matrix has to be; or why there are none.
     """
-    _, n, k = shape
+    (_, n, k), target = gemm.shape, setting.target
     if k % 2:
         return "16-bit floats: an odd number of terms"
-    source, target = Matrix(a, k, widest(VECTORS, k)), setting.target
-    gemm = Gemm(source, Scratch(0), y, shape, ldb, n, bias=bias, dtype=a.dtype)
     found = _persistent(gemm, gemm, epilogue, target) if k % 8 == 0 else None
-    used = n * ldb * a.dtype.itemsize
-    launches = (
-        multistage.multiply_halves(gemm, epilogue, target, used) if found is None else (found,)
-    )
-    return launches, Scratch(0)
+    if found is not None:
+        return (found,), Scratch(0)
+    used = n * gemm.ldb * gemm.dtype.itemsize
+    return multistage.multiply_halves(gemm, epilogue, target, used), Scratch(0)
 
 
 def _transposed(b: Tensor, sizes: Ints, nbytes: int) -> Launch:

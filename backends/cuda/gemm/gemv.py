@@ -62,19 +62,10 @@ def choose(shape: Shape, dtype: DType, target: Target) -> RowTile:
     return RowTile(eights, 16, 2, 2) if dtype in HALVES else RowTile(eights, 8, 2)
 
 
-def multiply_rows(
-    layer: Linear, epilogue: Epilogue, target: Target, tile: RowTile | None = None
-) -> Launch:
-    """Return the launch of alpha * a @ b + bias for at most `MAX_ROWS` rows and constant `b`.
-
-    Args:
-        layer: what is multiplied.
-        epilogue: applied to every result.
-        target: the GPU.
-        tile: another one than `choose` takes.
-    """
+def multiply_rows(layer: Linear, epilogue: Epilogue, target: Target) -> Launch:
+    """Return the launch of alpha * a @ b + bias for at most `MAX_ROWS` rows and constant `b`."""
     x, bias, (m, n, k) = layer.a, layer.bias, layer.shape
-    tile = tile or choose(layer.shape, x.dtype, target)
+    tile = choose(layer.shape, x.dtype, target)
     # Tensor cores read 16-bit weights in the same order, so that both have them in common.
     words, order = (8, "in eights") if x.dtype in HALVES else (4, "in fours")
     w = packed_matrix(layer.b, layer.form, order, partial(padded, multiple=words))

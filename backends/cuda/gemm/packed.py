@@ -19,11 +19,12 @@ from ..algorithms.registry import Answer, Setting
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, each, sharing
 from ..recipe.layout import ceil_div
-from ..recipe.operands import Packed, Tensor
+from ..recipe.operands import Packed, Scratch, Tensor
 from ..recipe.targets import Target
 from . import f16, tf32x3
 from .atoms import atom_of
 from .gemv import EIGHT, RowTile
+from .problem import Gemm, Matrix, widest
 
 #: The most columns of tensor cores that `gemv_packed.cu` is for; of a row of float32 there are as
 #: many as it has planes of bfloat16.
@@ -134,50 +135,50 @@ def choose(op: MatMulNBits, target: Target) -> RowTile:
     return RowTile(eights, 16, 1) if few and steps >= 32 else RowTile(eights, 8, 1, 2)
 
 
-def multiply_packed(
-    y: Tensor,
-    a: Tensor,
-    weights: Weights,
-    bias: Tensor | None,
-    epilogue: Epilogue,
-    setting: Setting,
-    tile: RowTile | None = None,
-) -> Answer:
-    """Return the launches of a product, or why there are none.
+@dataclass(frozen=True, slots=True)
+class PackedLinear:
+    """A product with packed weights.
 
-    Args:
+    Attributes:
         y: [..., n].
         a: [..., k].
-        weights: constants.
+        weights: [n, k], constants.
         bias: [n] or None.
-        epilogue: applied to every result.
-        setting: the GPU.
-        tile: another one than `choose` takes.
     """
-    op, rows = weights.op, prod(a.dims[:-1])
+
+    y: Tensor
+    a: Tensor
+    weights: Weights
+    bias: Tensor | None
+
+    @property
+    def rows(self) -> int:
+        """Rows of `a`."""
+        return prod(self.a.dims[:-1])
+
+    @property
+    def planes(self) -> int:
+        """Numbers that stand for one of `a` on tensor cores."""
+        return PLANES if self.a.dtype == float32 else 1
+
+
+def multiply_packed(layer: PackedLinear, epilogue: Epilogue, setting: Setting) -> Answer:
+    """Return the launches of a product with `epilogue` on every result, or why there are none."""
+    weights, rows, largest = layer.weights, layer.rows, max(layer.y.size, layer.a.size)
     constants = (weights.b, weights.scales, weights.zero_points)
     if any(x is not None and x.data is None for x in constants):
         return "weights of run time"
-    if not rows or max(y.size, a.size) >= 2**31:
+    if not rows or largest >= 2**31:
         return f"{rows} rows"
-    planes = PLANES if a.dtype == float32 else 1
-    few = rows * planes <= MAX_COLUMNS and op.block_size % (128 // op.bits) == 0
-    if few:
-        tile = tile or choose(op, setting.target)
-        return _few_rows(y, a, weights, bias, epilogue, planes, tile)
-    return _unpacked(y, a, weights, bias, epilogue, setting)
+    op = weights.op
+    if rows * layer.planes <= MAX_COLUMNS and op.block_size % (128 // op.bits) == 0:
+        return _few_rows(layer, epilogue, choose(op, setting.target))
+    return _unpacked(layer, epilogue, setting)
 
 
-def _few_rows(
-    y: Tensor,
-    a: Tensor,
-    weights: Weights,
-    bias: Tensor | None,
-    epilogue: Epilogue,
-    planes: int,
-    tile: RowTile,
-) -> Launch:
-    op, rows = weights.op, prod(a.dims[:-1])
+def _few_rows(layer: PackedLinear, epilogue: Epilogue, tile: RowTile) -> Launch:
+    a, weights, bias, rows, planes = layer.a, layer.weights, layer.bias, layer.rows, layer.planes
+    op = weights.op
     terms, fragment = 32 // op.bits, bfloat16 if planes > 1 else a.dtype
     return Launch(
         "gemm/gemv_packed.cu",
@@ -185,10 +186,10 @@ def _few_rows(
         grid=(tile.blocks(op.N), 1, 1),
         block=32 * tile.warps,
         args={
-            **{"w": weights.words, "scales": weights.factors, "x": a, "y": y},
+            **{"w": weights.words, "scales": weights.factors, "x": a, "y": layer.y},
             **{"bias": bias, **epilogue.args, "n": op.N},
         },
-        types=(("T", fragment), ("X", a.dtype), ("R", y.dtype)),
+        types=(("T", fragment), ("X", a.dtype), ("R", layer.y.dtype)),
         constants=(
             *(("M", rows), ("PLANES", planes), *tile.constants),
             *weights.constants,
@@ -201,20 +202,23 @@ def _few_rows(
     )
 
 
-def _unpacked(
-    y: Tensor,
-    a: Tensor,
-    weights: Weights,
-    bias: Tensor | None,
-    epilogue: Epilogue,
-    setting: Setting,
-) -> Answer:
+def _unpacked(layer: PackedLinear, epilogue: Epilogue, setting: Setting) -> Answer:
     """Return what unpacks the weights into the workspace, and multiplies by them there."""
-    op, shape = weights.op, (prod(a.dims[:-1]), weights.op.N, weights.op.K)
+    a, weights, op = layer.a, layer.weights, layer.weights.op
     ldb = ceil_div(op.K, EIGHT) * EIGHT
     nbytes = op.N * ldb * a.dtype.itemsize
-    schedule = tf32x3 if a.dtype == float32 else f16
-    product = schedule.from_workspace(y, a, shape, ldb, bias, epilogue, setting)
+    schedule, vectors = (tf32x3, (4, 2)) if a.dtype == float32 else (f16, f16.VECTORS)
+    gemm = Gemm(
+        a=Matrix(a, op.K, widest(vectors, op.K)),
+        b=Scratch(0),
+        c=layer.y,
+        shape=(layer.rows, op.N, op.K),
+        ldb=ldb,
+        ldc=op.N,
+        bias=layer.bias,
+        dtype=a.dtype,
+    )
+    product = schedule.from_workspace(gemm, epilogue, setting)
     if isinstance(product, str):
         return product
     launches, to = product

@@ -13,14 +13,13 @@ from ..algorithms.selection import Formats
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, behind, sharing
 from ..recipe.layout import ceil_div
-from ..recipe.operands import Scratch, Tensor
+from ..recipe.operands import Operand, Scratch
 from ..recipe.targets import Target
 from .atoms import TF32, TF32X3
 from .convolution import Convolution
 from .pack import STEP, Form, in_parts, packed_filters, packed_matrix, rows_of_part, size_in_parts
 from .problem import (
     MAX_EXTENT,
-    SINGLE,
     Batch,
     Gemm,
     Linear,
@@ -187,24 +186,16 @@ def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> tuple[Launch,
 
 
 def from_workspace(
-    y: Tensor,
-    a: Tensor,
-    shape: Shape,
-    ldb: int,
-    bias: Tensor | None,
-    epilogue: Epilogue,
-    setting: Setting,
+    gemm: Gemm, epilogue: Epilogue, setting: Setting
 ) -> tuple[tuple[Launch, ...], Scratch] | str:
     """Return the product with a matrix [n, ldb] in the workspace; see `f16.from_workspace`."""
-    _, n, k = shape
+    _, n, k = gemm.shape
     if not setting.target.has_tf32:
         return f"{setting.target.arch} has no tensor cores for float32"
-    packing = _packed_matrices(a, SINGLE, n, k, (1.0, True), parts_of(setting))
-    source = Matrix(a, k, widest((4, 2), k))
-    gemm = Gemm(source, Scratch(0), y, shape, 0, n, bias=bias)
+    packing = _packed_matrices(gemm.b, gemm.batch, n, k, (1.0, True), parts_of(setting))
     launches = _launches((packing,), gemm, epilogue, setting, "")
     there = Scratch(behind(launches))
-    reading = {**packing.args, "b": there, "of_row": ldb}
+    reading = {**packing.args, "b": there, "of_row": gemm.ldb}
     return (replace(launches[0], args=reading), *launches[1:]), there
 
 
@@ -217,7 +208,7 @@ def _one_in(rows: Array, parts: int) -> Array:
     return in_parts(rows[None], parts)
 
 
-def _packed_matrices(b: Tensor, batch: Batch, n: int, k: int, form: Form, parts: int) -> Launch:
+def _packed_matrices(b: Operand, batch: Batch, n: int, k: int, form: Form, parts: int) -> Launch:
     """Return what brings matrices of run time into the workspace; see `in_parts`."""
     rows, steps = rows_of_part(n), ceil_div(k, STEP)
     of_row, of_term = (k, 1) if form[1] else (1, n)

@@ -8,7 +8,7 @@ from ....runtime.ir.dtypes import bfloat16, float16, float32, uint8
 from ....runtime.ops.packed import BNB4, MatMulBnb4, MatMulNBits
 from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
 from ..codegen.epilogue import Epilogue
-from ..gemm.packed import Weights, multiply_packed
+from ..gemm.packed import PackedLinear, Weights, multiply_packed
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Tensor
@@ -39,7 +39,7 @@ def matmul_nbits(
         return op.is_prepacked
     if g_idx is None:
         weights = Weights(op, b, scales, zero_points)
-        quick = multiply_packed(y, a, weights, bias, epilogue, setting)
+        quick = multiply_packed(PackedLinear(y, a, weights, bias), epilogue, setting)
         if not isinstance(quick, str):
             return quick
     if epilogue.title:
