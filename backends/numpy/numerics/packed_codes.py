@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 
 import numpy as np
 
@@ -30,24 +31,28 @@ class IntegerCodes:
         self.blocks, self.width = op.blocks, op.block_size // self.planes
         self.factor = 1 << (8 - op.bits)
 
-    def fill(
+    def calls(
         self, operands: list[Array | None], first: int, last: int, out: Array, spare: Array
-    ) -> None:
-        """Put rows into `out` [rows, planes, blocks * width]; `spare` has as many bytes."""
+    ) -> Iterator[Callable[[], object]]:
+        """Yield what puts rows into `out` [rows, planes, blocks * width].
+
+        `spare` has as many bytes, which are overwritten.
+        """
         packed = _given(operands[1]).reshape(self._op.N, -1)[first:last]
         every = spare.reshape(out.shape)
         top = every[:, -1]
         halves = sum(1 << (self._op.bits * (i + 1) - 1) for i in range(self.planes))
-        np.bitwise_xor(packed, uint8.type(halves), out=top)
+        yield partial(np.bitwise_xor, packed, uint8.type(halves), out=top)
         high = uint8.type(256 - self.factor)
         for i in range(self.planes - 1):
             plane = every[:, i]
-            np.multiply(top, uint8.type(256 >> (self._op.bits * (i + 1))), out=plane)
+            shift = uint8.type(256 >> (self._op.bits * (i + 1)))
+            yield partial(np.multiply, top, shift, out=plane)
             if i:
-                np.bitwise_and(plane, high, out=plane)
+                yield partial(np.bitwise_and, plane, high, out=plane)
         if self.planes > 1:
-            np.bitwise_and(top, high, out=top)
-        np.copyto(out, every.view(np.int8))
+            yield partial(np.bitwise_and, top, high, out=top)
+        yield partial(np.copyto, out, every.view(np.int8))
 
     def scales(
         self, operands: list[Array | None], first: int, last: int
@@ -73,13 +78,13 @@ class TableCodes:
         self._op = op
         self.blocks, self.width = op.K // op.block_size, op.block_size
 
-    def fill(
+    def calls(
         self, operands: list[Array | None], first: int, last: int, out: Array, spare: Array
-    ) -> None:
-        """Put rows into `out` [rows, 1, K]."""
+    ) -> Iterator[Callable[[], object]]:
+        """Yield what puts rows into `out` [rows, 1, K]."""
         half = self._op.K // 2
         packed = _given(operands[1]).reshape(-1)[first * half : last * half]
-        _look_up(_numbers_of(self._op.quant_type), packed, out)
+        yield partial(_look_up, _numbers_of(self._op.quant_type), packed, out)
 
     def scales(self, operands: list[Array | None], first: int, last: int) -> tuple[Array, None]:
         """Return the factors [rows, blocks]."""

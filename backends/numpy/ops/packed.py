@@ -98,12 +98,10 @@ class _CodeProduct:
 
     def _record(self, bound: Bound) -> list[Tape]:
         operands = [bound.get(value) for value in self._node.inputs]
-        tapes: list[Tape] = [[self._part(bound, operands, *part)] for part in self._parts]
+        tapes = [self._part(bound, operands, *part) for part in self._parts]
         return portions(tapes, self._count * self._length * UNPACK, thread_pool.size())
 
-    def _part(
-        self, bound: Bound, operands: list[Array | None], first: int, last: int
-    ) -> Callable[[], object]:
+    def _part(self, bound: Bound, operands: list[Array | None], first: int, last: int) -> Tape:
         codes, few = self._codes, self._few
         planes, blocks, width = codes.planes, codes.blocks, codes.width
         count, wide = last - first, -(-(last - first) // GROUP) * GROUP
@@ -112,35 +110,51 @@ class _CodeProduct:
         left = bound.scratch(self._left, (planes, blocks, few, width))
         found = bound.scratch(self._sums, (planes * blocks, few, wide))
         right = floats.reshape(wide, planes * blocks, width).transpose(1, 2, 0)
-        multiply = recorded(left.reshape(planes * blocks, few, width), right, found)
         total, *others = found.reshape(planes, blocks, few, wide)[..., :count]
         a, out = operands[0], bound[self._node.output]
         assert a is not None
-        a, target = a.reshape(few, -1), out.reshape(few, -1)[:, first:last]
+        target = out.reshape(few, -1)[:, first:last]
         bias = operands[5] if len(operands) > 5 else None
-        whole = a.shape[1] == blocks * width * planes
 
-        def run() -> None:
-            codes.fill(operands, first, last, floats[:count], spare)
-            floats[count:] = 0
-            x = a if whole else np.pad(a, ((0, 0), (0, blocks * width * planes - a.shape[1])))
-            x = x.reshape(few, blocks, width, planes).transpose(3, 1, 0, 2)
-            np.multiply(x, 1 / codes.factor, out=left, dtype=left.dtype)
-            multiply()
-            for other in others:
-                np.add(total, other, out=total)
+        def scale() -> None:
             scales, points = codes.scales(operands, first, last)
             if points is not None:
                 # What is left is 1 / factor of what is summed.
                 of_block = left.sum((0, 3))[..., np.newaxis] * codes.factor
                 np.subtract(total, of_block * points.T[:, np.newaxis], out=total)
             np.multiply(total, scales.T[:, np.newaxis], out=total)
-            product = total.sum(0)
+
+        def finish() -> None:
+            product = np.add.reduce(total, 0)
             if bias is not None:
                 product += bias[first:last]
             np.copyto(target, product, casting="same_kind")
 
-        return run
+        tape: Tape = [
+            *codes.calls(operands, first, last, floats[:count], spare),
+            self._arranged(a.reshape(few, -1), left),
+            recorded(left.reshape(planes * blocks, few, width), right, found),
+            *(partial(np.add, total, other, out=total) for other in others),
+            scale,
+        ]
+        if count < wide:
+            tape.insert(0, partial(floats[count:].fill, 0))
+        is_plain = target.dtype == total.dtype and bias is None
+        tape.append(partial(np.add.reduce, total, 0, out=target) if is_plain else finish)
+        return tape
+
+    def _arranged(self, x: Array, left: Array) -> Callable[[], object]:
+        """Return the call that puts rows in the order of the codes, by 1 / factor of them."""
+        codes = self._codes
+        shape = len(x), codes.blocks, codes.width, codes.planes
+        missing = self._length - x.shape[1]
+
+        def arrange(x: Array) -> None:
+            rows = np.pad(x, ((0, 0), (0, missing))) if missing else x
+            ordered = rows.reshape(shape).transpose(3, 1, 0, 2)
+            np.multiply(ordered, 1 / codes.factor, out=left, dtype=left.dtype)
+
+        return partial(arrange, x)
 
 
 #: Fills an array [rows, length] with the rows from the first number to before the second.
