@@ -173,7 +173,7 @@ _RENAMED = {"Bound": "BoundModel", "Exported": "ExportResult", "Kept": "Precisio
 
 
 def __getattr__(name: str) -> _Any:
-    """Import what is asked for the first time it is asked for: `import tercet` stays fast."""
+    """Import what is requested the first time it is requested: `import tercet` stays fast."""
     if name in _RENAMED:
         return __getattr__(_RENAMED[name])
     if name not in _LAZY:

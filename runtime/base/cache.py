@@ -53,7 +53,7 @@ class Cache:
     """A folder of entries by name, which several processes may read and write at a time.
 
     An entry that is damaged, of another version or not the user's own counts as absent; a folder
-    that cannot be written, or vanishes, is no error.
+    that cannot be written, or vanishes, is not an error.
 
     Attributes:
         folder: made when something is written, for its owner alone; it need not exist.

@@ -47,7 +47,7 @@ class bounded:
     Raises:
         TimeLimitError: from within the block, soon after the time is up.
         DeviceOutOfMemory: for a MemoryError from within the block.
-        UsageError: the time is no number of seconds above 0.
+        UsageError: the time is not a number of seconds above 0.
     """
 
     __slots__ = ("_before", "_budget", "_seconds")

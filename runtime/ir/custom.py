@@ -224,7 +224,7 @@ def with_custom(
     """Return the operators that are known, those of `operators_in`, and those that a user brings.
 
     Raises:
-        UsageError: a key is no pair of domain and name.
+        UsageError: a key is not a pair of domain and name.
     """
     operators = dict(known)
     for key, each in {**_AROUND.get(), **given}.items():

@@ -32,7 +32,7 @@ class Grown(str):
 
 
 def combined(a: Any, b: Any, sign: int) -> Any:
-    """Return a + sign * b where one of them has grown; None where that is no size, or unknown."""
+    """Return a + sign * b where one of them has grown; None if that is not a size."""
     if not isinstance(a, Grown) and not isinstance(b, Grown):
         return None
     left, right = _parts(a), _parts(b)

@@ -27,7 +27,7 @@ class UnknownOperator:
     Attributes:
         domain: "" for ai.onnx.
         name: the file's name for it.
-        overload: which of several functions of the name; "" where it is no function.
+        overload: which of several functions of the name; "" where it is not a function.
         opset: the version of the domain that the file imports.
         nodes: names of the nodes that are of it; what they compute where they have none.
         hint: the nearest operator that there is, or where such operators come from; or "".

@@ -24,7 +24,7 @@ class Counted(Op):
     """An operator within bounds.
 
     Its results are as large as they can get; after what was found they hold anything. One more
-    result, int64[1], tells how much was found. There is no file that has such operators.
+    result, int64[1], tells how much was found. No file has such operators.
     """
 
     outputs = (2, None)

@@ -331,7 +331,7 @@ class IsNaN(Predicate):
 
 @op
 class IsInf(Predicate):
-    """Whether x is infinite, of the signs that are asked for."""
+    """Whether x is infinite, of the signs that are requested."""
 
     detect_negative: int = 1
     detect_positive: int = 1

@@ -14,7 +14,7 @@ class ImageDecoder(Op):
     """The image in the bytes of a file, as uint8 [height, width, channels] (ONNX 20).
 
     BMP, JPEG, JPEG 2000, TIFF, PNG, WebP and portable image formats; three channels, or one for
-    the `pixel_format` "Grayscale". Bytes that are no image give an empty tensor.
+    the `pixel_format` "Grayscale". Bytes that are not an image give an empty tensor.
     """
 
     pixel_format: str = "RGB"

@@ -47,7 +47,7 @@ class Transpose(Op):
         return rearrange(result, lambda a: a.transpose(order), data)
 
     def order(self, rank: int) -> tuple[int, ...]:
-        """Return `perm` with its default filled in; raises ShapeError if it is no permutation."""
+        """Return `perm` with its default filled in; raises ShapeError if not a permutation."""
         perm = tuple(reversed(range(rank))) if self.perm is None else self.perm
         if sorted(perm) != list(range(rank)):
             raise ShapeError(f"perm={list(perm)} is not an order of {rank} axes")

@@ -22,7 +22,7 @@ class Axis:
         index: which one.
         old: its size.
         new: its size in the result.
-        length: the size that was asked for: a fraction where scales are.
+        length: the size that was requested: a fraction where scales are.
         scale: result positions to one position of the input.
         begin: where the region of interest begins, as a share of the axis.
         end: where it ends.

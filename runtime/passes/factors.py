@@ -87,7 +87,7 @@ def _regroup(flat: list[Factor], shape: Shape, holders: tuple[Axes, ...]) -> Axe
 
     Args:
         flat: all factors in order; changed where one is cut.
-        shape: the sizes; one that is no known product of factors takes what is left.
+        shape: the sizes; one that is not a known product of factors takes what is left.
         holders: axes elsewhere in which a factor that is cut is replaced by its parts.
     """
     if 0 in shape:

@@ -64,7 +64,7 @@ class Replacement:
     named: Node | None = None
 
 
-#: What becomes of a match: a node; a reason why not; None where it is no match after all.
+#: What becomes of a match: a node; a reason why not; None where it is not a match after all.
 Outcome = Replacement | Refusal | None
 
 

@@ -95,7 +95,7 @@ UNBOUNDED = Range(inf)
 
 
 def times(a: float, b: float) -> float:
-    """Multiply, with 0 for 0 · ∞: a bound of infinity is no element."""
+    """Multiply, with 0 for 0 · ∞: a bound of infinity is not an element."""
     return 0.0 if a == 0 or b == 0 else a * b
 
 

@@ -101,7 +101,7 @@ class Exchange(Protocol):
         """Return the caller's stream, or for None the one where callers expect their work.
 
         Raises:
-            UsageError: it is no stream of this device.
+            UsageError: it is not a stream of this device.
         """
         ...
 

@@ -112,7 +112,7 @@ class DecoderLayout:
     """The inputs and outputs of a decoder by what they are for.
 
     Attributes:
-        inputs: the inputs that are no caches.
+        inputs: the inputs that are not caches.
         logits: scores of the next token, [batch, length, vocabulary] or [batch, vocabulary].
         caches: every pair of past and present, in the order of the inputs.
         padding: the side on which shorter sequences are filled up; None where the model takes no
@@ -177,7 +177,8 @@ class DecoderLayout:
 
         Raises:
             UnsupportedError: it reads what an encoder gives, and there is none.
-            ModelError: it is no decoder; names the input or output that does not fit, and the file.
+            ModelError: it is not a decoder; names the input or output that does not fit, and the
+                file.
         """
         return _Reader(graph, file, pairs or {}).read(encoded=encoded)
 

@@ -72,7 +72,7 @@ class Decoder(Closable):
 
         Raises:
             InputError: as for `step`; or the model returns the scores of the last position alone,
-                and another one is asked for.
+                and another one is requested.
         """
         scores = self.step(ids, mask)
         return scores_at(scores, self._rows(ids, rows), np.shape(ids)[-1])
@@ -257,7 +257,7 @@ def scores_at(scores: Array, rows: Array, count: int) -> Array:
         count: number of positions.
 
     Raises:
-        InputError: there are scores of the last position alone, and another one is asked for.
+        InputError: there are scores of the last position alone, and another one is requested.
     """
     if scores.shape[1] == count:
         return scores[np.arange(len(rows)), rows]

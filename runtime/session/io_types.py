@@ -178,7 +178,7 @@ def as_array(value: Any) -> Array:
     """Return what numpy makes of a value; of one that it cannot read, what DLPack tells.
 
     Raises:
-        InputError: it is no array, or it does not lie on the host.
+        InputError: it is not an array, or not on the host.
     """
     if type(value) is np.ndarray:
         return cast("Array", value)

@@ -72,7 +72,7 @@ class Model(Closable):
 
     Args:
         graph: the imported graph; symbolic shapes are fine.
-        backends: the one that was asked for first, fallbacks after it.
+        backends: the requested one, then fallbacks.
         options: see `Options`.
         evaluate: runs one operator on arrays, for constant folding.
         source: where the graph comes from.
@@ -108,7 +108,7 @@ class Model(Closable):
 
     @property
     def backend(self) -> str:
-        """Name of the backend that was asked for."""
+        """Name of the backend that was requested."""
         return self.backends[0].name
 
     @property
@@ -288,7 +288,7 @@ class Model(Closable):
             outputs: as for `run`.
             copy: False spares the host two copies: batches that lie in pinned memory (see
                 `tercet.pinned`) have to stay as they are until their results are there, and
-                results are only valid until the next ones are asked for.
+                results are only valid until the next ones are requested.
             depth: batches under way at one time, which take pinned and device memory each.
 
         Yields:
@@ -354,8 +354,8 @@ class Model(Closable):
             outputs: as for `run`.
 
         Raises:
-            UsageError: the model is no single plan, because of control flow or of sizes that
-                only the data tell.
+            UsageError: the model is not a single plan, because of control flow or data-dependent
+                shapes.
         """
         shelf, program = self._prepared(shapes, outputs, "device")
         release = partial(self._lookup.shelves.give, shelf, program)

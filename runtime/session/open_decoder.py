@@ -36,7 +36,7 @@ def open_decoder(
             ``inputs_embeds``.
 
     Raises:
-        ModelError, UnsupportedError: the model is no decoder; see `DecoderLayout.of`.
+        ModelError, UnsupportedError: the model is not a decoder; see `DecoderLayout.of`.
         InputError: `batch` or `capacity` does not fit the model.
     """
     layout = DecoderLayout.of(model.imported, file=model.source.file, pairs=pairs)
@@ -76,7 +76,7 @@ def open_encoded(
         pairs: see `open_decoder`.
 
     Raises:
-        ModelError: they are no decoders, or do not go together; names file and input or output.
+        ModelError: they are not decoders, or do not go together; names file and input or output.
         InputError: `batch` or `capacity` does not fit the model.
     """
     file = model.source.file

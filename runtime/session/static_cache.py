@@ -182,7 +182,7 @@ class StaticCaches:
         """Yield a copy for each cache that a program does not write in place.
 
         Raises:
-            UnsupportedError: the program is no single plan, or a cache changes its size.
+            UnsupportedError: the program is not a single plan, or a cache changes its size.
         """
         if not program.is_plan:
             raise UnsupportedError("a step is no single plan")

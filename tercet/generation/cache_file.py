@@ -49,7 +49,7 @@ def read_caches(path: Path, mark: str, layout: DecoderLayout) -> tuple[Array, di
 
     Raises:
         FileError: the file cannot be read.
-        ModelError: it is no file of caches, or one of another model.
+        ModelError: it is not a file of caches, or one of another model.
     """
     file = str(path)
     try:

@@ -345,7 +345,7 @@ class Generator(Closable):
 
         Raises:
             UsageError: the generator was made without `reuse`.
-            ModelError: it is no file of caches, or one of another model.
+            ModelError: it is not a file of caches, or one of another model.
             InputError: it has more tokens than there is room for.
         """
         if not self._reuse:

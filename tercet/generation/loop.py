@@ -25,7 +25,7 @@ class Row:
         prompt: number of the prompt that it continues.
         seen: tokens of the prompt, and the new ones.
         draws: what its tokens are drawn from.
-        stream: makes text of its tokens; None where ids are asked for.
+        stream: makes text of its tokens; None where ids are requested.
         new: the tokens so far.
         reason: why it ended; None while it has not.
     """

@@ -31,7 +31,7 @@ class Prompts:
 
     Attributes:
         ids: the tokens of each.
-        tokenizer: makes texts of what follows; None where ids are asked for.
+        tokenizer: makes texts of what follows; None where ids are requested.
         is_answered: whether what follows is a text of its own, and not more of the same one.
         features: what an encoder reads in place of tokens, the batch first; of these are no ids.
     """

@@ -56,7 +56,7 @@ class Generation:
 
     @property
     def text(self) -> str:
-        """The text of the first sequence; empty where ids were asked for."""
+        """The text of the first sequence; empty where ids were requested."""
         return self.continuations[0].text or ""
 
     @property

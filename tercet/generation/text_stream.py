@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-#: What a decoder writes for bytes that are no character, or not yet.
+#: What a decoder writes for bytes that are not a character, or not yet.
 REPLACEMENT = "\ufffd"
 #: Tokens that are decoded again for each new one, at least: enough for what they do to each other.
 _CONTEXT = 8
@@ -53,7 +53,7 @@ class TextStream:
         return self._give(new, is_last=False)
 
     def end(self) -> str:
-        """Return what is left when no more tokens come: bytes that are no character among it."""
+        """Return what is left when no more tokens come: bytes that are not a character among it."""
         text = self._decode(self._ids[self._anchor :])
         new, self._shown = text[len(self._shown) :], text
         return self._give(new, is_last=True)

@@ -92,7 +92,7 @@ class TercetBackend(base.Backend):
         Where shapes of inputs are not known, that every operator is known is all that is said.
 
         Raises:
-            ModelError: the model is no valid one.
+            ModelError: the model is not valid.
         """
         if device and not cls.supports_device(device):
             return False
@@ -109,7 +109,7 @@ class TercetBackend(base.Backend):
         """Load a model to run it, maybe often.
 
         Raises:
-            ModelError: the model is no valid one.
+            ModelError: the model is not valid.
             UnsupportedError: it has an operator that tercet does not know.
             BackendUnavailable: the backend cannot run on this machine.
             UsageError: the backend does not run on that device.

@@ -34,9 +34,9 @@ class Case:
         steady: later runs, arrays in to arrays out.
         rate: items of the batch in a second.
         device: the device's own time, copies left out; None where it cannot be had.
-        error: maximum relative L2 distance of an output from float64; None if not asked for.
+        error: maximum relative L2 distance of an output from float64; None if not requested.
         steps: what the plans do, copies and views left out; None but for tercet's backends.
-        verdict: ``ok``, ``MISMATCH`` or ``inconclusive``; None if not asked for, or not known.
+        verdict: ``ok``, ``MISMATCH`` or ``inconclusive``; None if not requested, or not known.
         reason: why it is not ok; empty if it is.
         without: the graph pass that was left out, `ALL_PASSES`, or empty.
     """

@@ -39,7 +39,7 @@ def latency_limits(texts: Iterable[str]) -> dict[str, float]:
     """Return seconds by runner from texts like ``5ms`` and ``cudnn=300us``.
 
     Raises:
-        UsageError: a text that is no time, or an unknown runner.
+        UsageError: a string that is not a duration, or an unknown runner.
     """
     found: dict[str, float] = {}
     for text in texts:

@@ -300,7 +300,7 @@ class _Trial:
     ) -> None:
         """Find every node that makes the result wrong when it alone is the runner's.
 
-        Where a runner is no backend, its nodes cannot be mixed with others: it replays each
+        Where a runner is not a backend, its nodes cannot be mixed with others: it replays each
         one by itself on what the reference has computed.
         """
         reference, runner = self._reference, self._runner

@@ -169,7 +169,7 @@ def keep_float32(
         **options: further fields of `Options`.
 
     Raises:
-        UsageError: a precision that is no half precision, or a tolerance that is not above 0.
+        UsageError: a precision that is not a half precision, or a tolerance that is not above 0.
         BackendUnavailable, UnsupportedError: the backend cannot run here, or not the model.
         InputError: inputs that do not fit.
         ModelError: the model cannot be read.

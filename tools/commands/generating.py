@@ -238,7 +238,7 @@ def _asked(
     chat: bool,
     system: str,
 ) -> Any:
-    """Return the only thing that is asked for."""
+    """Return the only thing that is requested."""
     from ..generate.generate import Asked
 
     if sum(map(bool, (prompts, ids, features, audio))) != 1:

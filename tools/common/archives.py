@@ -85,7 +85,7 @@ def read_text(file: Path, name: str) -> Any:
 
 
 def entries(file: Path) -> list[str]:
-    """Return the members of an archive; none where the file is no archive."""
+    """Return the members of an archive; none where the file is not an archive."""
     with file.open("rb") as stream, _reading(str(file)):
         if not zipfile.is_zipfile(stream):
             return []

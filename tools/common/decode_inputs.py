@@ -57,7 +57,7 @@ def decode_inputs(
             folder if None.
 
     Raises:
-        ModelError, UnsupportedError: the model is no decoder; see `Generator`.
+        ModelError, UnsupportedError: the model is not a decoder; see `Generator`.
         InputError: the sequence has no such token, or the caches no room.
     """
     if step is None:

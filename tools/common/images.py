@@ -78,7 +78,7 @@ def read_images(
         An array of the input's dtype and rank.
 
     Raises:
-        InputError: a file that is no image, or an input that takes none.
+        InputError: a file that is not an image, or an input that takes none.
         OSError: a file that cannot be read.
     """
     if info.dtype is None or info.dtype not in FLOATS | INTEGERS or info.shape is None:

@@ -52,7 +52,7 @@ class Wanted:
 
     @property
     def is_asked(self) -> bool:
-        """Whether anything but a seed was asked for."""
+        """Whether anything but a seed was requested."""
         return bool(self.files or self.folder or self.shapes or self.dims)
 
 
@@ -194,7 +194,7 @@ def input_shapes(
 
     Raises:
         InputError: an input or a symbol that the model does not have, or a shape that contradicts.
-        UsageError: a text that is no shape or size.
+        UsageError: a string that is not a shape or size.
     """
     given = {name: _parse_shape(text) for name, text in _by_input(shapes, infos, "--shape").items()}
     sizes = _parse_dims(dims, infos)

@@ -38,7 +38,7 @@ def as_array(value: Any) -> Array:
 
 
 def _table(name: str, rows: list[Any]) -> dict[str, Array]:
-    """Return a list of dictionaries as one array and its keys; nothing where it is no table."""
+    """Return a list of dictionaries as one array and its keys; nothing where it is not a table."""
     if not rows or not all(isinstance(row, dict) and row for row in rows):
         return {}
     keys = sorted(rows[0])

@@ -35,7 +35,7 @@ def pruned(weights: Array, sparsity: float) -> Array:
 
 
 def gaps_of(positions: Array) -> tuple[Array, Array]:
-    """Return the distances of positions from one another as bytes, and which are no fillers.
+    """Return the distances of positions from one another as bytes, and which are not fillers.
 
     The first one counts from 0; their running sum gives the positions back, those of fillers
     in between.

@@ -86,7 +86,7 @@ def select(pattern: str = "", categories: Sequence[str] = ()) -> list[suite.Conf
     """Return cases by pattern and category, those that take longest first.
 
     Raises:
-        UsageError: there is none, or the pattern is no regular expression.
+        UsageError: there is none, or the pattern is not a regular expression.
     """
     try:
         wanted = re.compile(pattern)

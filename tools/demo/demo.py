@@ -122,7 +122,7 @@ def run_demo(console: Console, backends: Sequence[str] | None = None, folder: Pa
         with PyTorch, else 1.
 
     Raises:
-        BackendUnavailable: a backend that was asked for by name cannot run here.
+        BackendUnavailable: a backend that was requested by name cannot run here.
     """
     with load(folder / "digits.onnx", backend=REFERENCE) as model:
         sample = Sample.read(folder / "digits.npz")

@@ -71,7 +71,7 @@ class Diagnosis(Shown):
         checks: everything that was looked for.
         backends: which of them can run.
         libraries: NVIDIA's shared libraries, as far as they were loaded.
-        peaks: of the devices, if asked for.
+        peaks: of the devices, if requested.
     """
 
     checks: tuple[Check, ...]

@@ -100,7 +100,7 @@ def write(
     give: Callable[[str], object] | None = None,
     **options: Any,
 ) -> Written:
-    """Generate what is asked for.
+    """Generate what is requested.
 
     Args:
         folder: with the decoder, or its file.

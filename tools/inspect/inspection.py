@@ -108,14 +108,14 @@ class Inspection(Shown):
         constants: the file's constants.
         activations: bytes of all that nodes compute from inputs; None if it is not known.
         note: why costs are not known; empty if they are.
-        passes: None if not asked for.
-        backend: who placement and memory are of; empty if neither was asked for.
-        placement: None if not asked for.
-        memory: None if not asked for.
-        nodes: what each node costs; empty if not asked for.
-        capabilities: what becomes of the nodes on the backend; None if not asked for.
+        passes: None if not requested.
+        backend: who placement and memory are of; empty if neither was requested.
+        placement: None if not requested.
+        memory: None if not requested.
+        nodes: what each node costs; empty if not requested.
+        capabilities: what becomes of the nodes on the backend; None if not requested.
         graph: of the file, with integer shapes where they are known, or after the passes where
-            these were asked for.
+            these were requested.
         strange: operators that tercet does not know; nodes that read from them have no types.
     """
 
@@ -347,7 +347,8 @@ def _bind(
 ) -> tuple[Graph | None, str]:
     """Return the file's graph with integer shapes, or None and why there is none.
 
-    A symbol that the user did not set is 1, which not every model can be: that is no error here.
+    A symbol that the user did not set is 1, which not every model can be: that is not an error
+    here.
     """
     missing = [info.name for info in model.inputs if info.name not in shapes]
     if missing:

@@ -26,7 +26,7 @@ _NOUNS = {
 
 
 def show_inspection(console: Console, found: Inspection, *, diff: bool = False) -> None:
-    """Print everything that was asked for.
+    """Print everything that was requested.
 
     Args:
         console: where.

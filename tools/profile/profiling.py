@@ -43,7 +43,7 @@ class Profile(Shown):
 
     Attributes:
         model: the file's name.
-        backend: who was asked for, and on which device.
+        backend: who was requested, and on which device.
         precision: arithmetic of float32 tensors.
         inputs: what was fed.
         rows: in the order of execution.
@@ -55,7 +55,7 @@ class Profile(Shown):
         overhead: of profiling: a watched run divided by the uninstrumented one next to it, less 1,
             a median of such pairs.
         covered: rows, feeding and fetching of a watched run by the one next to it, likewise.
-        peaks: by device; empty if they were not asked for.
+        peaks: by device; empty if they were not requested.
         arenas: of all plans.
         environment: machine and versions.
         recording: the watched run of median length.

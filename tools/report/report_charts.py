@@ -186,7 +186,7 @@ def _share(value: float | None, low: float, high: float) -> float:
 class Dot:
     """One row of a profile: FLOP for each byte, FLOP in a second, and its share of the time.
 
-    The share is None where the dots are no parts of one whole.
+    The share is None where the dots are not parts of one whole.
 
     Attributes:
         label: written next to it.

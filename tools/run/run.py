@@ -104,7 +104,7 @@ class Run:
 
     Attributes:
         model: the file.
-        backend: who was asked for, and on which device.
+        backend: who was requested, and on which device.
         precision: arithmetic of float32 tensors.
         inputs: what was fed.
         outputs: what was computed, by name.
@@ -112,7 +112,7 @@ class Run:
         first: seconds of the first run, arrays in to arrays out.
         steady: later runs.
         placement: what ran where.
-        layers: shapes of every node; empty if not asked for.
+        layers: shapes of every node; empty if not requested.
         stopped: why it did not run as often as it was to; empty if it did.
     """
 
@@ -268,7 +268,7 @@ def summary(name: str, data: Array) -> Summary:
 
 
 def _empty(name: str, value: HostValue) -> Summary:
-    """Describe an output in which there is no array."""
+    """Describe an output without arrays."""
     nothing = float("nan")
     text = "absent" if value is None else f"empty {type(value).__name__}"
     return Summary(name, text, nothing, nothing, nothing, 0, 0, ())

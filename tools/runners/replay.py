@@ -155,7 +155,7 @@ def open_players(
     same: bool,
     files: bool = False,
 ) -> list[Player]:
-    """Return a reference and runners; the reference computes in float32 whatever is asked for.
+    """Return a reference and runners; the reference computes in float32 whatever is requested.
 
     Args:
         names: at least two of them, or one where it may be both; who can run here if None.

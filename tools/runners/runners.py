@@ -185,7 +185,7 @@ class _OnnxRuntime:
 
 
 def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
-    """Return what a session is made of; tensors that are no outputs must be made so first."""
+    """Return what a session is made of; tensors that are not outputs are made outputs first."""
     if outputs or frozen_around():
         model = _frozen(source)
         have = {value.name for value in model.graph.output}

@@ -85,7 +85,7 @@ def _is_of(name: str, output: str) -> bool:
 def inputs_beside(names: Sequence[str], wanted: Wanted) -> Wanted:
     """Return where inputs come from: a folder of test data that takes part has them, too.
 
-    That is only so where nothing else was asked for.
+    That is only so where nothing else was requested.
     """
     folders = [Path(name) for name in names if Path(name).is_dir()]
     if wanted.is_asked or not folders or not (folders[0] / "input_0.pb").exists():

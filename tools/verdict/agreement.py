@@ -129,7 +129,7 @@ class Agreement:
         first_misplaced: the first of them.
         reason: why it is not ok, in words; empty if it is.
         excess: the largest difference as a share of what that element may differ by.
-        differences: how they are spread; None where that was not asked for, or for texts.
+        differences: how they are spread; None where that was not requested, or for texts.
     """
 
     output: str

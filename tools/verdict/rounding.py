@@ -294,7 +294,7 @@ def _are_decisions(a: Array, b: Array, over: Array, near: Array, evidence: Evide
 
 
 def rule_decisions(a: Array, b: Array, evidence: Evidence) -> Ruling:
-    """Judge integers, booleans, strings and floats of eight bits: all that is no measurement.
+    """Judge integers, booleans, strings and floats of eight bits: all that is not a measurement.
 
     An element may differ only where the samples show both values at that very place: then the
     decision behind it is within rounding.

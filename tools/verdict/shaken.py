@@ -224,7 +224,7 @@ class _Shake:
         self._op: Any = declare("tercet.noise", "Noise", function)
 
     def _name(self, value: Value | None) -> str:
-        """Return the arithmetic of a tensor, empty for what is no float."""
+        """Return the arithmetic of a tensor, empty for what is not a float."""
         if value is None or not isinstance(value.type, TensorType):
             return ""
         name = _NAMES.get(value.type.dtype, "")

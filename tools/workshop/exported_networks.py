@@ -2,7 +2,7 @@
 
 `export` writes ``NAME.onnx`` and ``NAME.npz`` next to it: the inputs as ``in0``, ``in1``, ..., and
 what PyTorch computes of them as ``float64``, ``float32``, ``float16`` and ``bfloat16``. PyTorch and
-the three libraries are no dependencies; they are imported when they are needed.
+the three libraries are not dependencies; they are imported when they are needed.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def build(network: str) -> tuple[Any, tuple[Any, ...]]:
 
 
 def library(name: str) -> Any:
-    """Return a library that is no dependency; raises UsageError where it is missing."""
+    """Return a library that is not a dependency; raises UsageError where it is missing."""
     try:
         return import_module(name)
     except ImportError as error:

@@ -199,10 +199,10 @@ class Taken:
     """How a model ran.
 
     Attributes:
-        seconds: of the rows that were asked for, called over and over.
+        seconds: of the rows that were requested, called over and over.
         whole: the same of all rows.
         workspace: bytes of scratch memory of the step that wants most.
-        kernels: what ran for the rows that were asked for.
+        kernels: what ran for the rows that were requested.
         formats: in which their first input and their first result lie: ``NCHW`` or ``NHWC``.
         nbytes: bytes that all steps read and write, constants left out.
         steps: how many there are, without reformats.
@@ -220,12 +220,12 @@ class Taken:
 
     @property
     def ms(self) -> float:
-        """Milliseconds of the rows that were asked for."""
+        """Milliseconds of the rows that were requested."""
         return 1e3 * self.seconds
 
     @property
     def us(self) -> float:
-        """Microseconds of the rows that were asked for."""
+        """Microseconds of the rows that were requested."""
         return 1e6 * self.seconds
 
 
@@ -270,7 +270,7 @@ class Lab:
             **options: fields of `Options`.
 
         Raises:
-            UnsupportedError: a way that was asked for cannot be used.
+            UnsupportedError: a way that was requested cannot be used.
         """
         with load(model, "cuda", **options) as loaded:
             shapes = {name: data.shape for name, data in feeds.items()}

@@ -37,7 +37,7 @@ from .tensorrt_page import page
 from .tensorrt_survey import Asked, Survey, look_at
 from .tensorrt_worker import SectionBuilder
 
-#: What engines are built for where nothing else is asked for.
+#: What engines are built for where nothing else is requested.
 CAPABILITY = "8.9"
 
 Feeds = Mapping[str, Any]
@@ -105,7 +105,7 @@ def _size(file: Path) -> int:
 
 
 def sources(chosen: argparse.Namespace) -> Iterator[Source]:
-    """Yield everything that is asked for."""
+    """Yield everything that is requested."""
     yield from suite(chosen.k)
     if not chosen.k:
         yield from light()

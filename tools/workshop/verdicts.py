@@ -12,7 +12,7 @@ for convolutions, and onnxruntime at three levels of optimisation. In half preci
 in it, with other passes too, and onnxruntime in float32; in tf32 they are numpy with factors of its
 11 bits. They are held against numpy in float32: what is not ``ok`` there is a false alarm if it is
 a mismatch, and counted if it is inconclusive. Then `planted` makes wrong outputs of right ones. One
-that is called ``ok`` is a false accept, unless it is no error: then its distance from float64,
+that is called ``ok`` is a false accept, unless it is not an error: then its distance from float64,
 element for element, is within twice that of the honest runtimes. That is decided by their distances
 alone, not by the rule that is put to the test. Where they agree with each other more than their
 arithmetic promises, runs in float64 that are moved about as far as float32 rounds stand beside

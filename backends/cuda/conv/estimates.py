@@ -26,7 +26,7 @@ ACROSS = 1.6
 
 
 def pointwise_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `gemm_1x1`, or why the pixels are no matrix."""
+    """Return the formats of `gemm_1x1`, or why the pixels are not a matrix."""
     if conv.taps != 1:
         return f"a window of {conv.taps} elements, not 1"
     if not conv.is_pointwise:

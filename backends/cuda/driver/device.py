@@ -104,7 +104,7 @@ class DriverDevice:
     Attributes:
         name: such as ``cuda:0``.
         description: the GPU's name, its architecture and the driver's CUDA version.
-        compiler: makes its kernels, those of the folder that was asked for last.
+        compiler: makes its kernels, those of the folder that was requested last.
         allocated: bytes of device memory that buffers hold at present.
     """
 

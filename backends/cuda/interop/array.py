@@ -161,7 +161,7 @@ class DeviceArray(Closable):
         return (2, device.ordinal if isinstance(device, DriverDevice) else 0)
 
     def precede(self, handle: int) -> None:
-        """Let what a stream is given from now on wait for the elements; -1 is no stream."""
+        """Let what a stream is given from now on wait for the elements; -1 is not a stream."""
         if self.stream is None or handle in (-1, self.stream.handle):
             return
         point = self.stream.core.record()

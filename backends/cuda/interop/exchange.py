@@ -110,7 +110,7 @@ class CudaExchange:
             given: has ``__cuda_stream__`` (cuda.core, PyTorch, CuPy), or is the driver's handle.
 
         Raises:
-            UsageError: it is no stream, or one that records a graph.
+            UsageError: it is not a stream, or one that records a graph.
         """
         self.device.enter()
         handle = _handle_of(given)

@@ -128,7 +128,7 @@ class Struct:
         return tuple(number for _, numbers in self.members for number in numbers)
 
     def __getitem__(self, name: str) -> tuple[int | float, ...]:
-        """Return the numbers of a member; one that is no array has a single one."""
+        """Return the numbers of a member; one that is not an array has a single one."""
         return dict(self.members)[name]
 
 

@@ -372,7 +372,7 @@ def _body(text: str, start: int) -> str:
 
 
 def _members(body: str) -> Iterator[Member]:
-    while (plain := _BLOCK.sub("", body)) != body:  # functions are no members
+    while (plain := _BLOCK.sub("", body)) != body:  # functions are not members
         body = plain
     for statement in body.split(";"):
         first, *others = statement.split(",")

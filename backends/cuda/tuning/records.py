@@ -42,7 +42,7 @@ class Records:
         return found if (found.get("key"), found.get("version")) == (key, VERSION) else None
 
     def store(self, key: str, entry: Mapping[str, Any]) -> None:
-        """Write a result so that others see all of it or nothing; a full disk is no error."""
+        """Write a result so that others see all of it or nothing; a full disk is not an error."""
         text = json.dumps({"version": VERSION, "key": key, **entry}, indent=1)
         Cache(self.folder).write(_name(key), text.encode())
 

@@ -190,7 +190,7 @@ class HostRun:
             raise DeviceError(f"{_names(self._nodes)} on numpy: {error}") from error
 
     def joined(self, others: Sequence[Run]) -> Run | None:
-        """Return a function that plays this and then others; None if one of them is no tape."""
+        """Return a function that plays this and then others; None if one of them is not a tape."""
         parts = [self, *(run for run in others if isinstance(run, HostRun))]
         if len(parts) <= len(others):
             return None

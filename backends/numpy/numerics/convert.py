@@ -70,7 +70,7 @@ def _to_text(x: Array) -> Array:
     return texts.reshape(x.shape)
 
 
-#: How the specification writes what is no number.
+#: How the specification writes what is not a number.
 _RESERVED = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
 
 

@@ -34,7 +34,7 @@ class Trees:
         weights: [nodes, targets], what a leaf adds.
         counts: [nodes, targets], whether it adds anything.
         modes: the comparisons that there are, by their places in `COMPARE`.
-        may_miss: whether an element that is no number leads anywhere else than another one.
+        may_miss: whether an element that is not a number leads anywhere else than another one.
     """
 
     forest: Forest

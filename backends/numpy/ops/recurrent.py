@@ -253,7 +253,7 @@ class _Sequences:
         return np.take_along_axis(x, order[..., np.newaxis], 0)
 
     def results(self) -> tuple[Array, ...]:
-        """Return y and the last states, in the layout that was asked for."""
+        """Return y and the last states, in the layout that was requested."""
         y, states = self.y, [np.concatenate(parts) for parts in zip(*self.last, strict=True)]
         if self.op.layout:
             y, states = y.transpose(2, 0, 1, 3), [s.swapaxes(0, 1) for s in states]

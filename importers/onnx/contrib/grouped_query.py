@@ -27,7 +27,7 @@ class Step:
     Attributes:
         length: [1], number of new positions.
         total: [1], number of positions with the past, of the longest sequence.
-        past: [batch], number of positions in the cache before; None where there is no cache.
+        past: [batch], number of positions in the cache before; None if there is no cache.
         valid: [batch], number of positions with the past.
         is_prompt: [1], bool: whether nothing lies before the new positions.
     """

@@ -1,4 +1,4 @@
-"""Models that are no files of protobuf's binary form: texts, and objects of exporters.
+"""Models that are not files of protobuf's binary form: texts, and objects of exporters.
 
 ONNX has its own language (``<ir_version: 8, ...> g (float[2] x) => (y) { ... }``), and
 protobuf has two forms of text for every message: its own and JSON.

@@ -113,7 +113,7 @@ class Writer:
             raise self.error("it joins what lies along an axis that grows")
 
     def added(self, a: Dim, b: Dim) -> Dim:
-        """Return a + b; raises UnsupportedError where that is no size."""
+        """Return a + b; raises UnsupportedError where that is not a size."""
         found = a + b if isinstance(a, int) and isinstance(b, int) else combined(a, b, 1)
         if found is None:
             raise self.error("it joins sizes that do not grow alike")

@@ -341,7 +341,7 @@ def damaged(seed: bytes, rng: Random) -> Mutant:
     """Return a seed with one change; now and then with several, whose place counts as unknown.
 
     Raises:
-        UnicodeError: a name of the seed is no text, and the change cannot write it.
+        UnicodeError: a name of the seed is not a text, and the change cannot write it.
     """
     model = ModelProto.FromString(seed)
     kinds, places = [], Places()
