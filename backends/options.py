@@ -56,7 +56,7 @@ def check_algorithms(options: Options, openers: Iterable[Callable[..., Any]]) ->
     )
     for where, names in asked.items():
         for name in names.split(","):
-            if name not in known:
+            if name.partition(":")[0] not in known:
                 hint = did_you_mean(name, known)
                 raise UsageError(f"{where}: '{name}' is not one of {', '.join(known)}{hint}")
 

@@ -214,6 +214,40 @@ def test_a_node_may_be_asked_for_by_its_name_or_operator() -> None:
         assert launch.entry == "winograd"
 
 
+def test_a_form_may_be_asked_for() -> None:
+    """Each one that an algorithm names is taken, on graphs and by their nodes."""
+    selector, task = tasked(32, 64, 3, 3, x=(1, 64, 20, 20))
+    graph = single("Conv", [normal(1, 64, 20, 20), normal(32, 64, 3, 3)], (1,))
+    for name in ("implicit_precomp_gemm", "tensor_cores"):
+        algorithm = selector.named(name)
+        assert not isinstance(algorithm, str)
+        forms = algorithm.variants(task)
+        assert len(forms) >= 3
+        titles = {
+            tuple(one.title + str(one.grid) for one in launches(planned(graph, algorithms=asked)))
+            for asked in ({"Conv": f"{name}:{form}"} for form in forms)
+        }
+        assert len(titles) == len(set(forms))
+    with pytest.raises(UnsupportedError, match="there is no form '1x1' for this task; it has"):
+        planned(graph, conv="tensor_cores:1x1")
+    with pytest.raises(UnsupportedError, match=r"there is no form 'fast' .* it has one form only"):
+        planned(graph, conv="winograd_f2:fast")
+    (launch,) = launches(planned(graph, conv="winograd_f2:fast,winograd_f2"))
+    assert launch.entry == "winograd"
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_forms_compute_the_same(emulated: CudaBackend) -> None:
+    case = Case((1, 24, 9, 9), (32, 24, 3, 3), (), {"pads": (1, 1, 1, 1)})
+    selector, task = tasked(*case.w, x=case.x, target=A100, **case.how)
+    algorithm = selector.named("implicit_precomp_gemm")
+    assert not isinstance(algorithm, str)
+    for form in list(dict.fromkeys(algorithm.variants(task)))[:4]:
+        got = case.run(emulated, conv=f"implicit_precomp_gemm:{form}")
+        assert error(got, case.exact()) <= limit(case, "implicit_precomp_gemm")
+
+
 def test_an_operator_without_a_selector_says_so() -> None:
     graph = single("Softmax", [normal(3, 4)])
     with pytest.raises(UnsupportedError, match="Softmax has only one"):

@@ -56,14 +56,14 @@ class NodeRow:
         node: its name.
         operator: its operator.
         task: what it computes.
-        forms: forms of algorithms that the tuner would also try.
+        forms: names of the forms that the tuner would also try, such as tiles, by algorithm.
         algorithms: in the order of the selector.
     """
 
     node: str
     operator: str
     task: str
-    forms: int
+    forms: Mapping[str, tuple[str, ...]]
     algorithms: tuple[AlgorithmRow, ...]
 
 
@@ -176,7 +176,7 @@ def _node_row(work: Work, result: Result | None) -> NodeRow:
     best = None if result is None or not work.task.setting.options.tune else result.best
     taken = picked.algorithm if best is None or work.task.setting.asked else best.algorithm
     rows: list[AlgorithmRow] = []
-    forms = 0
+    forms: dict[str, tuple[str, ...]] = {}
     for algorithm, candidate in zip(
         work.selector.algorithms, work.selector.candidates(work.task), strict=True
     ):
@@ -186,7 +186,8 @@ def _node_row(work: Work, result: Result | None) -> NodeRow:
                 (t for t in result.timings if t.algorithm == algorithm.name and not t.reason), None
             )
         usable = candidate.recipe is not None
-        forms += len(algorithm.variants(work.task)) if usable else 0
+        if usable and (found := algorithm.variants(work.task)):
+            forms[algorithm.name] = tuple(dict.fromkeys(found))
         rows.append(
             AlgorithmRow(
                 algorithm=algorithm.name,

@@ -20,7 +20,8 @@ def show_algorithms(console: Console, found: Algorithms) -> None:
     for task, rows in tasks.items():
         console.print()
         console.print(Text(", ".join(row.node for row in rows), style="bold"))
-        forms = f"; {counted(rows[0].forms, 'form')} to measure" if rows[0].forms else ""
+        count = sum(map(len, rows[0].forms.values()))
+        forms = f"; {counted(count, 'form')} to measure" if count else ""
         console.print(Text(f"{task}{forms}", style="dim"))
         console.print(_table(rows[0]))
 

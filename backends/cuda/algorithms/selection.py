@@ -243,16 +243,23 @@ class Selector(Generic[T]):
         """Return the first algorithm of those asked for that can be used."""
         reasons: list[str] = []
         for name in task.setting.asked:
-            algorithm = self.named(name)
-            candidate = (
-                Candidate(name, reason=algorithm)
-                if isinstance(algorithm, str)
-                else self.candidate(task, algorithm)
-            )
+            candidate = self._named_candidate(task, *name.partition(":")[::2])
             if candidate.recipe is not None:
                 return candidate
             reasons.append(f"algorithm '{name}' cannot be used: {candidate.reason}")
         return Candidate(task.setting.asked[0], reason="; ".join(reasons))
+
+    def _named_candidate(self, task: T, name: str, form: str) -> Candidate:
+        """Return the candidate of an algorithm, in one of its forms if one is named."""
+        algorithm = self.named(name)
+        if isinstance(algorithm, str):
+            return Candidate(name, reason=algorithm)
+        forms = algorithm.variants(task) if form else ()
+        if form and form not in forms:
+            known = f"it has {', '.join(forms)}" if forms else "it has one form only"
+            hint = did_you_mean(form, forms)
+            return Candidate(name, reason=f"there is no form '{form}' for this task; {known}{hint}")
+        return self.candidate(task, algorithm, form)
 
     # ── what the registry asks for ───────────────────────────────────────────────────────────
 
@@ -271,11 +278,14 @@ class Selector(Generic[T]):
             return candidate.reason
         if candidate.formats == task.formats:
             return candidate.recipe
+        if candidate.variant and task.setting.asked:
+            return _misplaced(f"{candidate.algorithm}:{candidate.variant}", task)
         return self._elsewhere(task, candidate.algorithm)
 
     def _elsewhere(self, task: T, wanted: str) -> Answer:
         """Return the best recipe for tensors in other formats than the chosen algorithm wants."""
-        asked, able = task.setting.asked, dict[Algorithm[T], Formats | None]()
+        asked = [name.partition(":")[0] for name in task.setting.asked]
+        able: dict[Algorithm[T], Formats | None] = {}
         for algorithm in self.algorithms:
             formats = algorithm.formats(task)
             if isinstance(formats, str) or (
@@ -287,13 +297,17 @@ class Selector(Generic[T]):
         answer = self._quickest(task, able)
         if answer.recipe is not None:
             return answer.recipe
-        given = " and ".join(format.value for format in task.formats)
-        return f"{wanted} does not take tensors that lie {given}"
+        return _misplaced(wanted, task)
 
     def register(self, *operators: type[Op]) -> None:
         """Enter the selector into the table of kernels."""
         kernel = Kernel(self.build, formats=self.formats, epilogue=True, selector=self)
         register(kernel, *operators)
+
+
+def _misplaced(wanted: str, task: Task) -> str:
+    given = " and ".join(format.value for format in task.formats)
+    return f"{wanted} does not take tensors that lie {given}"
 
 
 def workspace_of(recipe: Recipe) -> int:
