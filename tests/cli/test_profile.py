@@ -241,11 +241,15 @@ def test_trace_is_what_chrome_reads(tercet: Tercet) -> None:
     events = json.loads(Path("t.json").read_text(encoding="utf-8"))["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X", "C"}
     (run,) = (event for event in events if event["name"] == "run")
-    rows = [event for event in events if event["ph"] == "X" and event is not run]
+    phases = [e for e in events if e["ph"] == "X" and e["tid"] == run["tid"] and e is not run]
+    assert [phase["name"] for phase in phases] == ["feed", "rows", "fetch"]
+    assert sum(phase["dur"] for phase in phases) == pytest.approx(run["dur"])
+    rows = [event for event in events if event["ph"] == "X" and event["tid"] != run["tid"]]
     assert [row["name"] for row in rows] == ["conv + norm + relu", "pool", "fc", "softmax"]
     for before, after in pairwise(rows):
         assert before["ts"] + before["dur"] <= after["ts"] + 1e-6
-    assert rows[-1]["ts"] + rows[-1]["dur"] <= run["dur"]
+    assert phases[0]["dur"] <= rows[0]["ts"] + 1e-6
+    assert rows[-1]["ts"] + rows[-1]["dur"] <= phases[2]["ts"] + 1e-6
 
 
 def test_differences() -> None:

@@ -16,8 +16,9 @@ _HOST = 1
 def trace_events(found: Profile) -> list[dict[str, Any]]:
     """Return the run of median length: a process for each device, a counter for its memory.
 
-    Memory is counted where the run is one plan. Rows stand where the host called them, and are as
-    long as they took on their device. Times are microseconds from the beginning of the run.
+    Below the run stand its phases: inputs are fed, rows run, results are fetched. Memory is counted
+    where the run is one plan. Rows stand where the host called them, and are as long as they took
+    on their device. Times are microseconds from the beginning of the run.
     """
     devices = dict.fromkeys(["cpu", *(row.device for row in found.rows)])
     numbers = {device: _HOST + i for i, device in enumerate(devices)}
@@ -26,6 +27,10 @@ def trace_events(found: Profile) -> list[dict[str, Any]]:
     start = found.recording.begin
     whole = found.recording.end - start
     events.append(_event("run", _HOST, 0, 0.0, whole, {"backend": found.backend}))
+    fed, fetched = found.recording.feed, whole - found.recording.fetch
+    phases = ("feed", 0.0, fed), ("rows", fed, fetched), ("fetch", fetched, whole)
+    for phase, begin, end in phases:
+        events.append(_event(phase, _HOST, 0, begin, end - begin, {}))
     one_plan = not any(arena.plan for arena in found.arenas)
     arenas = {arena.device: arena.live() for arena in found.arenas if one_plan}
     for span in found.recording.spans:
