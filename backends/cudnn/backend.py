@@ -22,10 +22,10 @@ from .step import Bench, GraphStep
 
 def survey(graph: Graph, free: Set[Node], options: Options) -> Iterator[Wanted | Decline]:
     """Yield what cuDNN could run among the `free` nodes, and the reason for each of the rest."""
-    taken = {node for node in free if _other_way(node, options)}
+    taken = {node for node in free if _other_algorithm(node, options)}
     for node in graph.nodes:
-        if node in free and node in taken and (way := _other_way(node, options)):
-            yield Decline(node, f"algorithm '{way}' is asked for, which is not cuDNN's")
+        if node in free and node in taken and (algorithm := _other_algorithm(node, options)):
+            yield Decline(node, f"algorithm '{algorithm}' is asked for, which is not cuDNN's")
         if node not in free or node in taken or node.op.view:
             continue
         family = FAMILIES.get(type(node.op))
@@ -45,7 +45,7 @@ def _asked(node: Node, options: Options) -> str:
     return next(iter(options.algorithms_for(node.kind, (node.name, *node.origin))), "")
 
 
-def _other_way(node: Node, options: Options) -> str:
+def _other_algorithm(node: Node, options: Options) -> str:
     """Return the algorithm that the user wants for a node if it is not cuDNN's, else empty."""
     asked = _asked(node, options)
     return "" if asked == CUDNN else asked

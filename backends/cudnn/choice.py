@@ -33,7 +33,7 @@ MAX_COMPILED = 6
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """One way to divide a task between cuDNN and a kernel.
+    """One division of a task between cuDNN and a kernel.
 
     Attributes:
         operation: cuDNN's part.
@@ -61,11 +61,11 @@ class Task:
     """What an engine is wanted for.
 
     Attributes:
-        ways: the ways to divide it, best guess first; all give the same results.
+        divisions: best guess first; all compute the same results.
         limit: maximum workspace in bytes; None for no limit.
     """
 
-    ways: tuple[Division, ...]
+    divisions: tuple[Division, ...]
     limit: int | None
 
     @classmethod
@@ -76,29 +76,29 @@ class Task:
     @property
     def title(self) -> str:
         """The first division in short: ``conv+bias+relu``."""
-        return self.ways[0].operation.title
+        return self.divisions[0].operation.title
 
     @property
     def operands(self) -> Mapping[str, Operand]:
         """Every tensor that some division reads or gives, by role."""
         found: dict[str, Operand] = {}
-        for way in self.ways:
-            found |= way.operands
+        for division in self.divisions:
+            found |= division.operands
         return found
 
-    def graph(self, way: Division, session: Session) -> OperationGraph:
+    def graph(self, division: Division, session: Session) -> OperationGraph:
         """Return cuDNN's part of a division, which has the workspace that its front leaves.
 
         Raises:
             NoPlan: cuDNN cannot express it.
         """
-        taken = way.front.nbytes if way.front else 0
+        taken = division.front.nbytes if division.front else 0
         limit = None if self.limit is None else self.limit - taken
-        return OperationGraph(session, way.operation, limit)
+        return OperationGraph(session, division.operation, limit)
 
     def __str__(self) -> str:
         limit = "any" if self.limit is None else f"{self.limit} B"
-        return f"{' or '.join(map(str, self.ways))}, {limit} workspace"
+        return f"{' or '.join(map(str, self.divisions))}, {limit} workspace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +161,12 @@ class Trial:
     """An engine that was measured.
 
     Attributes:
-        way: the number of the division.
+        division: the number of the division.
         engine: its name.
         microseconds: with the kernel after it.
     """
 
-    way: int
+    division: int
     engine: str
     microseconds: float
 
@@ -249,7 +249,9 @@ class Chooser:
         """
         entry = self._records.load(self._key(task)) or {}
         try:
-            return tuple(Trial(int(way), str(e), float(us)) for way, e, us in entry["trials"])
+            return tuple(
+                Trial(int(division), str(e), float(us)) for division, e, us in entry["trials"]
+            )
         except (LookupError, TypeError, ValueError):
             return ()
 
@@ -262,13 +264,15 @@ class Chooser:
         if entry is None:
             return None
         try:
-            way = {str(way.operation): way for way in task.ways}[entry["operation"]]
+            division = {str(division.operation): division for division in task.divisions}[
+                entry["operation"]
+            ]
             time, first = (float(entry[name]) for name in ("microseconds", "first"))
-            engine = task.graph(way, self.session).engine(str(entry["engine"]))
+            engine = task.graph(division, self.session).engine(str(entry["engine"]))
             among = int(entry["among"])
         except (ValueError, LookupError, TypeError, NoPlan):
             return None
-        choice = Choice(engine, way.rest, time, among, first, front=way.front)
+        choice = Choice(engine, division.rest, time, among, first, front=division.front)
         return choice if _runs(choice, judge, []) else None
 
 
@@ -280,7 +284,7 @@ def _entry(choice: Choice, trials: Sequence[Trial]) -> dict[str, Any]:
         "microseconds": choice.microseconds,
         "among": choice.among,
         "first": choice.first,
-        "trials": [[trial.way, trial.engine, trial.microseconds] for trial in trials],
+        "trials": [[trial.division, trial.engine, trial.microseconds] for trial in trials],
     }
 
 
@@ -291,8 +295,8 @@ def _first(session: Session, task: Task, judge: Judge) -> Choice:
     """Return the heuristics' first choice that runs; of several divisions, none that is slow."""
     tried: list[str] = []
     slow: list[Choice] = []
-    for way in task.ways:
-        for choice in _choices(session, task, way, tried):
+    for division in task.divisions:
+        for choice in _choices(session, task, division, tried):
             if choice.engine.slow:
                 slow.append(choice)
             elif _runs(choice, judge, tried):
@@ -323,9 +327,9 @@ def _fastest(session: Session, task: Task, judge: Judge) -> tuple[Choice, list[T
     trials: list[Trial] = []
     best: Choice | None = None
     minimum = inf
-    for number, way in enumerate(task.ways):
+    for number, division in enumerate(task.divisions):
         times: list[float] = []
-        for choice in _choices(session, task, way, [], MAX_COMPILED):
+        for choice in _choices(session, task, division, [], MAX_COMPILED):
             if number and len(times) == GLANCE and min(times) > HOPELESS * minimum:
                 break
             try:
@@ -344,17 +348,17 @@ def _fastest(session: Session, task: Task, judge: Judge) -> tuple[Choice, list[T
 
 
 def _choices(
-    session: Session, task: Task, way: Division, tried: list[str], max_compiled: float = inf
+    session: Session, task: Task, division: Division, tried: list[str], max_compiled: float = inf
 ) -> Iterator[Choice]:
     """Yield what is possible, most promising first; note in `tried` what cuDNN refused."""
     try:
-        graph = task.graph(way, session)
+        graph = task.graph(division, session)
         for engine in graph.engines(max_compiled):
-            yield Choice(engine, way.rest, front=way.front)
+            yield Choice(engine, division.rest, front=division.front)
     except NoPlan as error:
         tried.append(str(error))
     else:
-        tried.append(f"{way.operation}: {_summary(graph)}")
+        tried.append(f"{division.operation}: {_summary(graph)}")
 
 
 def _summary(graph: OperationGraph) -> str:

@@ -145,7 +145,7 @@ def _with_axis(dims: Ints) -> Ints:
 
 
 def divide(convolution: Convolution, tail: Tail, zeros: Operand | None) -> tuple[Division, ...]:
-    """Return the ways to divide a convolution and what follows it, best guess first.
+    """Return the divisions of a convolution and what follows it, best guess first.
 
     In float32 cuDNN's engines for most activations take ten times as long as those for ReLU, or
     round to TF32: a kernel applies them. On tensor cores cuDNN writes kernels that apply any; for
@@ -165,15 +165,15 @@ def divide(convolution: Convolution, tail: Tail, zeros: Operand | None) -> tuple
         return (alone,)
     first, last = tail.cut(_classic(tail))
     biased = _biased(first, zeros)
-    ways = [Division(replace(convolution, epilogue=biased), last)] if biased else []
+    divisions = [Division(replace(convolution, epilogue=biased), last)] if biased else []
     exact = convolution.y.dtype == float32 and not convolution.tf32
     thin = convolution.group > 1 and convolution.thinnest < (THIN if exact else 2)
-    ways.insert(0 if thin else len(ways), alone)
+    divisions.insert(0 if thin else len(divisions), alone)
     if not exact and not convolution.is_fragile and all(map(expressible, tail.stages)):
         written = Division(replace(convolution, epilogue=tail, written=True))
         flat = len(convolution.y.dims) == 4 and bool(last) and all(map(_is_cheap, last.stages))
-        ways.insert(0 if flat or convolution.group > 1 else 1, written)
-    return tuple(ways)
+        divisions.insert(0 if flat or convolution.group > 1 else 1, written)
+    return tuple(divisions)
 
 
 #: What the kernels that cuDNN writes apply at next to no cost. On an H200, 3x3 over 32x64x56x56
@@ -255,10 +255,10 @@ class Pattern(Followed):
             place = int(bool(stages) and _adds_residual(stages[0]))
             stages.insert(place, Stage(Add(), (FLOW, "bias")))
         zeros = channels if self.node.reads[1].is_constant else None
-        ways = divide(convolution, Tail.of(stages, operands), zeros)
+        divisions = divide(convolution, Tail.of(stages, operands), zeros)
         if self._is_packed(convolution):
-            ways = tuple(replace(way, front=_front(self.node)) for way in ways)
-        return Task(ways, self.options.workspace)
+            divisions = tuple(replace(division, front=_front(self.node)) for division in divisions)
+        return Task(divisions, self.options.workspace)
 
     def _is_packed(self, convolution: Convolution) -> bool:
         """Whether the image has more channels than the one that is read."""

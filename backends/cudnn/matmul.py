@@ -181,7 +181,7 @@ LONG = 2048
 
 
 def divide(product: Product, tail: Tail) -> tuple[Division, ...]:
-    """Return the ways to divide a product and what follows it, best guess first.
+    """Return the divisions of a product and what follows it, best guess first.
 
     Fused kernels compute a Gelu slowly: 4096x768x3072 takes 62 us so on an H200, and 43 us with a
     kernel after it.

@@ -92,7 +92,7 @@ class Normalization:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Nothing is rounded on the way."""
+        """Nothing is rounded in between."""
         return NEVER + ROUNDING
 
     def express(self, graph: Any, cudnn: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -186,10 +186,10 @@ def _with_followers(
     operands = dict.fromkeys(found.across, channels) | dict.fromkeys(found.along, operation.y)
     tail = Tail.of(found.stages, operands)
     alone = Division(operation, tail)
-    ways = (Division(replace(operation, tail=tail)), alone) if tail else (alone,)
+    divisions = (Division(replace(operation, tail=tail)), alone) if tail else (alone,)
     return Wanted(
         nodes=(node, *found.nodes),
-        task=Task(ways, options.workspace),
+        task=Task(divisions, options.workspace),
         reads={**reads, **found.across, **found.along},
         gives={"y": (node, *found.nodes)[-1].output},
     )

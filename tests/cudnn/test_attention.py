@@ -54,7 +54,7 @@ def surveyed(graph: Graph) -> Wanted | str:
 def operation(shapes: list[Ints | None], dtype: DType = float16, **how: Any) -> ScaledDotProduct:
     found = surveyed(graph_of(shapes, dtype, **how))
     assert isinstance(found, Wanted), found
-    (way,) = found.task.ways
+    (way,) = found.task.divisions
     assert isinstance(way.operation, ScaledDotProduct)
     return way.operation
 

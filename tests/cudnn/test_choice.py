@@ -82,7 +82,7 @@ def test_what_packs_the_image_counts_as_workspace(
     graph = case.graph()
     (found,) = survey(graph, frozenset(graph.nodes), Options(workspace=1 << 20))
     assert isinstance(found, Wanted)
-    assert found.task.ways[0].front
+    assert found.task.divisions[0].front
     choice = Chooser(session, tmp_path).choose(found.task, Judge(), tune=tune)
     assert choice.engine.scratch < choice.scratch <= 1 << 20
 
@@ -124,13 +124,13 @@ def test_on_a_full_gpu_cudnn_is_taken_at_its_word(
     session: Session, tune: bool, tmp_path: Path
 ) -> None:
     choice = Chooser(session, tmp_path).choose(task(), Full(), tune=tune)
-    assert choice.engine.name == next(task().graph(task().ways[0], session).engines()).name
+    assert choice.engine.name == next(task().graph(task().divisions[0], session).engines()).name
     assert not list(tmp_path.iterdir())
 
 
 def test_a_number_is_known_with_its_sign(session: Session, tmp_path: Path) -> None:
     """0.0 equals -0.0, and what is divided by them differs."""
-    chooser, (way, *_) = Chooser(session, tmp_path), task().ways
+    chooser, (way, *_) = Chooser(session, tmp_path), task().divisions
     for number in (0.0, -0.0):
         tail = Tail((Stage(Div(), (FLOW, number)),))
         choice = chooser.choose(Task((replace(way, rest=tail),), None), Judge())
@@ -138,7 +138,7 @@ def test_a_number_is_known_with_its_sign(session: Session, tmp_path: Path) -> No
 
 
 def test_a_limit_leaves_fewer_engines(session: Session) -> None:
-    operation = task("tf32").ways[0].operation
+    operation = task("tf32").divisions[0].operation
     counts = [len(list(OperationGraph(session, operation, limit).engines())) for limit in (None, 0)]
     assert counts[0] > counts[1] > 0
 

@@ -48,7 +48,7 @@ def test_a_convolution_takes_what_follows(bias: bool, add: bool, relu: bool) -> 
     assert claims(case.graph()) == [expected]
     (found,) = surveyed(case.graph())
     assert isinstance(found, Wanted)
-    whole = found.task.ways[0]
+    whole = found.task.divisions[0]
     assert not whole.rest
     names = [*(["add"] * add), *(["bias"] * (bias or add or relu)), *(["relu"] * relu)]
     assert whole.operation.title == "+".join(["conv", *names])
@@ -117,7 +117,7 @@ def test_computed_weights_without_bias_have_no_zeros_either() -> None:
     graph.set_outputs({"y": then(graph, Relu(), then(graph, Conv(), x, w))})
     (found,) = surveyed(graph)
     assert isinstance(found, Wanted)
-    assert [way.rest.title for way in found.task.ways] == ["relu"]
+    assert [way.rest.title for way in found.task.divisions] == ["relu"]
 
 
 def test_every_other_node_has_a_reason() -> None:
@@ -162,7 +162,7 @@ class Refuses:
     session = SimpleNamespace(vendor=SimpleNamespace(version="9.19.0"), target="NVIDIA H200 sm_90")
 
     def choose(self, task: Task, judge: object, *, tune: bool) -> Choice:
-        raise NoPlan(f"{task.ways[-1].operation}: 36 plans: 36 want more workspace")
+        raise NoPlan(f"{task.divisions[-1].operation}: 36 plans: 36 want more workspace")
 
 
 def test_cudnns_own_no_becomes_a_decline() -> None:
@@ -183,7 +183,7 @@ def test_float32_is_plain_and_without_tensor_cores() -> None:
     graph = ConvolutionCase(Conv(), (1, 4, 8, 8), (4, 4, 3, 3)).graph()
     (found,) = surveyed(graph)
     assert isinstance(found, Wanted)
-    assert "TENSOR_CORE" in found.task.ways[0].operation.notes
+    assert "TENSOR_CORE" in found.task.divisions[0].operation.notes
     assert not found.formats.wants
     assert not found.formats.gives
 
@@ -196,7 +196,7 @@ def test_tf32_wants_channels_last() -> None:
     assert {v.name for v in formats.wants} == {"x", "z"}
     assert {v.name for v in formats.gives} == {"relu"}
     assert {*formats.wants.values(), *formats.gives.values()} == {Format.CHANNELS_LAST}
-    operation = found.task.ways[0].operation
+    operation = found.task.divisions[0].operation
     assert operation.operands["x"].strides == (256, 1, 32, 4)
     assert "TENSOR_CORE" not in operation.notes
 

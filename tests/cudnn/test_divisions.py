@@ -56,7 +56,7 @@ def wanted(graph: Graph, **options: Any) -> Wanted:
 
 
 def ways(found: Wanted) -> list[tuple[str, str]]:
-    return [(way.operation.title, way.rest.title) for way in found.task.ways]
+    return [(way.operation.title, way.rest.title) for way in found.task.divisions]
 
 
 def test_halves_lie_channels_last_and_may_be_slices() -> None:
@@ -91,12 +91,12 @@ def test_groups_that_meet_padding_alone_are_not_compiled_by_cudnn() -> None:
     case = half(Conv(dilations=(3,), group=3, pads=(1, 3)), (1, 12, 1), (9, 4, 1), bias=True)
     found = wanted(case.graph())
     assert ways(found) == [("conv+bias", ""), ("conv", "bias")]
-    for way in found.task.ways:
+    for way in found.task.divisions:
         assert "RUNTIME_COMPILATION" in way.operation.notes
     within = replace(case, op=replace(case.op, pads=(0, 0)))
     found = wanted(within.graph())
     assert ways(found)[0] == ("conv+bias", "")
-    assert "RUNTIME_COMPILATION" not in found.task.ways[0].operation.notes
+    assert "RUNTIME_COMPILATION" not in found.task.divisions[0].operation.notes
 
 
 @pytest.mark.parametrize(("channels", "word"), [(1, 4), (3, 4), (5, 8)])
@@ -107,7 +107,7 @@ def test_a_first_layer_gets_channels_of_zeros(channels: int, word: int) -> None:
     assert found.formats.wants == {x: Format.CONTIGUOUS}
     assert x not in found.formats.pitched
     assert found.task.operands["x"] == Operand.of((2, channels, 9, 9), float16)
-    for way in found.task.ways:
+    for way in found.task.divisions:
         assert way.operation.operands["x"].dims == (2, word, 9, 9)
         assert way.front is not None
         assert way.front.nbytes == -(-2 * word * 81 * 2 // 256) * 256
@@ -127,7 +127,7 @@ def test_without_workspace_a_first_layer_is_read_as_it_lies() -> None:
     case = half(Conv(strides=(2, 2)), (2, 3, 9, 9), (8, 3, 3, 3))
     found = wanted(case.graph(), workspace=0)
     assert found.formats.wants == {found.nodes[0].reads[0]: Format.CHANNELS_LAST}
-    assert found.task.ways[0].front is None
+    assert found.task.divisions[0].front is None
     assert found.task.operands["x"].dims == (2, 3, 9, 9)
 
 
@@ -166,7 +166,7 @@ def test_limits_and_factors_are_numbers() -> None:
     y = then(graph, Mul(), conv(graph, x, "a", dtype=float16), half)
     graph.set_outputs({"y": then(graph, Clip(), y, low, high)})
     found = wanted(graph)
-    whole = found.task.ways[0].operation
+    whole = found.task.divisions[0].operation
     assert whole.title == "conv+bias+mul+clip"
     assert list(whole.operands) == ["x", "w", "bias", "y"]
     assert "Mul()(·, 0.5), Clip()(·, 0.0, 6.0)" in str(whole)

@@ -48,13 +48,13 @@ def reason(graph: Graph, precision: Precision = "float32") -> str:
 
 
 def first(found: Wanted) -> Product:
-    product = found.task.ways[0].operation
+    product = found.task.divisions[0].operation
     assert isinstance(product, Product)
     return product
 
 
 def titles(task: Task) -> list[tuple[str, str]]:
-    return [(way.operation.title, way.rest.title) for way in task.ways]
+    return [(way.operation.title, way.rest.title) for way in task.divisions]
 
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
@@ -161,7 +161,7 @@ def test_gelu_is_not_left_to_cublaslt() -> None:
     """It takes the approximation by tanh, whatever is asked for."""
     found = wanted(linear((3,), 8, 16, "bias", "gelu").graph(float16))
     assert titles(found.task) == [("matmul", "add+gelu"), ("matmul+add+gelu", "")]
-    notes = [way.operation.notes for way in found.task.ways]
+    notes = [way.operation.notes for way in found.task.divisions]
     assert ["CUBLASLT_DEPENDENCY" in names for names in notes] == [False, True]
 
 

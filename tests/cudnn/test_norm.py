@@ -74,7 +74,7 @@ def reason(*given: Any, **how: Any) -> str:
 
 
 def first(found: Wanted) -> Normalization:
-    operation = found.task.ways[0].operation
+    operation = found.task.divisions[0].operation
     assert isinstance(operation, Normalization)
     return operation
 
@@ -105,7 +105,7 @@ def test_mean_and_deviation_are_given_together() -> None:
 
 def test_what_follows_rows_is_in_the_graph_or_behind_it() -> None:
     found = wanted(LayerNormalization(), (4, 768), (768,), (768,), behind=Gelu())
-    titles = [(way.operation.title, way.rest.title) for way in found.task.ways]
+    titles = [(way.operation.title, way.rest.title) for way in found.task.divisions]
     assert titles == [("layernorm+gelu", ""), ("layernorm", "gelu")]
 
 
@@ -140,7 +140,7 @@ def test_groups_of_channels_are_scaled_behind() -> None:
     given = (GroupNormalization(num_groups=2), (2, 6, 4, 5), (6,), (6,))
     assert "has not been measured" in reason(*given)
     found = wanted(*given, algorithms={"GroupNormalization": "cudnn"})
-    (way,) = found.task.ways
+    (way,) = found.task.divisions
     assert first(found).x.dims == (2, 2, 3, 20)
     launch, places = rest_launch(way.rest, "y", first(found).y)
     assert sorted(places.values()) == ["factor", "shift", "y", "y"]
@@ -150,7 +150,7 @@ def test_groups_of_channels_are_scaled_behind() -> None:
 def test_a_batch_normalization_is_pointwise() -> None:
     statistics = [(64,)] * 4
     found = wanted(BatchNormalization(), (1, 64, 256, 256), *statistics, behind=Relu())
-    operation = found.task.ways[0].operation
+    operation = found.task.divisions[0].operation
     assert isinstance(operation, Pointwise)
     assert [str(stage) for stage in operation.stages] == [
         *("Mul()(x0, x1)", "Add()(v0, x2)", "Relu()(v1)"),
@@ -180,6 +180,6 @@ def test_cudnn_accepts_the_graphs(session: Session) -> None:
         wanted(InstanceNormalization(), (2, 3, 4, 5), (3,), (3,)),
         wanted(BatchNormalization(), (1, 64, 256, 256), *statistics),
     ):
-        for way in found.task.ways:
+        for way in found.task.divisions:
             graph = OperationGraph(session, way.operation, None)
             assert set(graph.tensors) == set(way.operation.operands)

@@ -71,7 +71,7 @@ def task(
 
 def whole(wanted: Task) -> Operation:
     """The operation that takes all of the epilogue along."""
-    operations = (way.operation for way in wanted.ways if not way.rest)
+    operations = (way.operation for way in wanted.divisions if not way.rest)
     (found,) = (o for o in operations if isinstance(o, Convolution) and not o.written)
     return found
 

@@ -104,11 +104,11 @@ class Takes:
     """A chooser that takes one of the ways to divide a task, the last one where there are fewer."""
 
     def __init__(self, way: int) -> None:
-        self.way = way
+        self.division = way
         self.taken: list[str] = []
 
     def choose(self, task: Task, judge: object, *, tune: bool) -> Choice:
-        way = task.ways[min(self.way, len(task.ways) - 1)]
+        way = task.divisions[min(self.division, len(task.divisions) - 1)]
         self.taken.append(str(way))
         operation: Any = way.operation
         engine: Any = HostEngine(Described(operation))

@@ -54,7 +54,7 @@ def reason(op: Op, *types: TensorType, **options: Any) -> str:
 
 
 def operation(found: Wanted) -> Pointwise:
-    (way,) = found.task.ways
+    (way,) = found.task.divisions
     assert isinstance(way.operation, Pointwise)
     return way.operation
 

@@ -156,16 +156,16 @@ def task_row(chooser: Chooser, task: Task, nodes: Sequence[str]) -> TaskRow:
     """Return the engines that cuDNN's heuristics propose for a task, with what was measured."""
     from ...backends.cudnn.library import NoPlan
 
-    times = {(trial.way, trial.engine): trial.microseconds for trial in chooser.trials(task)}
+    times = {(trial.division, trial.engine): trial.microseconds for trial in chooser.trials(task)}
     rows: list[EngineRow] = []
     refused: list[str] = []
-    for number, way in enumerate(task.ways):
+    for number, division in enumerate(task.divisions):
         try:
-            plans = task.graph(way, chooser.session).plans()
+            plans = task.graph(division, chooser.session).plans()
         except NoPlan as error:
             refused.append(str(error))
             continue
-        title, behind = way.operation.title, way.rest.title
+        title, behind = division.operation.title, division.rest.title
         for name, compiled in plans:
             time = times.get((number, name))
             rows.append(EngineRow(len(rows) + 1, name, title, behind, compiled, time))
