@@ -228,7 +228,7 @@ def _of_config(config: ConfigFile, path: Path, parts: Parts) -> Folder:
         context=known(*context),
         search=_search(generation, ""),
         max_new_tokens=generation.whole("max_new_tokens"),
-        heads=known(*heads),
+        heads=None if config.flag(f"{nested}multi_query") else known(*heads),  # then it is one
         size=known(*size),
         layers=known(*layers),
         config=config if config else None,

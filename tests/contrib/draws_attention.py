@@ -288,6 +288,35 @@ def sparse(rng: Rng) -> Sample:
     return Sample("SparseAttention", inputs, attributes, (True, True, True), shared=shared)
 
 
+def relative(rng: Rng) -> Sample:
+    """T5's buckets, by transformers' formula."""
+    heads, is_both = int(rng.integers(1, 4)), int(rng.integers(2))
+    buckets, most = int(rng.choice([8, 16, 32])), int(rng.choice([20, 128]))
+    sizes = rng.integers(1, 40, 2)
+    inputs: Inputs = {
+        "bias_table": floats(rng, buckets, heads, dtype=str(rng.choice(["float32", "float16"]))),
+        "query_length": sizes[:1].astype(np.int64),
+        "key_length": sizes[1:].astype(np.int64),
+    }
+
+    def instead(table: np.ndarray, queries: np.ndarray, keys: np.ndarray) -> list[np.ndarray]:
+        apart = np.arange(keys[0]) - np.arange(queries[0])[:, np.newaxis]
+        count = buckets // 2 if is_both else buckets
+        first = (apart > 0) * count if is_both else 0
+        far = np.abs(apart) if is_both else -np.minimum(apart, 0)
+        exact = count // 2
+        with np.errstate(divide="ignore"):
+            wide = np.log(far.astype(np.float32) / exact) / np.float32(np.log(most / exact))
+        wide = np.where(far < exact, 0, wide * np.float32(count - exact))
+        large = np.minimum(exact + wide.astype(int), count - 1)
+        place = first + np.where(far < exact, far, large)
+        return [table.reshape(heads, buckets)[:, place][np.newaxis]]
+
+    attributes = {"max_distance": most, "is_bidirectional": is_both}
+    names = ("bias_table", "query_length", "key_length")
+    return Sample("RelativePositionBias", inputs, attributes, constants=names, instead=instead)
+
+
 def quantized(rng: Rng) -> Sample:
     """Caches of eight and of four bits."""
     plain = grouped(rng)
@@ -327,6 +356,7 @@ DRAWS: dict[str, Draw] = {
     "GroupQueryAttention, windowed": windowed,
     "GroupQueryAttention": grouped,
     "SparseAttention": sparse,
+    "RelativePositionBias": relative,
     "RotaryEmbedding": rotary,
     "MultiHeadAttention": multi_head,
     "Attention": self_attention,

@@ -73,6 +73,19 @@ def test_nested_configurations_and_other_names(tmp_path: Path) -> None:
     assert (found.context.field, found.context.size) == ("text_config.n_positions", 32)
 
 
+def test_heads_that_all_queries_share_are_not_those_that_a_configuration_counts(
+    tmp_path: Path,
+) -> None:
+    """As Falcon's: one, whatever ``num_kv_heads`` is."""
+    folder = copied(LLAMA, tmp_path)
+    rewrite(folder / "config.json", num_key_value_heads=None, num_kv_heads=71)
+    with pytest.raises(ModelError, match="num_kv_heads: 71, but in"):
+        Generator(folder)
+    rewrite(folder / "config.json", multi_query=True)
+    with Generator(folder) as generator:
+        assert generator.folder.heads is None
+
+
 def test_the_tokenizer_tells_the_end_where_nobody_else_does(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers", reason="pip install tercet[generate]")
     folder = copied(LLAMA, tmp_path)

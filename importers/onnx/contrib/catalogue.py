@@ -29,6 +29,7 @@ MODULES: dict[str, str] = {
     "quantized_products": "DynamicQuantizeMatMul GatherBlockQuantized MatMulIntegerToFloat QGemm",
     "quantized_rows": "QLinearAveragePool QLinearConv QLinearGlobalAveragePool QLinearReduceMean "
     "QLinearSoftmax",
+    "relative": "RelativePositionBias",
     "rotary": "MRotaryEmbedding RotaryEmbedding",
     "self_attention": "Attention",
     "sparse": "SparseAttention",
