@@ -314,7 +314,7 @@ def test_comparing_inputs_rounds_nothing(output: str) -> None:
     """Both runners read the same inputs and limits, so both are on the same side of each limit."""
     proto, feeds = at_the_limits(scaled=False)
     (row, *_) = np.flatnonzero(feeds["x"] == np.float32(0.7))
-    found = judged((proto, feeds), off_at(row), output)
+    found = judged((proto, feeds), off_at(int(row)), output)
     assert found.verdict == "MISMATCH"
 
 
@@ -325,7 +325,7 @@ def test_between_two_steps_is_no_rounding(output: str) -> None:
     for change in (lambda y: y * np.float32(1.003), lambda y: y.astype(np.float16).astype(y.dtype)):
         assert judged(case, change, output).verdict == "MISMATCH"
     rows = np.flatnonzero(case[1]["x"] == np.float32(0.7))
-    assert judged(case, off_at(*rows), output).verdict != "MISMATCH"
+    assert judged(case, off_at(*map(int, rows)), output).verdict != "MISMATCH"
 
 
 def amplifying() -> Case:

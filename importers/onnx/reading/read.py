@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
@@ -58,7 +58,7 @@ def read(
 def in_memory(model: Any) -> Any:
     """Return a message for what stands for one, such as a text; everything else as it is."""
     if isinstance(model, bytearray | memoryview):
-        return bytes(model)
+        return bytes(cast("bytearray", model))
     proto = object_proto(model)
     if proto is None and isinstance(model, str) and is_language(model):
         proto = parsed(model.encode(), "onnxtxt", FileSource())
