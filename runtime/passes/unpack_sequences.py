@@ -106,7 +106,7 @@ def _joined(build: Builder, op: ConcatFromSequence, elements: Elements) -> Value
     rank = ranks.pop()
     if rank is None or ranks or len({dtype_of(value) for value in elements}) != 1:
         return None
-    axis = normalize_axis(op.axis, rank + op.new_axis)
+    axis = normalize_axis(op.axis, rank + bool(op.new_axis))
     if op.new_axis:
         axes = build.integers((axis,))
         elements = tuple(build(Unsqueeze(), value, axes) for value in elements)

@@ -63,7 +63,7 @@ def drawn(*shape: int) -> Any:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("new_axis", [0, 1])
+@pytest.mark.parametrize("new_axis", [0, 1, 2, 2**63 - 1])
 def test_elements_that_are_put_together(new_axis: int) -> None:
     feeds = {"a": drawn(2, 3), "b": drawn(2, 3) + 1}
     found = check(CONSTRUCTED.replace("NEW", str(new_axis)), feeds)
