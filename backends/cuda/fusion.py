@@ -14,15 +14,15 @@ from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op
 from ...runtime.ops.attention import Attention
 from ...runtime.ops.conv import Conv
-from ...runtime.ops.elementwise import Add, Div
-from ...runtime.ops.matmul import MatMul
+from ...runtime.ops.elementwise import Div
 from ...runtime.ops.pool import MaxPool
 from .attention.relu_linear import ReluLinear, relu_linear_at
 from .attention.rotate_append import RotateAppend, rotate_append_at
 from .codegen.elementwise import CHEAP, in_chains
-from .codegen.epilogue import MAX_OPERANDS
+from .codegen.epilogue import epilogue_of
 from .custom import kernel_of
 from .gemm.atoms import HALVES
+from .recipe.operands import Tensor
 
 #: Larger chains would need more registers than they save memory.
 MAX_CHAINED = 24
@@ -136,7 +136,9 @@ def _sides(
         joins = joins and graph.sole_consumer(source.output) is not None
         if not joins or any(_has_own_epilogue(graph, v, free) for v in source.reads):
             continue
-        if _fits_epilogue(anchor, [*epilogue, *found, source]):
+        nodes = (*epilogue[:-1], source, *found, epilogue[-1])
+        y = Tensor(epilogue[-1].output)
+        if not isinstance(epilogue_of(nodes, y, anchor.output), str):
             found.insert(0, source)
             todo += source.reads
     return found
@@ -149,17 +151,6 @@ def _has_own_epilogue(graph: Graph, value: Value, free: Set[Node]) -> bool:
     if node not in free or registered is None or not registered.epilogue:
         return False
     return graph.sole_consumer(value) is not None
-
-
-def _fits_epilogue(anchor: Node, nodes: list[Node]) -> bool:
-    """Whether an epilogue has as many operands as nodes read, each of the dtype of its sums."""
-    made = {anchor.output, *(node.output for node in nodes)}
-    reads = {v for node in nodes for v in node.reads if v not in made and v.tensor.size != 1}
-    first = nodes[0]
-    biased = isinstance(anchor.op, MatMul) and isinstance(first.op, Add)
-    biased = biased and any(value.is_constant for value in first.reads)
-    own = anchor.output.tensor.dtype
-    return len(reads) <= MAX_OPERANDS + biased and all(v.tensor.dtype == own for v in reads)
 
 
 def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node, ...]:
