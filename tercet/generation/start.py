@@ -98,8 +98,8 @@ def _by_name(config: ConfigFile, name: str) -> dict[str, int]:
     found = config.get(name)
     if found is None:
         return {}
-    pairs = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {"": None}
-    if not all(type(token) is int and token >= 0 for token in pairs.values()):
+    pairs = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+    if not pairs or not all(type(token) is int and token >= 0 for token in pairs.values()):
         raise config.error(name, f"{shown(found)}: expected tokens (whole numbers) by name")
     return {key.strip("<|>"): token for key, token in pairs.items()}
 

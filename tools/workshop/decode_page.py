@@ -111,7 +111,7 @@ def read_pytorch(path: Path) -> list[PytorchTiming]:
         data = json.loads(path.read_text(encoding="utf-8"))
         return [
             PytorchTiming(
-                PYTORCH_NAMES.get(each["model"], each["model"]),
+                PYTORCH_NAMES.get(str(each["model"]), str(each["model"])),
                 str(each["dtype"]).removeprefix("torch."),
                 str(each["way"]),
                 int(each["position"]),
