@@ -220,6 +220,7 @@ class _Shake:
 
     def __init__(self, noise: _Noise, precision: str, strength: Mapping[str, float]) -> None:
         self._noise, self._precision, self._strength = noise, precision, strength
+        self._rounded: set[str] = set()
         function = CustomOperator(partial(moved, noise), lambda x, like=None, **_: x)
         self._op: Any = declare("tercet.noise", "Noise", function)
 
@@ -240,15 +241,19 @@ class _Shake:
     def _amount(self, name: str) -> float:
         return self._strength[name] * 2.0 ** -BITS[name]
 
+    def _is_rounded(self, value: Value) -> bool:
+        """Whether a runner rounds a tensor, or anything that it computes of it."""
+        coarse = BITS[self._precision] < BITS["float32"]
+        return coarse or _reaches_rounding(value)
+
     def constant(self, value: Value) -> Array:
         """Move constants that passes may fold into others: all but single numbers and limits."""
         assert value.data is not None
-        return self._moved(value.data) if _is_rounded(value) else value.data.astype(float64)
+        return self._moved(value.data) if self._is_rounded(value) else value.data.astype(float64)
 
-    def input(self, data: Array) -> Array:
-        """Move inputs that runners narrow; all others are what both of them read."""
-        coarser = data.dtype == float32 and BITS[self._precision] < BITS["float32"]
-        return self._moved(data) if coarser else data.astype(float64)
+    def input(self, name: str, data: Array) -> Array:
+        """Move inputs likewise."""
+        return self._moved(data) if name in self._rounded else data.astype(float64)
 
     def _moved(self, data: Array) -> Array:
         wide = data.astype(float64)
@@ -261,6 +266,7 @@ class _Shake:
     def applied(self, graph: Graph) -> Graph:
         """Return a copy in which noise goes into every sum and comes out of all that rounds."""
         copy = graph.clone()
+        self._rounded = {value.name for value in graph.inputs if self._is_rounded(value)}
         for each in _with_bodies(copy):
             for node in list(each.nodes):
                 if _rounds(node):
@@ -319,7 +325,7 @@ def _rounds(node: Node) -> bool:
     return own and op.deterministic and not op.graphs() and _plain(node) not in _EXACT
 
 
-def _is_rounded(value: Value) -> bool:
+def _reaches_rounding(value: Value) -> bool:
     """Whether anything rounds what it reads of a value, moved or selected on its way or not.
 
     All else compares it, such as the limits of bins, or gives it as it is.
