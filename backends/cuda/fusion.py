@@ -15,6 +15,7 @@ from ...runtime.ir.op import Op
 from ...runtime.ops.attention import Attention
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.elementwise import Div
+from ...runtime.ops.movement import Slice, Split
 from ...runtime.ops.pool import MaxPool
 from .attention.relu_linear import ReluLinear, relu_linear_at
 from .attention.rotate_append import RotateAppend, rotate_append_at
@@ -124,7 +125,8 @@ def _sides(
 ) -> list[Node]:
     """Return what the last node of an epilogue alone reads besides `value`, if it may join it.
 
-    What another kernel stores as its own epilogue stays there.
+    What another kernel stores as its own epilogue stays there, and what reads a part of a tensor
+    reads it where it is, which an epilogue cannot.
     """
     found: list[Node] = []
     todo = [v for v in epilogue[-1].reads if v is not value]
@@ -134,7 +136,7 @@ def _sides(
             continue
         joins = source.output.tensor == anchor.output.tensor
         joins = joins and graph.sole_consumer(source.output) is not None
-        if not joins or any(_has_own_epilogue(graph, v, free) for v in source.reads):
+        if not joins or any(_stays_apart(graph, v, free) for v in source.reads):
             continue
         nodes = (*epilogue[:-1], source, *found, epilogue[-1])
         y = Tensor(epilogue[-1].output)
@@ -144,9 +146,11 @@ def _sides(
     return found
 
 
-def _has_own_epilogue(graph: Graph, value: Value, free: Set[Node]) -> bool:
-    """Whether what alone reads a value is computed by the kernel that gives it."""
+def _stays_apart(graph: Graph, value: Value, free: Set[Node]) -> bool:
+    """Whether what alone reads a value is computed by the kernel that gives it, or reads a part."""
     node = value.producer
+    if node is not None and isinstance(node.op, (Slice, Split)):
+        return True
     registered = None if node is None else kernel_of(node.op)
     if node not in free or registered is None or not registered.epilogue:
         return False

@@ -39,7 +39,7 @@ FIRST_ROOM = 2048
 class _Step(NamedTuple):
     """The number of tokens, and whether scores of one position for each sequence are returned."""
 
-    count: int
+    tokens: int
     selects: bool
 
 
@@ -121,7 +121,7 @@ class StaticCaches:
         step = _Step(count, self._selects if selects is None else selects)
         if step not in self._programs:
             while len(self._programs) >= MAX_PLANS:
-                oldest = next(each for each in self._programs if each.count != 1)
+                oldest = next(each for each in self._programs if each.tokens != 1)
                 dropped = self._programs.pop(oldest)
                 del self._moves[dropped]
                 dropped.close()
@@ -130,11 +130,11 @@ class StaticCaches:
         return self._programs[step]
 
     def _build(self, step: _Step) -> BucketProgram:
-        types, logits = self._types(step.count), self._layout.logits.name
+        types, logits = self._types(step.tokens), self._layout.logits.name
         rows_of = logits if step.selects else None
         if step.selects:
             rows = np.zeros((self._inputs.batch, 1, 1), np.int64)
-            type_ = constant_type(rows) if step.count == 1 else TensorType(rows.dtype, rows.shape)
+            type_ = constant_type(rows) if step.tokens == 1 else TensorType(rows.dtype, rows.shape)
             types[rows_input(logits)] = type_
         presents = tuple(each.present for each in self._layout.caches)
         ends = IOPlacement(lent=self._views, kept=presents)
