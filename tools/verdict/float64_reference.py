@@ -31,7 +31,7 @@ NARROW = frozenset({float16, bfloat16, float32})
 
 #: Returns the elements of a constant, or of an input, in float64.
 ChangeConstant = Callable[[Value], Array]
-ChangeInput = Callable[[str, Array], Array]
+ChangeInput = Callable[[Array], Array]
 
 
 class Oracle:
@@ -40,7 +40,7 @@ class Oracle:
     Args:
         graph: an imported graph (`Model.imported`); stays as it is.
         change: applied to every constant of a narrower floating-point type.
-        change_input: the same for inputs, by name.
+        change_input: the same for inputs.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Oracle:
         change: ChangeConstant | None = None,
         change_input: ChangeInput | None = None,
     ) -> None:
-        self._change_input = change_input or (lambda _, data: _widened(data))
+        self._change_input = change_input or _widened
         wide, options = in_float64(graph, change), Options(stop_at=0, max_plans=1)
         with float64_for_float32():
             self._model = Model(wide, [NumpyBackend()], options, evaluate)
@@ -60,17 +60,17 @@ class Oracle:
         Floats are widened, whether in arrays or lists of them; results that would be narrower are
         float64, too.
         """
-        feeds = {name: self._wide(name, value) for name, value in inputs.items()}
+        feeds = {name: self._wide(value) for name, value in inputs.items()}
         with float64_for_float32():
             return self._model.run(feeds, outputs)
 
-    def _wide(self, name: str, value: HostValue) -> HostValue:
+    def _wide(self, value: HostValue) -> HostValue:
         if isinstance(value, list):
-            return [self._wide(name, item) for item in value]
+            return [self._wide(item) for item in value]
         if isinstance(value, dict) or value is None:
             return value
         data = np.asarray(value)
-        return self._change_input(name, data) if data.dtype in NARROW else data
+        return self._change_input(data) if data.dtype in NARROW else data
 
     def close(self) -> None:
         """Give the memory back."""

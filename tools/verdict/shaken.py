@@ -66,6 +66,8 @@ _NORMS = {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "
 _NORMS |= {"LpNormalization", "MeanVarianceNormalization", "RMSNormalization", "Softmax"}
 #: Operators that compare what they read with their thresholds, and add up something else.
 _COMPARING = {"TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"}
+#: Operators that raise to a power.
+_POWERS = {"LRN", "Pow"}
 #: Operators that divide before they round to whole numbers.
 _QUANTIZING = {"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"}
 _NAMES_OF_EXACT = """
@@ -220,7 +222,6 @@ class _Shake:
 
     def __init__(self, noise: _Noise, precision: str, strength: Mapping[str, float]) -> None:
         self._noise, self._precision, self._strength = noise, precision, strength
-        self._rounded: set[str] = set()
         function = CustomOperator(partial(moved, noise), lambda x, like=None, **_: x)
         self._op: Any = declare("tercet.noise", "Noise", function)
 
@@ -251,9 +252,10 @@ class _Shake:
         assert value.data is not None
         return self._moved(value.data) if self._is_rounded(value) else value.data.astype(float64)
 
-    def input(self, name: str, data: Array) -> Array:
-        """Move inputs likewise."""
-        return self._moved(data) if name in self._rounded else data.astype(float64)
+    def input(self, data: Array) -> Array:
+        """Move inputs that runners narrow; all others are what both of them read."""
+        coarser = data.dtype == float32 and BITS[self._precision] < BITS["float32"]
+        return self._moved(data) if coarser else data.astype(float64)
 
     def _moved(self, data: Array) -> Array:
         wide = data.astype(float64)
@@ -266,7 +268,6 @@ class _Shake:
     def applied(self, graph: Graph) -> Graph:
         """Return a copy in which noise goes into every sum and comes out of all that rounds."""
         copy = graph.clone()
-        self._rounded = {value.name for value in graph.inputs if self._is_rounded(value)}
         for each in _with_bodies(copy):
             for node in list(each.nodes):
                 if _rounds(node):
@@ -363,8 +364,11 @@ def coarsest(graph: Graph, precision: str) -> str:
 def _growth(node: Node) -> float:
     """Return how much further than one operation a node rounds: sums of many terms do.
 
-    Products of matrices are summed in blocks, reductions by some one after the other.
+    Products of matrices are summed in blocks, reductions by some one after the other. A power is
+    an exponential of a logarithm, whose rounding it multiplies.
     """
+    if node.kind in _POWERS:
+        return 2.0
     return max(1.0, sqrt(terms(node)) / (4 if node.op.dense else 2))
 
 
