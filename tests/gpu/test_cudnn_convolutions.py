@@ -308,7 +308,7 @@ def test_what_cudnn_refuses_the_cuda_kernels_run(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(chooser: Chooser, task: Task, judge: Judge, *, tune: bool = False) -> Choice:
-        raise NoPlan(f"{task.ways[-1].operation}: 36 plans: 36 want more workspace")
+        raise NoPlan(f"{task.divisions[-1].operation}: 36 plans: 36 want more workspace")
 
     monkeypatch.setattr(Chooser, "choose", refuse)
     with opened(CASE.graph(), cache) as model:

@@ -184,7 +184,9 @@ def test_a_time_limit_ends_a_run_on_the_device() -> None:
 def test_a_report_of_everything(tmp_path: Path) -> None:
     model = light_model("squeezenet")
     feeds = light_inputs(model)
-    schedule = Schedule(precisions=("float32", "tf32"), streams=(1, 2), pipeline=True, duration=0.3)
+    schedule = Schedule(
+        precisions=("float32", "tf32"), concurrency=(1, 2), pipeline=True, duration=0.3
+    )
     benched = bench(model, ["cuda", "cudnn"], feeds, schedule=schedule)
     assert len(benched.cases) == 2 * 2 * (2 + 1)
     assert all(case.error is not None for case in benched.cases)

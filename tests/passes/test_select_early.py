@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def layer(g: Graph, x: Value) -> Value:
     return apply(g, Add(), x, apply(g, MatMul(), y, normal(24, WIDTH)))
 
 
-def attention(g: Graph, x: Value, mask: np.ndarray | None = None, **how: int) -> Value:
+def attention(g: Graph, x: Value, mask: np.ndarray | None = None, **how: Any) -> Value:
     n = apply(g, RMSNormalization(), x, normal(WIDTH))
     q, k, v = (apply(g, MatMul(), n, normal(WIDTH, WIDTH)) for _ in range(3))
     op = Attention(q_num_heads=2, kv_num_heads=2, **how)
@@ -90,7 +91,7 @@ def test_an_attention_computes_the_queries_that_are_read(
 
 
 @pytest.mark.parametrize("how", [{"is_causal": 1}, {"left_window_size": 2}], ids=str)
-def test_queries_that_know_where_they_stand_are_all_computed(how: dict[str, int]) -> None:
+def test_queries_that_know_where_they_stand_are_all_computed(how: dict[str, Any]) -> None:
     graph = make(lambda g, x: first(g, attention(g, x, **how)), (BATCH, ROWS, WIDTH))
     after, _ = optimised(graph)
     assert rows_of(after, "Attention") == [ROWS]
