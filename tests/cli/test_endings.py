@@ -176,7 +176,7 @@ def test_completion_can_be_installed() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tercet"], capture_output=True, text=True, env=environment
     )
-    assert done.stdout.split() == ["compare"]
+    assert done.stdout.split() == ["compare", "compress"]
 
 
 # ── custom operators and files ───────────────────────────────────────────────────────────────────

@@ -27,6 +27,7 @@ from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Cast, Gelu, Relu
 from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.options import Options
 
 from ..plan.nets import Net
 from .cubins import all_compile, assert_arguments
@@ -256,7 +257,8 @@ def test_slices_of_images(hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) 
     value = net.add(Relu(), net.add(Add(), net.add(Conv(), wide, *weights), wide))
     net.graph.set_outputs({"y": value})
     infer(net.graph)
-    compare(Sample(net.graph, {"x": x}), hopper)
+    options = Options(skip=("fold_constants", "merge_branches"))
+    compare(Sample(net.graph, {"x": x}), hopper, options=options)
     assert "gemm/tma_persistent.cu" in files(hopper)
 
 
