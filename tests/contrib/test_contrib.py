@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ..packages import needs_cuda
 from .draws_attention import DRAWS as ATTENTION
 from .draws_decoder import DRAWS as DECODER
 from .draws_experts import DRAWS as EXPERTS
@@ -40,6 +41,7 @@ def test_samples(name: str) -> None:
     against(samples, wanted, stop_at=0)
 
 
+@needs_cuda
 @pytest.mark.parametrize("name", [name for name in DRAWS if name not in COUNTED])
 def test_cuda_leaves_nothing(name: str) -> None:
     assert not unclaimed([DRAWS[name](np.random.default_rng(seed)) for seed in range(6)])

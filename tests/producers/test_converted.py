@@ -12,6 +12,8 @@ import pytest
 import tercet
 from tercet.runtime.ir.types import Array
 
+from ..packages import needs_cuda
+
 RECORDED = Path(__file__).parent / "converted"
 NAMES = sorted(file.stem for file in RECORDED.glob("*.onnx"))
 
@@ -37,6 +39,7 @@ def test_results_are_those_of_onnxruntime(name: str, passes: bool) -> None:
         np.testing.assert_allclose(found[key], wanted, 2e-4, 2e-5, err_msg=key)
 
 
+@needs_cuda
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "tf2onnx_lstm"])
 def test_cuda_leaves_nothing(name: str) -> None:
     """But of Keras's GRU, which tf2onnx writes as a Loop whose sizes nobody declares."""

@@ -12,6 +12,8 @@ import pytest
 
 from tercet.tools.workshop.producers_page import error_of, page, row_of, tolerance, unplanned
 
+from ..packages import needs_cuda
+
 FOLDER = Path(__file__).parent / "quantized"
 #: quantize_static declares what it quantizes as floats.
 pytestmark = pytest.mark.filterwarnings("ignore:.*the file declares types:tercet.ModelWarning")
@@ -40,11 +42,13 @@ def test_results_are_those_of_onnxruntime(name: str, passes: bool) -> None:
     assert error_of(path, **options) <= tolerance(path)
 
 
+@needs_cuda
 @pytest.mark.parametrize("name", NAMES)
 def test_cuda_leaves_nothing(name: str) -> None:
     assert not unplanned(FOLDER / f"{name}.onnx")
 
 
+@needs_cuda
 def test_the_page_says_what_is_wrong(tmp_path: Path) -> None:
     """A file whose results are others than recorded has a row that says so."""
     source = FOLDER / "mlp_int4.onnx"

@@ -13,6 +13,8 @@ import pytest
 import tercet
 from tercet.runtime.ir.types import Array
 
+from ..packages import needs_cuda
+
 RECORDED = Path(__file__).parent / "transformers"
 NAMES = sorted(file.stem for file in RECORDED.glob("*.onnx"))
 DECODERS = [name for name in NAMES if name.startswith("genai")]
@@ -55,6 +57,7 @@ def test_results_are_those_of_onnxruntime(name: str, passes: bool) -> None:
         np.testing.assert_allclose(a, b, tolerance(name), tolerance(name), err_msg=key)
 
 
+@needs_cuda
 @pytest.mark.parametrize("name", NAMES)
 def test_cuda_leaves_nothing(name: str) -> None:
     path = RECORDED / f"{name}.onnx"
