@@ -19,8 +19,8 @@ from tercet.tools.report.report import report
 from tercet.tools.verdict import accuracy
 from tercet.tools.verdict.agreement import Agreement
 from tercet.tools.verdict.error_bounds import Judge
-from tercet.tools.verdict.rounding import CAP, Evidence, rule_floats
-from tercet.tools.verdict.shaken import decides
+from tercet.tools.verdict.rounding import Evidence, rule_floats
+from tercet.tools.verdict.shaken import Ancestry, ancestries
 from tercet.tools.workshop import verdicts
 from tercet.tools.workshop.planted import planted
 from tercet.tools.workshop.verdicts import Truth, prove
@@ -247,7 +247,31 @@ def test_what_decides(name: str) -> None:
     constants = {"n": np.zeros(0, np.float32), "s": np.array([1, 1, 2, 2], np.float32)}
     proto, _ = model([node], {"x": numbers(1, 2, 4, 4)}, constants, {"y": result})
     with api.load(proto, stop_at=0) as loaded:
-        assert decides(loaded.imported) == expected
+        assert ancestries(loaded.imported, "float32")["y"].decides == expected
+
+
+def test_only_ancestors_decide() -> None:
+    """A decision or narrow arithmetic beside an output says nothing of that output."""
+    nodes = [("Mul", "x x", "y"), ("Round", "y", "r"), ("Cast", "x", "h", {"to": 10})]
+    nodes += [("Relu", "h", "n"), ("Add", "r r", "z")]
+    proto, _ = model(nodes, {"x": numbers(1, 2, 4, 4)}, {}, {"y": 1, "z": 1, "n": 10})
+    with api.load(proto, stop_at=0) as loaded:
+        found = ancestries(loaded.imported, "tf32")
+    assert found["y"] == Ancestry(decides=False, coarsest="tf32")
+    assert found["z"] == Ancestry(decides=True, coarsest="tf32")
+    assert found["n"] == Ancestry(decides=False, coarsest="float16")
+
+
+def test_subnormal_halves_have_few_bits() -> None:
+    """A limit of 1e-5 is 1.0014e-5 in float16: no less exact than float16 is."""
+    limit = np.array([1e-5], np.float32)
+    proto, feeds = model([("Min", "x c", "y")], {"x": numbers(3, 4) + 9}, {"c": limit}, {"y": 1})
+    with api.load(proto, stop_at=0) as loaded:
+        right = loaded.run(feeds)["y"]
+        narrow = right.astype(np.float16).astype(np.float32)
+        assert Judge(loaded.imported, feeds, "float16").agreement("y", right, narrow).ok
+        assert not Judge(loaded.imported, feeds, "float16").agreement("y", right, 1.05 * right).ok
+        assert not Judge(loaded.imported, feeds).agreement("y", right, narrow).ok
 
 
 def test_large_rows_do_not_hide_small_ones() -> None:
@@ -462,7 +486,7 @@ def test_an_error_of_this_share_is_never_ok(arithmetic: str, share: float) -> No
     rng = np.random.default_rng(0)
     exact = rng.uniform(0.5, 1, (4, 6, 50))
     noisy = [exact + share * rng.standard_normal(exact.shape) for _ in range(4)]
-    evidence = Evidence(exact, noisy, noisy, CAP[arithmetic], 1e-38, jumps=False)
+    evidence = Evidence(exact, noisy, noisy, arithmetic, 1e-38, jumps=False)
     channel, element = exact.copy(), exact.copy()
     channel[:, 2] *= 1 + share
     element[1, 2, 3] += share

@@ -51,7 +51,7 @@ def first_amplifier(graph: Graph, feeds: Mapping[str, HostValue], precision: str
     Args:
         graph: its shapes bound, where that can be; stays as it is.
         feeds: a value for every input.
-        precision: arithmetic of float32 tensors.
+        precision: compute precision of float32 tensors.
 
     Returns:
         The first node that makes noise grow beyond what is harmless; where none does so by itself,

@@ -2,9 +2,10 @@
 
 What decides is measured on the very inputs that the runners get: the same graph runs in
 float64, once as it is and some times with noise in every step (`shaken`). From these runs comes
-what rounding may cost, element by element (`rounding`). A difference is *ok* if it is within that,
-and so small besides that it would be agreement whatever the graph does. It is *inconclusive* if
-rounding may explain it but it is as large as an error would be. All else is a *MISMATCH*.
+what rounding may cost, element by element (`rounding`). A difference is *ok* if ordinary rounding
+explains it, and if it is so small besides that it would be agreement whatever the graph does. It is
+*inconclusive* if far rougher rounding would explain it, but so would an error. All else is a
+*MISMATCH*.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -26,13 +28,27 @@ from .accuracy import distance_of
 from .agreement import Agreement, Tolerance, Word, agreement, missing, tolerance_for
 from .amplifiers import Amplifier, first_amplifier
 from .float64_reference import Oracle
-from .rounding import CAP, Evidence, Ruling, caps, distance, rule_decisions, rule_floats
-from .shaken import FAIR, ROUGH, Shaken, coarsest, decides
+from .rounding import (
+    Evidence,
+    Ruling,
+    caps,
+    distance,
+    rule_decisions,
+    rule_floats,
+    rule_ordinary,
+)
+from .shaken import FAIR, ROUGH, Ancestry, Shaken, ancestries
 
 #: Where such a bound comes from; see `Tolerance.origin`.
 MEASURED = "float64"
 #: Samples that are looked at, until one more changes nothing.
 COUNTS = (4, 12)
+#: How many fair ones are drawn for a few elements that are in doubt. The farthest of so many is so
+#: many times as far as the farthest of `COUNTS[-1]`, every second of which is the one before with
+#: the other sign, where noise is a sum of many terms.
+_MANY, _FARTHER = 48, 1.4
+#: The step between the smallest numbers, of formats where results may come near it.
+_SUBNORMAL = {"float16": 2.0**-24}
 WORDS: tuple[Word, ...] = ("ok", "inconclusive", "MISMATCH")
 #: What the command line ends with.
 MISMATCH_CODE, INCONCLUSIVE_CODE = 1, 8
@@ -79,7 +95,7 @@ def exit_code(word: Word, stopped: str = "", *, allow_inconclusive: bool = False
 
     Args:
         word: the verdict.
-        stopped: why the work is not complete; empty if it is.
+        stopped: why the work is incomplete; empty if it is complete.
         allow_inconclusive: whether what is inconclusive may pass.
     """
     if word == "MISMATCH":
@@ -109,7 +125,7 @@ class Judge:
     ) -> None:
         self._graph, self._feeds, self._precision = graph, feeds, precision
         self._counts = tuple(count for count in COUNTS if count <= maximum) or (maximum,)
-        self._jumps = decides(graph)
+        self._ancestries = ancestries(graph, precision)
         self._exact: Arrays | None = None
         self._samples: dict[str, list[Arrays]] = {ROUGH: [], FAIR: []}
         self._amplifier: Amplifier | None = None
@@ -223,33 +239,54 @@ class Judge:
         return ruling
 
     def _with_samples(self, name: str, a: Array, b: Array, plain: Agreement, count: int) -> Ruling:
+        measures = a.dtype in FLOATS | COMPLEX and a.shape == b.shape and not plain.misplaced
+        wide = np.complex128 if a.dtype in COMPLEX else np.float64
+        if measures and self.exact[name].shape == a.shape:
+            known = self._evidence(name, a, count)
+            if count == self._counts[-1]:
+                known = replace(known, more=partial(self._farthest, name))
+            ruling = rule_ordinary(a.astype(wide), b.astype(wide), known)
+            if ruling.word == "ok":
+                return ruling
         rough = self.samples(name, ROUGH, count)
         if a.shape != b.shape:
             return self._of_two_shapes(name, a, b, plain, rough)
         alike = [data for data in (self.exact[name], *rough) if data.shape == a.shape]
         if not alike:
             return replace(_without_float64(a, b, plain), final=False)
-        exact, *rough = alike
         if plain.misplaced:
-            return _misplaced(a, b, plain, alike, jumps=self._jumps)
-        measures = a.dtype in FLOATS | COMPLEX
-        evidence = Evidence(
-            exact, rough, (), self._cap, tolerance_for(a.dtype).absolute, self._jumps
-        )
+            return _misplaced(a, b, plain, alike, jumps=self._ancestry(name).decides)
+        exact, *rough = alike
+        evidence = replace(self._evidence(name, a, count), exact=exact, rough=rough)
         if measures:
-            wide = np.complex128 if a.dtype in COMPLEX else np.float64
-            rule = partial(rule_floats, a.astype(wide), b.astype(wide))
-        else:
-            rule = partial(rule_decisions, a, b)
-        ruling = rule(evidence)
-        if ruling.word != "inconclusive":
-            return ruling
-        fair = self.samples(name, FAIR, count)
-        return rule(replace(evidence, fair=[data for data in fair if data.shape == a.shape]))
+            return rule_floats(a.astype(wide), b.astype(wide), evidence)
+        return rule_decisions(a, b, evidence)
 
-    @property
-    def _cap(self) -> float:
-        return CAP.get(coarsest(self._graph, self._precision), CAP["float32"])
+    def _evidence(self, name: str, like: Array, count: int) -> Evidence:
+        """Return what is known of an output without rough samples."""
+        fair = [data for data in self.samples(name, FAIR, count) if data.shape == like.shape]
+        past = self._ancestry(name)
+        tiny = max(tolerance_for(like.dtype).absolute, _SUBNORMAL.get(past.coarsest, 0.0))
+        scarce = sqrt(COUNTS[-1] / self._counts[-1])
+        exact = self.exact[name]
+        return Evidence(exact, (), fair, past.coarsest, tiny, past.decides, scarce)
+
+    def _farthest(self, name: str, at: Array) -> Array:
+        """Return how far some elements move in many fair samples; see `Evidence.more`."""
+        exact, run = self.exact[name], self._specialised()
+        farthest = np.zeros(int(np.count_nonzero(at)))
+        for seed in range(_MANY):
+            shaken = Shaken(run, self._precision, FAIR, seed)
+            found = _attempt(lambda run=shaken: flat(run.run(self._feeds))).get(name)
+            if found is not None and found.shape == exact.shape:
+                np.maximum(farthest, distance(exact, found)[at], out=farthest)
+        return farthest / _FARTHER
+
+    def _ancestry(self, name: str) -> Ancestry:
+        """Return what is known of an output, or of the list that it is an element of."""
+        known = self._ancestries
+        lists = (found for whole, found in known.items() if name.startswith(f"{whole}["))
+        return known.get(name) or next(lists, Ancestry(decides=False, coarsest="float64"))
 
     def _of_two_shapes(
         self, name: str, a: Array, b: Array, plain: Agreement, rough: Sequence[Array]
@@ -259,7 +296,7 @@ class Judge:
         if {a.shape, b.shape} <= shapes:
             said = f"{plain.reason}; how many there are hinges on rounding"
             return Ruling("inconclusive", said, excess=float("inf"))
-        final = not self._jumps or len(rough) >= self._counts[-1]
+        final = not self._ancestry(name).decides or len(rough) >= self._counts[-1]
         return Ruling("MISMATCH", plain.reason, excess=float("inf"), final=final)
 
     def _who(self, name: str, reference: Array, found: Array) -> str:

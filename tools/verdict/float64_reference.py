@@ -38,7 +38,7 @@ class Oracle:
     """Runs a graph in float64 on the numpy backend, unoptimised.
 
     Args:
-        graph: an imported graph (`Model.imported`); stays as it is.
+        graph: an imported graph (`Model.imported`); not modified.
         change: applied to every constant of a narrower floating-point type.
         change_input: the same for inputs.
     """

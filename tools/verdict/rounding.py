@@ -1,29 +1,46 @@
 """Can rounding explain that two results differ? The rule, on arrays alone.
 
 There is the result in float64, and there are *samples*: results of the same graph in float64, every
-step of which was moved at random, many times as far as rounding does it (`shaken`). What is allowed
-is decided element by element, and for every slice of the tensor: where the samples hardly move,
-neither may a runner, however large the numbers beside it are.
+step of which was moved at random, *fair* ones about as far as rounding does it and *rough* ones
+many times as far (`shaken`). What is allowed is decided element by element, and for every slice of
+the tensor: where the samples hardly move, neither may a runner, however large the numbers beside it
+are. What fair samples explain is agreement; what not even rough ones do is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...runtime.ir.types import Array
 from .agreement import Word
 
-#: What is allowed, by the farthest that a sample has moved.
+#: What is allowed, by the farthest that a rough sample has moved.
 SLACK = 3.0
 #: The same for the differences of a slice taken together, by the average of the samples.
 _TOGETHER = 2.0
+#: What is agreement, by the farthest that a fair sample has moved, and for the tensor taken
+#: together by their average. What sums in float32 cost depends on their order; what narrower
+#: formats cost hardly does, as they are added up in float32.
+_ORDINARY = {
+    "float32": (10.0, 4.0),
+    "tf32": (4.5, 2.0),
+    "float16": (4.5, 2.0),
+    "bfloat16": (4.5, 2.0),
+}
+#: The same for slices, of which there may be thousands, and in those formats for the mean of signed
+#: differences: rounding to nearest goes either way, but a polynomial for a function need not.
+_ORDINARY_SLICE = 4.0
 #: A difference may be this share of the greatest magnitude of an output, and of each slice of it,
-#: and still count as agreement. Beyond, rounding may explain it, but nothing proves it right. An
-#: error of 1 % is never agreement, whatever the arithmetic.
-CAP = {"float32": 2.0**-11, "tf32": 2.0**-7, "float16": 2.0**-7, "bfloat16": 2.0**-7}
+#: and still count as agreement. Beyond, rounding may explain it, but nothing proves it right. Half
+#: of 1 %, because an error of 1 % may be on top of as much rounding of the other sign.
+CAP = {"float32": 2.0**-11, "tf32": 0.005, "float16": 0.005, "bfloat16": 0.005}
+_COARSE = ("tf32", "float16", "bfloat16")
+#: Elements beyond what samples allow are looked at in many more samples if they are so few, as a
+#: share of all, and beyond it by so little: of a few samples all may be small there by chance.
+_DOUBTFUL, _NEARLY = 0.001, 3.0
 _LOCAL = 8.0
 #: Steps that no sample shows at their place may be so many, by those that a sample has.
 _RARE = 0.1
@@ -64,20 +81,75 @@ class Evidence:
         exact: without noise.
         rough: with far more noise than rounding has.
         fair: with about as much as it has.
-        cap: what counts as agreement at most; see `CAP`.
+        arithmetic: the coarsest of the graph, which has a `CAP`.
         tiny: the smallest normal number of the output's dtype.
         jumps: whether the graph rounds, compares or selects, so that a step may hinge on noise.
+        scarce: how many times as much is agreement because there are few fair samples.
+        more: tells how far the elements at a mask move at most in many more fair samples, in units
+            of the farthest of a few; None where no more are to be drawn.
     """
 
     exact: Array
     rough: Sequence[Array]
     fair: Sequence[Array]
-    cap: float
+    arithmetic: str
     tiny: float
     jumps: bool
+    scarce: float = 1.0
+    more: Callable[[Array], Array] | None = None
+
+    @property
+    def cap(self) -> float:
+        """What counts as agreement at most; see `CAP`."""
+        return CAP.get(self.arithmetic, CAP["float32"])
+
+    @property
+    def ordinary(self) -> tuple[float, float]:
+        """What is agreement, for elements and for the tensor; see `_ORDINARY`."""
+        element, tensor = _ORDINARY.get(self.arithmetic, _ORDINARY["float32"])
+        return element * self.scarce, tensor * self.scarce
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def rule_ordinary(a: Array, b: Array, evidence: Evidence) -> Ruling:
+    """Return whether ordinary rounding explains that floats differ: ``ok`` or ``inconclusive``.
+
+    Args:
+        a: the reference's, float64 or complex128; NaN and infinities stand where those of `b` do.
+        b: the runner's.
+        evidence: of the same shape; its rough samples are not read.
+    """
+    slack, together = evidence.ordinary
+    exact, apart = evidence.exact, distance(a, b)
+    spread = RoundingSpread(exact, evidence.fair, evidence.tiny, slack)
+    known = _measured(apart, spread)
+    if known.excess > 1 and _is_chance(apart, spread, slack, evidence):
+        known = replace(known, excess=1.0)
+    if known.excess > 1:
+        count, times = int((apart > spread.allowed).sum()), known.excess * slack
+        said = f"{_elements(count)} by up to {times:.3g} times what ordinary rounding moves them by"
+        return _but(known, "inconclusive", said, final=False)
+    slice_ = _ORDINARY_SLICE * evidence.scarce
+    said = spread.excess_of_slices(apart, together, slice_, whole=evidence.jumps)
+    if evidence.arithmetic in _COARSE:
+        said = said or spread.excess_of_mean(b - a, slice_, whole=evidence.jumps)
+    said = said or _top_flipped(a, b, spread)
+    if not said and evidence.jumps:
+        said = _unlike_samples((a, b), exact, evidence.fair, evidence.tiny)
+    if not said and (apart > caps(exact, a, evidence.cap)).any():
+        said = "rounding may cost as much as an error"
+    return _but(known, "inconclusive", said, final=False) if said else known
+
+
+def _is_chance(apart: Array, spread: RoundingSpread, slack: float, evidence: Evidence) -> bool:
+    """Whether differences are beyond what is allowed only because few samples were drawn."""
+    over = apart > spread.allowed
+    few = np.count_nonzero(over) <= max(1, _DOUBTFUL * apart.size)
+    if evidence.more is None or not few or (apart > _NEARLY * spread.allowed).any():
+        return False
+    return bool((apart[over] <= slack * evidence.more(over) + evidence.tiny).all())
 
 
 def rule_floats(a: Array, b: Array, evidence: Evidence) -> Ruling:
@@ -88,15 +160,16 @@ def rule_floats(a: Array, b: Array, evidence: Evidence) -> Ruling:
         b: the runner's.
         evidence: of the same shape.
     """
+    ordinary = rule_ordinary(a, b, evidence)
+    if ordinary.word == "ok":
+        return ordinary
     apart = distance(a, b)
-    spread = Spread(evidence.exact, evidence.rough, evidence.tiny)
-    excess = np.divide(apart, spread.allowed, where=apart > 0, out=np.zeros(apart.shape))
-    at = int(excess.argmax()) if excess.size else 0
-    maximum = float(excess.max(initial=0.0))
-    known = Ruling("ok", "", float(spread.allowed.max(initial=0.0)), maximum, at)
-    if maximum > 1:
-        count = int((excess > 1).sum())
-        if evidence.jumps and _are_few(apart, excess > 1, evidence):
+    spread = RoundingSpread(evidence.exact, evidence.rough, evidence.tiny)
+    known = _measured(apart, spread)
+    if known.excess > 1:
+        over = apart > spread.allowed
+        count = int(over.sum())
+        if evidence.jumps and _are_few(apart, over, evidence):
             said = f"{_elements(count)} as rounding may make others differ, though not seen there"
             return _but(known, "inconclusive", said, final=False)
         share = f"{count} of {apart.size} elements" if apart.size > 1 else "it"
@@ -104,19 +177,25 @@ def rule_floats(a: Array, b: Array, evidence: Evidence) -> Ruling:
         return _but(
             known,
             "MISMATCH",
-            f"{share} {verb} by more than rounding explains, at most {maximum:.3g} times",
-            final=not evidence.jumps and (maximum > 30 or count > 0.02 * apart.size),
+            f"{share} {verb} by more than rounding explains, at most {known.excess:.3g} times",
+            final=not evidence.jumps and (known.excess > 30 or count > 0.02 * apart.size),
         )
-    if whole := spread.excess_of_slices(apart, whole=evidence.jumps):
+    if whole := spread.excess_of_slices(apart, _TOGETHER, _TOGETHER, whole=evidence.jumps):
         return _but(known, "MISMATCH", whole, final=not evidence.jumps)
     if flipped := _top_flipped(a, b, spread):
         return _but(known, "MISMATCH", flipped, final=False)
-    if evidence.jumps and (unlike := _unlike_samples((a, b), evidence)):
+    rough, exact = evidence.rough, evidence.exact
+    if evidence.jumps and (unlike := _unlike_samples((a, b), exact, rough, evidence.tiny)):
         return _but(known, "MISMATCH", unlike, final=False)
-    over = apart > caps(evidence.exact, a, evidence.cap)
-    if not over.any():
-        return known
-    return _over_cap(known, a, b, over, evidence)
+    return _beyond_ordinary(ordinary, a, b, evidence)
+
+
+def _measured(apart: Array, spread: RoundingSpread) -> Ruling:
+    """Return what elements may differ by, and by how much they do; not judged yet."""
+    excess = np.divide(apart, spread.allowed, where=apart > 0, out=np.zeros(apart.shape))
+    at = int(excess.argmax()) if excess.size else 0
+    allowed = float(spread.allowed.max(initial=0.0))
+    return Ruling("ok", "", allowed, float(excess.max(initial=0.0)), at)
 
 
 def _are_few(apart: Array, at: Array, evidence: Evidence) -> bool:
@@ -132,7 +211,9 @@ def _are_few(apart: Array, at: Array, evidence: Evidence) -> bool:
     return bool(np.count_nonzero(at) <= _RARE * usual and float(apart[at].max()) <= largest)
 
 
-def _unlike_samples(results: Sequence[Array], evidence: Evidence) -> str:
+def _unlike_samples(
+    results: Sequence[Array], exact: Array, samples: Sequence[Array], tiny: float
+) -> str:
     """Say that a result has values that runs with noise do not have; empty where it may be a run.
 
     Where decisions make steps, the farthest sample says little of what lies between the steps. So
@@ -140,17 +221,16 @@ def _unlike_samples(results: Sequence[Array], evidence: Evidence) -> str:
     of four samples. A sample is held against the others in the same way; it tells how many elements
     have a value of their own because too few combinations of decisions were drawn.
     """
-    samples = evidence.rough
     if len(samples) < _FEWEST:
         return ""
-    away = [distance(evidence.exact, sample) for sample in samples]
+    away = [distance(exact, sample) for sample in samples]
     usual = np.quantile(away, 0.25, axis=0)
-    near = SLACK * np.maximum(usual, np.median(usual)) + evidence.tiny
-    strange = max(_strange(result, [evidence.exact, *samples], near) for result in results)
+    near = SLACK * np.maximum(usual, np.median(usual)) + tiny
+    strange = max(_strange(result, [exact, *samples], near) for result in results)
     if strange <= _FEWEST:
         return ""
     rest = ([*samples[:i], *samples[i + 1 :]] for i in range(len(samples)))
-    among = [_strange(s, [evidence.exact, *r], near) for s, r in zip(samples, rest, strict=True)]
+    among = [_strange(s, [exact, *r], near) for s, r in zip(samples, rest, strict=True)]
     if strange <= _TOGETHER * max(among) + _FEWEST:
         return ""
     return (
@@ -171,16 +251,19 @@ def _but(ruling: Ruling, word: Word, reason: str, *, final: bool) -> Ruling:
     return Ruling(word, reason, ruling.allowed, ruling.excess, ruling.at, final)
 
 
-class Spread:
+class RoundingSpread:
     """How far the samples of an output move, by element and by slice.
 
     Args:
         exact: the result in float64.
         samples: others of its shape.
         tiny: what any number may move by.
+        slack: what is allowed, by the farthest that a sample has moved.
     """
 
-    def __init__(self, exact: Array, samples: Sequence[Array], tiny: float) -> None:
+    def __init__(
+        self, exact: Array, samples: Sequence[Array], tiny: float, slack: float = SLACK
+    ) -> None:
         self._exact, self._samples = exact, samples
         self.maximum = np.zeros(exact.shape)
         self.square = np.zeros(exact.shape)
@@ -191,14 +274,16 @@ class Spread:
         level = np.full(exact.shape, np.sqrt(_mean(self.square)))
         for axes in slices(exact.shape, 4):
             np.minimum(level, np.sqrt(_mean(self.square, axes)), out=level)
-        self.allowed = SLACK * np.maximum(self.maximum, level) + tiny
+        self.allowed = slack * np.maximum(self.maximum, level) + tiny
         self._tiny = tiny
 
-    def excess_of_slices(self, apart: Array, *, whole: bool) -> str:
-        """Name a slice whose differences, taken together, are more than rough rounding has.
+    def excess_of_slices(self, apart: Array, tensor: float, slice_: float, *, whole: bool) -> str:
+        """Name a slice whose differences, taken together, are more than those of the samples.
 
         Args:
             apart: the differences.
+            tensor: by how many times all of them may be so.
+            slice_: the same for those of a slice.
             whole: whether only the tensor as a whole is looked at.
         """
         square = apart * apart
@@ -206,9 +291,29 @@ class Spread:
             found = np.sqrt(_mean(square, axes))
             usual = np.sqrt(_mean(self.square, axes)) + self._tiny
             over = found / usual
-            if float(np.max(over, initial=0.0)) > _TOGETHER:
+            if float(np.max(over, initial=0.0)) > (tensor if axes is None else slice_):
                 where = "the tensor" if axes is None else _slice_text(axes, over)
                 return f"{where} is off by more than rounding explains, taken as a whole"
+        return ""
+
+    def excess_of_mean(self, signed: Array, times: float, *, whole: bool) -> str:
+        """Name a slice whose differences have one sign more than those of the samples do.
+
+        Rounding to nearest moves a mean by far less than it moves an element.
+
+        Args:
+            signed: the differences.
+            times: by how much they may.
+            whole: whether only the tensor as a whole is looked at.
+        """
+        for axes in [None] if whole else [None, *slices(signed.shape, 4)]:
+            means = [np.abs(_mean(_finite(x - self._exact), axes)) for x in self._samples]
+            square = np.mean(np.square(means), 0) if means else np.zeros(())
+            usual = np.sqrt(np.maximum(square, _mean(square))) + self._tiny
+            over = np.abs(_mean(_finite(signed), axes)) / usual
+            if float(np.max(over, initial=0.0)) > times:
+                where = "the tensor" if axes is None else _slice_text(axes, over)
+                return f"{where} is off to one side by more than rounding explains"
         return ""
 
     def has_top(self, row: int, at: int) -> bool:
@@ -220,7 +325,7 @@ class Spread:
         )
 
 
-def _top_flipped(a: Array, b: Array, spread: Spread) -> str:
+def _top_flipped(a: Array, b: Array, spread: RoundingSpread) -> str:
     """Name a row whose greatest element is elsewhere although rounding does not move it so far."""
     if a.ndim == 0 or a.shape[-1] < 2 or np.iscomplexobj(a):
         return ""
@@ -252,25 +357,34 @@ def caps(exact: Array, reference: Array, cap: float) -> Array:
     return bound
 
 
-def _over_cap(known: Ruling, a: Array, b: Array, over: Array, evidence: Evidence) -> Ruling:
+def _beyond_ordinary(ordinary: Ruling, a: Array, b: Array, evidence: Evidence) -> Ruling:
     """Judge differences that rough rounding explains, but that are too large to be agreement."""
     apart = distance(a, b)
     bound = caps(evidence.exact, a, evidence.cap)
-    if evidence.jumps and _are_decisions(a, b, over, bound / 4, evidence):
-        return known
-    fair = Spread(evidence.exact, evidence.fair, evidence.tiny)
-    unlikely = apart[over] > 3 * fair.allowed[over]
+    slack, _ = evidence.ordinary
+    fair = RoundingSpread(evidence.exact, evidence.fair, evidence.tiny, slack)
+    near = np.minimum(bound / 4, fair.allowed)
+    unusual = apart > np.minimum(bound, fair.allowed)
+    if evidence.jumps and unusual.any() and _are_decisions(a, b, unusual, near, evidence):
+        return _but(ordinary, "ok", "", final=False)
+    over = apart > bound
+    if not over.any():
+        said = f"{ordinary.reason}; rougher rounding would explain it, and so would an error"
+        return _but(ordinary, "inconclusive", said, final=False)
+    limit = SLACK * SLACK / slack * fair.allowed[over]
     worst = float((apart / np.maximum(bound, evidence.tiny)).max() * evidence.cap)
-    if evidence.fair and unlikely.any():
-        times = float((apart[over] / fair.allowed[over]).max()) * SLACK
+    if evidence.fair and (apart[over] > limit).any():
+        times = float((apart[over] / fair.allowed[over]).max()) * slack
         return _but(
-            known,
+            ordinary,
             "MISMATCH",
             f"differs by {times:.3g} times what runs with ordinary rounding differ by",
             final=False,
         )
-    said = f"rounding alone may cost this output {worst:.1e} of its magnitude, so nothing is proved"
-    return _but(known, "inconclusive", said, final=bool(evidence.fair) and not evidence.jumps)
+    share = f"{worst:.1e} of" if worst < 1 else "as much as"
+    said = f"rounding alone may cost this output {share} its magnitude, so nothing is proved"
+    final = bool(evidence.fair) and not evidence.jumps
+    return _but(ordinary, "inconclusive", said, final=final)
 
 
 def _are_decisions(a: Array, b: Array, over: Array, near: Array, evidence: Evidence) -> bool:
@@ -359,6 +473,10 @@ def slices(shape: tuple[int, ...], minimum: int) -> list[tuple[int, ...]]:
         if length > 1 and int(np.prod([shape[i] for i in others])) >= minimum:
             found.append(others)
     return found
+
+
+def _finite(data: Array) -> Array:
+    return np.where(np.isfinite(data), data, 0)
 
 
 def _mean(data: Array, axes: tuple[int, ...] | None = None) -> Array:

@@ -12,6 +12,7 @@ move even there is not rounding.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import sqrt
 from typing import Any
@@ -32,7 +33,7 @@ STRENGTH = {
     ROUGH: {"float64": 16.0, "float32": 16.0, "tf32": 4.0, "float16": 4.0, "bfloat16": 4.0},
     FAIR: {"float64": 2.0, "float32": 2.0, "tf32": 1.0, "float16": 1.0, "bfloat16": 1.0},
 }
-#: Bits of a number that count.
+#: Significant bits, from the finest format to the coarsest: float16 underflows where tf32 does not.
 BITS = {"float64": 53, "float32": 24, "tf32": 11, "float16": 11, "bfloat16": 8}
 _NAMES: Mapping[DType, str] = {
     float64: "float64",
@@ -57,6 +58,7 @@ _BOUNDED = {
     "HardSigmoid",
 }
 _BOUNDED |= {"TreeEnsembleClassifier", "LinearClassifier", "SVMClassifier"}
+_BOUNDED |= {"GRU", "LSTM", "RNN"}
 #: Functions that multiply their input by one of those, or subtract from it.
 _GATED = {"Gelu", "HardSwish", "LogSoftmax", "Mish", "SwiGLU", "Swish"}
 #: Arithmetic that every processor rounds in the same way.
@@ -66,6 +68,10 @@ _NORMS = {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "
 _NORMS |= {"LpNormalization", "MeanVarianceNormalization", "RMSNormalization", "Softmax"}
 #: Operators that compare what they read with their thresholds, and add up something else.
 _COMPARING = {"TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"}
+#: Operators that compute positions between the pixels of their first input.
+_SAMPLING = {"DeformConv", "GridSample", "RoiAlign"}
+#: Operators that add up, or multiply, what lies in front of each element along an axis.
+_CUMULATIVE = {"CumProd", "CumSum"}
 #: Operators that raise to a power.
 _POWERS = {"LRN", "Pow"}
 #: Operators that divide before they round to whole numbers.
@@ -93,13 +99,47 @@ _DECIDING_WHOLE = {"Cast", "CastLike", "Resize"}
 _EXACT = frozenset(_NAMES_OF_EXACT.split())
 #: Operators by which a little noise may become a step.
 _DECIDING = _QUANTIZING | frozenset(_NAMES_OF_DECIDING.split())
+#: How far from a pixel others may be that libraries add to it and subtract again: Winograd's
+#: transforms of tiles of six by six.
+_TILE = 3
 #: A table of noise of a prime length, read from a random place on.
 _PRIME = 1_000_003
 
 
-def decides(graph: Graph) -> bool:
-    """Whether a graph rounds, compares or selects, so that a step may hinge on noise."""
-    return any(_plain(node) in _DECIDING and not _stays_float(node) for node in graph.walk())
+@dataclass(frozen=True, slots=True)
+class Ancestry:
+    """What is known of everything that a tensor is computed from.
+
+    Attributes:
+        decides: whether it rounds, compares or selects, so that a step may hinge on noise.
+        coarsest: the last of its formats in the order of `BITS`.
+    """
+
+    decides: bool
+    coarsest: str
+
+
+def ancestries(graph: Graph, precision: str) -> dict[str, Ancestry]:
+    """Return the ancestry of every tensor that a graph computes, by name.
+
+    Args:
+        graph: imported, its nodes in order.
+        precision: compute precision of float32 tensors.
+    """
+    finest_first = list(BITS)
+    found: dict[str, Ancestry] = {}
+    for node in graph.nodes:
+        within = [node, *(inner for body in node.op.graphs() for inner in body.walk())]
+        types = [v.type for each in within for v in (*each.reads, *each.outputs)]
+        names = {_NAMES.get(t.dtype, "") for t in types if isinstance(t, TensorType)} - {""}
+        names = {precision if name == "float32" else name for name in names}
+        above = [found[value.name] for value in node.reads if value.name in found]
+        own = any(_plain(each) in _DECIDING and not _stays_float(each) for each in within)
+        decides = own or any(each.decides for each in above)
+        names |= {each.coarsest for each in above}
+        coarsest = max(names, key=finest_first.index, default="float64")
+        found |= {value.name: Ancestry(decides, coarsest) for value in node.outputs}
+    return found
 
 
 def _stays_float(node: Node) -> bool:
@@ -146,6 +186,9 @@ def moved(
     amount: float = 0.0,
     bits: int = 0,
     floor: float = 0.0,
+    radius: int = 0,
+    coordinates: float = 0.0,
+    rows: bool = False,
     steps: bool = True,
 ) -> Array:
     """Return numbers moved by at most a share of themselves.
@@ -157,6 +200,10 @@ def moved(
         amount: the share.
         bits: numbers of so many bits stay; whole ones where 0.
         floor: the least magnitude that the share is taken of; where there is one nothing stays.
+        radius: how far away, along all axes but the first two, the greatest magnitude is looked
+            for that the share is taken of; nothing stays.
+        coordinates: the share of their indices by which elements are moved towards neighbours.
+        rows: whether rows along the last axis are moved as a whole, too.
         steps: whether bytes move.
     """
     if like is not None and like.shape != x.shape:
@@ -166,13 +213,44 @@ def moved(
     with np.errstate(all="ignore"):
         size = x if like is None else np.maximum(np.abs(x), np.abs(like))
         size = np.maximum(np.abs(size), floor) if floor else size
+        size = _greatest_near(np.abs(size), radius) if radius else size
         step = np.multiply(size, noise(x.shape), out=np.empty(x.shape))
+        if rows:
+            step += size * noise((*x.shape[:-1], 1))
         step *= amount
-        if not floor and like is None:
+        if not (floor or radius or coordinates) and like is None:
             step *= ~_exact(x, bits)
+        if coordinates:
+            step += _slopes(x) * noise(x.shape) * coordinates
         step += x
     np.copyto(step, x, where=~np.isfinite(x))
     return step
+
+
+def _greatest_near(size: Array, radius: int) -> Array:
+    """Return the greatest of the elements up to so far away along all axes but the first two."""
+    width = 2 * radius + 1
+    for axis in range(2, size.ndim):
+        length = size.shape[axis]
+        ends = [(radius, radius) if i == axis else (0, 0) for i in range(size.ndim)]
+        found, covered = np.moveaxis(np.pad(size, ends), axis, 0), 1
+        while 2 * covered <= width:
+            found, covered = np.maximum(found[:-covered], found[covered:]), 2 * covered
+        rest = width - covered
+        size = np.moveaxis(np.maximum(found[:length], found[rest : rest + length]), 0, axis)
+    return size
+
+
+def _slopes(x: Array) -> Array:
+    """Return how far elements are from their neighbours times their indices, over all axes."""
+    found = np.zeros(x.shape)
+    for axis, length in enumerate(x.shape):
+        if length > 1:
+            away = np.abs(np.diff(x, axis=axis))
+            steep = np.maximum(np.insert(away, 0, 0, axis), np.insert(away, length - 1, 0, axis))
+            shape = [length if i == axis else 1 for i in range(x.ndim)]
+            found += np.arange(length, dtype=float64).reshape(shape) * steep
+    return found
 
 
 def _stepped(noise: _Noise, x: Array) -> Array:
@@ -197,7 +275,7 @@ class Shaken:
 
     Args:
         graph: an imported graph, its shapes known or not; stays as it is.
-        precision: arithmetic of float32 tensors.
+        precision: compute precision of float32 tensors.
         kind: `ROUGH` or `FAIR`.
         seed: another one gives other noise.
     """
@@ -234,10 +312,10 @@ class _Shake:
 
     def _fixed_point(self, node: Node, value: Value) -> str:
         """Return whether bytes are interpolated, which libraries do with weights of few bits."""
-        resized = node.kind == "Resize" and getattr(node.op, "mode", "") != "nearest"
         type_ = value.type
         bytes_ = isinstance(type_, TensorType) and type_.dtype in _BYTES
-        return "float32" if resized and bytes_ and self._strength is STRENGTH[ROUGH] else ""
+        is_rough = self._strength is STRENGTH[ROUGH]
+        return "float32" if is_rough and bytes_ and _interpolates(node) else ""
 
     def _amount(self, name: str) -> float:
         return self._strength[name] * 2.0 ** -BITS[name]
@@ -248,7 +326,10 @@ class _Shake:
         return coarse or _reaches_rounding(value)
 
     def constant(self, value: Value) -> Array:
-        """Move constants that passes may fold into others: all but single numbers and limits."""
+        """Move constants that passes may fold into others, or that a narrower format rounds.
+
+        Single numbers are not folded, and limits are only compared with.
+        """
         assert value.data is not None
         return self._moved(value.data) if self._is_rounded(value) else value.data.astype(float64)
 
@@ -259,11 +340,13 @@ class _Shake:
 
     def _moved(self, data: Array) -> Array:
         wide = data.astype(float64)
-        if data.size < 2 or not any(data.strides):
-            return wide
         name = _NAMES[data.dtype]
         name = self._precision if name == "float32" else name
-        return moved(self._noise, wide, amount=self._amount(name))
+        if data.size > 1 and any(data.strides):
+            return moved(self._noise, wide, amount=self._amount(name))
+        if BITS[name] == BITS["float32"]:
+            return wide
+        return moved(self._noise, wide, amount=self._amount(name), bits=BITS[name])
 
     def applied(self, graph: Graph) -> Graph:
         """Return a copy in which noise goes into every sum and comes out of all that rounds."""
@@ -281,13 +364,15 @@ class _Shake:
         if node.kind in _BASIC or _plain(node) in _COMPARING:
             return
         inputs = list(node.inputs)
+        own = _of_inputs(node)
         for i, value in enumerate(inputs):
             name = self._name(value)
             coarse = name not in ("float32", "float64") and not quantizing
             if value is None or value.data is not None or not name or coarse:
                 continue
-            chosen = {"floor": 1e-300} if quantizing else {}
-            op = self._op(amount=growth * self._amount(name), **chosen)
+            amount, reach = growth * self._amount(name), 0 if i else _reach(node)
+            chosen = {"floor": 1e-300} if quantizing or reach else own.get(i, {})
+            op = self._op(amount=max(amount, reach * self._amount("float32")), **chosen)
             noisy = graph.insert(op, [value], before=node).output
             noisy.type, inputs[i] = value.type, noisy
         graph.set_inputs(node, inputs)
@@ -295,8 +380,8 @@ class _Shake:
     def _shake_outputs(self, graph: Graph, node: Node) -> None:
         after = graph.nodes.index(node) + 1
         follower = graph.nodes[after] if after < len(graph.nodes) else None
-        floor = 1.0 if _plain(node) in _BOUNDED else 0.0
         growth = _growth(node)
+        floor = 1.0 / growth if _plain(node) in _BOUNDED else 0.0
         narrow = node.op.domain == "ai.onnx.ml" or node.kind == "DynamicQuantizeLinear"
         for value in node.outputs:
             is_known = value.type is not None  # of a custom operator's result only a run knows
@@ -307,13 +392,42 @@ class _Shake:
             coarse = name not in ("float32", "float64")
             amount = self._amount(name) * (1.0 if coarse else growth)
             bits = 0 if narrow else BITS[name]
-            op = self._op(amount=amount, bits=bits, floor=floor, steps=is_known)
+            coordinates = self._amount("float32") if _interpolates(node) else 0.0
+            op = self._op(
+                amount=amount, bits=bits, floor=floor, coordinates=coordinates, steps=is_known
+            )
             gated = node.kind in _GATED and node.inputs[0]
             reads = [value, node.inputs[0]] if gated else [value]
             noisy = graph.insert(op, reads, before=follower)
             noisy.output.type = value.type
             graph.redirect(value, noisy.output)
             graph.set_inputs(noisy, reads)
+
+
+def _of_inputs(node: Node) -> dict[int, dict[str, Any]]:
+    """Return what is special about the noise of a node's inputs, by position; see `moved`."""
+    if node.kind == "Conv" and set(getattr(node.op, "strides", ()) or (1,)) == {1}:
+        return {0: {"radius": _TILE}}
+    # Keys are only seen in scores, which have a rounding of their own.
+    return {1: {"rows": True}} if node.kind in ("Attention", "FlexAttention") else {}
+
+
+def _reach(node: Node) -> int:
+    """Return the greatest position that a node computes between pixels; 0 if it computes none.
+
+    A position is rounded by its own magnitude, and what is read there by as much of the difference
+    of neighbours, whole numbers or not.
+    """
+    if _plain(node) not in _SAMPLING or getattr(node.op, "mode", "") == "nearest":
+        return 0
+    type_ = node.inputs[0].type if node.inputs[0] else None
+    if not isinstance(type_, TensorType) or not type_.is_static:
+        return _TERMS
+    return max((1, *type_.dims[2:]))
+
+
+def _interpolates(node: Node) -> bool:
+    return node.kind == "Resize" and getattr(node.op, "mode", "") != "nearest"
 
 
 def _plain(node: Node) -> str:
@@ -323,7 +437,7 @@ def _plain(node: Node) -> str:
 def _rounds(node: Node) -> bool:
     op = node.op
     own = op.domain != "tercet.noise"
-    return own and op.deterministic and not op.graphs() and _plain(node) not in _EXACT
+    return own and op.deterministic and _plain(node) not in _EXACT
 
 
 def _reaches_rounding(value: Value) -> bool:
@@ -333,7 +447,10 @@ def _reaches_rounding(value: Value) -> bool:
     """
     seen, waiting = {value}, [value]
     while waiting:
-        for node in waiting.pop().consumers:
+        read = waiting.pop()
+        for node in read.consumers:
+            if node.kind == "Resize" and read not in node.inputs[:1]:
+                continue
             if node.op.graphs() or not (_plain(node) in _EXACT or _plain(node) in _COMPARING):
                 return True
             below = {out for out in node.outputs if _may_be_float(out)} - seen
@@ -351,14 +468,6 @@ def _with_bodies(graph: Graph) -> Iterator[Graph]:
     yield graph
     for node in graph.walk():
         yield from node.op.graphs()
-
-
-def coarsest(graph: Graph, precision: str) -> str:
-    """Return the arithmetic of a graph that has the fewest bits."""
-    types = (value.type for value in graph.values.values())
-    names = {_NAMES.get(each.dtype, "") for each in types if isinstance(each, TensorType)} - {""}
-    names = {precision if name == "float32" else name for name in names}
-    return min(names, key=lambda name: BITS[name], default="float64")
 
 
 def _growth(node: Node) -> float:
@@ -379,6 +488,8 @@ def terms(node: Node) -> int:
         return _TERMS if node.op.dense else 1
     if node.kind in _NORMS:
         return max((1, *node.output.tensor.dims[-1:]))
+    if node.kind in _CUMULATIVE:
+        return max((1, *node.output.tensor.dims))
     size = max(1, node.output.tensor.size)
     maximum = max((value.tensor.size for value in node.reads if value.data is None), default=1)
     return max(1, (macs(node) or 0) // size, maximum // size)

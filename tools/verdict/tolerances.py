@@ -84,7 +84,7 @@ class Bounds:
         feeds: a value for every input.
         chosen: what a user gave, which comes first.
         outputs: tensors that are compared, intermediate ones too; the graph's outputs where empty.
-        say: told about each stage.
+        say: called with a description of each stage.
     """
 
     def __init__(

@@ -59,7 +59,7 @@ def honest(
         runs[f"{base}, with direct convolutions"] = partial(numpy, conv="direct")
         runs[f"{base}, without fusions"] = partial(numpy, skip=_FUSIONS)
     for level, constant in levels.items():
-        runs[f"onnxruntime {level}"] = partial(_onnxruntime, source, feeds, constant)
+        runs[f"onnxruntime {level}"] = partial(run_onnxruntime, source, feeds, constant)
     for name, run in runs.items():
         try:
             yield name, run()
@@ -75,7 +75,8 @@ def _numpy(source: Loadable, feeds: Arrays, threads: int | None = None, **option
         return flat(model.run(feeds))
 
 
-def _onnxruntime(source: Loadable, feeds: Arrays, level: str) -> Arrays:
+def run_onnxruntime(source: Loadable, feeds: Arrays, level: str = "ORT_ENABLE_ALL") -> Arrays:
+    """Return what onnxruntime's CPU computes; `level` names one of its graph optimisations."""
     ort = import_module("onnxruntime")
     options = ort.SessionOptions()
     options.log_severity_level = 4

@@ -67,7 +67,7 @@ def prove(
         inputs: likewise.
         source: the model.
         feeds: a value for every input.
-        precision: arithmetic of float32 tensors.
+        precision: compute precision of float32 tensors.
     """
     start = perf_counter()
     failed: list[str] = []

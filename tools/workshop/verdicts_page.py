@@ -30,7 +30,7 @@ class Proof:
         small: errors of less than 1 % of the scale that were called ok in coarse arithmetic.
         accepted: errors that were called ok.
         failed: why a runtime took no part.
-        precision: arithmetic of float32 tensors.
+        precision: compute precision of float32 tensors.
         tercet: which version and commit this is of.
     """
 
