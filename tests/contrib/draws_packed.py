@@ -73,4 +73,19 @@ def bnb4(rng: Rng) -> Sample:
     )
 
 
-DRAWS: dict[str, Draw] = {"MatMulNBits": nbits, "MatMulBnb4": bnb4}
+def blob(rng: Rng) -> Sample:
+    """Blocks of a scale, perhaps a zero point, and 32 elements."""
+    k, n, kind = int(rng.integers(1, 150)), int(rng.integers(1, 40)), int(rng.integers(2))
+    blocks = -(-k // 32)
+    scales = (rng.random((n, blocks, 1)) / 8).astype(np.float32).view(np.uint8)
+    zeros = rng.integers(0, 16, (n, blocks, kind)).astype(np.uint8)
+    inputs = {
+        "A": rows(rng, k, "float32"),
+        "B": np.concatenate([scales, zeros, packed(rng, n, blocks, 16)], 2).reshape(-1),
+        "B_shape": np.array([k, n], np.int64),
+    }
+    how = {} if kind and rng.random() < 0.5 else {"blk_quant_type": kind}
+    return Sample("MatMulFpQ4", inputs, how, constants=("B", "B_shape"))
+
+
+DRAWS: dict[str, Draw] = {"MatMulNBits": nbits, "MatMulBnb4": bnb4, "MatMulFpQ4": blob}

@@ -7,30 +7,34 @@ from ..packages import needs_cuda
 from .draws_attention import DRAWS as ATTENTION
 from .draws_decoder import DRAWS as DECODER
 from .draws_experts import DRAWS as EXPERTS
+from .draws_gated import DRAWS as GATED
 from .draws_hyper import DRAWS as HYPER
 from .draws_packed import DRAWS as PACKED
 from .draws_products import DRAWS as PRODUCTS
 from .draws_quantized import DRAWS as QUANTIZED
 from .draws_quantized_layers import DRAWS as LAYERS
 from .draws_simple import DRAWS as SIMPLE
-from .draws_twins import DRAWS as TWINS
+from .draws_standardized import DRAWS as STANDARDIZED
+from .draws_unpadded import DRAWS as UNPADDED
 from .samples import Draw, against, expected, unclaimed
 
 DRAWS: dict[str, Draw] = {
     **ATTENTION,
     **DECODER,
     **EXPERTS,
+    **GATED,
     **HYPER,
     **LAYERS,
     **PACKED,
     **PRODUCTS,
     **QUANTIZED,
     **SIMPLE,
-    **TWINS,
+    **STANDARDIZED,
+    **UNPADDED,
 }
 SAMPLES = 32
 #: Operators whose results have shapes that only the data tell: the host runs them.
-COUNTED = {"ConvTransposeWithDynamicPads", "DynamicTimeWarping", "Unique"}
+COUNTED = {"ConvTransposeWithDynamicPads", "DynamicTimeWarping", "RemovePadding", "Unique"}
 
 
 @pytest.mark.parametrize("name", DRAWS)

@@ -1,9 +1,9 @@
-"""Operators that ONNX does not have, as functions over those that it has.
+"""Operators of com.microsoft, as functions over ONNX's own operators.
 
-onnxruntime's optimiser, its quantizers and exporters write operators of the domain com.microsoft.
-Each of them is stated here once, in ONNX's own operators, when a file is read; so every backend and
-every pass serves it, and only the importer knows of it. An operator is a function
-whose signature is its declaration:
+onnxruntime's optimizer, its quantizers and exporters write operators of the domain com.microsoft.
+Each of them is defined here once, in terms of ONNX's own operators, and expanded at import; so
+every backend and every pass supports it, and only the importer knows about it. An operator is a
+function whose signature is its declaration:
 
     @contrib("SkipLayerNormalization", outputs=(1, 4))
     def skip_layer_normalization(

@@ -1,4 +1,4 @@
-"""Activations that an attribute names, with their parameters."""
+"""Activations named by attributes, with their parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ....runtime.errors import did_you_mean
 from .builder import Builder
 
-#: The attributes of activations in onnxruntime's order; ONNX's defaults stand for the others.
+#: Parameters of activations in onnxruntime's order; others have ONNX's defaults.
 _PARAMETERS: dict[str, tuple[str, ...]] = {
     "Elu": ("alpha",),
     "Gelu": (),
@@ -25,7 +25,7 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
 
 
 def activated(b: Builder, x: str, name: str, given: Sequence[float | None]) -> str:
-    """Return `x` after an activation; None stands for parameters that are not given."""
+    """Return `x` after an activation; None stands for omitted parameters."""
     values = list(given)
     if name == "Clip":
         low, high = (*values, None, None)[:2]

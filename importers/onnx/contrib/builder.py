@@ -1,4 +1,4 @@
-"""What functions over ONNX's operators are written with: nodes are typed as they are added."""
+"""The builder of operator functions: adds nodes with inferred types."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from .declaration import DOMAIN
 
 
 class GrowingSite(NodeSite, Protocol):
-    """The place of a node in its graph, where others can be added in its stead."""
+    """The position of a node in its graph, where replacement nodes are added."""
 
     def add(self, node: RawNode) -> None:
-        """Add a node of the newest opset and infer the types of its outputs."""
+        """Add a node of the newest opset and infer its output types."""
         ...
 
 
 class Builder:
-    """Adds what stands for one node of the file; see the text of this package.
+    """Adds the nodes that replace one node of the file; see the package docstring.
 
     ``builder.Name(x, y, attribute=…)`` adds a node of the operator Name and returns the name of its
-    output; None and "" stand for inputs that are left out, None for attributes that are not given.
+    output; None and "" stand for omitted inputs, None for omitted attributes.
 
     Args:
-        node: the file's.
-        site: where it stands.
+        node: the file's node.
+        site: its position.
     """
 
     def __init__(self, node: RawNode, site: GrowingSite) -> None:
@@ -62,7 +62,7 @@ class Builder:
     def chosen(
         self, op: str, wanted: Sequence[bool], *inputs: str | None, **attributes: Any
     ) -> tuple[str, ...]:
-        """Add a node of whose outputs only some are wanted; the others are ""."""
+        """Add a node of which only some outputs are used; the others are ""."""
         names = tuple(self._site.fresh(f"{self._prefix}/{op}") if w else "" for w in wanted)
         while names and not names[-1]:
             names = names[:-1]
@@ -70,7 +70,7 @@ class Builder:
         return names + ("",) * (len(wanted) - len(names))
 
     def own(self, op: str, *inputs: str | None, **attributes: Any) -> str:
-        """Add a node of an operator of com.microsoft that is known as it is."""
+        """Add a node of a com.microsoft operator that tercet has natively."""
         name = self._site.fresh(f"{self._prefix}/{op}")
         reads = tuple(each or "" for each in inputs)
         made = RawNode(op, reads, (name,), attributes, self._prefix, domain=DOMAIN, opset=1)
@@ -89,22 +89,22 @@ class Builder:
         return self.node.name or self.node.result
 
     def constant(self, data: Array) -> str:
-        """Return the name of a constant; equal ones are made once."""
+        """Return the name of a constant; equal constants are shared."""
         key = data.dtype, data.shape, data.tobytes()
         if key not in self._constants:
             self._constants[key] = self._site.constant(data, f"{self._prefix}/constant")
         return self._constants[key]
 
     def number(self, value: float, like: str) -> str:
-        """Return a scalar of the dtype of `like`."""
+        """Return a scalar with the dtype of `like`."""
         return self.constant(np.array(value, self.dtype(like)))
 
     def ints(self, *values: int) -> str:
-        """Return a vector of int64."""
+        """Return an int64 vector."""
         return self.constant(np.array(values, np.int64))
 
     def cast(self, x: str, dtype: DType) -> str:
-        """Return `x` in another dtype; itself where it is of that."""
+        """Return `x` in another dtype; `x` itself if it has that dtype."""
         return x if self.known_dtype(x) == dtype else self.Cast(x, to=TO_ONNX[dtype])
 
     # ── what is known of a value ─────────────────────────────────────────────────────────────
@@ -115,26 +115,26 @@ class Builder:
         return found if isinstance(found, TensorType) else None
 
     def known_dtype(self, x: str) -> DType | None:
-        """Return the element type, where it is known."""
+        """Return the element type if known."""
         found = self.type(x)
         return found.dtype if found else None
 
     def dtype(self, x: str) -> DType:
-        """Return the element type; float32 if unknown, as in the body of a loop."""
+        """Return the element type; float32 if unknown, as in a loop body."""
         return self.known_dtype(x) or dtypes.float32
 
     def value(self, x: str) -> Array | None:
-        """Return the elements of a constant, where they are known."""
+        """Return the elements of a constant if known."""
         found = self.type(x)
         return found.value if found is not None and found.value is not None else None
 
     def dims(self, x: str) -> Shape | None:
-        """Return the shape as far as it is known; None where not even the rank is."""
+        """Return the shape as far as known; None if the rank is unknown."""
         found = self.type(x)
         return found.shape if found else None
 
     def rank(self, x: str, *allowed: int) -> int:
-        """Return the number of axes; one that is unknown is taken to be the first of `allowed`.
+        """Return the number of axes; an unknown rank is assumed to be the first of `allowed`.
 
         Raises:
             ModelError: it is not one of `allowed`.
@@ -152,17 +152,17 @@ class Builder:
         return len(shape)
 
     def dim(self, x: str, axis: int) -> Dim:
-        """Return a dimension: an integer, a symbol, or None where it is unknown."""
+        """Return a dimension: an integer, a symbol, or None if unknown."""
         shape = self.dims(x)
         return shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
 
     def extent(self, x: str, axis: int) -> int | None:
-        """Return a dimension where it is an integer."""
+        """Return a dimension if it is an integer."""
         found = self.dim(x, axis)
         return found if isinstance(found, int) else None
 
     def need_extent(self, x: str, axis: int) -> int:
-        """Return a dimension that must be known, such as a hidden size."""
+        """Return a dimension that must be static, such as a hidden size."""
         found = self.extent(x, axis)
         if found is None:
             where = f"axis {axis} of '{x}' ({self.type(x) or 'of unknown type'})"
@@ -174,7 +174,7 @@ class Builder:
     # ── sizes as tensors ─────────────────────────────────────────────────────────────────────
 
     def size(self, x: str, axis: int) -> str:
-        """Return a dimension as a vector of one int64: a constant where it is an integer."""
+        """Return a dimension as an int64 vector of one element; constant if static."""
         known = self.extent(x, axis)
         if known is not None:
             return self.ints(known)
@@ -183,18 +183,18 @@ class Builder:
         return self.Shape(x, start=at, end=at + 1)
 
     def shape(self, *sizes: int | str) -> str:
-        """Return a shape of integers and of vectors such as `size` returns."""
+        """Return a shape composed of integers and vectors as returned by `size`."""
         if all(isinstance(each, int) for each in sizes):
             return self.ints(*(each for each in sizes if isinstance(each, int)))
         parts = [self.ints(each) if isinstance(each, int) else each for each in sizes]
         return parts[0] if len(parts) == 1 else self.Concat(*parts, axis=0)
 
     def reshape(self, x: str, *sizes: int | str) -> str:
-        """Return `x` in another shape; 0 keeps the dimension at this place, -1 is what is left."""
+        """Return `x` reshaped; 0 keeps the dimension at its position, -1 is the remainder."""
         return self.Reshape(x, self.shape(*sizes))
 
     def transpose(self, x: str, *order: int) -> str:
-        """Return `x` with its axes in another order."""
+        """Return `x` with permuted axes."""
         return self.Transpose(x, perm=order)
 
     def slice(self, x: str, axis: int, start: int | str, end: int | str) -> str:
@@ -204,19 +204,19 @@ class Builder:
     # ── the node ─────────────────────────────────────────────────────────────────────────────
 
     def wants(self, output: int) -> bool:
-        """Whether the file asks for an output."""
+        """Whether the file uses an output."""
         return output < len(self.node.outputs) and bool(self.node.outputs[output])
 
     def error(self, reason: str) -> ModelError:
-        """Return the error for a node that contradicts its operator's definition."""
+        """Return the error for a node that violates its operator's definition."""
         return self._site.error(reason, self.node)
 
     def unsupported(self, reason: str, recipe: str) -> UnsupportedError:
-        """Return the error for what the operator may mean, and what to do instead."""
+        """Return the error for an unsupported feature, with a remedy."""
         return self._site.unsupported(f"{reason}; {recipe}", self.node)
 
     def need_shape(self, x: str, name: str, *sizes: Dim) -> None:
-        """Refuse a tensor of another rank than `sizes`, or of other sizes than its integers."""
+        """Raise ModelError unless a tensor has this rank, and sizes where they are integers."""
         shape = self.dims(x)
         if shape is None:
             return
@@ -230,7 +230,7 @@ class Builder:
 
 
 def _attribute(value: Any) -> Any:
-    """Return an attribute as the importer holds it: dtypes by number, lists as tuples."""
+    """Return an attribute in the importer's form: dtypes by number, lists as tuples."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, tuple):

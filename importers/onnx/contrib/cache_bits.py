@@ -1,4 +1,4 @@
-"""Caches of few bits: what is written into them, and what attention reads."""
+"""Quantized KV caches: writing and reading."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .builder import Builder
 
 @dataclass(frozen=True)
 class Bits:
-    """How a cache [batch, heads, length, size] holds its elements.
+    """The quantization of a cache [batch, heads, length, size].
 
     Attributes:
-        scale: of the elements, for all of them or for each head's channels.
-        bits: 8 for int8; 4 for two in a uint8, the first in the low half, plus 8.
-        size: of a head.
+        scale: one for all elements, or one per channel of each head.
+        bits: 8 for int8; 4 for two values per uint8, the first in the low half, offset by 8.
+        size: head size.
     """
 
     scale: str
@@ -28,7 +28,7 @@ class Bits:
 def bits_of(
     b: Builder, kind: str, scale: str | None, bits: int, name: str, heads: int, size: int
 ) -> Bits | None:
-    """Return how a cache is quantized, by the attribute `name`; None where it is not."""
+    """Return the quantization selected by the attribute `name`; None if there is none."""
     if kind == "NONE":
         if scale is not None:
             raise b.error(f"has a scale, but {name}='NONE'")
@@ -46,7 +46,7 @@ def bits_of(
 
 
 def packed(b: Builder, x: str, how: Bits) -> str:
-    """Return what a cache holds of rows of floats."""
+    """Return the cache contents for rows of floats."""
     lowest = -(1 << (how.bits - 1))
     wide = b.Round(b.Div(b.cast(x, dtypes.float32), how.scale))
     whole = b.Clip(wide, b.number(lowest, wide), b.number(-lowest - 1, wide))
@@ -59,7 +59,7 @@ def packed(b: Builder, x: str, how: Bits) -> str:
 
 
 def unpacked(b: Builder, cache: str, how: Bits, like: str) -> str:
-    """Return the floats that a cache holds, in the dtype of `like`."""
+    """Return the floats in a cache, in the dtype of `like`."""
     if how.bits == 8:
         whole = b.cast(cache, dtypes.float32)
     else:

@@ -1,4 +1,4 @@
-"""Which module states which operator, and what is refused with which recipe; imports no module."""
+"""The catalogue: which module defines which operator; imports modules on demand."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from importlib import import_module
 
 from .declaration import CONTRIB, DOMAIN, Contrib
 
-#: Operators of the domain com.microsoft, by the module here that states them.
+#: Operators of the domain com.microsoft, by the module that defines them.
 MODULES: dict[str, str] = {
-    "activations": "BiasGelu FastGelu Gelu QuickGelu",
+    "activations": "BiasDropout BiasGelu BiasSoftmax FastGelu Gelu QuickGelu",
     "convolution": "FusedConv NhwcConv NhwcFusedConv NhwcMaxPool",
     "diffusion": "BiasAdd BiasSplitGelu GroupNorm SkipGroupNorm",
     "embedding": "EmbedLayerNormalization",
@@ -17,11 +17,14 @@ MODULES: dict[str, str] = {
     "experts": "MoE QMoE",
     "grouped_query": "GroupQueryAttention",
     "hyper": "EngramGate HyperConnectionPostMix HyperConnectionPreMix NGramHashMapping",
+    "images": "CropAndResize",
+    "logits": "NGramRepeatBlock",
     "masked_decoder": "DecoderMaskedMultiHeadAttention",
     "multi_head": "MultiHeadAttention",
     "normalization": "SimplifiedLayerNormalization SkipLayerNormalization "
     "SkipSimplifiedLayerNormalization",
-    "products": "FusedGemm FusedMatMul FusedMatMulActivation GemmFastGelu TransposeMatMul",
+    "products": "FusedGemm FusedMatMul FusedMatMulActivation GemmFastGelu MatMulFpQ4 "
+    "TransposeMatMul",
     "quantized_elementwise": "DequantizeLinear MulInteger QLinearAdd QLinearConcat "
     "QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearWhere QuantizeLinear",
     "quantized_layers": "ConvTransposeWithDynamicPads DynamicQuantizeLSTM QAttention "
@@ -30,12 +33,15 @@ MODULES: dict[str, str] = {
     "quantized_rows": "QLinearAveragePool QLinearConv QLinearGlobalAveragePool QLinearReduceMean "
     "QLinearSoftmax",
     "relative": "RelativePositionBias",
-    "rotary": "MRotaryEmbedding RotaryEmbedding",
+    "rotary": "GemmaRotaryEmbedding MRotaryEmbedding RotaryEmbedding",
     "self_attention": "Attention",
+    "signal": "ComplexMul ComplexMulConj Rfft",
     "sparse": "SparseAttention",
-    "twins": "BiasDropout BiasSoftmax CropAndResize ExpandDims GatherND GridSample IsAllFinite "
-    "MatMulInteger16 NGramRepeatBlock Pad Range Rfft SampleOp TorchEmbedding Trilu UnfoldTensor "
-    "Unique",
+    "standardized": "ExpandDims GatherND GridSample MatMulInteger16 Pad Range SampleOp "
+    "TorchEmbedding Trilu Unique",
+    "tensors": "IsAllFinite UnfoldTensor",
+    "unpadded": "GatedRelativePositionBias PackedAttention PackedMultiHeadAttention RemovePadding "
+    "RestorePadding",
 }
 #: Operators that onnxruntime registers in the domain of ONNX itself.
 DEFAULT_DOMAIN = frozenset({"SimplifiedLayerNormalization"})
@@ -43,7 +49,7 @@ _MODULE_OF = {name: module for module, names in MODULES.items() for name in name
 
 
 def find(domain: str, name: str) -> Contrib | None:
-    """Return what is declared of an operator, or None; imports the module that states it."""
+    """Return the declaration of an operator, or None; imports the module that defines it."""
     if domain != DOMAIN and (domain or name not in DEFAULT_DOMAIN):
         return None
     if (module := _MODULE_OF.get(name)) is None:
@@ -53,6 +59,6 @@ def find(domain: str, name: str) -> Contrib | None:
 
 
 def names() -> list[tuple[str, str]]:
-    """Return domain and name of every operator that is stated here, without importing it."""
+    """Return domain and name of all operators defined here, without importing their modules."""
     found = [(DOMAIN, name) for name in _MODULE_OF]
     return sorted([*found, *(("", name) for name in DEFAULT_DOMAIN)])

@@ -1,4 +1,4 @@
-"""Convolutions with what is fused after them, and those whose channels come last."""
+"""Fused and channels-last convolutions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def nhwc_fused_conv(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> str:
-    """FusedConv of tensors whose channels come last; the filters are those of Conv."""
+    """FusedConv of channels-last tensors; filters have Conv's layout."""
     y = fused_conv(
         b,
         channels_first(b, x),
@@ -96,10 +96,10 @@ def nhwc_conv(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> str:
-    """Conv of a tensor whose channels come last, and those of the filters as well.
+    """Conv of a channels-last tensor, with channels-last filters.
 
-    That is what onnxruntime's optimiser of transformers writes; where the shape of the filters has
-    the channels where Conv has them, they are read so.
+    onnxruntime's transformers optimizer writes it; filters whose shape has the channels where Conv
+    has them are interpreted as Conv's.
     """
     channels, first = b.extent(x, -1), b.extent(w, 1)
     inner = None if channels is None else channels // max(group, 1)
@@ -131,7 +131,7 @@ def nhwc_max_pool(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> str:
-    """MaxPool of a tensor whose channels come last."""
+    """MaxPool of a channels-last tensor."""
     y = b.MaxPool(
         channels_first(b, x),
         auto_pad=auto_pad,
@@ -145,12 +145,12 @@ def nhwc_max_pool(
 
 
 def channels_first(b: Builder, x: str) -> str:
-    """Return [n, channels, …] of [n, …, channels]."""
+    """Return [n, …, channels] as [n, channels, …]."""
     rank = b.rank(x, 4, 3, 5)
     return b.transpose(x, 0, rank - 1, *range(1, rank - 1))
 
 
 def channels_last(b: Builder, x: str) -> str:
-    """Return [n, …, channels] of [n, channels, …]."""
+    """Return [n, channels, …] as [n, …, channels]."""
     rank = b.rank(x, 4, 3, 5)
     return b.transpose(x, 0, *range(2, rank), 1)

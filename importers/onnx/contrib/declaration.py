@@ -1,4 +1,4 @@
-"""How an operator of onnxruntime is declared: by the signature of the function that states it."""
+"""Declarations of onnxruntime's operators, derived from the signatures of their functions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ....runtime.ir import dtypes
 from ....runtime.ir.dtypes import DType, name_of
 
 DOMAIN = "com.microsoft"
-#: The name of the result, or of every one; None where an output that is left out is not computed.
+#: Names of the results; None for omitted outputs that are not computed.
 Results = str | tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The dtypes of an input; inputs whose kinds have one letter are of one dtype."""
+    """The dtypes of an input; inputs whose kinds share a letter have the same dtype."""
 
     letter: str
     dtypes: frozenset[DType]
@@ -31,15 +31,15 @@ T = Annotated[str, Kind("T", dtypes.FLOATS)]
 Float32 = Annotated[str, Kind("F", frozenset({dtypes.float32}))]
 Int32 = Annotated[str, Kind("M", frozenset({dtypes.int32}))]
 Int64 = Annotated[str, Kind("L", frozenset({dtypes.int64}))]
-#: Indices: all of one node are of one dtype.
+#: Indices: of the same dtype within a node.
 Index = Annotated[str, Kind("I", frozenset({dtypes.int32, dtypes.int64}))]
-#: Whatever there is.
+#: Any dtype.
 Anything = Annotated[str, Kind("V", frozenset(dtypes.TO_ONNX))]
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input: its name, its dtypes, and whether it may be left out or stands for any number."""
+    """One input: name, dtypes, and whether it is optional or variadic."""
 
     name: str
     kind: Kind
@@ -49,11 +49,11 @@ class Input:
 
 @dataclass(frozen=True)
 class Contrib:
-    """An operator and the function that states it.
+    """An operator and the function that defines it.
 
     Attributes:
         domain: "" for ai.onnx.
-        name: the operator's.
+        name: the operator's name.
         function: takes a `Builder`, the inputs and the attributes.
         outputs: minimum and maximum number of outputs.
     """
@@ -84,7 +84,7 @@ class Contrib:
 
     @cached_property
     def attributes(self) -> Mapping[str, tuple[Any, Any]]:
-        """The type and the default of every attribute; `inspect.Parameter.empty` if required.
+        """Type and default of every attribute; `inspect.Parameter.empty` if required.
 
         Defaults are rounded to float32, as every float attribute in a file is.
         """
@@ -127,7 +127,7 @@ class Contrib:
 
 
 _FREE = "V"
-#: What has been declared, by domain and name.
+#: Declarations by domain and name.
 CONTRIB: dict[tuple[str, str], Contrib] = {}
 Function = TypeVar("Function", bound=Callable[..., Results])
 
@@ -135,7 +135,7 @@ Function = TypeVar("Function", bound=Callable[..., Results])
 def contrib(
     *names: str, outputs: tuple[int, int] = (1, 1), domain: str = DOMAIN
 ) -> Callable[[Function], Function]:
-    """Declare operators that a function states; see the text of this package."""
+    """Declare operators defined by a function; see the package docstring."""
 
     def declare(function: Function) -> Function:
         for name in names:

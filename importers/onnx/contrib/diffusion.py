@@ -1,4 +1,4 @@
-"""What onnxruntime's optimiser makes of the networks of diffusion models: channels come last."""
+"""Channels-last operators that onnxruntime's optimizer writes for diffusion models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .builder import Builder
 from .convolution import channels_first, channels_last
 from .declaration import Kind, Results, T, contrib
 
-#: The dtype of a scale, where it is not that of the data.
+#: The dtype of a scale, which may differ from the data's.
 M = Annotated[str, Kind("M", dtypes.FLOATS)]
 
 
@@ -25,7 +25,7 @@ def group_norm(
     epsilon: float = 1e-5,
     groups: int,
 ) -> str:
-    """GroupNormalization, and Swish after it if `activation` is 1."""
+    """GroupNormalization, followed by Swish if `activation` is 1."""
     return _normalized(b, x, (gamma, beta), activation, bool(channels_last), epsilon, groups)
 
 
@@ -43,7 +43,7 @@ def skip_group_norm(
     epsilon: float = 1e-5,
     groups: int,
 ) -> Results:
-    """GroupNorm of x + skip + bias; that sum is an output, too."""
+    """GroupNorm of x + skip + bias; that sum is also an output."""
     ahead = (1, 2) if channels_last else (2, 3)
     if b.rank(skip, 4, 2) == 2:
         skip = b.Unsqueeze(skip, b.ints(*ahead))
@@ -76,7 +76,7 @@ def _normalized(
 
 @contrib("BiasAdd")
 def bias_add(b: Builder, x: T, bias: T, skip: T) -> str:
-    """X + bias + skip."""
+    """Return x + bias + skip."""
     return b.Add(b.Add(x, bias), skip)
 
 

@@ -1,4 +1,4 @@
-"""What the first layer of BERT does: it looks up embeddings, adds and normalizes them."""
+"""BERT's embedding layer: lookup, sum and normalization."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def embed_layer_normalization(
     epsilon: float = 1e-12,
     mask_index_type: int = 0,
 ) -> Results:
-    """LayerNormalization of the sum of embeddings; that sum, and how many words a mask lets see."""
+    """LayerNormalization of the sum of embeddings; that sum; and the number of unmasked tokens."""
     b.rank(input_ids, 2)
     hidden = b.dim(word_embedding, 1)
     b.need_shape(position_embedding, "position_embedding", b.dim(position_embedding, 0), hidden)
@@ -40,7 +40,7 @@ def embed_layer_normalization(
 
 
 def words_seen(b: Builder, input_ids: str, mask: str | None) -> str:
-    """Return how many ones a mask has in each row; 0 without a mask."""
+    """Return the number of ones in each row of a mask; 0 without a mask."""
     if mask is None:
         return b.Expand(b.constant(np.array(0, np.int32)), b.size(input_ids, 0))
     one = b.constant(np.array(1, np.int32))

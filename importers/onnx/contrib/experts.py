@@ -1,4 +1,4 @@
-"""Mixtures of experts: every expert computes every row, and a router weighs what they give."""
+"""Mixtures of experts: every expert computes every row, and a router weights the results."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .builder import Builder
 from .declaration import Anything, Float32, Kind, T, contrib
 
 Router = Annotated[str, Kind("T", dtypes.FLOATS)]
-#: Elements of a block of weights that have one scale per column.
+#: The block size of weights with one scale per column.
 BLOCK = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Experts:
-    """What MoE and QMoE say in the same words; see their attributes."""
+    """Attributes that MoE and QMoE have in common."""
 
     activation: str
     alpha: float
@@ -31,7 +31,7 @@ class _Experts:
     normalize: bool
 
     def check(self, b: Builder, sparse: int) -> None:
-        """Refuse what is not defined."""
+        """Reject undefined combinations."""
         if sparse:
             raise b.unsupported("use_sparse_mixer=1", "export the model with use_sparse_mixer=0")
         if self.activation not in ("relu", "gelu", "silu", "swiglu", "identity"):
@@ -43,12 +43,12 @@ class _Experts:
             raise b.error(f"swiglu_fusion={self.fusion}; expected 0, 1 or 2")
 
     def activated(self, b: Builder, x: str, other: str | None) -> str:
-        """Return what goes into the second product.
+        """Return the input of the second product.
 
         Args:
             b: adds the nodes.
             x: the first product.
-            other: the third one, or None.
+            other: the third product, or None.
         """
         if self.activation == "swiglu":
             gate, linear = (x, other) if other else self._halves(b, x)
@@ -63,7 +63,7 @@ class _Experts:
         return y if other is None else b.Mul(y, other)
 
     def _halves(self, b: Builder, x: str) -> tuple[str, str]:
-        """Return gate and linear part of one product, in turns or one after the other."""
+        """Return gate and linear part of one product, interleaved or concatenated."""
         width = b.need_extent(x, -1)
         if not self.fusion or width % 2:
             raise b.error(
@@ -85,7 +85,7 @@ class _Experts:
         return b.Mul(b.Swish(gate, alpha=self.alpha), b.Add(linear, b.number(self.beta, linear)))
 
     def weights(self, b: Builder, router: str, given: str | None = None) -> str:
-        """Return the weight [rows, experts] of every expert, 0 for those that are not chosen."""
+        """Return the routing weights [rows, experts], 0 for experts that are not selected."""
         values, indices = b.several("TopK", 2, router, b.ints(self.k), axis=1)
         if given is not None:
             values = b.GatherElements(given, indices, axis=1)
@@ -120,7 +120,7 @@ def moe(
     swiglu_limit: float | None = None,
     use_sparse_mixer: int = 0,
 ) -> str:
-    """Weighted sum of two layers of each expert, [experts, columns, rows] each."""
+    """Weighted sum of two-layer experts, with weights [experts, columns, rows]."""
     experts = _Experts(
         activation_type,
         activation_alpha,
@@ -148,7 +148,7 @@ def moe(
 
 
 def _rows(b: Builder, x: str) -> str:
-    """Return [rows, hidden] of [rows, hidden] or [batch, rows, hidden]."""
+    """Return [rows, hidden] or [batch, rows, hidden] as [rows, hidden]."""
     hidden = b.need_extent(x, -1)
     return x if b.rank(x, 2, 3) == 2 else b.reshape(x, -1, hidden)
 
@@ -195,7 +195,7 @@ def q_moe(
     use_sparse_mixer: int = 0,
     weights_prepacked: int = -1,
 ) -> str:
-    """MoE of packed weights, which stay so: a MatMulNBits for each layer of an expert."""
+    """MoE with packed weights, which stay packed: one MatMulNBits per layer of an expert."""
     if quant_type != "int" or weights_prepacked == 1:
         raise b.unsupported(
             f"quant_type={quant_type!r}, weights_prepacked={weights_prepacked}",
@@ -233,7 +233,7 @@ def q_moe(
 
 
 class _Packed:
-    """One layer of all experts: weights of a few bits [experts, columns, rows * bits / 8]."""
+    """One layer of all experts: packed weights [experts, columns, rows * bits / 8]."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What models with linear attention run next to it: gates, and normalizations with a gate."""
+"""Gates and gated normalizations of models with linear attention."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ....runtime.ir import dtypes
 from .builder import Builder
 from .declaration import Float32, Kind, Results, T, contrib
 
-#: The dtype of a state or of a scale, where it is not that of the data.
+#: The dtype of a state or scale, which may differ from the data's.
 S = Annotated[str, Kind("S", dtypes.FLOATS)]
 
 
@@ -79,7 +79,7 @@ def gated_rms_norm(
     activation: str = "silu",
     epsilon: float = 1e-5,
 ) -> str:
-    """RMSNormalization of groups of the size of `scale`, times an activation of a gate."""
+    """RMSNormalization of groups with the size of `scale`, times an activated gate."""
     if activation not in ("silu", "swish", "sigmoid"):
         raise b.error(f"activation='{activation}'; expected silu, swish or sigmoid")
     size = b.need_extent(scale, 0)
@@ -94,7 +94,7 @@ def gated_rms_norm(
 
 @contrib("GatedAdd")
 def gated_add(b: Builder, x: T, y: T, gate: T) -> str:
-    """X + gate * y, a gate for each row."""
+    """Return x + gate * y, with one gate per row."""
     return b.Add(x, b.Mul(y, gate))
 
 
@@ -112,7 +112,7 @@ def causal_conv_with_state(
     ndim: int = 1,
     state_window: int = 0,
 ) -> Results:
-    """ONNX's CausalConvWithState, whose window may have gaps, and whose channels may come last."""
+    """ONNX's CausalConvWithState with optional dilation and channels-last layout."""
     if ndim != 1 or state_window:
         raise b.unsupported(
             f"ndim={ndim}, state_window={state_window}",
@@ -145,7 +145,7 @@ def _dilated(
     activation: str,
     dilation: int,
 ) -> tuple[str, str]:
-    """Return the convolution of past and new positions, and the last ones of them."""
+    """Return the convolution over past and new positions, and the new state."""
     channels = b.need_extent(weight, 0)
     carried = (b.need_extent(weight, 2) - 1) * dilation
     if past_state is None:
@@ -163,7 +163,7 @@ def _dilated(
 
 @contrib("ScaledSiLU")
 def scaled_silu(b: Builder, x: T, scale: S | None = None, *, alpha: float = 1.0) -> str:
-    """SiLU of a multiple of x, every step rounded to the dtype of x."""
+    """SiLU of a multiple of x, rounded to the dtype of x after every step."""
     dtype = b.dtype(x)
     wide = b.cast(x, dtypes.float32)
     factor = b.number(alpha, wide) if scale is None else b.cast(scale, dtypes.float32)
@@ -175,7 +175,7 @@ def scaled_silu(b: Builder, x: T, scale: S | None = None, *, alpha: float = 1.0)
 def branchwise_rms_norm(
     b: Builder, x: T, scale: S | None = None, *, epsilon: float = 1e-5, num_branches: int = 0
 ) -> str:
-    """RMSNormalization of every branch of a row, whose axis may be flattened."""
+    """RMSNormalization of every branch of a row, whose axes may be flattened."""
     rank = b.rank(x)
     size = b.need_extent(x, -1)
     groups = x

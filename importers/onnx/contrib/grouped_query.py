@@ -1,4 +1,4 @@
-"""GroupQueryAttention: what decoders run for every token, with keys and values in caches."""
+"""GroupQueryAttention: decoder attention with KV caches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .cache_bits import Bits, bits_of, packed, unpacked
 from .declaration import Float32, Int32, Int64, Kind, Results, T, contrib
 from .heads import head_size, join_heads, need_heads, positions, split_heads
 from .rotary import rotated
-from .sink import Scores, visible, with_sink
+from .sink import ScoreSettings, visible, with_sink
 from .window import present, window_of
 from .window import seen as window_seen
 
@@ -21,15 +21,15 @@ Cache = Annotated[str, Kind("C", dtypes.FLOATS | {dtypes.int8, dtypes.uint8, dty
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a call adds to the caches; vectors of int64.
+class CacheAppend:
+    """What a call appends to the caches, as int64 vectors.
 
     Attributes:
         length: [1], number of new positions.
-        total: [1], number of positions with the past, of the longest sequence.
-        past: [batch], number of positions in the cache before; None if there is no cache.
-        valid: [batch], number of positions with the past.
-        is_prompt: [1], bool: whether nothing lies before the new positions.
+        total: [1], number of positions of the longest sequence, past included.
+        past: [batch], number of cached positions before; None without a cache.
+        valid: [batch], number of positions, past included.
+        is_prompt: [1], bool: whether there is no past.
     """
 
     length: str
@@ -75,10 +75,10 @@ def group_query_attention(
     softcap: float = 0.0,
     v_quant_type: str = "NONE",
 ) -> Results:
-    """Attention of new positions to those in a cache, which they join.
+    """Attention of new positions to those in a cache, to which they are appended.
 
-    A cache has room for the largest length, or exactly what there was; the results have room for
-    what there is. Its rows after a sequence's end stay as they are.
+    A cache has room for the maximum length, or exactly its contents; the results have room for the
+    new contents. Rows after a sequence's end are unchanged.
     """
     if causal not in (0, 1) or (not causal and local_window_size != -1):
         raise b.error(f"causal={causal}, local_window_size={local_window_size} exclude each other")
@@ -98,8 +98,8 @@ def group_query_attention(
         q, k = (rotated(b, x, cos_cache, sin_cache, ids, size, rotary_interleaved) for x in (q, k))
     if head_sink is None and smooth_softmax > 0:
         head_sink = b.constant(np.zeros(heads, b.dtype(query)))
-    how = Scores(heads, groups, size, scale or size**-0.5, softcap, qk_output)
-    asked = Asked(bool(causal), local_window_size, attention_bias, head_sink)
+    how = ScoreSettings(heads, groups, size, scale or size**-0.5, softcap, qk_output)
+    asked = QuerySpan(bool(causal), local_window_size, attention_bias, head_sink)
     if sliding_window_cache:
         if not k_quant_type == v_quant_type == "NONE":
             raise b.unsupported(
@@ -119,8 +119,8 @@ def group_query_attention(
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a query sees, and what is added: see the operator."""
+class QuerySpan:
+    """Which keys a query sees, and biases: see the operator."""
 
     causal: bool
     local_window_size: int
@@ -129,7 +129,7 @@ class Asked:
 
 
 def _attended(
-    b: Builder, qkv: tuple[str, str, str], step: Step, asked: Asked, how: Scores
+    b: Builder, qkv: tuple[str, str, str], step: CacheAppend, asked: QuerySpan, how: ScoreSettings
 ) -> tuple[str, str]:
     """Return the result [batch, heads, length, size], and the scores."""
     query, key, _ = qkv
@@ -163,11 +163,11 @@ def _windowed(
     b: Builder,
     qkv: tuple[str, str, str],
     past: tuple[str | None, str | None],
-    step: Step,
-    asked: Asked,
-    how: Scores,
+    step: CacheAppend,
+    asked: QuerySpan,
+    how: ScoreSettings,
 ) -> tuple[str, str, str]:
-    """Return the result [batch, heads, length, size] and the caches, which hold a window."""
+    """Return the result [batch, heads, length, size] and the sliding-window caches."""
     if past[0] is None or past[1] is None or step.past is None:
         raise b.error("sliding_window_cache=1 needs past_key and past_value")
     if asked.attention_bias is not None or b.wants(3):
@@ -191,7 +191,7 @@ def _windowed(
 def heads_of(
     b: Builder, query: str, key: str | None, value: str | None, heads: int, groups: int
 ) -> tuple[str, str, str, int]:
-    """Return queries, keys and values [batch, heads, length, size], and the size."""
+    """Return queries, keys and values [batch, heads, length, size], and the head size."""
     b.rank(query, 3)
     hidden = b.need_extent(query, 2)
     if key is None or value is None:
@@ -212,7 +212,7 @@ def heads_of(
 def _normalized(
     b: Builder, q: str, k: str, weights: tuple[str | None, str | None], size: int, epsilon: float
 ) -> tuple[str, str]:
-    """Return queries and keys with an RMSNormalization of every head."""
+    """Return queries and keys with RMSNormalization applied per head."""
     if weights[0] is None or weights[1] is None:
         raise b.error("q_norm_weight and k_norm_weight come together, or not at all")
     for name, weight in zip(("q_norm_weight", "k_norm_weight"), weights, strict=True):
@@ -224,7 +224,7 @@ def _normalized(
     return first, second
 
 
-def _step(b: Builder, query: str, past: str | None, seqlens_k: str, total: str) -> Step:
+def _step(b: Builder, query: str, past: str | None, seqlens_k: str, total: str) -> CacheAppend:
     one = b.ints(1)
     length = b.size(query, 1)
     total = b.Reshape(b.cast(total, dtypes.int64), one)
@@ -233,11 +233,11 @@ def _step(b: Builder, query: str, past: str | None, seqlens_k: str, total: str) 
     before = None
     if past is not None:
         before = b.Where(is_prompt, b.ints(0), b.Sub(valid, length))
-    return Step(length, total, before, valid, is_prompt)
+    return CacheAppend(length, total, before, valid, is_prompt)
 
 
-def ids_of(b: Builder, query: str, step: Step, given: str | None) -> str:
-    """Return the positions [batch, length]; those of a prompt count from the first one given."""
+def ids_of(b: Builder, query: str, step: CacheAppend, given: str | None) -> str:
+    """Return the positions [batch, length]; those of a prompt start at the first one given."""
     row = b.Unsqueeze(positions(b, step.length), b.ints(0))
     shape = b.shape(b.size(query, 0), step.length)
     if given is not None:
@@ -250,9 +250,9 @@ def ids_of(b: Builder, query: str, step: Step, given: str | None) -> str:
 
 
 def grown(
-    b: Builder, past: str | None, new: str, step: Step, name: str, groups: int, size: int
+    b: Builder, past: str | None, new: str, step: CacheAppend, name: str, groups: int, size: int
 ) -> str:
-    """Return a cache [batch, heads, length, size] with the new rows in it."""
+    """Return a cache [batch, heads, length, size] with the new rows written."""
     if past is None or step.past is None:
         return new
     b.need_shape(past, name, b.dim(new, 0), groups, b.dim(past, 2), size)
@@ -263,9 +263,15 @@ def grown(
 
 
 def _cached(
-    b: Builder, past: str | None, new: str, step: Step, name: str, groups: int, bits: Bits | None
+    b: Builder,
+    past: str | None,
+    new: str,
+    step: CacheAppend,
+    name: str,
+    groups: int,
+    bits: Bits | None,
 ) -> tuple[str, str]:
-    """Return a cache with the new rows in it, and what attention reads of it."""
+    """Return a cache with the new rows written, and what attention reads of it."""
     if bits is None:
         size = b.need_extent(new, 3)
         cache = grown(b, past, new, step, name, groups, size)
@@ -275,7 +281,7 @@ def _cached(
     return cache, unpacked(b, cache, bits, new)
 
 
-def _visible(b: Builder, scores: str, step: Step) -> str:
-    """Return scores of the keys that there are, with 0 where a query does not see one."""
+def _visible(b: Builder, scores: str, step: CacheAppend) -> str:
+    """Return biases for all keys, 0 where a query may not see them."""
     scores = b.slice(scores, 3, 0, step.total)
     return b.Where(b.IsInf(scores), b.number(0.0, scores), scores)

@@ -1,4 +1,4 @@
-"""What onnxruntime's attention operators share: heads, masks, and states of keys and values."""
+"""Common parts of onnxruntime's attention operators: heads, masks, and KV caches."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import numpy as np
 from ....runtime.ir import dtypes
 from .builder import Builder
 
-#: What is added to scores that are masked, where the file does not say.
+#: The default bias of masked scores.
 FILTER = -10000.0
 
 
 def need_heads(b: Builder, heads: int, name: str = "num_heads") -> int:
-    """Return a number of heads; refuse one that is none."""
+    """Return a number of heads; raise ModelError if it is invalid."""
     if heads < 1:
         raise b.error(f"attribute '{name}' is {heads}; expected 1 or more")
     return heads
 
 
 def head_size(b: Builder, hidden: int, heads: int, name: str) -> int:
-    """Return the size of each of `heads` heads; refuse a hidden size that they do not divide."""
+    """Return the size of `heads` heads; raise ModelError unless they divide the hidden size."""
     if hidden % heads:
         raise b.error(f"the hidden size {hidden} of {name} is no multiple of {heads} heads")
     return hidden // heads
 
 
 def split_heads(b: Builder, x: str, heads: int, size: int) -> str:
-    """Return [batch, heads, length, size] of [batch, length, heads * size]."""
+    """Return [batch, length, heads * size] as [batch, heads, length, size]."""
     return b.transpose(b.reshape(x, 0, 0, heads, size), 0, 2, 1, 3)
 
 
 def join_heads(b: Builder, x: str, heads: int, size: int) -> str:
-    """Return [batch, length, heads * size] of [batch, heads, length, size]."""
+    """Return [batch, heads, length, size] as [batch, length, heads * size]."""
     return b.reshape(b.transpose(x, 0, 2, 1, 3), 0, 0, heads * size)
 
 
 def positions(b: Builder, count: str) -> str:
-    """Return 0, 1, … as int64; `count` is a vector of one int64."""
+    """Return 0, 1, … as int64; `count` is an int64 vector of one element."""
     known = b.value(count)
     if known is not None and isinstance(known.flat[0], int | np.integer):
         return b.constant(np.arange(int(known.flat[0]), dtype=np.int64))
@@ -45,7 +45,7 @@ def positions(b: Builder, count: str) -> str:
 
 
 def penalty(b: Builder, seen: str, like: str, filter_value: float) -> str:
-    """Return what is added to scores: 0 where `seen`, else the filter value."""
+    """Return the bias of scores: 0 where `seen`, else the filter value."""
     dtype = b.dtype(like)
     if dtype in (dtypes.float16, dtypes.float32):
         filter_value = max(filter_value, float(np.finfo(dtype).min))
@@ -53,18 +53,18 @@ def penalty(b: Builder, seen: str, like: str, filter_value: float) -> str:
 
 
 def padding(b: Builder, mask: str, x: str, rows: str, total: str) -> str:
-    """Return which keys a mask of any of onnxruntime's forms lets see.
+    """Return which keys a mask of any of onnxruntime's forms makes visible.
 
-    The forms are [batch] (lengths), [2 * batch] (ends, then beginnings), [3 * batch + 2] (lengths,
-    then sums of them), [batch, total], [batch, rows, total] and [batch, 1, maximum, maximum], of
+    The forms are [batch] (lengths), [2 * batch] (ends, then starts), [3 * batch + 2] (lengths, then
+    cumulative sums), [batch, total], [batch, rows, total] and [batch, 1, maximum, maximum], of
     which the rows after the past count. [batch, 1] and [1, 1] mask nothing if there are more keys.
 
     Args:
         b: adds the nodes.
-        mask: of int32.
+        mask: int32.
         x: a tensor whose first axis is the batch.
-        rows: the number of queries, a vector of one int64.
-        total: the number of keys with the past, likewise.
+        rows: number of queries, an int64 vector of one element.
+        total: number of keys, past included, likewise.
     """
     rank = b.rank(mask, 2, 1, 3, 4)
     zero = b.constant(np.array(0, np.int32))
@@ -82,7 +82,7 @@ def padding(b: Builder, mask: str, x: str, rows: str, total: str) -> str:
 
 
 def _ranges(b: Builder, mask: str, x: str, total: str) -> str:
-    """Return which keys lie before the ends, and not before the beginnings if there are any."""
+    """Return which keys are before the ends, and not before the starts, if given."""
     batch, count = b.size(x, 0), b.size(mask, 0)
     keys = b.Cast(positions(b, total), to=dtypes.TO_ONNX[dtypes.int32])
     ends = b.Slice(mask, b.ints(0), batch)

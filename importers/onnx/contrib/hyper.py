@@ -1,4 +1,4 @@
-"""Streams that hyper-connections mix, gates of Engram, and the hashes of its n-grams."""
+"""Hyper-connections and Engram: mixing of streams, gates, and n-gram hashes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ....runtime.ir import dtypes
 from .builder import Builder
 from .declaration import Int32, Kind, Results, T, contrib
 
-#: Gates, whose dtype need not be that of the streams.
+#: Gates, whose dtype may differ from the streams'.
 M = Annotated[str, Kind("M", dtypes.FLOATS)]
 Ids = Annotated[str, Kind("I", frozenset({dtypes.int32, dtypes.int64}))]
 
@@ -19,7 +19,7 @@ Ids = Annotated[str, Kind("I", frozenset({dtypes.int32, dtypes.int64}))]
 
 
 def _grouped(b: Builder, streams: str, branches: int) -> str:
-    """Return streams as [..., branches, size]; flat ones are [..., branches * size]."""
+    """Return streams as [..., branches, size] from flat [..., branches * size]."""
     if not branches:
         return streams
     rank, size = b.rank(streams), b.need_extent(streams, -1)
@@ -32,7 +32,7 @@ def _grouped(b: Builder, streams: str, branches: int) -> str:
 def hyper_connection_pre_mix(
     b: Builder, streams: T, pre_mix: M, *, num_branches: int = 0, reduction_scale: float = 1.0
 ) -> str:
-    """Sum of the streams, each times its gates."""
+    """Sum of the streams, each multiplied by its gates."""
     x = b.cast(_grouped(b, streams, num_branches), dtypes.float32)
     rank = b.rank(x)
     gates = b.cast(pre_mix, dtypes.float32)
@@ -58,7 +58,7 @@ def hyper_connection_post_mix(
     *,
     num_branches: int = 0,
 ) -> str:
-    """The streams mixed with one another, and one output added to each, times its gates."""
+    """Mixed streams, each with the gated output added."""
     x = b.cast(_grouped(b, streams, num_branches), dtypes.float32)
     rank = b.rank(x)
     gates = b.cast(post_mix, dtypes.float32)
@@ -85,7 +85,7 @@ def engram_gate(
     *,
     epsilon: float = 1e-5,
 ) -> Results:
-    """A gate of the normalized product of keys and queries, times a value for all connections."""
+    """A gate from the normalized product of keys and queries, times a shared value."""
     hidden = b.need_extent(key, -1)
     keys, queries = (
         _normed(b, x, scale, epsilon)
@@ -105,7 +105,7 @@ def engram_gate(
 
 
 def _normed(b: Builder, x: str, scale: str, epsilon: float) -> str:
-    """Return rows over their root mean square, times a scale for each connection, in float32."""
+    """Return RMS-normalized rows times a scale per connection, in float32."""
     wide = b.cast(x, dtypes.float32)
     mean = b.ReduceMean(b.Mul(wide, wide), b.ints(-1), keepdims=1)
     root = b.Sqrt(b.Add(mean, b.number(epsilon, mean)))
@@ -123,7 +123,7 @@ def _hashes(
     head_offsets: str | None,
     heads: int,
 ) -> str:
-    """Return the hashes of all n-grams, of two ids first; `shifted` are the ids 0, 1, … before."""
+    """Return the hashes of all n-grams, pairs first; `shifted` are ids 0, 1, … positions before."""
     found: list[str] = []
     mixed = ""
     for k, ids in enumerate(shifted):
@@ -160,7 +160,7 @@ def ngram_hash_mapping(
     pad_id: int,
     reset_on_eos: int = 0,
 ) -> Results:
-    """Hashes of every token and of those before it, of which other sequences are left out."""
+    """Hashes of every token with its predecessors in the same sequence."""
     _need_grams(b, max_ngram_size, n_head_per_ngram)
     before = max_ngram_size - 1
     missing = b.number(pad_id, input_ids)
@@ -193,7 +193,7 @@ def _either(b: Builder, one: str | None, other: str) -> str:
 
 
 def _begins(b: Builder, segment_ids: str, before: int) -> str:
-    """Return, after `before` columns of false, where a segment other than the last one begins."""
+    """Return where a new segment starts, after `before` columns of false."""
     first = b.slice(segment_ids, 1, 0, 1)
     earlier = b.Concat(first, b.slice(segment_ids, 1, 0, -1), axis=1)
     changed = b.Not(b.Equal(segment_ids, earlier))

@@ -1,4 +1,4 @@
-"""DecoderMaskedMultiHeadAttention: one token of each row against what lies in a buffer."""
+"""DecoderMaskedMultiHeadAttention: one token per row against a KV buffer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def decoder_masked_multi_head_attention(
     past_present_share_buffer: int = 0,
     scale: float = 0.0,
 ) -> Results:
-    """Attention of one token to itself and a past, or to keys and values of an encoder."""
+    """Attention of one token to itself and a past, or to an encoder's keys and values."""
     heads = need_heads(b, num_heads)
     if key is None:
         width = b.need_extent(query, 2)
@@ -91,7 +91,7 @@ def decoder_masked_multi_head_attention(
 
 
 def _beams(b: Builder, cache_indirection: str, before: str) -> str:
-    """Return the beam of every position of every beam: [batch, beams, positions], as int64."""
+    """Return the source beam of every position of every beam: int64 [batch, beams, positions]."""
     length = b.size(cache_indirection, 2)
     is_past = b.Less(positions(b, length), before)
     own = b.Unsqueeze(positions(b, b.size(cache_indirection, 1)), b.ints(1))
@@ -99,7 +99,7 @@ def _beams(b: Builder, cache_indirection: str, before: str) -> str:
 
 
 def _of_beams(b: Builder, cache: str, chosen: str, heads: int) -> str:
-    """Return a cache [batch * beams, heads, length, size] whose positions are other beams'."""
+    """Return a cache [batch * beams, heads, length, size] with positions taken from other beams."""
     size = b.need_extent(cache, 3)
     length = b.size(cache, 2)
     batch, beams = b.size(chosen, 0), b.size(chosen, 1)

@@ -1,4 +1,4 @@
-"""MultiHeadAttention: queries, keys and values that have been projected."""
+"""MultiHeadAttention on projected queries, keys and values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def multi_head_attention(
     scale: float = 0.0,
     unidirectional: int = 0,
 ) -> Results:
-    """Attention of rows of heads, packed or not, with biases, a mask and a past."""
+    """Attention of rows of heads, packed or not, with optional biases, mask and past."""
     if past_sequence_length is not None or cache_indirection is not None:
         raise b.unsupported(
             "keeps past and present in one buffer (past_sequence_length, cache_indirection)",
@@ -70,19 +70,19 @@ def scored(
     unidirectional: bool,
     states: bool | None = None,
 ) -> tuple[str, str, str, str]:
-    """Return the result, the keys and values with the past, and the scores before the softmax.
+    """Return the result, the keys and values including the past, and the scores before softmax.
 
     Args:
         b: adds the nodes.
         qkv: [batch, length, hidden] each, or [batch, heads, length, size] each.
-        heads: how many there are of each.
+        heads: number of heads.
         past: keys and values [batch, heads, length, size], or None.
-        mask: in one of the forms of `padding`.
+        mask: in one of the forms accepted by `padding`.
         attention_bias: added to the scores.
-        mask_filter_value: added to what is masked.
-        scale: of the products; 0 for 1 / sqrt(size).
-        unidirectional: whether a query sees no keys after its own position.
-        states: whether keys and values are wanted; as the node's outputs are if None.
+        mask_filter_value: bias of masked scores.
+        scale: factor of the products; 0 for 1 / sqrt(size).
+        unidirectional: whether attention is causal.
+        states: whether keys and values are needed; None to follow the node's outputs.
     """
     query, key, value = qkv
     split = b.rank(query, 3, 4) == 4
@@ -118,7 +118,7 @@ def scored(
 def _unpacked(
     b: Builder, query: str, key: str | None, value: str | None, heads: int
 ) -> tuple[str, str, str]:
-    """Return queries, keys and values apart, each [batch, length, hidden] or by head."""
+    """Return queries, keys and values, each [batch, length, hidden] or by head."""
     rank = b.rank(query, 3, 5)
     if rank == 5:
         if key is not None or value is not None:
@@ -148,7 +148,7 @@ def _parts(b: Builder, x: str, name: str, heads: int, count: int) -> tuple[str, 
 def _biased(
     b: Builder, bias: str | None, query: str, key: str, value: str, apart: bool
 ) -> tuple[str, str, str]:
-    """Return queries, keys and values with their part of the bias; keys by head have theirs."""
+    """Return queries, keys and values with their biases added; keys by head already have theirs."""
     if bias is None:
         return query, key, value
     hidden = b.need_extent(query, 2)

@@ -1,4 +1,4 @@
-"""Normalizations of rows, with the sum before them that onnxruntime's optimiser fuses."""
+"""Row normalizations, with the sum that onnxruntime's optimizer fuses into them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ....runtime.ir import dtypes
 from .builder import Builder
 from .declaration import Kind, Results, T, contrib
 
-#: The dtype of a scale and of the result, where it is not that of the data.
+#: The dtype of scale and result, which may differ from the data's.
 V = Annotated[str, Kind("S", dtypes.FLOATS)]
 
 
@@ -23,7 +23,7 @@ def simplified_layer_normalization(
     epsilon: float = 1e-5,
     stash_type: int = 1,
 ) -> Results:
-    """RMSNormalization under its first name, with 1 / rms as an optional output."""
+    """RMSNormalization under its former name, with 1 / rms as an optional output."""
     y = b.RMSNormalization(x, scale, axis=axis, epsilon=epsilon, stash_type=stash_type)
     return y, _inverse_rms(b, x, axis, epsilon) if b.wants(1) else None
 
@@ -39,7 +39,7 @@ def skip_layer_normalization(
     *,
     epsilon: float = 1e-12,
 ) -> Results:
-    """LayerNormalization of x + skip + bias over the last axis; that sum is an output, too."""
+    """LayerNormalization of x + skip + bias over the last axis; that sum is also an output."""
     total = _sum(b, x, skip, gamma, bias)
     if beta is not None:
         b.need_shape(beta, "beta", b.dim(x, -1))
@@ -58,7 +58,7 @@ def skip_simplified_layer_normalization(
     *,
     epsilon: float = 1e-12,
 ) -> Results:
-    """RMSNormalization of x + skip + bias over the last axis; that sum is an output, too."""
+    """RMSNormalization of x + skip + bias over the last axis; that sum is also an output."""
     total = _sum(b, x, skip, gamma, bias)
     if b.wants(1):
         raise b.unsupported("asks for 'mean', which no RMSNormalization has", "leave it out")
@@ -67,7 +67,7 @@ def skip_simplified_layer_normalization(
 
 
 def _sum(b: Builder, x: str, skip: str, gamma: str, bias: str | None) -> str:
-    """Return x + skip + bias, where skip may lack the axis of the batch, or have one of 1."""
+    """Return x + skip + bias, where skip may lack the batch axis or have batch size 1."""
     rank = b.rank(x, 3, 2)
     hidden = b.dim(x, -1)
     b.need_shape(gamma, "gamma", hidden)
@@ -81,7 +81,7 @@ def _sum(b: Builder, x: str, skip: str, gamma: str, bias: str | None) -> str:
 
 
 def _inverse_rms(b: Builder, x: str, axis: int, epsilon: float) -> str:
-    """Return 1 / sqrt(mean of squares + epsilon), in float32."""
+    """Return 1 / sqrt(mean of squares + epsilon) in float32."""
     x = b.cast(x, dtypes.float32)
     axes = range(axis, 0) if axis < 0 else range(axis, b.rank(x))
     mean = b.ReduceMean(b.Mul(x, x), b.ints(*axes), keepdims=1)

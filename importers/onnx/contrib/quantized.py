@@ -1,4 +1,4 @@
-"""What operators on quantized tensors share: dequantize, compute in float32, quantize."""
+"""Common parts of quantized operators: dequantize, compute in float32, quantize."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ....runtime.ir import dtypes
 from .builder import Builder
 from .declaration import Kind
 
-#: Bytes: all of one node are of one dtype.
+#: Bytes: of the same dtype within a node.
 Q = Annotated[str, Kind("T", frozenset({dtypes.int8, dtypes.uint8}))]
-#: Bytes of a second operand, whose dtype may be another.
+#: Bytes of a second operand, whose dtype may differ.
 W = Annotated[str, Kind("W", frozenset({dtypes.int8, dtypes.uint8}))]
 
 
@@ -22,14 +22,14 @@ def dequantized(b: Builder, x: str, scale: str, zero_point: str | None) -> str:
 
 
 def quantized(b: Builder, y: str, scale: str, zero_point: str | None, like: str) -> str:
-    """Return y as bytes of the dtype of `like`; a zero point that is left out is 0."""
+    """Return y quantized to the dtype of `like`; an omitted zero point is 0."""
     if zero_point is None:
         zero_point = b.constant(np.zeros((), b.known_dtype(like) or dtypes.uint8))
     return b.QuantizeLinear(y, scale, zero_point)
 
 
 def last_channels(b: Builder, x: str, channels_last: int, *, back: bool = False) -> str:
-    """Return an image with its channels after the batch, or back where they were."""
+    """Return an image with its channels moved behind the batch, or back."""
     if not channels_last:
         return x
     rank = b.rank(x)

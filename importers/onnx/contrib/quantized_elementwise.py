@@ -1,4 +1,4 @@
-"""Elementwise operators on bytes, and those that quantize, which came before ONNX's own."""
+"""Quantized elementwise operators, and quantization operators that predate ONNX's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WHOLE = frozenset(
         *(dtypes.int16, dtypes.uint16, dtypes.int32),
     }
 )
-#: What there is to dequantize, and what can be quantized to.
+#: Dtypes to dequantize from, and to quantize to.
 Wide = Annotated[str, Kind("T1", _WHOLE)]
 Narrow = Annotated[str, Kind("T2", _WHOLE - {dtypes.int32})]
 Scaled = Annotated[str, Kind("S", frozenset({dtypes.float32, dtypes.float16}))]
@@ -32,7 +32,7 @@ def dequantize_linear(
     *,
     axis: int | None = None,
 ) -> str:
-    """ONNX's own, where an axis that is not given means one scale for all."""
+    """ONNX's operator; without an axis there is one scale for all."""
     return b.DequantizeLinear(x, x_scale, x_zero_point, axis=axis)
 
 
@@ -45,7 +45,7 @@ def quantize_linear(
     *,
     axis: int | None = None,
 ) -> str:
-    """ONNX's own, where an axis that is not given means one scale for all."""
+    """ONNX's operator; without an axis there is one scale for all."""
     return b.QuantizeLinear(x, y_scale, y_zero_point, axis=axis)
 
 
@@ -61,7 +61,7 @@ def q_linear_binary(
     c_scale: Float32,
     c_zero_point: Q | None = None,
 ) -> str:
-    """Quantized sum or product of what a and b stand for."""
+    """Quantized sum or product."""
     left, right = (
         dequantized(b, a, a_scale, a_zero_point),
         dequantized(b, other, b_scale, b_zero_point),
@@ -79,7 +79,7 @@ def q_linear_sigmoid(
     y_scale: Float32,
     y_zero_point: Q | None = None,
 ) -> str:
-    """Quantized sigmoid of what x stands for."""
+    """Quantized sigmoid."""
     y = b.Sigmoid(dequantized(b, x, x_scale, x_zero_point))
     return quantized(b, y, y_scale, y_zero_point, x)
 
@@ -95,7 +95,7 @@ def q_linear_leaky_relu(
     *,
     alpha: float = 0.01,
 ) -> str:
-    """Quantized LeakyRelu of what x stands for."""
+    """Quantized LeakyRelu."""
     y = b.LeakyRelu(dequantized(b, x, x_scale, x_zero_point), alpha=alpha)
     return quantized(b, y, y_scale, y_zero_point, x)
 
@@ -113,7 +113,7 @@ def q_linear_where(
     z_scale: Float32,
     z_zero_point: Q,
 ) -> str:
-    """Elements of x or y, of which each is quantized anew."""
+    """Elements of x or y, each requantized."""
     left = quantized(b, dequantized(b, x, x_scale, x_zero_point), z_scale, z_zero_point, x)
     right = quantized(b, dequantized(b, y, y_scale, y_zero_point), z_scale, z_zero_point, y)
     return b.Where(condition, left, right)
@@ -123,7 +123,7 @@ def q_linear_where(
 def q_linear_concat(
     b: Builder, y_scale: Float32, y_zero_point: Q, *inputs: Anything, axis: int
 ) -> str:
-    """Tensors one after the other, each given with its scale and its zero point."""
+    """Concatenation of tensors with a scale and zero point each."""
     if not inputs or len(inputs) % 3:
         raise b.error(
             f"has {len(inputs)} inputs behind the scale and the zero point of the result; "
@@ -137,7 +137,7 @@ def q_linear_concat(
 
 
 def _requantized(b: Builder, part: tuple[str, str, str], y_scale: str, y_zero_point: str) -> str:
-    """Return bytes with another scale and zero point; the same ones leave them as they are."""
+    """Return bytes with another scale and zero point; equal ones change nothing."""
     x, scale, zero_point = part
     pairs = ((scale, y_scale), (zero_point, y_zero_point))
     if all(a == c or _are_equal(b.value(a), b.value(c)) for a, c in pairs):

@@ -1,4 +1,4 @@
-"""Layers whose weights are bytes: attention, embeddings, LSTM; a convolution with given pads."""
+"""Layers with quantized weights: attention, embeddings, LSTM; transposed convolutions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def q_attention(
     scale: float = 0.0,
     unidirectional: int = 0,
 ) -> Results:
-    """Attention whose projection is a product of bytes."""
+    """Attention with a quantized input projection."""
     if past_present_share_buffer or do_rotary:
         raise b.unsupported(
             "asks for do_rotary or past_present_share_buffer",
@@ -78,7 +78,7 @@ def q_attention(
 
 
 def _scalar(b: Builder, x: str | None) -> str | None:
-    """Return a scalar of a vector of one element."""
+    """Return a one-element vector as a scalar."""
     return x if x is None or not b.dims(x) else b.Reshape(x, b.constant(np.array([], np.int64)))
 
 
@@ -106,7 +106,7 @@ def q_embed_layer_normalization(
     *,
     epsilon: float = 1e-12,
 ) -> Results:
-    """EmbedLayerNormalization of tables of bytes, of which what is looked up is dequantized."""
+    """EmbedLayerNormalization of quantized tables, dequantized after the lookup."""
 
     def looked_up(table: str, scale: str, zero_point: str, ids: str) -> str:
         return b.DequantizeLinear(b.Gather(table, ids, axis=0), scale, zero_point)
@@ -155,7 +155,7 @@ def dynamic_quantize_lstm(
     hidden_size: int | None = None,
     input_forget: int = 0,
 ) -> Results:
-    """LSTM of what the weights, [directions, inputs, 4 * hidden], stand for."""
+    """LSTM with quantized weights [directions, inputs, 4 * hidden]."""
     given = {"activation_alpha": activation_alpha, "activation_beta": activation_beta}
     weights, recurrence = (
         b.transpose(_by_gate(b, *each), 0, 2, 1)
@@ -175,7 +175,7 @@ def dynamic_quantize_lstm(
 
 
 def _by_gate(b: Builder, x: str, scale: str, zero_point: str) -> str:
-    """Return (x - zero_point) * scale, of which each direction, or column of it, has its own."""
+    """Return (x - zero_point) * scale, with one scale per direction or per column."""
     b.rank(x, 3)
     columns = b.cast(zero_point, dtypes.int32), scale
     point, factor = (b.reshape(each, b.need_extent(x, 0), 1, -1) for each in columns)
@@ -197,7 +197,7 @@ def conv_transpose_with_dynamic_pads(
     output_padding: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> str:
-    """ConvTranspose without pads, of whose result each end of each axis loses what `pads` says."""
+    """ConvTranspose without pads, cropped by `pads` at each end of each axis."""
     if auto_pad != "NOTSET":
         raise b.unsupported(f"auto_pad={auto_pad!r} beside pads", "leave it out")
     y = b.ConvTranspose(

@@ -1,4 +1,4 @@
-"""Products of bytes whose sums become floats, and rows of tables of few bits."""
+"""Quantized products with float results, and lookups in quantized tables."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def matmul_integer_to_float(
     b_zero_point: W | None = None,
     bias: Half | None = None,
 ) -> str:
-    """Product of what a and b stand for, plus a bias."""
+    """Dequantized product of a and b, plus a bias."""
     scale = b.Mul(_single(b, a_scale, "a_scale"), b_scale)
     if a_zero_point is not None:
         a_zero_point = _single(b, a_zero_point, "a_zero_point")
@@ -60,7 +60,7 @@ def matmul_integer_to_float(
 def _product(
     b: Builder, a: str, weights: str, zero: str | None, b_zero: str | None, scale: str
 ) -> str:
-    """Return the sums of a product of bytes, times a scale, of which each column may have one."""
+    """Return the sums of a quantized product times a scale, optionally per column."""
     sums = b.MatMulInteger(a, weights, zero, b_zero)
     if b.dtype(scale) == dtypes.float32:
         return b.Mul(b.cast(sums, dtypes.float32), scale)
@@ -69,7 +69,7 @@ def _product(
 
 
 def _single(b: Builder, x: str, name: str) -> str:
-    """Return a scalar; refuse a tensor of several elements."""
+    """Return a scalar; raise an error for a tensor with several elements."""
     shape = b.dims(x)
     if shape is not None and any(size != 1 for size in shape if isinstance(size, int)):
         raise b.unsupported(f"{name} is {b.type(x)}", "quantize A with one scale for all of it")
@@ -93,7 +93,7 @@ def q_gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> str:
-    """Alpha * a' @ b' + c of what they stand for, c in steps of alpha * a_scale * b_scale."""
+    """Dequantized alpha * a' @ b' + c, where c has the scale alpha * a_scale * b_scale."""
     left = b.transpose(a, 1, 0) if transA else a
     right = b.transpose(weights, 1, 0) if transB else weights
     b.rank(a, 2)
@@ -125,9 +125,9 @@ def gather_block_quantized(
     gather_axis: int = 0,
     quantize_axis: int = 1,
 ) -> str:
-    """Rows of a table of few bits, of which those that are read are dequantized.
+    """Rows of a quantized table, dequantized after the lookup.
 
-    An index that is out of range gives zeros.
+    Out-of-range indices give zeros.
     """
     rank = b.rank(data)
     gather, along = (axis % rank for axis in (gather_axis, quantize_axis))
@@ -142,13 +142,13 @@ def gather_block_quantized(
     place = along if along < gather else along - 1 + b.rank(indices)
 
     def rows(x: str) -> str:
-        """Return what the elements of the rows have by blocks."""
+        """Return the block parameters of the elements of these rows."""
         if gather == along:
             return b.Gather(x, b.Gather(b.constant(blocks), at), axis=gather)
         found = b.Gather(x, b.Sub(at, at) if b.dim(x, gather) == 1 else at, axis=gather)
         return b.Gather(found, b.constant(blocks), axis=place)
 
-    # Gather takes no element of less than a byte, and none of its floats.
+    # Gather supports no sub-byte elements.
     near = {dtypes.int4: dtypes.int8, dtypes.uint4: dtypes.uint8, dtypes.uint8: dtypes.uint8}
     table = b.cast(data, near.get(b.dtype(data), dtypes.float16))
     y = _unpacked(b, b.Gather(table, at, axis=gather), each, bits)
@@ -182,7 +182,7 @@ def _check_table(
 
 
 def _within(b: Builder, data: str, indices: str, axis: int) -> tuple[str, str]:
-    """Return indices from 0 on, 0 for those that are out of range, and which are in range."""
+    """Return indices with out-of-range ones replaced by 0, and which are in range."""
     wide = b.cast(indices, dtypes.int64)
     size = b.size(data, axis)
     zero = b.constant(np.zeros((), np.int64))
@@ -193,7 +193,7 @@ def _within(b: Builder, data: str, indices: str, axis: int) -> tuple[str, str]:
 
 
 def _unpacked(b: Builder, x: str, each: int, bits: int) -> str:
-    """Return the integers of bytes, of which the last axis has `each` in one, lowest bits first."""
+    """Return unpacked integers; the last axis has `each` per byte, lowest bits first."""
     if each == 1:
         return x
     shifts = b.constant(np.arange(0, 8, bits, dtype=np.uint8))

@@ -1,4 +1,4 @@
-"""Pools, convolution, softmax and mean of bytes."""
+"""Quantized pooling, convolution, softmax and mean."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .builder import Builder
 from .declaration import Float32, Int32, Kind, contrib
 from .quantized import Q, W, dequantized, last_channels, quantized
 
-#: The dtype of a result that is told by its own zero point.
+#: The dtype of a result, given by its zero point.
 Y = Annotated[str, Kind("Y", frozenset({dtypes.int8, dtypes.uint8}))]
 
 
@@ -25,7 +25,7 @@ def q_linear_softmax(
     axis: int = -1,
     opset: int,
 ) -> str:
-    """Softmax along `axis`, before opset 13 over all axes from there on, of what x stands for."""
+    """Quantized softmax along `axis`; before opset 13 over all axes from there on."""
     values = dequantized(b, x, x_scale, x_zero_point)
     if opset < 13:
         axis += b.rank(x) if axis < 0 else 0
@@ -47,7 +47,7 @@ def q_linear_reduce_mean(
     axes: tuple[int, ...],
     keepdims: int,
 ) -> str:
-    """Mean over some axes of what the data stand for."""
+    """Quantized mean over some axes."""
     values = dequantized(b, data, data_scale, data_zero_point)
     y = b.ReduceMean(values, b.ints(*axes), keepdims=keepdims)
     return quantized(b, y, reduced_scale, reduced_zero_point, data)
@@ -70,7 +70,7 @@ def q_linear_average_pool(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> str:
-    """AveragePool of what x stands for, [N, C, …], or [N, …, C] with `channels_last`."""
+    """Quantized AveragePool of [N, C, …], or [N, …, C] with `channels_last`."""
     values = last_channels(b, dequantized(b, x, x_scale, x_zero_point), channels_last)
     pooled = b.AveragePool(
         values,
@@ -96,7 +96,7 @@ def q_linear_global_average_pool(
     *,
     channels_last: int = 0,
 ) -> str:
-    """Mean of every channel of what x stands for."""
+    """Quantized mean of each channel."""
     values = dequantized(b, x, x_scale, x_zero_point)
     rank = b.rank(x)
     axes = range(1, rank - 1) if channels_last else range(2, rank)
@@ -124,7 +124,7 @@ def q_linear_conv(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> str:
-    """ONNX's own, of [N, C, …], or of [N, …, C] with `channels_last`; weights are [M, C, …]."""
+    """ONNX's operator on [N, C, …], or [N, …, C] with `channels_last`; weights are [M, C, …]."""
     y = b.QLinearConv(
         last_channels(b, x, channels_last),
         *(x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, bias),

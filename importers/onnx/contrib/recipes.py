@@ -1,4 +1,4 @@
-"""Operators of other domains that are not stated here: who writes them, and how to do without."""
+"""Remedies for unsupported operators of other domains: who writes them, and how to avoid them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ _SEARCH = (
 )
 _SERVER = "caches that a server manages; export with GroupQueryAttention"
 _TRAINING = "it is part of training; export the model for inference"
-_PACKED = "sequences without their padding; optimise the model without removing the padding"
 
 #: By domain.
 _DOMAINS = {
@@ -35,7 +34,6 @@ _NAMES = {
     _LAYOUT: "ReorderInput ReorderOutput",
     _SEARCH: "WhisperBeamSearch BifurcationDetector",
     _SERVER: "PagedAttention SparsePagedAttention DynamicSparseAttention",
-    _PACKED: "PackedAttention PackedMultiHeadAttention RemovePadding RestorePadding",
     _TRAINING: "BitmaskDropout BitmaskBiasDropout",
     "weights that onnxruntime packed for one GPU; quantize the model again without prepacking": (
         "MatMulNBitsMlp MatMulNBitsQkv MatMulBlockQuantizedFp4Weight "
@@ -53,7 +51,7 @@ _BY_NAME = {name: text for text, names in _NAMES.items() for name in names.split
 
 
 def recipe(domain: str, name: str) -> str:
-    """Return what an operator that nobody knows is, and what to do; "" where that is not known."""
+    """Return where an unknown operator comes from and a remedy; "" if unknown."""
     if domain == DOMAIN and name in _BY_NAME:
         return _BY_NAME[name]
     return _DOMAINS.get(domain, "")

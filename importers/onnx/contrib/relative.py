@@ -1,4 +1,4 @@
-"""RelativePositionBias: what T5 adds to scores, by how far keys are from queries."""
+"""RelativePositionBias: T5's bucketed relative position biases."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def relative_position_bias(
     is_bidirectional: int = 0,
     max_distance: int,
 ) -> str:
-    """Biases [1, heads, queries, keys] of a table of buckets of distances.
+    """Biases [1, heads, queries, keys] looked up in a table by bucketed distance.
 
-    The table is [buckets, heads], its elements in the order of [heads, buckets]. With
-    `is_bidirectional` the upper half of the buckets is for keys behind their query; without it
-    these have the bucket of distance 0.
+    The table is [buckets, heads], with its elements in the order [heads, buckets]. With
+    `is_bidirectional` the upper half of the buckets is for keys after their query; without it these
+    use the bucket of distance 0.
     """
     buckets, heads = b.need_extent(bias_table, 0), b.need_extent(bias_table, 1)
     own = buckets // 2 if is_bidirectional else buckets
@@ -43,7 +43,7 @@ def relative_position_bias(
 
 
 def _buckets(count: int, most: int) -> np.ndarray:
-    """Return the bucket of each distance from 0 to `most`: one each, then in equal ratios."""
+    """Return the bucket of each distance from 0 to `most`: exact at first, then logarithmic."""
     exact = count // 2
     far = np.arange(most + 1)
     ratio = np.maximum(far, 1).astype(np.float32) / np.float32(exact)

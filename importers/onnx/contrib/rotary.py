@@ -1,13 +1,14 @@
-"""Rotary position embeddings, alone and inside of attention."""
+"""Rotary position embeddings, standalone and for attention."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from ....runtime.ir import dtypes
 from .builder import Builder
-from .declaration import Int64, T, contrib
+from .declaration import Float32, Int64, Kind, Results, T, contrib
 from .heads import head_size, positions
 
 
@@ -25,9 +26,9 @@ def rotary_embedding(
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,
 ) -> str:
-    """Pairs of every head rotated by their position; a single position counts from there.
+    """RotaryEmbedding; a single position is the offset of the first token.
 
-    `scale` is read by nobody, in onnxruntime neither.
+    `scale` is ignored, as in onnxruntime.
     """
     if is_packed_batching:
         raise b.unsupported(
@@ -61,7 +62,7 @@ def rotary_embedding(
 
 
 def every_position(b: Builder, x: str, position_ids: str) -> str:
-    """Return positions [batch, length] where there may be but the first one, of all sequences."""
+    """Return positions [batch, length], where only the first one may be given."""
     if b.rank(position_ids, 2, 1) == 2:
         return position_ids
     b.need_shape(position_ids, "position_ids", 1)
@@ -71,7 +72,7 @@ def every_position(b: Builder, x: str, position_ids: str) -> str:
 
 
 def rotated(b: Builder, x: str, cos: str, sin: str, ids: str, size: int, interleaved: int) -> str:
-    """Return heads [batch, heads, length, size], of which as many pairs are turned as `cos` has."""
+    """Return heads [batch, heads, length, size] with as many pairs rotated as `cos` has."""
     pairs = b.need_extent(cos, 1)
     if 2 * pairs > size:
         raise b.error(f"cos_cache is {b.type(cos)}, with more than half of a head of {size}")
@@ -97,7 +98,7 @@ def multimodal_rotary_embedding(
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,
 ) -> str:
-    """RotaryEmbedding with three positions: each pair of a head turns by one of them."""
+    """RotaryEmbedding with three positions: each pair of a head uses one of them."""
     if is_packed_batching:
         raise b.unsupported("is_packed_batching=1", "export with a batch that is padded")
     if len(mrope_section) != 3 or min(mrope_section) < 0:
@@ -125,7 +126,7 @@ def multimodal_rotary_embedding(
 
 
 def _streams(section: tuple[int, ...], pairs: int, interleaved: bool) -> np.ndarray[Any, Any]:
-    """Return which of the three positions each pair takes."""
+    """Return which of the three positions each pair uses."""
     if not interleaved:
         return np.repeat(np.arange(3), section)
     stream = np.zeros(pairs, np.int64)
@@ -135,10 +136,28 @@ def _streams(section: tuple[int, ...], pairs: int, interleaved: bool) -> np.ndar
 
 
 def _mixed(b: Builder, cache: str, ids: str, stream: np.ndarray[Any, Any]) -> str:
-    """Return [batch, length, pairs] of a cache, by positions [3, batch, length]."""
+    """Return [batch, length, pairs] of a cache, for positions [3, batch, length]."""
     found = b.Gather(cache, ids, axis=0)
     parts = [b.Gather(found, b.constant(np.array(i, np.int64)), axis=0) for i in range(3)]
     mixed = parts[0]
     for i in (1, 2):
         mixed = b.Where(b.constant(stream == i), parts[i], mixed)
     return mixed
+
+
+Half = Annotated[str, Kind("T", frozenset({dtypes.float16}))]
+
+
+@contrib("GemmaRotaryEmbedding", outputs=(2, 2))
+def gemma_rotary_embedding(
+    b: Builder, emb: Float32, q: Half, q_rot: Half, k: Half, k_rot: Half
+) -> Results:
+    """Queries and keys times the cosine, plus their rotated halves times the sine."""
+    b.rank(emb, 3)
+    heads = b.ints(1)
+    cos, sin = (
+        b.Unsqueeze(b.cast(each, dtypes.float16), heads) for each in (b.Cos(emb), b.Sin(emb))
+    )
+    pairs = (q, q_rot), (k, k_rot)
+    first, second = (b.Add(b.Mul(x, cos), b.Mul(turned, sin)) for x, turned in pairs)
+    return first, second

@@ -1,4 +1,4 @@
-"""Attention of the domain com.microsoft: the projection of its input is part of it."""
+"""Attention of com.microsoft, which includes the input projection."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def attention(
         )
     heads = need_heads(b, num_heads)
     b.rank(x, 3)
-    sizes = _hidden_sizes(b, weights, qkv_hidden_sizes, heads)
+    sizes = hidden_sizes(b, weights, qkv_hidden_sizes, heads)
     product = b.MatMul(x, weights)
     if bias is not None:
         b.need_shape(bias, "bias", sum(sizes))
@@ -68,7 +68,7 @@ def attention(
     return y, b.Concat(b.Unsqueeze(key, first), b.Unsqueeze(value, first), axis=0)
 
 
-def _hidden_sizes(
+def hidden_sizes(
     b: Builder, weights: str, given: tuple[int, ...], heads: int
 ) -> tuple[int, int, int]:
     """Return the hidden sizes of queries, keys and values."""
@@ -87,7 +87,7 @@ def _hidden_sizes(
 
 
 def _past(b: Builder, past: str | None) -> tuple[str | None, str | None]:
-    """Return keys and values of [2, batch, heads, length, size]."""
+    """Return keys and values from [2, batch, heads, length, size]."""
     if past is None:
         return None, None
     b.rank(past, 5)

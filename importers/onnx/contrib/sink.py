@@ -1,4 +1,4 @@
-"""Attention with a sink: a term of each head's own in the denominator of the softmax."""
+"""Attention with a sink: an additional term per head in the softmax denominator."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from .heads import positions
 
 
 @dataclass(frozen=True)
-class Scores:
-    """How scores are made.
+class ScoreSettings:
+    """How scores are computed.
 
     Attributes:
-        heads: of the queries.
-        groups: heads of the keys.
-        size: of a head.
-        scale: of the products.
-        softcap: their bound, 0 for none.
-        stage: 1 for the scores before the softmax, 2 for those after it.
+        heads: query heads.
+        groups: key heads.
+        size: head size.
+        scale: factor of the products.
+        softcap: bound of the scores, 0 for none.
+        stage: 1 to return scores before the softmax, 2 for those after it.
     """
 
     heads: int
@@ -31,17 +31,22 @@ class Scores:
 
 
 def with_sink(
-    b: Builder, qkv: tuple[str, str, str], seen: str, bias: str | None, sink: str, how: Scores
+    b: Builder,
+    qkv: tuple[str, str, str],
+    seen: str,
+    bias: str | None,
+    sink: str,
+    how: ScoreSettings,
 ) -> tuple[str, str]:
     """Return the result [batch, heads, rows, size], and the scores [batch, heads, rows, keys].
 
     Args:
         b: adds the nodes.
-        qkv: queries [batch, heads, rows, size], keys and values of as many or fewer heads.
-        seen: [batch, 1, rows, keys], which keys each query sees.
-        bias: added to the scores; it may end before the keys do.
+        qkv: queries [batch, heads, rows, size]; keys and values with as many or fewer heads.
+        seen: [batch, 1, rows, keys], visibility of keys.
+        bias: added to the scores; may be shorter than the keys.
         sink: [heads].
-        how: the rest.
+        how: further settings.
     """
     query, key, value = qkv
     heads, groups, size = how.heads, how.groups, how.size
@@ -69,15 +74,15 @@ def with_sink(
 
 
 def visible(b: Builder, query: str, key: str, length: str, causal: bool, window: int) -> str:
-    """Return which keys each query sees: [batch, 1, rows, keys].
+    """Return the visibility of keys: [batch, 1, rows, keys].
 
     Args:
         b: adds the nodes.
         query: [batch, heads, rows, size].
         key: [batch, heads, keys, size].
         length: [batch], number of keys up to the last query.
-        causal: whether a query sees none after its own position.
-        window: how many keys before its own position it sees, -1 for all.
+        causal: whether keys after the query are hidden.
+        window: number of visible keys before the query, -1 for all.
     """
     rows, keys = b.size(query, 2), b.size(key, 2)
     ends = b.Unsqueeze(length, b.ints(1, 2, 3))

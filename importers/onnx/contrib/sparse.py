@@ -1,4 +1,4 @@
-"""SparseAttention: decoders that see blocks of the past, as Phi-3-small has them."""
+"""SparseAttention: block-sparse attention as in Phi-3-small."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from ....runtime.ir import dtypes
 from .builder import Builder
 from .declaration import Int32, Results, T, contrib
-from .grouped_query import Step, grown, heads_of, ids_of
+from .grouped_query import CacheAppend, grown, heads_of, ids_of
 from .heads import join_heads, need_heads, positions
 from .rotary import rotated
 
@@ -34,9 +34,9 @@ def sparse_attention(
     scale: float = 0.0,
     sparse_block_size: int,
 ) -> Results:
-    """Attention of new positions to those before them, in the blocks that a layout of heads names.
+    """Attention of new positions to past ones in the blocks given by a layout per head.
 
-    The caches have room for the largest length. Head h has the layout h modulo their number.
+    The caches have room for the maximum length. Head h uses layout h modulo the number of layouts.
     """
     heads, groups = need_heads(b, num_heads), need_heads(b, kv_num_heads, "kv_num_heads")
     if heads % groups:
@@ -57,19 +57,19 @@ def sparse_attention(
     return join_heads(b, y, heads, size), keys, values
 
 
-def _step(b: Builder, query: str, lengths: str, total: str) -> Step:
+def _step(b: Builder, query: str, lengths: str, total: str) -> CacheAppend:
     length = b.size(query, 1)
     total = b.Reshape(b.cast(total, dtypes.int64), b.ints(1))
     valid = b.Reshape(b.cast(lengths, dtypes.int64), b.ints(-1))
     is_prompt = b.Equal(length, total)
     past = b.Where(is_prompt, b.ints(0), b.Sub(valid, length))
-    return Step(length, total, past, valid, is_prompt)
+    return CacheAppend(length, total, past, valid, is_prompt)
 
 
 def _seen(
-    b: Builder, step: Step, rows: str, columns: str, keys: str, heads: int, block: int
+    b: Builder, step: CacheAppend, rows: str, columns: str, keys: str, heads: int, block: int
 ) -> str:
-    """Return which keys each query sees, [batch, heads, length, room of the cache]."""
+    """Return the visibility of keys, [batch, heads, length, cache size]."""
     layouts = b.extent(rows, 0)
     if layouts is not None and heads % layouts:
         raise b.error(f"num_heads={heads} is no multiple of the {layouts} layouts")
@@ -87,7 +87,7 @@ def _seen(
 
 
 def _blocks(b: Builder, rows: str, columns: str) -> str:
-    """Return [layouts, rows, columns] of bool: the elements that rows of indices name."""
+    """Return CSR indices as bool [layouts, rows, columns]."""
     b.rank(rows, 2)
     b.rank(columns, 2)
     count = b.Sub(b.size(rows, 1), b.ints(1))

@@ -1,4 +1,4 @@
-"""Caches that hold a window of the past: what leaves it makes room, at the front of the buffer."""
+"""Sliding-window caches: old positions are dropped from the front of the buffer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .heads import positions
 
 
 @dataclass(frozen=True)
-class Window:
-    """What a call sees and leaves; see the text of GroupQueryAttention in onnxruntime.
+class AttentionWindow:
+    """The state of a sliding-window cache; see GroupQueryAttention in onnxruntime's documentation.
 
-    Of T positions, a buffer of C rows holds the last L(T), in order and from its first row on:
-    all while they fit, else as many as multiples of G = C - window + 1 leave room for.
+    Of T positions, a buffer of C rows holds the last L(T), in order from its first row: all while
+    they fit, else as many as remain after dropping multiples of G = C - window + 1.
 
     Attributes:
         room: [1], C.
@@ -32,8 +32,8 @@ class Window:
     left: str
 
 
-def window_of(b: Builder, past: str, before: str, after: str, size: int) -> Window:
-    """Return the window of a buffer [batch, heads, C, size]; refuse one that is too small."""
+def window_of(b: Builder, past: str, before: str, after: str, size: int) -> AttentionWindow:
+    """Return the window of a buffer [batch, heads, C, size]; raise an error if it is too small."""
     known = b.extent(past, 2)
     if size < 1:
         raise b.error("sliding_window_cache=1 needs local_window_size")
@@ -49,10 +49,10 @@ def window_of(b: Builder, past: str, before: str, after: str, size: int) -> Wind
         rounded = b.Div(b.Add(over, b.Sub(group, b.ints(1))), group)
         return b.Sub(count, b.Mul(group, rounded))
 
-    return Window(room, before, after, kept(before), kept(after))
+    return AttentionWindow(room, before, after, kept(before), kept(after))
 
 
-def seen(b: Builder, window: Window, length: str, size: int) -> str:
+def seen(b: Builder, window: AttentionWindow, length: str, size: int) -> str:
     """Return which rows of buffer and new rows each query sees: [batch, 1, length, C + length]."""
     rows = positions(b, b.Add(window.room, length))
     first, kept, before = (
@@ -66,10 +66,10 @@ def seen(b: Builder, window: Window, length: str, size: int) -> str:
     return b.And(near, b.Or(is_new, b.Less(rows, kept)))
 
 
-def present(b: Builder, window: Window, rows: str, heads: int, size: int) -> str:
-    """Return the buffer after the call, of the rows of the one before and the new ones.
+def present(b: Builder, window: AttentionWindow, rows: str, heads: int, size: int) -> str:
+    """Return the buffer after the call, from the previous one and the new rows.
 
-    Rows that hold no position are zeros.
+    Rows without a position are zeros.
     """
     before, after, kept, left = (
         b.Unsqueeze(x, b.ints(1)) for x in (window.before, window.after, window.kept, window.left)
