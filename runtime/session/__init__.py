@@ -1,1 +1,1 @@
-"""A loaded model: what callers give and get, and the programs that are kept for it."""
+"""A loaded model: its inputs and outputs, and the programs cached for it."""

@@ -1,4 +1,4 @@
-"""A plan that is one caller's own, who reads and writes its tensors where they are."""
+"""A plan owned by one caller, who accesses its tensors in place."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Check = Callable[[Mapping[str, Any], Stream | None], dict[str, HostValue | Lent]
 
 
 class BoundModel(Closable):
-    """A model with fixed shapes whose inputs and results have fixed addresses: nothing is copied.
+    """A model with fixed shapes whose inputs and results have fixed addresses: no copies.
 
-    It has its own plan, so that several of them work at the same time, each on its stream.
-    Use it as a context manager, or call `close`.
+    It has its own plan, so several of them can work concurrently, each on its stream. Use it as a
+    context manager, or call `close`.
 
     Attributes:
-        inputs: arrays in the plan's memory, on the model's device; what is written there stays
-            until it is written again.
+        inputs: arrays in the plan's memory, on the model's device; they keep their contents between
+            runs.
         outputs: the results there, valid until the next run.
     """
 
@@ -61,15 +61,14 @@ class BoundModel(Closable):
     def run(
         self, inputs: Mapping[str, Any] | None = None, *, stream: Any = None
     ) -> Mapping[str, Any]:
-        """Run on what lies in `inputs`.
+        """Run on the current contents of `inputs`.
 
         Args:
-            inputs: arrays that are copied there first, in the order of the stream; any number of
-                the inputs, or none.
+            inputs: arrays to copy into any of the inputs first, in stream order.
             stream: see `Model.run`.
 
         Returns:
-            `outputs`: their elements are complete in the order of the stream.
+            `outputs`; their elements are complete in stream order.
         """
         if not self._is_open:
             raise UsageError("the bound model is closed")
@@ -89,7 +88,7 @@ class BoundModel(Closable):
         return self.outputs
 
     def _feeds(self, inputs: Mapping[str, Any] | None, work: Stream | None) -> dict[str, Lent]:
-        """Return views of what is to be copied to the inputs."""
+        """Return views of the arrays to copy into the inputs."""
         feeds: dict[str, Lent] = {}
         given = cast("object", inputs)
         if given is not None and not isinstance(given, Mapping):
@@ -106,7 +105,7 @@ class BoundModel(Closable):
         return feeds
 
     def close(self) -> None:
-        """Give the plan back to the model; `inputs` and `outputs` are not to be used any more."""
+        """Return the plan to the model; `inputs` and `outputs` become invalid."""
         if self._is_open:
             self._is_open = False
             if self._resident is not None:

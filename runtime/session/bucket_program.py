@@ -1,4 +1,4 @@
-"""A program whose sizes are those of a bucket, for callers whose sizes grow."""
+"""A program with the sizes of a bucket, for callers whose sizes grow."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..plan.exchange import HOST_IO, IOPlacement
 
 
 class BucketProgram(Program):
-    """Runs the graph of a bucket on arrays of any size that it has room for.
+    """Runs the graph of a bucket on arrays of any size that fits.
 
     Args:
-        bucket: what it runs.
+        bucket: the bucket.
         resources: what it is made with.
-        ends: where inputs and results lie; inputs that are lent are not fed.
+        ends: where inputs and results are; lent inputs are not fed.
 
     Attributes:
-        most: how often sizes may have grown.
+        most: maximum number of growth steps.
     """
 
     def __init__(self, bucket: Bucket, resources: Resources, ends: IOPlacement = HOST_IO) -> None:
@@ -51,11 +51,11 @@ class BucketProgram(Program):
         """Run once; see `Program.run`.
 
         Args:
-            feeds: arrays of the true sizes.
-            count: how often sizes have grown, where no array that is fed tells.
+            feeds: arrays of the actual sizes.
+            count: number of growth steps, if no fed array shows it.
 
         Returns:
-            Results of their true sizes.
+            Results of their actual sizes.
         """
         for name, type_ in self._bucket.inputs.items():
             if name not in self._padded:
@@ -69,7 +69,7 @@ class BucketProgram(Program):
         return {name: self._cut(name, data, count) for name, data in results.items()}
 
     def _pad(self, name: str, data: Array) -> None:
-        """Put an input at the front of its bucket, and zeros where the last run had some."""
+        """Copy an input to the front of its bucket, and clear what the last run left behind it."""
         padded, shape = self._padded[name], tuple(data.shape)
         before = self._full.get(name, shape)
         if any(a > b for a, b in zip(before, shape, strict=True)):
@@ -90,7 +90,7 @@ def _size(size: object, count: int) -> int | None:
 
 
 def _count(shape: tuple[int, ...], type_: TensorType) -> int:
-    """Return how often the axes of a type have grown to be those of an array."""
+    """Return after how many growth steps the axes of a type are those of an array."""
     for size, wide in zip(shape, type_.shape or (), strict=True):
         if isinstance(wide, Grown):
             return (size - wide.first) // wide.step

@@ -1,4 +1,4 @@
-"""What a graph does with its caches: sizes that follow from it, and sliding windows."""
+"""How a graph uses its caches: sizes that follow from it, and sliding windows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..ops.shape import Identity, Shape
 
 
 def through(value: Value) -> Iterator[Value]:
-    """Yield a value and what is the same in another dtype."""
+    """Yield a value and its casts to other dtypes."""
     yield value
     for node in value.consumers:
         if isinstance(node.op, Cast | Identity):
@@ -22,7 +22,7 @@ def through(value: Value) -> Iterator[Value]:
 
 
 def proven_sizes(past: Value, rank: int) -> tuple[int | None, ...]:
-    """Return the sizes of a cache that follow from what is written into it, by axis."""
+    """Return the sizes of a cache, by axis, that follow from what is written into it."""
     sizes: list[int | None] = [None] * rank
     values = [past]
     for value in values:
@@ -46,10 +46,10 @@ def proven_sizes(past: Value, rank: int) -> tuple[int | None, ...]:
 
 
 def window_of(past: Value, axis: int) -> int | None:
-    """Return how many positions a buffer must hold from which older ones are dropped.
+    """Return how many positions a buffer must hold if older ones are dropped.
 
-    That is how sliding windows are written (`importers.onnx.contrib.window`): the number of
-    positions that are dropped at a time is the buffer's size less the window's, and one more.
+    Sliding windows are written so by `importers.onnx.contrib.window`: the number of positions
+    dropped at a time is the buffer's size less the window's, and one more.
     """
     for node in past.consumers:
         if isinstance(node.op, Shape) and (node.op.start, node.op.end) == (axis, axis + 1):

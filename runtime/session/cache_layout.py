@@ -1,8 +1,8 @@
-"""What a decoder takes and gives: token ids, masks, positions, and caches with their names.
+"""The interface of a decoder: token ids, masks, positions and caches, recognised by name.
 
-Exporters have no common interface. What each input is for is told by its name, which output goes
-back into which input by what is left of their names, and which axis of a cache has the positions by
-its declared sizes.
+Exporters have no common interface. The role of an input follows from its name, the pairing of cache
+inputs and outputs from what their names have in common, and the axis of positions from declared
+sizes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .cache_graph import proven_sizes, through, window_of
 from .cache_names import by_core, core_of, is_cross
 from .io_types import TensorInfo
 
-#: What an input is for, besides caches.
+#: Roles of inputs other than caches.
 Role = Literal[
     "ids",
     "embeddings",
@@ -38,10 +38,10 @@ Role = Literal[
     "encoder_states",
     "encoder_mask",
 ]
-#: Where sequences that are shorter than others of their batch are filled up.
+#: The side on which shorter sequences of a batch are padded.
 Padding = Literal["left", "right"]
 
-#: By the names that exporters write.
+#: Roles by the names that exporters use.
 ROLES: Mapping[str, Role] = {
     "input_ids": "ids",
     "decoder_input_ids": "ids",
@@ -65,24 +65,24 @@ ROLES: Mapping[str, Role] = {
     "encoder_outputs": "encoder_states",
     "encoder_attention_mask": "encoder_mask",
 }
-#: What an encoder gives, which is the same in every step.
+#: Outputs of an encoder, which are the same in every step.
 ENCODED: frozenset[Role] = frozenset({"encoder_states", "encoder_mask"})
 
 
 @dataclass(frozen=True, slots=True)
 class CachePair:
-    """A tensor that a step takes and, longer or changed, gives to the next one.
+    """A cache that a step takes as input and returns, longer or changed, for the next one.
 
     Attributes:
         past: the input.
         present: the output.
         dtype: of both.
-        shape: of the input, with the batch first; its symbols are those that the file declares, but
-            for those whose sizes the graph tells.
-        axis: that of the positions; None for a state that has none, such as that of a convolution.
-        grows: whether the output has the new positions after those of the input; otherwise both
-            are one buffer of a fixed size.
-        window: least number of positions that the buffer has room for, where older ones leave it.
+        shape: of the input, with the batch first; symbols are those that the file declares, except
+            for sizes that follow from the graph.
+        axis: the axis of positions; None for a state without one, such as that of a convolution.
+        grows: whether the output appends the new positions to the input; otherwise both are one
+            buffer of a fixed size.
+        window: minimum number of positions of the buffer, if older ones are dropped.
     """
 
     past: str
@@ -95,12 +95,12 @@ class CachePair:
 
     @property
     def room(self) -> int | None:
-        """Number of positions of a buffer whose size the file gives; None for others."""
+        """Number of positions of a buffer with a fixed size; None for others."""
         size = None if self.axis is None else self.shape[self.axis]
         return size if isinstance(size, int) else None
 
     def sizes(self, batch: int, length: int) -> tuple[int, ...]:
-        """Return the shape for that many sequences and positions; fixed sizes stay."""
+        """Return the shape for these numbers of sequences and positions."""
         return tuple(
             batch if i == 0 else size if isinstance(size, int) else length
             for i, size in enumerate(self.shape)
@@ -109,15 +109,15 @@ class CachePair:
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayout:
-    """The inputs and outputs of a decoder by what they are for.
+    """The inputs and outputs of a decoder by role.
 
     Attributes:
-        inputs: the inputs that are not caches.
-        logits: scores of the next token, [batch, length, vocabulary] or [batch, vocabulary].
+        inputs: the inputs other than caches.
+        logits: logits of the next token, [batch, length, vocabulary] or [batch, vocabulary].
         caches: every pair of past and present, in the order of the inputs.
-        padding: the side on which shorter sequences are filled up; None where the model takes no
-            mask, and all must be equally long.
-        cross: inputs with the keys and values of what an encoder gave; they stay as they are.
+        padding: the side on which shorter sequences are padded; None if the model takes no mask,
+            and all must have equal length.
+        cross: inputs with keys and values of the encoder; constant during decoding.
     """
 
     inputs: Mapping[Role, TensorInfo]
@@ -128,7 +128,7 @@ class DecoderLayout:
 
     @property
     def room(self) -> int | None:
-        """Largest number of positions that the file itself gives the caches; None for any."""
+        """Maximum number of positions of the caches, as fixed by the file; None for any."""
         rooms = [c.room for c in self.caches if c.room is not None and not c.grows]
         mask = self.inputs.get("mask")
         if mask is not None and mask.shape is not None and isinstance(mask.shape[-1], int):
@@ -137,10 +137,10 @@ class DecoderLayout:
 
     @property
     def can_pad(self) -> bool:
-        """Whether sequences of a batch may be of several lengths.
+        """Whether sequences of a batch may differ in length.
 
-        GroupQueryAttention takes padding in a prompt, which is as long as the mask; one of a fixed
-        length says that there is more.
+        GroupQueryAttention allows padding in a prompt as long as the mask; a mask of fixed length
+        indicates more.
         """
         mask = self.inputs.get("mask")
         is_fixed = mask is not None and mask.shape is not None and isinstance(mask.shape[-1], int)
@@ -148,14 +148,21 @@ class DecoderLayout:
 
     @property
     def step(self) -> int | None:
-        """Number of tokens that the model reads at a time; None for any."""
+        """Number of tokens that the model takes per step; None for any."""
         ids = self.inputs.get("ids")
         size = ids.shape[1] if ids is not None and ids.shape is not None else None
         return size if isinstance(size, int) else None
 
     @property
+    def gives_last(self) -> bool:
+        """Whether the model declares to give the scores of the last of several positions alone."""
+        shape = self.logits.shape
+        is_one = shape is not None and (len(shape) == 2 or shape[1] == 1)
+        return is_one and self.step != 1
+
+    @property
     def can_rewind(self) -> bool:
-        """Whether the caches have every position, so that later ones can be forgotten."""
+        """Whether the caches hold every position, so that later ones can be dropped."""
         return all(each.axis is not None and each.window is None for each in self.caches)
 
     @classmethod
@@ -170,13 +177,13 @@ class DecoderLayout:
         """Return the layout of a decoder.
 
         Args:
-            graph: as it was read.
-            file: where it comes from, for errors.
-            pairs: the output for each cache among the inputs, where names do not tell.
-            encoded: whether there is what an encoder gives.
+            graph: as imported.
+            file: its path, for errors.
+            pairs: the output for each cache input, where names do not match.
+            encoded: whether there is an encoder.
 
         Raises:
-            UnsupportedError: it reads what an encoder gives, and there is none.
+            UnsupportedError: it takes outputs of an encoder, and there is none.
             ModelError: it is not a decoder; names the input or output that does not fit, and the
                 file.
         """
@@ -184,7 +191,7 @@ class DecoderLayout:
 
 
 class _Reader:
-    """Reads the layout of one graph."""
+    """Derives the layout from one graph."""
 
     def __init__(self, graph: Graph, file: str | None, pairs: Mapping[str, str]) -> None:
         self._graph, self._file, self._pairs = graph, file, pairs
@@ -237,7 +244,7 @@ class _Reader:
     # ── pairs ────────────────────────────────────────────────────────────────────────────────
 
     def _partners(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the output for each input that is a cache."""
+        """Return the output for each cache input."""
         for past, present in self._pairs.items():
             for name, known, kind in (
                 (past, self._inputs, "input"),
@@ -282,7 +289,7 @@ class _Reader:
         return CachePair(past, present, before.dtype, shape, axis, grows, window)
 
     def _axis(self, before: TensorInfo, after: TensorInfo, shape: tuple[Dim, ...]) -> int | None:
-        """Return the axis of the positions."""
+        """Return the axis of positions."""
         sizes = before.shape or ()
         free = [i for i, size in enumerate(shape) if i > 0 and not isinstance(size, int)]
         if len(free) > 1:
@@ -317,7 +324,7 @@ class _Reader:
         return found[0]
 
     def _padding(self, inputs: Mapping[Role, TensorInfo]) -> Padding | None:
-        """Return where padding goes: in front, unless only the number of tokens counts."""
+        """Return the padding side: left, unless only the number of tokens matters."""
         if "last_key" in inputs:
             return "right"
         mask = inputs.get("mask")
@@ -332,7 +339,7 @@ class _Reader:
 
 
 def _windowed(caches: Iterable[CachePair]) -> tuple[CachePair, ...]:
-    """Return the caches with the window of one for all that are as long."""
+    """Return the caches, with a window found for one applied to all of equal length."""
     windows = {each.shape[each.axis]: each.window for each in caches if each.axis and each.window}
     return tuple(
         each

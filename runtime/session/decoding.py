@@ -9,16 +9,39 @@ passed from run to run (`passed_caches`) or in buffers (`static_cache`).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, Generic, Protocol, TypeVar, cast
+from collections.abc import Generator, Iterator, Mapping
+from itertools import count
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
+from ..base.arguments import optional, whole
 from ..base.closable import Closable
 from ..errors import InputError, UsageError
 from ..ir.types import Array
 from .cache_layout import DecoderLayout, Padding
+from .sampling import GREEDY, NOT_FINITE, Following, Sampling
 from .step_inputs import StepInputs, Tokens
+
+
+class Greedy(NamedTuple):
+    """The most likely token of each sequence.
+
+    Attributes:
+        tokens: int64 [batch]; of equal scores the first.
+        scores: [batch], those of the tokens; NaN where a score of the sequence is NaN.
+    """
+
+    tokens: Array
+    scores: Array
+
+    @classmethod
+    def of(cls, scores: Array) -> Greedy:
+        """Return the argmax of scores [batch, vocabulary]."""
+        if scores.dtype == np.float16:
+            scores = scores.astype(np.float32)  # comparing float16 is slow in numpy
+        tokens = scores.argmax(1)
+        return cls(tokens, scores[np.arange(len(scores)), tokens])
 
 
 class Decoder(Closable):
@@ -77,6 +100,47 @@ class Decoder(Closable):
         scores = self.step(ids, mask)
         return scores_at(scores, self._rows(ids, rows), np.shape(ids)[-1])
 
+    def greedy(self, ids: Array, mask: Array | None = None, rows: Array | None = None) -> Greedy:
+        """As `read`, but return only the most likely token of each sequence, and its score.
+
+        A device finds it by itself, so that no other score has to be copied to the host.
+        """
+        return Greedy.of(self.read(ids, mask, rows))
+
+    @abstractmethod
+    def follow(
+        self,
+        tokens: Array,
+        limit: int | None = None,
+        *,
+        sampling: Sampling = GREEDY,
+        drawn: int = 0,
+        ahead: int = 1,
+    ) -> Generator[Array]:
+        """Read a token of every sequence, then the one that is chosen behind it, and so on.
+
+        A device feeds itself, so that its next steps are launched before the host has seen what
+        this one has chosen; what was read too far is forgotten. Every other use of the decoder ends
+        the iterator, and so does its ``close``.
+
+        Args:
+            tokens: int64 [batch], what is read first.
+            limit: maximum number of steps; as many as there is room for if None.
+            sampling: how tokens are chosen; the repetition penalty is for those that have been
+                read.
+            drawn: number of the first draw; see `Sampling.draws`.
+            ahead: how many steps may be launched behind the one whose tokens are waited for.
+
+        Yields:
+            The next token of every sequence, int64 [batch], which is read if the iterator goes on;
+            `NOT_FINITE` where a sequence has no greatest score that is finite.
+
+        Raises:
+            UsageError: numbers that are none.
+            InputError: tokens of another shape; or there is no room for one of them. What was
+                yielded before has been read.
+        """
+
     def _rows(self, ids: Array, rows: Array | None) -> Array:
         return np.full(self.batch, np.shape(ids)[-1] - 1) if rows is None else rows
 
@@ -119,6 +183,37 @@ class Decoder(Closable):
         return self.layout.padding
 
 
+class StepChain(Protocol):
+    """Steps of one token that feed themselves; see `chained_steps.ChainedSteps`."""
+
+    @property
+    def depth(self) -> int:
+        """How many of them may be launched whose tokens have not been taken."""
+        ...
+
+    @property
+    def most(self) -> int:
+        """How many positions there may be behind the last one."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Number of steps launched whose tokens have not been taken."""
+        ...
+
+    def launch(self) -> None:
+        """Launch a step."""
+        ...
+
+    def take(self) -> Array:
+        """Wait for the first of those launched; return what it has chosen, int64 [batch]."""
+        ...
+
+    def drain(self) -> None:
+        """Wait for all that were launched, and forget what they have chosen."""
+        ...
+
+
 class CacheStore(Protocol):
     """Keeps the caches of a decoder, and runs its steps on them."""
 
@@ -139,6 +234,21 @@ class CacheStore(Protocol):
 
         Raises:
             InputError: see `Decoder.read`.
+        """
+        ...
+
+    def run_greedy(self, read: Tokens, new: Tokens, rows: Array) -> Greedy:
+        """Do the same; return only the most likely token of each sequence, and its score."""
+        ...
+
+    def chained(self, read: Tokens, first: Array, how: Following, depth: int) -> StepChain | None:
+        """Return steps that feed themselves, with room for one or more; None if there are none.
+
+        Args:
+            read: the tokens that the caches hold.
+            first: int64 [batch], what the first step reads.
+            how: how the next tokens are chosen.
+            depth: how many of them may be launched whose tokens have not been taken.
         """
         ...
 
@@ -174,12 +284,105 @@ class CachedDecoder(Decoder, Generic[S]):
         self.layout, self.batch, self.capacity = inputs.layout, inputs.batch, inputs.capacity
         self.inputs, self.store = inputs, store
         self._read = Tokens.dummy(inputs.batch, 0)
+        self._followed: list[Array] = []  # tokens that have been read behind these, one by one
+        self._following: Generator[Array] | None = None
 
     @property
     def length(self) -> int:
-        return self._read.length
+        return self._read.length + len(self._followed)
+
+    def _settle(self) -> None:
+        """End what follows, if anything does."""
+        following, self._following = self._following, None
+        if following is not None:
+            following.close()
+        self._note()
+
+    @property
+    def _history(self) -> Tokens:
+        """The tokens that have been read."""
+        self._note()
+        return self._read
+
+    def _note(self) -> None:
+        """Add the tokens that have been followed to those that have been read."""
+        if self._followed:
+            ids = np.stack(self._followed, 1)
+            self._read = self._read.then(Tokens(ids, np.ones_like(ids)))
+            self._followed = []
+
+    def follow(
+        self,
+        tokens: Array,
+        limit: int | None = None,
+        *,
+        sampling: Sampling = GREEDY,
+        drawn: int = 0,
+        ahead: int = 1,
+    ) -> Generator[Array]:
+        how = Following(sampling, whole(0)("drawn", drawn), optional(whole(0))("limit", limit))
+        depth = 1 + whole(0)("ahead", ahead)
+        self._settle()
+        self.inputs.check(np.asarray(tokens)[:, None], None, self.length)
+        # Caches that lose what lies before cannot go back to before a step.
+        self._following = self._follow(tokens, how, depth if self.layout.can_rewind else 1)
+        return self._following
+
+    def _follow(self, tokens: Array, how: Following, depth: int) -> Generator[Array]:
+        while how.limit is None or how.limit > 0:
+            self._note()
+            new = self.inputs.check(np.maximum(tokens, 0)[:, None], None, self.length)
+            first = new.ids[:, 0]
+            chain = self.store.chained(self._read, first, how, depth)
+            if chain is None:
+                yield from self._on_host(first, how)
+                return
+            most = chain.most if self.capacity is None else min(chain.most, self.capacity)
+            most -= self.length
+            if how.limit is not None:
+                most = min(most, how.limit)
+                how = how._replace(limit=how.limit - most)
+            how = how._replace(drawn=how.drawn + most)
+            for tokens in self._chained(chain, first, most):
+                yield tokens
+
+    def _on_host(self, tokens: Array, how: Following) -> Generator[Array]:
+        """Choose on the host, one token after the other."""
+        draws = how.sampling.each_draw(self.batch, how.drawn)
+        rows = zip(self._read.ids, self._read.mask, strict=True)
+        seen: list[list[int]] = [ids[mask == 1].tolist() for ids, mask in rows]
+        last = np.zeros(self.batch, np.int64)
+        for _ in count() if how.limit is None else range(how.limit):
+            new = self.inputs.check(np.maximum(tokens, 0)[:, None], None, self.length)
+            read = self._history
+            for row, token in zip(seen, tokens.tolist(), strict=True):
+                row.append(token)
+            if how.sampling.is_greedy:
+                found = self.store.run_greedy(read, new, last)
+                tokens = np.where(np.isfinite(found.scores), found.tokens, NOT_FINITE)
+            else:
+                found = self.store.run_rows(read, new, last)
+                tokens = how.sampling.tokens(found, seen, next(draws))
+            self._followed.append(new.ids[:, 0])
+            yield tokens
+
+    def _chained(self, chain: StepChain, tokens: Array, most: int) -> Iterator[Array]:
+        """Run that many steps, of which as many are launched ahead as the chain is deep."""
+        launched = 0
+        try:
+            for taken in range(most):
+                while launched < min(most, taken + chain.depth):
+                    chain.launch()
+                    launched += 1
+                found = chain.take()
+                self._followed.append(tokens)
+                tokens = found
+                yield tokens
+        finally:
+            chain.drain()
 
     def step(self, ids: Array, mask: Array | None = None) -> Array:
+        self._settle()
         new = self.inputs.check(ids, mask, self.length)
         size = self.layout.step or new.length
         parts = [self._step(new[i : i + size]) for i in range(0, new.length, size)]
@@ -193,17 +396,29 @@ class CachedDecoder(Decoder, Generic[S]):
     def read(self, ids: Array, mask: Array | None = None, rows: Array | None = None) -> Array:
         if self.layout.step is not None:
             return super().read(ids, mask, rows)
+        self._settle()
         new = self.inputs.check(ids, mask, self.length)
         scores = self.store.run_rows(self._read, new, self._rows(ids, rows))
         self._read = self._read.then(new)
         return scores
 
+    def greedy(self, ids: Array, mask: Array | None = None, rows: Array | None = None) -> Greedy:
+        if self.layout.step is not None:
+            return super().greedy(ids, mask, rows)
+        self._settle()
+        new = self.inputs.check(ids, mask, self.length)
+        found = self.store.run_greedy(self._read, new, self._rows(ids, rows))
+        self._read = self._read.then(new)
+        return found
+
     def feeds(self, ids: Array) -> dict[str, Array]:
         """Return the inputs of a step with the next tokens [batch, n], caches included."""
+        self._settle()
         new = self.inputs.check(ids, None, self.length)
         return {**self.inputs.feeds(self._read, new), **self.store.contents(self.length)}
 
     def rewind(self, length: int) -> int:
+        self._settle()
         if not 0 <= length <= self.length:
             raise UsageError(f"length={length}: the caches hold {self.length} positions")
         if length < self.length:
@@ -213,16 +428,19 @@ class CachedDecoder(Decoder, Generic[S]):
         return length
 
     def caches(self) -> dict[str, Array]:
+        self._settle()
         names = {each.past for each in self.layout.caches}
         found = self.store.contents(self.length)
         return {name: array for name, array in found.items() if name in names}
 
     def restore(self, ids: Array, caches: Mapping[str, Array]) -> None:
+        self._settle()
         read = self.inputs.check_caches(ids, caches)
         self.store.load({each.past: caches[each.past] for each in self.layout.caches}, read.length)
         self._read = read
 
     def close(self) -> None:
+        self._settle()
         self.store.close()
         self._read = self._read[:0]
 

@@ -1,8 +1,8 @@
-"""DLPack: what other libraries say of the memory of their arrays.
+"""DLPack: descriptions of other libraries' arrays.
 
-Numpy reads neither device memory nor its neighbours' bfloat16 and float8, so the structure in the
-capsule (dlpack.h, version 1.1) is read here. The capsule itself is not consumed: while it lives,
-so does the memory.
+numpy reads neither device memory nor the bfloat16 and float8 of ml_dtypes, so the structure in the
+capsule (dlpack.h, version 1.1) is parsed here. The capsule itself is not consumed; it keeps the
+memory alive.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ..ir.dtypes import (
 )
 from ..ir.types import Array
 
-#: DLPack's numbers for memory that the host reads: its own, and what CUDA and ROCm pinned.
+#: DLPack device types that the host can read: CPU, and memory pinned by CUDA or ROCm.
 ON_HOST = frozenset({1, 3, 11})
-#: Its numbers for CUDA's device memory and for memory that CUDA moves back and forth.
+#: DLPack device types of CUDA device memory and managed memory.
 ON_CUDA = frozenset({2, 13})
 
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c"}
-#: Type code and bits of what is not one of numpy's integers and floats.
+#: Type code and bits of dtypes beyond numpy's integers and floats.
 CODES: dict[DType, tuple[int, int]] = {
     bfloat16: (4, 16),
     bool_: (6, 8),
@@ -48,7 +48,7 @@ _DTYPES = {code: dtype for dtype, code in CODES.items()}
 # DLTensor: data, device type and number, rank, type code, bits, lanes, shape, strides, offset.
 _TENSOR = struct.Struct("PiiiBBHPPQ")
 _PLACE_OFFSET, _TYPE_OFFSET = 8, 20
-#: Where it lies in the structure that a capsule of this name holds.
+#: Its offset in the structure, by name of the capsule.
 _OFFSETS = {b"dltensor": 0, b"dltensor_versioned": 32}
 
 _name_of = ctypes.pythonapi.PyCapsule_GetName
@@ -61,14 +61,14 @@ _pointer_of.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An array of another library.
+    """The description of another library's array.
 
     Attributes:
-        pointer: address of its first element; 0 where there is none.
-        place: DLPack's device type and number.
+        pointer: address of its first element; 0 if it has none.
+        place: DLPack's device type and index.
         dtype: type of its elements.
         shape: the sizes of its axes.
-        strides: elements between neighbours along each axis; None for C order without gaps.
+        strides: in elements; None for contiguous C order.
         owner: keeps the memory alive.
     """
 
@@ -80,7 +80,7 @@ class Seen:
     owner: object
 
     def order(self) -> tuple[int, ...] | None:
-        """Return the axes longer than 1, the outermost first; None if there are gaps."""
+        """Return the axes longer than 1, outermost first; None if there are gaps."""
         axes = [axis for axis, size in enumerate(self.shape) if size != 1]
         strides = self.strides
         if strides is None or 0 in self.shape:
@@ -95,9 +95,9 @@ class Seen:
 
 
 def place_of(value: object) -> tuple[int, int] | None:
-    """Return DLPack's device type and number of an array that the host cannot read, else None.
+    """Return DLPack's device type and index of an array that the host cannot read, else None.
 
-    The number is -1 where only ``__cuda_array_interface__`` says that it is on a GPU.
+    The index is -1 if only ``__cuda_array_interface__`` shows that it is on a GPU.
     """
     if isinstance(value, np.ndarray | np.generic | list | tuple | float | int):
         return None
@@ -117,15 +117,15 @@ def place_name(place: tuple[int, int]) -> str:
 
 
 def see(array: Any, stream: int | None = None) -> Seen:
-    """Return what an array with ``__dlpack__`` says about itself.
+    """Return the description of an array with ``__dlpack__``.
 
     Args:
-        array: has ``__dlpack__``.
-        stream: CUDA's handle of the stream that will read the elements, which its owner makes
-            wait for them; None for an array on the host.
+        array: the array.
+        stream: handle of the CUDA stream that will read the elements; its owner makes the stream
+            wait for them. None for an array on the host.
 
     Raises:
-        BufferError: its owner does not give it out, or its elements are of no type known here.
+        BufferError: its owner does not export it, or its dtype is unknown.
     """
     capsule = array.__dlpack__() if stream is None else array.__dlpack__(stream=stream)
     start = _start_of(capsule)
@@ -140,7 +140,7 @@ def see(array: Any, stream: int | None = None) -> Seen:
 
 
 def relabel(capsule: object, dtype: DType, place: tuple[int, int]) -> object:
-    """Return a capsule, not consumed yet, whose elements are of `dtype` and at `place` now."""
+    """Return a new capsule whose elements have `dtype` and are at `place`."""
     start = _start_of(capsule)
     ctypes.memmove(start + _PLACE_OFFSET, struct.pack("ii", *place), 8)
     if dtype in CODES:
@@ -149,10 +149,10 @@ def relabel(capsule: object, dtype: DType, place: tuple[int, int]) -> object:
 
 
 def on_host(array: Any) -> Array:
-    """Return an array of the host as numpy's, uncopied, of a type that numpy itself knows or not.
+    """Return a host array as a numpy array, without a copy, ml_dtypes included.
 
     Raises:
-        BufferError: its owner does not give it out, or it lies elsewhere.
+        BufferError: its owner does not export it, or it is not on the host.
     """
     seen = see(array)
     if seen.place[0] not in ON_HOST:
@@ -171,7 +171,7 @@ def on_host(array: Any) -> Array:
 
 
 def _start_of(capsule: object) -> int:
-    """Return the address of the DLTensor that a capsule holds."""
+    """Return the address of the DLTensor in a capsule."""
     name = _name_of(capsule)
     return _pointer_of(capsule, name) + _OFFSETS[name]
 

@@ -1,13 +1,13 @@
-"""Decoders that read what an encoder gave, such as those of T5, Marian and Whisper.
+"""Decoders of encoder-decoders, such as T5, Marian and Whisper.
 
-Keys and values of what the encoder gave are computed once: by the encoder itself, or by the first
-step of the decoder, which then is a file of its own (``decoder_model.onnx``) or a branch of the
-same one (``use_cache_branch``).
+Cross-attention keys and values are computed once: by the encoder itself, or by the first step of
+the decoder, which is then a separate file (``decoder_model.onnx``) or a branch of the same one
+(``use_cache_branch``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,18 +19,20 @@ from .cache_names import by_core, core_of
 from .decoding import Decoder, on_host
 from .model import Model
 from .passed_caches import PassedDecoder, passed_decoder
+from .sampling import GREEDY, Sampling
 from .step_inputs import fitted
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What an encoder gave.
+    """The outputs of an encoder.
 
     Attributes:
         states: float [batch, length, width].
-        mask: int64 [batch, n], 1 for what was there, as the encoder was fed; where it takes none,
-            all of `states` is.
-        others: its other outputs by name: keys and values, where it gives them itself.
+        mask: int64 [batch, n], 1 for tokens and 0 for padding, as fed to the encoder; without a
+            mask, all of `states` counts.
+        others: further outputs by name: cross-attention keys and values, if the encoder computes
+            them.
     """
 
     states: Array
@@ -38,7 +40,7 @@ class Encoded:
     others: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
     def repeated(self, rows: Iterable[int]) -> Encoded:
-        """Return these rows of the batch; one may come again."""
+        """Return these rows of the batch; rows may be repeated."""
         at = list(rows)
         others = {name: each[at] for name, each in self.others.items()}
         return Encoded(self.states[at], self.mask[at], others)
@@ -48,13 +50,13 @@ class EncodedDecoder(Decoder):
     """The decoder of an encoder-decoder.
 
     Args:
-        steps: decodes all tokens, or those behind the first step where there is a model for that;
-            is closed with this one.
-        model: of the first step; None where `steps` does that as well.
+        steps: decodes all tokens, or all but the first step if there is a model for that; closed
+            with this one.
+        model: the model of the first step; None if `steps` does that as well.
         layout: of `model`.
 
     Raises:
-        ModelError: `model` does not give what `steps` takes; names both.
+        ModelError: `model` does not return what `steps` needs; names both.
     """
 
     def __init__(
@@ -79,10 +81,10 @@ class EncodedDecoder(Decoder):
         return self._steps.length
 
     def begin(self, encoded: Encoded) -> None:
-        """Forget everything, and read what an encoder gave from now on.
+        """Reset, and read these encoder outputs from now on.
 
         Raises:
-            ModelError: it has no keys and values, and there is no first step that computes them.
+            ModelError: they include no keys and values, and there is no first step to compute them.
         """
         self._steps.rewind(0)
         self._encoded = encoded
@@ -98,13 +100,26 @@ class EncodedDecoder(Decoder):
             return self._steps.step(ids, mask)
         return self._first_step(self._first, self._encoded, ids, mask)
 
+    def follow(
+        self,
+        tokens: Array,
+        limit: int | None = None,
+        *,
+        sampling: Sampling = GREEDY,
+        drawn: int = 0,
+        ahead: int = 1,
+    ) -> Generator[Array]:
+        if not self.length:
+            raise UsageError("read what the decoder begins with")
+        return self._steps.follow(tokens, limit, sampling=sampling, drawn=drawn, ahead=ahead)
+
     def _first_step(
         self, first: PassedDecoder, encoded: Encoded, ids: Array, mask: Array | None
     ) -> Array:
-        """Read the first tokens, and hand all keys and values on to the steps behind them."""
+        """Read the first tokens, and pass all keys and values on to later steps."""
         assert self._model is not None
         given = self._fed(first.layout, encoded)
-        for each in first.layout.cross:  # of the branch that is not taken
+        for each in first.layout.cross:  # for the branch that is not taken
             sizes = _sizes(each.shape or (), self.batch, encoded.states.shape[1])
             given[each.name] = np.broadcast_to(np.zeros((), each.dtype), sizes)
         first.store.give(given)
@@ -119,7 +134,7 @@ class EncodedDecoder(Decoder):
         return on_host(found[first.layout.logits.name])
 
     def _fed(self, layout: DecoderLayout, encoded: Encoded) -> dict[str, Array]:
-        """Return what a model takes of the encoder besides keys and values."""
+        """Return the encoder outputs that a model takes, except keys and values."""
         file = None if self._model is None else self._model.source.file
         values = {"encoder_states": encoded.states, "encoder_mask": encoded.mask}
         return {
@@ -129,7 +144,7 @@ class EncodedDecoder(Decoder):
         }
 
     def _of_encoder(self, encoded: Encoded) -> dict[str, Array]:
-        """Return the keys and values that the encoder gave."""
+        """Return the encoder's cross-attention keys and values."""
         known = by_core(encoded.others)
         found: dict[str, Array] = {}
         for name in self._cross:
@@ -160,7 +175,7 @@ class EncodedDecoder(Decoder):
 
 
 def _sizes(shape: Shape, batch: int, length: int) -> tuple[int, ...]:
-    """Return the sizes of keys or values of so many positions."""
+    """Return the shape of keys or values with this number of positions."""
     return tuple(
         batch if i == 0 else size if isinstance(size, int) else length
         for i, size in enumerate(shape)
@@ -168,7 +183,7 @@ def _sizes(shape: Shape, batch: int, length: int) -> tuple[int, ...]:
 
 
 def _results(names: Iterable[str], model: Model) -> dict[str, str]:
-    """Return the output of the first step for each cache of those behind it."""
+    """Return the output of the first step for each cache of later steps."""
     known = by_core(each.name for each in model.outputs)
     found: dict[str, str] = {}
     for name in names:

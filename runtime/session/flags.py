@@ -1,4 +1,4 @@
-"""Inputs that say which branch of an If is taken, such as a decoder's ``use_cache_branch``."""
+"""Inputs that select a branch of an If, such as a decoder's ``use_cache_branch``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ..ops.control import If
 from ..ops.elementwise import Cast
 from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 
-#: Most inputs of a model that may say so: each pair of their values is a model of its own.
+#: Maximum number of such inputs: each combination of values gets a graph of its own.
 MOST = 2
 
 
 def flags_of(graph: Graph) -> tuple[str, ...]:
-    """Return the inputs that decide on all that a graph does not do in every run.
+    """Return the inputs that decide all control flow of a graph.
 
-    Once they are known, nothing with bodies is left. Without such inputs, or where other things
-    decide as well, there are none.
+    Once they are known, no node with bodies remains. If other values take part in decisions, none
+    are returned.
     """
     found: dict[str, None] = {}
     for node in graph.nodes:
@@ -34,7 +34,7 @@ def flags_of(graph: Graph) -> tuple[str, ...]:
 
 
 def _source(value: Value | None) -> Value | None:
-    """Return what a value is a copy of, in another shape or dtype."""
+    """Return the value that this one is a copy, reshape or cast of."""
     *_, last = _copies(value)
     return last
 
@@ -49,6 +49,6 @@ def _copies(value: Value | None) -> Iterator[Value | None]:
 
 
 def _is_flag(value: Value) -> bool:
-    """Whether it is one element."""
+    """Whether it has one element."""
     type_ = value.type
     return isinstance(type_, TensorType) and type_.is_static and type_.size == 1

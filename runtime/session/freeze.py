@@ -1,4 +1,4 @@
-"""Inputs that are the same in every run become constants, and what depends on them alone folds."""
+"""Freezing of inputs: constant inputs, and folding of what depends on them alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AROUND: ContextVar[Mapping[str, Any]] = ContextVar("frozen inputs", default=_NO
 
 @contextmanager
 def frozen_in(arrays: Mapping[str, Any]) -> Generator[None]:
-    """Freeze these inputs of every model that is loaded in the block."""
+    """Freeze these inputs of every model loaded within the block."""
     token = _AROUND.set({**_AROUND.get(), **arrays})
     try:
         yield
@@ -32,21 +32,21 @@ def frozen_in(arrays: Mapping[str, Any]) -> Generator[None]:
 
 
 def frozen_around() -> Mapping[str, Any]:
-    """Return the arrays by input that `frozen_in` gives, none outside of it."""
+    """Return the arrays given to the enclosing `frozen_in`, by input name."""
     return _AROUND.get()
 
 
 def freeze_inputs(graph: Graph, arrays: Mapping[str, Any]) -> Graph:
-    """Return a copy of a graph in which some inputs are constants.
+    """Return a copy of a graph with some inputs replaced by constants.
 
-    Symbolic dimensions that their shapes tell are bound everywhere.
+    Symbolic dimensions found in their shapes are bound everywhere.
 
     Args:
-        graph: as it was imported; stays as it is.
-        arrays: the elements, by name of the input.
+        graph: as imported; not modified.
+        arrays: the elements, by input name.
 
     Raises:
-        InputError: there is no such input, or the array is not of its type.
+        InputError: there is no such input, or the array does not fit its type.
     """
     copy = graph.clone()
     by_name = {value.name: value for value in copy.inputs}

@@ -1,8 +1,8 @@
 """Sizes that grow from run to run, such as a decoder's past: one program for all of them.
 
-A program for fixed sizes computes faster than one for any size, but takes long to make. So the
-first few sizes get programs of their own; once it is seen that they grow in equal steps, one
-program is made for all that are to come. A size that comes back repeatedly gets its own.
+A program for fixed sizes runs faster than one for any size, but takes long to make. So the first
+few sizes get programs of their own; once growth in equal steps is observed, one program is made for
+all further sizes. A size that recurs gets its own.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ..ir.grown import Grown
 from ..ir.types import Dim, TensorType, ValueType
 
 Types = tuple[ValueType | None, ...]
-#: Sizes that grow get room for a power of two of steps, and at least this many.
+#: Buckets have room for a power of two of growth steps, at least this many.
 MIN_ROOM = 16
 #: The sizes of all axes of all inputs.
 _Sizes = tuple[int, ...]
 
-#: Equal steps of growth before it is believed.
+#: Number of equal steps after which growth is assumed.
 STEPS = 3
-#: Sizes that are remembered: several sequences may grow in turn.
+#: Number of recent sizes kept: several sequences may grow in turn.
 REMEMBERED = 32
-#: Runs with the same sizes, of as many as are remembered, that earn a program of their own.
+#: Recurrences of a size, among the recent ones, that justify a program of its own.
 AGAIN = 16
 
 
@@ -34,10 +34,10 @@ class _Family:
     """What is known about inputs of the same dtypes and ranks.
 
     Attributes:
-        seen: sizes of the last programs that were made.
-        spans: the sizes of an earlier program, and the steps in which they grow.
+        seen: sizes of the last programs made.
+        spans: the sizes of an earlier program, and their growth steps.
         runs: sizes of the last runs without a program of their own.
-        least: the sum of sizes from which on a program for all of them may be tried.
+        least: minimum sum of sizes from which on to try a program for all of them.
     """
 
     seen: deque[_Sizes] = field(default_factory=lambda: deque[_Sizes](maxlen=REMEMBERED))
@@ -47,7 +47,7 @@ class _Family:
 
 
 def is_batch(types: Types) -> bool:
-    """Whether nothing grows but first axes: batches, for which room would be work in vain."""
+    """Whether only first axes grow: batches, for which padding would be computed in full."""
     return all(
         axis == 0
         for t in types
@@ -58,10 +58,10 @@ def is_batch(types: Types) -> bool:
 
 
 def rooms(types: Types) -> Iterator[int]:
-    """Yield how many steps buckets have room for, in the order in which growth fills them.
+    """Yield how many steps buckets have room for, in order of growth.
 
     Args:
-        types: with sizes that have grown.
+        types: with growing sizes.
     """
     firsts = [-(-size.first // size.step) for size in _grown_in(types)]
     room = MIN_ROOM
@@ -73,7 +73,7 @@ def rooms(types: Types) -> Iterator[int]:
 
 
 def bounded_by(types: Types, room: int) -> Types:
-    """Return types whose sizes grow no more than a bucket has room for."""
+    """Return types whose sizes grow no further than a bucket has room for."""
     firsts = [-(-size.first // size.step) for size in _grown_in(types)]
     count = room - max(firsts, default=0) + 1
     return tuple(
@@ -94,7 +94,7 @@ def _grown_in(types: Types) -> Iterator[Grown]:
 
 
 def count_of(types: Types, general: Types) -> int:
-    """Return how often the sizes of `general` have grown to be those of `types`."""
+    """Return after how many growth steps the sizes of `general` are those of `types`."""
     for type_, wide in zip(types, general, strict=True):
         if isinstance(type_, TensorType) and isinstance(wide, TensorType):
             for size, grown in zip(type_.shape or (), wide.shape or (), strict=True):
@@ -104,17 +104,17 @@ def count_of(types: Types, general: Types) -> int:
 
 
 class Growth:
-    """Finds out which sizes grow."""
+    """Detects sizes that grow."""
 
     def __init__(self) -> None:
         self._families: dict[Hashable, _Family] = {}
         self._lock = forks.lock()
 
     def spanning(self, group: Hashable, types: Types) -> Types | None:
-        """Return types that these are a case of, whose sizes have grown so far; None if none have.
+        """Return types with growing sizes that include these types; None if no growth is known.
 
         Args:
-            group: what else programs are told apart by.
+            group: further parts of the program's key.
             types: static types of the inputs, for which there is no program.
         """
         if not all(isinstance(t, TensorType) and t.is_static for t in types):
@@ -128,9 +128,9 @@ class Growth:
         return None if span is None else tuple(_grown(tensors, *span))
 
     def refuse(self, group: Hashable, types: Types) -> None:
-        """Note that there is no program for all such sizes.
+        """Record that there is no program for all such sizes.
 
-        Twice as large ones may have one: what a window hides, for example, is constant from then
+        Sizes twice as large are tried again: for example, what a window hides is constant from then
         on.
         """
         tensors = [t for t in types if isinstance(t, TensorType)]
@@ -142,7 +142,7 @@ class Growth:
 
 
 def _span_of(family: _Family, sizes: _Sizes) -> tuple[_Sizes, _Sizes] | None:
-    """Return the sizes that growth began with, and its steps; None for a program of its own."""
+    """Return the initial sizes and growth steps; None if it gets a program of its own."""
     if sum(sizes) < family.least:
         return None
     for span in family.spans:
@@ -166,7 +166,7 @@ def _back(sizes: _Sizes, step: _Sizes, count: int) -> _Sizes:
 
 
 def _is_within(sizes: _Sizes, first: _Sizes, step: _Sizes) -> bool:
-    """Whether these are sizes that growth leads to."""
+    """Whether growth leads to these sizes."""
     counts: set[int] = set()
     for size, begin, by in zip(sizes, first, step, strict=True):
         if by == 0:

@@ -1,4 +1,4 @@
-"""What crosses between callers and a model: names, checks, and from which memory to which."""
+"""The boundary between callers and a model: names, checks, and copies between memories."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from ..plan.exchange import Feed, Lent, exchange_of
 from .dlpack import place_name, place_of
 from .io_types import TensorInfo, by_name, check_lent, check_value, refuse_unknown
 
-#: Where results are wanted: numpy's arrays, or arrays in the memory of the model's device.
+#: Where results go: numpy arrays, or arrays in the memory of the model's device.
 Place = Literal["host", "device"]
 
 
-class Border:
-    """Checks what callers give, and brings values to where they are wanted.
+class IOBoundary:
+    """Checks the inputs of callers, and moves values to where they are needed.
 
     Args:
-        inputs: the model's, in order.
-        device: the one that the model runs on.
-        values: everything in the imported graph that has a name.
+        inputs: the model's inputs, in order.
+        device: the model's device.
+        values: all named values of the imported graph.
 
     Attributes:
         inputs: as callers see them.
-        exchange: how the device exchanges arrays; None for the host.
-        wanted_here: names of inputs that the host must see, wherever callers have them.
+        exchange: the device's exchange with callers; None for the host.
+        wanted_here: names of inputs that the host must read, wherever they are.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Border:
     # ── in ───────────────────────────────────────────────────────────────────────────────────
 
     def named(self, batch: Any) -> Mapping[str, Any]:
-        """Return a batch, which may be positional, by the names of the inputs."""
+        """Return a batch, which may be positional, by input name."""
         return by_name(self.inputs, batch)
 
     def called(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return inputs by name, of which the first ones may be positional, or all in one dict."""
+        """Return inputs by name; leading ones may be positional, or all in one dict."""
         if len(arrays) == 1 and isinstance(arrays[0], Mapping):
             given = cast("Mapping[Any, Any]", arrays[0])
             if not self._takes_map(given):
@@ -68,13 +68,13 @@ class Border:
         return {**dict(zip(names, arrays, strict=True)), **named}
 
     def _takes_map(self, given: Mapping[Any, Any]) -> bool:
-        """Whether a dict is the value of the model's only input, and not inputs by name."""
+        """Whether a dict is the value of the only input, rather than inputs by name."""
         only = self.inputs[0] if len(self.inputs) == 1 else None
         is_map = only is not None and isinstance(only.type, MapType | OptionalType)
         return is_map and only is not None and only.name not in given
 
     def arranged(self, inputs: Any, outputs: Any) -> tuple[Mapping[str, Any], Any]:
-        """Return inputs by name, and what of the results is wanted, in whatever order they came.
+        """Return inputs by name and the requested outputs, in either order of arguments.
 
         onnxruntime's ``run(names, inputs)`` has the names first.
         """
@@ -85,7 +85,7 @@ class Border:
         return self.named(inputs), outputs
 
     def order(self, values: Iterable[Any], to: Place, stream: Any) -> Stream | None:
-        """Return the stream that a run belongs to; None for one of the host's memory alone."""
+        """Return the stream of a run; None if it uses only host memory."""
         if type(to) is not str or to not in ("host", "device"):
             raise UsageError(f"to={shown(to)} is neither 'host' nor 'device'")
         if self.exchange is None:
@@ -98,15 +98,15 @@ class Border:
     def check(
         self, inputs: Mapping[str, Any], work: Stream | None = None, *, partly: bool = False
     ) -> dict[str, Feed]:
-        """Return the callers' inputs as the runtime takes them.
+        """Validate and convert the callers' inputs.
 
         Args:
             inputs: values by name.
-            work: the stream that reads those that are on the device.
-            partly: whether some may be missing.
+            work: the stream that reads inputs on the device.
+            partly: whether inputs may be missing.
 
         Raises:
-            InputError: a name, dtype, rank, shape or device that does not fit.
+            InputError: a name, dtype, rank, shape or device does not fit.
         """
         feeds: dict[str, Feed] = {}
         for info in self.inputs:
@@ -149,7 +149,7 @@ class Border:
     def samples(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Feed]:
         """Return zeros of these shapes, by input name, that take no memory.
 
-        Dimensions that are not given and not fixed by the model are 1.
+        Dimensions that are neither given nor fixed by the model are 1.
         """
         expected = "shapes by input, such as {'image': (1, 3, 224, 224)}"
         shapes = mapping(expected, key=anything, value=shape)("shapes", shapes)
@@ -173,7 +173,7 @@ class Border:
     # ── across ───────────────────────────────────────────────────────────────────────────────
 
     def here(self, feeds: Mapping[str, Feed], work: Stream | None) -> dict[str, HostValue]:
-        """Return the feeds, with copies on the host of those that are on the device."""
+        """Return the feeds, with those on the device copied to the host."""
         found: dict[str, HostValue] = {}
         for name, feed in feeds.items():
             if not isinstance(feed, Lent):
@@ -183,7 +183,7 @@ class Border:
         return found
 
     def there(self, results: Mapping[str, HostValue], work: Stream | None) -> dict[str, Any]:
-        """Return results, their arrays copied to the model's device where that is not the host."""
+        """Return results, copied to the model's device unless that is the host."""
         if self.exchange is None or work is None:
             return {**results}
         return {name: self._there(value, work) for name, value in results.items()}

@@ -1,4 +1,4 @@
-"""What callers give and get: the model's inputs and outputs as they see them, and the checks."""
+"""Inputs and outputs as callers see them, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class TensorInfo:
     """An input or output as callers see it.
 
     Attributes:
-        name: what the file calls it.
+        name: its name in the file.
         dtype: element type of a tensor; None for sequences, optionals and maps.
-        shape: symbolic dimensions by name, unknown ones None; None where the rank is unknown, too.
-        type: the whole type.
+        shape: symbolic dimensions by name, unknown ones None; None if the rank is unknown.
+        type: the complete type.
     """
 
     name: str
@@ -52,7 +52,7 @@ class TensorInfo:
 
     @classmethod
     def of(cls, value: Value, name: str | None = None) -> TensorInfo:
-        """Describe a graph's input or output, which callers may know by another name."""
+        """Describe an input or output of a graph, optionally under another name."""
         type_ = shown(value)
         if isinstance(type_, TensorType):
             return cls(name or value.name, type_.dtype, type_.shape, type_)
@@ -60,16 +60,16 @@ class TensorInfo:
 
 
 def check_lent(info: TensorInfo, value: Any, exchange: Exchange, stream: Stream) -> Lent:
-    """Return a caller's input in device memory as the runtime takes it.
+    """Validate and wrap a caller's input in device memory.
 
     Args:
         info: the input.
         value: an array with ``__dlpack__`` or ``__cuda_array_interface__``.
-        exchange: of the device that the model runs on.
-        stream: will read the elements; it waits for them.
+        exchange: of the model's device.
+        stream: will read the elements, and waits for them.
 
     Raises:
-        InputError: the array is not of the input's type, or it lies elsewhere.
+        InputError: its type does not fit, or it is on another device.
     """
     try:
         lent = exchange.take(value, stream)
@@ -82,24 +82,23 @@ def check_lent(info: TensorInfo, value: Any, exchange: Exchange, stream: Stream)
 
 
 def check_value(info: TensorInfo, value: Any) -> HostValue:
-    """Return a caller's input as the runtime takes it.
+    """Validate and convert a caller's input.
 
     Args:
         info: the input.
-        value: an array or what numpy makes one of; a list, a dictionary or None where the input is
-            a sequence, a map or an optional.
+        value: an array-like; a list, a dictionary or None for a sequence, map or optional.
 
     Raises:
-        InputError: the value is not of the input's type.
+        InputError: its type does not fit.
     """
     return _check(info, info.type, value)
 
 
 def by_name(infos: Sequence[TensorInfo], given: Any) -> Mapping[str, Any]:
-    """Return inputs by name that may be given by position, or alone.
+    """Return inputs by name; they may be given by position, or a single one alone.
 
     Raises:
-        InputError: they are too many or too few.
+        InputError: there are too many or too few.
     """
     if isinstance(given, Mapping):
         return cast("Mapping[str, Any]", given)
@@ -117,7 +116,7 @@ def by_name(infos: Sequence[TensorInfo], given: Any) -> Mapping[str, Any]:
 
 
 def refuse_unknown(infos: Sequence[TensorInfo], names: Iterable[Any]) -> None:
-    """Raise InputError for a name that no input has."""
+    """Raise InputError for a name that is not an input."""
     known = [info.name for info in infos]
     for name in names:
         if not isinstance(name, str):
@@ -132,10 +131,10 @@ def refuse_unknown(infos: Sequence[TensorInfo], names: Iterable[Any]) -> None:
 
 
 def values_of(infos: Sequence[TensorInfo], given: Any) -> dict[str, Any]:
-    """Return values of the host for all inputs of a model; those that lie elsewhere stay there.
+    """Return host values for all inputs of a model; device arrays stay where they are.
 
     Raises:
-        InputError: a name, dtype or shape that does not fit.
+        InputError: a name, dtype or shape does not fit.
     """
     named = by_name(infos, given)
     refuse_unknown(infos, named)
@@ -175,7 +174,7 @@ def _array_of(info: TensorInfo, value: Any) -> Array:
 
 
 def as_array(value: Any) -> Array:
-    """Return what numpy makes of a value; of one that it cannot read, what DLPack tells.
+    """Return a value as a numpy array, by DLPack if numpy cannot read it.
 
     Raises:
         InputError: it is not an array, or not on the host.
@@ -187,7 +186,7 @@ def as_array(value: Any) -> Array:
         if np.ma.is_masked(masked):
             raise InputError("has masked elements; give array.filled(VALUE)")
         value = masked.data
-    if isinstance(value, np.ndarray):  # a matrix, a memory map: its own arithmetic is not meant
+    if isinstance(value, np.ndarray):  # np.matrix, np.memmap: plain arithmetic is meant
         return cast("Array", value).view(np.ndarray)
     place = place_of(value)
     if place is not None:
@@ -212,7 +211,7 @@ def _key(info: TensorInfo, type_: MapType, key: Any) -> Any:
 
 
 def _element(info: TensorInfo, type_: MapType, value: Any) -> Any:
-    """Return what a map holds: a number as a scalar of its dtype, a text as it is."""
+    """Return an element of a map: a number as a numpy scalar, a string as it is."""
     if not isinstance(type_.element, TensorType) or np.ndim(value):
         return _check(info, type_.element, value)
     dtype = type_.element.dtype
@@ -253,7 +252,7 @@ def _check_type(
     dtype: DType,
     shape: tuple[int, ...],
 ) -> None:
-    """Raise InputError unless an array of this dtype and shape fits an input."""
+    """Raise InputError unless an array of this dtype and shape fits the input."""
     if dtype != type_.dtype:
         remedy = f" (convert with array.astype('{name_of(type_.dtype)}'))"
         remedy = remedy if np.can_cast(dtype, np.complex128, "same_kind") else ""
@@ -275,7 +274,7 @@ def _check_type(
 
 
 def as_texts(data: Array) -> Array:
-    """Return an array of texts, or of bytes in UTF-8, as one of `str`; any other as it is."""
+    """Return an array of strings, or of UTF-8 bytes, as an array of `str`; any other as it is."""
     if data.dtype.kind == "S":
         data = np.char.decode(data, "utf-8")
     if data.dtype.kind in "UT":
@@ -287,18 +286,18 @@ def as_texts(data: Array) -> Array:
 
 
 class Owned:
-    """Makes results the caller's own: no two share memory, nor with what he gave, nor the model.
+    """Makes results the caller's own: none shares memory with another, an input or the model.
 
     Args:
-        feeds: what the caller gave.
+        feeds: the caller's inputs.
     """
 
     def __init__(self, feeds: Iterable[HostValue]) -> None:
-        # Ids suffice: what they belong to lives at least as long.
+        # Ids suffice: their objects live at least as long.
         self._taken = {id(data) for value in feeds for data in _arrays_in(value)}
 
     def __call__(self, value: HostValue) -> HostValue:
-        """Return a result, copied as far as need be."""
+        """Return a result, copied if necessary."""
         if isinstance(value, list):
             return [self(element) for element in value]
         if isinstance(value, dict):
@@ -311,7 +310,7 @@ class Owned:
 
 
 def _arrays_in(value: Any) -> Iterator[Array]:
-    """Yield the arrays that a value consists of."""
+    """Yield the arrays contained in a value."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, list | dict):

@@ -1,8 +1,8 @@
-"""A loaded model: checks inputs, finds or makes a program for their shapes, runs it."""
+"""A loaded model: checks inputs, finds or makes a program for their types, and runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +23,7 @@ from ..ir.mapped import Mapped, release
 from ..ir.types import TensorType
 from ..options import Options
 from ..passes import Evaluate, Rewrites
+from ..passes.bucketing import Bucket
 from ..plan.backend import Backend, Stream
 from ..plan.exchange import Feed, IOPlacement
 from ..plan.host import HOST
@@ -31,13 +32,14 @@ from ..plan.weights import WeightStore
 from ..text import printable
 from .bound_plan import BoundModel
 from .bucket_program import BucketProgram
-from .io_boundary import Border, Place
+from .io_boundary import IOBoundary, Place
 from .io_types import Owned, TensorInfo
 from .overflow import NARROW, Watch
 from .pipeline import DEPTH, BufferedPlan, Pipeline, Streams
 from .placement import Placement, placement_of
 from .program_cache import Lookup
 from .program_pool import Shelf
+from .select_rows import RowsOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,13 @@ class ModelSource:
     """Where a model comes from.
 
     Attributes:
-        file: its path, or None if it was given in memory.
+        file: its path, or None for a model in memory.
         opsets: the file's opset by domain.
         ir_version: the file's version of the ONNX format.
         producer: the program that wrote it, with its version.
-        metadata: the file's own properties.
-        warnings: what is odd about the file, but does no harm.
-        mapped: files whose bytes its constants are, and which must not change while it is open.
+        metadata: the file's metadata properties.
+        warnings: harmless irregularities of the file.
+        mapped: memory-mapped files, which must not change while the model is open.
     """
 
     file: str | None = None
@@ -65,13 +67,13 @@ class ModelSource:
 
 @checked_methods
 class Model(Closable):
-    """A model that is ready to run on one backend, with others after it.
+    """A model that is ready to run on one backend, optionally with fallbacks.
 
-    Several threads may call it at once: each gets its own plan. Use it as a context manager,
-    or call `close`, to have all memory of host and device back at a known time.
+    Thread-safe: each thread gets its own plan. Use it as a context manager, or call `close`, to
+    free all host and device memory at a defined time.
 
     Args:
-        graph: the imported graph; symbolic shapes are fine.
+        graph: the imported graph; shapes may be symbolic.
         backends: the requested one, then fallbacks.
         options: see `Options`.
         evaluate: runs one operator on arrays, for constant folding.
@@ -98,7 +100,7 @@ class Model(Closable):
         doubts = Doubts(self.source.file)
         self._resources = Resources(self.backends, options, self._stores, evaluate, budget, doubts)
         self._watch = Watch(graph, options, evaluate, self.source.file)
-        self._border = Border(graph.inputs, self.backends[0].device, graph.values)
+        self._border = IOBoundary(graph.inputs, self.backends[0].device, graph.values)
         with self._bounded():
             self._lookup = Lookup(
                 graph, self._border, self._resources, self._close_stores, self.source.file
@@ -108,48 +110,48 @@ class Model(Closable):
 
     @property
     def backend(self) -> str:
-        """Name of the backend that was requested."""
+        """Name of the requested backend."""
         return self.backends[0].name
 
     @property
     def device(self) -> str:
-        """Name of the device that it runs on: ``cpu`` or ``cuda:0``."""
+        """Name of its device: ``cpu`` or ``cuda:0``."""
         return self.backends[0].device.name
 
     @property
     def precision(self) -> str:
-        """Arithmetic of float32 tensors."""
+        """Compute precision of float32 tensors."""
         return self.options.precision
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """What `run` takes."""
+        """The inputs of `run`."""
         return self._border.inputs
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """What `run` gives; what only a run tells is as the file declares it."""
+        """The outputs of `run`; data-dependent sizes are shown as the file declares them."""
         return self._outputs
 
     @property
     def imported(self) -> Graph:
-        """The graph as it was read, before any pass. Not to be changed."""
+        """The graph as imported, before any pass. Must not be changed."""
         return self._imported
 
     @property
     def graph(self) -> Graph:
-        """The graph after the passes, before shapes are bound. Not to be changed."""
+        """The graph after the passes, with symbolic shapes. Must not be changed."""
         return self._lookup.graph_for(self._lookup.default)
 
     @property
     def rewrites(self) -> Rewrites:
-        """What the passes did to it, before shapes are bound."""
+        """The rewrites that the passes made to it."""
         return self._lookup.rewrites
 
     def trust_sizes(self) -> None:
-        """Warn of no dimension that the file gives one name and the inputs several sizes.
+        """Do not warn of symbolic dimensions with several sizes.
 
-        That is for who knows what each input is for, as a decoder does.
+        This is for callers that know the role of each input, such as decoders.
         """
         self._lookup.trusts_sizes = True
 
@@ -159,7 +161,7 @@ class Model(Closable):
         return one_line("Model", f"{self.backend} ({reads}) -> ({gives})")
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: every input and output, with its type."""
+        """Return an HTML table of inputs and outputs for notebooks."""
         ends = [("input", each) for each in self.inputs] + [("output", o) for o in self.outputs]
         rows = "".join(
             f"<tr><td>{k}</td><td>{escape(printable(str(e)))}</td></tr>" for k, e in ends
@@ -187,38 +189,38 @@ class Model(Closable):
     ) -> dict[str, Any]:
         """Run the model.
 
-        The order of onnxruntime, ``run(names, inputs)``, is understood as well.
+        onnxruntime's order, ``run(names, inputs)``, is accepted as well.
 
         Args:
-            inputs: a value for every input, by name, or in a list by position: an array of its
-                dtype and a shape that fits (strings as an array of `str`), a list for a sequence,
-                a dictionary for a map; an optional may be None. Arrays on the model's device
-                (PyTorch's, CuPy's, tercet's; with ``__dlpack__`` or ``__cuda_array_interface__``)
-                stay there.
-            outputs: names of the tensors wanted, any intermediate one too; the model's outputs
-                if None.
-            to: ``host`` for results that are numpy's arrays; ``device`` for arrays in the memory of
-                the model's device, which are numpy's, too, where that is the host.
-            stream: the CUDA stream (PyTorch's, CuPy's, cuda.core's or its handle) in whose order
-                the work is done; the legacy default one if None and arrays are on the device.
-                With inputs and results on the device the host does not wait for the work.
-            timeout: seconds that it may take, plans that have to be made with it; None for as
-                long as it takes. The time is looked at between steps.
+            inputs: a value for every input, by name, or in a list by position: an array of matching
+                dtype and shape (strings as an array of `str`), a list for a sequence, a dictionary
+                for a map; an optional may be None. Arrays on the model's device (of PyTorch, CuPy
+                or tercet; with ``__dlpack__`` or ``__cuda_array_interface__``) are used without a
+                copy to the host.
+            outputs: names of tensors to return, intermediate ones included; the model's outputs if
+                None.
+            to: ``host`` for numpy arrays; ``device`` for arrays in the memory of the model's
+                device, which are numpy arrays if that is the host.
+            stream: the CUDA stream (of PyTorch, CuPy or cuda.core, or its handle) in whose order
+                the work is done; the legacy default stream if None and arrays are on the device.
+                With inputs and results on the device, the host does not wait for the work.
+            timeout: time limit in seconds, planning included; None for no limit. It is checked
+                between steps.
 
         Returns:
             New arrays, lists or dictionaries by name.
 
         Raises:
-            InputError: a name, dtype, rank, shape or device that does not fit.
-            UnsupportedError: nodes that no backend runs, each with every reason.
-            LimitError: something would take more than `Options.max_bytes`.
-            DeviceError, ModelError: a node cannot work on the data that it gets.
-            TimeLimitError: it has taken longer than `timeout`; the model can run again.
+            InputError: a name, dtype, rank, shape or device does not fit.
+            UnsupportedError: no backend runs some nodes; lists each with all reasons.
+            LimitError: `Options.max_bytes` would be exceeded.
+            DeviceError, ModelError: a node fails on its data.
+            TimeLimitError: the time limit passed; the model can run again.
 
         Warns:
-            PrecisionWarning: in half precision, results have an infinity or NaN that float32 does
-                not have; says which node to keep in float32. It is looked for where the results
-                come to the host, and not in `map`, `bind` and with ``to="device"``.
+            PrecisionWarning: in half precision, results contain an infinity or NaN that float32
+                would not; names the node to keep in float32. Checked for results on the host, but
+                not in `map`, `bind` and with ``to="device"``.
         """
         named = cast("Mapping[str, Any]", inputs)
         if type(inputs) is not dict:
@@ -230,7 +232,7 @@ class Model(Closable):
             return self._run(wanted, feeds, work, on_device=to == "device")
 
     def _bounded(self, timeout: float | None = None) -> bounded:
-        """Return what bounds the work in a block."""
+        """Return a context manager with the limits of a run."""
         return bounded(timeout, self._resources.budget)
 
     def _run(
@@ -259,7 +261,7 @@ class Model(Closable):
         return self._border.there(results, work) if on_device else results
 
     def _wanted(self, outputs: Iterable[str] | None) -> tuple[str, ...]:
-        """Return the names of the tensors wanted; raises InputError where there is none."""
+        """Return the requested output names; raises InputError for an unknown one."""
         if outputs is None:
             return self._lookup.default
         wanted: tuple[str, ...] = words("names of tensors")("outputs", outputs)
@@ -279,24 +281,24 @@ class Model(Closable):
     ) -> Generator[dict[str, Any]]:
         """Run many batches; yield their results in order.
 
-        On a GPU a batch is copied there while the one before it is worked on and the results of
-        the one before that come back. Batches may differ in their shapes.
+        On a GPU, upload, compute and download of successive batches overlap. Batches may differ in
+        shape.
 
         Args:
-            batches: what `run` takes for each, or its arrays as a tuple or list, or the array
-                where the model has one input. Up to `depth` of them are taken ahead.
+            batches: for each batch the inputs of `run`, or its arrays as a tuple or list, or a
+                single array if the model has one input. Up to `depth` batches are read ahead.
             outputs: as for `run`.
-            copy: False spares the host two copies: batches that lie in pinned memory (see
-                `tercet.pinned`) have to stay as they are until their results are there, and
-                results are only valid until the next ones are requested.
-            depth: batches under way at one time, which take pinned and device memory each.
+            copy: False saves two host copies: batches in pinned memory (see `tercet.pinned`) must
+                then stay unchanged until their results are returned, and results are valid only
+                until the next ones are requested.
+            depth: number of batches in flight, each of which takes pinned and device memory.
 
         Yields:
             Arrays by name.
 
         Raises:
-            TercetError: as for `run`, with the number of the batch, counted from 0. The results of
-                the batches before it come first; those after it have not been taken.
+            TercetError: as for `run`, with the index of the batch. The results of earlier batches
+                are yielded first; later batches have not been read.
         """
         with self.pipeline(outputs, copy=copy, depth=depth) as pipeline:
             yield from pipeline.map(batches)
@@ -304,7 +306,7 @@ class Model(Closable):
     def pipeline(
         self, outputs: Iterable[str] | None = None, *, copy: bool = True, depth: int = DEPTH
     ) -> Pipeline:
-        """Return what `map` uses, to keep its memory for many streams of batches.
+        """Return the pipeline behind `map`, to reuse its memory for several streams of batches.
 
         Args:
             outputs: as for `run`.
@@ -347,7 +349,7 @@ class Model(Closable):
         shapes: Mapping[str, Sequence[int]] | None = None,
         outputs: Iterable[str] | None = None,
     ) -> BoundModel:
-        """Return a plan for these shapes whose inputs and results callers use in place.
+        """Return a plan for these shapes whose inputs and results callers access in place.
 
         Args:
             shapes: as for `prepare`.
@@ -376,16 +378,17 @@ class Model(Closable):
         *,
         to: Place = "host",
     ) -> Program:
-        """Build (or find) the program for these input shapes, without running it.
+        """Make (or find) the program for these input shapes without running it.
 
         Args:
-            shapes: shape by input name; dimensions that are not given and not fixed by the model
+            shapes: shape by input name; dimensions that are neither given nor fixed by the model
                 are 1.
             outputs: as for `run`.
-            to: ``device`` for the one that `run` uses with all inputs and results on the device.
+            to: ``device`` for the program that `run` uses with all inputs and results on the
+                device.
 
         Returns:
-            The program, idle; for its plans, memory and graph.
+            The idle program, to look at its plans, memory and graph.
         """
         shelf, program = self._prepared(shapes, outputs, to)
         self._lookup.shelves.give(shelf, program)
@@ -409,11 +412,12 @@ class Model(Closable):
         types: Mapping[str, TensorType],
         room: int,
         ends: IOPlacement,
-        rows_of: str | None = None,
+        rows_of: RowsOf | None = None,
+        edit: Callable[[Bucket], Bucket] | None = None,
     ) -> BucketProgram:
-        """Return a program of the caller's own for sizes that grow; see `Lookup.bucket`."""
+        """Return a new program for growing sizes, owned by the caller; see `Lookup.bucket`."""
         with self._bounded():
-            return self._lookup.bucket(outputs, types, room, ends, rows_of)
+            return self._lookup.bucket(outputs, types, room, ends, rows_of, edit)
 
     def placement(
         self,
@@ -422,8 +426,8 @@ class Model(Closable):
     ) -> Placement:
         """Return which backend runs each node, with which kernel, and why.
 
-        Without `shapes` it describes what gave these outputs last, the model's if None, or
-        would give them for the inputs that ran last; see `prepare` for both.
+        Without `shapes` it describes the last program that computed these outputs (the model's if
+        None), or the one for the inputs that ran last; see `prepare` for both.
         """
         return placement_of(self._described(shapes, outputs))
 
@@ -432,7 +436,7 @@ class Model(Closable):
         shapes: Mapping[str, Sequence[int]] | None = None,
         outputs: Iterable[str] | None = None,
     ) -> Memory:
-        """Return the bytes that a program holds; see `placement`."""
+        """Return the bytes held by a program; see `placement`."""
         return self._described(shapes, outputs).memory
 
     def _described(
@@ -446,12 +450,12 @@ class Model(Closable):
     # ── closing ──────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Give back all memory of host and device; the model cannot run afterwards."""
+        """Free all host and device memory; the model cannot run afterwards."""
         self._lookup.shelves.close()
         self._release()
 
     def _release(self) -> None:
-        """Give the files back that are mapped, once the last run is over."""
+        """Release memory-mapped files once the last run has ended."""
         if self._is_released:
             release(self.source.mapped, self._imported)
 
@@ -460,5 +464,5 @@ class Model(Closable):
         for store in self._stores.values():
             store.close()
         if self._border.exchange is not None:
-            with suppress(DeviceError):  # a device that failed has said so to whoever ran
+            with suppress(DeviceError):  # callers of failed runs have got the device's error
                 self._border.exchange.trim()

@@ -1,8 +1,8 @@
-"""Infinities and NaN that a reduced precision made: noticed in results, traced to their node.
+"""Infinities and NaN caused by reduced precision: detected in results, traced to their node.
 
-`to_half` holds in float32 what would overflow, as far as the graph alone tells. What the data do is
-seen here: results that come to the host are looked at, and the first time that one of them is not
-finite, the model runs once more, node by node on the host, as float32 and in its own precision.
+`to_half` keeps in float32 what would overflow, as far as the graph alone shows. Actual data are
+checked here: when a result copied to the host is not finite for the first time, the model runs once
+more, node by node on the host, in float32 and in its own precision.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ..ops.elementwise import Cast
 from ..options import Options
 from ..passes import SYMBOLIC_PASSES, Evaluate, Rewrites, optimise
 
-#: Precisions that have fewer numbers than float32.
+#: Precisions with a smaller range than float32.
 NARROW = ("float16", "bfloat16")
-#: Runs of a model that are traced; results that are not finite may be right.
+#: Maximum number of traced runs per model; non-finite results may be correct.
 _TRACED = 3
 
 
 @dataclass(slots=True)
 class Watch:
-    """Looks for results that a half precision spoilt, and warns of the first node that did it.
+    """Detects results that half precision made infinite or NaN, and warns of the first such node.
 
     Attributes:
-        imported: the model as it was read.
+        imported: the model as imported.
         options: of the model.
         evaluate: runs one operator on arrays.
         file: the model's path, or None.
@@ -50,12 +50,12 @@ class Watch:
     def look(
         self, results: Mapping[str, HostValue], feeds: Mapping[str, HostValue], narrow: Graph
     ) -> None:
-        """Warn with PrecisionWarning if results are not finite and would be so in float32.
+        """Warn with PrecisionWarning if results are not finite, but would be in float32.
 
         Args:
             results: of a run, on the host.
             feeds: its inputs, on the host.
-            narrow: the graph that ran, before shapes are bound.
+            narrow: the graph that ran, with symbolic shapes.
         """
         if self._left <= 0:
             return
@@ -101,7 +101,7 @@ class Watch:
         if node is None:
             return f"{start}in {precision}, {where}; {search}"
         what = f"node '{node.name}' ({node.kind}) gives"
-        if is_new:  # a Cast, before the first node that reads half precision
+        if is_new:  # a Cast in front of the first node in half precision
             source = node.inputs[0].name if node.inputs[0] is not None else ""
             node = next(iter(node.output.consumers), node)
             what = f"node '{node.name}' ({node.kind}) reads '{source}', which has"
@@ -115,13 +115,13 @@ class Watch:
 
 
 def _is_finite(data: HostValue) -> bool:
-    """Whether a value has no element that is infinite or NaN."""
+    """Whether no element is infinite or NaN."""
     if not isinstance(data, np.ndarray) or data.dtype not in FLOATS:
         return True
     if data.dtype == np.float32 and data.flags.c_contiguous:
         flat = data.reshape(-1)
         with np.errstate(all="ignore"):
-            if np.isfinite(np.dot(flat, flat)):  # the quickest look; numbers may overflow in it
+            if np.isfinite(np.dot(flat, flat)):  # the fastest check; it may overflow itself
                 return True
     return bool(np.isfinite(data).all())
 
@@ -129,7 +129,7 @@ def _is_finite(data: HostValue) -> bool:
 def _walk(
     graph: Graph, feeds: Mapping[str, HostValue], evaluate: Evaluate
 ) -> Iterator[tuple[Node, Sequence[Array]]]:
-    """Yield what every node gives, as far as nodes can be run one by one."""
+    """Yield the results of every node, as far as nodes can be run one by one."""
     known: dict[Value, HostValue] = {value: feeds[value.name] for value in graph.inputs}
     left = {value: len(value.consumers) for node in graph.nodes for value in node.outputs}
     for node in graph.nodes:

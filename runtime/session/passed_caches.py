@@ -8,8 +8,9 @@ from typing import Any
 from ..ir.types import Array
 from ..plan.exchange import exchange_of
 from .cache_layout import DecoderLayout
-from .decoding import CachedDecoder, first_positions, on_host, scores_at, scores_of
+from .decoding import CachedDecoder, Greedy, first_positions, on_host, scores_at, scores_of
 from .model import Model
+from .sampling import Following
 from .step_inputs import Embed, StepInputs, Tokens
 
 
@@ -49,6 +50,12 @@ class PassedCaches:
 
     def run_rows(self, read: Tokens, new: Tokens, rows: Array) -> Array:
         return scores_at(self.run(read, new), rows, new.length)
+
+    def run_greedy(self, read: Tokens, new: Tokens, rows: Array) -> Greedy:
+        return Greedy.of(self.run_rows(read, new, rows))
+
+    def chained(self, read: Tokens, first: Array, how: Following, depth: int) -> None:
+        return None
 
     def truncate(self, length: int) -> None:
         if length == 0:

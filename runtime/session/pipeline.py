@@ -1,4 +1,4 @@
-"""A stream of batches: copies to the device, work, and copies back, all three at the same time."""
+"""Overlapped upload, compute and download for a stream of batches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Feeds = Mapping[str, HostValue | Lent]
 
 
 class HeldBack:
-    """Keeps an error until the results of the batches before it are out."""
+    """Holds back an error until the results of earlier batches have been returned."""
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
@@ -51,7 +51,7 @@ class HeldBack:
 
 
 def numbered(index: int, error: BaseException) -> BaseException:
-    """Return an error that says in which batch it happened."""
+    """Return an error with the index of its batch added."""
     if isinstance(error, InputError | DeviceError):
         again = type(error)(f"batch {index}: {error}")
         again.__cause__ = error
@@ -70,13 +70,13 @@ class Streams:
 
     @classmethod
     def of(cls, device: Device) -> Streams:
-        """Return new ones."""
+        """Create them."""
         return cls(device.stream(), device.stream(), device.stream())
 
     def wait(self) -> None:
-        """Wait until all three are done."""
+        """Wait until all three are idle."""
         for stream in (self.upload, self.compute, self.download):
-            with suppress(DeviceError):  # whoever waits for a result hears of it
+            with suppress(DeviceError):  # the caller gets the error with the result
                 stream.synchronize()
 
 
@@ -108,7 +108,7 @@ class BatchBuffers:
     def _place(
         self, like: Mapping[str, View], device: Device, allocate: Callable[[int], Buffer]
     ) -> dict[str, View]:
-        """Return views of one new buffer for tensors like these."""
+        """Return views in one new buffer for tensors like these."""
         buffer = allocate(sum(aligned(view.nbytes) for view in like.values()))
         self._buffers.append(buffer)
         places: dict[str, View] = {}
@@ -155,7 +155,7 @@ class BufferedPlan:
         self.free = deque(self.buffers)
 
     def start(self, feeds: Feeds, streams: Streams, *, copy: bool) -> BatchBuffers:
-        """Give a batch to the three streams; some buffers must be free."""
+        """Enqueue a batch on the three streams; some buffers must be free."""
         batch = self.free.popleft()
         self._upload(batch, feeds, streams.upload, copy=copy)
         self._compute(batch, streams.compute)
@@ -202,7 +202,7 @@ class BufferedPlan:
         return {name: found[name].copy() if copy else found[name] for name in names}
 
     def reset(self) -> None:
-        """Discard batches that were in flight and are finished."""
+        """Discard completed batches."""
         for batch in self.buffers:
             batch.kept.clear()
         self.free = deque(self.buffers)
@@ -218,7 +218,7 @@ class BufferedPlan:
 class Pipeline(Closable):
     """Runs streams of batches on one device, several batches at a time.
 
-    It keeps its memory from one stream to the next. Use it as a context manager, or call `close`.
+    It keeps its memory between streams of batches. Use it as a context manager, or call `close`.
 
     Args:
         streams: for the three stages.
@@ -250,8 +250,8 @@ class Pipeline(Closable):
     def map(self, batches: Iterable[Any]) -> Generator[Result]:
         """Yield the results of the batches, in order; see `Model.map`.
 
-        Where a batch fails, the results of those before it come first, and those after it have
-        not been taken from `batches`. One stream of batches at a time.
+        If a batch fails, the results of earlier ones are yielded first, and later ones have not
+        been read. Only one stream of batches at a time.
         """
         if self._is_closed or self._under_way:
             raise UsageError("the pipeline is closed, or busy with other batches")
@@ -290,7 +290,7 @@ class Pipeline(Closable):
                 plan.close()
 
     def _start(self, index: int, key: Hashable, feeds: Feeds) -> Iterator[Result]:
-        """Give a batch to its plan, once that has free buffers."""
+        """Enqueue a batch on its plan once that has free buffers."""
         self._plans.move_to_end(key)
         plan = self._plans[key]
         while self._under_way and (plan is None or not plan.free):

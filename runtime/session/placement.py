@@ -1,4 +1,4 @@
-"""What runs where, and why: the report of a plan's rows."""
+"""The placement report: what runs where, and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..base.notebook import Shown
 from ..control.if_step import Branches
 from ..control.loop_step import Repetition
 from ..control.program import Program
-from ..errors import Refusal
+from ..errors import NodeRefusal
 from ..ir.graph import Node
 from ..ir.unknown import NOBODY, REASON, Opaque
 from ..plan.backend import Detailed, Format
@@ -18,7 +18,7 @@ from ..plan.plan import Plan
 from ..plan.rows import Row, Slot
 from ..text import printable
 
-#: What is said about control flow that the host decides on.
+#: The note on control flow decided by the host.
 LATER = "its bodies are planned when they first run"
 
 
@@ -27,18 +27,17 @@ class PlacedRow:
     """One row of a plan.
 
     Attributes:
-        kind: ``step``, ``copy``, ``reformat``, ``view``, or ``host`` for what no plan can hold.
-        nodes: the file's names of the nodes that it stands for.
+        kind: ``step``, ``copy``, ``reformat``, ``view``, or ``host`` for nodes outside plans.
+        nodes: names of the file's nodes that it stands for.
         operators: their operators, joined by ``+``; empty for copies.
-        backend: the backend to run on; a device for copies and for control flow that it decides on,
-            ``plan`` for views, which nobody runs, ``host`` for control flow that is left to it; the
-            rows of bodies follow that of the node that owns them.
-        kernel: what runs, or what is copied where.
-        inputs: name and type; the format unless it is contiguous; the tensor that it is a slice of.
+        backend: the backend; a device for copies and for control flow that it decides, ``plan`` for
+            views, ``host`` for control flow decided by the host; rows of bodies follow their owner.
+        kernel: the kernel, or what is copied where.
+        inputs: name and type; the format unless contiguous; the tensor it is a slice of.
         outputs: likewise.
         nbytes: bytes written.
-        reason: what the backends that were asked before declined; empty where the first took it.
-        details: what runs inside, a line each, where the step knows.
+        reason: why backends with higher priority declined; empty if the first took it.
+        details: the parts of the step, one line each, if it can list them.
     """
 
     kind: str
@@ -55,11 +54,11 @@ class PlacedRow:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Placement(Shown):
-    """Every row of a plan in the order of execution.
+    """Every row of a plan in execution order.
 
     Attributes:
         rows: one for each step, copy and view.
-        notes: what holds for all of them: sizes that have more room than there is.
+        notes: what applies to all rows: bucketed sizes.
     """
 
     rows: tuple[PlacedRow, ...]
@@ -75,7 +74,7 @@ class Placement(Shown):
         return len(self.rows)
 
     def __getitem__(self, node: str) -> PlacedRow:
-        """Return the row that runs the node of this name; raises KeyError if none does."""
+        """Return the row of the node with this name; raises KeyError if there is none."""
         for row in self.rows:
             if node in row.nodes:
                 return row
@@ -83,7 +82,7 @@ class Placement(Shown):
 
     @property
     def copies(self) -> tuple[PlacedRow, ...]:
-        """The rows that move data from one device to another."""
+        """The rows that move data between devices."""
         return tuple(row for row in self.rows if row.kind == "copy")
 
     def __str__(self) -> str:
@@ -99,8 +98,8 @@ class Placement(Shown):
         return "\n".join(lines)
 
 
-def describe(rows: Iterable[Row], refusals: Iterable[Refusal]) -> Iterator[PlacedRow]:
-    """Describe the rows of a plan, with the reasons why others do not run them."""
+def describe(rows: Iterable[Row], refusals: Iterable[NodeRefusal]) -> Iterator[PlacedRow]:
+    """Describe the rows of a plan, with the reasons of other backends."""
     return _placed(rows, _reasons(refusals))
 
 
@@ -111,11 +110,11 @@ def _planned(plan: Plan) -> Iterator[PlacedRow]:
 def placement_of(
     program: Program, described: Callable[[Plan], Iterable[PlacedRow]] = _planned
 ) -> Placement:
-    """Describe a program, and of its bodies and tail what has run so far.
+    """Describe a program, including those of its bodies and tail that have run.
 
     Args:
-        program: what is to be described.
-        described: says what the rows of each of its plans are.
+        program: the program.
+        described: describes the rows of one of its plans.
     """
     return Placement(tuple(_rows_of(program, described)), program.notes)
 
@@ -140,7 +139,7 @@ def _rows_of(
 
 
 def _placed(rows: Iterable[Row], reasons: dict[str, str]) -> Iterator[PlacedRow]:
-    """Describe rows, and those of bodies after the row that decides on them."""
+    """Describe rows, with those of bodies after their owner."""
     for row in rows:
         yield _describe(row, reasons)
         for body in row.step.bodies if isinstance(row.step, Branches | Repetition) else ():
@@ -148,7 +147,7 @@ def _placed(rows: Iterable[Row], reasons: dict[str, str]) -> Iterator[PlacedRow]
 
 
 def _alone(node: Node, why: str) -> PlacedRow:
-    """Describe a node that is in no plan; `why` its device does not decide on it."""
+    """Describe a node outside plans; `why` is the reason why its device does not run it."""
     decides, unknown = bool(node.op.graphs()), isinstance(node.op, Opaque)
     return PlacedRow(
         kind="host",
@@ -167,7 +166,7 @@ def _alone(node: Node, why: str) -> PlacedRow:
     )
 
 
-def _reasons(refusals: Iterable[Refusal]) -> dict[str, str]:
+def _reasons(refusals: Iterable[NodeRefusal]) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for refusal in refusals:
         found.setdefault(refusal.node, []).append(f"{refusal.backend}: {refusal.reason}")

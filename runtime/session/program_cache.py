@@ -1,4 +1,4 @@
-"""Finds or makes the program for what a caller gives and wants."""
+"""The program cache: finds or makes the program for given inputs and requested outputs."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ from ..ir.infer import fold_known, infer, specialise
 from ..ir.symbols import ambiguous, loosened, sizes_of
 from ..ir.types import Array, Dim, TensorType, ValueType, constant_type, type_of
 from ..passes import STATIC_PASSES, SYMBOLIC_PASSES, Rewrites, lower, optimise
-from ..passes.bucketing import bucketed
+from ..passes.bucketing import Bucket, bucketed
 from ..plan.backend import Format, Interpreter, Stream
 from ..plan.exchange import HOST_IO, Feed, IOPlacement, Lent
 from ..plan.weights import arrays_of
 from .bucket_program import BucketProgram
 from .flags import flags_of
 from .growth import Growth, bounded_by, count_of, is_batch, rooms
-from .io_boundary import Border
+from .io_boundary import IOBoundary
 from .program_pool import Shelf, Shelves
-from .select_rows import select_rows
+from .select_rows import RowsOf, select_rows
 from .slow import SlowPaths
 
-#: Names of results, symbols that stand for more than one size, and inputs with their elements.
+#: Names of results, symbols with several sizes, and inputs with their elements.
 _Elements = tuple[tuple[str, tuple[Dim, ...] | None], ...]
-_Wanted = tuple[tuple[str, ...], frozenset[str], _Elements, str | None]
+_Wanted = tuple[tuple[str, ...], frozenset[str], _Elements, RowsOf | None]
 
 
 class Lookup:
-    """The programs of one model, by results wanted, types of inputs, and where tensors lie.
+    """The programs of one model, by requested outputs, input types and placement.
 
     Args:
-        graph: as it was imported.
+        graph: as imported.
         border: of the model.
         resources: what programs are made with.
         closed: called when the last program is closed, after `Shelves.close`.
-        file: where the graph comes from, for errors.
+        file: the model's path, for errors.
 
     Attributes:
-        rewrites: what the passes did to the graph of all results.
-        shelves: the programs.
-        trusts_sizes: whether inputs are known to be as the model wants them, so that a symbol with
-            several sizes is a slip of the file.
+        rewrites: what the passes did to the graph of all outputs.
+        shelves: the pool of programs.
+        trusts_sizes: whether the caller vouches for the inputs, so that a symbol with several sizes
+            is an error of the file.
     """
 
     def __init__(
         self,
         graph: Graph,
-        border: Border,
+        border: IOBoundary,
         resources: Resources,
         closed: Callable[[], None],
         file: str | None = None,
@@ -71,8 +71,8 @@ class Lookup:
         self._warned: set[str] = set()
         self._keys = Keys()
         self._growth = Growth()
-        # Between plans, single nodes of any size run where there is nothing but the host; elsewhere
-        # sizes that grow get buckets.
+        # On the host alone, single nodes of any size run between plans; on devices,
+        # growing sizes get buckets.
         self._flags = flags_of(graph)
         may_grow = bool(self._flags) or not any(node.op.graphs() for node in graph.nodes)
         on_host = resources.on_host
@@ -105,17 +105,17 @@ class Lookup:
         wanted: tuple[str, ...],
         unknown: frozenset[str] = frozenset(),
         flags: tuple[tuple[str, TensorType], ...] = (),
-        rows_of: str | None = None,
+        rows_of: RowsOf | None = None,
     ) -> Graph:
-        """Return the graph that gives these tensors, after the passes, before shapes are bound.
+        """Return the graph for these outputs, after the passes, with symbolic shapes.
 
-        Beside that of all results, as many are kept as plans.
+        Besides that of all outputs, up to `max_plans` graphs are kept.
 
         Args:
-            wanted: names of the results.
-            unknown: symbols that stand for more than one size.
-            flags: types with the elements of inputs that are known; see `flags_of`.
-            rows_of: one of `wanted`, of which only some positions are given; see `select_rows`.
+            wanted: names of the outputs.
+            unknown: symbols with several sizes.
+            flags: types with the elements of known inputs; see `flags_of`.
+            rows_of: the part of an output that is returned.
         """
         elements = tuple((name, type_.ints) for name, type_ in flags)
         key = wanted, unknown, elements, rows_of
@@ -139,7 +139,7 @@ class Lookup:
             return self._graphs[key]
 
     def _drop(self, key: _Wanted) -> None:
-        """Let go of a graph, and of the weights that it alone has."""
+        """Drop a graph, and the weights that only it has."""
         alone = arrays_of(self._graphs.pop(key))
         for kept in (self._imported, *self._graphs.values()):
             alone -= arrays_of(kept)
@@ -152,9 +152,10 @@ class Lookup:
         types: Mapping[str, ValueType | None],
         ends: IOPlacement,
         room: int | None = None,
-        rows_of: str | None = None,
+        rows_of: RowsOf | None = None,
+        edit: Callable[[Bucket], Bucket] | None = None,
     ) -> Program:
-        """Make a program; with `room`, one for a bucket of sizes that grow."""
+        """Make a program; with `room`, one for a bucket of growing sizes."""
         unclear = ambiguous(sizes_of(self._imported.inputs, types))
         known = tuple(
             (name, type_)
@@ -175,9 +176,10 @@ class Lookup:
         optimise(bound, STATIC_PASSES, resources.options, resources.evaluate, log)
         bucket = None
         if room is not None:
-            infer(bound)  # branches that were taken are among the nodes now
+            infer(bound)  # taken branches are inlined now
             fold_known(bound)
             bucket = bucketed(bound, room)
+            bucket = bucket if edit is None else edit(bucket)
             optimise(bound, STATIC_PASSES, resources.options, resources.evaluate, log)
         lower(bound)
         try:
@@ -193,7 +195,7 @@ class Lookup:
         return program
 
     def _warn(self, unclear: Mapping[str, str]) -> None:
-        """Warn of symbols with several sizes, of each once."""
+        """Warn of symbols with several sizes, once each."""
         for symbol, text in unclear.items():
             if symbol not in self._warned and not self.trusts_sizes:
                 self._warned.add(symbol)
@@ -205,12 +207,12 @@ class Lookup:
     # ── programs ─────────────────────────────────────────────────────────────────────────────
 
     def ends(self, feeds: Mapping[str, Feed], *, on_device: bool, all_there: bool) -> IOPlacement:
-        """Return where inputs and results lie.
+        """Return where inputs and results are.
 
         Args:
             feeds: values of all inputs.
-            on_device: whether the results are wanted there.
-            all_there: whether all tensors go in and come out there.
+            on_device: whether results are requested there.
+            all_there: whether all inputs and results are there.
         """
         there: list[tuple[str, Format]] = []
         for info in self._border.inputs:
@@ -223,7 +225,7 @@ class Lookup:
         return IOPlacement(tuple(there), on_device) if there or on_device else HOST_IO
 
     def types(self, feeds: Mapping[str, Feed]) -> tuple[ValueType | None, ...]:
-        """Return the types of the inputs, in their order."""
+        """Return the types of the inputs, in order."""
         found: list[ValueType | None] = []
         for value in self._imported.inputs:
             feed = feeds[value.name]
@@ -240,13 +242,13 @@ class Lookup:
         on_device: bool = False,
         all_there: bool = False,
     ) -> tuple[Shelf, Program]:
-        """Return a program for these values, which nobody else has, and where it belongs.
+        """Return an exclusive program for these values, and the shelf to return it to.
 
         Args:
-            wanted: names of the results.
-            feeds: values of all inputs; those that decide on shapes are brought to the host.
-            work: the stream that reads those that are on the device.
-            known: whether elements count, or types alone.
+            wanted: names of the outputs.
+            feeds: values of all inputs; those that determine shapes are copied to the host.
+            work: the stream that reads inputs on the device.
+            known: whether the key includes elements, or types alone.
             on_device: see `ends`.
             all_there: see `ends`.
         """
@@ -275,7 +277,7 @@ class Lookup:
     def _spanning(
         self, wanted: tuple[str, ...], types: Types, feeds: Mapping[str, Feed]
     ) -> tuple[Shelf, Program] | None:
-        """Return a program for all sizes that growth leads to; None where these get their own."""
+        """Return a program for all sizes that growth leads to; None if they get their own."""
         flags = {name: cast("Array", feeds[name]).copy() for name in self._flags}
         group = wanted, *(data.tobytes() for data in flags.values())
         general = self._growth.spanning(group, types)
@@ -306,7 +308,7 @@ class Lookup:
         general: Types,
         names: tuple[str, ...],
     ) -> tuple[Shelf, Program]:
-        """Return the program of the smallest bucket that has room for these sizes."""
+        """Return the program of the smallest bucket with room for these sizes."""
         if is_batch(general):
             raise UnsupportedError("batches have no buckets")
         count = count_of(types, general)
@@ -331,38 +333,40 @@ class Lookup:
         types: Mapping[str, TensorType],
         room: int,
         ends: IOPlacement,
-        rows_of: str | None = None,
+        rows_of: RowsOf | None = None,
+        edit: Callable[[Bucket], Bucket] | None = None,
     ) -> BucketProgram:
-        """Return a new program for sizes that grow; it is the caller's, who closes it.
+        """Return a new program for growing sizes; the caller closes it.
 
         Args:
-            wanted: names of the results.
-            types: of all inputs, with the sizes that grow.
+            wanted: names of the outputs.
+            types: of all inputs, with growing sizes.
             room: see `Bucket`.
-            ends: where inputs and results lie.
-            rows_of: a result of which only some positions are given; see `select_rows`.
+            ends: where inputs and results are.
+            rows_of: the part of an output that is returned; see `select_rows`.
+            edit: rewrites the graph of the bucket.
 
         Raises:
             UnsupportedError: there is no such program; names the node.
         """
         with self._resources.lock:
-            program = self._build(wanted, types, ends, room, rows_of)
+            program = self._build(wanted, types, ends, room, rows_of, edit)
         assert isinstance(program, BucketProgram)
         return program
 
     def latest(self, wanted: tuple[str, ...]) -> Program | None:
-        """Return the idle program that gave these tensors last; None where there is none."""
+        """Return the idle program that last computed these outputs, or None."""
         return self.shelves.latest(lambda key: cast("tuple[object, ...]", key)[0] == wanted)
 
     def last_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the inputs that ran last, as far as they are known."""
+        """Return the shapes of the inputs of the last run, as far as known."""
         program = self.shelves.latest(lambda key: True)
         values = program.graph.inputs if program is not None else ()
         types = {value.name: value.type for value in values}
         return {n: t.dims for n, t in types.items() if isinstance(t, TensorType) and t.is_static}
 
     def _fetch(self, feeds: dict[str, Feed], work: Stream | None) -> bool:
-        """Bring inputs that may decide on shapes to the host, now and later; False without any."""
+        """Copy inputs that may determine shapes to the host from now on; False if none do."""
         small = {n: f for n, f in feeds.items() if isinstance(f, Lent) and is_deciding(f.type)}
         self._border.wanted_here.update(small)
         feeds.update(self._border.here(small, work))

@@ -1,4 +1,4 @@
-"""The programs that a model keeps: who has which, and which goes when there are too many."""
+"""The pool of programs: which are in use, and which are evicted."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Shelf:
     """The idle programs of one key.
 
     Attributes:
-        key: what they are looked up by; comparing keys takes longer than all else here.
-        idle: the one that has rested longest first.
-        used: when one of them was given back last.
+        key: their key in the cache; comparing keys is the most expensive part of a lookup.
+        idle: least recently used first.
+        used: when one of them was last returned.
         is_placed: whether it is found by its key.
     """
 
@@ -30,12 +30,12 @@ class Shelf:
 
 
 class Shelves:
-    """Programs by key, each lent to one caller at a time; the idle ones are a `budget.Reserve`.
+    """Programs by key, each lent to one caller at a time; idle ones are a `budget.Reserve`.
 
     Args:
-        maximum: how many idle ones are kept; the one that has rested longest goes first.
+        maximum: maximum number of idle programs; the least recently used is evicted.
         closed: called once, when the last program is closed.
-        dropped: called with `maximum` when one goes because there are too many.
+        dropped: called with `maximum` when a program is evicted.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Shelves:
         self._maximum = maximum
         self._on_closed, self._on_dropped = closed, dropped
         self._shelves: dict[Hashable, Shelf] = {}
-        # What a caller who was interrupted never gave back is gone from here once it is collected.
+        # Programs that interrupted callers never returned disappear when they are collected.
         self._programs: WeakSet[Program] = WeakSet()
         self._idle = 0
         self._now = count(1)
@@ -56,13 +56,13 @@ class Shelves:
         forks.forget_in_child(self._forget)
 
     def _forget(self) -> None:
-        """Do without the programs that threads had which a forked process lacks."""
+        """Drop the programs held by threads that a forked process lacks."""
         self._idle = self._rests()
         idle = [program for shelf in self._shelves.values() for program in shelf.idle]
         self._programs = WeakSet(idle)
 
     def take(self, key: Hashable) -> tuple[Shelf, Program | None]:
-        """Return where programs of this key belong, and an idle one, now the caller's, or None.
+        """Return the shelf for this key, and an idle program for the caller, or None.
 
         Raises:
             UsageError: the model is closed.
@@ -80,7 +80,7 @@ class Shelves:
             return shelf, program
 
     def add(self, program: Program) -> None:
-        """Note a new program, which the caller has."""
+        """Register a new program, held by the caller."""
         with self._lock:
             self._programs.add(program)
             self._idle = self._rests()
@@ -112,11 +112,11 @@ class Shelves:
             self._on_closed()
 
     def _rests(self) -> int:
-        """Return how many programs are idle."""
+        """Return the number of idle programs."""
         return sum(len(shelf.idle) for shelf in self._shelves.values())
 
     def _drop(self) -> Program:
-        """Let go of an idle program of the key that was not used for longest."""
+        """Drop an idle program of the least recently used key."""
         shelves = (shelf for shelf in self._shelves.values() if shelf.idle)
         shelf = min(shelves, key=lambda shelf: shelf.used)
         self._idle -= 1
@@ -129,13 +129,13 @@ class Shelves:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the host that `relieve` would give back in the end."""
+        """Host bytes that `relieve` can release."""
         with self._lock:
             idle = (program for shelf in self._shelves.values() for program in shelf.idle)
             return sum(program.taken for program in idle)
 
     def relieve(self) -> bool:
-        """Close the idle program that has rested longest; False where there is none."""
+        """Close the least recently used idle program; False if there is none."""
         with self._lock:
             self._idle = self._rests()
             old = self._drop() if self._idle else None
@@ -144,20 +144,20 @@ class Shelves:
         return old is not None
 
     def latest(self, suits: Callable[[Hashable], bool]) -> Program | None:
-        """Return the idle program that was used last, of those whose keys suit."""
+        """Return the most recently used idle program with a matching key."""
         with self._lock:
             shelves = [each for each in self._shelves.values() if each.idle and suits(each.key)]
             return max(shelves, key=lambda each: each.used).idle[-1] if shelves else None
 
     @property
     def idle(self) -> list[Program]:
-        """What is idle now, what was used last at the end."""
+        """Idle programs, the most recently used last."""
         with self._lock:
             shelves = sorted(self._shelves.values(), key=lambda shelf: shelf.used)
             return [program for shelf in shelves for program in shelf.idle]
 
     def close(self) -> None:
-        """Close what is idle; what is not follows when its caller gives it back."""
+        """Close idle programs; others are closed when their callers return them."""
         with self._lock:
             self._closed = True
             idle = [program for shelf in self._shelves.values() for program in shelf.idle]

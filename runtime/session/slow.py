@@ -1,6 +1,6 @@
-"""Slow paths that a user can leave: each is warned of once per model, with the remedy.
+"""Avoidable slow paths: one warning each per model, with a remedy.
 
-They are looked for where a program is made, never in a run of one that is there.
+They are detected when a program is made, never during runs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ..plan.backend import Device
 from ..plan.rows import Row
 from ..text import message
 
-#: Weights that are made anew in every run are worth a word from that many bytes on.
+#: Minimum size in bytes of weights recomputed in every run that is worth a warning.
 LARGE = 1 << 20
-#: Programs that were made, used, and given up for others before it is worth a word.
+#: Number of evicted programs that is worth a warning.
 MANY_DROPPED = 8
 
 
@@ -41,7 +41,7 @@ class SlowPaths:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def look(self, program: Program) -> None:
-        """Warn of what every run of a new program is going to do in vain."""
+        """Warn of avoidable work in every run of a new program."""
         rows = program.rows
         remade = [row for row in _remade(program) if row_bytes(row) >= LARGE]
         if remade and self.options.stop_at is None and "fold_constants" not in self.options.skip:
@@ -64,7 +64,7 @@ class SlowPaths:
             )
 
     def dropped(self, maximum: int) -> None:
-        """Note that a program was given up because there were more than `maximum`."""
+        """Record that a program was evicted because there were more than `maximum`."""
         self._dropped += 1
         if self._dropped == MANY_DROPPED:
             self._tell(
@@ -84,13 +84,13 @@ class SlowPaths:
 
 
 def row_bytes(row: Row) -> int:
-    """Return the bytes that a row writes, as far as they are known."""
+    """Return the bytes that a row writes, as far as known."""
     types = [slot.value.type for slot in row.outputs]
     return sum(t.nbytes for t in types if isinstance(t, TensorType) and t.is_static)
 
 
 def _remade(program: Program) -> Iterator[Row]:
-    """Yield the steps that depend on constants alone."""
+    """Yield the steps that depend only on constants."""
     for plan in program.plans:
         fixed = _fixed(plan.graph)
         yield from (

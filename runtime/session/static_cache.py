@@ -8,13 +8,15 @@ less.
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import UnsupportedError
+from ..errors import DeviceOutOfMemory, ModelError, PerformanceWarning, UnsupportedError
 from ..ir.grown import Grown
 from ..ir.infer import specialise
 from ..ir.types import Array, TensorType, constant_type
@@ -25,19 +27,25 @@ from ..plan.exchange import IOPlacement, exchange_of
 from ..plan.host import HOST, array
 from .bucket_program import BucketProgram
 from .cache_layout import CachePair, DecoderLayout
-from .decoding import CachedDecoder, first_positions, scores_at, scores_of
+from .chained_steps import ChainedSteps
+from .decoding import CachedDecoder, Greedy, first_positions, scores_at, scores_of
 from .model import Model
-from .select_rows import rows_input
+from .sampling import Following
+from .sampling_graph import SamplingGraph
+from .select_rows import RowsOf
 from .step_inputs import Embed, StepInputs, Tokens
+from .step_state import Feedback
 
 #: Maximum number of plans: that of a single token, and the last used of other numbers of tokens.
 MAX_PLANS = 4
+#: Maximum number of plans whose steps feed themselves, by how tokens are chosen.
+MAX_CHAINED = 2
 #: Number of positions that caches have room for at first, if the capacity allows.
 FIRST_ROOM = 2048
 
 
 class _Step(NamedTuple):
-    """The number of tokens, and whether scores of one position for each sequence are returned."""
+    """The number of tokens, and whether scores of one position for each sequence are computed."""
 
     tokens: int
     selects: bool
@@ -49,6 +57,9 @@ class StaticCaches:
     Args:
         model: stays the caller's.
         inputs: of the model.
+
+    Attributes:
+        chains: whether steps may feed themselves; see `chained`. On the host they gain nothing.
 
     Raises:
         UnsupportedError: a step of the model has no plan for all lengths; names the node.
@@ -67,14 +78,18 @@ class StaticCaches:
         self._programs: OrderedDict[_Step, BucketProgram] = OrderedDict()
         self._moves: dict[BucketProgram, list[Run]] = {}
         self._device = model.backends[0].device
+        self.chains = self._device is not HOST
+        self._chained: OrderedDict[tuple[SamplingGraph, int], ChainedSteps] = OrderedDict()
+        self._rows = RowsOf(layout.logits.name, greedy=self._device is not HOST)
         self._stream = self._device.stream()
         together = any(isinstance(n.op, DynamicQuantizeLinear) for n in model.imported.walk())
         self._rounds = layout.step is None and layout.can_rewind and not together
         capacity = inputs.capacity
         self._room = FIRST_ROOM if capacity is None else min(FIRST_ROOM, capacity)
+        self._spare = 0
         try:
             self._views = self._allocated(self._room, {})
-            self._selects = self._returns_all(layout.step or 2)
+            self._selects = self._returns_all(layout.step or min(2, self._room))
             self.program(layout.step or 1)
         except BaseException:
             self.close()
@@ -98,27 +113,27 @@ class StaticCaches:
 
     def _make_room(self, total: int) -> None:
         """Make the caches larger if they have no room for this number of positions."""
-        if total <= self._room:
+        room, total = self._room, total + self._spare
+        if total <= room:
             return
-        room = self._room
         while room < total:
             room *= 2
-        room = room if self._inputs.capacity is None else min(room, self._inputs.capacity)
+        capacity = self._inputs.capacity
+        room = room if capacity is None else min(room, capacity + self._spare)
         views = self._allocated(room, {name: _fetched(view) for name, view in self._views.items()})
         self.close()
         self._room, self._views = room, views
 
     # ── programs ─────────────────────────────────────────────────────────────────────────────
 
-    def program(self, count: int, *, selects: bool | None = None) -> BucketProgram:
-        """Return the program of a step of `count` tokens; it belongs to the store.
+    def program(self, count: int) -> BucketProgram:
+        """Return the program of a step of `count` tokens, as `Decoder.read` runs it.
 
-        Args:
-            count: number of tokens.
-            selects: whether it returns the scores of one position for each sequence, as that of
-                `Decoder.read` does; if None, whether such a one does.
+        It belongs to the store.
         """
-        step = _Step(count, self._selects if selects is None else selects)
+        return self._program(_Step(count, self._selects))
+
+    def _program(self, step: _Step) -> BucketProgram:
         if step not in self._programs:
             while len(self._programs) >= MAX_PLANS:
                 oldest = next(each for each in self._programs if each.tokens != 1)
@@ -129,22 +144,91 @@ class StaticCaches:
         self._programs.move_to_end(step)
         return self._programs[step]
 
+    def _program_behind(self, read: int, step: _Step) -> BucketProgram:
+        """Return the program of a step behind `read` positions, for which there is room.
+
+        A step may have axes longer than its caches, such as scores with an attention sink; they
+        have as much room, and so the caches get some to spare.
+        """
+        self._make_room(read + step.tokens)
+        program = self._program(step)
+        if program.most < read:
+            self._spare = self._room - step.tokens - program.most
+            self._make_room(read + step.tokens)
+            program = self._program(step)
+        return program
+
     def _build(self, step: _Step) -> BucketProgram:
-        types, logits = self._types(step.tokens), self._layout.logits.name
-        rows_of = logits if step.selects else None
-        if step.selects:
-            rows = np.zeros((self._inputs.batch, 1, 1), np.int64)
-            type_ = constant_type(rows) if step.tokens == 1 else TensorType(rows.dtype, rows.shape)
-            types[rows_input(logits)] = type_
-        presents = tuple(each.present for each in self._layout.caches)
-        ends = IOPlacement(lent=self._views, kept=presents)
-        program = self._model.bucket(self._results, types, self._room, ends, rows_of)
+        kept = tuple(each.present for each in self._layout.caches)
+        if step.selects and self._rows.greedy:
+            kept += (self._rows.output,)
+        program = self._bucket(step, IOPlacement(lent=self._views, kept=kept))
         try:
             self._moves[program] = list(self._moved(program))
         except BaseException:
             program.close()
             raise
         return program
+
+    def _bucket(
+        self, step: _Step, ends: IOPlacement, edit: Feedback | None = None
+    ) -> BucketProgram:
+        types = self._types(step.tokens)
+        if step.selects:
+            rows = np.zeros((self._inputs.batch, 1, 1), np.int64)
+            type_ = constant_type(rows) if step.tokens == 1 else TensorType(rows.dtype, rows.shape)
+            types[self._rows.rows] = type_
+        rows_of = self._rows if step.selects else None
+        return self._model.bucket(self._results, types, self._room, ends, rows_of, edit)
+
+    # ── steps that feed themselves ───────────────────────────────────────────────────────────
+
+    def chained(
+        self, read: Tokens, first: Array, how: Following, depth: int
+    ) -> ChainedSteps | None:
+        if not self.chains:
+            return None
+        self._make_room(read.length + 1)
+        chooses = SamplingGraph.of(how.sampling)
+        feedback = Feedback(self._layout, self._inputs.batch, self._room, chooses)
+        key = chooses, depth
+        if key not in self._chained:
+            while len(self._chained) >= MAX_CHAINED:
+                self._chained.popitem(last=False)[1].close()
+            try:
+                self._chained[key] = self._chain(feedback, depth)
+            except (UnsupportedError, DeviceOutOfMemory) as error:
+                self.chains = False
+                reason = f"the device waits for the host behind every step: {error}"
+                warnings.warn(reason, PerformanceWarning, stacklevel=2)
+                return None
+        self._chained.move_to_end(key)
+        found = self._chained[key]
+        if found.most < read.length + 1:
+            return None
+        found.begin(feedback.state(read, first, how))
+        return found
+
+    def _chain(self, feedback: Feedback, depth: int) -> ChainedSteps:
+        state: dict[str, View] = {}
+        program = None
+        try:
+            for name, type_ in feedback.types.items():
+                state[name] = self._device.upload(np.zeros(type_.dims, type_.dtype))
+            lent = {**self._views, **state}
+            ends = IOPlacement(on_device=True, lent=lent, stays=feedback.stays)
+            program = self._bucket(_Step(1, self._selects), ends, feedback)
+            return ChainedSteps(program, state, list(self._moved(program)), depth)
+        except BaseException:
+            _close(state)
+            if program is not None:
+                program.close()
+            raise
+
+    def _close_chained(self) -> None:
+        for each in self._chained.values():
+            each.close()
+        self._chained.clear()
 
     def _types(self, count: int) -> dict[str, TensorType]:
         """Return the types of the inputs of a step of `count` tokens."""
@@ -167,9 +251,12 @@ class StaticCaches:
         return types
 
     def _returns_all(self, count: int) -> bool:
-        """Whether the model returns the scores of all positions of a step."""
+        """Whether the model returns the scores of all positions of a step, as far as is known."""
         graph, name = self._model.imported, self._layout.logits.name
-        bound = specialise(graph.extract({name: graph.outputs[name]}), self._types(count))
+        try:
+            bound = specialise(graph.extract({name: graph.outputs[name]}), self._types(count))
+        except (ModelError, UnsupportedError):
+            return False
         shape = shape_of(bound.outputs[name])
         return shape is not None and len(shape) == 3 and shape[1] == count
 
@@ -198,7 +285,9 @@ class StaticCaches:
 
     def run(self, read: Tokens, new: Tokens) -> Array:
         size = self._rounded(read.length, new.length)
-        scores = scores_of(self._run(read, new.extended(size)), size)
+        program = self._program_behind(read.length, _Step(size, selects=False))
+        found = self._run(program, read, new.extended(size))
+        scores = scores_of(found[self._layout.logits.name], size)
         if scores.shape[1] == size:
             return scores[:, : new.length]
         if size > new.length:  # those of the last position alone, which was padding
@@ -209,8 +298,25 @@ class StaticCaches:
     def run_rows(self, read: Tokens, new: Tokens, rows: Array) -> Array:
         if not self._selects:
             return scores_at(self.run(read, new), rows, new.length)
+        program, found = self._run_rows(read, new, rows)
+        if not self._rows.greedy:
+            return found[self._rows.output][:, 0]
+        (plan,) = program.plans
+        return _fetched(plan.outputs[self._rows.output])[:, 0]
+
+    def run_greedy(self, read: Tokens, new: Tokens, rows: Array) -> Greedy:
+        if not self._selects or not self._rows.greedy:
+            return Greedy.of(self.run_rows(read, new, rows))
+        _, found = self._run_rows(read, new, rows)
+        return Greedy(found[self._rows.place].ravel(), found[self._rows.score].ravel())
+
+    def _run_rows(
+        self, read: Tokens, new: Tokens, rows: Array
+    ) -> tuple[BucketProgram, Mapping[str, Array]]:
         extended = new.extended(self._rounded(read.length, new.length))
-        return self._run(read, extended, rows[:, None, None])[:, 0]
+        program = self._program_behind(read.length, _Step(extended.length, selects=True))
+        rows = rows[:, None, None]
+        return program, self._run(program, read, extended, {self._rows.rows: rows})
 
     def _rounded(self, read: int, count: int) -> int:
         """Return how many tokens are read instead of `count`: the next power of two.
@@ -222,20 +328,18 @@ class StaticCaches:
         fits = capacity is None or read + size <= capacity
         return size if self._rounds and fits else count
 
-    def _run(self, read: Tokens, new: Tokens, rows: Array | None = None) -> Array:
-        """Read new tokens; return the model's scores, only those of `rows` if given."""
-        self._make_room(read.length + new.length)
-        program, logits = (
-            self.program(new.length, selects=rows is not None),
-            self._layout.logits.name,
-        )
-        feeds = self._inputs.feeds(read, new, cached=True)
-        if rows is not None:
-            feeds[rows_input(logits)] = rows
-        scores = program.run({**feeds}, read.length)[logits]
+    def _run(
+        self,
+        program: BucketProgram,
+        read: Tokens,
+        new: Tokens,
+        rows: Mapping[str, Array] = MappingProxyType({}),
+    ) -> Mapping[str, Array]:
+        """Read new tokens; return what the host gets of the results, by name."""
+        feeds = {**self._inputs.feeds(read, new, cached=True), **rows}
+        results = program.run(feeds, read.length)
         self._do(self._moves[program])
-        assert isinstance(scores, np.ndarray)
-        return scores
+        return {name: x for name, x in results.items() if isinstance(x, np.ndarray)}
 
     def truncate(self, length: int) -> None:
         if not self._layout.can_rewind:
@@ -263,6 +367,7 @@ class StaticCaches:
 
     def close(self) -> None:
         """Free the caches, and the programs that are bound to them."""
+        self._close_chained()
         for program in self._programs.values():
             program.close()
         self._programs.clear()
@@ -308,7 +413,12 @@ def _close(views: Mapping[str, View]) -> None:
 def _fetched(view: View) -> Array:
     """Return a copy on the host."""
     exchange = exchange_of(view.device)
-    return array(view).copy() if exchange is None else exchange.fetch(view, exchange.stream(None))
+    if exchange is not None:
+        return exchange.fetch(view, exchange.stream(None))
+    here, stream = _zeros(view), view.device.stream()
+    view.device.copier(here, view)(stream)
+    stream.synchronize()
+    return array(here)
 
 
 def _grown(short: tuple[int, ...], long: tuple[int, ...], runs: int) -> tuple[int | Grown, ...]:

@@ -1,1 +1,1 @@
-"""Text from decoders: folders as exporters write them, tokens, sampling, and `Generator`."""
+"""Text generation: model folders, tokenizers, sampling, and the `Generator` that combines them."""

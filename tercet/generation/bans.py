@@ -1,4 +1,4 @@
-"""Tokens that may not come next, as configurations forbid them."""
+"""Tokens that a configuration forbids as the next one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from .config_file import ConfigFile
 
 @dataclass(frozen=True, slots=True)
 class Bans:
-    """What transformers' processors of logits forbid.
+    """Tokens forbidden by the fields that transformers' logits processors read.
 
     Attributes:
         always: ``suppress_tokens``.
-        first: ``begin_suppress_tokens``: not as the first new token.
+        first: ``begin_suppress_tokens``: forbidden as the first new token.
         words: ``bad_words_ids``: sequences whose last token may not follow the others.
-        repeated: ``no_repeat_ngram_size``: so many tokens in a row come once; 0 for any.
-        least: ``min_length``: the prompt of the decoder and what follows have so many tokens.
-        least_new: ``min_new_tokens``: what follows has so many.
+        repeated: ``no_repeat_ngram_size``: n-grams of this many tokens may not repeat; 0 for no
+            limit.
+        least: ``min_length``: minimum number of tokens, prompt included.
+        least_new: ``min_new_tokens``: minimum number of new tokens.
     """
 
     always: tuple[int, ...] = ()
@@ -32,7 +33,7 @@ class Bans:
 
     @classmethod
     def of(cls, config: ConfigFile) -> Bans:
-        """Read them; raises ModelError that names a field that is none."""
+        """Read the fields from a configuration; raises ModelError naming a malformed field."""
         return cls(
             config.tokens("suppress_tokens"),
             config.tokens("begin_suppress_tokens"),
@@ -42,13 +43,18 @@ class Bans:
             config.whole("min_new_tokens") or 0,
         )
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no token is forbidden."""
+        return self == Bans()
+
     def tokens(self, seen: Sequence[int], new: int, ends: Sequence[int]) -> list[int]:
-        """Return the tokens that may not follow.
+        """Return the forbidden tokens.
 
         Args:
-            seen: what the decoder has read, and what it wrote.
-            new: number of those that it wrote.
-            ends: tokens that end the text.
+            seen: all tokens so far, prompt included.
+            new: how many of them are new.
+            ends: end-of-text tokens.
         """
         found = [*self.always, *(() if new else self.first), *self._words_after(seen)]
         if len(seen) < self.least or new < self.least_new:
@@ -63,7 +69,7 @@ class Bans:
                 yield last
 
     def _again(self, seen: Sequence[int]) -> Iterator[int]:
-        """Yield what has followed the last tokens before."""
+        """Yield the tokens that would complete an n-gram which has already occurred."""
         size = self.repeated - 1
         last = list(seen[len(seen) - size :]) if 0 < size <= len(seen) else []
         for end in range(size, len(seen)):

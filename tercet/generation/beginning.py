@@ -1,4 +1,4 @@
-"""The first tokens of each sequence, with the language that is heard."""
+"""The first decoder tokens of each sequence, including a detected language."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..runtime.session.encoded_decoder import EncodedDecoder
-from .settings import Settings
+from .settings import GenerationSettings
 from .start import Start
 
 
-def beginnings(decoder: EncodedDecoder, start: Start, chosen: Settings) -> list[list[int]]:
-    """Return what a decoder begins with, for each of its sequences.
+def beginnings(
+    decoder: EncodedDecoder, start: Start, chosen: GenerationSettings
+) -> list[list[int]]:
+    """Return the tokens that the decoder starts with, for each sequence.
 
     Args:
-        decoder: has read nothing of its own; is so afterwards.
-        start: as the folder has it.
-        chosen: what the caller says.
+        decoder: an unused decoder; it is rewound afterwards.
+        start: the folder's start tokens.
+        chosen: the caller's settings.
 
     Raises:
         UsageError: no such language or task.
@@ -26,7 +28,7 @@ def beginnings(decoder: EncodedDecoder, start: Start, chosen: Settings) -> list[
         return [list(chosen.decoder_ids)] * decoder.batch
 
     def detect(among: Sequence[int]) -> list[int]:
-        """Return the most likely of some tokens behind the first ones."""
+        """Return the most likely of some tokens at the position after the first ones."""
         ids = np.tile(np.array(start.ids, np.int64), (decoder.batch, 1))
         logits = decoder.read(ids)[:, among]
         decoder.rewind(0)

@@ -1,4 +1,4 @@
-"""Files of caches: what a prompt left behind, for the next process."""
+"""Prompt cache files: the KV caches of a prompt, saved for another process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..runtime.ir.types import Array
 from ..runtime.session.cache_layout import DecoderLayout
 
 _PREFIX = "cache/"
-#: Bytes of every constant that tell a model from others of its shape.
+#: Bytes of every constant that are hashed to identify a model among others of its shape.
 _SAMPLE = 4096
 
 
 def mark_of(graph: Graph) -> str:
-    """Return what tells the weights of a model from those of others."""
+    """Return a digest that identifies the weights of a model."""
     found = blake2b(digest_size=16)
     for value in sorted(graph.constants, key=lambda each: each.name):
         if value.data is not None and value.data.dtype.kind != "O":
@@ -31,13 +31,13 @@ def mark_of(graph: Graph) -> str:
 
 
 def write_caches(path: Path, mark: str, ids: list[int], caches: Mapping[str, Array]) -> None:
-    """Write tokens and their caches as an .npz file.
+    """Write tokens and their KV caches to an .npz file.
 
     Args:
-        path: the file; replaced as a whole.
-        mark: of the model.
+        path: the file; replaced atomically.
+        mark: the digest of the model; see `mark_of`.
         ids: the tokens.
-        caches: by input; of types that numpy has no names for, the bytes.
+        caches: arrays by input name; dtypes that numpy lacks are stored as bytes.
     """
     arrays = {f"{_PREFIX}{n}": a.view(f"u{a.itemsize}") for n, a in caches.items()}
     with replacing(path) as stream:
@@ -45,7 +45,7 @@ def write_caches(path: Path, mark: str, ids: list[int], caches: Mapping[str, Arr
 
 
 def read_caches(path: Path, mark: str, layout: DecoderLayout) -> tuple[Array, dict[str, Array]]:
-    """Return tokens int64 [1, length], and caches by input.
+    """Return the tokens, int64 [1, length], and the KV caches by input name.
 
     Raises:
         FileError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""JSON files next to a model: fields with types, and errors that name file and field."""
+"""JSON configuration files: typed access to fields, with errors that name the file and field."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, cast
 from ..runtime.base.arguments import shown
 from ..runtime.errors import FileError, ModelError
 
-#: A configuration of more bytes is none.
+#: Larger files are rejected as configurations.
 _MOST = 64 << 20
 
 
 class ConfigFile:
-    """The fields of a JSON object; those of an object in it have dots in their names.
+    """The fields of a JSON object; fields of nested objects are addressed with dots.
 
     Args:
-        path: for errors.
-        data: the object.
+        path: the file, for error messages.
+        data: the parsed object.
     """
 
     def __init__(self, path: Path, data: Mapping[str, Any]) -> None:
@@ -27,7 +27,7 @@ class ConfigFile:
 
     @classmethod
     def read(cls, path: Path) -> ConfigFile:
-        """Read a file; raises ModelError for what is no JSON object, FileError for none at all."""
+        """Read a file; raises ModelError if it is not a JSON object, FileError if it is missing."""
         try:
             if path.stat().st_size > _MOST:
                 raise ModelError(f"has more than {_MOST} bytes", file=str(path))
@@ -42,18 +42,18 @@ class ConfigFile:
 
     @classmethod
     def perhaps(cls, path: Path) -> ConfigFile:
-        """Read a file; without any fields where there is none."""
+        """Read a file; a missing file has no fields."""
         return cls.read(path) if path.is_file() else cls(path, {})
 
     def __bool__(self) -> bool:
         return bool(self._data)
 
     def error(self, field: str, reason: str) -> ModelError:
-        """Return the error for a field."""
+        """Return a ModelError about a field."""
         return ModelError(reason, file=str(self.path), where=field)
 
     def get(self, field: str) -> Any:
-        """Return a field's value, None where it is not there; ``a.b`` is b in the object a."""
+        """Return the value of a field, or None if it is absent; ``a.b`` is field b of object a."""
         found: Any = self._data
         for part in field.split("."):
             if not isinstance(found, Mapping):
@@ -62,18 +62,18 @@ class ConfigFile:
         return found
 
     def first(self, *fields: str) -> str:
-        """Return the first of some fields that is there; the last one where none is."""
+        """Return the first of these fields that is present; the last one if none is."""
         return next((each for each in fields if self.get(each) is not None), fields[-1])
 
     def whole(self, field: str) -> int | None:
-        """Return a whole number of 0 or more."""
+        """Return a non-negative integer."""
         value = self.get(field)
         if value is None or (type(value) is int and value >= 0):
             return value
         raise self.error(field, f"{shown(value)}: expected a whole number >= 0")
 
     def token(self, field: str) -> int | None:
-        """Return a token; None where there is none, which some write as -1."""
+        """Return a token id, or None; some exporters write -1 for none."""
         value = self.get(field)
         if value is None or (type(value) is int and value >= 0):
             return value
@@ -82,7 +82,7 @@ class ConfigFile:
         raise self.error(field, f"{shown(value)}: expected a token (a whole number)")
 
     def number(self, field: str) -> float | None:
-        """Return a number of 0 or more."""
+        """Return a non-negative number."""
         value = self.get(field)
         if value is None:
             return None
@@ -91,14 +91,14 @@ class ConfigFile:
         raise self.error(field, f"{shown(value)}: expected a number >= 0")
 
     def flag(self, field: str) -> bool:
-        """Return True or False; False where it is not there."""
+        """Return a boolean; False if absent."""
         value = self.get(field)
         if value is None or type(value) is bool:
             return bool(value)
         raise self.error(field, f"{shown(value)}: expected true or false")
 
     def text(self, field: str) -> str | None:
-        """Return a text; of a token that is an object, its content."""
+        """Return a string; for a token given as an object, its content."""
         value = self.get(field)
         if isinstance(value, Mapping):
             value = cast("Mapping[str, Any]", value).get("content")
@@ -107,7 +107,7 @@ class ConfigFile:
         raise self.error(field, f"{shown(value)}: expected a text")
 
     def tokens(self, field: str) -> tuple[int, ...]:
-        """Return one token or several; none where there is none."""
+        """Return the token id or ids of a field; empty if absent."""
         value = self.get(field)
         if value is None:
             return ()

@@ -1,4 +1,4 @@
-"""The encoder of an encoder-decoder: of texts as tokens, of sound or of pictures as features."""
+"""The encoder of an encoder-decoder, for token ids, audio features or images."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ..runtime.ir.types import Array
 from ..runtime.session.decoding import on_host
 from ..runtime.session.encoded_decoder import Encoded
 from ..runtime.session.io_types import TensorInfo
-from .folder import Folder
+from .folder import ModelFolder
 
 _STATES = ("last_hidden_state", "encoder_hidden_states", "hidden_states")
 
 
 class Encoder:
-    """Makes of tokens or features what a decoder reads.
+    """Runs the encoder and returns the states that the decoder attends to.
 
     Args:
-        folder: has an encoder.
+        folder: a folder that has an encoder.
         **options: see `tercet.load`.
 
     Attributes:
-        model: the encoder's.
-        features: the input of sound or pictures; None where it takes tokens.
+        model: the loaded encoder.
+        features: its audio or image input; None if it takes token ids.
 
     Raises:
-        ModelError: it has inputs that nothing is known of, or no output of states; names them.
+        ModelError: it has unknown inputs or no output of hidden states; the message names them.
     """
 
-    def __init__(self, folder: Folder, **options: Any) -> None:
+    def __init__(self, folder: ModelFolder, **options: Any) -> None:
         self._file = str(folder.encoder)
         self._pad = folder.pad or 0
         self.model = api.load(self._file, **options)
@@ -63,7 +63,7 @@ class Encoder:
         )
 
     def _output(self) -> str:
-        """Return the name of the states."""
+        """Return the name of the output with the hidden states."""
         names = [each.name for each in self.model.outputs]
         floats = [
             e.name for e in self.model.outputs if e.dtype in FLOATS and len(e.shape or ()) == 3
@@ -78,10 +78,10 @@ class Encoder:
         return found
 
     def read_ids(self, prompts: Sequence[Sequence[int]]) -> Encoded:
-        """Read prompts, the shorter ones filled up behind; raises UsageError for one of features.
+        """Encode prompts, padded on the right; raises UsageError if the encoder takes features.
 
         Raises:
-            InputError: prompts of several lengths, of which the encoder cannot be told.
+            InputError: prompts of different lengths, for an encoder without an attention mask.
         """
         if self.features is not None:
             raise UsageError(
@@ -101,15 +101,15 @@ class Encoder:
         return self._run({"input_ids": ids}, mask)
 
     def read_features(self, features: Any) -> Encoded:
-        """Read features of sound or pictures.
+        """Encode audio features or images.
 
         Args:
-            features: as the model's preprocessor makes them, the batch first; one without a batch
-                is a batch of one.
+            features: as the model's preprocessor returns them, [batch, ...]; without a batch axis,
+                one sample.
 
         Raises:
-            UsageError: the encoder takes texts.
-            InputError: they are of another shape.
+            UsageError: the encoder takes text.
+            InputError: the shape does not fit.
         """
         info = self.features
         if info is None:

@@ -1,7 +1,7 @@
-"""A folder with a decoder as exporters write it: which file, which settings, which tokenizer.
+"""Model folders as exporters write them: which file, which settings, which tokenizer.
 
-onnxruntime-genai's builder writes ``genai_config.json``; optimum and transformers.js have
-``config.json``, ``generation_config.json`` and the model beside them or in ``onnx``.
+onnxruntime-genai's builder writes ``genai_config.json``; optimum and transformers.js write
+``config.json`` and ``generation_config.json``, with the model next to them or in ``onnx``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .config_file import ConfigFile
 from .parts import ONNX, Parts, chosen, encoder_and_decoder, files_in, has_encoder
 from .start import Start
 
-#: Fields of heads, layers, the size of a head and the greatest number of positions.
+#: Field names of KV heads, layers, head size and maximum position count.
 _SIZES = (
     ("num_key_value_heads", "num_kv_heads"),
     ("num_hidden_layers", "n_layer", "num_layers"),
     ("head_dim",),
     ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"),
 )
-#: The same of a decoder that an encoder belongs to: some have no greatest number of positions.
+#: The same for the decoder of an encoder-decoder; some have no maximum position count.
 _DECODER_SIZES = (
     ("num_key_value_heads", "decoder_attention_heads"),
     ("decoder_layers", "num_decoder_layers", "decoder_num_hidden_layers", "n_layer"),
@@ -35,12 +35,12 @@ _DECODER_SIZES = (
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A size that a configuration has, and that the graph must have, too.
+    """A size stated in a configuration, which the graph must have as well.
 
     Attributes:
-        config: where it stands.
-        field: its name there.
-        size: what it is.
+        config: the configuration file.
+        field: the field's name in it.
+        size: its value.
     """
 
     config: ConfigFile
@@ -48,12 +48,13 @@ class Expected:
     size: int
 
     def check(self, found: Mapping[str, int], model: Path) -> None:
-        """Raise ModelError where none of a graph's caches has this size.
+        """Raise ModelError if no cache of the graph has this size.
 
-        Layers may differ, as those with sliding windows do; then a configuration has one of them.
+        One matching layer is enough: in models with sliding windows layers differ, and the
+        configuration describes one kind.
 
         Args:
-            found: sizes of caches by name.
+            found: sizes by cache name.
             model: the file.
         """
         if found and self.size not in found.values():
@@ -66,30 +67,30 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """What is known of a decoder besides its graph.
+class ModelFolder:
+    """What the configuration files say about a decoder.
 
     Attributes:
-        model: the file.
-        path: the folder; that of the model where it was given by itself.
-        ends: tokens that end a text.
-        pad: the token that shorter sequences are filled up with.
-        context: maximum number of positions, and where that stands.
-        search: settings of the generation: ``temperature``, ``top_k``, …, where the folder
-            asks for draws.
-        max_new_tokens: how many tokens are generated if not given.
-        heads, size, layers: of the caches, where the configuration has them.
-        names: how caches are called, ``past`` and ``present`` with ``%d`` for the layer, and the
-            configuration that says so.
-        embedding: the model that makes ``inputs_embeds`` of tokens.
-        tokenizer: ``tokenizer.json``.
-        tokens: ``tokenizer_config.json``.
-        encoder: the model whose results the decoder reads, where it reads some.
-        first: the model of the decoder's first step, where that is one of its own.
-        source: greatest number of tokens that the encoder reads, where it counts positions.
-        start: what a decoder begins with that continues no prompt; None of one that does.
-        bans: tokens that may not come next.
-        sound: ``preprocessor_config.json``: how features are made.
+        model: the decoder's file.
+        path: the folder, or that of a model given by itself.
+        ends: end-of-text tokens.
+        pad: the padding token.
+        context: maximum number of positions, and the field that states it.
+        search: sampling settings (``temperature``, ``top_k``, …), if the folder enables sampling.
+        max_new_tokens: default number of new tokens.
+        heads, size, layers: sizes of the caches, where the configuration states them.
+        names: patterns of cache names, ``past`` and ``present`` with ``%d`` for the layer, and the
+            configuration that states them.
+        embedding: the model that computes ``inputs_embeds`` from token ids.
+        tokenizer: path of ``tokenizer.json``.
+        tokens: contents of ``tokenizer_config.json``.
+        encoder: the encoder's file, if there is one.
+        first: the file of the decoder's first step, if that is a separate model.
+        source: maximum number of encoder tokens, if the encoder has position embeddings.
+        start: the tokens that an encoder-decoder's decoder starts with; None for decoder-only
+            models.
+        bans: tokens forbidden as the next one.
+        sound: ``preprocessor_config.json``: how audio features are computed.
     """
 
     model: Path
@@ -115,19 +116,19 @@ class Folder:
     sound: ConfigFile | None = None
 
 
-def read_folder(source: str | os.PathLike[str], variant: str | None = None) -> Folder:
-    """Return what a folder, or the folder of an ONNX file, has.
+def read_folder(source: str | os.PathLike[str], variant: str | None = None) -> ModelFolder:
+    """Read the configuration of a folder, or of the folder of an ONNX file.
 
     Args:
         source: the path of either.
-        variant: which of several models: the name of its file, or what its exporter has added to
-            it, such as ``q4`` for ``model_q4.onnx``.
+        variant: which of several models: a file name, or the suffix its exporter added, such as
+            ``q4`` for ``model_q4.onnx``.
 
     Raises:
         FileError: there is no such file or folder.
-        UsageError: there is no such variant, or several models to choose from.
-        UnsupportedError: encoders with decoders, and pipelines of several models.
-        ModelError: a configuration that is damaged; names file and field.
+        UsageError: there is no such variant, or several models and no choice.
+        UnsupportedError: a pipeline of several models.
+        ModelError: a malformed configuration; the message names file and field.
     """
     given = Path(source)
     if not given.exists():
@@ -140,7 +141,9 @@ def read_folder(source: str | os.PathLike[str], variant: str | None = None) -> F
     return _completed(None, given, given, variant)
 
 
-def _completed(model: Path | None, path: Path, given: Path, variant: str | None = None) -> Folder:
+def _completed(
+    model: Path | None, path: Path, given: Path, variant: str | None = None
+) -> ModelFolder:
     genai = ConfigFile.perhaps(path / "genai_config.json")
     config = ConfigFile.perhaps(path / "config.json")
     if model is None and not genai and not config:
@@ -160,8 +163,10 @@ def _completed(model: Path | None, path: Path, given: Path, variant: str | None 
 # ── configurations ───────────────────────────────────────────────────────────────────────────────
 
 
-def _of_genai(genai: ConfigFile, path: Path, model: Path | None, variant: str | None) -> Folder:
-    """Return what ``genai_config.json`` says."""
+def _of_genai(
+    genai: ConfigFile, path: Path, model: Path | None, variant: str | None
+) -> ModelFolder:
+    """Return what ``genai_config.json`` states."""
     decoder = "model.decoder"
     name = genai.text(f"{decoder}.filename")
     if model is None and variant is None:
@@ -172,7 +177,7 @@ def _of_genai(genai: ConfigFile, path: Path, model: Path | None, variant: str | 
             raise genai.error(f"{decoder}.filename", f"there is no file '{name}' in {path}")
     tokens = ConfigFile.perhaps(path / "tokenizer_config.json")
     embedding = genai.text("model.embedding.filename")
-    return Folder(
+    return ModelFolder(
         model or chosen(path, variant),
         path,
         ends=genai.tokens("model.eos_token_id"),
@@ -198,8 +203,8 @@ def _names(genai: ConfigFile, decoder: str) -> Iterator[tuple[str, str]]:
             yield past, present
 
 
-def _of_config(config: ConfigFile, path: Path, parts: Parts) -> Folder:
-    """Return what transformers' configurations say."""
+def _of_config(config: ConfigFile, path: Path, parts: Parts) -> ModelFolder:
+    """Return what transformers' configuration files state."""
     generation = ConfigFile.perhaps(path / "generation_config.json")
     tokens = ConfigFile.perhaps(path / "tokenizer_config.json")
     sound = ConfigFile.perhaps(path / "preprocessor_config.json")
@@ -220,7 +225,7 @@ def _of_config(config: ConfigFile, path: Path, parts: Parts) -> Folder:
         next((each for each in files_in(path) if each.stem == "embed_tokens"), None),
     )
     says = generation if generation else config
-    return Folder(
+    return ModelFolder(
         parts.model,
         path,
         ends=ends,
@@ -250,7 +255,7 @@ def _expected(config: ConfigFile, name: str) -> Expected | None:
 
 
 def _search(config: ConfigFile, prefix: str) -> dict[str, float]:
-    """Return the settings of draws that a folder asks for; penalties count without draws, too."""
+    """Return the sampling settings of a folder; penalties apply to greedy decoding, too."""
     kinds = ["repetition_penalty"]
     if config.flag(f"{prefix}do_sample"):
         kinds += ["temperature", "top_k", "top_p", "min_p"]
@@ -267,7 +272,7 @@ def _tokenizer(path: Path) -> Path | None:
 
 
 def _refuse_pipelines(genai: ConfigFile) -> None:
-    """Raise UnsupportedError for what is more than one decoder."""
+    """Raise UnsupportedError for anything but a single decoder."""
     if genai.get("model.encoder") is not None:
         raise UnsupportedError(
             f"{genai.path}: model.encoder: an encoder-decoder, such as Whisper, in the form of "

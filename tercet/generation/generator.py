@@ -1,4 +1,4 @@
-"""`Generator`: text, or token ids, from the decoders that people have."""
+"""`Generator`: generates text or token ids with exported decoders."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ..runtime.session.io_types import TensorInfo
 from ..runtime.session.model import Model
 from . import settings
 from .cache_file import mark_of, read_caches, write_caches
-from .folder import Folder, read_folder
+from .folder import ModelFolder, read_folder
 from .loading import Models
 from .prompts import Ids, Prompt, Prompts, read_features, read_ids, read_texts
 from .result import Generation
-from .settings import Settings
+from .settings import GenerationSettings
 from .sound import features_of_wav
 from .tokens import Tokenizer
 from .writer import Writer
 
-#: Tokens of a prompt that are read at a time: each of them has as many scores as there are tokens.
+#: Prompt tokens per prefill step; the step computes logits over the vocabulary for each of them.
 PREFILL_CHUNK = 1024
 
 _RULES = {
@@ -46,42 +46,42 @@ _RULES = {
 class Generator(Closable):
     """Generates text, or token ids, with a decoder and its tokenizer.
 
-    The decoder continues a prompt, as Llama does; or it writes what it makes of what an encoder has
-    read: a text (T5, Marian), sound (Whisper) or a picture.
+    Decoder-only models such as Llama continue a prompt. Encoder-decoders transform what the encoder
+    reads: text (T5, Marian), speech (Whisper) or an image.
 
-    The folder is one that onnxruntime-genai's builder, optimum or transformers.js wrote; or it is
-    an ``.onnx`` file, whose folder is looked at for the rest. Texts need the extra
+    The folder is one written by onnxruntime-genai's builder, optimum or transformers.js; for an
+    ``.onnx`` file, the configuration is looked up in its folder. Text needs the extra
     ``tercet[generate]``; token ids do not.
 
-    One thread may use it at a time. Use it as a context manager, or call `close`.
+    Not thread-safe. Use it as a context manager, or call `close`.
 
     Args:
-        folder: the path of either.
+        folder: the configuration that was read.
         backend: see `tercet.load`.
-        variant: which of several models: the name of its file, or what its exporter has added to
-            it, such as ``q4`` for ``model_q4.onnx``.
-        capacity: maximum number of tokens of a prompt and what follows; what the configuration
-            says if None.
-        prefill_chunk: number of tokens of a prompt that are read at a time, so that long ones take
-            less memory; None for all at once.
-        reuse: do not read again what the caches of one sequence hold already, where the next prompt
-            begins with it. What is read in other parts is rounded otherwise, and tokens may differ
-            from those of a prompt that is read as a whole; see `rewind`.
-        pairs: names of outputs by those of the inputs into which they go in the next step, where
-            they are not alike but for past and present.
+        variant: which of several models: a file name, or the suffix its exporter added, such as
+            ``q4`` for ``model_q4.onnx``.
+        capacity: maximum number of tokens of a prompt and its continuation; None for the value in
+            the configuration.
+        prefill_chunk: number of prompt tokens per prefill step, which bounds the memory that long
+            prompts take; None for all at once.
+        reuse: keep the caches of one sequence, and skip the part of the next prompt that they
+            already hold. Splitting a prompt differently changes rounding, so tokens may differ from
+            those of a prompt read as a whole; see `rewind`.
+        pairs: cache outputs by the inputs that receive them in the next step, where their names do
+            not match as past and present do.
         fallback: see `tercet.load`.
         precision: see `tercet.load`.
         **options: further fields of `Options`.
 
     Attributes:
         folder: what was read there.
-        model: the decoder's.
-        layout: what it takes and gives.
+        model: the loaded decoder.
+        layout: its inputs and outputs.
 
     Raises:
         FileError, UsageError: no such folder, file or variant.
-        ModelError: a configuration or a model that does not fit; names file and field.
-        UnsupportedError: a pipeline of several models; or what `tercet.load` says.
+        ModelError: a configuration or a model that does not fit; the message names file and field.
+        UnsupportedError: a pipeline of several models; or see `tercet.load`.
     """
 
     @public(**_RULES)
@@ -99,7 +99,7 @@ class Generator(Closable):
         precision: Precision = "float32",
         **options: Any,
     ) -> None:
-        self.folder: Folder = read_folder(folder, variant)
+        self.folder: ModelFolder = read_folder(folder, variant)
         self._reuse = reuse
         self._tokenizer: Tokenizer | None = None
         if reuse and self.folder.encoder is not None:
@@ -132,25 +132,25 @@ class Generator(Closable):
         """Continue a text, several texts, or a conversation.
 
         Args:
-            prompt: a text, a list of them, which are generated together, or the messages of one
-                conversation, ``[{"role": "user", "content": "…"}]``, put together by the folder's
-                chat template.
-            **how: of these, what is not given is as the folder has it:
+            prompt: a text, a list of texts generated as one batch, or the messages of one
+                conversation, ``[{"role": "user", "content": "…"}]``, formatted by the folder's chat
+                template.
+            **how: settings; omitted ones are taken from the folder:
 
-                - max_new_tokens: the most for each sequence; 128 if not given.
-                - stop: a string, or several, before which the text ends.
-                - num_return_sequences: how often each prompt is continued.
-                - temperature: what logits are divided by; 0 takes the most likely token.
-                - top_k, top_p, min_p: see `Sampling`; without temperature, that is 1.
+                - max_new_tokens: maximum per sequence; 128 by default.
+                - stop: one or several strings; the text ends before the first occurrence.
+                - num_return_sequences: number of continuations per prompt.
+                - temperature: divides the logits; 0 for greedy decoding.
+                - top_k, top_p, min_p: see `Sampling`; they imply temperature=1.
                 - repetition_penalty: see `Sampling`.
-                - seed: of the draws, 0 where it is not given: the same seed, the same tokens.
+                - seed: seed of the sampler, 0 by default; equal seeds give equal tokens.
                 - decoder_ids, language, task: see `generate_features`.
 
         Raises:
-            InputError: a prompt without tokens, or longer than the caches.
-            ModelError: the folder has no tokenizer, or no chat template; the logits have NaN.
-            UnsupportedError: the libraries for texts are not installed.
-            UsageError: an argument that does not fit.
+            InputError: a prompt is empty, or longer than the caches.
+            ModelError: the folder has no tokenizer or no chat template, or the logits contain NaN.
+            UnsupportedError: the libraries for text are not installed.
+            UsageError: an argument is invalid.
         """
         prompts, chosen = self._texts(prompt, how)
         for _ in self._run(prompts, chosen):
@@ -158,14 +158,14 @@ class Generator(Closable):
         return self.last
 
     def stream(self, prompt: Prompt, **how: Any) -> Iterator[str]:
-        """Continue one text, and yield it in pieces as it comes; `last` has the whole.
+        """Continue one text and yield it piece by piece; `last` holds the complete result.
 
-        No piece ends within a character, nor within what may be a stop string. A caller may leave
-        the loop at any time.
+        No piece ends inside a character, or inside a possible stop string. The caller may leave the
+        loop at any time.
 
         Args:
             prompt: a text, or the messages of a conversation.
-            **how: as for `generate`, but for num_return_sequences.
+            **how: as for `generate`, except num_return_sequences.
         """
         prompts, chosen = self._texts(prompt, how)
         if prompts.count > 1 or chosen.count > 1:
@@ -175,25 +175,25 @@ class Generator(Closable):
     # ── sound and pictures ───────────────────────────────────────────────────────────────────
 
     def generate_features(self, features: Any, **how: Any) -> Generation:
-        """Write what a decoder makes of sound or of a picture.
+        """Generate text from audio features or an image.
 
         Args:
-            features: what the encoder takes, as the model's preprocessor makes it, float [batch,
-                …]: Whisper's ``input_features``, ``pixel_values``; see `audio_features`. One
-                without a batch is a batch of one.
+            features: input of the encoder as the model's preprocessor returns it, float [batch, …]:
+                Whisper's ``input_features``, ``pixel_values``; see `audio_features`. Without a
+                batch axis, one sample.
             **how: as for `generate`, and:
 
-                - decoder_ids: the tokens that the decoder begins with, in place of those of the
+                - decoder_ids: the tokens that the decoder starts with, instead of those of the
                   folder.
-                - language: what is spoken, such as ``en``; found out where it is not given.
-                - task: ``transcribe`` where it is not given, or ``translate``.
+                - language: the spoken language, such as ``en``; detected if not given.
+                - task: ``transcribe`` (the default) or ``translate``.
 
         Returns:
-            What was written; with texts where the folder has a tokenizer.
+            The generated sequences, with texts if the folder has a tokenizer.
 
         Raises:
-            InputError: features of another shape.
-            UsageError: the model takes texts; or no such language or task.
+            InputError: the shape of the features does not fit.
+            UsageError: the model takes text, or has no such language or task.
         """
         prompts, chosen = self._features(features, how)
         for _ in self._run(prompts, chosen):
@@ -201,11 +201,11 @@ class Generator(Closable):
         return self.last
 
     def stream_features(self, features: Any, **how: Any) -> Iterator[str]:
-        """Write what a decoder makes of one sound or picture, in pieces as they come.
+        """Generate text from audio features or an image, and yield it piece by piece.
 
         Args:
             features: as for `generate_features`.
-            **how: as for `generate_features`, but for num_return_sequences.
+            **how: as for `generate_features`, except num_return_sequences.
         """
         prompts, chosen = self._features(features, how)
         if prompts.count > 1 or chosen.count > 1:
@@ -216,23 +216,24 @@ class Generator(Closable):
 
     @property
     def features(self) -> TensorInfo | None:
-        """What `generate_features` takes; None of a model that takes texts."""
+        """The encoder input that `generate_features` takes; None for models that take text."""
         return None if self._encoder is None else self._encoder.features
 
     @public(file=rules.path)
     def audio_features(self, file: str | os.PathLike[str]) -> Array:
-        """Return the features of a sound, as ``preprocessor_config.json`` says.
+        """Compute the features of a WAV file as ``preprocessor_config.json`` specifies.
 
         Args:
             file: a WAV file of 8, 16, 24 or 32 bits, at the model's sampling rate.
 
         Returns:
-            Float32 [1, bands, frames] of the logarithms of a mel spectrogram, or [1, samples] of a
-            model that takes the samples themselves.
+        float32: a log-mel spectrogram [1, bands, frames], or [1, samples] for a
+            model that takes raw samples.
 
         Raises:
-            FileError, InputError: no such file, or none of this kind, rate or length.
-            ModelError: the folder does not say how.
+            FileError, InputError: the file is missing, or its format, rate or length is
+                unsupported.
+            ModelError: the folder does not specify the features.
         """
         if self.features is None:
             raise UsageError(f"{self.folder.path}: the model takes no sound, but a text")
@@ -241,11 +242,11 @@ class Generator(Closable):
     # ── token ids ────────────────────────────────────────────────────────────────────────────
 
     def generate_ids(self, ids: Ids, **how: Any) -> Generation:
-        """Continue tokens, or those of several prompts; needs no tokenizer.
+        """Continue token ids; needs no tokenizer.
 
         Args:
-            ids: those of a prompt, or a list for each of several.
-            **how: as for `generate`, but for stop.
+            ids: token ids of one prompt, or a list of them per prompt.
+            **how: as for `generate`, except stop.
         """
         prompts, chosen = self._ids(ids, how)
         for _ in self._run(prompts, chosen):
@@ -253,18 +254,18 @@ class Generator(Closable):
         return self.last
 
     def stream_ids(self, ids: Sequence[int], **how: Any) -> Iterator[int]:
-        """Continue the tokens of one prompt, and yield each new one as it comes.
+        """Continue the token ids of one prompt and yield each new id.
 
         Args:
-            ids: those of the prompt.
-            **how: as for `generate_ids`, but for num_return_sequences.
+            ids: token ids of the prompt.
+            **how: as for `generate_ids`, except num_return_sequences.
         """
         prompts, chosen = self._ids(ids, how)
         if prompts.count > 1 or chosen.count > 1:
             raise UsageError("one sequence is streamed at a time; generate_ids takes several")
         return self._tokens(prompts, chosen)
 
-    def _tokens(self, prompts: Prompts, chosen: Settings) -> Iterator[int]:
+    def _tokens(self, prompts: Prompts, chosen: GenerationSettings) -> Iterator[int]:
         given = 0
         for _ in self._run(prompts, chosen):
             progress = self._writer.progress
@@ -276,14 +277,14 @@ class Generator(Closable):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The folder's tokenizer: `encode`, `decode`, `chat`."""
+        """The folder's tokenizer, with `encode`, `decode` and `chat`."""
         if self._tokenizer is None:
             self._tokenizer = Tokenizer(self.folder)
         return self._tokenizer
 
     @property
     def last(self) -> Generation:
-        """What was generated last; of a stream that was left, what there is of it."""
+        """The last result; after an abandoned stream, the part that was generated."""
         progress = self._writer.progress
         if progress is None or not progress.seconds:
             raise UsageError("nothing has been generated yet")
@@ -291,26 +292,26 @@ class Generator(Closable):
 
     @property
     def ids(self) -> list[int]:
-        """The tokens that the caches hold, of one sequence; the last one is not among them."""
+        """The tokens held by the caches of a single sequence; excludes the last generated token."""
         return list(self._writer.held)
 
     @property
     def capacity(self) -> int | None:
-        """Largest number of tokens of a prompt and what follows; None where memory bounds it."""
+        """Maximum number of tokens of a prompt and its continuation; None if unlimited."""
         return self._writer.capacity
 
     @public(length=rules.whole(0))
     def rewind(self, length: int) -> int:
-        """Forget all tokens but the first ones, so that the next prompt reads what lies after.
+        """Truncate the caches to their first tokens, so that the next prompt continues from there.
 
-        That is for `reuse`; without it every prompt is read from its beginning.
+        This needs `reuse`; without it, every prompt is read from its beginning.
 
         Args:
-            length: number of tokens to keep, at most as many as `ids` has.
+            length: number of tokens to keep, at most the length of `ids`.
 
         Returns:
-            The number that is kept: 0 where the model's caches (sliding windows, states) cannot go
-            back, and the next prompt is read as a whole.
+            The number of tokens kept: 0 if the model's caches (sliding windows, states) cannot be
+            truncated; the next prompt is then read in full.
         """
         held = self._writer.held
         if length > len(held):
@@ -319,13 +320,13 @@ class Generator(Closable):
 
     @public(file=rules.path)
     def save(self, file: str | os.PathLike[str]) -> None:
-        """Write the caches to a file, for `restore` in another process.
+        """Write the caches to a file for `restore` in another process.
 
         Args:
             file: an .npz file, as large as the caches.
 
         Raises:
-            UsageError: the caches hold nothing, or more than one sequence.
+            UsageError: the caches are empty, or hold more than one sequence.
             FileError: it cannot be written.
         """
         held = self._writer.held
@@ -335,18 +336,18 @@ class Generator(Closable):
 
     @public(file=rules.path)
     def restore(self, file: str | os.PathLike[str]) -> int:
-        """Take the caches that `save` wrote, so that a prompt that begins with them reads the rest.
+        """Load caches written by `save`, so that prompts that start with their tokens skip them.
 
         Args:
-            file: written with the same model, on any backend.
+            file: a file written with the same model, on any backend.
 
         Returns:
             The number of tokens.
 
         Raises:
             UsageError: the generator was made without `reuse`.
-            ModelError: it is not a file of caches, or one of another model.
-            InputError: it has more tokens than there is room for.
+            ModelError: it is not a cache file, or was written with another model.
+            InputError: it holds more tokens than the capacity.
         """
         if not self._reuse:
             raise UsageError("restore is for a generator that was made with reuse=True")
@@ -363,13 +364,13 @@ class Generator(Closable):
         return mark_of(self.model.imported)
 
     def close(self) -> None:
-        """Give back the caches and the model."""
+        """Release the caches and the model."""
         if hasattr(self, "_writer"):
             self._writer.close()
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────
 
-    def _texts(self, prompt: Prompt, how: Mapping[str, Any]) -> tuple[Prompts, Settings]:
+    def _texts(self, prompt: Prompt, how: Mapping[str, Any]) -> tuple[Prompts, GenerationSettings]:
         chosen = self._settings(how)
         prompts = read_texts(prompt, self.tokenizer)
         if self._encoder is not None:
@@ -377,7 +378,9 @@ class Generator(Closable):
         prompts.check(self.folder, self.layout, self.capacity)
         return prompts, chosen
 
-    def _features(self, features: Any, how: Mapping[str, Any]) -> tuple[Prompts, Settings]:
+    def _features(
+        self, features: Any, how: Mapping[str, Any]
+    ) -> tuple[Prompts, GenerationSettings]:
         chosen = self._settings(how)
         if self._encoder is None:
             raise UsageError(f"{self.folder.model} continues token ids; it reads no features")
@@ -386,7 +389,7 @@ class Generator(Closable):
             raise UsageError("stop: strings are found in texts; the folder has no tokenizer.json")
         return read_features(features, self._encoder.features, tokenizer), chosen
 
-    def _ids(self, ids: Ids, how: Mapping[str, Any]) -> tuple[Prompts, Settings]:
+    def _ids(self, ids: Ids, how: Mapping[str, Any]) -> tuple[Prompts, GenerationSettings]:
         chosen = self._settings(how)
         if chosen.stops:
             raise UsageError("stop: strings are found in texts; generate and stream give them")
@@ -394,7 +397,7 @@ class Generator(Closable):
         prompts.check(self.folder, self.layout, self.capacity)
         return prompts, chosen
 
-    def _settings(self, how: Mapping[str, Any]) -> Settings:
+    def _settings(self, how: Mapping[str, Any]) -> GenerationSettings:
         chosen = settings.generate(self.folder.search, self.folder.max_new_tokens, **how)
         if chosen.is_begun and self.folder.start is None:
             raise UsageError(
@@ -403,12 +406,12 @@ class Generator(Closable):
             )
         return chosen
 
-    def _run(self, prompts: Prompts, chosen: Settings) -> Iterator[list[str]]:
-        """Yield the text that every step adds to each sequence; `last` is what there is so far."""
+    def _run(self, prompts: Prompts, chosen: GenerationSettings) -> Iterator[list[str]]:
+        """Yield the text that each step adds to each sequence; `last` is the result so far."""
         return self._writer.run(prompts, chosen, self.folder, self._ends())
 
     def _ends(self) -> tuple[int, ...]:
-        """Return the tokens that end a text."""
+        """Return the end-of-text tokens."""
         if self.folder.ends or self.folder.tokens is None:
             return self.folder.ends
         text = self.folder.tokens.text("eos_token")

@@ -1,4 +1,4 @@
-"""A folder as a model that is ready to generate, and whether its parts fit."""
+"""Loads the models of a folder and checks that they fit together."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from ..runtime.session.decoding import Decoder, on_host
 from ..runtime.session.model import Model
 from ..runtime.session.open_decoder import open_decoder, open_encoded
 from .encoder import Encoder
-from .folder import Folder
+from .folder import ModelFolder
 
 
 class Models(Closable):
-    """The models of a folder, loaded: its decoder, and what comes in front of it.
+    """The loaded models of a folder: the decoder, and those that feed it.
 
     Args:
-        folder: says which they are.
-        pairs: outputs of the decoder by its inputs; see `Generator`.
+        folder: the folder's configuration.
+        pairs: cache outputs by the inputs that receive them; see `Generator`.
         **options: see `tercet.load`.
 
     Attributes:
-        model: the decoder's; of an encoder-decoder that of the steps behind the first, where the
-            first one is a model of its own.
-        layout: what it takes and gives.
-        encoder: of an encoder-decoder.
-        others: everything besides `model`.
+        model: the decoder; for an encoder-decoder with a separate first step, the model of the
+            later steps.
+        layout: the decoder's inputs and outputs.
+        encoder: the encoder, if there is one.
+        others: all models besides `model`.
     """
 
-    def __init__(self, folder: Folder, pairs: Mapping[str, str], **options: Any) -> None:
+    def __init__(self, folder: ModelFolder, pairs: Mapping[str, str], **options: Any) -> None:
         self._folder = folder
         self._first: Model | None = None
         self._embedding: Embedding | None = None
@@ -65,7 +65,7 @@ class Models(Closable):
             raise
 
     def open(self, batch: int, capacity: int | None) -> Decoder:
-        """Return a decoder of so many sequences with empty caches, which is the caller's."""
+        """Return a decoder for this many sequences, with empty caches; the caller closes it."""
         if self.encoder is None:
             return open_decoder(
                 self.model,
@@ -79,15 +79,15 @@ class Models(Closable):
         )
 
     def close(self) -> None:
-        """Give back all of them."""
+        """Close all models."""
         for each in (*self.others, self.model):
             each.close()
 
 
 class Embedding:
-    """A model that makes of tokens what the decoder takes in their place."""
+    """A model that computes the decoder's input embeddings from token ids."""
 
-    def __init__(self, folder: Folder, **options: Any) -> None:
+    def __init__(self, folder: ModelFolder, **options: Any) -> None:
         file = str(folder.embedding)
         self.model = api.load(file, **options)
         inputs = self.model.inputs
@@ -106,8 +106,8 @@ class Embedding:
         return on_host(self.model.run(feeds, (self._output,))[self._output])
 
 
-def pairs_of(folder: Folder, model: Model, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the pairs of caches that a folder or a caller names."""
+def pairs_of(folder: ModelFolder, model: Model, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the cache pairs that the folder or the caller names."""
     inputs, outputs = ({each.name for each in side} for side in (model.inputs, model.outputs))
     found: dict[str, str] = {}
     for past, present in folder.names:
@@ -118,8 +118,8 @@ def pairs_of(folder: Folder, model: Model, given: Mapping[str, str]) -> dict[str
     return {**found, **given}
 
 
-def check_sizes(folder: Folder, layout: DecoderLayout) -> None:
-    """Raise ModelError where the caches have other sizes than the configuration."""
+def check_sizes(folder: ModelFolder, layout: DecoderLayout) -> None:
+    """Raise ModelError if the caches differ in size from the configuration."""
     attention = [each for each in layout.caches if each.axis == 2 and len(each.shape) == 4]
     is_latent = folder.config is not None and folder.config.get("kv_lora_rank") is not None
     for expected, axis in ((folder.heads, 1), (folder.size, 3)):
@@ -136,8 +136,8 @@ def check_sizes(folder: Folder, layout: DecoderLayout) -> None:
         )
 
 
-def check_caches(folder: Folder, layout: DecoderLayout) -> None:
-    """Raise ModelError where a decoder that reads one token after another has lost its caches."""
+def check_caches(folder: ModelFolder, layout: DecoderLayout) -> None:
+    """Raise ModelError if a decoder that takes one token per step has no caches."""
     if layout.step == 1 and not layout.caches:
         raise ModelError(
             "it reads one token at a time, but has no caches of the others",

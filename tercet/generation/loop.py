@@ -1,44 +1,43 @@
-"""The loop: a prompt is read, then every token that is chosen is read in turn."""
+"""The generation loop: prefill the prompt, then feed back each chosen token."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..runtime.errors import ModelError
 from ..runtime.ir.types import Array
-from ..runtime.session.decoding import Decoder
+from ..runtime.session.decoding import Decoder, Greedy
+from ..runtime.session.sampling import NOT_FINITE, Sampling
 from .bans import Bans
 from .prompts import Prompts
 from .result import Continuation, Generation, Reason
-from .sampling import Sampling
 from .text_stream import TextStream
 
 
 @dataclass(slots=True)
-class Row:
+class BatchRow:
     """One sequence of the batch.
 
     Attributes:
-        prompt: number of the prompt that it continues.
-        seen: tokens of the prompt, and the new ones.
-        draws: what its tokens are drawn from.
-        stream: makes text of its tokens; None where ids are requested.
-        new: the tokens so far.
-        reason: why it ended; None while it has not.
+        prompt: index of the prompt that it continues.
+        seen: prompt tokens followed by new tokens.
+        stream: decodes its tokens to text; None if ids are requested.
+        new: the new tokens so far.
+        reason: why it ended; None while it is running.
     """
 
     prompt: int
     seen: list[int]
-    draws: np.random.Generator
     stream: TextStream | None = None
     new: list[int] = field(default_factory=list[int])
     reason: Reason | None = None
 
     def add(self, token: int, ends: frozenset[int], most: int) -> str:
-        """Take a token; return the text that it adds."""
+        """Append a token and return the text that it adds."""
         self.new.append(token)
         self.seen.append(token)
         if token in ends:
@@ -52,7 +51,7 @@ class Row:
         return piece
 
     def finish(self, reason: Reason) -> str:
-        """End it, and return the text that was held back."""
+        """End the sequence, and return the text held back so far."""
         self.reason = reason
         rest = "" if self.stream is None else self.stream.end()
         if self.stream is not None and self.stream.is_stopped:
@@ -62,29 +61,29 @@ class Row:
 
 @dataclass(slots=True)
 class Progress:
-    """What there is so far.
+    """The result so far.
 
     Attributes:
-        prompts: what is continued.
+        prompts: tokens of each prompt.
         rows: the sequences.
-        reused: tokens of the prompt that the caches had already.
+        reused: prompt tokens that the caches already held.
         first_token: seconds to the first token.
-        seconds: to the last one; 0 before there is any.
+        seconds: seconds to the last one; 0 before there is any.
     """
 
     prompts: Prompts
-    rows: Sequence[Row]
+    rows: Sequence[BatchRow]
     reused: int
     first_token: float = 0.0
     seconds: float = 0.0
 
     def tick(self, seconds: float) -> None:
-        """Note that so much time has passed."""
+        """Record the elapsed time."""
         self.first_token, self.seconds = self.first_token or seconds, seconds
 
     @property
     def generation(self) -> Generation:
-        """What was generated so far."""
+        """The result as a `Generation`."""
         found = (
             Continuation(
                 row.prompt,
@@ -99,23 +98,23 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class GenerationLoop:
     """Generates tokens for a batch.
 
     Attributes:
-        decoder: has read nothing, or the beginning of the only prompt.
-        rows: one for each of its sequences.
+        decoder: has read nothing, or a prefix of the only prompt.
+        rows: one per sequence.
         sampling: how tokens are chosen.
-        ends: tokens that end a sequence.
+        ends: end-of-text tokens.
         most: maximum number of new tokens.
-        pad: token that fills up what is shorter or has ended.
-        chunk: number of tokens of a prompt that are read at a time; None for all at once.
-        bans: tokens that may not come next.
-        kept: told of every token that the decoder has read, where there is one sequence.
+        pad: token that fills shorter prompts and ended sequences.
+        chunk: prompt tokens per prefill step; None for all at once.
+        bans: tokens forbidden as the next one.
+        kept: called with every token that the decoder has read, if there is one sequence.
     """
 
     decoder: Decoder
-    rows: Sequence[Row]
+    rows: Sequence[BatchRow]
     sampling: Sampling
     ends: frozenset[int]
     most: int
@@ -125,66 +124,106 @@ class Loop:
     kept: Callable[[Sequence[int]], None]
 
     def __iter__(self) -> Iterator[list[str]]:
-        """Yield the text that each new token adds, for all sequences that had not ended."""
-        logits = self._read_prompts()
-        while True:
-            yield [
-                self._extended(row, scores) for row, scores in zip(self.rows, logits, strict=True)
-            ]
-            if all(row.reason for row in self.rows):
-                return
-            capacity = self.decoder.capacity
-            if capacity is not None and self.decoder.length >= capacity:
-                yield ["" if row.reason else row.finish("capacity") for row in self.rows]
-                return
-            last = [self.pad if row.reason else row.new[-1] for row in self.rows]
-            logits = self._read(np.array(last, np.int64)[:, None])
+        """Yield the text that each step adds, for all sequences that are still running."""
+        with closing(self._tokens()) as steps:
+            for tokens in steps:
+                yield [
+                    "" if row.reason else row.add(token, self.ends, self.most)
+                    for row, token in zip(self.rows, tokens, strict=True)
+                ]
+                if all(row.reason for row in self.rows):
+                    return
+                capacity = self.decoder.capacity
+                if capacity is not None and self.decoder.length >= capacity:
+                    yield ["" if row.reason else row.finish("capacity") for row in self.rows]
+                    return
 
-    def _extended(self, row: Row, scores: Array) -> str:
-        if row.reason:
-            return ""
+    def _tokens(self) -> Generator[list[int]]:
+        """Yield the next token of every sequence; arbitrary tokens for ended ones."""
+        draws = self.sampling.each_draw(len(self.rows))
+        found = self._read_prompts()
+        if isinstance(found, Greedy):
+            for row, score in zip(self.rows, found.scores, strict=True):
+                _check(row, is_finite=bool(np.isfinite(score)))
+            tokens = found.tokens
+        else:
+            tokens = self._chosen(found, next(draws))
+        yield tokens.tolist()
+        if not self.bans.is_empty:
+            for draw in draws:
+                tokens = self._chosen(self._read(tokens[:, None]), draw)
+                yield tokens.tolist()
+        how = {"sampling": self.sampling, "drawn": 1}
+        with closing(self.decoder.follow(tokens, self.most - 1, **how)) as following:
+            for each in following:
+                self._keep(tokens.tolist())
+                tokens = each
+                for row, token in zip(self.rows, tokens.tolist(), strict=True):
+                    _check(row, is_finite=token != NOT_FINITE)
+                yield tokens.tolist()
+
+    def _keep(self, tokens: Sequence[int]) -> None:
+        """Tell who keeps them that tokens have been read, if they are of one sequence."""
+        if len(self.rows) == 1:
+            self.kept(tokens)
+
+    def _chosen(self, found: Array | Greedy, draws: Array) -> Array:
+        """Return the next token of every sequence, int64 [batch]; `pad` for ended ones."""
+        assert not isinstance(found, Greedy)
+        rows = zip(self.rows, found, draws.tolist(), strict=True)
+        tokens = [
+            self.pad if row.reason else self._choose(row, scores, draw)
+            for row, scores, draw in rows
+        ]
+        return np.array(tokens, np.int64)
+
+    def _choose(self, row: BatchRow, scores: Array, draw: float) -> int:
         if scores.dtype == np.float16:
-            scores = scores.astype(np.float32)  # numpy compares halves slowly
-        if not np.isfinite(scores.max()):
-            raise ModelError(
-                f"the logits of token {len(row.new)} behind a prompt of "
-                f"{len(row.seen) - len(row.new)} have NaN or no finite element; "
-                "tercet compare --layers finds the node"
-            )
+            scores = scores.astype(np.float32)  # comparing float16 is slow in numpy
+        _check(row, is_finite=bool(np.isfinite(scores.max())))
         banned = self.bans.tokens(row.seen, len(row.new), tuple(self.ends))
         if banned:
             scores = scores.astype(np.float64)
             scores[[token for token in banned if token < scores.size]] = -np.inf
-        token = self.sampling.choose(scores, row.seen, row.draws)
-        return row.add(token, self.ends, self.most)
+        return self.sampling.choose(scores, row.seen, draw)
 
-    def _read(self, ids: Array, mask: Array | None = None, rows: Array | None = None) -> Array:
-        logits = self.decoder.read(ids, mask, rows)
-        if len(self.rows) == 1:
-            self.kept(ids[0].tolist())
-        return logits
+    def _read(
+        self, ids: Array, mask: Array | None = None, rows: Array | None = None
+    ) -> Array | Greedy:
+        """Feed tokens; return the logits [batch, vocabulary], or their argmax if that suffices."""
+        is_greedy = self.sampling.is_greedy and self.bans.is_empty
+        read = self.decoder.greedy if is_greedy else self.decoder.read
+        found = read(ids, mask, rows)
+        self._keep(ids[0].tolist())
+        return found
 
-    def _read_prompts(self) -> Array:
-        """Return the logits [batch, vocabulary] after each prompt.
+    def _read_prompts(self) -> Array | Greedy:
+        """Return the logits after each prompt.
 
-        The last parts are full for every sequence; what is shorter is filled up in the first one.
+        Later chunks are full for every sequence; shorter prompts are padded in the first chunk.
+        There is one such chunk or more where the model gives the logits of the last position alone,
+        which must not be padding.
         """
         start = self.decoder.length
         rows = [row.seen[start:] for row in self.rows]
         shortest, longest = min(map(len, rows)), max(map(len, rows))
         chunk = self.chunk or longest
+        is_behind = self.decoder.padding == "right" and shortest < longest
+        if is_behind and self.decoder.layout.gives_last and shortest > 1:
+            chunk = min(chunk, shortest - 1)
         parts = (shortest - 1) // chunk
         firsts = [row[: len(row) - parts * chunk] for row in rows]
         ids, mask, last = self._filled(firsts)
-        logits = self._read(ids, mask if shortest < longest else None, last)
+        rows_of = None if parts else last
+        found = self._read(ids, mask if shortest < longest else None, rows_of)
         for number in range(parts, 0, -1):
             end = None if number == 1 else (1 - number) * chunk
             part = [row[-number * chunk : end] for row in rows]
-            logits = self._read(np.array(part, np.int64))
-        return logits
+            found = self._read(np.array(part, np.int64))
+        return found
 
     def _filled(self, rows: Sequence[Sequence[int]]) -> tuple[Array, Array, Array]:
-        """Return ids and mask [batch, n], and the place of the last token of each."""
+        """Return ids and mask, both [batch, n], and the index of the last token of each row."""
         size = max(map(len, rows))
         ids = np.full((len(rows), size), self.pad, np.int64)
         mask = np.zeros((len(rows), size), np.int64)
@@ -194,3 +233,13 @@ class Loop:
             ids[row, place], mask[row, place] = tokens, 1
         last = np.array([size if is_left else len(tokens) for tokens in rows]) - 1
         return ids, mask, last
+
+
+def _check(row: BatchRow, *, is_finite: bool) -> None:
+    """Raise ModelError if the greatest of a sequence's logits is not finite."""
+    if not row.reason and not is_finite:
+        raise ModelError(
+            f"the logits of token {len(row.new)} behind a prompt of "
+            f"{len(row.seen) - len(row.new)} have NaN or no finite element; "
+            "tercet compare --layers finds the node"
+        )

@@ -1,4 +1,4 @@
-"""Which of the files of a folder are its decoder, and which its encoder."""
+"""Finds the decoder, the encoder and the first-step model among the files of a folder."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ..runtime.base.arguments import shown
 from ..runtime.errors import FileError, ModelError, UsageError, did_you_mean
 from .config_file import ConfigFile
 
-#: Names of decoders, those with caches first.
+#: File names of decoders, those with caches first.
 STEMS = ("decoder_model_merged", "model", "decoder_with_past_model", "decoder_model")
-#: The folder of models where they are not beside the configuration.
+#: The subfolder of models that are not next to the configuration.
 ONNX = "onnx"
 ENCODER = "encoder_model"
-#: Files that belong to other parts of a model.
+#: Name prefixes of files for other parts of a model.
 _OTHERS = ("encoder", "embed", "vision", "audio", "decoder_with_past", "tokenizer")
-#: Of the decoder of an encoder-decoder: all steps, those behind the first, the first.
+#: Decoder files of an encoder-decoder: for all steps, later steps, the first step.
 _DECODERS = _, _LATER, _FIRST = "decoder_model_merged", "decoder_with_past_model", "decoder_model"
 
 
@@ -25,9 +25,9 @@ class Parts:
     """The models of one folder.
 
     Attributes:
-        model: the decoder: of all steps, or of those behind the first.
-        encoder: what it reads, where it is part of an encoder-decoder.
-        first: of the first step, where that is a model of its own.
+        model: the decoder for all steps, or for all but the first.
+        encoder: the encoder of an encoder-decoder.
+        first: the decoder of the first step, if that is a separate model.
     """
 
     model: Path
@@ -36,7 +36,7 @@ class Parts:
 
 
 def files_in(path: Path) -> list[Path]:
-    """Return the models of a folder, those beside the configuration first."""
+    """Return the model files of a folder, those next to the configuration first."""
     return [
         file
         for folder in (path, path / ONNX)
@@ -46,12 +46,12 @@ def files_in(path: Path) -> list[Path]:
 
 
 def has_encoder(path: Path) -> bool:
-    """Return whether the folder has an encoder as optimum calls it."""
+    """Return whether the folder has an encoder under the name that optimum uses."""
     return any(each.stem.startswith(ENCODER) for each in files_in(path))
 
 
 def chosen(path: Path, variant: str | None) -> Path:
-    """Return the model of a folder that has a decoder alone, or one of its variants."""
+    """Return the model of a decoder-only folder, or one of its variants."""
     files = files_in(path)
     if variant is not None:
         named = path / variant
@@ -78,19 +78,19 @@ def chosen(path: Path, variant: str | None) -> Path:
 def encoder_and_decoder(
     path: Path, config: ConfigFile, variant: str | None, model: Path | None = None
 ) -> Parts:
-    """Return the parts of an encoder-decoder as optimum and transformers.js call them.
+    """Return the parts of an encoder-decoder, by the names that optimum and transformers.js use.
 
-    The encoder is of the same variant as the decoder, where there is one.
+    The encoder has the decoder's variant if it exists in that variant.
 
     Args:
         path: the folder.
         config: its configuration.
         variant: see `Generator`.
-        model: the decoder, where the caller has chosen one; None to find it.
+        model: the decoder if the caller chose one; None to look for it.
 
     Raises:
-        ModelError: a part is missing; names the folder and the part.
-        UsageError: no part is of the variant.
+        ModelError: a part is missing; the message names the folder and the part.
+        UsageError: no part has this variant.
     """
     files = files_in(path)
     encoders = [each for each in files if each.stem.startswith(ENCODER)]

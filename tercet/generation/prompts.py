@@ -1,4 +1,4 @@
-"""What is to be continued: texts, conversations or token ids, as tokens that fit the model."""
+"""Turns texts, conversations and token ids into prompts that fit the model."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..runtime.errors import InputError
 from ..runtime.ir.types import Array
 from ..runtime.session.cache_layout import DecoderLayout
 from ..runtime.session.io_types import TensorInfo
-from .folder import Folder
+from .folder import ModelFolder
 from .text_stream import TextStream
 from .tokens import Tokenizer
 
-#: A text, several, or the messages of a conversation.
+#: One text, several texts, or the messages of a conversation.
 Prompt = str | Sequence[str] | Sequence[Mapping[str, Any]]
-#: Tokens, or those of several prompts.
+#: Token ids of one prompt or of several.
 Ids = Sequence[int] | Sequence[Sequence[int]]
 
 _TEXTS = "a text, a list of texts, or messages"
@@ -27,13 +27,13 @@ _TEXTS = "a text, a list of texts, or messages"
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Prompts that are continued together.
+    """Prompts that are generated as one batch.
 
     Attributes:
-        ids: the tokens of each.
-        tokenizer: makes texts of what follows; None where ids are requested.
-        is_answered: whether what follows is a text of its own, and not more of the same one.
-        features: what an encoder reads in place of tokens, the batch first; of these are no ids.
+        ids: the tokens of each prompt.
+        tokenizer: decodes the results; None if ids are requested.
+        is_answered: whether the result is a separate text rather than a continuation.
+        features: encoder input [batch, ...] instead of tokens; `ids` is then empty.
     """
 
     ids: list[list[int]]
@@ -47,14 +47,14 @@ class Prompts:
         return len(self.ids)
 
     def stream(self, number: int, stops: Sequence[str]) -> TextStream | None:
-        """Return what makes text of the tokens that follow a prompt."""
+        """Return the decoder for the text that follows a prompt."""
         if self.tokenizer is None:
             return None
         before = () if self.is_answered else self.ids[number]
         return TextStream(self.tokenizer.decode, stops, before)
 
-    def check(self, folder: Folder, layout: DecoderLayout, capacity: int | None) -> None:
-        """Raise InputError for a prompt that is empty or too long, or has unknown tokens."""
+    def check(self, folder: ModelFolder, layout: DecoderLayout, capacity: int | None) -> None:
+        """Raise InputError if a prompt is empty, too long, or has unknown tokens."""
         if self.features is not None:
             return
         vocabulary = (layout.logits.shape or (None,))[-1] if folder.encoder is None else None
@@ -82,7 +82,7 @@ class Prompts:
 
 
 def read_texts(prompt: Prompt, tokenizer: Tokenizer) -> Prompts:
-    """Return the tokens of texts, or of a conversation; raises UsageError for anything else."""
+    """Return the tokens of texts or of a conversation; raises UsageError for anything else."""
     given = cast("Sequence[Any]", prompt)
     if isinstance(given, str):
         return Prompts([tokenizer.encode(given)], tokenizer)
@@ -97,7 +97,7 @@ def read_texts(prompt: Prompt, tokenizer: Tokenizer) -> Prompts:
 
 
 def read_ids(ids: Ids) -> Prompts:
-    """Return tokens as lists; raises UsageError for what are none."""
+    """Return token ids as lists; raises UsageError if they are not integers."""
     given = cast("Sequence[Any]", ids.tolist() if isinstance(ids, np.ndarray) else ids)
     if not isinstance(given, list | tuple) or not given:
         raise rules.refused("ids", given, "a list of tokens, or a list of such lists")
@@ -110,9 +110,9 @@ def read_features(features: Any, info: TensorInfo | None, tokenizer: Tokenizer |
     """Return features as prompts without tokens.
 
     Args:
-        features: what the encoder takes, or one without a batch.
-        info: its input; None of an encoder of texts.
-        tokenizer: makes texts of what is written; None for ids.
+        features: encoder input [batch, ...], or one sample without the batch axis.
+        info: the encoder's input; None for encoders of text.
+        tokenizer: decodes the results; None if ids are requested.
     """
     array = np.asarray(features)
     rank = array.ndim if info is None else len(info.shape or ())

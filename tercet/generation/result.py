@@ -1,23 +1,22 @@
-"""What was generated, and how long it took."""
+"""Generated sequences and their timing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-#: Why a sequence ended: a token that ends texts, a stop string, ``max_new_tokens``, no more room.
+#: Why a sequence ended: end-of-text token, stop string, ``max_new_tokens``, caches full.
 Reason = Literal["end", "stop", "length", "capacity"]
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """One sequence that was generated.
+    """One generated sequence.
 
     Attributes:
-        prompt: number of the prompt that it continues, from 0.
-        ids: the new tokens, the one that ended it among them.
-        text: of these, without special tokens and without the stop string; None where ids were
-            asked for.
+        prompt: index of the prompt that it continues.
+        ids: the new tokens, including the one that ended it.
+        text: their text, without special tokens and the stop string; None if ids were requested.
         reason: why it ended.
     """
 
@@ -38,14 +37,14 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What was generated for one call.
+    """The result of one call.
 
     Attributes:
-        continuations: those of the first prompt, then those of the next one.
+        continuations: ordered by prompt.
         prompts: tokens of each prompt.
-        reused: tokens of the prompt that the caches had already.
-        first_token: seconds to the first token: reading the prompt, and choosing.
-        seconds: until the last one.
+        reused: prompt tokens that the caches already held.
+        first_token: seconds to the first token, prefill included.
+        seconds: seconds to the last token.
     """
 
     continuations: tuple[Continuation, ...]
@@ -56,7 +55,7 @@ class Generation:
 
     @property
     def text(self) -> str:
-        """The text of the first sequence; empty where ids were requested."""
+        """The text of the first sequence; empty if ids were requested."""
         return self.continuations[0].text or ""
 
     @property
@@ -66,17 +65,17 @@ class Generation:
 
     @property
     def ids(self) -> list[list[int]]:
-        """The new tokens of every sequence."""
+        """The new tokens of each sequence."""
         return [list(each.ids) for each in self.continuations]
 
     @property
     def tokens(self) -> int:
-        """Number of new tokens of all sequences."""
+        """Total number of new tokens."""
         return sum(len(each.ids) for each in self.continuations)
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens per second of all sequences, without the first of each; 0 if none."""
+        """New tokens per second over all sequences, first tokens excluded; 0 if there are none."""
         later = self.tokens - len(self.continuations)
         passed = self.seconds - self.first_token
         return later / passed if later > 0 and passed > 0 else 0.0

@@ -1,4 +1,4 @@
-"""How to generate: what callers say, over what the folder says."""
+"""Settings of one call: the caller's, with the folder's as defaults."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from ..runtime.base import arguments as rules
 from ..runtime.errors import UsageError
-from .sampling import Sampling
+from ..runtime.session.sampling import Sampling
 
-#: Tokens that are generated where neither caller nor folder says.
+#: Default number of new tokens, if neither the caller nor the folder gives one.
 MAX_NEW_TOKENS = 128
-#: Settings that ask for draws.
+#: Settings that enable sampling.
 _DRAWS = ("temperature", "top_k", "top_p", "min_p")
 
 
@@ -57,8 +57,8 @@ RULES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What holds for one call; see `Generator.generate`."""
+class GenerationSettings:
+    """Settings of one call; see `Generator.generate`."""
 
     max_new_tokens: int
     sampling: Sampling
@@ -70,7 +70,7 @@ class Settings:
 
     @property
     def is_begun(self) -> bool:
-        """Whether something is said of what a decoder begins with that continues no prompt."""
+        """Whether start tokens, a language or a task are set, for an encoder-decoder."""
         return any(each is not None for each in (self.decoder_ids, self.language, self.task))
 
 
@@ -91,24 +91,24 @@ def generate(
     decoder_ids: Sequence[int] | None = None,
     language: str | None = None,
     task: str | None = None,
-) -> Settings:
-    """Return the settings of a call.
+) -> GenerationSettings:
+    """Return the settings of one call.
 
     Args:
-        search: those of the folder.
+        search: the folder's settings.
         default_tokens: the folder's `max_new_tokens`.
-        max_new_tokens: the most for each sequence.
+        max_new_tokens: maximum number of new tokens per sequence.
         stop: strings that end a text.
-        num_return_sequences: how often each prompt is continued.
-        temperature: what logits are divided by; 0 for the most likely token.
+        num_return_sequences: number of continuations per prompt.
+        temperature: divides the logits; 0 for greedy decoding.
         top_k: see `Sampling`.
         top_p: see `Sampling`.
         min_p: see `Sampling`.
         repetition_penalty: see `Sampling`.
-        seed: of the draws.
-        decoder_ids: what the decoder of an encoder-decoder begins with.
-        language: what a speech model hears.
-        task: what it is to do.
+        seed: seed of the sampler.
+        decoder_ids: tokens that the decoder of an encoder-decoder starts with.
+        language: spoken language, for a speech model.
+        task: ``transcribe`` or ``translate``, for a speech model.
     """
     begun = None if decoder_ids is None else tuple(decoder_ids)
     given = {
@@ -133,4 +133,4 @@ def generate(
     )
     length = max_new_tokens or default_tokens or MAX_NEW_TOKENS
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    return Settings(length, sampling, stops, num_return_sequences, begun, language, task)
+    return GenerationSettings(length, sampling, stops, num_return_sequences, begun, language, task)

@@ -1,7 +1,7 @@
-"""Sound as encoders take it: samples, or the logarithms of a mel spectrogram, by numpy.
+"""Audio features in numpy: raw samples, or a log-mel spectrogram.
 
-What is made is what transformers' feature extractors of Whisper make; ``preprocessor_config.json``
-has their settings.
+Results equal those of transformers' feature extractors; the settings are those of
+``preprocessor_config.json``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 from ..runtime.errors import FileError, InputError, ModelError
 from ..runtime.ir.types import Array
 from .config_file import ConfigFile
-from .folder import Folder
+from .folder import ModelFolder
 
-#: Of the mel scale of Slaney's Auditory Toolbox: linear below 1000 Hz, logarithmic above.
+#: The mel scale of Slaney's Auditory Toolbox: linear below 1000 Hz, logarithmic above.
 _MELS_PER_HZ, _BREAK_HZ, _STEP = 3 / 200, 1000.0, 27 / np.log(6.4)
 
 
-def features_of_wav(path: Path, folder: Folder) -> Array:
+def features_of_wav(path: Path, folder: ModelFolder) -> Array:
     """Return the features of a WAV file; see `Generator.audio_features`."""
     config = folder.sound
     if config is None:
@@ -44,11 +44,11 @@ def features_of_wav(path: Path, folder: Folder) -> Array:
 
 
 def read_wav(path: Path, rate: int) -> Array:
-    """Return the samples of a WAV file, float32 within -1 and 1, its channels averaged.
+    """Return the samples of a WAV file, float32 in [-1, 1], averaged over channels.
 
     Raises:
         FileError: there is no such file.
-        InputError: it is none of whole numbers, or of another rate.
+        InputError: its samples are not integers, or its rate differs from the model's.
     """
     try:
         with wave.open(str(path), "rb") as file:
@@ -79,15 +79,15 @@ def read_wav(path: Path, rate: int) -> Array:
 
 
 def log_mel(samples: Array, config: ConfigFile, path: Path) -> Array:
-    """Return the logarithms of a mel spectrogram, float32 [1, bands, frames].
+    """Return a log-mel spectrogram, float32 [1, bands, frames].
 
     Args:
-        samples: float [n], at the configured rate.
+        samples: float [n], at the configured sampling rate.
         config: has ``feature_size`` (bands), ``n_fft``, ``hop_length``, ``chunk_length`` (seconds).
-        path: of the sound, for errors.
+        path: of the audio file, for errors.
 
     Raises:
-        InputError: it is longer than the model hears at a time.
+        InputError: it is longer than the model's window.
         ModelError: a setting is missing.
     """
     names = ("sampling_rate", "feature_size", "n_fft", "hop_length", "chunk_length")
@@ -114,7 +114,7 @@ def log_mel(samples: Array, config: ConfigFile, path: Path) -> Array:
 
 
 def mel_filters(window: int, bands: int, rate: int) -> Array:
-    """Return triangles of one area on the mel scale, float64 [window // 2 + 1, bands]."""
+    """Return triangular mel filters of equal area, float64 [window // 2 + 1, bands]."""
     edges = _hertz(np.linspace(0, _mels(rate / 2), bands + 2))
     places = np.linspace(0, rate / 2, window // 2 + 1)[:, None]
     rise = (places - edges[:-2]) / np.diff(edges)[:-1]
@@ -136,7 +136,7 @@ def _hertz(mels: Array) -> Array:
 
 
 def _normalised(samples: Array, config: ConfigFile) -> Array:
-    """Return samples with mean 0 and variance 1, where the configuration asks for it."""
+    """Return samples scaled to mean 0 and variance 1, if the configuration asks for it."""
     if not config.flag("do_normalize"):
         return samples
     wide = samples.astype(np.float64)

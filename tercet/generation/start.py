@@ -1,4 +1,4 @@
-"""What the decoder of an encoder-decoder begins with: tokens of a start, a language, a task."""
+"""The start tokens of an encoder-decoder's decoder: start token, language and task."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ..runtime.base.arguments import shown
 from ..runtime.errors import UsageError, did_you_mean
 from .config_file import ConfigFile
 
-#: What speech models do unless they are told otherwise.
+#: The default task of speech models.
 TASK = "transcribe"
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The tokens in front of what a decoder writes.
+    """The tokens that precede what a decoder generates.
 
     Attributes:
-        ids: the first ones: ``decoder_start_token_id`` and ``forced_bos_token_id``.
-        languages: tokens by the name of a language, of models that are told one.
-        tasks: tokens by the name of a task, likewise.
-        last: those behind language and task: that there are no time stamps.
-        config: where that stands, for errors.
+        ids: the first tokens: ``decoder_start_token_id`` and ``forced_bos_token_id``.
+        languages: language tokens by name, for models that take one.
+        tasks: task tokens by name, for models that take one.
+        last: the tokens after language and task, such as "no timestamps".
+        config: the configuration that states them, for errors.
     """
 
     ids: tuple[int, ...]
@@ -34,15 +34,15 @@ class Start:
 
     @classmethod
     def of(cls, says: ConfigFile, config: ConfigFile, nested: str) -> Start:
-        """Read it.
+        """Read the start tokens from configurations.
 
         Args:
-            says: how to generate.
-            config: of the whole model.
-            nested: in front of the fields of the decoder there.
+            says: the generation configuration.
+            config: the model's configuration.
+            nested: prefix of the decoder's fields in it.
 
         Raises:
-            ModelError: there is no first token, or a field is none; names it.
+            ModelError: there is no start token, or a field is malformed; the message names it.
         """
         name = "decoder_start_token_id"
         places = [(says, name), (config, name), (config, f"{nested}{name}")]
@@ -63,12 +63,12 @@ class Start:
     def tokens(
         self, language: str | None, task: str | None, detect: Callable[[Sequence[int]], list[int]]
     ) -> list[list[int]]:
-        """Return the tokens of each sequence.
+        """Return the start tokens of each sequence.
 
         Args:
-            language: as it is called in `languages`, such as ``en``; None to find it out.
-            task: as it is called in `tasks`.
-            detect: returns the most likely of some tokens for each sequence.
+            language: a key of `languages`, such as ``en``; None to detect it.
+            task: a key of `tasks`.
+            detect: returns the most likely of these tokens for each sequence.
 
         Raises:
             UsageError: the model has no such language or task, or none at all.
@@ -94,7 +94,7 @@ class Start:
 
 
 def _by_name(config: ConfigFile, name: str) -> dict[str, int]:
-    """Return tokens by name; ``<|en|>`` is ``en``."""
+    """Return tokens by bare name: ``<|en|>`` becomes ``en``."""
     found = config.get(name)
     if found is None:
         return {}
@@ -105,7 +105,7 @@ def _by_name(config: ConfigFile, name: str) -> dict[str, int]:
 
 
 def _forced(config: ConfigFile, place: int) -> list[int]:
-    """Return the tokens that are forced from a place on."""
+    """Return the tokens forced from a position onwards."""
     name = "forced_decoder_ids"
     found = config.get(name)
     pairs = cast("Sequence[Any]", found) if isinstance(found, list) else []

@@ -1,30 +1,30 @@
-"""Text of tokens that come one by one: no character is given before it is whole."""
+"""Incremental detokenization: characters are returned once they are complete."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-#: What a decoder writes for bytes that are not a character, or not yet.
+#: What tokenizers write for an incomplete or invalid UTF-8 sequence.
 REPLACEMENT = "\ufffd"
-#: Tokens that are decoded again for each new one, at least: enough for what they do to each other.
+#: Minimum number of preceding tokens decoded with each new one, as tokens affect their neighbours.
 _CONTEXT = 8
 
 
 class TextStream:
-    """Turns tokens into pieces of text whose sum is the text of all tokens.
+    """Converts tokens to pieces of text whose concatenation is the text of all tokens.
 
-    What was given stays: where later bytes make a tokenizer take back characters, as some do with
-    all bytes of a run when one of them is wrong, the sum has both.
+    Pieces are never taken back: if later bytes change characters that were already returned, as
+    some tokenizers do with a run of bytes of which one is invalid, both versions remain in the
+    concatenation.
 
     Args:
-        decode: gives the text of tokens.
-        stops: strings that end the text; it ends before the first of them.
-        before: tokens that the text follows: some tokenizers drop the space with which a text of
-            its own would begin.
+        decode: decodes tokens to text.
+        stops: stop strings; the text ends before the first occurrence.
+        before: preceding tokens, as some tokenizers drop the leading space at the start of a text.
 
     Attributes:
-        text: all that was given so far.
-        is_stopped: whether one of `stops` has come.
+        text: the text returned so far.
+        is_stopped: whether a stop string occurred.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class TextStream:
         self._decode, self._stops = decode, [stop for stop in stops if stop]
         self._ids = list(before[-_CONTEXT:])
         self._anchor = self._next_anchor = 0
-        self._shown = decode(self._ids) if self._ids else ""  # of the text from the anchor on
-        self._held = ""  # decoded, but may belong to a stop string
+        self._shown = decode(self._ids) if self._ids else ""  # text from the anchor onwards
+        self._held = ""  # decoded, but possibly the beginning of a stop string
         self.text, self.is_stopped = "", False
 
     def add(self, token: int) -> str:
-        """Return what is to be shown after one more token; often nothing."""
+        """Append a token; return the text to show, which is often empty."""
         self._ids.append(token)
         text = self._decode(self._ids[self._anchor :])
         if text.endswith(REPLACEMENT):
@@ -53,7 +53,7 @@ class TextStream:
         return self._give(new, is_last=False)
 
     def end(self) -> str:
-        """Return what is left when no more tokens come: bytes that are not a character among it."""
+        """Return the remaining text, including bytes that form no character."""
         text = self._decode(self._ids[self._anchor :])
         new, self._shown = text[len(self._shown) :], text
         return self._give(new, is_last=True)
@@ -73,7 +73,7 @@ class TextStream:
 
 
 def _ending(text: str, stops: Sequence[str]) -> int:
-    """Return the number of last characters with which one of the strings may begin."""
+    """Return how many of the last characters may be the beginning of a stop string."""
     longest = max((len(stop) for stop in stops), default=1) - 1
     for count in range(min(longest, len(text)), 0, -1):
         if any(stop.startswith(text[-count:]) for stop in stops):

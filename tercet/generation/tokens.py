@@ -1,4 +1,4 @@
-"""Texts as tokens: the `tokenizers` library, and chat templates by jinja2; both are an extra."""
+"""Tokenizers (the `tokenizers` library) and chat templates (jinja2); both come with an extra."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 
 from ..runtime.errors import ModelError, UnsupportedError
 from .config_file import ConfigFile
-from .folder import Folder
+from .folder import ModelFolder
 
 _EXTRA = "pip install 'tercet[generate]'"
-#: Tokens that templates name.
+#: Special tokens that templates refer to by name.
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 
 
@@ -21,14 +21,14 @@ class Tokenizer:
     """The tokenizer of a folder.
 
     Args:
-        folder: has ``tokenizer.json``.
+        folder: a folder with ``tokenizer.json``.
 
     Raises:
-        ModelError: the folder has none, or a damaged one.
+        ModelError: the file is missing or malformed.
         UnsupportedError: the library is not installed.
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: ModelFolder) -> None:
         self._folder = folder
         if folder.tokenizer is None:
             raise ModelError(
@@ -56,36 +56,37 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """One more than the largest token."""
+        """One more than the largest token id."""
         return max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
     def token(self, text: str) -> int | None:
-        """Return the token of a text that is one."""
+        """Return the id of a single token given as text."""
         return self._tokenizer.token_to_id(text)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Return the tokens of a text, with those that the tokenizer puts around it.
+        """Return the token ids of a text, with the special tokens that the tokenizer adds.
 
         Args:
             text: any.
-            special: False for a text that has such tokens already, as chat templates write it.
+            special: False for a text that already has its special tokens, as chat templates write
+                them.
         """
         return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens; special ones have none."""
+        """Return the text of tokens; special tokens are skipped."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True)
 
     # ── chats ────────────────────────────────────────────────────────────────────────────────
 
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Return a conversation as the model was trained on it, up to where it is to answer.
+        """Format a conversation with the model's chat template, up to where the model answers.
 
         Args:
             messages: each with ``role`` and ``content``.
 
         Raises:
-            ModelError: the folder has no template, or one that fails.
+            ModelError: the folder has no template, or the template fails.
             UnsupportedError: jinja2 is not installed.
         """
         where, text = self._template
@@ -118,7 +119,7 @@ class Tokenizer:
 
     @cached_property
     def _template(self) -> tuple[str, str]:
-        """The template, and where it stands."""
+        """The template, and the file it comes from."""
         file = self._folder.path / "chat_template.jinja"
         if file.is_file():
             return str(file), file.read_text(encoding="utf-8")
@@ -140,7 +141,7 @@ class Tokenizer:
 
 
 def _marked_answers() -> type[Any]:
-    """Return the extension of jinja2 for ``{% generation %}``, which marks what a model answers."""
+    """Return the jinja2 extension for ``{% generation %}``, which marks the model's answers."""
     from jinja2.ext import Extension
 
     class MarkedAnswers(Extension):
@@ -153,17 +154,17 @@ def _marked_answers() -> type[Any]:
 
 
 def _as_json(value: Any, indent: int | None = None, ensure_ascii: bool = False, **how: Any) -> str:
-    """Return JSON as templates want it: without the escapes that HTML needs."""
+    """Serialize as templates expect: JSON without HTML escapes."""
     return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, **how)
 
 
 def _raise(text: str) -> NoReturn:
-    """What templates call for conversations that they do not take."""
+    """What templates call to reject a conversation."""
     from jinja2 import TemplateError
 
     raise TemplateError(text)
 
 
 def _now(form: str) -> str:
-    """The date, which some templates write."""
+    """The current date, which some templates include."""
     return datetime.now().strftime(form)

@@ -1,4 +1,4 @@
-"""What writes: a decoder with its caches, what its encoder reads, and the loop over both."""
+"""Combines a decoder, its caches and its encoder with the generation loop."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from ..runtime.errors import InputError
 from ..runtime.session.decoding import Decoder
 from ..runtime.session.encoded_decoder import EncodedDecoder
 from .beginning import beginnings
-from .folder import Folder
+from .folder import ModelFolder
 from .loading import Models
-from .loop import Loop, Progress, Row
+from .loop import BatchRow, GenerationLoop, Progress
 from .prompts import Prompts
-from .settings import Settings
+from .settings import GenerationSettings
 
 
 class Writer(Closable):
     """Continues prompts with the models of a folder.
 
     Args:
-        models: are closed with it.
+        models: closed together with it.
         capacity: see `Generator`.
-        chunk: number of tokens of a prompt that are read at a time; None for all at once.
+        chunk: prompt tokens per prefill step; None for all at once.
         reuse: see `Generator`.
 
     Attributes:
         models: the same.
         capacity: the same.
-        held: the tokens that the caches hold, of one sequence.
-        progress: what there is so far of what is written.
+        held: the tokens that the caches of a single sequence hold.
+        progress: the result so far.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Writer(Closable):
         self.progress: Progress | None = None
 
     def close(self) -> None:
-        """Give back the caches and the models."""
+        """Release the caches and close the models."""
         self._forget()
         self.models.close()
 
@@ -53,28 +53,28 @@ class Writer(Closable):
         self._decoder, self.held = None, []
 
     def opened(self, batch: int) -> Decoder:
-        """Return the decoder for so many sequences, with what it has read if they are as many."""
+        """Return a decoder for this many sequences; one that is open is reused."""
         if self._decoder is None or self._decoder.batch != batch:
             self._forget()
             self._decoder = self.models.open(batch, self.capacity)
         return self._decoder
 
     def rewind(self, length: int) -> int:
-        """Forget all tokens but the first ones; see `Generator.rewind`."""
+        """Truncate the caches to their first tokens; see `Generator.rewind`."""
         kept = 0 if self._decoder is None else self._decoder.rewind(length)
         del self.held[kept:]
         return kept
 
     def run(
-        self, prompts: Prompts, chosen: Settings, folder: Folder, ends: Sequence[int]
+        self, prompts: Prompts, chosen: GenerationSettings, folder: ModelFolder, ends: Sequence[int]
     ) -> Iterator[list[str]]:
-        """Yield the text that every step adds to each sequence.
+        """Yield the text that each step adds to each sequence.
 
         Args:
             prompts: what is continued, or read by the encoder.
-            chosen: how.
-            folder: says what fills up shorter sequences, and which tokens may not come.
-            ends: tokens that end a text.
+            chosen: the settings.
+            folder: provides the padding token and forbidden tokens.
+            ends: end-of-text tokens.
         """
         start = perf_counter()
         owners = [number for number in range(prompts.count) for _ in range(chosen.count)]
@@ -83,14 +83,13 @@ class Writer(Closable):
         seen = [prompts.ids[owner] for owner in owners]
         if isinstance(decoder, EncodedDecoder):
             seen = self._begun(decoder, prompts, owners, chosen, folder)
-        draws = chosen.sampling.generators(len(owners))
         rows = [
-            Row(owner, list(ids), draw, prompts.stream(owner, chosen.stops))
-            for owner, ids, draw in zip(owners, seen, draws, strict=True)
+            BatchRow(owner, list(ids), prompts.stream(owner, chosen.stops))
+            for owner, ids in zip(owners, seen, strict=True)
         ]
         self.progress = Progress(prompts, rows, reused)
         is_encoded = self.models.encoder is not None
-        loop = Loop(
+        loop = GenerationLoop(
             decoder,
             rows,
             chosen.sampling,
@@ -110,10 +109,10 @@ class Writer(Closable):
         decoder: EncodedDecoder,
         prompts: Prompts,
         owners: Sequence[int],
-        chosen: Settings,
-        folder: Folder,
+        chosen: GenerationSettings,
+        folder: ModelFolder,
     ) -> list[list[int]]:
-        """Let the encoder read the prompts; return what the decoder begins with, by sequence."""
+        """Run the encoder; return the tokens that the decoder starts with, by sequence."""
         encoder, start = self.models.encoder, folder.start
         assert encoder is not None
         assert start is not None
@@ -131,7 +130,7 @@ class Writer(Closable):
         return begun
 
     def _reused(self, decoder: Decoder, prompt: Sequence[int]) -> int:
-        """Return how many tokens of the prompt are read already, and forget the others."""
+        """Return how many prompt tokens the caches hold, and truncate the caches to them."""
         same = 0
         if self._reuse and decoder.batch == 1:
             for old, new in zip(self.held, prompt[:-1], strict=False):

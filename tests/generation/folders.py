@@ -7,6 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tercet import Generator, TercetError
+
 DECODERS = Path(__file__).parents[1] / "producers" / "decoders"
 
 
@@ -32,3 +36,11 @@ def rewrite(path: Path, **fields: Any) -> None:
         if value is None:
             del part[last]
     path.write_text(json.dumps(data))
+
+
+def check_refused(folder: Path, kind: type[TercetError], text: str) -> None:
+    """Check that a generator refuses a folder, naming it, with an error that says `text`."""
+    with pytest.raises(kind) as caught:
+        Generator(folder)
+    assert text in str(caught.value)
+    assert str(folder) in str(caught.value)

@@ -17,7 +17,7 @@ from .folders import DECODERS, copied, rewrite, told
 from .stepwise import Stepwise
 
 pytest.importorskip("tokenizers", reason="pip install tercet[generate]")
-OPTIMUM = ["optimum_llama", "optimum_gpt2", "optimum_qwen3", "optimum_gpt2_merged"]
+OPTIMUM = sorted(path.name for path in DECODERS.glob("optimum_*"))
 FILES = sorted(path for path in DECODERS.rglob("*.onnx") if "uint8" not in path.stem)
 
 

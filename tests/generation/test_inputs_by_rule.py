@@ -183,8 +183,10 @@ def test_scores_of_the_last_position_and_padding_behind_it(tmp_path: Path) -> No
     onnx.save(model, path)
     with Generator(path) as generator:
         assert len(generator.generate_ids(BOTH[:1] * 2, max_new_tokens=2).ids) == 2
+        both = generator.generate_ids(BOTH, max_new_tokens=4).ids
+        assert both == [generator.generate_ids(ids, max_new_tokens=4).ids[0] for ids in BOTH]
         with pytest.raises(InputError, match="scores of the last position alone"):
-            generator.generate_ids(BOTH, max_new_tokens=2)
+            generator.generate_ids([PROMPT, PROMPT[:1]], max_new_tokens=2)
 
 
 def test_no_mask_and_prompts_of_several_lengths(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import tercet
-from tercet.generation.sampling import Sampling
 from tercet.generation.settings import generate as settings
 from tercet.runtime.ir.types import Array
+from tercet.runtime.session.sampling import MAX_DRAW, Sampling
 
 DECODERS = Path(__file__).parents[1] / "producers" / "decoders"
 
@@ -115,33 +115,51 @@ def test_ties_of_the_last_of_top_k_stay() -> None:
 
 def test_impossible_tokens_are_never_drawn() -> None:
     logits = np.array([-np.inf, 0.0, -np.inf, 0.0, -np.inf])
-    draws = np.random.default_rng(0)
-    found = [Sampling(1.0).choose(logits, (), draws) for _ in range(200)]
-    assert set(found) == {1, 3}
+    draws = [0.0, MAX_DRAW, *Sampling(1.0).draws(1, 0, 200)[0]]
+    assert {Sampling(1.0).choose(logits, (), draw) for draw in draws} == {1, 3}
+
+
+def test_the_greatest_draw_takes_the_last_token_that_can_be() -> None:
+    rng = np.random.default_rng(3)
+    for size in range(1, 200):
+        logits = np.append(rng.standard_normal(size), -np.inf)
+        assert Sampling(1.0).choose(logits, (), MAX_DRAW) == size - 1
 
 
 def test_draws_have_the_probabilities() -> None:
     """Pearson's chi-squared over 20,000 draws of a fixed seed."""
     how = Sampling(1.0, seed=5)
     logits = np.array([0.0, 1.0, 2.0, -1.0, 0.5])
-    (draws,) = how.generators(1)
-    counts = np.bincount([how.choose(logits, (), draws) for _ in range(20000)], minlength=5)
+    draws = how.draws(1, 0, 20000)[0]
+    counts = np.bincount([how.choose(logits, (), draw) for draw in draws], minlength=5)
     wanted = how.probabilities(logits) * 20000
     assert ((counts - wanted) ** 2 / wanted).sum() < 18.5  # 0.1 % of four degrees of freedom
 
 
-def test_greedy_takes_the_first_of_the_highest_and_draws_nothing() -> None:
-    draws = np.random.default_rng(0)
-    before = draws.bit_generator.state
-    assert Sampling().choose(np.array([1.0, 5.0, 5.0]), (), draws) == 1
-    assert Sampling(repetition_penalty=2.0).choose(np.array([3.0, 4.0]), [1], draws) == 0
-    assert draws.bit_generator.state == before
+def test_greedy_takes_the_first_of_the_highest() -> None:
+    assert Sampling().choose(np.array([1.0, 5.0, 5.0]), ()) == 1
+    assert Sampling(repetition_penalty=2.0).choose(np.array([3.0, 4.0]), [1]) == 0
+
+
+def test_draws_are_the_numbers_of_philox_wherever_they_begin() -> None:
+    how = Sampling(1.0, seed=2**63 - 1)
+    wanted = [
+        np.random.Generator(np.random.Philox(key=[how.seed, row])).random(300) for row in range(3)
+    ]
+    np.testing.assert_array_equal(how.draws(3, 0, 300), wanted)
+    for first in (1, 2, 3, 4, 7, 150):
+        np.testing.assert_array_equal(
+            how.draws(3, first, 30), how.draws(3, 0, 300)[:, first:][:, :30]
+        )
+    steps = how.each_draw(3, 5)
+    for number in range(5, 200):
+        np.testing.assert_array_equal(next(steps), how.draws(3, number, 1)[:, 0])
 
 
 def test_sequences_draw_from_streams_of_their_own() -> None:
-    first, second = (g.random(4).tolist() for g in Sampling(1.0, seed=3).generators(2))
-    assert first != second
-    assert first == next(iter(Sampling(1.0, seed=3).generators(1))).random(4).tolist()
+    first, second = Sampling(1.0, seed=3).draws(2, 0, 4)
+    assert first.tolist() != second.tolist()
+    assert first.tolist() == Sampling(1.0, seed=3).draws(1, 0, 4)[0].tolist()
 
 
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────

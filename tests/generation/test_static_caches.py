@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 import tercet
 from tercet import Generator
 from tercet.generation import loading as module
 from tercet.runtime.session.cache_layout import DecoderLayout
-from tercet.runtime.session.decoding import Decoder
+from tercet.runtime.session.decoding import CachedDecoder, Decoder
 from tercet.runtime.session.passed_caches import passed_decoder
 
 from .folders import DECODERS
@@ -51,6 +54,35 @@ def test_tokens_are_those_of_caches_that_are_handed_on(
     found = said(path)
     monkeypatch.setattr(module, "open_decoder", handed_on)
     assert found == said(path)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_models_that_give_the_last_scores_alone(tmp_path: Path, rank: int) -> None:
+    """Prompts of several lengths are padded behind, where nobody gets scores of the last token."""
+    source = DECODERS / "genai_qwen2_fp16" / "model.onnx"
+    model = onnx.load(source)
+    for node in model.graph.node:
+        node.output[:] = ["all" if name == "logits" else name for name in node.output]
+    last = np.array(-1 if rank == 2 else [-1], np.int64)
+    model.graph.initializer.append(numpy_helper.from_array(last, "last"))
+    model.graph.node.append(helper.make_node("Gather", ["all", "last"], ["logits"], axis=1))
+    (info,) = (each for each in model.graph.output if each.name == "logits")
+    dims = info.type.tensor_type.shape.dim
+    if rank == 2:
+        del dims[1]
+    else:
+        dims[1].dim_value = 1
+    onnx.save(model, tmp_path / "model.onnx")
+    prompts = [PROMPT, PROMPT[:2], [9, 8, 7]]
+    for how in ({}, {"temperature": 0.9, "top_k": 20, "seed": 4}):
+        with Generator(source) as generator:
+            wanted = generator.generate_ids(prompts, max_new_tokens=8, **how).ids
+        with Generator(tmp_path / "model.onnx") as generator:
+            assert generator.layout.gives_last
+            decoder = generator._writer.opened(len(prompts))
+            assert isinstance(decoder, CachedDecoder)
+            decoder.store.chains = True  # as on a device
+            assert generator.generate_ids(prompts, max_new_tokens=8, **how).ids == wanted
 
 
 @pytest.mark.gpu

@@ -1,0 +1,216 @@
+"""Sampling as nodes of a graph: `Sampling` in the operators of ONNX.
+
+So every backend samples, with the same numbers: probabilities are float64, and draws come from the
+host's generator, in a table by position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ir.dtypes import float64, int64
+from ..ir.graph import Value
+from ..ir.types import Array, TensorType
+from ..ops.elementwise import (
+    Add,
+    And,
+    Cast,
+    Div,
+    Equal,
+    Exp,
+    Greater,
+    GreaterOrEqual,
+    Less,
+    LessOrEqual,
+    Min,
+    Mul,
+    Or,
+    Sub,
+    Where,
+)
+from ..ops.gather import Gather, GatherElements, ScatterElements
+from ..ops.reduce import ArgMax, CumSum, ReduceSum
+from ..ops.search import TopK
+from .node_writer import NodeWriter
+from .sampling import Following, Sampling
+
+#: Names of the parts of a state that sampling adds: its settings, and draws by position.
+TEMPERATURE, TOP_P, MIN_P = "state.temperature", "state.top_p", "state.min_p"
+PENALTY, LAST, DRAWS = "state.penalty", "state.last", "state.draws"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingGraph:
+    """What is sampled with; the numbers are data, so that one plan serves all of them.
+
+    Attributes:
+        draws: whether tokens are drawn; otherwise the most likely is taken.
+        penalizes: whether tokens that occurred are less likely, or more.
+        top_k: number of tokens that are ordered, the next power of two; 0 if all may be drawn.
+        nucleus: whether there is `Sampling.top_p`.
+    """
+
+    draws: bool = False
+    penalizes: bool = False
+    top_k: int = 0
+    nucleus: bool = False
+
+    @classmethod
+    def of(cls, sampling: Sampling) -> SamplingGraph:
+        """Return the graph for these settings."""
+        penalizes = sampling.repetition_penalty != 1
+        if sampling.temperature == 0:
+            return cls(penalizes=penalizes)
+        top_k = sampling.top_k and 1 << (sampling.top_k - 1).bit_length()
+        return cls(True, penalizes, top_k, sampling.top_p < 1)
+
+    def types(self, batch: int, room: int) -> dict[str, TensorType]:
+        """Return the types of what it adds to a state; see `step_state.Feedback.types`."""
+        named = {PENALTY: self.penalizes, TEMPERATURE: self.draws, MIN_P: self.draws}
+        named[TOP_P] = self.nucleus
+        found = {name: TensorType(float64, (1, 1)) for name, wanted in named.items() if wanted}
+        if self.top_k:
+            found[LAST] = TensorType(int64, (1,))
+        if self.draws:
+            found[DRAWS] = TensorType(float64, (batch, room + 1))
+        return found
+
+    def state(self, following: Following, batch: int, room: int, length: int) -> dict[str, Array]:
+        """Return what it adds to the state behind that many positions."""
+        how = following.sampling
+        found: dict[str, Array] = {}
+        for name, type_ in self.types(batch, room).items():
+            found[name] = np.zeros(type_.dims, type_.dtype)
+        values = {TEMPERATURE: how.temperature, TOP_P: how.top_p, MIN_P: how.min_p}
+        for name, value in {**values, PENALTY: how.repetition_penalty, LAST: how.top_k - 1}.items():
+            if name in found:
+                found[name][...] = value
+        if self.draws:
+            count = room + 1 - length
+            count = count if following.limit is None else min(count, following.limit)
+            numbers = how.draws(batch, following.drawn, count)
+            found[DRAWS][:, length : length + count] = numbers
+        return found
+
+    def __call__(
+        self,
+        add: NodeWriter,
+        logits: Value,
+        likeliest: Value,
+        greatest: Value,
+        state: Mapping[str, Value],
+        tokens: Value,
+        count: Value,
+    ) -> Value:
+        """Add nodes that choose; return the tokens, int64 [batch, 1].
+
+        Args:
+            add: adds them.
+            logits: [batch, vocabulary].
+            likeliest: int64 [batch, 1], the places of the greatest.
+            greatest: [batch, 1], these.
+            state: by name, with what `types` says.
+            tokens: int64 [batch, n], those that occurred at the places up to `count`.
+            count: int64 [1].
+        """
+        if self.penalizes:
+            logits = _penalized(add, logits, tokens, count, state[PENALTY])
+            likeliest = add(ArgMax(axis=1), logits)
+            greatest = add(GatherElements(axis=1), logits, likeliest)
+        if not self.draws:
+            return likeliest
+        scaled = _Scaled(add, greatest, state[TEMPERATURE])
+        weights = scaled(logits)
+        ordered = kth = None
+        if self.top_k or self.nucleus:
+            ordered, kth = self._ordered(add, logits, state)
+        if self.top_k and kth is not None:
+            weights = _where(add, add(GreaterOrEqual(), logits, kth), weights)
+        if self.nucleus and ordered is not None and kth is not None:
+            kept = _nucleus(add, scaled, logits, weights, ordered, kth, state[TOP_P])
+            weights = _where(add, kept, weights)
+        weights = _where(add, add(GreaterOrEqual(), weights, state[MIN_P]), weights)
+        sums = add(CumSum(), weights, add.constant(1))
+        total = add(Gather(axis=1), sums, add.constant([-1]))
+        draw = add(Gather(axis=1), state[DRAWS], count)
+        is_behind = add(Greater(), sums, add(Mul(), draw, total))
+        return add(ArgMax(axis=1), add(Cast(to=int64), is_behind))
+
+    def _ordered(
+        self, add: NodeWriter, logits: Value, state: Mapping[str, Value]
+    ) -> tuple[Value, Value]:
+        """Return the greatest logits [batch, n] in order, and the last that may be drawn."""
+        vocabulary = logits.tensor.dims[-1]
+        size = min(self.top_k or vocabulary, vocabulary)
+        ordered = add(TopK(axis=1), logits, add.constant([size]), outputs=2)
+        last = add.constant([vocabulary - 1])
+        if self.top_k:
+            last = state[LAST] if size < vocabulary else add(Min(), state[LAST], last)
+        return ordered, add(Gather(axis=1), ordered, last)
+
+
+class _Scaled:
+    """Weights of logits: exp of what they are above the greatest, by the temperature."""
+
+    def __init__(self, add: NodeWriter, greatest: Value, temperature: Value) -> None:
+        self._add, self._temperature = add, temperature
+        self._greatest = self._divided(greatest)
+
+    def _divided(self, logits: Value) -> Value:
+        if logits.tensor.dtype != float64:
+            logits = self._add(Cast(to=float64), logits)
+        return self._add(Div(), logits, self._temperature)
+
+    def __call__(self, logits: Value) -> Value:
+        return self._add(Exp(), self._add(Sub(), self._divided(logits), self._greatest))
+
+
+def _where(add: NodeWriter, kept: Value, weights: Value) -> Value:
+    return add(Where(), kept, weights, add.constant(0, float64))
+
+
+def _penalized(
+    add: NodeWriter, logits: Value, tokens: Value, count: Value, penalty: Value
+) -> Value:
+    """Return logits as float64, those of tokens that occurred with the penalty."""
+    there = add(LessOrEqual(), add.constant(np.arange(tokens.tensor.dims[1])[None]), count)
+    # What is not there yet counts as the last token, which is.
+    known = add(Where(), there, tokens, add(Gather(axis=1), tokens, count))
+    logits = add(Cast(to=float64), logits)
+    old = add(GatherElements(axis=1), logits, known)
+    is_negative = add(Less(), old, add.constant(0, float64))
+    new = add(Where(), is_negative, add(Mul(), old, penalty), add(Div(), old, penalty))
+    return add(ScatterElements(axis=1), logits, known, new)
+
+
+def _nucleus(
+    add: NodeWriter,
+    scaled: _Scaled,
+    logits: Value,
+    weights: Value,
+    ordered: Value,
+    kth: Value,
+    share: Value,
+) -> Value:
+    """Return which of the likeliest tokens have a share of the sum of weights together.
+
+    Those are the fewest; of equal ones the first. Ties of the last that may be drawn may be
+    missing in `ordered`.
+    """
+    axis = add.constant(1)
+    enough = add(Mul(), share, add(ReduceSum(), weights, add.constant([1])))
+    falling = _where(add, add(GreaterOrEqual(), ordered, kth), scaled(ordered))
+    reaches = add(GreaterOrEqual(), add(CumSum(), falling, axis), enough)
+    place = add(ArgMax(axis=1), add(Cast(to=int64), reaches))
+    is_reached = add(Gather(axis=1), reaches, add.constant([-1]))
+    cut = add(Where(), is_reached, add(GatherElements(axis=1), ordered, place), kth)
+    above = _where(add, add(Greater(), ordered, cut), falling)
+    above = add(ReduceSum(), above, add.constant([1]))
+    equal = add(Equal(), logits, cut)
+    before = add(CumSum(exclusive=1), add(Cast(to=float64), equal), axis)
+    mass = add(Add(), above, add(Mul(), before, scaled(cut)))
+    is_needed = add(And(), equal, add(Less(), mass, enough))
+    return add(Or(), add(Greater(), logits, cut), is_needed)

@@ -1,0 +1,199 @@
+"""What a decoder's step is fed, computed from a state that the step itself advances.
+
+So a step needs nothing of the host: the state lies where the caches do, and each step leaves there
+what the next one reads. A state is the tokens by position, the number of positions that have been
+read, how many positions of each sequence are padding, and what tokens are sampled with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..errors import UnsupportedError
+from ..ir.dtypes import int64
+from ..ir.graph import Graph, Value
+from ..ir.types import Array, TensorType
+from ..ops.elementwise import Abs, Add, And, Cast, GreaterOrEqual, Less, LessOrEqual, Sub, Where
+from ..ops.gather import Gather, GatherElements, ScatterElements
+from ..ops.reduce import ArgMax, ReduceSum
+from ..passes.bucketing import Bucket
+from .cache_layout import DecoderLayout, Role
+from .node_writer import NodeWriter
+from .sampling import NOT_FINITE, Following
+from .sampling_graph import SamplingGraph
+from .step_inputs import Tokens
+
+#: Names of the inputs of a step that are its state, and of the results that are the next one.
+TOKENS, COUNT, PADDING = "state.tokens", "state.count", "state.padding"
+NEXT_TOKENS, NEXT_COUNT = "state.tokens.next", "state.count.next"
+#: Name of the result that has the token chosen for each sequence, int64 [batch, 1].
+CHOSEN = "chosen"
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """Lets a step of one token feed itself.
+
+    Attributes:
+        layout: of the model.
+        batch: number of sequences.
+        room: number of positions of the caches.
+        chooses: chooses the next token.
+    """
+
+    layout: DecoderLayout
+    batch: int
+    room: int
+    chooses: SamplingGraph
+
+    @property
+    def types(self) -> dict[str, TensorType]:
+        """The types of the state, by name."""
+        sizes = {TOKENS: (self.batch, self.room + 1), COUNT: (1,), PADDING: (self.batch, 1)}
+        types = {name: TensorType(int64, dims) for name, dims in sizes.items()}
+        return {**types, **self.chooses.types(self.batch, self.room)}
+
+    @property
+    def stays(self) -> tuple[str, ...]:
+        """Names of the parts of the state that are the same in every step."""
+        return tuple(name for name in self.types if name not in (TOKENS, COUNT))
+
+    def state(self, read: Tokens, first: Array, following: Following) -> dict[str, Array]:
+        """Return the state in front of a step.
+
+        Args:
+            read: what has been read.
+            first: int64 [batch], what is read next.
+            following: how the next tokens are chosen.
+        """
+        tokens = np.zeros(self.types[TOKENS].dims, np.int64)
+        # Padding has been read; what remains is which tokens there were.
+        tokens[:, : read.length] = np.where(read.mask, read.ids, first[:, None])
+        tokens[:, read.length] = first
+        padding = read.length - read.mask.sum(1, keepdims=True)
+        chosen = self.chooses.state(following, self.batch, self.room, read.length)
+        return {TOKENS: tokens, COUNT: np.array([read.length]), PADDING: padding, **chosen}
+
+    def __call__(self, bucket: Bucket) -> Bucket:
+        """Rewrite the graph of a step in place; return it with the inputs that are left.
+
+        Its inputs are then the caches and the state; its results are caches, the next state and
+        `CHOSEN`.
+
+        Raises:
+            UnsupportedError: an input cannot be computed from the state.
+        """
+        graph = bucket.graph
+        state = {name: graph.add_input(name, type_) for name, type_ in self.types.items()}
+        grown = graph.values[bucket.count]
+        graph.redirect(grown, state[COUNT])
+        graph.drop_input(grown)
+        self._feed(graph, state[TOKENS], state[COUNT], state[PADDING])
+        presents = {each.present for each in self.layout.caches}
+        results = {n: v for n, v in graph.outputs.items() if n in presents}
+        results |= self._choose(graph, state)
+        graph.set_outputs(results)
+        graph.sweep()
+        left = {value.name for value in graph.inputs}
+        return replace(
+            bucket,
+            count=COUNT,
+            inputs={n: t for n, t in bucket.inputs.items() if n in left},
+            outputs={n: t for n, t in bucket.outputs.items() if n in results},
+        )
+
+    # ── in ───────────────────────────────────────────────────────────────────────────────────
+
+    def _feed(self, graph: Graph, tokens: Value, count: Value, padding: Value) -> None:
+        inputs = {value.name: value for value in graph.inputs}
+        add = NodeWriter(graph, graph.nodes[0])
+        last = add(Sub(), count, padding)  # [batch, 1]: place of the token among its sequence's
+        for role, info in self.layout.inputs.items():
+            if (value := inputs.get(info.name)) is None:
+                continue
+            type_ = value.tensor
+            if role in ("use_cache", "logits_to_keep", "token_types"):
+                data = np.zeros(type_.dims) if role == "token_types" else np.ones(type_.dims)
+                graph.freeze(value, data.astype(type_.dtype))
+                continue
+            if role == "mask" and self.layout.padding == "right":
+                _count(add, value, add(Add(), last, add.constant([1])))
+            found = self._value(add, role, type_, count, padding, last, tokens)
+            if found.tensor.dtype != type_.dtype:
+                found = add(Cast(to=type_.dtype), found)
+            graph.redirect(value, add.shaped(found, type_.dims))
+            graph.drop_input(value)
+
+    def _value(
+        self,
+        add: NodeWriter,
+        role: Role,
+        type_: TensorType,
+        count: Value,
+        padding: Value,
+        last: Value,
+        tokens: Value,
+    ) -> Value:
+        """Return what an input is fed; see `StepInputs.feeds`."""
+        if role == "ids":
+            return add(Gather(axis=1), tokens, count)
+        if role in ("positions", "last_key"):
+            return last
+        if role in ("cache_positions", "past_length"):
+            return count
+        if role == "total_length":
+            return add(Add(), count, add.constant([1]))
+        if role == "mask":
+            places = add.constant(np.arange(type_.dims[-1])[None])
+            if self.layout.padding == "right":
+                return add(LessOrEqual(), places, last)
+            are_read = add(LessOrEqual(), places, count)
+            return add(And(), add(GreaterOrEqual(), places, padding), are_read)
+        raise UnsupportedError(f"'{self.layout.inputs[role].name}' is what the host computes")
+
+    # ── out ──────────────────────────────────────────────────────────────────────────────────
+
+    def _choose(self, graph: Graph, state: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the state behind the step, and the tokens that are chosen."""
+        add = NodeWriter(graph)
+        tokens, count = state[TOKENS], state[COUNT]
+        scores = graph.outputs[self.layout.logits.name]
+        *_, vocabulary = scores.tensor.dims
+        if np.prod(scores.tensor.dims) != self.batch * vocabulary:
+            raise UnsupportedError(f"'{self.layout.logits.name}' has scores of several positions")
+        scores = add.shaped(scores, (self.batch, vocabulary))
+        likeliest = add(ArgMax(axis=1), scores)
+        greatest = add(GatherElements(axis=1), scores, likeliest)
+        infinite = add.constant(np.inf, greatest.tensor.dtype)
+        is_finite = add(Less(), add(Abs(), greatest), infinite)
+        token = self.chooses(add, scores, likeliest, greatest, state, tokens, count)
+        place = add.shaped(add(Add(), count, add.constant([1])), (self.batch, 1))
+        return {
+            CHOSEN: add(Where(), is_finite, token, add.constant(NOT_FINITE)),
+            NEXT_TOKENS: add(ScatterElements(axis=1), tokens, place, token),
+            # Sizes may be the same sum; this is the last to read the count, and takes its place.
+            NEXT_COUNT: add(Sub(), count, add.constant([-1])),
+        }
+
+
+def _count(add: NodeWriter, mask: Value, total: Value) -> None:
+    """Put the number of tokens, [batch, 1], in the place of sums over a mask that counts them."""
+    values = [mask]
+    for value in values:
+        for node in list(value.consumers):
+            if isinstance(node.op, Cast) or (
+                isinstance(node.op, Where) and node.inputs[1] is value and _is_zero(node.inputs[2])
+            ):
+                values.append(node.output)
+            elif isinstance(node.op, ReduceSum) and node.inputs[0] is value:
+                dims = node.output.tensor.dims
+                if np.prod(dims) == np.prod(total.tensor.dims):
+                    found = add(Cast(to=node.output.tensor.dtype), total)
+                    add.replace(node, add.shaped(found, dims))
+
+
+def _is_zero(value: Value | None) -> bool:
+    return value is not None and value.data is not None and not value.data.any()

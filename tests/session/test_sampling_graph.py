@@ -1,0 +1,102 @@
+"""Sampling in a graph: the tokens of `Sampling`, which has the formulas of transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tercet.backends import open_backends
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.dtypes import int64
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ops.gather import GatherElements
+from tercet.runtime.ops.reduce import ArgMax
+from tercet.runtime.options import Options
+from tercet.runtime.session.model import Model
+from tercet.runtime.session.node_writer import NodeWriter
+from tercet.runtime.session.sampling import Following, Sampling
+from tercet.runtime.session.sampling_graph import SamplingGraph
+
+HOWS = [
+    Sampling(0.0, repetition_penalty=1.7),
+    Sampling(1.0),
+    Sampling(0.3),
+    Sampling(2.5, top_k=1),
+    Sampling(1.0, top_k=7),
+    Sampling(1.0, top_k=1000),
+    Sampling(1.0, top_p=0.5),
+    Sampling(1.3, top_p=0.95, top_k=20),
+    Sampling(1.0, min_p=0.1),
+    Sampling(0.8, top_k=30, top_p=0.8, min_p=0.05, repetition_penalty=1.4),
+    Sampling(1.0, repetition_penalty=0.7),
+    Sampling(1.0, top_p=1e-9),
+    Sampling(1.0, min_p=1.0),
+]
+BATCH, ROOM, VOCABULARY, READ = 3, 20, 700, 12
+
+
+def graph_of(
+    chooses: SamplingGraph, dtype: Any, batch: int = BATCH, vocabulary: int = VOCABULARY
+) -> Graph:
+    graph = Graph("sampling")
+    logits = graph.add_input("logits", TensorType(np.dtype(dtype), (batch, vocabulary)))
+    tokens = graph.add_input("tokens", TensorType(int64, (batch, ROOM + 1)))
+    count = graph.add_input("count", TensorType(int64, (1,)))
+    types = chooses.types(batch, ROOM).items()
+    state = {name: graph.add_input(name, type_) for name, type_ in types}
+    add = NodeWriter(graph)
+    likeliest = add(ArgMax(axis=1), logits)
+    greatest = add(GatherElements(axis=1), logits, likeliest)
+    token = chooses(add, logits, likeliest, greatest, state, tokens, count)
+    graph.set_outputs({"token": token})
+    graph.sweep()
+    for value in graph.inputs:
+        if not value.consumers:
+            graph.drop_input(value)
+    infer(graph)
+    return graph
+
+
+def logits_of(
+    dtype: Any, spread: float, seed: int, batch: int = BATCH, vocabulary: int = VOCABULARY
+) -> Array:
+    """Logits of which many are equal, and some impossible."""
+    rng = np.random.default_rng(seed)
+    logits = np.round(rng.standard_normal((batch, vocabulary)) * spread, 1).astype(dtype)
+    logits[:, rng.integers(0, vocabulary, 40)] = -np.inf
+    return logits
+
+
+def sampled(model: Model, how: Sampling, logits: Array, seed: int) -> tuple[Array, Array]:
+    """Return the tokens of a model of `graph_of`, and those of the host, [batch]."""
+    batch, vocabulary = logits.shape
+    tokens = np.random.default_rng(seed).integers(0, vocabulary, (batch, ROOM + 1))
+    state = SamplingGraph.of(how).state(Following(how, seed), batch, ROOM, READ)
+    feeds = {"logits": logits, "tokens": tokens, "count": np.array([READ]), **state}
+    found = model.run({info.name: feeds[info.name] for info in model.inputs})["token"]
+    wanted = how.tokens(logits, tokens[:, : READ + 1].tolist(), how.draws(batch, seed, 1)[:, 0])
+    return np.asarray(found)[:, 0], wanted
+
+
+@pytest.mark.parametrize("backend", ["numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["float32", "float16"])
+@pytest.mark.parametrize("how", HOWS, ids=str)
+def test_tokens_are_those_of_the_host(how: Sampling, dtype: Any, backend: str) -> None:
+    backends = open_backends(backend, Options())
+    graph = graph_of(SamplingGraph.of(how), dtype)
+    with Model(graph, backends, Options(), evaluate) as model:
+        for seed, spread in enumerate((0.0, 0.05, 1.0, 3.0)):
+            logits = logits_of(dtype, spread, seed)
+            np.testing.assert_array_equal(*sampled(model, how, logits, seed))
+
+
+def test_settings_are_data() -> None:
+    """Two settings with the same filters have one plan."""
+    first, second = Sampling(0.7, top_k=33, top_p=0.9), Sampling(1.2, top_k=64, top_p=0.5, seed=4)
+    assert SamplingGraph.of(first) == SamplingGraph.of(second)
+    assert SamplingGraph.of(first) != SamplingGraph.of(Sampling(0.7, top_k=65, top_p=0.9))
+    assert SamplingGraph.of(Sampling(seed=8)) == SamplingGraph()
