@@ -8,6 +8,12 @@ from typing import Any
 import numpy as np
 
 from tercet.backends import open_backends
+from tercet.backends.cuda.algorithms.registry import RecipeContext, Setting
+from tercet.backends.cuda.algorithms.selection import Candidate, Selector
+from tercet.backends.cuda.gemm.convolution import Convolution
+from tercet.backends.cuda.ops.conv import CONV, CONV_TRANSPOSE
+from tercet.backends.cuda.recipe.operands import Tensor
+from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import float16, float32, float64
 from tercet.runtime.ir.types import Array
@@ -132,3 +138,34 @@ def error(got: Array, want: Array) -> float:
 def pairs() -> list[tuple[Case, str]]:
     """Return every case with each of its algorithms."""
     return [(case, way) for case in (*CASES, *TRANSPOSED) for way in case.algorithms]
+
+
+BIG = {"x": (1, 128, 128, 128), "pads": (1, 1, 1, 1)}
+
+
+def tasked(
+    *w: int,
+    x: tuple[int, ...],
+    operator: str = "Conv",
+    target: Target = H200,
+    options: dict[str, Any] | None = None,
+    dtype: type[np.floating[Any]] = np.float32,
+    **how: Any,
+) -> tuple[Selector[Convolution], Convolution]:
+    """Return a selector and a task for it, of one node; its numbers take no room."""
+    arrays = [np.broadcast_to(dtype(0.5), dims) for dims in (x, w)]
+    (node,) = single(operator, arrays, (1,), **how).nodes
+    selector = CONV if operator == "Conv" else CONV_TRANSPOSE
+    setting = Setting(target, Options(**(options or {}))).for_node(node)
+    operands = tuple(map(Tensor, node.reads))
+    task = selector.task(RecipeContext(node.op, Tensor(node.output), operands, setting))
+    assert isinstance(task, Convolution)
+    return selector, task
+
+
+def offered(algorithm: str, *w: int, **how: Any) -> Candidate:
+    """Return what one algorithm has to say."""
+    selector, task = tasked(*w, **how)
+    found = selector.named(algorithm)
+    assert not isinstance(found, str)
+    return selector.candidate(task, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Hashable, Iterable, Set
+from collections.abc import Hashable, Iterable, Iterator, Set
 from pathlib import Path
 
 from cuda.core import ProgramOptions
@@ -18,8 +18,9 @@ from tercet.runtime.ir.graph import Graph
 
 from .dry import DryCompiler, DryDevice, launches, planned
 
-#: The attribute of a kernel that describes one of its parameters.
-_PARAMETER = 0x17
+#: Attributes of a kernel: one that describes one of its parameters; bytes of its stack, where
+#: registers go that it has no room for; the number of its registers.
+_PARAMETER, _STACK, _REGISTERS = 0x17, 0x11, 0x2F
 _WITH_SIZE = 4
 
 
@@ -94,21 +95,37 @@ def assert_plans_compile(
 
 
 def parameters(entry: str, cubin: bytes) -> list[int]:
-    """Return the bytes of each parameter of a kernel.
+    """Return the bytes of each parameter of a kernel."""
+    found = dict[int, int]()
+    for attribute, data in _attributes(f".nv.info.{entry}", cubin):
+        if attribute == _PARAMETER:
+            _, number, _, word = struct.unpack_from("<IHHI", data)
+            found[number] = word >> 18
+    return [found[number] for number in sorted(found)]
 
-    They are in the section .nv.info.ENTRY of the ELF file, a list of attributes: a format, a
-    number, and a size in bytes or, in other formats, the value itself.
+
+def registers(cubin: bytes) -> tuple[int, int]:
+    """Return the registers of a thread and the bytes of its stack, of a file of one kernel."""
+    found = {
+        attribute: struct.unpack_from("<II", data)[1]
+        for attribute, data in _attributes(".nv.info", cubin)
+        if attribute in (_STACK, _REGISTERS)
+    }
+    return found[_REGISTERS], found[_STACK]
+
+
+def _attributes(name: str, cubin: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the attributes of a section: a format, a number, and a size or the value itself.
+
+    Those of the format with a size have so many bytes behind it, which are yielded.
     """
-    info, at, found = _section(f".nv.info.{entry}", cubin), 0, dict[int, int]()
+    info, at = _section(name, cubin), 0
     while at < len(info):
         format_, attribute, size = struct.unpack_from("<BBH", info, at)
         at += 4
         if format_ == _WITH_SIZE:
-            if attribute == _PARAMETER:
-                _, number, _, word = struct.unpack_from("<IHHI", info, at)
-                found[number] = word >> 18
+            yield attribute, info[at : at + size]
             at += size
-    return [found[number] for number in sorted(found)]
 
 
 def _section(name: str, elf: bytes) -> bytes:

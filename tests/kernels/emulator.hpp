@@ -5,11 +5,13 @@
 
 #pragma once
 
+#include <algorithm>
 #include <climits>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <type_traits>
 #include <utility>
 #include <vector>

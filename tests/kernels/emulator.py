@@ -60,6 +60,7 @@ _FLAGS = (
     "-w",
     "-fno-strict-aliasing",
     "-ffp-contract=off",
+    "-fno-gnu-unique",  # shared memory of an inline function is each library's own
 )
 _ENTRY = re.compile(
     r'^extern "C" __global__ void\s*(?:__launch_bounds__\([^\n]*\)\s*)?(\w+)\(.*?^}$',

@@ -134,10 +134,21 @@ def _windows() -> Iterator[Sample]:
     regions = np.concatenate([np.array([[0], [1]], np.float32), rois], 1)
     yield sample("MaxRoiPool", [X, regions], pooled_shape=(2, 2))
     yield sample("Conv", [X, normal(12, 1, 3, 3), normal(12)], (1, 2), group=12)
+    for w, group in ((normal(24, 1, 3, 3), 12), (normal(20, 12, 3, 2), 1)):
+        halves = [a.astype(float16) for a in (X, w, normal(len(w)))]
+        yield sample("Conv", halves, (1, 2), group=group, strides=(2, 1), pads=(1,) * 4)
     yield sample("Conv", [VOLUME, normal(8, 4, 3, 3, 3)], (1,))
     yield sample("Conv", [normal(1, 512, 7, 7), normal(512, 512, 3, 3)], (1,))
     yield sample("Conv", [X.astype(np.float64), normal(4, 12, 3, 3).astype(np.float64)])
     yield sample("ConvTranspose", [X, normal(12, 5, 3, 3), normal(5)], (1, 2))
+    transposed: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+        ((12, 5, 4, 4), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
+        ((12, 6, 3, 5), {"strides": (2, 3), "dilations": (2, 1), "output_padding": (1, 2)}),
+    ]
+    for shape, how in transposed:
+        halves = [a.astype(float16) for a in (X, normal(*shape), normal(shape[1]))]
+        yield sample("ConvTranspose", halves, (1, 2), **how)
+        yield sample("ConvTranspose", [X, normal(*shape), normal(shape[1])], (1, 2), **how)
     weights = np.arange(54).astype(np.int8).reshape(2, 3, 3, 3)
     yield sample("ConvInteger", [BYTES, weights, scalar(100, np.uint8)])
     step, zero = scalar(0.1), scalar(3, np.uint8)
@@ -176,6 +187,10 @@ def _reductions() -> Iterator[Sample]:
     odd = normal(3, 3000)
     odd[:, ::7], odd[1, 1::7], odd[2, 5::7] = 0, -0.0, np.inf
     yield sample("TopK", [odd, np.array([1400])], (1,), 2)
+    yield sample("TopK", [odd.astype(float16), np.array([3000])], (1,), 2)
+    many = np.round(4 * normal(4, 520, 16))
+    yield sample("TopK", [many, np.array([5])], (1,), 2, axis=1)
+    yield sample("TopK", [many.astype(np.int64), np.array([70])], (1,), 2, axis=1, largest=0)
     yield sample("CumSum", [X, scalar(2, np.int64)])
     yield sample("CumProd", [LINE, scalar(-1, np.int64)], (1,), exclusive=1, reverse=1)
     yield from _counted()
@@ -303,6 +318,7 @@ def _products() -> Iterator[Sample]:
     for m in (1, 5, 8):
         yield sample("Gemm", [normal(m, 300), normal(300, 77)], (1,))
     yield sample("Gemm", [normal(5, 3), normal(7, 5), normal(3, 1)], transA=1, transB=1, beta=0.5)
+    yield sample("Gemm", [normal(6, 5), normal(5, 1), normal(1)[0]], (1, 2))
     yield sample("MatMul", [normal(3, 1, 3, 20), normal(1, 2, 20, 33)])
     yield sample("MatMul", [normal(5, 40).astype(bfloat16), normal(40, 33).astype(bfloat16)])
     yield sample("MatMul", [WHOLE, WHOLE[0].T.copy()])

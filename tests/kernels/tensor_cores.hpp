@@ -203,7 +203,7 @@ template <int COUNT> void wgmma(int (&sums)[COUNT][4], uint64 a, uint64 b)
 // ── clusters along y ────────────────────────────────────────────────────────────────────────────
 
 // The blocks of a cluster do not run side by side here. Their grid runs twice, and in the second time each finds what
-// the others had in shared memory in the first.
+// the others had in shared memory in the first, or wrote there.
 inline std::vector<std::vector<char>> left_behind;
 
 inline void cluster_sync()
@@ -223,4 +223,25 @@ inline float4 dsmem_load(u32 address, int block)
     float4 found = {};
     if (!there.empty()) memcpy(&found, there.data() + (at_address(address) - dynamic_shared), sizeof(found));
     return found;
+}
+
+// What was written to blocks of a cluster, by place in their memory; each finds it when it has waited.
+inline std::vector<std::map<size_t, float4>> sent;
+
+inline void dsmem_store(u32 address, int block, float4 x)
+{
+    sent.resize(std::max<size_t>(sent.size(), gridDim.x * gridDim.y));
+    sent[blockIdx.x * gridDim.y + block][at_address(address) - dynamic_shared] = x;
+}
+
+inline void cluster_arrive() {}
+
+inline void cluster_wait()
+{
+    if (gridDim.z != 1) abort();
+    __syncthreads();
+    const size_t own = blockIdx.x * gridDim.y + blockIdx.y;
+    if (threadIdx.x == 0 && own < sent.size())
+        for (const auto& [place, x] : sent[own]) memcpy(dynamic_shared + place, &x, sizeof(x));
+    __syncthreads();
 }

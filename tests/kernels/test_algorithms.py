@@ -16,10 +16,9 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends import open_backends
 from tercet.backends.cuda import ALGORITHMS
-from tercet.backends.cuda.algorithms.registry import Answer, Choice, RecipeContext, Setting
-from tercet.backends.cuda.algorithms.selection import UNASKED, Algorithm, Candidate, Selector
+from tercet.backends.cuda.algorithms.registry import Answer, RecipeContext, Setting, TunedChoice
+from tercet.backends.cuda.algorithms.selection import UNASKED, Algorithm
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.conv.estimates import fft_tiling
 from tercet.backends.cuda.conv.fft import pack_spectra
 from tercet.backends.cuda.conv.implicit_gemm import phases_of
 from tercet.backends.cuda.conv.winograd import WEIGHTS
@@ -40,7 +39,7 @@ from tercet.runtime.ops.elementwise import Add
 from tercet.runtime.options import Options
 from tercet.runtime.plan.backend import Format
 
-from .algorithm_cases import CASES, TRANSPOSED, Case, error, limit, pairs
+from .algorithm_cases import CASES, TRANSPOSED, Case, error, limit, pairs, tasked
 from .cubins import all_compile
 from .dry import launches, normal, planned, single
 from .emulator import needs_compiler
@@ -53,36 +52,6 @@ COMPILES = {
     "conv/winograd.cu",
     "conv/winograd_transform.cu",
 }
-
-BIG = {"x": (1, 128, 128, 128), "pads": (1, 1, 1, 1)}
-
-
-def tasked(
-    *w: int,
-    x: tuple[int, ...],
-    operator: str = "Conv",
-    target: Target = H200,
-    options: dict[str, Any] | None = None,
-    dtype: type[np.floating[Any]] = np.float32,
-    **how: Any,
-) -> tuple[Selector[Convolution], Convolution]:
-    """Return a selector and a task for it, of one node; its numbers take no room."""
-    arrays = [np.broadcast_to(dtype(0.5), dims) for dims in (x, w)]
-    (node,) = single(operator, arrays, (1,), **how).nodes
-    selector = CONV if operator == "Conv" else CONV_TRANSPOSE
-    setting = Setting(target, Options(**(options or {}))).for_node(node)
-    operands = tuple(map(Tensor, node.reads))
-    task = selector.task(RecipeContext(node.op, Tensor(node.output), operands, setting))
-    assert isinstance(task, Convolution)
-    return selector, task
-
-
-def offered(algorithm: str, *w: int, **how: Any) -> Candidate:
-    """Return what one algorithm has to say."""
-    selector, task = tasked(*w, **how)
-    found = selector.named(algorithm)
-    assert not isinstance(found, str)
-    return selector.candidate(task, found)
 
 
 # ── floors and estimates ──────────────────────────────────────────────────────────────────────────
@@ -277,7 +246,7 @@ def test_every_algorithm_answers(case: Case, target: Target) -> None:
 
 def test_a_measured_choice_is_taken() -> None:
     selector, task = tasked(64, 64, 3, 3, x=(1, 64, 56, 56), pads=(1,) * 4)
-    chosen = Choice("implicit_precomp_gemm", "32x64x16/2 split 4", 1.0)
+    chosen = TunedChoice("implicit_precomp_gemm", "32x64x16/2 split 4", 1.0)
     setting = Setting(H200, Options(), choices={task.signature: chosen})
     (node,) = single(
         "Conv", [normal(1, 64, 56, 56), normal(64, 64, 3, 3)], (1,), pads=(1,) * 4
@@ -290,7 +259,7 @@ def test_a_measured_choice_is_taken() -> None:
 
 def test_a_choice_that_makes_no_sense_any_more_is_ignored() -> None:
     selector, task = tasked(64, 64, 5, 5, x=(1, 64, 56, 56))
-    for choice in (Choice("winograd_f2"), Choice("no such algorithm")):
+    for choice in (TunedChoice("winograd_f2"), TunedChoice("no such algorithm")):
         setting = Setting(H200, Options(), choices={task.signature: choice})
         again = tasked(64, 64, 5, 5, x=(1, 64, 56, 56))[1]
         assert selector.pick(again).algorithm == selector.pick(_with(again, setting)).algorithm
@@ -386,69 +355,12 @@ def test_a_measured_product_is_taken() -> None:
         named = MATMUL.named(algorithm)
         assert not isinstance(named, str)
         form = named.variants(task)[-1]
-        choices = {task.signature: Choice(algorithm, form, 1.0)}
+        choices = {task.signature: TunedChoice(algorithm, form, 1.0)}
         setting = Setting(H200, Options(), choices=choices)
         recipe = MATMUL.build(RecipeContext(node.op, y, operands, setting))
         assert not isinstance(recipe, str)
         assert launches_of(recipe)[0].entry == entry
         assert form in launches_of(recipe)[0].note
-
-
-# ── workspace ────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(("size", "mib"), [(3, 72), (11, 968)])
-def test_the_matrix_of_im2col_is_all_that_explicit_gemm_needs(size: int, mib: int) -> None:
-    """Of float32: k * k * c * p * q * 4 bytes, 72.0 and 968.0 MiB."""
-    how = {"x": (1, 128, 128, 128), "pads": (size // 2,) * 4}
-    candidate = offered("explicit_gemm", 128, 128, size, size, **how)
-    assert candidate.workspace == mib << 20 == 128 * size * size * 128 * 128 * 4
-
-
-@pytest.mark.parametrize(
-    "algorithm", ["implicit_gemm", "direct", "winograd_f2", "winograd_f4", "naive"]
-)
-def test_algorithms_without_a_workspace(algorithm: str) -> None:
-    """Direct, implicit and fused algorithms keep nothing in global memory between kernels."""
-    assert offered(algorithm, 128, 128, 3, 3, **BIG).workspace == 0
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "out"), [("winograd_f2_nonfused", 2), ("winograd_f4_nonfused", 4)]
-)
-def test_the_workspace_of_nonfused_winograd(algorithm: str, out: int) -> None:
-    tiles = (128 // out) ** 2
-    assert offered(algorithm, 128, 128, 3, 3, **BIG).workspace == 4 * (out + 2) ** 2 * tiles * 256
-
-
-def test_the_workspace_of_fft() -> None:
-    selector, task = tasked(128, 128, 11, 11, x=(1, 128, 128, 128), pads=(5,) * 4)
-    tiling = fft_tiling(task)
-    assert tiling is not None
-    algorithm = selector.named("fft")
-    assert not isinstance(algorithm, str)
-    assert (
-        selector.candidate(task, algorithm).workspace == 8 * tiling.frequencies * tiling.tiles * 256
-    )
-
-
-@pytest.mark.parametrize("algorithm", ["winograd_f2_nonfused", "winograd_f4_nonfused", "fft"])
-def test_spaces_that_32_bits_cannot_count(algorithm: str) -> None:
-    refused = offered(algorithm, 64, 64, 3, 3, x=(800, 64, 224, 224), pads=(1,) * 4)
-    assert "elements, not fewer than 2^31" in refused.reason
-
-
-def test_a_limit_of_the_workspace() -> None:
-    """What needs more is refused in words, and without any there is an algorithm all the same."""
-    how = {"options": {"workspace": 0}, **BIG}
-    refused = offered("explicit_gemm", 128, 128, 3, 3, **how)
-    assert refused.reason == "workspace over the limit: needs 75497472 bytes, 0 are allowed"
-    selector, task = tasked(
-        512, 512, 3, 3, x=(1, 512, 7, 7), pads=(1,) * 4, options={"workspace": 0}
-    )
-    picked = selector.pick(task)
-    assert picked.recipe is not None
-    assert picked.workspace == 0
 
 
 # ── arithmetic on the host ───────────────────────────────────────────────────────────────────────

@@ -92,8 +92,9 @@ def test_every_patch(
 
 
 @needs_compiler
-def test_channels_that_fill_no_words(emulated: CudaBackend) -> None:
-    check("no words", float32, emulated)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_channels_that_fill_no_words(dtype: DType, emulated: CudaBackend) -> None:
+    check("no words", dtype, emulated)
 
 
 def check(case: str, dtype: DType, emulated: CudaBackend) -> None:

@@ -18,12 +18,12 @@ from tercet.backends.cuda.codegen.epilogue import no_epilogue
 from tercet.backends.cuda.gemm.f16 import EIGHTS
 from tercet.backends.cuda.gemm.first_layer import pack_spans, pack_strips
 from tercet.backends.cuda.gemm.pack import filters_of, joined_groups
-from tercet.backends.cuda.gemm.problem import Gemm, Image, Problem, Rows, divisor
+from tercet.backends.cuda.gemm.problem import Gemm, Image, Problem, RowKind, divisor
 from tercet.backends.cuda.gemm.schedules import multistage, tma
 from tercet.backends.cuda.gemm.schedules.multistage import choose, expected
-from tercet.backends.cuda.gemm.schedules.tma import Layout
+from tercet.backends.cuda.gemm.schedules.tma import SmemLayout
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE, TMA
-from tercet.backends.cuda.gemm.tile import Choice, Config, Tile
+from tercet.backends.cuda.gemm.tile import Config, Tile, TimedConfig
 from tercet.backends.cuda.recipe.operands import Packed, Struct, Tensor, TensorMap
 from tercet.backends.cuda.recipe.source import Source
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
@@ -101,6 +101,8 @@ def graphs(dtype: DType = float16) -> list[Graph]:
         conv(33, 20, 1, 1, x=(1, 20, 7, 7), dtype=dtype),
         conv(32, 1, 3, 3, x=(1, 32, 20, 20), group=32, dtype=dtype),
         conv(12, 6, 3, 3, x=(1, 24, 20, 20), group=4, dtype=dtype),
+        conv(16, 1, 5, 5, x=(1, 8, 20, 20), group=8, strides=(2, 2), dtype=dtype),
+        conv(24, 12, 3, 3, x=(1, 12, 20, 20), dtype=dtype),
         conv(64, 4, 3, 3, x=(4, 64, 20, 20), group=16, pads=(1, 1, 1, 1), dtype=dtype),
         single("MaxPool", [x], kernel_shape=(3, 3)),
         single("AveragePool", [x], kernel_shape=(3, 3), count_include_pad=1),
@@ -132,6 +134,12 @@ def graphs(dtype: DType = float16) -> list[Graph]:
         (pooled(64, 64, x=(32, 64, 224, 224)), ["mma_bulk"]),
         (pooled(64, 64, x=(32, 64, 15, 16)), ["mma", "pool_words"]),
         (conv(32, 1, 3, 3, x=(1, 32, 20, 20), group=32), ["depthwise"]),
+        (conv(12, 1, 3, 3, x=(1, 12, 56, 56), group=12), ["depthwise"]),
+        (conv(57, 1, 3, 3, x=(1, 57, 28, 28), group=57), ["depthwise_pixels"]),
+        (conv(96, 1, 7, 7, x=(1, 48, 64, 64), group=48, strides=(2, 2)), ["mma"]),
+        (conv(64, 10, 3, 3, x=(1, 10, 56, 56)), ["mma"]),
+        (conv(64, 36, 1, 1, x=(1, 36, 56, 56)), ["mma"]),
+        (conv(64, 6, 3, 3, x=(1, 6, 56, 56)), ["pack_image", "mma"]),
         (single("Conv", [half(1, 8, 5, 5), half(4, 8, 3, 3)]), ["conv_naive"]),
         (single("Gemm", [half(1, 256), half(256, 10)], (1,)), ["gemv"]),
         (single("Gemm", [half(32, 256), half(256, 10)], (1,)), ["mma"]),
@@ -184,7 +192,7 @@ def test_choice_of_tiles(m: int, n: int, k: int, target: Target) -> None:
 @pytest.mark.parametrize("m", [49, 196])
 def test_blocks_of_split_convolutions_are_all_done_at_once(m: int, n: int, k: int) -> None:
     """ResNet-50 at batch 1; an H200 has 104 multiprocessors on which clusters gather."""
-    problem = Problem(m, n, k, rows=Rows.PIXELS)
+    problem = Problem(m, n, k, rows=RowKind.PIXELS)
     config = choose(problem, H200).config
     assert config.splits == 1 or config.tile.blocks(problem) * config.splits <= 104
 
@@ -270,7 +278,7 @@ def with_tile(tile: Tile, graph: Graph, splits: int, target: Target) -> list[Sou
     """Return what a convolution compiles if it is done with one tile."""
     device = DryDevice(compiler=_compiler(target))
     with pytest.MonkeyPatch.context() as patch:
-        found = Choice(0.0, Config(tile, splits))
+        found = TimedConfig(0.0, Config(tile, splits))
         patch.setattr(multistage, "choose", lambda *_, **__: found)
         patch.setattr(multistage, "time_of", lambda *_: 0.0)  # others should be slower
         planned(graph, device)
@@ -296,7 +304,7 @@ def bulk_sources() -> Iterator[Source]:
         channels = (64, 32, 16)[i % 3]
         x = Tensor(value(32, channels, 32, 32), Format.CHANNELS_LAST)
         for layout in tma.layouts(tile):
-            whole = layout is Layout.MATRIX
+            whole = layout is SmemLayout.MATRIX
             view = Window(
                 kernel=(1, 1) if whole else (3, 3),
                 strides=(1, 1),
@@ -320,8 +328,8 @@ def bulk_sources() -> Iterator[Source]:
             weights = Packed((), "none", np.asarray)
             shape = (32 * 900, 256, image.terms)
             gemm = Gemm(image, weights, result, shape, image.terms, 256, dtype=float16)
-            pooled = layout is Layout.SQUARES and i % 2 == 0
-            product = tma.Convolution(gemm, result if pooled else None)
+            pooled = layout is SmemLayout.SQUARES and i % 2 == 0
+            product = tma.TmaProduct(gemm, result if pooled else None)
             staging = tma.staged(product, tile, layout)
             assert staging is not None
             yield tma.multiply(product, no_epilogue(float16), tile, staging, H200).source

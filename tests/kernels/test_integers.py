@@ -12,7 +12,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm import int8 as module
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
-from tercet.backends.cuda.gemm.tile import Choice, Config, Tile
+from tercet.backends.cuda.gemm.tile import Config, Tile, TimedConfig
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import float32, int8
 from tercet.runtime.ir.graph import Graph
@@ -132,7 +132,7 @@ def test_products_of_four_warps(
     """Hopper's own products, as the emulator does them."""
     compiler: Any = emulated.device.compiler
     compiler.target = H200
-    monkeypatch.setattr(module, "choose", lambda *_: Choice(0.0, Config(tile)))
+    monkeypatch.setattr(module, "choose", lambda *_: TimedConfig(0.0, Config(tile)))
     for types in TYPES:
         compare(product((70, 132), (132, 70), (13,), types), emulated)
     compare(quantized_convolution((1, 16, 9, 9), (40, 16, 3, 3), pads=(1,) * 4), emulated)

@@ -13,10 +13,10 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm.schedules import multistage, tma, tma_persistent
-from tercet.backends.cuda.gemm.schedules.tma import Layout
+from tercet.backends.cuda.gemm.schedules.tma import SmemLayout
 from tercet.backends.cuda.gemm.schedules.tma_persistent import FEW, MANY
 from tercet.backends.cuda.gemm.tables.f16 import TMA_PERSISTENT
-from tercet.backends.cuda.gemm.tile import Choice, Config, Tile
+from tercet.backends.cuda.gemm.tile import Config, Tile, TimedConfig
 from tercet.backends.cuda.recipe.operands import TensorMap
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
@@ -151,7 +151,7 @@ def test_tiles_fit(tile: Tile) -> None:
 
 def forced(tile: Tile, patch: pytest.MonkeyPatch) -> None:
     """Let every product be done with one tile."""
-    patch.setattr(tma_persistent, "choose", lambda *_: Choice(0.0, Config(tile)))
+    patch.setattr(tma_persistent, "choose", lambda *_: TimedConfig(0.0, Config(tile)))
 
 
 @pytest.mark.slow
@@ -217,15 +217,15 @@ def files(backend: CudaBackend) -> set[str]:
 @pytest.mark.parametrize(
     ("layout", "kernel", "attributes"),
     [
-        (Layout.MATRIX, (1, 1), {}),
-        (Layout.RUN, (3, 3), {"pads": (1, 1, 1, 1)}),
-        (Layout.RUN, (3, 1), {"pads": (3, 3, 3, 2)}),  # some windows are all padding
-        (Layout.SQUARES, (3, 2), {"pads": (2, 1, 3, 0), "dilations": (2, 1)}),
-        (Layout.TAPWISE, (3, 3), {"pads": (1, 0, 2, 1), "strides": (2, 3)}),
+        (SmemLayout.MATRIX, (1, 1), {}),
+        (SmemLayout.RUN, (3, 3), {"pads": (1, 1, 1, 1)}),
+        (SmemLayout.RUN, (3, 1), {"pads": (3, 3, 3, 2)}),  # some windows are all padding
+        (SmemLayout.SQUARES, (3, 2), {"pads": (2, 1, 3, 0), "dilations": (2, 1)}),
+        (SmemLayout.TAPWISE, (3, 3), {"pads": (1, 0, 2, 1), "strides": (2, 3)}),
     ],
 )
 def test_windows(
-    layout: Layout,
+    layout: SmemLayout,
     kernel: tuple[int, int],
     attributes: dict[str, Any],
     hopper: CudaBackend,

@@ -15,10 +15,10 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm import tf32x3
 from tercet.backends.cuda.gemm.pack import cut, filters_of, in_parts
-from tercet.backends.cuda.gemm.problem import Rows
+from tercet.backends.cuda.gemm.problem import RowKind
 from tercet.backends.cuda.gemm.schedules import wgmma_rs
 from tercet.backends.cuda.gemm.tf32x3 import TILES, choose, expected
-from tercet.backends.cuda.gemm.tile import Choice, Config, Tile
+from tercet.backends.cuda.gemm.tile import Config, Tile, TimedConfig
 from tercet.backends.cuda.recipe.source import Source
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.graph import Graph
@@ -103,7 +103,7 @@ def test_few_tiles_share_their_sums_in_clusters_or_in_two_passes() -> None:
     [(1, 1, 1), (9, 10, 70), (49, 512, 4608), (12544, 64, 196), (10**6, 64, 576), (196, 3, 9)],
 )
 def test_choice_of_tiles(m: int, n: int, k: int, target: Target) -> None:
-    problem = tf32x3.problem_of((m, n, k), 1, Rows.MATRIX, 2)
+    problem = tf32x3.problem_of((m, n, k), 1, RowKind.MATRIX, 2)
     found = choose(problem, 2, target)
     assert found.tile.wgmma == target.has_wgmma
     assert found.config.splits <= 8
@@ -214,7 +214,7 @@ def with_tile(tile: Tile, graph: Graph, splits: int, target: Target) -> list[Sou
     """Return what a convolution compiles if it is done with one tile."""
     device = device_for(target)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tf32x3, "choose", lambda *_: Choice(0.0, Config(tile, splits)))
+        patch.setattr(tf32x3, "choose", lambda *_: TimedConfig(0.0, Config(tile, splits)))
         planned(graph, device, **TENSOR_CORES)
     return list(device.compiler.sources)
 
@@ -283,7 +283,7 @@ def test_hopper_emulated(
     target = Target("sm_90a", 1, H200.shared)
     compiler: Any = emulated.device.compiler
     monkeypatch.setattr(compiler, "target", target)
-    found = Choice(0.0, Config.parse(title, TILES))
+    found = TimedConfig(0.0, Config.parse(title, TILES))
     monkeypatch.setattr(tf32x3, "choose", lambda *_: found)
     options = replace(OPTIONS, conv="tensor_cores", precision=precision)
     x, w = normal(2, 24, 10, 9), normal(20, 24, 3, 3)

@@ -31,7 +31,7 @@ from tercet.backends.cuda.tuning import judge as tuning_judge
 from tercet.backends.cuda.tuning import tuner as tuning
 from tercet.backends.cuda.tuning.judge import difference
 from tercet.backends.cuda.tuning.records import Records
-from tercet.backends.cuda.tuning.tuner import Tuner, Work, digest, works_of
+from tercet.backends.cuda.tuning.tuner import Tuner, TuningTask, digest, works_of
 from tercet.runtime.base.cache import Cache
 from tercet.runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
@@ -94,7 +94,7 @@ def graph(channels: int = 16, size: int = 20) -> Graph:
     return single("Conv", arrays, (1,), pads=(1,) * 4)
 
 
-def works(*graphs: Graph, **options: Any) -> list[Work]:
+def works(*graphs: Graph, **options: Any) -> list[TuningTask]:
     setting = Setting(H200, Options(**options))
     return [work for one in graphs for work in works_of(one.nodes, setting)]
 
@@ -133,19 +133,29 @@ class LateHost:
         return self.work + self.gap if recorded is None else recorded
 
 
+def launched(stream: Any) -> None:
+    """Launch a kernel: the streams of `LateHost` are calls."""
+    stream()
+
+
+def idle() -> Any:
+    """Return a stream on which nothing happens."""
+    return lambda: None
+
+
 @pytest.mark.parametrize(("work", "minimum"), [(11e-6, inf), (11e-6, 11.0), (11e-6, 30.0)])
 @pytest.mark.parametrize("gap", [0, 5e-6, 800e-6])
 def test_a_host_that_launches_late_makes_nothing_slow(
     work: float, minimum: float, gap: float
 ) -> None:
     device: Any = LateHost(work, gap)
-    found = microseconds(device, lambda launch: launch(), lambda: None, minimum)  # type: ignore[arg-type]
+    found = microseconds(device, launched, idle(), minimum)
     assert found == pytest.approx(1e6 * work)
 
 
 def test_what_is_far_from_the_best_is_not_measured_well() -> None:
     device: Any = LateHost(5e-3, 0)
-    found = microseconds(device, lambda launch: launch(), lambda: None, 10.0)  # type: ignore[arg-type]
+    found = microseconds(device, launched, idle(), 10.0)
     assert found == pytest.approx(5e3)
     assert device.timed == 4
 

@@ -1,1 +1,1 @@
-"""Attention without a matrix of scores in memory."""
+"""Flash attention and fused attention kernels, without a score matrix in memory."""

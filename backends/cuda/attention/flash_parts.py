@@ -1,35 +1,40 @@
-"""Split-K of flash attention: how CTAs share heads with the same keys, and parts of long keys."""
+"""Split-K for flash attention: CTAs that share heads with common keys, and split long keys."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import e, log2
 
+from ....runtime.ir.dtypes import DType, float32
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
-from ..recipe.operands import Scratch
+from ..recipe.operands import Arguments, Scratch, Tensor
 from ..recipe.targets import Target
 from .heads import AttentionTask
 
-#: Queries, at most, whose heads with the same keys have blocks in common.
+#: Factor of score differences before exp2.
+LOG2E = log2(e)
+#: Maximum number of queries for which grouped heads share blocks.
 FEW = 16
-#: Steps of a block in the time of the kernel that puts parts together: an assumption.
+#: Cost of the merge kernel in steps of a block: an assumption.
 MERGING = 4
-#: The same of a cluster, whose blocks put their parts together themselves.
+#: Cost of merging within a cluster, in the same unit.
 JOINING = 1
-#: Blocks of a multiprocessor that parts are made for, at most; and of a cluster.
+#: Maximum number of blocks per multiprocessor to split for; and per cluster.
 RESIDENT, MAX_CLUSTER = 2, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What blocks have in common; see `attention_parts.cuh`.
+    """How blocks share heads and keys; see `attention_parts.cuh`.
 
     Attributes:
-        rows: of queries that a block has.
-        group: heads of queries of a block.
-        parts: of the keys, each of which has blocks of its own.
-        steps: of a block, at most.
-        clustered: whether the blocks of the parts are a cluster, which puts them together.
+        rows: query rows per block.
+        group: query heads per block.
+        parts: number of key splits, with separate blocks each.
+        steps: maximum number of steps per block.
+        clustered: whether the blocks of the splits form a cluster, which merges them.
     """
 
     rows: int
@@ -40,25 +45,25 @@ class Sharing:
 
     @property
     def constants(self) -> tuple[tuple[str, int | bool], ...]:
-        """What `attention_parts.cuh` is compiled with."""
+        """The compile-time constants of `attention_parts.cuh`."""
         return ("GROUP", self.group), ("SPLIT", self.parts > 1)
 
     def tiles(self, task: AttentionTask) -> int:
-        """Return how many blocks the rows of a group take."""
+        """Return the number of blocks for the rows of a group."""
         return ceil_div(self.group * task.q.dims[2], self.rows)
 
     def left(self, task: AttentionTask, size: int) -> tuple[Scratch, Scratch]:
-        """Return where blocks leave sums of `size` elements a row, and what stands beside them."""
+        """Return the workspace layout of partial sums of `size` elements per row."""
         rows = self.parts * _rows(task)
         return Scratch(0), Scratch(rows * size * 4)
 
     def scratch(self, task: AttentionTask, size: int) -> int:
-        """Return the bytes of what blocks leave."""
+        """Return the workspace in bytes."""
         return self.parts * _rows(task) * (size + 2) * 4
 
     @property
     def title(self) -> str:
-        """In short: ``16 rows of 4 heads, 32 parts``."""
+        """A short description: ``16 rows of 4 heads, 32 parts``."""
         text = f"{self.rows} rows" + (f" of {self.group} heads" if self.group > 1 else "")
         where = " in a cluster" if self.clustered else ""
         return f"{text}, {self.parts} parts{where}" if self.parts > 1 else text
@@ -70,32 +75,31 @@ def _rows(task: AttentionTask) -> int:
 
 
 def group_of(task: AttentionTask) -> int:
-    """Return how many heads of queries blocks have: all of a head of keys, if queries are few."""
+    """Return the query heads per block: all with common keys, if queries are few."""
     return task.sharing if task.q.dims[2] <= FEW else 1
 
 
 def share(
     task: AttentionTask, rows: int, tile: int, shared: int, target: Target, *, joins: bool = False
 ) -> Sharing:
-    """Return the sharing that an estimate takes to be quickest.
+    """Return the sharing with the lowest estimate.
 
-    A multiprocessor has up to `RESIDENT` blocks at one time. Each takes as long as one step to
-    begin with, the steps of its part, and writing and reading what it leaves; the kernel that puts
-    parts together takes `MERGING` steps. Blocks of many queries are all there at one time.
+    A multiprocessor has up to `RESIDENT` blocks at a time. Each costs one step to start, the steps
+    of its split, and writing and reading its partial sums; the merge kernel costs `MERGING` steps.
 
     Args:
         task: the attention.
-        rows: of a block.
-        tile: keys of a step.
-        shared: bytes of shared memory of a block.
+        rows: query rows per block.
+        tile: keys per step.
+        shared: shared memory per block in bytes.
         target: the GPU.
-        joins: whether the kernel can put parts together in a cluster.
+        joins: whether the kernel can merge splits in a cluster.
     """
     group = group_of(task)
     batch, heads, length, size = task.q.dims
     of_group = group * length
     blocks = batch * (heads // group) * ceil_div(of_group, rows)
-    # A cache that tells its length in a run is half full, as far as anybody knows.
+    # A cache whose length is known only at run time is assumed to be half full.
     steps = ceil_div(task.seen if task.lengths is None else max(1, task.seen // 2), tile)
     slots = min(RESIDENT, (target.shared + 1024) // (shared + 1024)) * target.processors
     read = tile * (size + task.v.dims[3]) * task.q.tensor.dtype.itemsize
@@ -121,13 +125,13 @@ def share(
 
 
 def merge(task: AttentionTask, sharing: Sharing, size: int, steepness: float) -> Launch:
-    """Return the launch that puts parts together.
+    """Return the launch that merges the key splits.
 
     Args:
         task: the attention.
-        sharing: how its keys were cut.
-        size: elements from one part's sums to the next.
-        steepness: what differences of scores are multiplied with before they become powers of 2.
+        sharing: how the keys are split.
+        size: elements from one split's sums to the next.
+        steepness: factor of score differences before exp2.
     """
     _, heads, length, _ = task.q.dims
     sums, beside = sharing.left(task, size)
@@ -148,3 +152,63 @@ def merge(task: AttentionTask, sharing: Sharing, size: int, steepness: float) ->
         note=f"{sharing.parts} parts",
         pitched=(task.y.tensor,),
     )
+
+
+def launched(
+    task: AttentionTask,
+    entry: str,
+    sharing: Sharing,
+    shared: int,
+    block: int,
+    constants: Mapping[str, int | bool],
+    code: str = "",
+    steepness: float = LOG2E,
+    operands: Arguments | None = None,
+    types: tuple[tuple[str, DType], ...] = (),
+    pitched: tuple[Tensor, ...] = (),
+) -> tuple[Launch, ...]:
+    """Return the launches of a split attention kernel and of the merge.
+
+    Args:
+        task: the attention.
+        entry: the kernel; also the name of its file.
+        sharing: how blocks share heads and keys.
+        shared: shared memory per block in bytes.
+        block: threads per block.
+        constants: further compile-time constants.
+        code: generated functions.
+        steepness: see `merge`.
+        operands: its operands, if not those of a plain attention.
+        types: further element types.
+        pitched: operands that may have gaps, if not those of a plain attention.
+    """
+    batch, heads, length, size = task.q.dims
+    tiles, split = sharing.tiles(task), sharing.parts > 1
+    mask, padded = task.mask, int(constants["SIZE_V"])
+    apart = split and not sharing.clustered
+    left, beside = sharing.left(task, padded) if apart else (None, None)
+    launch = Launch(
+        f"attention/{entry}.cu",
+        entry,
+        grid=(tiles * (heads // sharing.group) * batch, sharing.parts, 1),
+        block=block,
+        args={
+            **(operands or {**task.operands, **task.strides}),
+            **{**task.numbers, "tiles": tiles},
+            **{"y": None if apart else task.y.tensor, "left": left, "beside": beside},
+        },
+        types=(
+            *(("T", task.q.tensor.dtype), ("M", float32 if mask is None else mask.dtype)),
+            *types,
+        ),
+        constants=(*task.constants, *sharing.constants, *constants.items()),
+        code=code,
+        shared=shared,
+        scratch=sharing.scratch(task, padded) if apart else 0,
+        cluster=(1, sharing.parts, 1) if sharing.clustered else (1, 1, 1),
+        note=f"{sharing.title}, {batch * heads} x {length} x {task.total} x {size}",
+        pitched=pitched or task.pitched,
+    )
+    if not apart:
+        return (launch,)
+    return launch, merge(task, sharing, padded, steepness)

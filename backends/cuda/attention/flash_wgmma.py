@@ -1,4 +1,4 @@
-"""Flash attention of 16-bit floats on Hopper: TMA feeds wgmma."""
+"""Flash attention of 16-bit floats on Hopper: TMA loads and wgmma."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ..recipe.operands import TensorMap
 from ..recipe.targets import Target
 from .heads import AttentionTask, Heads
 
-#: Rows of queries of a block of `attention_wgmma.cu`, and the size of heads that it is for.
+#: Query rows per block of `attention_wgmma.cu`, and its head size.
 GROUP, SIZE = 64, 64
-#: Keys of a tile, at most: what scores a thread has registers for.
+#: Maximum keys per tile, limited by registers for scores.
 MAX_KEYS = 208
-#: Keys that the beginning and the end of a step take as long as.
+#: Fixed cost of a step, in keys.
 OF_STEP = 24
 
 
 def on_hopper(task: AttentionTask, target: Target) -> Launch | None:
-    """Return the launch with wgmma, or None where it does not suit."""
+    """Return the launch with wgmma, or None if it does not apply."""
     operands = (task.q, task.k, task.v, task.y)
     able = (
         target.has_wgmma
@@ -35,13 +35,13 @@ def on_hopper(task: AttentionTask, target: Target) -> Launch | None:
 
 
 def _fills(task: AttentionTask, rows: int, target: Target) -> bool:
-    """Whether blocks of that many rows are enough for nearly every multiprocessor."""
+    """Whether blocks of this many rows occupy nearly every multiprocessor."""
     batch, heads, length, _ = task.q.dims
     return ceil_div(length, rows) * heads * batch >= 0.9 * target.processors
 
 
 def _suits_groups(task: AttentionTask, target: Target) -> bool:
-    """Whether `attention_wgmma.cu` is for these heads, and has enough blocks."""
+    """Whether `attention_wgmma.cu` supports these heads and gets enough blocks."""
     length = task.q.dims[2]
     return (
         task.q.dims[3] == task.v.dims[3] == SIZE
@@ -82,7 +82,7 @@ def _grouped(task: AttentionTask, target: Target, keys: int = 0, resident: int =
 
 
 def _blocks_with_registers(task: AttentionTask, keys: int) -> int:
-    """Return how many blocks of `attention_wgmma.cu` a multiprocessor has registers for."""
+    """Return how many blocks of `attention_wgmma.cu` fit in a multiprocessor's registers."""
     if keys <= 128:
         return 4
     hides = task.op.is_causal or max(task.op.left_window_size, task.op.right_window_size) >= 0
@@ -92,19 +92,19 @@ def _blocks_with_registers(task: AttentionTask, keys: int) -> int:
 
 # ── heads of one block, shared by groups of warps ────────────────────────────────────────────────
 
-#: Sizes of heads that `attention_long.cu` is for; and keys from which it is for the smallest, too.
+#: Head sizes of `attention_long.cu`; and minimum number of keys for the smallest one.
 SMALLEST, LARGEST, LONG = 64, 128, 1024
-#: Keys of a step, at most.
+#: Maximum keys per step.
 MAX_SHARED = 128
 
 
 def _groups(task: AttentionTask) -> int:
-    """Return how many groups of four warps there are registers for."""
+    """Return how many warp groups fit in the registers."""
     return 3 if max(task.q.dims[3], task.v.dims[3]) <= 64 else 2
 
 
 def _suits_long(task: AttentionTask, target: Target) -> bool:
-    """Whether `attention_long.cu` is for these heads, and has enough blocks."""
+    """Whether `attention_long.cu` supports these heads and gets enough blocks."""
     sizes = (task.q.dims[3], task.v.dims[3])
     return (
         min(sizes) >= SMALLEST
@@ -150,7 +150,7 @@ def _long(task: AttentionTask, target: Target) -> Launch:
 
 
 def _map(x: Heads, rows: int) -> TensorMap:
-    """Return how 64 elements of that many rows of a head are copied at once."""
+    """Return the tensor map of 64 elements of this many rows of a head."""
     batch, heads, length, size = x.dims
     strides = tuple(s if d > 1 else size for s, d in zip(x.steps, x.dims, strict=False))
     dims = (size, length, heads, batch)

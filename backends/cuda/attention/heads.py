@@ -1,4 +1,4 @@
-"""What an attention reads and writes: operands by head, and the masks between them."""
+"""The operands of attention kernels: heads, masks and their strides."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Heads:
     """An operand as [batch, heads, length, size].
 
     Attributes:
-        tensor: where it lies, in rows that may have gaps.
+        tensor: the operand; its rows may have gaps.
         dims: the four sizes.
-        steps: distances of samples, heads and positions, in elements.
+        steps: strides of samples, heads and positions, in elements.
     """
 
     tensor: Tensor
@@ -32,13 +32,13 @@ class Heads:
         return dict(zip(("batch", "head", "row"), self.steps, strict=True))
 
     def vector(self, maximum: int) -> int:
-        """Return how many elements of a head can be read or written at once."""
+        """Return how many elements of a head can be loaded or stored at once."""
         numbers = (self.dims[3], *(n for n, d in zip(self.steps, self.dims, strict=False) if d > 1))
         return next(v for v in (8, 4, 2, 1) if v <= maximum and all(n % v == 0 for n in numbers))
 
 
 def by_head(x: Tensor, heads: int | None) -> Heads:
-    """Return an operand of four axes, or of three with its heads side by side."""
+    """Return a 4-D operand, or a 3-D one with adjacent heads, by head."""
     if x.rank == 4:
         return Heads(x, x.dims, x.strides[:3])
     batch, length, hidden = x.dims
@@ -50,14 +50,14 @@ def by_head(x: Tensor, heads: int | None) -> Heads:
 
 @dataclass(frozen=True, slots=True)
 class AttentionTask:
-    """An Attention with what it reads besides queries, keys and values.
+    """An Attention with its operands.
 
     Attributes:
         op: the operator.
         q, k, v, y: by head.
-        mask: added to scores, or what shows them; None for none.
-        past: keys and values before those of `k` and `v`.
-        lengths: of every sample.
+        mask: an additive or boolean mask; None for none.
+        past: keys and values that precede `k` and `v`.
+        lengths: number of valid keys per sequence.
     """
 
     op: Attention
@@ -71,17 +71,17 @@ class AttentionTask:
 
     @property
     def before(self) -> int:
-        """Keys in the past."""
+        """Number of past keys."""
         return 0 if self.past[0] is None else self.past[0].dims[2]
 
     @property
     def total(self) -> int:
-        """Keys, those of the past included."""
+        """Number of keys, including past ones."""
         return self.before + self.k.dims[2]
 
     @property
     def seen(self) -> int:
-        """Keys that all queries together see, at most."""
+        """Maximum number of keys visible to any query."""
         ends = [self.op.right_window_size] * (self.op.right_window_size >= 0)
         ends += [0] * bool(self.op.is_causal)
         if self.op.left_window_size < 0 or not ends:
@@ -90,22 +90,22 @@ class AttentionTask:
 
     @property
     def sharing(self) -> int:
-        """Heads of queries that have their keys in common."""
+        """Number of query heads per key head."""
         return max(1, self.q.dims[1] // max(1, self.k.dims[1]))
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied with."""
+        """The factor of the scores."""
         return self.q.dims[3] ** -0.5 if self.op.scale is None else self.op.scale
 
     @property
     def is_raw(self) -> bool:
-        """Whether scores need nothing but their scale, which can wait; see online_softmax.cuh."""
+        """Whether scores are only scaled, which can be deferred; see online_softmax.cuh."""
         return self.mask is None and self.op.softcap <= 0 and self.scale > 0
 
     @property
     def mask_steps(self) -> Ints:
-        """Distances of samples, heads, rows and keys in the mask."""
+        """Strides of samples, heads, rows and keys in the mask."""
         if self.mask is None:
             return (0, 0, 0, 0)
         scores = (*self.q.dims[:3], self.mask.dims[-1])
@@ -113,7 +113,7 @@ class AttentionTask:
 
     @property
     def operands(self) -> dict[str, Given]:
-        """The arguments that are read by kernels without tensor maps."""
+        """The tensor arguments of kernels without tensor maps."""
         past_k, past_v = self.past
         return {
             **{"q": self.q.tensor, "k": self.k.tensor, "v": self.v.tensor, "mask": self.mask},
@@ -122,7 +122,7 @@ class AttentionTask:
 
     @property
     def numbers(self) -> dict[str, Given]:
-        """The arguments that say what is computed: sizes, the mask's strides, and factors."""
+        """The scalar arguments: sizes, strides of the mask, and factors."""
         _, heads, rows, size = self.q.dims
         names = ("batch", "head", "row", "key")
         return {
@@ -138,13 +138,13 @@ class AttentionTask:
 
     @property
     def strides(self) -> dict[str, Given]:
-        """The arguments that say how q, k, v and y lie."""
+        """The stride arguments of q, k, v and y."""
         heads = {"of_q": self.q, "of_k": self.k, "of_v": self.v, "of_y": self.y}
         return {name: operand.struct for name, operand in heads.items()}
 
     @property
     def constants(self) -> tuple[tuple[str, int | bool], ...]:
-        """What heads.cuh is compiled with, and, but for float32, online_softmax.cuh."""
+        """The compile-time constants of heads.cuh and, except in float32, online_softmax.cuh."""
         op, mask = self.op, self.mask
         return (
             ("MASK", NO_MASK if mask is None else FLAGS if mask.dtype == bool_ else NUMBERS),

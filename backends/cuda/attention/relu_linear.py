@@ -1,4 +1,4 @@
-"""Linear attention with relu in place of a softmax: found among nodes, and its kernel.
+"""ReLU linear attention: its detection in the graph, and its kernel.
 
 Cai et al., "EfficientViT: Multi-Scale Linear Attention for High-Resolution Dense Prediction", 2023:
 y = relu(q) (relu(k)' v) / (relu(q) sum(relu(k)) + epsilon), the divisor by a column of ones in v.
@@ -22,21 +22,21 @@ from ..gemm.atoms import HALVES
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor
 
-#: Sizes of a head that blocks are made for.
+#: Supported head sizes.
 SIZES = (8, 16, 32, 64)
-#: Blocks along the second axis of a grid.
+#: Maximum number of blocks along the second grid axis.
 MAX_IMAGES = 65535
 
 
 @dataclass(frozen=True, slots=True)
 class ReluLinear:
-    """Nodes that are a linear attention.
+    """Nodes that compute ReLU linear attention.
 
     Attributes:
-        nodes: all of them.
-        x: what they read, [images, heads * 3 * size, *spatial].
-        y: what they give, [images, heads * size, *spatial].
-        heads, size: of the attention.
+        nodes: all its nodes.
+        x: the input, [images, heads * 3 * size, *spatial].
+        y: the result, [images, heads * size, *spatial].
+        heads, size: number and size of heads.
         epsilon: added to the divisor.
     """
 
@@ -50,12 +50,12 @@ class ReluLinear:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some channels of each head of an image, [images, heads, size, pixels] or turned.
+    """Channels of each head of an image, [images, heads, size, pixels] or transposed.
 
     Attributes:
         x: the image.
-        nodes: those that make the part of it.
-        begin, size: channels of a head.
+        nodes: the nodes that extract the part.
+        begin, size: range of channels within a head.
         turned: whether pixels come before channels.
         rectified: whether there is a relu.
     """
@@ -69,10 +69,10 @@ class _Part:
 
 
 def relu_linear_at(graph: Graph, division: Node, free: Set[Node]) -> ReluLinear | None:
-    """Return the linear attention that ends with a division, if there is one.
+    """Return the ReLU linear attention that ends with this division, if there is one.
 
-    Heads may be matrices of pixels and channels or of channels and pixels, and numbers may be cast
-    on the way: what is stored is rounded, what is added up is not.
+    Heads may be [pixels, channels] or [channels, pixels] matrices, and there may be casts on the
+    way: stored values are rounded, sums are not.
     """
     if not isinstance(division.op, Div) or division not in free:
         return None
@@ -111,7 +111,7 @@ def relu_linear_at(graph: Graph, division: Node, free: Set[Node]) -> ReluLinear 
 
 
 def _is_closed(graph: Graph, nodes: frozenset[Node], y: Value) -> bool:
-    """Whether no other node reads what nodes compute, but for the result."""
+    """Whether only these nodes read their values, except for the result."""
     inner = (value for node in nodes for value in node.outputs if value is not y)
     return all(nodes.issuperset(v.consumers) and not graph.is_output(v) for v in inner)
 
@@ -129,7 +129,7 @@ def _sum_of(value: Value | None) -> tuple[Node, Value, float] | None:
 
 
 def _product(value: Value, *, turned: bool) -> tuple[_Part, _Part, _Part, frozenset[Node]] | None:
-    """Return q, k, v and the nodes of q (k' v), or of (v k') q where channels come first."""
+    """Return q, k, v and the nodes of q (k' v), or of (v k') q with channels first."""
     outer, casts = _through(value)
     if outer is None or not isinstance(outer.op, MatMul):
         return None
@@ -143,7 +143,7 @@ def _product(value: Value, *, turned: bool) -> tuple[_Part, _Part, _Part, frozen
     if k is None or padded is None:
         return None
     v, pads = padded
-    # The inner product is of channels by channels: it adds up over pixels.
+    # The inner product is channels by channels, summed over pixels.
     fits = q.turned == v.turned == turned and k.turned != turned
     if not fits or not (q.rectified and k.rectified) or v.rectified:
         return None
@@ -152,7 +152,7 @@ def _product(value: Value, *, turned: bool) -> tuple[_Part, _Part, _Part, frozen
 
 
 def _through(value: Value) -> tuple[Node | None, frozenset[Node]]:
-    """Return what a value comes from, and the casts after that."""
+    """Return a value in front of casts, and these casts."""
     casts: set[Node] = set()
     node = value.producer
     while node is not None and isinstance(node.op, Cast) and node.inputs[0] is not None:
@@ -162,7 +162,7 @@ def _through(value: Value) -> tuple[Node | None, frozenset[Node]]:
 
 
 def _padded(value: Value, axis: int) -> tuple[_Part, frozenset[Node]] | None:
-    """Return the part after whose last channel there is a one, and the nodes that put it there."""
+    """Return the part to which a channel of ones is appended, and the nodes that append it."""
     node, casts = _through(value)
     if node is None or not isinstance(node.op, Pad) or node.op.mode != "constant":
         return None
@@ -181,7 +181,7 @@ def _padded(value: Value, axis: int) -> tuple[_Part, frozenset[Node]] | None:
 
 
 def _part(value: Value) -> _Part | None:
-    """Return a value as some channels of an image's heads."""
+    """Return a value as channels of an image's heads."""
     node = value.producer
     if node is None or value.tensor.rank != 4 or not node.inputs or node.inputs[0] is None:
         return None
@@ -205,7 +205,7 @@ def _part(value: Value) -> _Part | None:
 
 
 def _image(x: Value, value: Value, node: Node) -> _Part | None:
-    """Return all channels of an image whose heads have their own axis."""
+    """Return all channels of an image whose heads have a separate axis."""
     images, heads, size, pixels = value.tensor.dims
     if len(x.tensor.dims) < 3 or (images, heads * size) != x.tensor.dims[:2]:
         return None
@@ -213,7 +213,7 @@ def _image(x: Value, value: Value, node: Node) -> _Part | None:
 
 
 def _cut(value: Value) -> tuple[Value, int, int, int] | None:
-    """Return the source, the axis, the first place and the size of a Slice or part of a Split."""
+    """Return the source, axis, start and size of a Slice or of one output of a Split."""
     node = value.producer
     if node is None or not isinstance(node.op, Slice | Split) or node.inputs[0] is None:
         return None
@@ -237,7 +237,7 @@ def _cut(value: Value) -> tuple[Value, int, int, int] | None:
 
 
 def _ending(graph: Graph, node: Node, *, turned: bool) -> tuple[Value, frozenset[Node]] | None:
-    """Return what heads become as an image again, and the nodes that make it so."""
+    """Return the image that heads are merged to, and the nodes that do so."""
     value, nodes = node.output, set[Node]()
     wanted: list[type[Op]] = [Transpose, Reshape] if turned else [Reshape]
     while wanted:
@@ -258,7 +258,7 @@ def _ending(graph: Graph, node: Node, *, turned: bool) -> tuple[Value, frozenset
 
 
 def relu_linear(found: ReluLinear, y: Tensor, x: Tensor) -> Answer:
-    """Return the launch of a linear attention."""
+    """Return the launch of ReLU linear attention."""
     refused = need_dtypes(HALVES | {float32}, x, y)
     if refused:
         return refused

@@ -1,7 +1,7 @@
-"""Rotations of queries and keys, and the caches that the keys go to, as one kernel.
+"""Rotary embedding of queries and keys, and the cache update, as one kernel.
 
-A step of a decoder does little between its first product and its attention, in four nodes; found
-here from the attention, whose queries are rotated and whose keys and values were just appended.
+Between its first product and its attention, a decoder step does little work in four nodes. They are
+found from the attention, whose queries are rotated and whose keys and values were just appended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..recipe.operands import Tensor, index_type
 from ..recipe.source import arithmetic
 from .heads import by_head
 
-#: Bytes of a word in which heads are moved, at most.
+#: Maximum word size in bytes.
 WORD = 8
 
 
@@ -31,8 +31,8 @@ class RotateAppend:
     """Nodes that rotate queries and keys and append keys and values.
 
     Attributes:
-        q, k: the rotations; that of the keys is read by `keys` alone.
-        keys, values: write into caches [batch, heads, room, size].
+        q, k: the rotations; only `keys` reads the rotated keys.
+        keys, values: writes into the caches [batch, heads, room, size].
     """
 
     q: Node
@@ -42,18 +42,18 @@ class RotateAppend:
 
     @property
     def nodes(self) -> frozenset[Node]:
-        """All of them."""
+        """All its nodes."""
         return frozenset({self.q, self.k, self.keys, self.values})
 
     @property
     def in_place(self) -> tuple[tuple[Value, Value], ...]:
-        """The caches, each with what it was before."""
+        """The updated caches, each with its previous value."""
         pasts = ((node, node.inputs[0]) for node in (self.keys, self.values))
         return tuple((node.output, past) for node, past in pasts if past is not None)
 
 
 def rotate_append_at(graph: Graph, attention: Node, free: Set[Node]) -> RotateAppend | None:
-    """Return the rotation before an attention, if there is one."""
+    """Return the rotation and update in front of an attention, if there are any."""
     if not isinstance(attention.op, Attention):
         return None
     q, keys, values = (v and v.producer for v in attention.inputs[:3])
@@ -65,21 +65,31 @@ def rotate_append_at(graph: Graph, attention: Node, free: Set[Node]) -> RotateAp
     found = RotateAppend(q, k, keys, values)
     if len(found.nodes) < 4 or not found.nodes <= free or not _fits(found):
         return None
-    return found if _is_together(graph, found.nodes) else None
+    return found if are_together(graph, found.nodes) else None
 
 
 def _fits(found: RotateAppend) -> bool:
-    """Whether both rotations are of the same angles, and both caches are written alike."""
-    q, k, keys, values = found.q, found.k, found.keys, found.values
-    if not isinstance(q.op, RotaryEmbedding) or not isinstance(k.op, RotaryEmbedding):
-        return False
-    if not isinstance(keys.op, TensorScatter) or not isinstance(values.op, TensorScatter):
-        return False
-    dims = keys.output.tensor.dims
+    """Whether both rotations use the same angles, and both caches are updated alike."""
+    return are_turned_alike(found.q, found.k) and are_appended_alike(found.keys, found.values)
+
+
+def are_turned_alike(q: Node, k: Node) -> bool:
+    """Whether nodes are rotations by the same angles."""
     return (
-        (q.op.interleaved, q.op.rotary_embedding_dim)
+        isinstance(q.op, RotaryEmbedding)
+        and isinstance(k.op, RotaryEmbedding)
+        and (q.op.interleaved, q.op.rotary_embedding_dim)
         == (k.op.interleaved, k.op.rotary_embedding_dim)
         and q.inputs[1:] == k.inputs[1:]
+    )
+
+
+def are_appended_alike(keys: Node, values: Node) -> bool:
+    """Whether nodes update caches [batch, heads, room, size] of one shape at the same positions."""
+    dims = keys.output.tensor.dims
+    return (
+        isinstance(keys.op, TensorScatter)
+        and isinstance(values.op, TensorScatter)
         and keys.inputs[2:] == values.inputs[2:]
         and keys.op.mode == values.op.mode
         and len(dims) == 4
@@ -88,16 +98,14 @@ def _fits(found: RotateAppend) -> bool:
     )
 
 
-def _is_together(graph: Graph, nodes: frozenset[Node]) -> bool:
-    """Whether nothing that reads a result comes before the last of the nodes."""
-    position = {node: i for i, node in enumerate(graph.nodes)}
-    last = max(position[node] for node in nodes)
+def are_together(graph: Graph, nodes: frozenset[Node]) -> bool:
+    """Whether no reader of their results precedes the last of the nodes."""
     readers = {reader for node in nodes for reader in node.output.consumers} - nodes
-    return all(position[reader] > last for reader in readers)
+    return nodes.issuperset(graph.in_order(nodes | readers)[: len(nodes)])
 
 
 def rotate_append(found: RotateAppend, operand: Callable[[Value], Tensor]) -> Answer:
-    """Return the launches: copies of caches that are not changed in their place, and the kernel."""
+    """Return the launches: copies of caches that are not updated in place, and the kernel."""
     op, mode = found.q.op, found.keys.op
     if not isinstance(op, RotaryEmbedding) or not isinstance(mode, TensorScatter):
         return "no rotation"

@@ -1,4 +1,4 @@
-"""The matrix instructions of tensor cores as a table: a row for each pair of element types."""
+"""Tensor core instructions as a table: one row per pair of element types."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Atom:
 
     Attributes:
         a, b: PTX names of the element types.
-        k: terms of one instruction.
-        sums: the type of the accumulators; ``half`` is float16, two in a register.
-        transposable: whether the rows of operands in shared memory may be columns (wgmma).
-        parts: numbers that stand for one of the elements in memory, as `pack.in_parts` cuts them;
-            0 where elements are multiplied as they are.
+        k: size of K per instruction.
+        sums: type of the accumulators; ``half`` is float16, two per register.
+        transposable: whether shared memory operands may be transposed (wgmma).
+        parts: how many numbers represent one element, as split by `pack.in_parts`; 0 if elements
+            are multiplied directly.
     """
 
     a: str
@@ -38,7 +38,7 @@ class Atom:
 
     @property
     def title(self) -> str:
-        """What a float32 product is made of, for reports: ``3xtf32``; empty for other elements."""
+        """The composition of a float32 product, for reports: ``3xtf32``; empty for others."""
         return ("", "tf32", "3xtf32")[self.parts]
 
     @property
@@ -48,20 +48,20 @@ class Atom:
 
     @property
     def registers(self) -> int:
-        """Those of a thread that 16 x 8 sums lie in."""
+        """Registers per thread for 16 x 8 accumulators."""
         return 2 if self.sums == "half" else 4
 
     def code(self, n: int = 0, *, across: int = 0, a_in_registers: bool = False) -> str:
-        """Return what kernels are compiled with: some macros, and the instructions as functions.
+        """Return the generated code for kernels: macros, and the instructions as functions.
 
-        KIND is `kind`; MMA the function for a single warp, of 32 bytes of a row whatever they are;
-        SumFragment the type of what a thread has of its 16 x 8 sums, INTEGER_SUMS whether those
-        are integers; WGMMA_CODE says whether there are products of four warps instead.
+        KIND is `kind`; MMA the warp-level function, for 32 bytes of K; SumFragment the type of a
+        thread's part of 16 x 8 accumulators; INTEGER_SUMS whether these are integers; WGMMA_CODE
+        whether wgmma is used instead.
 
         Args:
             n: columns of ``wgmma``; 0 for a kernel without it, which gets ``mma_m16n8k*``.
-            across: columns of ``wgmma_across``, whose right operand lies in rows of columns.
-            a_in_registers: the left operand of the last one of these lies in registers.
+            across: columns of ``wgmma_across``, whose right operand is transposed.
+            a_in_registers: whether its left operand is in registers.
         """
         lines = [
             f'#define KIND "{self.kind}"',
@@ -98,15 +98,15 @@ class Atom:
         )
 
     def wgmma(self, n: int, *, across: bool = False, a_in_registers: bool = False) -> str:
-        """Return ``wgmma(sums, a, b)``, or ``wgmma_across``: the product of four warps.
+        """Return ``wgmma(sums, a, b)``, or ``wgmma_across``: the product of a warp group.
 
-        Operands in shared memory are given by their descriptors. With A in registers and elements
-        that cannot lie across there is a fourth argument: whether sums are added to, or begun.
+        Shared memory operands are given by descriptors. With A in registers, and element types that
+        cannot be transposed, a fourth argument selects accumulation or overwriting.
 
         Args:
             n: columns.
-            across: whether B lies in rows of columns.
-            a_in_registers: whether A is a fragment.
+            across: whether B is transposed.
+            a_in_registers: whether A is a register fragment.
         """
         count, (sums, letter) = n // 2, _PTX[self.sums]
         results = ", ".join(f'"+{letter}"(sums[{i // 4}][{i % 4}])' for i in range(count))
@@ -136,17 +136,17 @@ class Atom:
         )
 
 
-#: PTX's name of the accumulators, and their letter as operands of assembly.
+#: PTX type and inline assembly constraint of the accumulators.
 _PTX = {"float": ("f32", "f"), "int": ("s32", "r"), "half": ("f16", "r")}
 _C = {"float": "float", "int": "int", "half": "unsigned int"}
 _FRAGMENT = ", ".join(f'"r"(a[{i}])' for i in range(4))
 _ADD = '"r"(add)'
 
-#: A product of float32 as one of tf32, or as three.
+#: float32 products as one or three tf32 products.
 TF32, TF32X3 = (Atom("tf32", "tf32", 8, parts=parts) for parts in (1, 2))
-#: A product of float16 with sums in float16, which mma.sync alone has here.
+#: float16 products with float16 accumulators; mma.sync only.
 F16_SUMS = Atom("f16", "f16", 16, "half")
-#: By the types of A and B.
+#: Atoms by the types of A and B.
 ATOMS: Mapping[tuple[DType, DType], Atom] = MappingProxyType(
     {
         (float32, float32): TF32X3,
@@ -162,5 +162,5 @@ ATOMS: Mapping[tuple[DType, DType], Atom] = MappingProxyType(
 
 
 def atom_of(a: DType, b: DType | None = None) -> Atom:
-    """Return the instruction for elements of A and B, of the same type where one is given."""
+    """Return the atom for elements of A and B; of equal types if one is given."""
     return ATOMS[a, b or a]

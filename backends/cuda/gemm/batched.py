@@ -1,7 +1,7 @@
-"""Batches of products with constants in the middle of an algorithm: of Winograd's, of Fourier's.
+"""Batched products by constants inside an algorithm (Winograd, FFT).
 
-Both ends lie in the workspace. The products run as plain float32 arithmetic, or on tensor cores
-with three products of tf32 for each of float32; whichever should be faster. The accuracy is equal.
+Both other operands are in the workspace. The products run in plain float32, or on tensor cores with
+three tf32 products each, whichever is estimated to be faster; accuracy is equal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Scratch
 from . import tf32x3
 from .pack import in_parts, padded
-from .problem import Batch, Gemm, Matrix, Problem, Rows, widest
+from .problem import Batch, Gemm, Matrix, Problem, RowKind, widest
 from .schedules import simt
 
 
@@ -30,11 +30,11 @@ class Products:
     """Products c[i] = a[i] @ b[i].
 
     Attributes:
-        problem: their number and sizes.
+        problem: batch and sizes.
         a: [count, m, k].
         c: [count, m, n].
-        source: the constant that the matrices b are made of.
-        layout: names how.
+        source: the constant that the matrices b derive from.
+        layout: identifies the packing.
         pack: makes b, [count, k, n].
     """
 
@@ -47,26 +47,26 @@ class Products:
 
 
 def _times(problem: Problem, setting: Setting) -> tuple[float, float]:
-    """Return the microseconds on tensor cores, and without."""
+    """Return the estimates in microseconds with and without tensor cores."""
     shape = (problem.m, problem.n, problem.k)
     plain = simt.choose(problem, setting.target).microseconds
     return tf32x3.time_of(shape, problem.batch, True, setting), plain
 
 
 def time_of(problem: Problem, setting: Setting) -> float:
-    """Return the microseconds that a batch is expected to take."""
+    """Return the estimate of a batch in microseconds."""
     return min(_times(problem, setting))
 
 
 def multiply(products: Products, setting: Setting) -> tuple[Launch, ...]:
-    """Return the launches of a batch; they need no workspace besides the operands."""
+    """Return the launches of a batch; they need no workspace beyond the operands."""
     problem, parts = products.problem, tf32x3.parts_of(setting)
     parted, plain = _times(problem, setting)
     shape = (problem.m, problem.n, problem.k)
-    found = tf32x3.problem_of(shape, problem.batch, Rows.MATRIX, parts)
+    found = tf32x3.problem_of(shape, problem.batch, RowKind.MATRIX, parts)
     if parted < plain:
         config = tf32x3.choose(found, parts, setting.target).config
-        if config.splits == 1 or config.tile.wgmma:  # others need room for partial sums
+        if config.splits == 1 or config.tile.wgmma:  # other tiles need workspace for partial sums
             order = (products.layout, "parts", parts)
             gemm = _gemm(products, order, partial(_in_parts, pack=products.pack, parts=parts))
             return tf32x3.multiply(gemm, NO_EPILOGUE, setting, config=config)
@@ -89,7 +89,7 @@ def _gemm(products: Products, order: Hashable, pack: Callable[[Array], Array]) -
 
 
 def _fours(source: Array, pack: Callable[[Array], Array]) -> Array:
-    """Return [count, k, n] with zeros behind the columns up to a multiple of four."""
+    """Return [count, k, n] with columns zero-padded to a multiple of four."""
     return padded(np.asarray(pack(source), np.float32), 4)
 
 

@@ -1,4 +1,4 @@
-"""What every convolution algorithm gets: operator, operands, geometry, and the epilogue."""
+"""The task of convolution algorithms: operator, operands, geometry and epilogue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..recipe.layout import Ints
 from ..recipe.operands import Tensor
 from .atoms import HALVES
 
-#: Kernels count elements of an image in 32 bits.
+#: Maximum number of elements of an image: kernels count in 32 bits.
 MAX_ELEMENTS = 2**31
 
 
@@ -25,14 +25,14 @@ class Convolution:
     """A convolution, or a transposed one.
 
     Attributes:
-        op: its attributes.
+        op: the operator.
         y: the result [n, m, *output].
         x: the input [n, c, *spatial].
-        w: the weights, [m, c / group, *kernel]; of a transposed one [c, m / group, *kernel].
+        w: the weights, [m, c / group, *kernel]; if transposed, [c, m / group, *kernel].
         b: the bias [m], or None.
         view: the windows.
-        epilogue: what follows on every result.
-        setting: the GPU and the user's choices.
+        epilogue: the fused elementwise nodes.
+        setting: the GPU and the user's options.
     """
 
     op: Conv | ConvTranspose
@@ -51,27 +51,27 @@ class Convolution:
 
     @property
     def filters(self) -> int:
-        """Filters, which are channels of the result, of one group."""
+        """Filters (output channels) per group."""
         return self.y.dims[1] // self.group
 
     @property
     def channels(self) -> int:
-        """Channels of the input in one group."""
+        """Input channels per group."""
         return self.x.dims[1] // self.group
 
     @property
     def taps(self) -> int:
-        """Elements of a window in one channel."""
+        """Window elements per channel."""
         return prod(self.view.kernel)
 
     @property
     def pixels(self) -> int:
-        """Positions of the result, of all images together."""
+        """Output positions of all images."""
         return prod(self.y.dims) // max(self.y.dims[1], 1)
 
     @property
     def macs(self) -> int:
-        """Multiplications of the definition."""
+        """Multiply-accumulate operations by definition."""
         pixels = self.pixels
         if isinstance(self.op, ConvTranspose):
             pixels = prod(self.x.dims) // max(self.x.dims[1], 1)
@@ -79,12 +79,12 @@ class Convolution:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether every window is one pixel of the image: no padding either."""
+        """Whether every window is one pixel, without padding."""
         return self.taps == 1 and not any(self.view.pads_begin + self.view.pads_end)
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether every channel has one filter of its own."""
+        """Whether every channel has a filter of its own."""
         return 1 < self.group == self.x.dims[1] == self.y.dims[1]
 
     @property
@@ -93,7 +93,7 @@ class Convolution:
         return self.x.format, self.y.format
 
     def within(self, formats: Formats) -> Convolution:
-        """Return the same convolution of tensors in other formats."""
+        """Return the same convolution with tensors in other formats."""
         if formats == self.formats:
             return self
         x, y = (replace(t, format=f) for t, f in zip((self.x, self.y), formats, strict=True))
@@ -101,7 +101,7 @@ class Convolution:
 
     @property
     def signature(self) -> str:
-        """What the speed depends on: ``Conv float32 1x64x56x56 64x64x3x3 stride 1x1 ...``."""
+        """What speed depends on: ``Conv float32 1x64x56x56 64x64x3x3 stride 1x1 ...``."""
         view = self.view
         parts = [
             *(type(self.op).__name__, name_of(self.x.dtype), times(self.x.dims)),
@@ -116,7 +116,7 @@ class Convolution:
     # ── reasons ──────────────────────────────────────────────────────────────────────────────
 
     def need_float32(self) -> str:
-        """Return why kernels of float32 and 32-bit indices cannot be used; empty where they can."""
+        """Return why kernels for float32 with 32-bit indices do not apply; empty if they do."""
         refused = need_dtypes((float32,), self.x, self.w, self.b) or self.need_own()
         if refused:
             return f"{refused}, not float32"
@@ -125,27 +125,27 @@ class Convolution:
         return ""
 
     def need_halves(self) -> str:
-        """Return why kernels of 16-bit floats cannot be used; empty where they can."""
+        """Return why kernels for 16-bit floats do not apply; empty if they do."""
         refused = need_dtypes(HALVES, self.x, self.w, self.b)
         return f"{refused}, not float16 or bfloat16" if refused else ""
 
     def need_own(self) -> str:
-        """Return why results must be stored in the input's dtype; empty where they are."""
+        """Return why results must be stored in the input's dtype; empty if they are."""
         own, stored = self.x.dtype, self.y.dtype
         return "" if own == stored else f"sums of {own.name} that are stored as {stored.name}"
 
     def need_plane(self) -> str:
-        """Return why kernels over one or two spatial axes cannot be used; empty where they can."""
+        """Return why kernels over one or two spatial axes do not apply; empty if they do."""
         return f"{self.x.rank - 2} spatial axes, not 1 or 2" if self.x.rank not in (3, 4) else ""
 
     def need_constants(self) -> str:
-        """Return why weights cannot be packed; empty where they can."""
+        """Return why weights cannot be packed; empty if they can."""
         if self.w.data is None:
             return "weights of run time, which cannot be packed"
         return "" if self.w.size else "weights without elements"
 
     def need_depthwise(self) -> str:
-        """Return why channels have no filters of their own; empty where each has one."""
+        """Return why it is not depthwise; empty if it is."""
         if self.group == 1:
             return "one group"
         if self.is_depthwise:
@@ -153,7 +153,7 @@ class Convolution:
         return f"groups of {self.channels} channels and {self.filters} filters, not 1 and 1"
 
     def need_one_group(self) -> str:
-        """Return why there must not be several groups; empty where there are none."""
+        """Return why several groups are not supported; empty if there is only one."""
         return f"{self.group} groups, not 1" if self.group != 1 else ""
 
 
@@ -181,6 +181,6 @@ def convolution(context: RecipeContext) -> Convolution | str:
 
 
 def image_formats(conv: Convolution, minimum: int) -> Formats:
-    """Return channels last, but C order for an input of fewer than `minimum` channels."""
+    """Return channels-last formats, but C order for inputs of fewer than `minimum` channels."""
     first = Format.CONTIGUOUS if conv.x.dims[1] < minimum else Format.CHANNELS_LAST
     return first, Format.CHANNELS_LAST

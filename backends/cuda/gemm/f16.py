@@ -1,14 +1,14 @@
-"""Products and convolutions of 16-bit floats: which schedule does them.
+"""Products and convolutions of 16-bit floats: selection of the schedule.
 
-Images lie channels last, so that a word holds eight neighbouring channels. An image of few
-channels, the first layer's, is packed into words first; see `first_layer`.
+Images are channels-last, so that a word holds eight adjacent channels. An image with few channels,
+in the first layer, is packed into words first; see `first_layer`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
+from math import inf, prod
 
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.window import Window, window
@@ -29,22 +29,23 @@ from .problem import (
     Image,
     Linear,
     Matrix,
-    Rows,
+    RowKind,
     image_source,
     widest,
 )
 from .schedules import multistage, tma, tma_persistent
-from .tile import LAUNCH, MARGIN, MEMORY, Choice
+from .tile import LAUNCH, MARGIN, MEMORY, TimedConfig
 
-#: The way that adds up in float16.
+#: The algorithm with float16 accumulators.
 HALF_SUMS = "half_sums"
-#: Elements of A that are copied at once.
+#: Elements of A per copy.
 VECTORS = (8, 4, 2)
-#: Channels of the groups that are joined, at most.
+#: Maximum number of joined groups, and of their channels.
+JOINED = (1, 2, 4, 8, 16, 32)
 MAX_JOINED = 64
-#: Blocks along an axis of a grid other than the first.
+#: Maximum number of blocks along other grid axes than the first.
 MAX_STACKED = 65535
-#: Bytes a microsecond that `transpose.cu` reads and writes, on an H200.
+#: Throughput of `transpose.cu` on an H200 in bytes per microsecond.
 TRANSPOSED = 1.7e6
 #: Rows of B in words of eight elements.
 EIGHTS = partial(padded, multiple=8)
@@ -74,13 +75,13 @@ def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
 
 
 def _fed(gemm: Gemm, epilogue: Epilogue, target: Target) -> Launch | None:
-    """Return the launch of a product that TMA feeds, if it should be faster."""
+    """Return the launch of a TMA kernel, if estimated to be faster."""
     if gemm.shape[2] % 8 or not target.has_wgmma:
         return None
     found = _persistent(gemm, gemm, epilogue, target)
     if found is not None or epilogue.reads_along:
         return found
-    product = tma.Convolution(gemm)
+    product = tma.TmaProduct(gemm)
     way = tma.choose(product, target)
     if way and way[0].microseconds < MARGIN * multistage.time_of(gemm, target):
         return tma.multiply(product, epilogue, way[0].tile, way[1], target)
@@ -90,14 +91,14 @@ def _fed(gemm: Gemm, epilogue: Epilogue, target: Target) -> Launch | None:
 def _persistent(
     gemm: Gemm, other: Gemm, epilogue: Epilogue, target: Target, transposing: float = 0.0
 ) -> Launch | None:
-    """Return the launch of `tma_persistent.cu` if it should be faster than `multistage.cu`.
+    """Return the launch of `tma_persistent.cu` if estimated to be faster than `multistage.cu`.
 
     Args:
         gemm: the product.
-        other: the same, as `multistage.cu` does it.
+        other: the same for `multistage.cu`.
         epilogue: applied to every result.
         target: the GPU.
-        transposing: microseconds that `multistage.cu` needs besides.
+        transposing: microseconds of a transposition that only `multistage.cu` needs.
     """
     best = tma_persistent.choose(gemm, epilogue, target)
     if best is None:
@@ -117,15 +118,15 @@ def product(
     transposed: bool = False,
     bias: Packed | Tensor | None = None,
 ) -> Answer:
-    """Return a @ b of matrices, or of stacks of them; `multistage.cu` wants `b` transposed first.
+    """Return a @ b of (stacked) matrices; `multistage.cu` needs `b` transposed.
 
     Args:
         y: [..., m, n].
         a: [..., m, k].
-        b: [..., k, n], or [n, k] if `transposed`; as many matrices as there are, or one.
+        b: [..., k, n], or [n, k] if `transposed`; one matrix, or as many as in a.
         epilogue: applied to every result.
         setting: the GPU.
-        transposed: how b lies.
+        transposed: the layout of b.
         bias: [n] or None.
     """
     if a.rank < 2 or b.rank < 2:
@@ -170,15 +171,15 @@ def product(
 def from_workspace(
     gemm: Gemm, epilogue: Epilogue, setting: Setting
 ) -> tuple[tuple[Launch, ...], Scratch] | str:
-    """Return the product with a matrix [n, ldb] that a launch in front leaves in the workspace.
+    """Return the product by a matrix [n, ldb] that a previous launch writes to the workspace.
 
     Args:
-        gemm: what is multiplied; `b` is at the workspace's beginning.
+        gemm: the product; `b` is at the start of the workspace.
         epilogue: applied to every result.
         setting: the GPU.
 
     Returns:
-        The launches, and where the matrix has to be; or why there are none.
+        The launches, and the address of the matrix; or why there are none.
     """
     (_, n, k), target = gemm.shape, setting.target
     if k % 2:
@@ -188,6 +189,16 @@ def from_workspace(
         return (found,), Scratch(0)
     used = n * gemm.ldb * gemm.dtype.itemsize
     return multistage.multiply_halves(gemm, epilogue, target, used), Scratch(0)
+
+
+def time_from_workspace(gemm: Gemm, epilogue: Epilogue, target: Target) -> float:
+    """Return the estimate of `from_workspace`; infinite if it does not apply."""
+    k = gemm.shape[2]
+    if k % 2:
+        return inf
+    time = multistage.time_of(gemm, target, epilogue)
+    fed = tma_persistent.choose(gemm, epilogue, target) if k % 8 == 0 else None
+    return time if fed is None else min(time, fed.microseconds)
 
 
 def _transposed(b: Tensor, sizes: Ints, nbytes: int) -> Launch:
@@ -201,19 +212,31 @@ def _transposed(b: Tensor, sizes: Ints, nbytes: int) -> Launch:
 
 
 def formats_of(x: Tensor, w: Tensor, group: int) -> tuple[Format, Format]:
-    """Return the formats of the input and of the result of a convolution with constant weights."""
+    """Return the formats of input and result of a convolution with constant weights.
+
+    Channels are read in words of at least two. A first layer's, or an odd number, are packed;
+    groups with an odd number of channels are joined in twos or more.
+    """
     channels = w.dims[1]
     if group == 1:
-        whole = channels % 8 == 0
+        whole = channels % 2 == 0 and channels >= VECTORS[0]
         return Format.CHANNELS_LAST if whole else Format.CONTIGUOUS, Format.CHANNELS_LAST
-    fits = x.dims[1] % 8 == 0 if group == x.dims[1] == w.dims[0] else channels % 2 == 0
+    fits = bool(_joinable(group, w))
     both = Format.CHANNELS_LAST if fits else Format.CONTIGUOUS
     return both, both
 
 
+def _joinable(group: int, w: Tensor) -> Ints:
+    """Return how many groups of a convolution may be joined to one."""
+    channels = w.dims[1]
+    maximum = max(1, MAX_JOINED // channels)
+    counts = (n for n in JOINED if n <= maximum and group % n == 0)
+    return tuple(n for n in counts if n * channels % 2 == 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """A convolution of tensors in the formats that `formats_of` asks for.
+    """A convolution of tensors in the formats of `formats_of`.
 
     Attributes:
         group: number of groups.
@@ -222,9 +245,9 @@ class Operands:
         w: constant weights.
         b: the bias.
         view: the windows.
-        joined: how many groups are one group of the product: it multiplies their channels with all
-            of their filters, whose weights are zeros where the groups differ. As in Winograd's
-            algorithm, an infinity among them spreads.
+        joined: how many groups are computed as one: all channels are multiplied by all filters,
+            with zero weights between different groups. As in Winograd's algorithm, an infinity
+            spreads among them.
     """
 
     group: int
@@ -237,7 +260,7 @@ class Operands:
 
     @property
     def channels(self) -> int:
-        """Channels of a group of the product."""
+        """Channels per group of the product."""
         return self.w.dims[1] * self.joined
 
     @property
@@ -246,17 +269,15 @@ class Operands:
         return self.group // self.joined
 
     def filters(self, channels: int) -> Packed:
-        """Return the weights in words, for an image of so many channels in memory."""
+        """Return the weights in words, for an image with this many channels in memory."""
         return packed_filters(self.w, self.groups, channels, "in eights", EIGHTS, self.joined)
 
     def quickest(self, target: Target) -> Operands:
-        """Return this with so many groups joined as should be fastest."""
+        """Return this with the number of joined groups estimated to be fastest."""
         both = self.x.is_channels_last and self.y.is_channels_last
         if self.group == 1 or not both or self.w.dims[0] % self.group:
             return self
-        maximum = MAX_JOINED // self.w.dims[1]
-        counts = [n for n in (1, 2, 4, 8, 16, 32) if n <= max(1, maximum) and self.group % n == 0]
-        ways = [replace(self, joined=count) for count in counts]
+        ways = [replace(self, joined=count) for count in _joinable(self.group, self.w)]
         return min(ways, key=lambda way: multistage.time_of(_gemm(way)[0], target))
 
     def gemm(self, image: Image, weights: Packed) -> Gemm:
@@ -285,7 +306,7 @@ def convolution(conv: Operands, epilogue: Epilogue, setting: Setting) -> Answer:
     gemm, packing = _gemm(conv)
     half_sums = setting.algorithm == HALF_SUMS
     if epilogue.reads_along and not half_sums:
-        pixels = gemm.a.rows is Rows.PIXELS and gemm.a.data is x
+        pixels = gemm.a.rows is RowKind.PIXELS and gemm.a.data is x
         if pixels and conv.group == prod(conv.view.strides) == 1:
             found = _persistent(gemm, gemm, epilogue, target)
             if found is not None:
@@ -300,7 +321,7 @@ def convolution(conv: Operands, epilogue: Epilogue, setting: Setting) -> Answer:
 
 
 def time_of(conv: Operands, target: Target) -> float:
-    """Return the microseconds that `convolution` should take."""
+    """Return the estimate of `convolution` in microseconds."""
     x, y = conv.x, conv.y
     if max(x.size, y.size) >= 2**29:
         return LAUNCH + 2 * (x.size + y.size) / MEMORY
@@ -311,7 +332,7 @@ def time_of(conv: Operands, target: Target) -> float:
 
 
 def _gemm(conv: Operands) -> tuple[Gemm, tuple[Launch, ...]]:
-    """Return a convolution as `multistage.cu` does it, and what brings the image there."""
+    """Return a convolution by `multistage.cu`, and the launches that pack the image."""
     x, w, view = conv.x, conv.w, conv.view
     few = w.dims[1] <= 4 and x.rank == 4 and view.strides[1] % 2 == 0 and view.dilations[1] == 1
     if few and not x.is_channels_last:
@@ -323,17 +344,17 @@ def _gemm(conv: Operands) -> tuple[Gemm, tuple[Launch, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _Fed:
-    """A convolution as `tma.cu` does it.
+    """A convolution by `tma.cu`.
 
     Attributes:
-        choice: the tile, with expected microseconds.
-        product: what it multiplies.
-        staging: how the image is read.
-        packing: what brings the image there.
+        choice: the tile with its estimate.
+        product: the product.
+        staging: how A is staged in shared memory.
+        packing: launches that pack the image.
     """
 
-    choice: Choice
-    product: tma.Convolution
+    choice: TimedConfig
+    product: tma.TmaProduct
     staging: tma.Staging
     packing: tuple[Launch, ...]
 
@@ -344,7 +365,7 @@ class _Fed:
 
 
 def _by_tma(conv: Operands, target: Target, pooled: Tensor | None = None) -> _Fed | None:
-    """Return how `tma.cu` does a convolution, or one that is pooled; None if it cannot."""
+    """Return how `tma.cu` computes a convolution, optionally pooled; None if it cannot."""
     x, w = conv.x, conv.w
     if not target.has_wgmma or x.rank != 4 or not conv.y.is_channels_last or conv.group > 1:
         return None
@@ -360,17 +381,17 @@ def _by_tma(conv: Operands, target: Target, pooled: Tensor | None = None) -> _Fe
             return None
         image, weights, launch = made
         packing = (launch,)
-    product = tma.Convolution(conv.gemm(image, weights), pooled)
+    product = tma.TmaProduct(conv.gemm(image, weights), pooled)
     found = tma.choose(product, target)
     return None if found is None else _Fed(found[0], product, found[1], packing)
 
 
 def pooled_convolution(context: RecipeContext, before: Tensor) -> Answer:
-    """Return a convolution whose greatest results of every 2 x 2 pixels are kept.
+    """Return a convolution fused with 2 x 2 max pooling.
 
     Args:
-        context: the convolution, the epilogue, and what is kept of them.
-        before: the results.
+        context: the convolution, its epilogue, and the pooled result.
+        before: the result before pooling.
     """
     op, y, (x, w, b) = context.op, context.y, (*context.inputs, None)[:3]
     epilogue, setting = context.epilogue, context.setting

@@ -1,4 +1,4 @@
-"""First layers of 16-bit floats, of few channels, whose windows are read a row at a time."""
+"""First layers in 16-bit floats: images with few channels, whose windows are read row by row."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Tensor
 from .problem import Image, packed_image
 
-#: Channels of a packed pixel, and elements of a row of a window.
+#: Channels of a packed pixel, and maximum elements of a window's row.
 CHANNELS, SPANS = 4, (16, 32, 64)
 
 
 def _by_row(view: Window, **changes: tuple[int, int]) -> Window:
-    """Return windows whose rows are single pixels of many channels."""
+    """Return windows whose rows are single pixels with many channels."""
     return replace(
         view,
         kernel=(view.kernel[0], 1),
@@ -30,11 +30,11 @@ def _by_row(view: Window, **changes: tuple[int, int]) -> Window:
 
 
 def rows_of_windows(x: Tensor, w: Tensor, view: Window) -> tuple[Image, Packed, Launch] | None:
-    """Return windows of at most four channels as TMA reads them, their weights, and the packing.
+    """Return windows of up to four channels as TMA reads them, their weights, and the packing.
 
-    A row of a window becomes a pixel of many channels, whose neighbour to the right begins a
-    stride further on: copies may overlap, but must begin at multiples of 16 bytes. Where the
-    stride is odd, places of two neighbouring pixels see to that.
+    A row of a window becomes a pixel with many channels; its right neighbour starts one stride
+    further: boxes may overlap, but must start at multiples of 16 bytes. If the stride is odd, pairs
+    of neighbouring pixels ensure that.
 
     Args:
         x: the input, in C order.
@@ -47,7 +47,7 @@ def rows_of_windows(x: Tensor, w: Tensor, view: Window) -> tuple[Image, Packed, 
     place = CHANNELS * pixels
     spans = [span for span in SPANS if span // place + pixels - 1 >= view.kernel[1]]
     if not spans or (pixels == 2 and spans[0] // place + 1 > view.kernel[1]):
-        return None  # of pairs, all are part of the window: no NaN beside it is multiplied by zero
+        return None  # pairs lie within the window: no NaN outside is multiplied by zero
     span, left = spans[0], view.pads_begin[1]
     width = (view.output[1] - 1) * view.strides[1] + span // place
     packed, launch = packed_image(x, CHANNELS, width, left, pixels)
@@ -68,15 +68,15 @@ def rows_of_windows(x: Tensor, w: Tensor, view: Window) -> tuple[Image, Packed, 
 
 
 def strips(x: Tensor, w: Tensor, view: Window) -> tuple[Image, Packed, Launch]:
-    """Return windows of at most four channels, in rows; their weights; and the packing.
+    """Return windows of up to four channels in rows; their weights; and the packing.
 
-    With the padding on the left in memory, every row of a window begins at a multiple of 16 bytes,
-    and what follows it is multiplied with zeros.
+    With the left padding in memory, every row of a window starts at a multiple of 16 bytes, and
+    what follows it is multiplied by zeros.
 
     Args:
         x: the input, in C order.
         w: constant weights.
-        view: the windows, an even stride apart along rows.
+        view: the windows, with an even stride along rows.
     """
     columns, left = ceil_div(view.kernel[1], 2) * 2, view.pads_begin[1]
     needed = (view.output[1] - 1) * view.strides[1] + columns
@@ -101,12 +101,12 @@ def strips(x: Tensor, w: Tensor, view: Window) -> tuple[Image, Packed, Launch]:
 
 
 def pack_spans(w: Array, span: int, pixels: int) -> Array:
-    """Return weights [m, c, rows, columns] as [m, rows, span], zeros in the gaps.
+    """Return weights [m, c, rows, columns] as [m, rows, span], with zeros in the gaps.
 
     Args:
         w: the weights; c is 4 at most.
-        span: elements of a row of a window in memory.
-        pixels: of a place; only the last place's second one is read.
+        span: elements of a window's row in memory.
+        pixels: pixels per pair; only the last pair's second pixel is read.
     """
     filters, channels, rows, columns = w.shape
     places = span // (CHANNELS * pixels)
@@ -118,11 +118,11 @@ def pack_spans(w: Array, span: int, pixels: int) -> Array:
 
 
 def pack_strips(w: Array, columns: int) -> Array:
-    """Return weights [m, c, rows, columns] as [1, m, rows * columns * 4], zeros in the gaps.
+    """Return weights [m, c, rows, columns] as [1, m, rows * columns * 4], with zeros in the gaps.
 
     Args:
         w: the weights; c is 4 at most.
-        columns: of a window in memory.
+        columns: columns of a window in memory.
     """
     filters, channels, rows, width = w.shape
     packed = np.zeros((filters, rows, columns, CHANNELS), w.dtype)

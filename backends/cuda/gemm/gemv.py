@@ -1,34 +1,40 @@
-"""Products of few rows, which memory bounds: `gemv.cu`."""
+"""Products of few rows, bound by memory: `gemv.cu`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from ....runtime.ir.dtypes import DType, float32
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
+from ..recipe.operands import Tensor
 from ..recipe.targets import Target
 from .atoms import HALVES, atom_of
 from .pack import packed_matrix, padded
 from .problem import Linear, Shape
 
-#: The most rows that `gemv.cu` is for.
+T = TypeVar("T")
+#: Bytes of one line across all banks of shared memory.
+LINE = 128
+#: Maximum number of rows for `gemv.cu`.
 MAX_ROWS = 8
-#: Rows of weights of which a warp of it reads a word each at once.
+#: Rows of weights from which a warp reads one word each at a time.
 EIGHT = 8
 
 
 @dataclass(frozen=True, slots=True)
 class RowTile:
-    """How a block of `gemv.cu` and its kin walks over the weights.
+    """How a block of `gemv.cu` and its variants traverses the weights.
 
     Attributes:
-        eights: of rows of weights, which the block has.
-        warps: that share the terms of these rows.
-        steps: of 64 bytes of a row, in each of two buffers of a thread.
-        resident: blocks of a multiprocessor that there are registers for.
+        eights: rows of weights per block, in units of eight.
+        warps: warps that share the terms of these rows.
+        steps: number of 64-byte steps of a row in each of a thread's two buffers.
+        resident: blocks per multiprocessor that fit in registers.
     """
 
     eights: int
@@ -37,12 +43,12 @@ class RowTile:
     resident: int = 1
 
     def __str__(self) -> str:
-        """In short: ``16 rows, 8 warps, 4 steps``."""
+        """A short description: ``16 rows, 8 warps, 4 steps``."""
         return f"{self.eights * EIGHT} rows, {self.warps} warps, {self.steps} steps"
 
     @property
     def constants(self) -> tuple[tuple[str, int | bool], ...]:
-        """What `gemv.cuh` and the kernels are compiled with."""
+        """The compile-time constants of `gemv.cuh`."""
         names = ("EIGHTS", "WARPS", "STEPS", "RESIDENT")
         return tuple(zip(names, (self.eights, self.warps, self.steps, self.resident), strict=True))
 
@@ -50,40 +56,127 @@ class RowTile:
         """Return the number of blocks for n rows of weights."""
         return ceil_div(n, self.eights * EIGHT)
 
+    def is_uneven(self, n: int, products: int) -> bool:
+        """Return whether blocks have rows beyond the last of n."""
+        return n % (self.eights * EIGHT // products) != 0
 
-def choose(shape: Shape, dtype: DType, target: Target) -> RowTile:
-    """Return the tile to take: as measured on an H200 with 2048 to 128256 rows of weights.
+    def note(self, m: int, products: int) -> str:
+        """Return a description for m rows of several products: ``1 by 16 rows ..., 2 products``."""
+        return f"{m} by {self}" + (f", {products} products" if products > 1 else "")
 
-    What counts is that all multiprocessors have bytes on their way from the first moment on: many
-    warps of few rows each, whose first words are fetched while the kernel in front still runs.
+
+@dataclass(frozen=True, slots=True)
+class RowNorm:
+    """A normalization of rows that a kernel computes itself before multiplying.
+
+    Attributes:
+        scale: scale of the result, one element per element of a row.
+        shift: shift of the result, or None.
+        epsilon: added to the variance.
+        centred: whether the mean is subtracted.
+        kind: the operator, for reports.
+    """
+
+    scale: Tensor
+    shift: Tensor | None
+    epsilon: float
+    centred: bool
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prologue:
+    """What kernels do to the rows before multiplying; see `row_norm.cuh`.
+
+    Attributes:
+        args: arguments for it.
+        constants: compile-time constants for it.
+        shared: dynamic shared memory in bytes.
+        note: the operator, for reports; empty for none.
+    """
+
+    args: Mapping[str, Tensor | float | None]
+    constants: tuple[tuple[str, int | bool], ...]
+    shared: int = 0
+    note: str = ""
+
+
+def prologue_of(norm: RowNorm | None, k: int, dtype: DType) -> Prologue:
+    """Return the prologue for rows of `k` elements; `norm` supports a single row."""
+    if norm is None:
+        flags = (("ROW", k), ("NORMALIZED", False), ("CENTRED", False), ("SHIFTED", False))
+        return Prologue({"scale": None, "shift": None, "epsilon": 0.0}, flags)
+    row = ceil_div(k * dtype.itemsize, LINE) * LINE // dtype.itemsize
+    shifted = norm.shift is not None
+    return Prologue(
+        {"scale": norm.scale, "shift": norm.shift, "epsilon": norm.epsilon},
+        (("ROW", row), ("NORMALIZED", True), ("CENTRED", norm.centred), ("SHIFTED", shifted)),
+        (2 + shifted) * row * dtype.itemsize,
+        f"behind {norm.kind}, ",
+    )
+
+
+def choose(shape: Shape, dtype: DType, target: Target, products: int = 1) -> RowTile:
+    """Return the tile to use, as measured on an H200 with 2048 to 128256 rows of weights.
+
+    All multiprocessors should have loads in flight from the first moment: many warps with few rows
+    each, whose first words are prefetched while the previous kernel still runs.
+
+    Args:
+        shape: of the product.
+        dtype: of its elements.
+        target: the GPU.
+        products: number of products in one kernel.
     """
     _, n, _ = shape
-    eights = 2 if ceil_div(n, 2 * EIGHT) >= 0.75 * target.processors else 1
+    wide = ceil_div(products * n, 2 * EIGHT) >= 0.75 * target.processors
+    eights = 2 if wide else products
     return RowTile(eights, 16, 2, 2) if dtype in HALVES else RowTile(eights, 8, 2)
 
 
-def multiply_rows(layer: Linear, epilogue: Epilogue, target: Target) -> Launch:
-    """Return the launch of alpha * a @ b + bias for at most `MAX_ROWS` rows and constant `b`."""
-    x, bias, (m, n, k) = layer.a, layer.bias, layer.shape
-    tile = choose(layer.shape, x.dtype, target)
-    # Tensor cores read 16-bit weights in the same order, so that both have them in common.
+def multiply_rows(
+    layers: Sequence[Linear], epilogue: Epilogue, target: Target, norm: RowNorm | None = None
+) -> Launch:
+    """Return the launch of alpha * a @ b + bias for at most `MAX_ROWS` rows and constant `b`.
+
+    Args:
+        layers: one product, or two with the same `a` and shape, whose results are combined by the
+            epilogue.
+        epilogue: computes what is stored.
+        target: the GPU.
+        norm: the normalization of `a`, if any.
+    """
+    first, count = layers[0], len(layers)
+    x, (m, n, k) = first.a, first.shape
+    prologue = prologue_of(norm, k, x.dtype)
+    tile = choose(first.shape, x.dtype, target, count)
+    # Tensor cores read 16-bit weights in the same order, so that both share them.
     words, order = (8, "in eights") if x.dtype in HALVES else (4, "in fours")
-    w = packed_matrix(layer.b, layer.form, order, partial(padded, multiple=words))
+    arrange = partial(padded, multiple=words)
+    weights = [packed_matrix(layer.b, layer.form, order, arrange) for layer in layers]
+    biases = [layer.bias for layer in layers]
     return Launch(
         "gemm/gemv.cu",
         "gemv",
-        grid=(tile.blocks(n), 1, 1),
+        grid=(tile.blocks(n * count), 1, 1),
         block=32 * tile.warps,
         args={
-            **{"w": w, "x": x, "y": layer.y, "bias": bias, **epilogue.args},
-            "n": n,
+            **{**by_product("w", weights), "x": x, **prologue.args, "y": first.y},
+            **{**by_product("bias", biases), **epilogue.args, "n": n},
         },
         types=epilogue.types,
         constants=(
-            *(("M", m), *tile.constants),
+            *(("M", m), ("PRODUCTS", count), *tile.constants),
             *(("K", k), ("PITCH", ceil_div(k, words) * words)),
-            *(("EDGE", n % (tile.eights * EIGHT) != 0), ("BIAS", bias is not None)),
+            *(("EDGE", tile.is_uneven(n, count)), ("BIAS", biases != [None] * count)),
+            *prologue.constants,
         ),
         code=f"{atom_of(x.dtype if x.dtype in HALVES else float32).code()}\n{epilogue.code}",
-        note=f"{m} by {tile} {epilogue.title}".strip(),
+        shared=prologue.shared,
+        note=f"{prologue.note}{tile.note(m, count)} {epilogue.title}".strip(),
     )
+
+
+def by_product(name: str, operands: Sequence[T]) -> dict[str, T | None]:
+    """Return the arguments of one or two products by kernel parameter name."""
+    return {f"{name}{i}": operand for i, operand in enumerate((*operands, None)[:2])}

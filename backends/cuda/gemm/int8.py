@@ -1,4 +1,4 @@
-"""Products and convolutions of bytes on tensor cores, with sums in int32: `multistage.cu`."""
+"""Products and convolutions of bytes on tensor cores, with int32 accumulators: `multistage.cu`."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from .atoms import atom_of
 from .pack import packed_filters, padded
 from .problem import MAX_EXTENT, Batch, Gemm, Matrix, Problem, image_source, widest
 from .schedules import multistage
-from .schedules.multistage import End, Split
+from .schedules.multistage import End, SplitK
 from .tables.f16 import MULTISTAGE
-from .tile import Choice, Config, ranked, with_splits
+from .tile import Config, TimedConfig, ranked, with_splits
 
-#: The types that are multiplied.
+#: The element types.
 BYTES = frozenset({int8, uint8})
-#: Bytes that are copied at once: rows of A are multiples of the smallest.
+#: Bytes per copy: rows of A are multiples of the smallest.
 VECTORS = (16, 8, 4)
 #: Elements of a tensor, whose places are counted in 32 bits; and products of a stack.
 MAX_ELEMENTS, MAX_PRODUCTS = 2**30, 2**12
-#: Bytes of what a block of `multistage.cu` keeps of a column.
+#: Bytes per column in a block of `multistage.cu`.
 OF_COLUMN = 16
 #: Rows of B in words of sixteen bytes.
 SIXTEENS = partial(padded, multiple=16)
@@ -43,13 +43,13 @@ Convolution = ConvInteger | QLinearConv
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """What integers stand for, and what becomes of their sums.
+    """Zero points and scales of operands and result.
 
     Attributes:
-        zeros: zero points of the left and the right operand.
-        scales: of the left and the right operand and of the result; None where sums are results.
+        zeros: zero points of the left and right operand.
+        scales: of the left and right operand and the result; None if int32 sums are the result.
         y_zero: zero point of the result.
-        bias: one int32 a filter, of the sums' scale.
+        bias: one int32 per filter, in the scale of the sums.
     """
 
     zeros: tuple[Tensor | None, Tensor | None]
@@ -59,13 +59,13 @@ class Quantization:
 
     @property
     def shifts_b(self) -> bool:
-        """Whether the right operand has zero points that may not be 0."""
+        """Whether the right operand has zero points that may be non-zero."""
         zero = self.zeros[1]
         return zero is not None and (zero.known is None or bool(zero.known.any()))
 
     @property
     def parameters(self) -> dict[str, Tensor | None]:
-        """The arguments of the kernel: zero points, scales, and the zero point of the result."""
+        """The kernel arguments: zero points, scales, and the zero point of the result."""
         b_zero = self.zeros[1] if self.shifts_b else None
         a_scale, b_scale, y_scale = self.scales or (None, None, None)
         return {
@@ -81,18 +81,18 @@ class Quantization:
 
     @property
     def by_row(self) -> bool:
-        """Whether rows have parameters of their own."""
+        """Whether parameters are per row."""
         return any(self.steps[name] for name in ("a_zero", "a_scale", "y_scale", "y_zero"))
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class Int8Product:
     """A product of bytes.
 
     Attributes:
-        gemm: its operands.
-        sums: of the rows of B, int32.
-        quantization: what integers stand for.
+        gemm: the operands.
+        sums: sums of the rows of B, int32.
+        quantization: zero points and scales.
     """
 
     gemm: Gemm
@@ -107,14 +107,14 @@ class Product:
 
     @property
     def problem(self) -> Problem:
-        """What a tile is chosen for; two terms are as many bytes as one of 16 bits."""
+        """The problem for which to choose a tile; two bytes count as one 16-bit term."""
         (m, n, k), count = self.gemm.shape, self.gemm.batch.count
         traffic = count * (m * k + n * k + m * n * self.stored.itemsize)
         return Problem(m, n, ceil_div(k, 2), count, self.gemm.a.rows, traffic)
 
 
-def choose(p: Product, target: Target) -> Choice:
-    """Return the tile and the number of splits, by what products of 16-bit floats take."""
+def choose(p: Int8Product, target: Target) -> TimedConfig:
+    """Return the tile and splits, by the estimates for 16-bit floats."""
     usable = [
         tile
         for tile in MULTISTAGE
@@ -127,7 +127,7 @@ def choose(p: Product, target: Target) -> Choice:
     return ranked(configs, lambda config: multistage.expected(p.problem, config, target))[0]
 
 
-def multiply(p: Product, target: Target) -> Launch:
+def multiply(p: Int8Product, target: Target) -> Launch:
     """Return the launch of a product."""
     gemm, q, config = p.gemm, p.quantization, choose(p, target).config
     scale_type = q.scales[0].dtype if q.scales else float32
@@ -142,7 +142,7 @@ def multiply(p: Product, target: Target) -> Launch:
         ),
         code=narrow(p.stored, float32),
     )
-    split = Split.CLUSTER if config.splits > 1 else Split.WHOLE
+    split = SplitK.CLUSTER if config.splits > 1 else SplitK.WHOLE
     return multistage.launch(gemm, config, atom_of(gemm.dtype, gemm.dtype_b), end, split)
 
 
@@ -152,7 +152,7 @@ def multiply(p: Product, target: Target) -> Launch:
 def need_bytes(
     operands: tuple[Tensor, Tensor, Tensor], quantization: Quantization, target: Target
 ) -> str:
-    """Return why y, a and b are not for `multistage.cu`; empty where they are."""
+    """Return why y, a and b do not suit `multistage.cu`; empty if they do."""
     y, a, b = operands
     if not target.has_tf32:
         return f"tensor cores of {target.arch}"
@@ -169,10 +169,10 @@ def matmul(
     """Return numpy's `matmul` of integers less their zero points, or why it needs another kernel.
 
     Args:
-        y: the result: int32, or bytes where there are scales.
+        y: the result: int32, or bytes with scales.
         a: the left operand, whose rows are multiples of four bytes.
-        b: the right operand: packed once where it is a constant, else in every run.
-        quantization: what the integers stand for.
+        b: the right operand: packed once if constant, else in every run.
+        quantization: zero points and scales.
         target: the GPU.
     """
     refused = need_bytes((y, a, b), quantization, target)
@@ -197,11 +197,11 @@ def matmul(
         columns, sums, packing = _packed(b, ldb)
     source = Matrix(a, k, widest(VECTORS, k))
     gemm = Gemm(source, columns, y, (m, n, k), ldb, n, batch, dtype=a.dtype, dtype_b=b.dtype)
-    return (*packing, multiply(Product(gemm, sums, quantization), target))
+    return (*packing, multiply(Int8Product(gemm, sums, quantization), target))
 
 
 def _packed(b: Tensor, ldb: int) -> tuple[Scratch, Scratch, tuple[Launch, ...]]:
-    """Return computed columns in the workspace, their sums behind them, and what packs them."""
+    """Return computed columns packed in the workspace, their sums, and the packing launch."""
     (k, n), count = b.dims[-2:], prod(b.dims[:-2])
     columns, sums = Scratch(0), Scratch(ceil_div(count * n * ldb, 256) * 256)
     launch = Launch(
@@ -217,7 +217,7 @@ def _packed(b: Tensor, ldb: int) -> tuple[Scratch, Scratch, tuple[Launch, ...]]:
 
 
 def pack_columns(b: Array) -> Array:
-    """Return matrices [..., k, n] as [..., n, k], in rows of sixteens with zeros behind them."""
+    """Return matrices [..., k, n] as [..., n, k], with rows zero-padded to multiples of sixteen."""
     return SIXTEENS(np.swapaxes(b, -1, -2))
 
 
@@ -230,9 +230,9 @@ def sums_of_columns(b: Array) -> Array:
 
 
 def formats_of(op: Convolution, x: Tensor, w: Tensor) -> Formats:
-    """Return the formats of the input and of the result: channels last where it pays.
+    """Return the formats of input and result: channels-last where that is faster.
 
-    A filter of one channel, which has no product of matrices, takes either.
+    A filter with one channel, which is no matrix product, accepts either.
     """
     if w.data is None or x.rank not in (3, 4) or not {x.dtype, w.dtype} <= BYTES:
         return CONTIGUOUS
@@ -252,11 +252,11 @@ def convolution(
     """Return a convolution of integers less their zero points, or why it needs another kernel.
 
     Args:
-        op: its attributes.
-        y: the result: int32, or bytes where there are scales; channels last.
-        x: the input; channels last where its channels are whole words.
+        op: the operator.
+        y: the result: int32, or bytes with scales; channels-last.
+        x: the input; channels-last if its channels are whole words.
         w: constant weights.
-        quantization: what the integers stand for.
+        quantization: zero points and scales.
         target: the GPU.
     """
     refused = need_bytes((y, x, w), quantization, target) or _need_image(op, y, x, w)
@@ -280,11 +280,11 @@ def convolution(
         dtype_b=w.dtype,
     )
     sums = Packed((w.value,), "sums of filters", sums_of_filters)
-    return (*packing, multiply(Product(gemm, sums, quantization), target))
+    return (*packing, multiply(Int8Product(gemm, sums, quantization), target))
 
 
 def _need_image(op: Convolution, y: Tensor, x: Tensor, w: Tensor) -> str:
-    """Return what does not suit `multistage.cu`; empty where all does."""
+    """Return why `multistage.cu` does not apply; empty if it does."""
     channels = w.dims[1]
     if w.data is None or x.rank not in (3, 4):
         return "weights of run time" if w.data is None else f"{x.rank - 2} spatial axes"
@@ -299,5 +299,5 @@ def _need_image(op: Convolution, y: Tensor, x: Tensor, w: Tensor) -> str:
 
 
 def sums_of_filters(w: Array) -> Array:
-    """Return the sums of weights [m, c, *kernel] of each filter, modulo 2**32."""
+    """Return the sum of weights [m, c, *kernel] over each filter, modulo 2**32."""
     return w.reshape(w.shape[0], -1).sum(1, dtype=np.int64).astype(np.int32)

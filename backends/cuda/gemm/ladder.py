@@ -1,4 +1,4 @@
-"""Products of matrices as textbooks make them fast, for teaching: the steps of `ladder.cu`."""
+"""Textbook matrix products for teaching, from naive to tiled: the steps of `ladder.cu`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from .multiplication import Multiplication
 
-#: By algorithm: rows and columns of a block, and its threads.
+#: Rows and columns per block, and threads, by algorithm.
 BLOCKS = {
     "gemm_naive": (1, 256, 256),
     "gemm_blocked": (32, 32, 1024),
@@ -20,7 +20,7 @@ BLOCKS = {
 
 
 def ladder_formats(task: Multiplication) -> Formats | str:
-    """Return the contiguous formats, or why the kernels of `ladder.cu` cannot be used."""
+    """Return contiguous formats, or why `ladder.cu` does not apply."""
     refused = need_dtypes((float32,), task.y, task.a, task.b)
     if refused:
         return f"{refused}, not float32"
@@ -30,7 +30,7 @@ def ladder_formats(task: Multiplication) -> Formats | str:
 
 
 def ladder(task: Multiplication, algorithm: str) -> Answer:
-    """Return the launch of one step: [m, k] times [k, n], both as they lie."""
+    """Return the launch of one step: [m, k] times [k, n], both unpacked."""
     m, n, k = task.shape
     vector = 4 if algorithm == "gemm_vectors" else 1
     if not k:

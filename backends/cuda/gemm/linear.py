@@ -1,4 +1,4 @@
-"""Matrix products: `gemv.cu` for a few rows, which memory bounds, `simt.cu` for more."""
+"""Matrix products: selection between `gemv.cu`, `simt.cu` and tensor core schedules."""
 
 from __future__ import annotations
 
@@ -19,27 +19,38 @@ from .pack import pack_bias, pack_columns
 from .problem import Batch, Gemm, Linear, Matrix, Problem, widest
 from .schedules import simt
 
-#: The types that have tiles.
+#: Element types with tiles.
 TILED = frozenset({float32}) | HALVES
 
 # ── operators ────────────────────────────────────────────────────────────────────────────────────
 
 
 def tiled(task: Multiplication) -> Answer:
-    """Multiply matrices, or stacks of them, by the algorithm that `Setting.algorithm` names."""
+    """Multiply (stacked) matrices by the algorithm named in `Setting.algorithm`."""
     refused = need_dtypes(TILED, task.y, task.a, task.b, task.c)
     if refused:
         return refused
-    return _gemm(task, task.op) if isinstance(task.op, GemmOp) else _matmul(task)
+    layer = linear_of(task)
+    if isinstance(layer, Linear):
+        return _product(layer, task.epilogue, task.setting)
+    return layer if isinstance(task.op, GemmOp) else _stack(task)
 
 
-def _matmul(task: Multiplication) -> Answer:
+def linear_of(task: Multiplication) -> Linear | str:
+    """Return a product with a single right matrix, or why no kernel supports it."""
+    y, a, b = task.y, task.a, task.b
+    if isinstance(task.op, GemmOp):
+        return _gemm(task, task.op)
+    if b.rank > 2:
+        return "a stack of matrices on the right"
+    n = b.dims[1] if b.rank == 2 else 1
+    k = b.dims[0]
+    return Linear(y, a, b, (prod(a.dims) // max(k, 1), n, k), bias=task.epilogue.bias)
+
+
+def _stack(task: Multiplication) -> Answer:
+    """Multiply stacks of matrices."""
     y, a, b, epilogue, setting = task.y, task.a, task.b, task.epilogue, task.setting
-    if b.rank <= 2:
-        n = b.dims[1] if b.rank == 2 else 1
-        k = b.dims[0]
-        shape = (prod(a.dims) // max(k, 1), n, k)
-        return _product(Linear(y, a, b, shape, bias=epilogue.bias), epilogue, setting)
     if a.rank < 2 or setting.algorithm == "gemv" or epilogue.bias is not None:
         return "a stack of matrices on the right"
     if a.dtype != float32:
@@ -47,8 +58,8 @@ def _matmul(task: Multiplication) -> Answer:
     return _stacked(task)
 
 
-def _gemm(task: Multiplication, op: GemmOp) -> Answer:
-    """Multiply two matrices, scale, and add constants."""
+def _gemm(task: Multiplication, op: GemmOp) -> Linear | str:
+    """Return two matrices with their factor, and the constants to add."""
     y, a, b, c = task.y, task.a, task.b, task.c
     if op.transA:
         return "transA=1"
@@ -57,12 +68,11 @@ def _gemm(task: Multiplication, op: GemmOp) -> Answer:
     m, n = y.dims
     bias: Tensor | Packed | None = None
     if c is not None and op.beta != 0:
-        if c.data is None or c.size not in (1, n) or (c.size == n and c.dims[-1] != n):
+        if c.data is None or c.size not in (1, n) or (c.size > 1 and c.dims[-1] != n):
             return f"c of {c.value.tensor}, not one constant a column"
         bias = Packed((c.value,), ("bias", n, op.beta), partial(pack_bias, n=n, beta=op.beta))
     form = (op.alpha, bool(op.transB))
-    layer = Linear(y, a, b, (m, n, a.dims[1]), form, bias)
-    return _product(layer, task.epilogue, task.setting)
+    return Linear(y, a, b, (m, n, a.dims[1]), form, bias)
 
 
 def _product(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
@@ -72,7 +82,7 @@ def _product(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
     if k == 0 or layer.y.size >= 2**31 or a.size >= 2**31:
         return f"{m} x {n} x {k} elements"
     if setting.takes("gemv") and b.data is not None and m <= MAX_ROWS:
-        return multiply_rows(layer, epilogue, setting.target)
+        return multiply_rows((layer,), epilogue, setting.target)
     if setting.algorithm == "gemv":
         return f"{m} rows, more than {MAX_ROWS}"
     if a.dtype != float32:
@@ -98,7 +108,7 @@ def _product(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
 
 
 def _stacked(task: Multiplication) -> Answer:
-    """Return a stack of products; all stacks as long as the result's, or a single matrix."""
+    """Return a stack of products; every stack has the result's length or one matrix."""
     y, a, b, epilogue, setting = task.y, task.a, task.b, task.epilogue, task.setting
     (m, k), n = a.dims[-2:], b.dims[-1]
     count = prod(y.dims[:-2])
@@ -121,7 +131,7 @@ def _stacked(task: Multiplication) -> Answer:
 
 
 def _tensor_cores_pay(layer: Linear, setting: Setting) -> bool:
-    """Whether tensor cores are wanted, or expected to be the faster ones."""
+    """Whether tensor cores are requested or estimated to be faster."""
     if setting.algorithm:
         return setting.algorithm == "tensor_cores"
     shape, count, constant = layer.shape, layer.batch.count, layer.b.data is not None

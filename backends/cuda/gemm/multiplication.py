@@ -1,4 +1,4 @@
-"""What every algorithm of MatMul and Gemm gets: operator, operands, epilogue."""
+"""The task of algorithms for MatMul and Gemm: operator, operands and epilogue."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Multiplication:
     """A matrix product, or a stack of them.
 
     Attributes:
-        op: its attributes.
+        op: the operator.
         y: the result.
-        a, b: what is multiplied.
-        c: what Gemm adds, or None.
-        epilogue: what follows on every result.
-        setting: the GPU and the user's choices.
+        a, b: the factors.
+        c: the addend of Gemm, or None.
+        epilogue: the fused elementwise nodes.
+        setting: the GPU and the user's options.
     """
 
     op: MatMul | Gemm
@@ -41,12 +41,12 @@ class Multiplication:
         return CONTIGUOUS
 
     def within(self, formats: Formats) -> Multiplication:
-        """Return the same task, whose tensors have one order only."""
+        """Return this task, as contiguous is the only format."""
         return self
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Rows, columns and terms of one product."""
+        """M, N and K of one product."""
         terms = self.a.dims[0] if self._is_turned else self.a.dims[-1]
         columns = self.y.dims[-1] if self.b.rank > 1 else 1
         rows = self.y.size // max(columns, 1)
@@ -58,17 +58,17 @@ class Multiplication:
 
     @property
     def count(self) -> int:
-        """How many products with right matrices of their own."""
+        """Number of products with separate right matrices."""
         return max(prod(self.y.dims[:-2]), 1) if self.b.rank > 2 else 1
 
     @property
     def is_constant(self) -> bool:
-        """Whether the right matrix is a constant, which can be packed."""
+        """Whether the right matrix is constant, and can be packed."""
         return self.b.data is not None
 
     @property
     def signature(self) -> str:
-        """What the speed depends on: ``Gemm float32 1x2048 2048x1000 constant to 1x1000``."""
+        """What speed depends on: ``Gemm float32 1x2048 2048x1000 constant to 1x1000``."""
         parts = [
             type(self.op).__name__,
             name_of(self.a.dtype),

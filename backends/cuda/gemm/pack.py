@@ -1,4 +1,4 @@
-"""Constants in the orders in which kernels want them, packed once on the host."""
+"""Packing of constants into the orders that kernels need, once, on the host."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ....runtime.ir.types import Array
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Tensor
 
-#: Brings [batch, n, k] into the order of a schedule.
+#: Converts [batch, n, k] to the order of a schedule.
 Order = Callable[[Array], Array]
-#: What a matrix is multiplied with, and whether it lies as [n, k].
+#: The factor of a matrix, and whether it is [n, k].
 Form = tuple[float, bool]
-#: Bits of a float32 number that tf32 lacks.
+#: The mantissa bits of float32 that tf32 lacks.
 LACKING = 13
-#: Terms of a step in the order of `in_parts`.
+#: Terms per step in the order of `in_parts`.
 STEP = 32
 
 
@@ -26,7 +26,7 @@ STEP = 32
 
 
 def rows_of(b: Array, alpha: float, transposed: bool) -> Array:
-    """Return alpha * b, which is [k, n], or [n, k] where it is transposed, as [n, k]."""
+    """Return alpha * b, which is [k, n], or [n, k] if transposed, as [n, k]."""
     rows = b if transposed else b.reshape(b.shape[0], -1).T
     return rows if alpha == 1 else (rows * np.float32(alpha)).astype(b.dtype)
 
@@ -37,7 +37,7 @@ def filters_of(w: Array, groups: int, channels: int) -> Array:
     Args:
         w: the weights.
         groups: number of groups.
-        channels: c or more; zeros behind the last one.
+        channels: c or more; zero-padded.
     """
     filters, taps = w.shape[0] // groups, prod(w.shape[2:])
     packed = np.zeros((groups * filters, taps, channels), w.dtype)
@@ -46,7 +46,7 @@ def filters_of(w: Array, groups: int, channels: int) -> Array:
 
 
 def padded(rows: Array, multiple: int) -> Array:
-    """Return rows with zeros behind them up to a multiple of so many elements."""
+    """Return rows zero-padded to a multiple of this many elements."""
     *outer, count = rows.shape
     found = np.zeros((*outer, ceil_div(count, multiple) * multiple), rows.dtype)
     found[..., :count] = rows
@@ -54,10 +54,10 @@ def padded(rows: Array, multiple: int) -> Array:
 
 
 def in_parts(rows: Array, parts: int) -> Array:
-    """Return [batch, n, k] of float32 as numbers of tf32: [batch, step, part, n, 32 terms].
+    """Return float32 [batch, n, k] as tf32 numbers: [batch, step, part, n, 32 terms].
 
-    The rows of a step lie in the swizzled order of `cp_async.cuh`: chunk c of row r, which is
-    four terms, at place c ^ (r % 8). Rows and terms are filled up with zeros.
+    The rows of a step are in the swizzled order of `cp_async.cuh`: chunk c of row r, of four terms,
+    is at c ^ (r % 8). Rows and terms are zero-padded.
     """
     count, n, k = rows.shape
     eights, steps = ceil_div(n, 8), ceil_div(k, STEP)
@@ -73,22 +73,22 @@ def in_parts(rows: Array, parts: int) -> Array:
 
 
 def rows_of_part(n: int) -> int:
-    """Return the rows of a part of a step in the order of `in_parts`, for n of the matrix."""
+    """Return the rows per part of a step in the order of `in_parts`, for n rows."""
     return ceil_div(n, 8) * 8
 
 
 def size_in_parts(n: int, k: int, parts: int) -> int:
-    """Return the elements of a matrix [n, k] in the order of `in_parts`."""
+    """Return the number of elements of a matrix [n, k] in the order of `in_parts`."""
     return ceil_div(k, STEP) * parts * rows_of_part(n) * STEP
 
 
 def cut(numbers: Array) -> tuple[Array, Array]:
-    """Return tf32 numbers whose sums are float32 numbers, but for their last bits: high, low."""
+    """Return tf32 numbers, high and low, that sum to float32 numbers except for their last bits."""
     bits = numbers.view(np.uint32)
     mask, half = np.uint32(2**32 - 2**LACKING), np.uint32(2 ** (LACKING - 1))
     high = ((bits + half) & mask).view(np.float32)
     odd = ~np.isfinite(high) | ~np.isfinite(numbers)
-    if odd.any():  # infinities and NaNs, and what would be rounded to infinity
+    if odd.any():  # infinities, NaNs, and values that would round to infinity
         high[odd] = np.where(np.isnan(numbers), np.float32(np.nan), (bits & mask).view(np.float32))[
             odd
         ]
@@ -102,7 +102,7 @@ def cut(numbers: Array) -> tuple[Array, Array]:
 
 
 def packed_matrix(b: Tensor, form: Form, order: str, arrange: Order) -> Packed:
-    """Return alpha * b as [n, k] in an order, which `order` names and `arrange` makes."""
+    """Return alpha * b as [n, k] in an order named `order`, which `arrange` makes."""
     pack = partial(_matrix, form=form, arrange=arrange)
     return Packed((b.value,), (f"columns {order}", *form), pack)
 
@@ -114,7 +114,7 @@ def _matrix(b: Array, form: Form, arrange: Order) -> Array:
 def packed_filters(
     w: Tensor, groups: int, channels: int, order: str, arrange: Order, joined: int = 1
 ) -> Packed:
-    """Return weights in an order; see `filters_of`, `joined_groups` and `packed_matrix`."""
+    """Return weights in a packed order; see `filters_of`, `joined_groups` and `packed_matrix`."""
     pack = partial(_filters, groups=groups, channels=channels, arrange=arrange, joined=joined)
     return Packed((w.value,), (f"filters {order}", groups, channels, joined), pack)
 
@@ -124,12 +124,12 @@ def _filters(w: Array, groups: int, channels: int, arrange: Order, joined: int) 
 
 
 def joined_groups(w: Array, groups: int, joined: int) -> Array:
-    """Return weights [m, c, *kernel] as [m, joined * c, *kernel]: zeros for other groups' channels.
+    """Return weights [m, c, *kernel] as [m, joined * c, *kernel], zero for other groups' channels.
 
     Args:
         w: the weights of ``groups * joined`` groups.
-        groups: how many are left.
-        joined: how many become one.
+        groups: number of remaining groups.
+        joined: how many groups become one.
     """
     m, c, *kernel = w.shape
     if joined == 1:
@@ -144,7 +144,7 @@ def joined_groups(w: Array, groups: int, joined: int) -> Array:
 
 
 def pack_columns(b: Array, alpha: float, transposed: bool) -> Array:
-    """Return alpha * b as [k, n], with zeros behind the columns up to a multiple of four."""
+    """Return alpha * b as [k, n], with columns zero-padded to a multiple of four."""
     columns = b.T if transposed else b.reshape(b.shape[0], -1)
     k, n = columns.shape
     found = np.zeros((k, ceil_div(n, 4) * 4), b.dtype)

@@ -1,136 +1,52 @@
-"""Products with weights of a few bits, which lie packed in memory.
+"""Products with weights of a few bits that stay packed in memory.
 
-Few rows are multiplied by `gemv_packed.cu`, which unpacks them on the way; for more rows they are
-unpacked into the workspace, where the other schedules read them.
+Few rows are multiplied by `gemv_packed.cu` and more rows by `mixed_input.cu`, which unpack weights
+on the fly; for many rows, and in float32, weights are unpacked to the workspace for the other
+schedules.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 
-import numpy as np
-
 from ....runtime.ir.dtypes import bfloat16, float32
-from ....runtime.ir.types import Array
 from ....runtime.ops.packed import MatMulNBits
 from ..algorithms.registry import Answer, Setting
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, each, sharing
 from ..recipe.layout import ceil_div
-from ..recipe.operands import Packed, Scratch, Tensor
+from ..recipe.operands import Scratch, Tensor
 from ..recipe.targets import Target
 from . import f16, tf32x3
 from .atoms import atom_of
-from .gemv import EIGHT, RowTile
+from .gemv import EIGHT, MAX_ROWS, RowNorm, RowTile, by_product, prologue_of
+from .packed_weights import STEP, Weights
 from .problem import Gemm, Matrix, widest
+from .schedules import mixed_input
+from .tile import LAUNCH, MEMORY
 
-#: The most columns of tensor cores that `gemv_packed.cu` is for; of a row of float32 there are as
-#: many as it has planes of bfloat16.
-MAX_COLUMNS, PLANES = 24, 3
-#: Bytes of a row of weights that a step has.
-STEP = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """Integers of a few bits in rows, each block of which has a scale.
-
-    Attributes:
-        op: says how they are packed.
-        b, scales: constants.
-        zero_points: constants: packed as the integers, or floats; None for the middle.
-    """
-
-    op: MatMulNBits
-    b: Tensor
-    scales: Tensor
-    zero_points: Tensor | None
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of a row, in whole steps."""
-        return ceil_div(self.op.blocks * self.op.block_size * self.op.bits // 8, STEP) * STEP
-
-    @property
-    def of_step(self) -> int:
-        """Scales of a step, at least one."""
-        return max(1, STEP * 8 // self.op.bits // self.op.block_size)
-
-    @property
-    def blocks(self) -> int:
-        """Scales of a row, in whole steps."""
-        return ceil_div(self.op.blocks, self.of_step) * self.of_step
-
-    @property
-    def words(self) -> Packed:
-        """The integers, as `words_of` has them."""
-        pack = partial(words_of, rows=self.op.N, nbytes=self.bytes)
-        return Packed((self.b.value,), ("words of four lanes", self.op.N, self.bytes), pack)
-
-    @property
-    def factors(self) -> Packed:
-        """The scales, zeros beside them where there are any; see `factors_of`."""
-        op, zeros = self.op, self.zero_points
-        sources = (self.scales.value,) if zeros is None else (self.scales.value, zeros.value)
-        pack = partial(factors_of, rows=op.N, count=op.blocks, padded=self.blocks, bits=op.bits)
-        return Packed(sources, ("factors", op.N, op.blocks, self.blocks, op.bits), pack)
-
-    @property
-    def constants(self) -> tuple[tuple[str, int | bool], ...]:
-        """What kernels that unpack them are compiled with."""
-        zeros = ("ZEROS", self.zero_points is not None)
-        return ("BITS", self.op.bits), ("BLOCK", self.op.block_size), zeros
+#: Number of bfloat16 planes that represent float32 on tensor cores.
+PLANES = 3
+#: Minimum number of terms per thread of `unpack_weights.cu`.
+TERMS = 8
 
 
-def words_of(b: Array, rows: int, nbytes: int) -> Array:
-    """Return [rows, nbytes] of integers: of every 64 bytes, word 4 i + j at place 4 j + i.
-
-    Args:
-        b: rows of bytes, which may be shorter; zeros follow.
-        rows: how many.
-        nbytes: of a row of the result, a multiple of 64.
-    """
-    found = np.zeros((rows, nbytes), np.uint8)
-    found[:, : b.size // rows] = b.reshape(rows, -1)
-    words = found.view(np.uint32).reshape(rows, -1, 4, 4)
-    return np.ascontiguousarray(words.swapaxes(2, 3)).view(np.uint8).reshape(rows, nbytes)
-
-
-def factors_of(
-    scales: Array, zeros: Array | None = None, *, rows: int, count: int, padded: int, bits: int
-) -> Array:
-    """Return scales as [rows, padded, 1], or with zeros of the same type as [rows, padded, 2].
-
-    Args:
-        scales: `count` of each row.
-        zeros: likewise, or packed, each row in whole bytes.
-        rows: of the weights.
-        count: blocks of a row.
-        padded: the same or more; zeros behind the last.
-        bits: of a packed zero.
-    """
-    found = np.zeros((rows, padded, 1 if zeros is None else 2), scales.dtype)
-    found[:, :count, 0] = scales.reshape(rows, count)
-    if zeros is not None and zeros.dtype == np.uint8:
-        packed = zeros.reshape(rows, -1, 1)
-        shifts = np.arange(0, 8, bits, dtype=np.uint8)
-        single = (packed >> shifts & np.uint8(2**bits - 1)).reshape(rows, -1)
-        found[:, :count, 1] = single[:, :count]
-    elif zeros is not None:
-        found[:, :count, 1] = zeros.reshape(rows, count)
-    return found
-
-
-def choose(op: MatMulNBits, target: Target) -> RowTile:
+def choose(op: MatMulNBits, target: Target, products: int = 1) -> RowTile:
     """Return the tile to take: as measured on an H200 with 2048 to 128256 rows of weights.
 
-    More rows a block share the work of reading x; more warps have more bytes on their way, where
-    blocks are few and rows are long enough that each warp has two steps.
+    More rows per block share the reads of x; more warps have more bytes in flight, if blocks are
+    few and rows are long enough for two steps per warp.
+
+    Args:
+        op: the product.
+        target: the GPU.
+        products: number of products in one kernel.
     """
-    eights = 4 if ceil_div(op.N, 4 * EIGHT) >= 0.9 * target.processors else 2
-    few = ceil_div(op.N, eights * EIGHT) < 2 * target.processors
+    n = op.N * products
+    eights = 4 if ceil_div(n, 4 * EIGHT) >= 0.9 * target.processors else 2
+    few = ceil_div(n, eights * EIGHT) < 2 * target.processors
     steps = ceil_div(op.K * op.bits, 8 * STEP)
     return RowTile(eights, 16, 1) if few and steps >= 32 else RowTile(eights, 8, 1, 2)
 
@@ -158,82 +74,122 @@ class PackedLinear:
 
     @property
     def planes(self) -> int:
-        """Numbers that stand for one of `a` on tensor cores."""
+        """How many numbers represent one element of `a` on tensor cores."""
         return PLANES if self.a.dtype == float32 else 1
 
 
 def multiply_packed(layer: PackedLinear, epilogue: Epilogue, setting: Setting) -> Answer:
-    """Return the launches of a product with `epilogue` on every result, or why there are none."""
-    weights, rows, largest = layer.weights, layer.rows, max(layer.y.size, layer.a.size)
-    constants = (weights.b, weights.scales, weights.zero_points)
-    if any(x is not None and x.data is None for x in constants):
+    """Return the launches of a product with its epilogue, or why there are none."""
+    rows, largest = layer.rows, max(layer.y.size, layer.a.size)
+    if not layer.weights.are_constant:
         return "weights of run time"
     if not rows or largest >= 2**31:
         return f"{rows} rows"
-    op = weights.op
-    if rows * layer.planes <= MAX_COLUMNS and op.block_size % (128 // op.bits) == 0:
-        return _few_rows(layer, epilogue, choose(op, setting.target))
-    return _unpacked(layer, epilogue, setting)
+    few = multiply_packed_rows((layer,), epilogue, setting.target)
+    if isinstance(few, Launch):
+        return few
+    weights, target, gemm = layer.weights, setting.target, _unpacked_gemm(layer)
+    if layer.a.dtype != float32:
+        mixed = mixed_input.MixedInput(replace(gemm, b=weights.words), weights)
+        best = mixed.choose(target)
+        if best and best.microseconds < time_unpacked(gemm, weights, epilogue, target):
+            return mixed.launches(epilogue, best.config, target)
+    return _unpacked(gemm, weights, epilogue, setting)
 
 
-def _few_rows(layer: PackedLinear, epilogue: Epilogue, tile: RowTile) -> Launch:
-    a, weights, bias, rows, planes = layer.a, layer.weights, layer.bias, layer.rows, layer.planes
+def multiply_packed_rows(
+    layers: Sequence[PackedLinear],
+    epilogue: Epilogue,
+    target: Target,
+    norm: RowNorm | None = None,
+) -> Launch | str:
+    """Return the launch for few rows and constant weights, or why there is none.
+
+    Args:
+        layers: one product, or two with the same `a` and weights of one kind, whose results are
+            combined by the epilogue.
+        epilogue: computes what is stored.
+        target: the GPU.
+        norm: the normalization of `a`, if any.
+    """
+    first, count = layers[0], len(layers)
+    a, weights, rows, planes = first.a, first.weights, first.rows, first.planes
     op = weights.op
+    if rows > MAX_ROWS:
+        return f"{rows} rows"
+    if op.block_size % (128 // op.bits):
+        return f"blocks of {op.block_size}"
+    tile = choose(op, target, count)
     terms, fragment = 32 // op.bits, bfloat16 if planes > 1 else a.dtype
+    biases = [layer.bias for layer in layers]
+    prologue = prologue_of(norm, op.K, a.dtype)
     return Launch(
         "gemm/gemv_packed.cu",
         "gemv_packed",
-        grid=(tile.blocks(op.N), 1, 1),
+        grid=(tile.blocks(op.N * count), 1, 1),
         block=32 * tile.warps,
         args={
-            **{"w": weights.words, "scales": weights.factors, "x": a, "y": layer.y},
-            **{"bias": bias, **epilogue.args, "n": op.N},
+            **by_product("w", [layer.weights.words for layer in layers]),
+            **by_product("scales", [layer.weights.factors for layer in layers]),
+            **{"x": a, **prologue.args, "y": first.y, **by_product("bias", biases)},
+            **{**epilogue.args, "n": op.N},
         },
-        types=(("T", fragment), ("X", a.dtype), ("R", layer.y.dtype)),
+        types=(("T", fragment), ("X", a.dtype), ("R", epilogue.stored)),
         constants=(
-            *(("M", rows), ("PLANES", planes), *tile.constants),
+            *(("M", rows), ("PLANES", planes), ("PRODUCTS", count), *tile.constants),
             *weights.constants,
             *(("K", op.K), ("BYTES", weights.bytes), ("BLOCKS", weights.blocks)),
-            *(("EDGE", op.N % (tile.eights * EIGHT) != 0), ("VECTOR", op.K % terms == 0)),
-            ("BIAS", bias is not None),
+            *(("EDGE", tile.is_uneven(op.N, count)), ("VECTOR", op.K % terms == 0)),
+            *(("BIAS", biases != [None] * count), *prologue.constants),
         ),
         code=f"{atom_of(fragment).code()}\n{epilogue.code}",
-        note=f"{rows} by {tile}, {op.bits} bits {epilogue.title}".strip(),
+        shared=prologue.shared,
+        note=f"{prologue.note}{tile.note(rows, count)}, {op.bits} bits {epilogue.title}".strip(),
     )
 
 
-def _unpacked(layer: PackedLinear, epilogue: Epilogue, setting: Setting) -> Answer:
-    """Return what unpacks the weights into the workspace, and multiplies by them there."""
-    a, weights, op = layer.a, layer.weights, layer.weights.op
-    ldb = ceil_div(op.K, EIGHT) * EIGHT
-    nbytes = op.N * ldb * a.dtype.itemsize
-    schedule, vectors = (tf32x3, (4, 2)) if a.dtype == float32 else (f16, f16.VECTORS)
-    gemm = Gemm(
-        a=Matrix(a, op.K, widest(vectors, op.K)),
+def _unpacked_gemm(layer: PackedLinear) -> Gemm:
+    """Return a product by weights unpacked at the start of the workspace."""
+    a, op = layer.a, layer.weights.op
+    return Gemm(
+        a=Matrix(a, op.K, widest((4, 2) if a.dtype == float32 else f16.VECTORS, op.K)),
         b=Scratch(0),
         c=layer.y,
         shape=(layer.rows, op.N, op.K),
-        ldb=ldb,
+        ldb=ceil_div(op.K, EIGHT) * EIGHT,
         ldc=op.N,
         bias=layer.bias,
         dtype=a.dtype,
     )
+
+
+def time_unpacked(gemm: Gemm, weights: Weights, epilogue: Epilogue, target: Target) -> float:
+    """Return the estimate for unpacking and multiplying in 16-bit floats."""
+    written = weights.op.N * gemm.ldb * gemm.dtype.itemsize
+    unpacking = LAUNCH + (weights.nbytes + written) / MEMORY
+    return unpacking + f16.time_from_workspace(gemm, epilogue, target)
+
+
+def _unpacked(gemm: Gemm, weights: Weights, epilogue: Epilogue, setting: Setting) -> Answer:
+    """Return launches that unpack the weights to the workspace and multiply by them."""
+    op, schedule = weights.op, tf32x3 if gemm.dtype == float32 else f16
     product = schedule.from_workspace(gemm, epilogue, setting)
     if isinstance(product, str):
         return product
     launches, to = product
-    words = ceil_div(ldb * op.bits, 32)
+    per_row = ceil_div(gemm.ldb, max(TERMS, 32 // op.bits))
     unpacking = each(
         "gemm/unpack_weights.cu",
         "unpack_weights",
-        op.N * words,
+        op.N * per_row,
         {
             **{"w": weights.words, "scales": weights.factors, "to": to},
-            **{"count": op.N * words, "words": words, "bytes": weights.bytes},
-            **{"blocks": weights.blocks, "depth": op.K, "ldb": ldb},
+            **{"count": op.N * per_row, "per_row": per_row, "bytes": weights.bytes},
+            **{"blocks": weights.blocks, "depth": op.K, "ldb": gemm.ldb},
         },
-        types=(("X", a.dtype),),
+        types=(("X", gemm.dtype),),
         constants=weights.constants,
         note=f"{op.bits} bits",
     )
+    nbytes = op.N * gemm.ldb * gemm.dtype.itemsize
     return sharing(replace(unpacking, scratch=to.offset + nbytes), *launches)

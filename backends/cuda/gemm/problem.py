@@ -1,6 +1,6 @@
-"""What is multiplied: sizes, which a tile is chosen for, operands, and where the left one lies.
+"""GEMM problems: sizes, for which tiles are chosen; operands; and the source of operand A.
 
-Its rows are those of a matrix, or windows of an image, which are stored nowhere (im2col).
+The rows of A are those of a matrix, or windows of an image that are never stored (implicit im2col).
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from ..recipe.layout import Ints, by_axis, ceil_div, sizes, strides
 from ..recipe.operands import Given, Members, Packed, Scratch, Tensor
 from .pack import Form
 
-#: What a product is: rows, columns and terms.
+#: M, N and K.
 Shape = tuple[int, int, int]
 
-#: Greatest extent of an image: sums of rows and of columns are 15-bit numbers.
+#: Maximum extent of an image: sums of row and column numbers have 15 bits.
 MAX_EXTENT = 1 << 13
 
 
-class Rows(IntEnum):
-    """What the rows of A are: those of a matrix, pixels (1x1 windows), or windows."""
+class RowKind(IntEnum):
+    """The kind of rows of A: of a matrix, pixels (1x1 windows), or windows."""
 
     MATRIX, PIXELS, WINDOWS = range(3)
 
 
 def widest(vectors: Ints, *steps: int) -> int:
-    """Return how many elements are copied at once if rows begin at multiples of `steps`."""
+    """Return how many elements can be copied at once if rows start at multiples of `steps`."""
     return next(v for v in (*vectors, 1) if all(step % v == 0 for step in steps))
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Rows of a matrix.
+    """Operand A as the rows of a matrix.
 
     Attributes:
-        data: where they lie.
-        row: elements from one to the next.
-        vector: elements that are copied at once.
+        data: the matrix.
+        row: elements from one row to the next.
+        vector: elements per copy.
     """
 
     data: Tensor | Scratch
@@ -54,18 +54,18 @@ class Matrix:
     vector: int = 8
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> RowKind:
         """Rows of a matrix."""
-        return Rows.MATRIX
+        return RowKind.MATRIX
 
     @property
     def table(self) -> None:
-        """Nothing is looked up."""
+        """None: no address table."""
         return
 
     @property
     def geometry(self) -> None:
-        """There is no image."""
+        """None: no image."""
         return
 
     @property
@@ -76,20 +76,20 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Windows of an image, one for each pixel of the result.
+    """Operand A as windows of an image, one per output pixel.
 
     Attributes:
         data: the image.
-        spatial: its extents.
-        strides: its strides as it lies in memory: image, channel, spatial axes.
-        channels: of one group, as they lie in memory.
+        spatial: its spatial sizes.
+        strides: its strides in memory: image, channel, spatial axes.
+        channels: channels per group, as stored.
         view: the windows.
-        output: the extents of the result.
-        vector: neighbouring channels that are copied at once.
-        images: their number.
-        weights: the constant that tables of windows are kept with.
-        channels_last: whether channels are innermost; then 1x1 windows are pixels.
-        divided: kernels divide by the sizes of the result by multiplication; see `divided_image`.
+        output: the spatial sizes of the result.
+        vector: adjacent channels per copy.
+        images: number of images.
+        weights: the constant with which the address table is cached.
+        channels_last: whether channels are innermost; 1x1 windows are then pixels.
+        divided: whether kernels divide by output sizes through multiplication; see `divided_image`.
     """
 
     data: Tensor | Scratch
@@ -105,30 +105,30 @@ class Image:
     divided: bool = True
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> RowKind:
         """Pixels or windows."""
         single = prod(self.view.kernel) == 1 and not any(self.view.pads_begin + self.view.pads_end)
-        return Rows.PIXELS if single and self.channels_last else Rows.WINDOWS
+        return RowKind.PIXELS if single and self.channels_last else RowKind.WINDOWS
 
     @property
     def terms(self) -> int:
-        """Elements of a window."""
+        """Elements per window."""
         return prod(self.view.kernel) * self.channels
 
     @property
     def row(self) -> int:
-        """Elements from one pixel to the next, where channels are innermost."""
+        """Elements from one pixel to the next, if channels are innermost."""
         return self.strides[-1]
 
     @property
     def distance(self) -> int:
-        """The argument `lda` of kernels, which images do not have."""
+        """The argument `lda` of kernels, which images do not use."""
         return 0
 
     @property
     def table(self) -> Packed | None:
-        """Where the elements of a window lie, see `pack_table`; pixels need none."""
-        if self.rows is Rows.PIXELS:
+        """The addresses of a window's elements, see `pack_table`; None for pixels."""
+        if self.rows is RowKind.PIXELS:
             return None
         kernel, dilations, moves = self.view.kernel, self.view.dilations, self.strides[1:]
         order = (self.channels, kernel, dilations, moves, self.vector)
@@ -153,31 +153,31 @@ Source = Matrix | Image
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One or several products of equal size.
+    """One product, or several of equal size.
 
     Attributes:
-        m, n, k: rows, columns and terms of one.
-        batch: how many.
-        rows: what the rows of A are.
-        traffic: bytes that are read and written.
+        m, n, k: M, N and K of one.
+        batch: number of products.
+        rows: the kind of rows of A.
+        traffic: bytes read and written.
     """
 
     m: int
     n: int
     k: int
     batch: int = 1
-    rows: Rows = Rows.MATRIX
+    rows: RowKind = RowKind.MATRIX
     traffic: int = 0
 
     @property
     def windows(self) -> bool:
-        """Whether elements of A are looked up in a table."""
-        return self.rows is Rows.WINDOWS
+        """Whether addresses of A are looked up in a table."""
+        return self.rows is RowKind.WINDOWS
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """How many products there are, or groups of a convolution, and the distances of operands."""
+    """Number of products, or groups of a convolution, and the strides between operands."""
 
     count: int = 1
     a: int = 0
@@ -191,16 +191,16 @@ SINGLE = Batch()
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """alpha * a @ b + bias, of one product or a stack of them; `Gemm` is what a schedule gets.
+    """alpha * a @ b + bias, of one product or a stack; `Gemm` is what a schedule takes.
 
     Attributes:
         y: the result.
         a: of any rank, m rows of k.
-        b: [k, n], or [n, k] where form[1] says transposed; not constant only with alpha 1.
+        b: [k, n], or [n, k] if form[1], which means transposed; computed only if alpha is 1.
         shape: (m, n, k).
         form: (alpha, transposed).
         bias: [n] or None.
-        batch: how many products, and the distances of their operands.
+        batch: number of products, and the strides between operands.
     """
 
     y: Tensor
@@ -218,16 +218,16 @@ class Gemm:
 
     Attributes:
         a: the left operand.
-        b: the right operand, [batch][n][ldb] with zeros behind column k, or as a schedule wants
-            it: constants, in the workspace, or as it is given.
-        c: the results.
-        shape: rows, columns and terms of one product.
-        ldb, ldc: distances of rows, in elements; of `b` in parts the rows of a part.
-        batch: how many products.
-        bias: one number a column, or None.
-        across: `b` is [k][n] instead.
-        dtype: of the elements of `a`.
-        dtype_b: of those of `b`; None where it is the same.
+        b: the right operand, [batch][n][ldb] zero-padded behind column k, or in the order of a
+            schedule: constant, in the workspace, or as it is.
+        c: the result.
+        shape: M, N and K of one product.
+        ldb, ldc: elements between rows; for `b` in parts the rows per part.
+        batch: number of products.
+        bias: one element per column, or None.
+        across: whether `b` is [k][n] instead.
+        dtype: element type of `a`.
+        dtype_b: element type of `b`; None if it is the same.
     """
 
     a: Source
@@ -249,27 +249,27 @@ class Gemm:
 
     @property
     def constant(self) -> bool:
-        """Whether `b` was there before the kernel in front began."""
+        """Whether `b` was complete before the previous kernel started."""
         return isinstance(self.b, Packed)
 
     def vector_c(self, *vectors: int) -> int:
-        """Return how many results are stored at once: one of these numbers, or 1."""
+        """Return how many results can be stored at once: one of these numbers, or 1."""
         return widest(vectors, self.shape[1], self.ldc, self.batch.c)
 
     def pitched(self, along: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the operands of a convolution that may be slices; see `Launch.pitched`.
 
         Args:
-            along: those of its epilogue that lie like the result.
+            along: operands of its epilogue with the result's layout.
         """
-        if self.a.rows is Rows.MATRIX:
+        if self.a.rows is RowKind.MATRIX:
             return ()
         images = (self.a.data, self.c, *along)
         return tuple(image for image in images if isinstance(image, Tensor))
 
     @property
     def sizes(self) -> dict[str, Given]:
-        """The arguments that kernels have for sizes, distances and windows."""
+        """The kernel arguments for sizes, strides and windows."""
         m, n, k = self.shape
         return {
             **{"table": self.a.table, "image": self.a.geometry, "m": m, "n": n, "k": k},
@@ -283,16 +283,16 @@ class Gemm:
 def image_source(
     x: Tensor, w: Tensor, view: Window, output: Ints, vectors: Ints, joined: int = 1
 ) -> tuple[Image, tuple[Launch, ...]]:
-    """Return the windows of an image, and what brings it into the workspace if it lies plain.
+    """Return the windows of an image, and the launches that pack it in the workspace if in C order.
 
     Args:
-        x: the image. Where it lies in C order, of few channels, it is packed into words of
-            4 or a multiple of 8 channels, which meet zeros.
+        x: the image. In C order with few channels, it is packed into words of 4 or a multiple of 8
+            channels, zero-padded.
         w: the weights, constants.
         view: the windows.
-        output: extents of the result.
-        vectors: channels that may be copied at once, the most first.
-        joined: how many groups of the weights are one group of the product.
+        output: spatial sizes of the result.
+        vectors: allowed numbers of channels per copy, largest first.
+        joined: how many groups of the weights form one group of the product.
     """
     make = partial(Image, spatial=x.dims[2:], view=view, output=output, images=x.dims[0], weights=w)
     channels = w.dims[1] * joined
@@ -314,14 +314,14 @@ def padded_channels(channels: int) -> int:
 def packed_image(
     x: Tensor, channels: int, width: int, left: int, pixels: int = 1
 ) -> tuple[Scratch, Launch]:
-    """Return an image in the workspace, channels last and padded, and what brings it there.
+    """Return an image in the workspace, channels-last and padded, and the launch that writes it.
 
     Args:
         x: the image, in C order.
-        channels: in the workspace.
-        width: likewise.
-        left: columns of zeros before the first.
-        pixels: neighbours that lie in one place; with 2, each pixel but the first is there twice.
+        channels: channels in the workspace.
+        width: width in the workspace.
+        left: columns of zeros in front.
+        pixels: pixels per position; with 2, each pixel but the first is stored twice.
     """
     images, rows, size = x.dims[0], prod(x.dims[2:-1]), x.dtype.itemsize
     target, count = Scratch(0), images * rows * width
@@ -344,13 +344,13 @@ def packed_image(
 
 
 def image_of(spatial: Ints, output: Ints, view: Window, moves: Ints) -> dict[str, int]:
-    """Return the struct `Image` of simt.cu; one spatial axis counts as the width.
+    """Return struct `Image` of simt.cu; a single spatial axis counts as the width.
 
     Args:
-        spatial: extents of the input.
-        output: extents of the result.
+        spatial: sizes of the input.
+        output: sizes of the result.
         view: the windows.
-        moves: strides of the input as it lies in memory: image, channel, then the spatial axes.
+        moves: strides of the input in memory: image, channel, then spatial axes.
     """
     flat = len(spatial) == 1
     one = (1,) if flat else ()
@@ -366,13 +366,13 @@ def image_of(spatial: Ints, output: Ints, view: Window, moves: Ints) -> dict[str
 def divided_image(
     spatial: Ints, output: Ints, view: Window, moves: Ints
 ) -> dict[str, int | tuple[int, int]]:
-    """Return the struct `Image` of operand_a.cuh, which divides by sizes of the result."""
+    """Return struct `Image` of operand_a.cuh, with divisors for output sizes."""
     image = image_of(spatial, output, view, moves)
     return {**image, "pixels": divisor(prod(output)), "columns": divisor(output[-1])}
 
 
 def divisor(d: int) -> tuple[int, int]:
-    """Return the factor, as a signed number, and the shift that divide 31-bit numbers by `d`."""
+    """Return multiplier (signed) and shift for the division of 31-bit numbers by `d`."""
     shift = 31 + (d - 1).bit_length()
     factor = ceil_div(1 << shift, d)
     return factor - (1 << 32 if factor >= 1 << 31 else 0), shift
@@ -381,15 +381,15 @@ def divisor(d: int) -> tuple[int, int]:
 def pack_table(
     w: Array, channels: int, kernel: Ints, dilations: Ints, moves: Ints, vector: int
 ) -> Array:
-    """Return (offset, row | column << 16) of every `vector`-th element of a window, int32.
+    """Return (offset, row | column << 16) of every `vector`-th window element, int32.
 
     Args:
-        w: the weights, whose elements play no part.
-        channels: of one group.
+        w: the weights; their elements are not used.
+        channels: channels per group.
         kernel: the window.
-        dilations: distances of its elements.
-        moves: strides of the input: channel, then the spatial axes.
-        vector: elements that are copied at once, neighbouring channels.
+        dilations: of the window.
+        moves: strides of the input: channel, then spatial axes.
+        vector: adjacent channels per copy.
     """
     places = np.indices(kernel).reshape(len(kernel), -1) * np.array(dilations)[:, None]
     steps = np.array(moves[1:])[:, None]

@@ -1,6 +1,6 @@
-"""Matrix products and contractions of any element type and any strides: `product.cu` and others.
+"""Matrix products and contractions with any element type and strides: `product.cu`.
 
-What `matmul.py` has no tiles for comes here.
+For everything without tiles.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ SIDE = 16
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """Products alpha * a @ b + beta * c of matrices whose elements lie at any distances.
+    """Products alpha * a @ b + beta * c of matrices with arbitrary strides.
 
     Attributes:
-        target: where the results go.
-        dtype: of the results.
-        a, b, c: the operands; c is None where nothing is added.
+        target: where the result is written.
+        dtype: of the result.
+        a, b, c: the operands; c is None if nothing is added.
         shape: (m, n, k).
         steps: the first six fields of struct `Steps`.
-        stack: sizes of the axes of the stack, and the distances of its matrices in a and in b.
+        stack: sizes of the stacked axes, and strides of the matrices in a and b.
         zeros: the zero points of a and b.
         factors: alpha and beta.
     """
@@ -88,7 +88,7 @@ class Strided:
 
 
 def stacked_product(y: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue) -> Answer:
-    """Return the product of vectors, matrices, or stacks of them, which are broadcast."""
+    """Return the product of vectors, matrices, or broadcast stacks of matrices."""
     refused = need_dtypes(NUMBERS, y, a, b) or _need_own(epilogue)
     if refused:
         return refused
@@ -96,7 +96,7 @@ def stacked_product(y: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue) -> Answ
 
 
 def _need_own(epilogue: Epilogue) -> str:
-    """Return why sums must be stored as they are, without a bias; empty where they are."""
+    """Return why results need no rounding and no bias; empty if that is so."""
     own, stored = epilogue.sums, epilogue.stored
     if epilogue.bias is not None:
         return "a bias besides two operands"
@@ -114,11 +114,11 @@ def stack_of_products(
     """Return the launch of numpy's `matmul`, less zero points.
 
     Args:
-        target: where the results go.
-        result: their dtype and shape.
+        target: where the result is written.
+        result: its dtype and shape.
         a: the left operand.
         b: the right operand.
-        zeros: one for all, or one a row of a and a column of b.
+        zeros: one, or one per row of a and column of b.
         epilogue: applied to every result.
     """
     dims = result.dims
@@ -150,7 +150,7 @@ def stack_of_products(
 def general_product(
     op: Gemm, y: Tensor, a: Tensor, b: Tensor, c: Tensor | None, epilogue: Epilogue
 ) -> Answer:
-    """Return alpha * a' @ b' + beta * c, each transposed or not, c broadcast."""
+    """Return alpha * a' @ b' + beta * c, each optionally transposed, c broadcast."""
     refused = need_dtypes(NUMBERS, y, a, b, c) or _need_own(epilogue)
     if refused:
         return refused
@@ -168,7 +168,7 @@ def general_product(
 
 @kernel(Einsum)
 def einsum(op: Einsum, y: Tensor, *operands: Tensor) -> Answer:
-    """Sum products of elements over the letters that the result lacks."""
+    """Sum products of elements over the letters missing in the result."""
     refused = need_dtypes(NUMBERS, *operands)
     if refused:
         return refused
@@ -213,7 +213,7 @@ def einsum(op: Einsum, y: Tensor, *operands: Tensor) -> Answer:
 
 
 def _letters(term: str, rank: int) -> list[str]:
-    """Return a name of every axis; those under the ellipsis are numbered from behind."""
+    """Return a name for every axis; axes of the ellipsis are numbered from the end."""
     before, dot, after = term.partition(".")
     covered = rank - len(before) - len(after) if dot else 0
     return [*before, *(f".{covered - i}" for i in range(covered)), *after]
@@ -221,7 +221,7 @@ def _letters(term: str, rank: int) -> list[str]:
 
 @kernel(Det)
 def det(op: Det, y: Tensor, x: Tensor) -> Answer:
-    """Eliminate, a thread a matrix."""
+    """Gaussian elimination, one thread per matrix."""
     refused = need_dtypes(FLOATS, x)
     if refused:
         return refused
@@ -240,11 +240,11 @@ def products_with(target: Scratch, dtype: DType, x: Tensor, w: Tensor, width: in
     """Return x @ w' of every matrix of w [count, width, k], into [count, rows of x, width].
 
     Args:
-        target: where the results go.
+        target: where the result is written.
         dtype: of the results.
         x: [..., k].
         w: [count, width, k].
-        width: rows of a matrix.
+        width: rows per matrix.
     """
     k = x.dims[-1]
     shape = (prod(x.dims[:-1]), width, k)

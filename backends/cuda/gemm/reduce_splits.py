@@ -1,4 +1,4 @@
-"""Split-K, the second pass: adds the partial sums of the blocks of a tile, and finishes them."""
+"""Split-K, second pass: adds the partial sums of a tile's CTAs, and applies the epilogue."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Scratch
 from .atoms import HALVES
-from .problem import Gemm, Rows
+from .problem import Gemm, RowKind
 
 
 def reduction(gemm: Gemm, epilogue: Epilogue, splits: int, partial_sums: Scratch) -> Launch:
-    """Return the second pass of a product whose blocks left partial sums: adds them, in order.
+    """Return the second pass of a split-K product, which adds partial sums in order.
 
     Args:
         gemm: the product.
         epilogue: applied to every result.
-        splits: partial sums of a result.
-        partial_sums: where they lie, [batch][splits][m][n] in float32.
+        splits: number of partial sums per result.
+        partial_sums: their address, [batch][splits][m][n] in float32.
     """
     (m, n, _), batch = gemm.shape, gemm.batch
     halves = gemm.dtype in HALVES
@@ -35,7 +35,7 @@ def reduction(gemm: Gemm, epilogue: Epilogue, splits: int, partial_sums: Scratch
         types=epilogue.aliases if halves else epilogue.types,
         constants=(
             ("VECTOR_C", gemm.vector_c(vector)),
-            ("GROUPS", gemm.a.rows is not Rows.MATRIX),
+            ("GROUPS", gemm.a.rows is not RowKind.MATRIX),
             *flags,
         ),
         code=epilogue.code,

@@ -1,4 +1,4 @@
-"""Products and convolutions of float32 on tensor cores, each number as the sum of two of tf32."""
+"""Products and convolutions of float32 on tensor cores, with each number as a sum of two tf32."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .problem import (
     Linear,
     Matrix,
     Problem,
-    Rows,
+    RowKind,
     Shape,
     image_source,
     padded_channels,
@@ -37,10 +37,10 @@ from .tile import (
     CACHE,
     LAUNCH,
     MEMORY,
-    Choice,
+    BlockWork,
     Config,
     Tile,
-    Work,
+    TimedConfig,
     estimate,
     overlapped,
     ranked,
@@ -48,49 +48,49 @@ from .tile import (
     with_splits,
 )
 
-#: Microseconds of packing a small matrix at run time.
+#: Microseconds for packing a small matrix at run time.
 PACKING = 2.5
-#: Kernels find pixels by products of 31 bits.
+#: Kernels compute pixel addresses with 31 bits.
 MAX_ELEMENTS = 2**30
 TILES = (*MULTISTAGE, *WGMMA_RS)
 
 
 def parts_of(setting: Setting) -> int:
-    """Return how many numbers of tf32 stand for one of float32."""
+    """Return how many tf32 numbers represent one float32 number."""
     return 1 if setting.options.precision == "tf32" else 2
 
 
 # ── which tile ───────────────────────────────────────────────────────────────────────────────────
 
 
-def problem_of(shape: Shape, count: int, rows: Rows, parts: int) -> Problem:
-    """Return what a tile is chosen for."""
+def problem_of(shape: Shape, count: int, rows: RowKind, parts: int) -> Problem:
+    """Return the problem for which to choose a tile."""
     m, n, k = shape
-    read = m * k // (9 if rows is Rows.WINDOWS else 1)  # windows share most of their elements
+    read = m * k // (9 if rows is RowKind.WINDOWS else 1)  # windows overlap
     return Problem(m, n, k, count, rows, 4 * count * (read + m * n + parts * n * k))
 
 
 def shared(tile: Tile, parts: int) -> int:
-    """Return the bytes of shared memory of a block, whose numbers have so many parts."""
+    """Return the shared memory per block in bytes, for numbers of this many parts."""
     if tile.wgmma:
         return wgmma_rs.shared(tile, parts)
     return multistage.shared(tile, tile.stages, parts)
 
 
 def expected(problem: Problem, config: Config, parts: int, target: Target) -> float:
-    """Return the microseconds that a product should take in this way."""
+    """Return the estimate for a configuration in microseconds."""
     tile, splits = config.tile, config.splits
     blocks = tile.blocks(problem) * splits
     steps = ceil_div(ceil_div(problem.k, tile.bk), splits)
     cached = blocks * steps * (tile.bm + parts * tile.bn) * tile.bk * 4 / CACHE
-    work = Work(blocks, steps, tile.resident, target.processors, cached, problem.traffic)
+    work = BlockWork(blocks, steps, tile.resident, target.processors, cached, problem.traffic)
     time = overlapped(estimate(tile.cost, work, windows=problem.windows), work, target)
     return LAUNCH + time + (tile.cost.split if splits > 1 else 0)
 
 
 @cache
-def ways_of(problem: Problem, parts: int, target: Target) -> tuple[Choice, ...]:
-    """Return every tile and number of splits with what it should take, the fastest first."""
+def ways_of(problem: Problem, parts: int, target: Target) -> tuple[TimedConfig, ...]:
+    """Return all configurations with their estimates, fastest first."""
     usable = [
         tile
         for tile in TILES
@@ -101,24 +101,24 @@ def ways_of(problem: Problem, parts: int, target: Target) -> tuple[Choice, ...]:
     return tuple(ranked(configs, lambda config: expected(problem, config, parts, target)))
 
 
-def choose(problem: Problem, parts: int, target: Target) -> Choice:
-    """Return the tile and the number of splits that should be fastest on a GPU."""
+def choose(problem: Problem, parts: int, target: Target) -> TimedConfig:
+    """Return the configuration with the lowest estimate."""
     return ways_of(problem, parts, target)[0]
 
 
 def tried(problem: Problem, parts: int, target: Target) -> tuple[str, ...]:
-    """Return the tiles, each with the splits that are worth a try."""
+    """Return the tiles with the splits worth trying."""
     ways = ways_of(problem, parts, target)
     return tuple(str(w.config) for w in ways if w.microseconds < 1.7 * ways[0].microseconds)
 
 
 def time_of(shape: Shape, count: int, constant: bool, setting: Setting) -> float:
-    """Return the microseconds that `linear` is expected to take; infinite where it cannot.
+    """Return the estimate of `linear`; infinite if it does not apply.
 
     Args:
-        shape: rows, columns and terms of one product.
-        count: how many products.
-        constant: whether the right operands are constants.
+        shape: M, N and K of one product.
+        count: number of products.
+        constant: whether the right operands are constant.
         setting: the GPU.
     """
     if not setting.target.has_tf32:
@@ -126,7 +126,7 @@ def time_of(shape: Shape, count: int, constant: bool, setting: Setting) -> float
     _, n, k = shape
     packing = 0.0 if constant else PACKING + 12 * count * n * k / MEMORY
     parts = parts_of(setting)
-    problem = problem_of(shape, count, Rows.MATRIX, parts)
+    problem = problem_of(shape, count, RowKind.MATRIX, parts)
     return packing + choose(problem, parts, setting.target).microseconds
 
 
@@ -139,11 +139,11 @@ def multiply(
     """Return the launches of a product.
 
     Args:
-        gemm: what is multiplied; `b` lies as `in_parts` makes it, whatever `ldb` and `batch.b` are.
+        gemm: the product; `b` is packed by `in_parts`, regardless of `ldb` and `batch.b`.
         epilogue: applied to every result.
         setting: the GPU, and the precision.
-        used: bytes of the workspace that are taken.
-        config: tile and splits; chosen where None.
+        used: bytes of the workspace already in use.
+        config: tile and splits; None to choose.
     """
     parts, target = parts_of(setting), setting.target
     if config is None:
@@ -160,7 +160,7 @@ def multiply(
 def _launches(
     packing: tuple[Launch, ...], gemm: Gemm, epilogue: Epilogue, setting: Setting, form: str
 ) -> tuple[Launch, ...]:
-    """Return what packs an operand and the product, by the form of the way that is wanted."""
+    """Return the launches that pack an operand and multiply, in the requested variant."""
     used = max((launch.scratch for launch in packing), default=0)
     config = Config.parse(form, TILES) if form else None
     return sharing(*packing, *multiply(gemm, epilogue, setting, used, config))
@@ -200,7 +200,7 @@ def from_workspace(
 
 
 def one_in(parts: int) -> partial[Array]:
-    """Return the order of one matrix [n, k]; see `in_parts`."""
+    """Return the packed form of one matrix [n, k]; see `in_parts`."""
     return partial(_one_in, parts=parts)
 
 
@@ -209,7 +209,7 @@ def _one_in(rows: Array, parts: int) -> Array:
 
 
 def _packed_matrices(b: Operand, batch: Batch, n: int, k: int, form: Form, parts: int) -> Launch:
-    """Return what brings matrices of run time into the workspace; see `in_parts`."""
+    """Return the launches that pack computed matrices in the workspace; see `in_parts`."""
     rows, steps = rows_of_part(n), ceil_div(k, STEP)
     of_row, of_term = (k, 1) if form[1] else (1, n)
     return Launch(
@@ -230,7 +230,7 @@ def _packed_matrices(b: Operand, batch: Batch, n: int, k: int, form: Form, parts
 
 
 def formats_of(conv: Convolution) -> Formats | str:
-    """Return the formats of input and result, or why tensor cores cannot be used."""
+    """Return the formats of input and result, or why tensor cores do not apply."""
     refused = conv.need_float32() or conv.need_plane() or conv.need_constants()
     if refused:
         return refused
@@ -249,9 +249,9 @@ def formats_of(conv: Convolution) -> Formats | str:
 
 
 def convolution(conv: Convolution, variant: str = "") -> Answer:
-    """Return the convolution of tensors in the formats that `formats_of` asks for.
+    """Return the convolution of tensors in the formats of `formats_of`.
 
-    An image whose channels make no fours, the first layer's, is packed into such first.
+    An image whose channels are not a multiple of four, as in the first layer, is packed first.
     """
     y, setting, parts = conv.y, conv.setting, parts_of(conv.setting)
     image, packing = image_source(conv.x, conv.w, conv.view, y.dims[2:], (4,))
@@ -271,19 +271,19 @@ def convolution(conv: Convolution, variant: str = "") -> Answer:
 
 
 def convolution_time(conv: Convolution) -> float:
-    """Return the microseconds that `convolution` is expected to take."""
+    """Return the estimate of `convolution`."""
     parts = parts_of(conv.setting)
     packing = 0.0 if conv.channels % 4 == 0 else 1.5 + 4 * 2.5 * conv.x.size / 3e6
     return packing + choose(_problem(conv), parts, conv.setting.target).microseconds
 
 
 def variants(conv: Convolution) -> tuple[str, ...]:
-    """Return the tiles, each with the splits of sums that are worth a try."""
+    """Return the tiles with the K splits worth trying."""
     return tried(_problem(conv), parts_of(conv.setting), conv.setting.target)
 
 
 def _problem(conv: Convolution) -> Problem:
     channels = conv.channels if conv.channels % 4 == 0 else padded_channels(conv.channels)
-    rows = Rows.PIXELS if conv.is_pointwise else Rows.WINDOWS
+    rows = RowKind.PIXELS if conv.is_pointwise else RowKind.WINDOWS
     shape = (conv.pixels, conv.filters, conv.taps * channels)
     return problem_of(shape, conv.group, rows, parts_of(conv.setting))

@@ -1,4 +1,4 @@
-"""Tiles: what a block of threads (CTA) computes, and how; what that takes; and which to choose."""
+"""Tiles: the part of a product that a CTA computes; their cost, and the choice among them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..recipe.layout import ceil_div
 from ..recipe.targets import Target
 from .problem import Problem
 
-#: Microseconds of a launch, bytes a microsecond of the memory and, for 132 multiprocessors, of the
+#: Microseconds per launch; bytes per microsecond of memory and, for 132 multiprocessors, of the
 #: L2 cache: by copies of threads (cp.async) and by TMA. Measured on an H200.
 LAUNCH, MEMORY, CACHE, TMA_CACHE = 1.0, 3.2e6, 6.5e6, 10e6
-#: Blocks of a cluster, on every GPU that has clusters.
+#: Maximum portable cluster size.
 MAX_CLUSTER = 8
-#: Multiprocessors that can share memory: at least so many on a Hopper.
+#: Minimum number of multiprocessors per GPC on Hopper, which limits clusters.
 CLUSTER_SIZE = 16
 #: The share of the multiprocessors that blocks of clusters are on at once: groups have odd ones,
 #: and two seldom share one. Measured: of 96 blocks none waits, of 110 to 128 some do. To split
@@ -30,16 +30,16 @@ MARGIN = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Microseconds that a tile takes, measured; see `estimate`.
+    """The measured cost of a tile in microseconds; see `estimate`.
 
     Attributes:
-        latency: of a step, in any case.
-        time: by which each resident block makes a step longer.
-        wave: of the beginning and the end of a wave of blocks.
-        end: by which each resident block makes those longer.
-        window: by which looking up windows makes a step longer.
-        split: of adding up the sums of several blocks.
-        begin: of the first wave alone.
+        latency: minimum time of a step.
+        time: additional time of a step per resident block.
+        wave: prologue and epilogue of a wave of blocks.
+        end: additional time of these per resident block.
+        window: additional time of a step for window address lookups.
+        split: combining the sums of several blocks.
+        begin: additional time of the first wave.
     """
 
     latency: float
@@ -53,24 +53,24 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The part of a product that a block computes, and how.
+    """The part of a product that a CTA computes, and how.
 
     Attributes:
-        bm, bn: rows and columns of the block's results.
-        bk: terms of the sums in one step.
-        stages: steps of A in shared memory, some in use and the others on their way.
-        warps: along rows and columns, of those that multiply; without tensor cores the rows and
-            columns of a thread's results.
-        atom: what multiplies: ``fma`` without tensor cores, ``mma`` in single warps, ``wgmma`` in
-            groups of four.
-        resident: blocks of a multiprocessor, as registers or shared memory allow; 0 if the number
-            depends on the problem.
-        cost: what it takes.
-        stages_b: steps of B in shared memory, where they are not as many as those of A.
-        slices: groups of threads that share the terms of a step (sliced-K).
-        overlap: a group reads one step while it multiplies another.
-        ping_pong: each group of four warps has tiles of its own, and they take turns.
-        epilogues: tiles whose results have a place in shared memory, 0 if they need none there.
+        bm, bn: rows and columns of the CTA's result.
+        bk: K per step.
+        stages: pipeline stages of A in shared memory.
+        warps: consumer warps along rows and columns; without tensor cores, rows and columns of
+            results per thread.
+        atom: the instruction: ``fma`` without tensor cores, ``mma`` per warp, ``wgmma`` per warp
+            group.
+        resident: CTAs per multiprocessor, limited by registers or shared memory; 0 if it depends on
+            the problem.
+        cost: its measured cost.
+        stages_b: pipeline stages of B, if different from A.
+        slices: thread groups that split the K of a step (sliced-K).
+        overlap: whether a warp group loads the next step while it multiplies.
+        ping_pong: whether warp groups alternate on tiles of their own.
+        epilogues: number of result tiles buffered in shared memory, 0 if none.
     """
 
     bm: int
@@ -89,17 +89,17 @@ class Tile:
 
     @property
     def wgmma(self) -> bool:
-        """Whether it needs Hopper's instructions of four warps."""
+        """Whether it uses wgmma."""
         return self.atom == "wgmma"
 
     @property
     def groups(self) -> int:
-        """Groups of four warps that multiply."""
+        """Number of consumer warp groups."""
         return self.warps[0] * self.warps[1] // 4
 
     @property
     def ends(self) -> tuple[int, int]:
-        """Steps of A and of B in shared memory."""
+        """Stages of A and B."""
         return self.stages, self.stages_b or self.stages
 
     def count(self, m: int, n: int) -> int:
@@ -111,7 +111,7 @@ class Tile:
         return self.count(problem.m, problem.n) * problem.batch
 
     def constants(self, *names: str) -> tuple[tuple[str, int | bool], ...]:
-        """Return some of the constants that kernels are compiled with."""
+        """Return its compile-time constants."""
         known = {
             **{"BM": self.bm, "BN": self.bn, "BK": self.bk, "STAGES": self.stages},
             **{"WARPS_M": self.warps[0], "WARPS_N": self.warps[1], "WGMMA": self.wgmma},
@@ -123,35 +123,34 @@ class Tile:
         return tuple((name, known[name]) for name in names)
 
     def __str__(self) -> str:
-        """Return such as ``64x64``.
+        """Return its name, such as ``64x64``.
 
-        With wgmma and copies by threads it is ``w64x64``, with groups that take turns
-        ``2x128x192``, without tensor cores ``32x64x16``, there with a ``/4`` behind it for four
-        slices.
+        With wgmma and cp.async it is ``w64x64``, with ping-pong ``2x128x192``, without tensor cores
+        ``32x64x16``; ``/4`` is appended for four slices.
         """
-        size = f"{self.bm}x{self.bn}"
+        size, slices = f"{self.bm}x{self.bn}", f"/{self.slices}" if self.slices > 1 else ""
         if self.atom == "fma":
-            return f"{size}x{self.bk}{f'/{self.slices}' if self.slices > 1 else ''}"
+            return f"{size}x{self.bk}{slices}"
         if self.ping_pong:
             return f"{self.groups}x{size}"
         by_tma = self.stages_b or self.epilogues
-        return f"{'w' if self.wgmma and not by_tma else ''}{size}"
+        return f"{'w' if self.wgmma and not by_tma else ''}{size}{slices}"
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A tile, and how many blocks share the sum of one (split-K)."""
+    """A tile with its number of K splits."""
 
     tile: Tile
     splits: int = 1
 
     def __str__(self) -> str:
-        """Return such as ``w128x64 split 4``."""
+        """Return its name, such as ``w128x64 split 4``."""
         return f"{self.tile} split {self.splits}" if self.splits > 1 else str(self.tile)
 
     @staticmethod
     def parse(text: str, tiles: Iterable[Tile]) -> Config:
-        """Return what `str` names, of these tiles; raises KeyError where there is no such tile."""
+        """Return the configuration of this name among these tiles; raises KeyError if unknown."""
         title, _, splits = text.partition(" split ")
         return Config({str(tile): tile for tile in tiles}[title], int(splits or 1))
 
@@ -160,18 +159,18 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What the blocks of a launch do.
+class BlockWork:
+    """The work of a launch's blocks.
 
     Attributes:
-        blocks: tiles, times the blocks that share one.
-        steps: of each of them.
-        resident: blocks of a multiprocessor.
-        processors: multiprocessors that they are on.
-        cached: microseconds of what all of them take from the L2 cache, with 132 multiprocessors.
-        traffic: bytes from and to the memory.
-        share: terms of a step, by those of a step that was measured.
-        wave: microseconds that a wave of blocks takes at least.
+        blocks: tiles times splits.
+        steps: steps per block.
+        resident: blocks per multiprocessor.
+        processors: multiprocessors in use.
+        cached: microseconds of all L2 reads, with 132 multiprocessors.
+        traffic: bytes of memory traffic.
+        share: size of a step relative to the measured one.
+        wave: minimum microseconds per wave.
     """
 
     blocks: int
@@ -184,8 +183,8 @@ class Work:
     wave: float = 0.0
 
 
-def estimate(cost: Cost, work: Work, *, windows: bool = False) -> float:
-    """Return the microseconds of the waves of blocks; `windows` says whether they are looked up."""
+def estimate(cost: Cost, work: BlockWork, *, windows: bool = False) -> float:
+    """Return the microseconds of all waves; `windows` adds the cost of address lookups."""
     latency = cost.latency + (cost.window if windows else 0)
     waves, rest = divmod(ceil(work.blocks / work.processors), work.resident)
 
@@ -196,10 +195,10 @@ def estimate(cost: Cost, work: Work, *, windows: bool = False) -> float:
     return cost.begin + waves * wave_of(work.resident) + (wave_of(rest) if rest else 0)
 
 
-def overlapped(time: float, work: Work, target: Target) -> float:
-    """Return the microseconds of waves of blocks that overlap with their traffic.
+def overlapped(time: float, work: BlockWork, target: Target) -> float:
+    """Return the microseconds of waves of blocks overlapped with their memory traffic.
 
-    The longest counts, and the others a little where they are nearly as long.
+    The largest dominates; the others count a little when they are nearly as large.
     """
     cache = work.cached * 132 / target.processors
     return (time**4 + cache**4 + (work.traffic / MEMORY) ** 4) ** 0.25
@@ -209,8 +208,8 @@ def overlapped(time: float, work: Work, target: Target) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A configuration with the microseconds that it should take."""
+class TimedConfig:
+    """A configuration with its estimate in microseconds."""
 
     microseconds: float
     config: Config
@@ -221,9 +220,9 @@ class Choice:
         return self.config.tile
 
 
-def ranked(configs: Iterable[Config], time: Callable[[Config], float]) -> list[Choice]:
-    """Return configurations with what they should take, the fastest first."""
-    return sorted((Choice(time(c), c) for c in configs), key=lambda found: found.microseconds)
+def ranked(configs: Iterable[Config], time: Callable[[Config], float]) -> list[TimedConfig]:
+    """Return configurations with their estimates, fastest first."""
+    return sorted((TimedConfig(time(c), c) for c in configs), key=lambda found: found.microseconds)
 
 
 def filled(
@@ -234,8 +233,8 @@ def filled(
     Args:
         tiles: to choose from.
         problem: the product.
-        lowest: tiles of no more rows do in any case.
-        narrowest: tiles of no more columns do in any case.
+        lowest: tiles with at most this many rows are always included.
+        narrowest: tiles with at most this many columns are always included.
     """
     return [
         tile
@@ -246,7 +245,7 @@ def filled(
 
 
 def suited(tiles: list[Tile], problem: Problem) -> list[Tile]:
-    """Return the tiles that are filled, or are the lowest or the narrowest that there are."""
+    """Return the tiles that are filled, and the smallest ones."""
     lowest, narrowest = min(tile.bm for tile in tiles), min(tile.bn for tile in tiles)
     return filled(tiles, problem, lowest, narrowest) or tiles
 
@@ -254,9 +253,9 @@ def suited(tiles: list[Tile], problem: Problem) -> list[Tile]:
 def with_splits(
     tiles: Iterable[Tile], problem: Problem, target: Target, *, clusters: bool
 ) -> Iterator[Config]:
-    """Yield tiles with the splits that leave a multiprocessor for each block and a step for each.
+    """Yield tiles with splits of at least one step and at most one block per multiprocessor.
 
-    The blocks of a cluster lie on one of the groups of multiprocessors, sixteen or a few more.
+    The blocks of a cluster must fit in one GPC, with sixteen or a few more multiprocessors.
     """
     groups = target.processors // CLUSTER_SIZE
     for tile in tiles:

@@ -1,6 +1,6 @@
-"""Pooling and local response normalization of 16-bit floats, vectorized: words of eight channels.
+"""Pooling and local response normalization of 16-bit floats in words of eight channels.
 
-Images lie channels last. The kernels compute in float32.
+Images are channels-last. The kernels compute in float32.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ THREADS = 128
 # ── poolings ─────────────────────────────────────────────────────────────────────────────────────
 
 MAX, AVERAGE, AVERAGE_PADDED = range(3)
-#: Windows of more elements than this stay loops.
+#: Windows with more elements are not unrolled.
 MAX_UNROLLED = 16
-#: The second axis of a grid has at most so many blocks.
+#: Maximum number of blocks along the second grid axis.
 MAX_IMAGES = 65535
 
 
 def pools_words(y: Tensor | None, x: Tensor) -> bool:
-    """Whether `half_pool` suits these tensors."""
+    """Whether `half_pool` supports these tensors."""
     return (
         y is not None
         and x.dtype in HALVES
@@ -41,12 +41,12 @@ def whole_image(x: Tensor) -> Window:
 
 
 def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
-    """Return a pooling of whole words of channels.
+    """Return a pooling in words of channels.
 
     Args:
         kind: MAX, AVERAGE or AVERAGE_PADDED.
         y: the result.
-        x: the input; `pools_words` holds for them.
+        x: the input; `pools_words` must hold.
         view: the windows.
     """
     kernel_h, kernel_w = view.kernel
@@ -77,7 +77,7 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
 
 
 def _pool_images(kind: int, y: Tensor, x: Tensor) -> Launch:
-    """Return the pooling of whole images, each by several blocks."""
+    """Return the global pooling of whole images, several blocks each."""
     images, channels, pixels = x.dims[0], x.dims[1], x.dims[2] * x.dims[3]
     return Launch(
         "image/pool_vectorized.cu",
@@ -96,13 +96,13 @@ def _pool_images(kind: int, y: Tensor, x: Tensor) -> Launch:
 def half_lrn(
     y: Tensor, x: Tensor, reach: tuple[int, int], factors: tuple[float, float, float]
 ) -> Launch:
-    """Return a local response normalization of whole words of channels.
+    """Return a local response normalization in words of channels.
 
     Args:
         y: the result.
-        x: the input; `pools_words` holds for them.
-        reach: neighbours before and behind a channel, 8 at most.
-        factors: scale of the squares, exponent, and bias.
+        x: the input; `pools_words` must hold.
+        reach: neighbours on each side of a channel, at most 8.
+        factors: scale of the squares, exponent and bias.
     """
     count, (scale, beta, bias) = y.size // 8, factors
     return Launch(

@@ -1,1 +1,1 @@
-"""Normalizations whose statistics several blocks, or registers, share."""
+"""Normalizations with statistics in registers or shared between blocks."""

@@ -1,4 +1,4 @@
-"""Normalizations by statistics of the elements themselves: `standardize.cu`."""
+"""Normalizations by statistics of groups of elements: `standardize.cu`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ DEVIATION, DEVIATION_PLUS, SUM, ROOT = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """What is computed of a group.
+    """The statistics of a group.
 
     Attributes:
-        kind: by what elements are divided: DEVIATION, ROOT, ...
+        kind: the divisor: DEVIATION, ROOT, ...
         centred: whether the mean is subtracted.
         epsilon: added to variance or deviation.
-        outputs: mean and divisor (or running averages), where somebody reads them.
-        running: averages so far that go into `outputs`.
-        momentum: their share.
+        outputs: mean and divisor (or running averages), if they are read.
+        running: previous running averages that enter `outputs`.
+        momentum: their weight.
     """
 
     kind: int = DEVIATION
@@ -44,10 +44,10 @@ class Groups:
     """How the elements of a tensor are grouped.
 
     Attributes:
-        number: of groups.
-        count: of the elements of each.
-        origins: struct `Walk`: where groups begin.
-        elements: struct `Walk`: where elements lie from there on.
+        number: number of groups.
+        count: elements per group.
+        origins: struct `Walk`: start of each group.
+        elements: struct `Walk`: positions of a group's elements.
     """
 
     number: int
@@ -56,20 +56,20 @@ class Groups:
     elements: Ints
 
     def vector(self, maximum: int) -> int:
-        """Return how many neighbours can be read at once."""
+        """Return how many adjacent elements can be read at once."""
         inner, outer_step, step = self.elements
         return gcd(maximum, inner, outer_step, *self.origins[1:]) if step == 1 else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """What results are multiplied with, and what is added then.
+    """Scale and shift of the results.
 
     Attributes:
         scale: factors.
         shift: addends.
-        count: how many there are of each.
-        repeat: for how many neighbours in memory each of them is.
+        count: elements of each.
+        repeat: number of adjacent elements in memory with the same scale.
         per_group: whether the elements of a group share one.
     """
 
@@ -81,12 +81,12 @@ class Affine:
 
     @property
     def along(self) -> bool:
-        """Whether neighbours have factors of their own, which are neighbours, too."""
+        """Whether adjacent elements have separate, adjacent scales."""
         return self.repeat == 1 and not self.per_group
 
     @property
     def vector(self) -> int:
-        """How many neighbours can be computed at once; 0 for any number."""
+        """How many adjacent elements can be computed at once; 0 for any number."""
         return 0 if self.per_group else self.count if self.along else self.repeat
 
 
@@ -106,13 +106,13 @@ def standardize(
     Args:
         y: the result.
         x: the elements.
-        axes: those that a group spans.
-        how: what it computes of them.
+        axes: the axes of a group.
+        how: the statistics.
         target: the GPU.
-        scale: what results are multiplied with.
-        shift: what is added then.
-        channel: the axis that `scale` and `shift` go along; None: the last ones.
-        sizes: a shape to take in the place of that of x, its axes in the order of memory.
+        scale: scale of the results.
+        shift: shift of the results.
+        channel: the axis of `scale` and `shift`; None for the last axes.
+        sizes: a shape to use instead of that of x, with axes in memory order.
     """
     refused = need_dtypes(FLOATS, y, x, scale, shift, *how.outputs, *how.running)
     if refused:
@@ -127,7 +127,7 @@ def standardize(
 
 
 def _groups(x: Tensor, axes: Ints, sizes: Ints | None) -> Groups | None:
-    """Return the groups that span these axes; None if two walks do not suffice for each."""
+    """Return the groups over these axes; None if two walks per group do not suffice."""
     dims = sizes or x.dims
     moves = x.strides if sizes is None else strides(sizes, Format.CONTIGUOUS)
     elements = _walk([a for a in range(len(dims)) if a in axes], dims, moves)
@@ -140,7 +140,7 @@ def _groups(x: Tensor, axes: Ints, sizes: Ints | None) -> Groups | None:
 
 
 def _walk(axes: list[int], dims: Ints, moves: Ints) -> Ints | None:
-    """Return struct `Walk` of these axes; None if two of them do not suffice."""
+    """Return struct `Walk` of these axes; None if two do not suffice."""
     sizes, (walk,) = merge([dims[a] for a in axes], [tuple(moves[a] for a in axes)])
     inner, step = sizes[-1], walk[-1]
     if len(sizes) > 2:
@@ -151,7 +151,7 @@ def _walk(axes: list[int], dims: Ints, moves: Ints) -> Ints | None:
 def _affine(
     x: Tensor, scale: Tensor | None, shift: Tensor | None, channel: int | None, per_group: bool
 ) -> Affine | str:
-    """Return how scale and shift go along x; if they do not, a reason."""
+    """Return how scale and shift vary along x; or why that is unsupported."""
     if scale is None or scale.size == (1 if shift is None else shift.size) == 1:
         return Affine(scale, shift)
     place = x.rank - scale.rank if channel is None else channel

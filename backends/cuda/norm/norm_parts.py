@@ -1,4 +1,4 @@
-"""Groups of elements that one block has to itself, or several share: `norm_parts.cuh`."""
+"""Division of groups of elements among blocks: `norm_parts.cuh`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from ..recipe.layout import ceil_div
 from ..recipe.targets import Target
 
-#: Bytes that are read at once, bytes that a thread has under way, and words that these are at most.
+#: Bytes per load, bytes in flight per thread, and maximum words in flight.
 WORD, UNDER_WAY, MAX_BATCH = 16, 64, 16
 #: A block that has a group to itself: a warp for that many bytes, for fewer of them where there are
 #: fewer groups than multiprocessors; and the most warps.
 WARP_BYTES, FEW_BYTES, MAX_WARPS = 8192, 1024, 32
 #: Blocks that share a group: their warps, the least bytes of each, how many a multiprocessor gets.
 PART_WARPS, PART_BYTES, PART_BLOCKS = 8, 16384, 4
-#: Groups of that many bytes are not worth a second launch.
+#: Maximum bytes of groups that are not worth a second launch.
 ALONE = 65536
 
 
@@ -23,12 +23,12 @@ class Cut:
     """How the work on groups of elements is divided.
 
     Attributes:
-        groups: how many there are.
-        parts: the blocks that share one.
+        groups: number of groups.
+        parts: blocks per group.
         chunk: elements of each part but the last.
-        warps: of a block.
-        vector: elements that a thread reads at once.
-        batch: such words that it reads before it uses the first.
+        warps: warps per block.
+        vector: elements per load.
+        batch: loads in flight per thread.
     """
 
     groups: int
@@ -45,7 +45,7 @@ class Cut:
 
     @property
     def blocks(self) -> int:
-        """How many there are in all."""
+        """Total number of blocks."""
         return self.groups * self.parts
 
     @property
@@ -55,7 +55,7 @@ class Cut:
 
     @property
     def constants(self) -> tuple[tuple[str, int | bool], ...]:
-        """What norm_parts.cuh is compiled with, and whether a group is SHARED."""
+        """The compile-time constants of norm_parts.cuh, and whether groups are SHARED."""
         sizes = (("WARPS", self.warps), ("VECTOR", self.vector), ("BATCH", self.batch))
         return (*sizes, ("SHARED", self.is_shared))
 
@@ -63,15 +63,15 @@ class Cut:
 def cut(groups: int, count: int, itemsize: int, vector: int, target: Target) -> Cut:
     """Return how the work on groups of `count` elements is divided.
 
-    A block has a group to itself where groups are small, or where they keep three quarters of the
-    multiprocessors busy, one each: then it is read again from the cache. Otherwise that many blocks
-    share one that every multiprocessor has some.
+    A block has a group to itself if groups are small, or if that keeps three quarters of the
+    multiprocessors busy: elements are then read again from the cache. Otherwise enough blocks share
+    a group for every multiprocessor to have some.
 
     Args:
-        groups: how many there are.
-        count: elements of each.
+        groups: number of groups.
+        count: elements per group.
         itemsize: bytes of an element.
-        vector: elements that a thread reads at once.
+        vector: elements per load.
         target: the GPU.
     """
     nbytes, processors = count * itemsize, target.processors

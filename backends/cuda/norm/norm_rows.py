@@ -1,4 +1,4 @@
-"""Layer and RMS normalization of rows that fit into registers: `normalize_rows.cu`."""
+"""Normalizations of rows that fit in registers, by mean, variance or length."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Tensor
 
-#: Elements that a thread keeps, and warps that share a row, at most.
+#: Maximum elements per thread, and warps per row.
 MAX_KEPT, MAX_WARPS = 32, 16
-#: Warps of a block where each of them has a row.
+#: Warps per block if each has a row of its own.
 TOGETHER = 4
 
 
 def normalize_rows(
     y: Tensor,
     x: Tensor,
-    scale: Tensor,
+    scale: Tensor | None,
     shift: Tensor | None,
     axis: int,
     epsilon: float,
@@ -28,28 +28,29 @@ def normalize_rows(
     *,
     centred: bool,
 ) -> Launch | None:
-    """Return the launch for rows of the axes from `axis` on; None where they do not suit.
+    """Return the launch for rows of the axes from `axis` on; None if it does not apply.
 
     Args:
         y: the result.
         x: the elements.
-        scale: what results are multiplied with, one number per element of a row.
-        shift: what is added then.
+        scale: scale of the results, one element per element of a row; None to divide by the length.
+        shift: shift of the results.
         axis: the first axis of a row.
-        epsilon: added to the variance.
-        epilogue: what becomes of the results.
+        epsilon: added to the variance, or minimum of the length.
+        epilogue: applied to the results.
         centred: whether the mean is subtracted.
     """
     count = prod(x.dims[axis:])
     rows = prod(x.dims[:axis])
-    given = [scale] if shift is None else [scale, shift]
+    given = [each for each in (scale, shift) if each is not None]
+    parameter = x.dtype if scale is None else scale.dtype
     if any(t.dtype not in FLOATS or t.dtype == float64 for t in (x, y)) or not count:
         return None
-    if any(t.dtype != scale.dtype or t.size != count or t.dtype == float64 for t in given):
+    if any(t.dtype != parameter or t.size != count or t.dtype == float64 for t in given):
         return None
     if any(t.format is not Format.CONTIGUOUS for t in (y, x)) or rows >= 2**31:
         return None
-    maximum = 16 // max(x.dtype.itemsize, scale.dtype.itemsize)
+    maximum = 16 // max(x.dtype.itemsize, parameter.itemsize)
     vector = next(v for v in (8, 4, 2, 1) if v <= maximum and count % v == 0)
     warps = 1
     while warps < MAX_WARPS and count > 32 * warps * MAX_KEPT:
@@ -66,11 +67,11 @@ def normalize_rows(
             **{"x": x, "scale": scale, "shift": shift, "y": y, **epilogue.args},
             **{"rows": rows, "count": count, "epsilon": epsilon},
         },
-        types=(("X", x.dtype), ("S", scale.dtype), *epilogue.types),
+        types=(("X", x.dtype), ("S", parameter), *epilogue.types),
         constants=(
             *(("WARPS", warps), ("ROWS", together), ("VECTOR", vector)),
             *(("PER", ceil_div(count, 32 * warps * vector)), ("CENTRED", centred)),
-            ("SHIFTED", shift is not None),
+            *(("SCALED", scale is not None), ("SHIFTED", shift is not None)),
         ),
         code=epilogue.code,
         note=f"{rows} x {count} {epilogue.title}".strip(),

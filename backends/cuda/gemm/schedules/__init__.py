@@ -1,1 +1,1 @@
-"""How tiles travel to shared memory: a file for each schedule."""
+"""Schedules: how tiles are loaded to shared memory and multiplied, one file each."""

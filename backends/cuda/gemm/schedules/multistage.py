@@ -1,9 +1,8 @@
 """GEMM and implicit GEMM with a multistage cp.async pipeline: `multistage.cu` (mma.sync, wgmma).
 
-One kernel multiplies what any atom does: 16-bit floats, bytes, float32 as numbers of tf32. Single
-warps do (mma.sync), or groups of four from shared memory (wgmma, Hopper). Split-K: CTAs may share
-the sum of a tile, as a cluster, which adds it up from each other's shared memory, or by partial
-sums in the workspace.
+One kernel for every atom: 16-bit floats, bytes, float32 as tf32 numbers; with mma.sync, or with
+wgmma on Hopper. Split-K across CTAs, as a cluster that reduces through distributed shared memory,
+or by partial sums in the workspace.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from ...recipe.layout import ceil_div
 from ...recipe.operands import Given, Scratch, Tensor
 from ...recipe.targets import Target
 from ..atoms import F16_SUMS, Atom, atom_of
-from ..problem import Gemm, Problem, Rows
+from ..problem import Gemm, Problem, RowKind
 from ..reduce_splits import reduction
 from ..tables.f16 import MULTISTAGE
 from ..tile import (
     CACHE,
     CLUSTERED,
     LAUNCH,
-    Choice,
+    BlockWork,
     Config,
     Tile,
-    Work,
+    TimedConfig,
     estimate,
     overlapped,
     ranked,
@@ -41,28 +40,28 @@ from ..tile import (
 #: and the blocks of a cluster that the tables' figures stand for. Fitted to linear layers of 16 to
 #: 3136 rows in transformers' blocks.
 CLUSTER_WAIT, SHORT_WAIT = 0.25, 1.6
-#: Bytes of a row of a tile of A or B in shared memory: a step.
+#: Bytes of K per step: a row of a tile of A or B in shared memory.
 ROW = 128
 
 
-class Split(IntEnum):
-    """How a sum comes together: in one block, as partial sums, or in a cluster."""
+class SplitK(IntEnum):
+    """How split sums are combined: not split, partial sums, or a cluster."""
 
     WHOLE, PARTIAL, CLUSTER = range(3)
 
 
 def threads(tile: Tile) -> int:
-    """Return the threads of a block."""
+    """Return the threads per block."""
     return 32 * tile.warps[0] * tile.warps[1]
 
 
 def shared(tile: Tile, steps: int, parts: int = 0) -> int:
-    """Return the bytes of shared memory of a block: of the steps, and later of the sums.
+    """Return the shared memory per block in bytes: for stages, and later for accumulators.
 
     Args:
-        tile: what it computes.
-        steps: how many it does.
-        parts: of numbers, see `Atom.parts`; sums of these stay in registers.
+        tile: the tile.
+        steps: number of steps.
+        parts: see `Atom.parts`; their accumulators stay in registers.
     """
     buffers = min(tile.stages, steps) * (tile.bm + max(1, parts) * tile.bn) * ROW
     return buffers if parts else max(buffers, tile.bm * (tile.bn + 8) * 4)
@@ -71,13 +70,13 @@ def shared(tile: Tile, steps: int, parts: int = 0) -> int:
 # ── which tile ───────────────────────────────────────────────────────────────────────────────────
 
 
-def choose(problem: Problem, target: Target, *, wgmma: bool = True) -> Choice:
-    """Return the tile and the number of splits that should be fastest on a GPU.
+def choose(problem: Problem, target: Target, *, wgmma: bool = True) -> TimedConfig:
+    """Return the tile and splits with the lowest estimate.
 
     Args:
-        problem: what is multiplied: 16-bit elements.
+        problem: the product, with 16-bit elements.
         target: the GPU.
-        wgmma: Hopper's own products may be taken.
+        wgmma: whether wgmma may be used.
     """
     wgmma = wgmma and target.has_wgmma
     usable = [
@@ -91,21 +90,21 @@ def choose(problem: Problem, target: Target, *, wgmma: bool = True) -> Choice:
 
 
 def expected(problem: Problem, config: Config, target: Target) -> float:
-    """Return the microseconds that a product of 16-bit elements should take in this way."""
+    """Return the estimate for a configuration with 16-bit elements in microseconds."""
     tile, splits = config.tile, config.splits
     blocks = tile.blocks(problem) * splits
     steps = ceil_div(ceil_div(problem.k, tile.bk), splits)
     memory = (target.shared + 1024) // (shared(tile, steps) + 1024)
-    # Threads have 128 registers.
+    # 128 registers per thread.
     processors, resident = float(target.processors), max(1, min(memory, 512 // threads(tile)))
     clustered = splits > 1 and target.has_clusters
-    if clustered and (problem.rows is not Rows.MATRIX or resident == 1):
+    if clustered and (problem.rows is not RowKind.MATRIX or resident == 1):
         processors, resident = CLUSTERED * processors, 1
     cached = blocks * steps * (tile.bm + tile.bn) * tile.bk * 2 / CACHE
-    work = Work(blocks, steps, resident, processors, cached, problem.traffic)
+    work = BlockWork(blocks, steps, resident, processors, cached, problem.traffic)
     time = estimate(tile.cost, work, windows=problem.windows)
     joining = tile.cost.split if splits > 1 else 0.0
-    if clustered and problem.rows is Rows.MATRIX:
+    if clustered and problem.rows is RowKind.MATRIX:
         joining += CLUSTER_WAIT * (splits - SHORT_WAIT)
     return LAUNCH + overlapped(time, work, target) + joining
 
@@ -115,16 +114,16 @@ def expected(problem: Problem, config: Config, target: Target) -> float:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What becomes of the sums: an entry of `multistage.cu`, and what it takes of its own.
+    """What is done with the accumulators: an entry of `multistage.cu` and its arguments.
 
     Attributes:
         entry: its name.
-        args: by name, the result ``c`` among them.
+        args: by name, including the result ``c``.
         types: the C++ aliases Z and R.
         constants: compile-time constants.
         code: generated functions.
         title: for reports.
-        along: operands that lie like the result.
+        along: operands with the result's layout.
     """
 
     entry: str
@@ -139,29 +138,29 @@ class End:
 def multiply(
     gemm: Gemm, epilogue: Epilogue, config: Config, atom: Atom, target: Target, used: int = 0
 ) -> tuple[Launch, ...]:
-    """Return the launches of a product with sums in floating point.
+    """Return the launches of a product with floating-point accumulators.
 
     Args:
-        gemm: what is multiplied.
+        gemm: the product.
         epilogue: applied to every result.
         config: tile and splits.
-        atom: the instruction; with one in float16, several blocks' sums are added up in float32.
+        atom: the instruction; with float16 accumulators, splits are still added in float32.
         target: the GPU.
-        used: bytes of the workspace that are taken.
+        used: bytes of the workspace already in use.
     """
     if config.splits == 1:
-        return (launch(gemm, config, atom, _finished(gemm, epilogue, atom), Split.WHOLE),)
+        return (launch(gemm, config, atom, _finished(gemm, epilogue, atom), SplitK.WHOLE),)
     if target.has_clusters and not atom.parts:
-        return (launch(gemm, config, atom, _finished(gemm, epilogue, atom), Split.CLUSTER),)
+        return (launch(gemm, config, atom, _finished(gemm, epilogue, atom), SplitK.CLUSTER),)
     (m, n, _), sums = gemm.shape, Scratch(ceil_div(used, 256) * 256)
     partial = _finished(replace(gemm, c=sums, bias=None), NO_EPILOGUE, atom)
     needed = sums.offset + 4 * config.splits * gemm.batch.count * m * n
-    first = replace(launch(gemm, config, atom, partial, Split.PARTIAL), scratch=needed)
+    first = replace(launch(gemm, config, atom, partial, SplitK.PARTIAL), scratch=needed)
     return first, reduction(gemm, epilogue, config.splits, sums)
 
 
 def _finished(gemm: Gemm, epilogue: Epilogue, atom: Atom) -> End:
-    """Return the end of sums that get a bias and an epilogue."""
+    """Return the end that applies bias and epilogue."""
     return End(
         entry="mma",
         args={"c": gemm.c, "bias": gemm.bias, **epilogue.args},
@@ -177,15 +176,15 @@ def _finished(gemm: Gemm, epilogue: Epilogue, atom: Atom) -> End:
     )
 
 
-def launch(gemm: Gemm, config: Config, atom: Atom, end: End, split: Split) -> Launch:
+def launch(gemm: Gemm, config: Config, atom: Atom, end: End, split: SplitK) -> Launch:
     """Return the launch of `multistage.cu`.
 
     Args:
         gemm: what is multiplied.
         config: tile and splits.
         atom: the instruction.
-        end: what becomes of the sums.
-        split: how those of several blocks come together.
+        end: what is done with the accumulators.
+        split: how split sums are combined.
     """
     (m, n, k), tile, splits = gemm.shape, config.tile, config.splits
     steps = ceil_div(ceil_div(k * gemm.dtype.itemsize, ROW), splits)
@@ -208,8 +207,8 @@ def launch(gemm: Gemm, config: Config, atom: Atom, end: End, split: Split) -> La
         ),
         code="\n".join((atom.code(wgmma_columns), end.code)),
         shared=shared(tile, steps, atom.parts),
-        cluster=(1, 1, splits if split is Split.CLUSTER else 1),
-        # As it lies, B is read before the kernel in front has ended; in parts, behind that.
+        cluster=(1, 1, splits if split is SplitK.CLUSTER else 1),
+        # Unpacked, B is prefetched before the previous kernel has ended; in parts, it is not.
         early=gemm.constant or atom.parts > 0,
         note=" ".join(filter(None, (atom.title, str(config), end.title))),
         pitched=gemm.pitched(end.along),
@@ -220,14 +219,14 @@ def launch(gemm: Gemm, config: Config, atom: Atom, end: End, split: Split) -> La
 
 
 def problem_of(gemm: Gemm) -> Problem:
-    """Return what a tile is chosen for."""
+    """Return the problem for which to choose a tile."""
     (m, n, k), count, a = gemm.shape, gemm.batch.count, gemm.a.data
     read = m * k if isinstance(a, Scratch) else a.size
     return Problem(m, n, k, count, gemm.a.rows, 2 * (read + count * (m * n + n * k)))
 
 
 def time_of(gemm: Gemm, target: Target, epilogue: Epilogue = NO_EPILOGUE) -> float:
-    """Return the microseconds that a product should take, with what its epilogue reads."""
+    """Return the estimate of a product with its epilogue operands in microseconds."""
     problem = problem_of(gemm)
     config = choose(problem, target).config
     if epilogue.along:
@@ -240,14 +239,14 @@ def time_of(gemm: Gemm, target: Target, epilogue: Epilogue = NO_EPILOGUE) -> flo
 def multiply_halves(
     gemm: Gemm, epilogue: Epilogue, target: Target, used: int = 0, *, half_sums: bool = False
 ) -> tuple[Launch, ...]:
-    """Return the launches of a product of 16-bit floats, by the tile that should be fastest.
+    """Return the launches of a 16-bit product with the tile of the lowest estimate.
 
     Args:
         gemm: what is multiplied.
         epilogue: applied to every result.
         target: the GPU.
-        used: bytes of the workspace that are taken.
-        half_sums: a block adds up in float16.
+        used: bytes of the workspace already in use.
+        half_sums: whether accumulators are float16.
     """
     atom = F16_SUMS if half_sums else atom_of(gemm.dtype)
     config = choose(problem_of(gemm), target, wgmma=not half_sums).config

@@ -1,4 +1,4 @@
-"""GEMM and implicit GEMM of float32 without tensor cores, with split-K: `simt.cu`."""
+"""GEMM and implicit GEMM of float32 on CUDA cores, with split-K: `simt.cu`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ...recipe.targets import Target
 from ..problem import Gemm, Image, Problem, widest
 from ..reduce_splits import reduction
 from ..tables.simt import LAUNCH, PARTIAL_SUM, RESULT, SECOND_PASS, SIMT
-from ..tile import Choice, Config, Tile, Work, estimate, filled, ranked
+from ..tile import BlockWork, Config, Tile, TimedConfig, estimate, filled, ranked
 
 MAX_SPLITS = 64
-#: Blocks for each multiprocessor beyond which a sum is not split.
+#: Blocks per multiprocessor from which K is not split.
 BLOCKS_PER_PROCESSOR = 10
-#: Splits that are tried when ways are measured.
+#: Splits that the tuner tries.
 SPLITS_TRIED = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 def threads(tile: Tile) -> int:
-    """Return the threads of a block."""
+    """Return the threads per block."""
     return tile.bm // tile.warps[0] * (tile.bn // tile.warps[1]) * tile.slices
 
 
 def shared(tile: Tile) -> int:
-    """Return the bytes of shared memory of a block."""
+    """Return the shared memory per block in bytes."""
     steps = tile.stages * (tile.bm * (tile.bk + 4) + tile.bk * tile.bn)
     exchange = tile.slices * tile.bm * tile.bn if tile.slices > 1 else 0
     return 4 * max(steps, exchange)
@@ -40,17 +40,17 @@ def shared(tile: Tile) -> int:
 
 
 def expected(problem: Problem, config: Config, target: Target) -> float:
-    """Return the microseconds that a product should take, done in this way."""
+    """Return the estimate for a configuration in microseconds."""
     tile, splits = config.tile, config.splits
     steps = ceil_div(ceil_div(problem.k, tile.bk), splits)
-    work = Work(tile.blocks(problem) * splits, steps, tile.resident, target.processors)
+    work = BlockWork(tile.blocks(problem) * splits, steps, tile.resident, target.processors)
     results = problem.m * problem.n * problem.batch
     second = SECOND_PASS + PARTIAL_SUM * results * splits if splits > 1 else 0.0
     return LAUNCH + RESULT * results + estimate(tile.cost, work) + second
 
 
 def _configs(problem: Problem, target: Target) -> Iterator[Config]:
-    """Yield tiles with the splits that leave three steps for each and not too many blocks."""
+    """Yield tiles with splits of at least three steps and a limited number of blocks."""
     narrowest = min(tile.bn for tile in SIMT)
     for tile in filled(SIMT, problem, max(tile.bm for tile in SIMT), narrowest):
         fits = BLOCKS_PER_PROCESSOR * target.processors // max(tile.blocks(problem), 1)
@@ -59,20 +59,20 @@ def _configs(problem: Problem, target: Target) -> Iterator[Config]:
 
 
 @cache
-def choose(problem: Problem, target: Target) -> Choice:
-    """Return the tile and the splits that should be fastest."""
+def choose(problem: Problem, target: Target) -> TimedConfig:
+    """Return the tile and splits with the lowest estimate."""
     return ranked(_configs(problem, target), lambda c: expected(problem, c, target))[0]
 
 
 @cache
 def unsplit(problem: Problem, target: Target) -> Config:
-    """Return the tile that should be fastest where the workspace has no room for split sums."""
+    """Return the tile with the lowest estimate without splits, which need workspace."""
     found = ranked(map(Config, SIMT), lambda c: expected(problem, c, target))
     return found[0].config
 
 
 def tried(problem: Problem, target: Target) -> tuple[str, ...]:
-    """Return the tiles, each with the splits that are worth a try, most promising first."""
+    """Return the tiles with the splits worth trying, most promising first."""
     configs = (
         Config(tile, splits)
         for tile in SIMT
@@ -89,13 +89,13 @@ def tried(problem: Problem, target: Target) -> tuple[str, ...]:
 def multiply(
     gemm: Gemm, epilogue: Epilogue, setting: Setting, config: Config | None = None
 ) -> tuple[Launch, ...]:
-    """Return the launches of a product, whose `b` is [k][n] with rows of `ldb`.
+    """Return the launches of a product, whose `b` is [k][n] with row pitch `ldb`.
 
     Args:
         gemm: the product.
         epilogue: applied to every result.
         setting: the GPU.
-        config: tile and splits; chosen where None.
+        config: tile and splits; None to choose.
     """
     if config is None and setting.form:
         config = Config.parse(setting.form, SIMT)
@@ -108,7 +108,7 @@ def multiply(
 
 
 def _launch(gemm: Gemm, epilogue: Epilogue, config: Config) -> Launch:
-    """Return the launch of simt.cu; several splits leave partial sums in the workspace."""
+    """Return the launch of simt.cu; with splits, partial sums go to the workspace."""
     (m, n, _), batch, tile, splits = gemm.shape, gemm.batch, config.tile, config.splits
     split = splits > 1
     rows, columns = ceil_div(m, tile.bm), ceil_div(n, tile.bn)

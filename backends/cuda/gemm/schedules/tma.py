@@ -1,6 +1,6 @@
 """Implicit GEMM and GEMM of float16 and bfloat16 by TMA: persistent, warp-specialized (Hopper).
 
-The kernel is `tma.cu`. A product of matrices is a convolution of pixels by 1x1.
+The kernel is `tma.cu`. A matrix product is a 1x1 convolution over pixels.
 """
 
 from __future__ import annotations
@@ -18,41 +18,51 @@ from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..problem import Gemm, Image, Problem, divisor
 from ..tables.f16 import TMA
-from ..tile import LAUNCH, TMA_CACHE, Choice, Config, Tile, Work, estimate, filled, overlapped
+from ..tile import (
+    LAUNCH,
+    TMA_CACHE,
+    BlockWork,
+    Config,
+    Tile,
+    TimedConfig,
+    estimate,
+    filled,
+    overlapped,
+)
 
-#: Pixels that one copy can bring, and rows of a box.
+#: Maximum pixels per copy, and rows per box.
 MAX_PIXELS, MAX_ROWS = 1024, 256
-#: Distances of the first and the last window from the image's edges, of windows, and of taps.
+#: Limits of window offsets from the image's edges, of strides, and of taps.
 MAX_CORNER, MAX_STEP, MAX_TAP = 127, 8, 255
-#: Rows of results, and the side of a square of as many pixels.
+#: Rows per group, and the side of a square with as many pixels.
 ROWS, SIDE = 64, 8
 ALIGNMENT = 1024
-#: Bytes through which a warp stores 16 rows of 32 columns, 40 apart, in float32.
+#: Bytes of a warp's store buffer: 16 rows of 32 float32 columns with a pitch of 40.
 STRIP = 16 * 40 * 4
-#: Columns of a tile that any product may have.
+#: Tile width that suits any product.
 NARROWEST = 32
 _ONE, _NONE = (1, 1), (0, 0)
 
 
-class Layout(Enum):
-    """How rows of A lie in shared memory; see `tma.cu`."""
+class SmemLayout(Enum):
+    """How rows of A are arranged in shared memory; see `tma.cu`."""
 
     MATRIX, RUN, SQUARES, TAPWISE = range(4)
 
 
-def layouts(tile: Tile) -> tuple[Layout, ...]:
+def layouts(tile: Tile) -> tuple[SmemLayout, ...]:
     """Return the layouts that a tile is meant for: whether A serves one step or several."""
     one = tile.stages == tile.stages_b
-    return (Layout.MATRIX, Layout.TAPWISE) if one else (Layout.RUN, Layout.SQUARES)
+    return (SmemLayout.MATRIX, SmemLayout.TAPWISE) if one else (SmemLayout.RUN, SmemLayout.SQUARES)
 
 
 @dataclass(frozen=True, slots=True)
-class Convolution:
-    """A product as TMA sees it, and how tiles of A lie in shared memory.
+class TmaProduct:
+    """A product as TMA sees it.
 
     Attributes:
-        gemm: the product: of an image, channels last, or of a matrix.
-        pooled: where the greatest of 2 x 2 results are stored instead of all of them; or None.
+        gemm: the product: of a channels-last image, or of a matrix.
+        pooled: the result of fused 2 x 2 max pooling; or None.
     """
 
     gemm: Gemm
@@ -71,12 +81,12 @@ class Convolution:
 
     @property
     def spatial(self) -> Ints:
-        """Rows and columns of the image; of a matrix (1, 1)."""
+        """Height and width of the image; (1, 1) for a matrix."""
         return self.source.spatial if self.source else _ONE
 
     @property
     def images(self) -> int:
-        """Their number; of a matrix its rows."""
+        """Number of images; for a matrix, of rows."""
         return self.source.images if self.source else self.gemm.shape[0]
 
     @property
@@ -94,7 +104,7 @@ class Convolution:
 
     @property
     def result(self) -> Tensor:
-        """What is stored."""
+        """The tensor that is stored."""
         assert isinstance(self.gemm.c, Tensor)
         return self.pooled or self.gemm.c
 
@@ -105,13 +115,13 @@ class Convolution:
 
     @property
     def chunk(self) -> int:
-        """Channels of a step: as many as waste little."""
-        # A step takes some time anyway, as if there were more of them.
+        """Channels per step: as many as waste little."""
+        # The fixed cost of a step, in channels.
         return min((64, 32, 16), key=lambda size: ceil_div(self.channels, size) * (size + 24))
 
     @property
     def reach(self) -> Ints:
-        """Pixels that a window reaches beyond its first, along each axis."""
+        """Extent of a window beyond its first pixel along each axis."""
         return tuple(
             (k - 1) * d for k, d in zip(self.view.kernel, self.view.dilations, strict=True)
         )
@@ -119,20 +129,20 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """How the tiles of A lie in shared memory.
+    """How tiles of A are staged in shared memory.
 
     Attributes:
         layout: its name.
-        rows: of the product; some of them may be results of nothing.
-        extents: rows and columns of `rows` that belong to one image.
-        pixels: of A in the tile.
-        parts: copies that bring them.
-        taps: distances of the rows and the columns of a window; see struct `Windows`.
-        next: from one eight of rows to the next.
+        rows: rows of the product; some may be padding.
+        extents: the rows and columns of `rows` that belong to one image.
+        pixels: pixels of A in the tile.
+        parts: number of copies.
+        taps: row and column distances within a window; see struct `Windows`.
+        next: distance between groups of eight rows.
         map: the tensor map.
     """
 
-    layout: Layout
+    layout: SmemLayout
     rows: int
     extents: Ints
     pixels: int
@@ -142,50 +152,50 @@ class Staging:
     map: TensorMap
 
     def stage(self, chunk: int) -> int:
-        """Return the bytes of a tile of A, whose parts begin where the order of rows does."""
+        """Return the bytes of a tile of A, with parts aligned to the swizzle."""
         part = ceil_div(self.pixels // self.parts * chunk * 2, ALIGNMENT) * ALIGNMENT
         return part * self.parts
 
 
 def shared(tile: Tile, stage: int, chunk: int) -> int:
-    """Return the bytes of shared memory of a block.
+    """Return the shared memory per block in bytes.
 
     Args:
         tile: what it computes.
-        stage: bytes of one tile of A.
-        chunk: terms of a step.
+        stage: bytes of a tile of A.
+        chunk: terms per step.
     """
     barriers = 16 * sum(tile.ends)
     return tile.stages * stage + tile.stages_b * tile.bn * chunk * 2 + barriers
 
 
 def strips(tile: Tile) -> int:
-    """Return the bytes through which a block stores rows of results that are no whole words."""
+    """Return the bytes of store buffers for rows of results that are not whole words."""
     return tile.groups * 4 * STRIP
 
 
 def fits(tile: Tile, stage: int, chunk: int, target: Target) -> bool:
-    """Whether so many blocks fit on a multiprocessor; see `shared`."""
+    """Whether this many blocks fit on a multiprocessor; see `shared`."""
     return (shared(tile, stage, chunk) + 1024) * tile.resident <= target.shared + 1024
 
 
 # ── layouts ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def staged(p: Convolution, tile: Tile, layout: Layout) -> Staging | None:
-    """Return how a layout does a product; None where it cannot, or another does just the same."""
-    if layout in (Layout.RUN, Layout.SQUARES) and prod(p.view.kernel) == 1 and not p.pooled:
+def staged(p: TmaProduct, tile: Tile, layout: SmemLayout) -> Staging | None:
+    """Return the staging of a product in a layout; None if impossible or redundant."""
+    if layout in (SmemLayout.RUN, SmemLayout.SQUARES) and prod(p.view.kernel) == 1 and not p.pooled:
         return None
     make = {
-        Layout.MATRIX: _matrix,
-        Layout.RUN: _run,
-        Layout.SQUARES: _squares,
-        Layout.TAPWISE: _tapwise,
+        SmemLayout.MATRIX: _matrix,
+        SmemLayout.RUN: _run,
+        SmemLayout.SQUARES: _squares,
+        SmemLayout.TAPWISE: _tapwise,
     }[layout]
-    return make(p, tile) if not p.pooled or layout is Layout.SQUARES else None
+    return make(p, tile) if not p.pooled or layout is SmemLayout.SQUARES else None
 
 
-def _matrix(p: Convolution, tile: Tile) -> Staging | None:
+def _matrix(p: TmaProduct, tile: Tile) -> Staging | None:
     whole = prod(p.view.kernel) == prod(p.view.strides) == 1 and not any(
         (*p.view.pads_begin, *p.view.pads_end)
     )
@@ -194,10 +204,10 @@ def _matrix(p: Convolution, tile: Tile) -> Staging | None:
     rows = p.images * prod(p.spatial)
     dims, strides, box = (p.channels, rows), p.moves[2:], (p.chunk, tile.bm)
     map = TensorMap(p.gemm.a.data, p.gemm.dtype, dims, strides, box)
-    return Staging(Layout.MATRIX, rows, (1, 1), tile.bm, 1, (0, 0), 8, map)
+    return Staging(SmemLayout.MATRIX, rows, (1, 1), tile.bm, 1, (0, 0), 8, map)
 
 
-def _image_map(p: Convolution, box: Ints, upper: Ints | None, steps: Ints = (1, 1)) -> TensorMap:
+def _image_map(p: TmaProduct, box: Ints, upper: Ints | None, steps: Ints = (1, 1)) -> TensorMap:
     (height, width), moves = p.spatial, p.moves
     dims, strides = (p.channels, width, height, p.images), (moves[2], moves[1], moves[0])
     lower = (-p.view.pads_begin[1], -p.view.pads_begin[0])
@@ -206,9 +216,9 @@ def _image_map(p: Convolution, box: Ints, upper: Ints | None, steps: Ints = (1, 
     return TensorMap(data, dtype, dims, strides, box, corners, (1, steps[1], steps[0], 1))
 
 
-def _run(p: Convolution, tile: Tile) -> Staging | None:
+def _run(p: TmaProduct, tile: Tile) -> Staging | None:
     view = p.view
-    # Zeros behind a row are those in front of the next one, but every window begins in its own.
+    # Padding after a row is that before the next one, but every window starts in its own row.
     upper = tuple(
         max(0, e - min(b, r))
         for b, e, r in zip(view.pads_begin, view.pads_end, p.reach, strict=True)
@@ -219,10 +229,10 @@ def _run(p: Convolution, tile: Tile) -> Staging | None:
         return None
     taps = (view.dilations[0] * extents[1], view.dilations[1])
     map = _image_map(p, (p.chunk, pixels), upper)
-    return Staging(Layout.RUN, p.images * prod(extents), extents, pixels, 1, taps, 8, map)
+    return Staging(SmemLayout.RUN, p.images * prod(extents), extents, pixels, 1, taps, 8, map)
 
 
-def _squares(p: Convolution, tile: Tile) -> Staging | None:
+def _squares(p: TmaProduct, tile: Tile) -> Staging | None:
     view, sides = p.view, tuple(SIDE + r for r in p.reach)
     if view.strides != (1, 1) or max(sides) > MAX_ROWS:
         return None
@@ -232,10 +242,10 @@ def _squares(p: Convolution, tile: Tile) -> Staging | None:
     map = _image_map(p, (p.chunk, sides[1], sides[0], 1), None)
     rows = p.images * prod(extents) * ROWS
     pixels = blocks * prod(sides)
-    return Staging(Layout.SQUARES, rows, extents, pixels, blocks, taps, sides[1], map)
+    return Staging(SmemLayout.SQUARES, rows, extents, pixels, blocks, taps, sides[1], map)
 
 
-def _tapwise(p: Convolution, tile: Tile) -> Staging | None:
+def _tapwise(p: TmaProduct, tile: Tile) -> Staging | None:
     view = p.view
     upper = tuple(
         (o - 1) * s + 1 - b - size
@@ -246,36 +256,36 @@ def _tapwise(p: Convolution, tile: Tile) -> Staging | None:
         return None
     made = _image_map(p, (p.chunk, tile.bm), upper, view.strides)
     rows = p.images * prod(view.output)
-    return Staging(Layout.TAPWISE, rows, view.output, tile.bm, 1, view.dilations, 8, made)
+    return Staging(SmemLayout.TAPWISE, rows, view.output, tile.bm, 1, view.dilations, 8, made)
 
 
 # ── which tile ───────────────────────────────────────────────────────────────────────────────────
 
 
-def choose(p: Convolution, target: Target) -> tuple[Choice, Staging] | None:
-    """Return the tile that should be fastest and how A is staged for it, if any fits."""
-    found: list[tuple[Choice, Staging]] = []
+def choose(p: TmaProduct, target: Target) -> tuple[TimedConfig, Staging] | None:
+    """Return the tile with the lowest estimate and its staging, if any fits."""
+    found: list[tuple[TimedConfig, Staging]] = []
     problem = Problem(*p.gemm.shape)
     for tile in filled(TMA, problem, max(tile.bm for tile in TMA), NARROWEST):
         for layout in layouts(tile):
             staging = staged(p, tile, layout)
             if staging is None or not fits(tile, staging.stage(p.chunk), p.chunk, target):
                 continue
-            found.append((Choice(_expected(p, staging, tile, target), Config(tile)), staging))
+            found.append((TimedConfig(_expected(p, staging, tile, target), Config(tile)), staging))
     return min(found, key=lambda one: one[0].microseconds, default=None)
 
 
-def _expected(p: Convolution, staging: Staging, tile: Tile, target: Target) -> float:
-    """Return the microseconds that a product should take."""
+def _expected(p: TmaProduct, staging: Staging, tile: Tile, target: Target) -> float:
+    """Return the estimate in microseconds."""
     chunks, taps, filters = ceil_div(p.channels, p.chunk), prod(p.view.kernel), p.gemm.shape[1]
-    loads = chunks * (taps if staging.layout is Layout.TAPWISE else 1)
+    loads = chunks * (taps if staging.layout is SmemLayout.TAPWISE else 1)
     tiles = tile.count(staging.rows, filters)
     taken = (loads * staging.pixels + chunks * taps * tile.bn) * p.chunk * 2
     pixels = p.images * prod(p.spatial)
     traffic = 2 * (pixels * p.channels + p.result.size + filters * taps * p.channels)
-    # Blocks that are alone do not share what TMA can bring.
+    # Blocks alone on a multiprocessor do not share TMA bandwidth.
     cached = tiles * taken / TMA_CACHE * max(1.0, target.processors / max(tiles, 1))
-    work = Work(
+    work = BlockWork(
         tiles,
         chunks * taps,
         tile.resident,
@@ -291,15 +301,15 @@ def _expected(p: Convolution, staging: Staging, tile: Tile, target: Target) -> f
 
 
 def multiply(
-    p: Convolution, epilogue: Epilogue, tile: Tile, staging: Staging, target: Target
+    p: TmaProduct, epilogue: Epilogue, tile: Tile, staging: Staging, target: Target
 ) -> Launch:
     """Return the launch of a product.
 
     Args:
-        p: what is multiplied.
-        epilogue: applied to every result, before they are pooled.
+        p: the product.
+        epilogue: applied to every result, before pooling.
         tile: what a block computes.
-        staging: how tiles of A lie in shared memory.
+        staging: the staging of A.
         target: the GPU.
     """
     chunk, taps, (_, filters, _) = p.chunk, prod(p.view.kernel), p.gemm.shape
@@ -328,7 +338,7 @@ def multiply(
         "gemm/tma.cu",
         "mma_bulk",
         grid=(min(tiles, tile.resident * target.processors), 1, 1),
-        block=tile.groups * 128 + 64,  # two warps more than multiply
+        block=tile.groups * 128 + 64,  # two producer warps
         args={
             **{"a": staging.map, "b": weights, "c": p.result, "bias": p.gemm.bias, **epilogue.args},
             **{"m": staging.rows, "n": filters, "ldc": p.ldc, "tiles": tiles},

@@ -1,4 +1,4 @@
-"""GEMM and 1x1 convolutions of float16 and bfloat16 by TMA, results and operands too (Hopper).
+"""GEMM and 1x1 convolutions of float16 and bfloat16 by TMA, stores included (Hopper).
 
 Persistent and warp-specialized, with an epilogue that overlaps the next tile: `tma_persistent.cu`.
 """
@@ -15,48 +15,48 @@ from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..problem import Gemm, Problem
 from ..tables.f16 import TMA_PERSISTENT
-from ..tile import MEMORY, Choice, Config, Tile, Work, estimate, filled, ranked
+from ..tile import MEMORY, BlockWork, Config, Tile, TimedConfig, estimate, filled, ranked
 
-#: Columns of a strip of results, and rows of a block of them.
+#: Columns per strip of results, and rows per block.
 STRIP, ROWS = 64, 64
-#: Registers of a thread that fetches or stores, and of one that multiplies, by groups of those.
+#: Registers of producer threads, and of consumer threads by number of warp groups.
 FEW, MANY = 40, {1: 216, 2: 232, 3: 152}
-#: Microseconds from a request to the operand's arrival, and elements a microsecond, for `exchange`.
+#: Latency in microseconds and throughput in elements per microsecond, for `_exchange`.
 LATENCY, EXCHANGED = 1.65, 1e4
-#: Microseconds by which results that take long to finish (Gelu) delay the last tile of a block:
-#: there is no other product to hide them behind. Fitted to 39 products of 16 to 3136 rows.
+#: Microseconds by which an expensive epilogue (Gelu) delays the last tile of a block:
+#: there is no further product to hide it. Fitted to 39 products of 16 to 3136 rows.
 LAST_RESULTS = 2.1
-#: Bytes of B that stay in the L2 cache while rows of A go by.
+#: Bytes of B that stay in the L2 cache while rows of A are streamed.
 STAYING = 25e6
 
 
 def shared(tile: Tile) -> int:
-    """Return the bytes of shared memory of a block."""
+    """Return the shared memory per block in bytes."""
     stages = tile.stages * ((tile.bm + tile.bn) * tile.bk * 2 + 32)
     results = tile.epilogues * (tile.bm * tile.bn * 2 + tile.groups * 16)
     return stages + results + tile.groups * 24
 
 
 def blocks(tile: Tile) -> int:
-    """Return the blocks of 64 rows that a group has."""
+    """Return the number of 64-row blocks per warp group."""
     return tile.bm // ROWS // (1 if tile.ping_pong else tile.groups)
 
 
 def _exchange(tile: Tile) -> float:
-    """Return the microseconds until results have made place for the next operand, which is there.
+    """Return the microseconds until results have freed the buffer of the next epilogue operand.
 
-    That is one that is read along with the results.
+    This concerns an operand with the result's layout.
     """
     return LATENCY / tile.epilogues + tile.bm * tile.bn / EXCHANGED
 
 
-def choose(gemm: Gemm, epilogue: Epilogue, target: Target) -> Choice | None:
-    """Return the tile that should be fastest, if there is one."""
+def choose(gemm: Gemm, epilogue: Epilogue, target: Target) -> TimedConfig | None:
+    """Return the tile with the lowest estimate, if any applies."""
     (m, n, k), along = gemm.shape, len(epilogue.along)
     read, stored = (k, gemm.a.row), (n, gemm.ldc)
     if not target.has_wgmma or along > 1 or any(x % 8 for x in read):
         return None
-    # Wide results are stored by threads, in rows of any length.
+    # Wide results are stored by threads, with any row length.
     wide = epilogue.stored.itemsize > gemm.dtype.itemsize and not along and not gemm.across
     if not wide and any(x % 8 for x in stored):
         return None
@@ -64,7 +64,7 @@ def choose(gemm: Gemm, epilogue: Epilogue, target: Target) -> Choice | None:
 
     def time_of(config: Config) -> float:
         tile = config.tile
-        work = Work(
+        work = BlockWork(
             tile.count(m, n),
             ceil_div(k, tile.bk),
             tile.resident,
@@ -74,16 +74,16 @@ def choose(gemm: Gemm, epilogue: Epilogue, target: Target) -> Choice | None:
         finishing = 0.0 if epilogue.is_cheap else LAST_RESULTS
         return max(estimate(tile.cost, work) + finishing, traffic / MEMORY)
 
-    # Others multiply nothing for half of their time, which is still less than to transpose B.
+    # Others are idle half of the time, which is still cheaper than transposing B.
     tiles = TMA_PERSISTENT if gemm.across else filled(TMA_PERSISTENT, Problem(m, n, k))
     found = ranked(map(Config, tiles), time_of)
     return found[0] if found else None
 
 
 def patch_of(gemm: Gemm, tile: Tile, target: Target) -> int:
-    """Return the rows of tiles that are done together, column by column.
+    """Return the rows of tiles that are processed together, column by column.
 
-    It is one where B stays in the cache; else tiles done at the same time make about a square.
+    One row if B stays in the cache; else concurrent tiles form about a square.
     """
     _, n, k = gemm.shape
     return 1 if 2 * n * k <= STAYING else round(sqrt(target.processors * tile.bn / tile.bm))
@@ -93,9 +93,9 @@ def multiply(gemm: Gemm, epilogue: Epilogue, tile: Tile, target: Target) -> Laun
     """Return the launch of a product.
 
     Args:
-        gemm: what is multiplied; B is [n][k], or [k][n] if `across`; n, k and the distances of
-            rows are multiples of 8.
-        epilogue: applied to every result; one operand at most is read along.
+        gemm: the product; B is [n][k], or [k][n] if `across`; n, k and row pitches are multiples of
+            8.
+        epilogue: applied to every result; at most one operand with the result's layout.
         tile: what a block computes.
         target: the GPU.
     """
@@ -106,7 +106,7 @@ def multiply(gemm: Gemm, epilogue: Epilogue, tile: Tile, target: Target) -> Laun
         rows_of_b = ((n, k), (n,), (STRIP, tile.bk))
     results, height = ((n, m), (gemm.ldc,)), blocks(tile) * ROWS
     size = epilogue.stored.itemsize
-    if size > dtype.itemsize:  # nobody reads it: threads store the results
+    if size > dtype.itemsize:  # unused: threads store the results
         results = ((ceil_div(n, 8) * 8, m), (ceil_div(gemm.ldc, 8) * 8,))
     kept = TensorMap(gemm.c, epilogue.stored, *results, (128 // size, height))
     along = (
@@ -116,7 +116,7 @@ def multiply(gemm: Gemm, epilogue: Epilogue, tile: Tile, target: Target) -> Laun
         "gemm/tma_persistent.cu",
         "mma_linear",
         grid=(min(tiles_m * tiles_n, target.processors), 1, 1),
-        block=tile.groups * 128 + 128,  # four warps more than multiply
+        block=tile.groups * 128 + 128,  # plus one producer warp group
         args={
             "a": TensorMap(gemm.a.data, dtype, (k, m), (gemm.a.row,), (tile.bk, tile.bm)),
             "b": TensorMap(gemm.b, dtype, *rows_of_b),
@@ -134,7 +134,7 @@ def multiply(gemm: Gemm, epilogue: Epilogue, tile: Tile, target: Target) -> Laun
         ),
         code="\n".join((atom_of(dtype).code(tile.bn, across=tile.bn), epilogue.code)),
         shared=shared(tile),
-        early=gemm.constant,  # B is read before the kernel in front has ended
+        early=gemm.constant,  # B is prefetched before the previous kernel has ended
         note=f"{tile} {epilogue.title}".strip(),
         pitched=gemm.pitched(epilogue.along),
     )

@@ -1,7 +1,7 @@
 """GEMM of float32 as three TF32 products on Hopper, wgmma with A in registers: `wgmma_rs.cu`.
 
 Warp-specialized: producer warps load windows of A by cp.async and tiles of B by bulk copies. The
-kernel is persistent, or the CTAs of a cluster share the sum of one tile (split-K).
+kernel is persistent, or split-K within a cluster.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from ...recipe.targets import Target
 from ..atoms import Atom
 from ..problem import Gemm
 from ..tile import Config, Tile
-from .multistage import Split
+from .multistage import SplitK
 
-#: Registers of a multiprocessor, and the most that a thread which multiplies can have.
+#: Registers per multiprocessor, and maximum per consumer thread.
 REGISTERS, MAX_REGISTERS = 65536, 240
 
 
 def threads(tile: Tile) -> int:
-    """Return the threads of a block: four warps more than multiply."""
+    """Return the threads per block, including one producer warp group."""
     return 128 * (tile.groups + 1)
 
 
 def shared(tile: Tile, parts: int) -> int:
-    """Return the bytes of shared memory of a block, whose numbers have so many parts."""
+    """Return the shared memory per block in bytes, for numbers of this many parts."""
     steps = tile.stages * 128 * (tile.bm + parts * tile.bn)
     return max(steps, tile.bm * (tile.bn + 8) * 4) + 16 * tile.stages
 
 
 def registers(tile: Tile) -> tuple[int, int]:
-    """Return the registers of a thread that multiplies, and of one that loads."""
+    """Return the registers of consumer and producer threads."""
     maximum = REGISTERS // (threads(tile) * tile.resident) // 8 * 8
     total = (tile.groups + 1) * min(maximum, MAX_REGISTERS)
     own = min((total - 24 - 16 * tile.groups) // tile.groups // 8 * 8, MAX_REGISTERS)
@@ -64,7 +64,7 @@ def multiply(gemm: Gemm, epilogue: Epilogue, config: Config, atom: Atom, target:
             *tile.constants("GROUPS", "BN", "STAGES", "RESIDENT"),
             *(("REGISTERS", own), ("LOADER_REGISTERS", loader), *tile.constants("OVERLAP")),
             *(("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector), ("PARTS", atom.parts)),
-            ("SPLIT", int(Split.CLUSTER if splits > 1 else Split.WHOLE)),
+            ("SPLIT", int(SplitK.CLUSTER if splits > 1 else SplitK.WHOLE)),
             *(("VECTOR_C", gemm.vector_c(4, 2)), *epilogue.flags(gemm.bias)),
             ("CONSTANT", gemm.constant),
         ),

@@ -1,1 +1,1 @@
-"""Tiles as measured on an H200: data alone."""
+"""Tiles with their measurements on an H200: data only."""

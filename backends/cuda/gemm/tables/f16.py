@@ -1,4 +1,4 @@
-"""Tiles for products of 16-bit floats; bytes take those of `MULTISTAGE`, two for each of them.
+"""Tiles for products of 16-bit floats; bytes use those of `MULTISTAGE`, two per element.
 
 Measured on an H200 over the convolutions of ResNet-50, MobileNetV2, VGG-16 and GoogLeNet.
 """

@@ -1,4 +1,4 @@
-"""Tiles for products of float32 on tensor cores: three products of tf32, or one."""
+"""Tiles for float32 products on tensor cores: three tf32 products, or one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..tile import Cost, Tile
 
 _UNMEASURED = Cost(0.3, 0.3, 0.0, 0.5, 0.1, 1.5, begin=1.0)
 
-#: With mma.sync, for other GPUs than Hoppers.
+#: With mma.sync, for GPUs other than Hopper.
 MULTISTAGE = (
     Tile(64, 64, 32, 3, (2, 2), "mma", 1, _UNMEASURED),
     Tile(128, 64, 32, 3, (4, 2), "mma", 1, _UNMEASURED),

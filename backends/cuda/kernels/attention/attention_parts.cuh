@@ -16,18 +16,18 @@ __device__ __forceinline__ Row row_of(int row, int first, const Sizes& s)
     return {first + row / s.rows, row % s.rows};
 }
 
-// The keys that a block with the rows from `m0` on, `count` at most, goes over in steps of `tile`;
-// `shift` is the position of the first query.
-__device__ __forceinline__ Keys keys_of_block(int m0, int count, int shift, int valid, int tile,
+// The keys that a block with the rows from `m0` on, `count` at most, goes over; they begin at a multiple of
+// `grain`. `shift` is the position of the first query.
+__device__ __forceinline__ Keys keys_of_block(int m0, int count, int shift, int valid, int grain,
                                               const Sizes& s)
 {
     const int first = GROUP == 1 ? m0 : 0;
     const int last = GROUP == 1 ? min(m0 + count, s.rows) - 1 : s.rows - 1;
     const Keys all = keys_of(first + shift, last + shift, valid, s);
-    const int begin = all.begin / tile * tile;
+    const int begin = all.begin / grain * grain;
     if (!SPLIT) return {begin, all.end};
-    const int parts = gridDim.y, tiles = max(0, (all.end - begin + tile - 1) / tile);
-    const int each = (tiles + parts - 1) / parts * tile, own = begin + int(blockIdx.y) * each;
+    const int parts = gridDim.y, grains = max(0, (all.end - begin + grain - 1) / grain);
+    const int each = (grains + parts - 1) / parts * grain, own = begin + int(blockIdx.y) * each;
     return {own, min(all.end, own + each)};
 }
 

@@ -1,6 +1,7 @@
 // Rotates pairs of elements of every head by the angle of their position; see rotate.cuh. T is the type of the
 // elements, A the arithmetic, Index counts what threads do.
 
+#include "attention/steps.cuh"
 #include "attention/rotate.cuh"
 #include "ptx/pdl.cuh"
 

@@ -1,8 +1,6 @@
 // Pairs of elements of a head, turned by the angle of its position. They are neighbours (INTERLEAVED) or lie `half`
 // apart; what is behind them stays. A thread has VECTOR pairs, or as many elements of the rest.
 
-#include "attention/steps.cuh"
-
 struct alignas(sizeof(T) * VECTOR) Words {
     T at[VECTOR];
 };
@@ -21,13 +19,13 @@ __device__ __forceinline__ void turn(const T* from, T* into, const T* cosine, co
         *(Words*)(into + half + pair) = words(from + half + pair);
         return;
     }
+    const int first = INTERLEAVED ? 2 * pair : pair, second = INTERLEAVED ? first + VECTOR : first + half;
+    const Words a = words(from + first), b = words(from + second);
     Words real = {}, imaginary = {};
     if (position >= 0 && position < count) {
         real = words(cosine + position * half + pair);
         imaginary = words(sine + position * half + pair);
     }
-    const int first = INTERLEAVED ? 2 * pair : pair, second = INTERLEAVED ? first + VECTOR : first + half;
-    const Words a = words(from + first), b = words(from + second);
     Words u, v;
 #pragma unroll
     for (int q = 0; q < VECTOR; ++q) {

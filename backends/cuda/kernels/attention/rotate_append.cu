@@ -4,6 +4,7 @@
 //
 // T is the type of the elements, A the arithmetic, I the type of `first`, Index counts what threads do.
 
+#include "attention/steps.cuh"
 #include "attention/rotate.cuh"
 #include "ptx/pdl.cuh"
 

@@ -27,7 +27,7 @@ depthwise_pixels(const T* x, const T* w, R* y, const T* bias, const T* z0, const
 
     const T* image = x + (long long)n * p.height * p.width * p.row_x + channel;
     grid_dependency_sync();
-    T sum = 0;
+    float sum = 0;
 #pragma unroll
     for (int r = 0; r < KH; ++r) {
         const int v = row * STEP_H - p.pad_h + r * p.dilation_h;
@@ -36,9 +36,9 @@ depthwise_pixels(const T* x, const T* w, R* y, const T* bias, const T* z0, const
             const int u = column * STEP_W - p.pad_w + s * p.dilation_w;
             const bool inside = v >= 0 && v < p.height && u >= 0 && u < p.width;
             const T value = inside ? __ldg(image + (long long)(v * p.width + u) * p.row_x) : T(0);
-            sum += value * __ldg(w + (r * KW + s) * p.channels + channel);
+            sum += float(value) * float(__ldg(w + (r * KW + s) * p.channels + channel));
         }
     }
-    if (BIAS) sum += bias[channel];
+    if (BIAS) sum += float(bias[channel]);
     y[(long long)pixel * p.row_y + channel] = epilogue(sum, i, n, channel, z0, z1);
 }

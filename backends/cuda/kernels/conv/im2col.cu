@@ -4,7 +4,8 @@
 // And its counterpart for transposed convolutions, col2im: the product of pixels and weights gives
 // columns[input pixel][tap][filter], of which every result collects what belongs to it.
 //
-// T is the type of elements, A the arithmetic, Index the integers that elements are counted with.
+// T is the type of elements, C of those of col2im's columns, R of its results, A the arithmetic, Index the
+// integers that elements are counted with.
 // Compile-time: BIAS; VECTOR, elements of one copy: 4, or 1 where they are no neighbours.
 
 struct alignas(VECTOR * sizeof(T)) Word {
@@ -37,7 +38,7 @@ extern "C" __global__ void im2col(const T* x, T* columns, Index count, int words
 }
 
 // Here the image of struct Plane is the result, and out_height, out_width are those of the input.
-extern "C" __global__ void col2im(const T* columns, T* y, const T* bias, const T* z0, const T* z1,
+extern "C" __global__ void col2im(const C* columns, R* y, const T* bias, const T* z0, const T* z1,
                                   Index count, int pitch, Plane p)
 {
     const Index i = blockIdx.x * (Index)blockDim.x + threadIdx.x;
@@ -47,8 +48,12 @@ extern "C" __global__ void col2im(const T* columns, T* y, const T* bias, const T
     const int column = pixel % p.width, row = pixel / p.width % p.height;
     const long long image = pixel / (p.height * p.width);
     A sum = BIAS ? A(bias[channel]) : A(0);
-    for (int a = 0; a < p.kernel_h; ++a)
-        for (int b = 0; b < p.kernel_w; ++b) {
+    // Without dilation, every stride-th tap is one that a pixel of the input has here.
+    const bool dense_h = p.dilation_h == 1, dense_w = p.dilation_w == 1;
+    const int first_h = dense_h ? (row + p.pad_h) % p.stride_h : 0, step_h = dense_h ? p.stride_h : 1;
+    const int first_w = dense_w ? (column + p.pad_w) % p.stride_w : 0, step_w = dense_w ? p.stride_w : 1;
+    for (int a = first_h; a < p.kernel_h; a += step_h)
+        for (int b = first_w; b < p.kernel_w; b += step_w) {
             const int u = row + p.pad_h - a * p.dilation_h;
             const int v = column + p.pad_w - b * p.dilation_w;
             if (u < 0 || v < 0 || u % p.stride_h || v % p.stride_w) continue;

@@ -1,4 +1,5 @@
-// y[m][n] = epilogue(sum over k of x[m][k] * w[n][k] + bias[n]) for few rows m; see gemv.cuh.
+// y[m][n] = epilogue(sum over k of x[m][k] * w0[n][k] + bias0[n]) for few rows m, or of two such sums, with w1 and
+// bias1 likewise; see gemv.cuh.
 //
 // Bound by memory: the weights are read once, from there into registers, two buffers of STEPS steps ahead, the
 // first ones while the kernel in front still runs. Tensor cores multiply 16-bit floats, so that eight rows of x
@@ -22,12 +23,16 @@ struct Buffer {
     Word w[STEPS][EIGHTS], x[STEPS][GROUPS];
 };
 
-// Where a lane reads: its first row, and how far it is from there to the others.
+// Where a lane reads: its first row, and how far it is from there to the others of the same product.
 struct Rows {
-    const T* w;
-    long long steps[EDGE ? EIGHTS : 1];
+    const T* w[PRODUCTS];
+    long long steps[EDGE ? EIGHTS / PRODUCTS : 1];
 
-    __device__ __forceinline__ long long step(int e) const { return EDGE ? steps[e] : 8 * e; }
+    __device__ __forceinline__ const T* row(int e) const
+    {
+        const int eight = e / PRODUCTS;
+        return w[e % PRODUCTS] + (EDGE ? steps[EDGE ? eight : 0] : 8 * eight) * PITCH;
+    }
 };
 
 // Reads weights from term `k` on.
@@ -37,13 +42,16 @@ __device__ __forceinline__ void load_weights(Buffer& to, const Rows& rows, int k
     for (int s = 0; s < STEPS; ++s)
 #pragma unroll
         for (int e = 0; e < EIGHTS; ++e)
-            to.w[s][e] = constant_word(rows.w + rows.step(e) * PITCH + k + s * STEP, k + s * STEP < PITCH);
+            to.w[s][e] = constant_word(rows.row(e) + k + s * STEP, k + s * STEP < PITCH);
 }
 
 // A word of a row of x, zeros behind its end.
 __device__ __forceinline__ Word word_of(const T* row, int k)
 {
-    if constexpr (K % TERMS == 0) return global_word(row + k, k < K);
+    if constexpr (K % TERMS == 0) {
+        if (NORMALIZED) return k < K ? *(const Word*)(row + k) : Word{};
+        return global_word(row + k, k < K);
+    }
     Word found = {};
 #pragma unroll
     for (int q = 0; q < TERMS; ++q)
@@ -62,7 +70,7 @@ __device__ __forceinline__ void load_values(Buffer& to, const T* x, int k)
 #pragma unroll
             for (int group = 0; group < GROUPS; ++group) {
                 const int m = min(group * 8 + row, M - 1);
-                to.x[s][group] = word_of(x + (long long)m * K, k + s * STEP);
+                to.x[s][group] = word_of(x + (long long)m * ROW, k + s * STEP);
             }
     }
 }
@@ -104,7 +112,7 @@ __device__ __forceinline__ void multiply(Partial& sums, const From& from, const 
     for (int s = 0; s < STEPS; ++s)
 #pragma unroll
         for (int m = 0; m < M; ++m) {
-            const Word values = word_of(x + (long long)m * K, k + s * STEP);
+            const Word values = word_of(x + (long long)m * ROW, k + s * STEP);
 #pragma unroll
             for (int e = 0; e < EIGHTS; ++e)
 #pragma unroll
@@ -133,34 +141,40 @@ __device__ __forceinline__ void leave(float (&part)[M][ROWS], const Partial& sum
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-gemv(const T* w, const T* x, R* y, const T* bias, const T* z0, const T* z1, int n)
+gemv(const T* w0, const T* w1, const T* x, const T* scale, const T* shift, float epsilon, R* y, const T* bias0,
+     const T* bias1, const T* z0, const T* z1, int n)
 {
     __shared__ float parts[WARPS][M][ROWS];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = blockIdx.x * ROWS;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = blockIdx.x * RESULTS;
     const int place = lane % 4 * TERMS;
     const long long first = min(n0 + lane / 4, n - 1);
-    Rows rows = {w + first * PITCH, {}};
+    Rows rows = {};
+#pragma unroll
+    for (int p = 0; p < PRODUCTS; ++p) rows.w[p] = (p ? w1 : w0) + first * PITCH;
     if constexpr (EDGE) {
 #pragma unroll
-        for (int e = 0; e < EIGHTS; ++e) rows.steps[e] = min(n0 + 8 * e + lane / 4, n - 1) - first;
+        for (int e = 0; e < EIGHTS / PRODUCTS; ++e)
+            rows.steps[e] = min(n0 + 8 * e + lane / 4, n - 1) - first;
     }
     int at = warp * (STEPS * STEP);
     grid_dependency_launch();
     Buffer now, next;
     load_weights(now, rows, at + place);
     load_weights(next, rows, at + place + STRIDE);
+    load_parameters(scale, shift);
     grid_dependency_sync();
-    load_values(now, x, at + place);
-    load_values(next, x, at + place + STRIDE);
+    const T* const values = rows_of(x, epsilon);
+    load_values(now, values, at + place);
+    load_values(next, values, at + place + STRIDE);
     Kind<sizeof(T)>::Sums sums = {};
     for (; at < K; at += 2 * STRIDE) {
-        multiply(sums, now, x, at + place);
+        multiply(sums, now, values, at + place);
         load_weights(now, rows, at + place + 2 * STRIDE);
-        load_values(now, x, at + place + 2 * STRIDE);
-        multiply(sums, next, x, at + place + STRIDE);
+        load_values(now, values, at + place + 2 * STRIDE);
+        multiply(sums, next, values, at + place + STRIDE);
         load_weights(next, rows, at + place + 3 * STRIDE);
-        load_values(next, x, at + place + 3 * STRIDE);
+        load_values(next, values, at + place + 3 * STRIDE);
     }
     leave(parts[warp], sums);
-    finish_rows(parts, y, bias, z0, z1, n0, n);
+    finish_rows(parts, y, bias0, bias1, z0, z1, n0, n);
 }

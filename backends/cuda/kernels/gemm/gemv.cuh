@@ -5,27 +5,50 @@
 // if terms change places, on both sides alike. Columns of its right operand are rows of x, or their PLANES,
 // numbers of fewer bits whose sum such a row is.
 //
-// Compile-time: M, the rows of x; PLANES; EIGHTS, of rows of weights; WARPS; RESIDENT, blocks of a
+// Of two PRODUCTS with the same x, whose results meet in the epilogue, a block has equally many rows of weights:
+// every second eight is of the second one.
+//
+// Compile-time: M, the rows of x; PLANES; PRODUCTS; EIGHTS, of rows of weights; WARPS; RESIDENT, blocks of a
 // multiprocessor that there are registers for; BIAS; Y, the type of operands, and R, of results.
 
 constexpr int THREADS = 32 * WARPS, ROWS = 8 * EIGHTS, PAIRS = (EIGHTS + 1) / 2;
-constexpr int COLUMNS = M * PLANES, GROUPS = (COLUMNS + 7) / 8;
+constexpr int COLUMNS = M * PLANES, GROUPS = (COLUMNS + 7) / 8, RESULTS = ROWS / PRODUCTS;
+static_assert(EIGHTS % PRODUCTS == 0, "products have equally many rows of a block");
+
+#include "gemm/row_norm.cuh"
+
+// Calls the epilogue for the sums of one place.
+template <typename Sums>
+__device__ __forceinline__ R result_of(const Sums& sums, long long at, int m, int column, const Y* z0,
+                                       const Y* z1)
+{
+    if constexpr (PRODUCTS == 1) return epilogue(sums[0], at, m, column, z0, z1);
+    else return epilogue(sums[0], sums[1], at, m, column, z0, z1);
+}
 
 // Adds what all warps have of a block's results, in their order, and stores them.
 __device__ __forceinline__ void finish_rows(const float (&parts)[WARPS][COLUMNS][ROWS], R* y,
-                                            const Y* bias, const Y* z0, const Y* z1, int n0, int n)
+                                            const Y* bias0, const Y* bias1, const Y* z0, const Y* z1,
+                                            int n0, int n)
 {
     __syncthreads();
-    for (int i = threadIdx.x; i < M * ROWS; i += THREADS) {
-        const int m = i / ROWS, row = i % ROWS, column = n0 + row;
+    for (int i = threadIdx.x; i < M * RESULTS; i += THREADS) {
+        const int m = i / RESULTS, result = i % RESULTS, column = n0 + result;
         if (column >= n) continue;
-        float sum = 0;
+        float sums[PRODUCTS] = {};
 #pragma unroll
         for (int warp = 0; warp < WARPS; ++warp)
 #pragma unroll
-            for (int plane = 0; plane < PLANES; ++plane) sum += parts[warp][m * PLANES + plane][row];
+            for (int plane = 0; plane < PLANES; ++plane)
+#pragma unroll
+                for (int p = 0; p < PRODUCTS; ++p)
+                    sums[p] += parts[warp][m * PLANES + plane][(result / 8 * PRODUCTS + p) * 8 + result % 8];
+        if constexpr (BIAS) {
+            if (bias0) sums[0] += float(bias0[column]);
+            if (PRODUCTS > 1 && bias1) sums[PRODUCTS - 1] += float(bias1[column]);
+        }
         const long long at = (long long)m * n + column;
-        y[at] = epilogue(sum + (BIAS ? float(bias[column]) : 0.f), at, m, column, z0, z1);
+        y[at] = result_of(sums, at, m, column, z0, z1);
     }
 }
 

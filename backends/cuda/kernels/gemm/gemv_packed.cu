@@ -1,5 +1,6 @@
-// y[m][n] = epilogue(sum over k of x[m][k] * w[n][k] + bias[n]) for few rows m and weights of a few bits, which
-// are (integer - zero) * scale with one scale and zero a BLOCK of terms; see gemv.cuh.
+// y[m][n] = epilogue(sum over k of x[m][k] * w0[n][k] + bias0[n]) for few rows m and weights of a few bits, which
+// are (integer - zero) * scale with one scale and zero a BLOCK of terms; or of two such sums, with w1, scales1
+// and bias1 likewise; see gemv.cuh.
 //
 // Integers become numbers of 16 bits by being put into the last bits of 2^10 (2^7 in bfloat16). They are small
 // enough to be exact; sums of a block are scaled in float32, and zeros taken away by the sum of x, which one more product
@@ -43,13 +44,17 @@ struct Buffer {
     Scales scales[STEPS][EIGHTS];
 };
 
-// Where a lane reads: its first row, and how far it is from there to the others.
+// Where a lane reads: its first row, and how far it is from there to the others of the same product.
 struct Rows {
-    const unsigned char* w;
-    const X* scales;
-    long long steps[EDGE ? EIGHTS : 1];
+    const unsigned char* w[PRODUCTS];
+    const X* scales[PRODUCTS];
+    long long steps[EDGE ? EIGHTS / PRODUCTS : 1];
 
-    __device__ __forceinline__ long long step(int e) const { return EDGE ? steps[e] : 8 * e; }
+    __device__ __forceinline__ long long step(int e) const
+    {
+        const int eight = e / PRODUCTS;
+        return EDGE ? steps[EDGE ? eight : 0] : 8 * eight;
+    }
 };
 
 __device__ __forceinline__ void load_weights(Buffer& to, const Rows& rows, int k)
@@ -60,8 +65,9 @@ __device__ __forceinline__ void load_weights(Buffer& to, const Rows& rows, int k
         if (from >= K) break;
 #pragma unroll
         for (int e = 0; e < EIGHTS; ++e) {
-            to.w[s][e] = constant_word(rows.w + from / STEP * 64 + rows.step(e) * BYTES);
-            to.scales[s][e] = *(const Scales*)(rows.scales
+            const int p = e % PRODUCTS;
+            to.w[s][e] = constant_word(rows.w[p] + from / STEP * 64 + rows.step(e) * BYTES);
+            to.scales[s][e] = *(const Scales*)(rows.scales[p]
                                                + (from / BLOCK + rows.step(e) * BLOCKS) * (1 + ZEROS));
         }
     }
@@ -218,7 +224,7 @@ __device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const 
             for (int group = 0; group < GROUPS; ++group) {
                 // Nobody looks at what comes out behind the last column.
                 const int column = min(group * 8 + lane / 4, COLUMNS - 1), m = column / PLANES;
-                load_values(values[j][group], x + (long long)m * K, column % PLANES,
+                load_values(values[j][group], x + (long long)m * ROW, column % PLANES,
                             k + s * STEP + j * QUARTER + lane % 4 * EACH);
             }
         Block block = {};
@@ -231,31 +237,39 @@ __device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-gemv_packed(const unsigned char* w, const X* scales, const X* x, R* y, const X* bias, const X* z0, const X* z1,
-            int n)
+gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, const X* scales1, const X* x,
+            const X* scale, const X* shift, float epsilon, R* y, const X* bias0, const X* bias1, const X* z0, const X* z1, int n)
 {
     __shared__ float parts[WARPS][COLUMNS][ROWS];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = blockIdx.x * ROWS;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = blockIdx.x * RESULTS;
     const long long first = min(n0 + lane / 4, n - 1);
-    Rows rows = {w + first * BYTES + lane % 4 * 16, scales + first * BLOCKS * (1 + ZEROS), {}};
+    Rows rows = {};
+#pragma unroll
+    for (int p = 0; p < PRODUCTS; ++p) {
+        rows.w[p] = (p ? w1 : w0) + first * BYTES + lane % 4 * 16;
+        rows.scales[p] = (p ? scales1 : scales0) + first * BLOCKS * (1 + ZEROS);
+    }
     if constexpr (EDGE) {
 #pragma unroll
-        for (int e = 0; e < EIGHTS; ++e) rows.steps[e] = min(n0 + 8 * e + lane / 4, n - 1) - first;
+        for (int e = 0; e < EIGHTS / PRODUCTS; ++e)
+            rows.steps[e] = min(n0 + 8 * e + lane / 4, n - 1) - first;
     }
     int at = warp * (STEPS * STEP);
     grid_dependency_launch();
     Buffer now, next;
     load_weights(now, rows, at);
     load_weights(next, rows, at + STRIDE);
+    load_parameters(scale, shift);
     grid_dependency_sync();
+    const X* const values = rows_of(x, epsilon);
     const Masks masks;
     float sums[PAIRS][GROUPS][4] = {};
     for (; at < K; at += 2 * STRIDE) {
-        multiply(sums, now, x, at, masks);
+        multiply(sums, now, values, at, masks);
         load_weights(now, rows, at + 2 * STRIDE);
-        multiply(sums, next, x, at + STRIDE, masks);
+        multiply(sums, next, values, at + STRIDE, masks);
         load_weights(next, rows, at + 3 * STRIDE);
     }
     leave_fragments(parts[warp], sums);
-    finish_rows(parts, y, bias, z0, z1, n0, n);
+    finish_rows(parts, y, bias0, bias1, z0, z1, n0, n);
 }

@@ -7,31 +7,30 @@
 __device__ __forceinline__ void copy_b(u32 tile, const U* b, int step, int n0, int n, int ldb)
 {
     constexpr int CHUNK = 16 / sizeof(U), COPIES = (BN * 8 + THREADS - 1) / THREADS;
-    const auto each_chunk = [&](auto copy) {
-#pragma unroll
-        for (int i = 0; i < COPIES; ++i) {
-            const int item = threadIdx.x + i * THREADS;
-            if (BN * 8 % THREADS && item >= BN * 8) break;
-            copy(item, item / 8, item % 8);
-        }
-    };
+    constexpr bool EVEN = BN * 8 % THREADS == 0;
     if constexpr (PARTS) {
         const int rows = min(BN, ldb - n0);
         b += (long long)step * PARTS * ldb * BK + n0 * BK;
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
-            each_chunk([&](int item, int row, int chunk) {
+#pragma unroll
+            for (int i = 0; i < COPIES; ++i) {
+                const int item = threadIdx.x + i * THREADS, row = item / 8, chunk = item % 8;
+                if (!EVEN && item >= BN * 8) break;
                 const U* from = b + row % rows * BK + chunk * CHUNK;
                 cp_async<CHUNK>(tile + part * BYTES_B + item * 16, (const T*)from, row < rows);
-            });
+            }
             b += (long long)ldb * BK;
         }
     } else {
         const int k0 = step * BK;
-        each_chunk([&](int, int row, int chunk) {
+#pragma unroll
+        for (int i = 0; i < COPIES; ++i) {
+            const int item = threadIdx.x + i * THREADS, row = item / 8, chunk = item % 8;
+            if (!EVEN && item >= BN * 8) break;
             const bool inside = n0 + row < n && k0 + chunk * CHUNK < ldb;
             const long long at = (long long)(n0 + row) * ldb + k0 + chunk * CHUNK;
             cp_async<CHUNK>(tile + swizzled(row, chunk), (const T*)b + (inside ? at : 0), inside);
-        });
+        }
     }
 }

@@ -1,29 +1,37 @@
 // Weights of a few bits as elements of their type, for a product that reads them more than once: to[n][k] =
 // (integer - zero) * scale, zeros behind the last term. They lie as gemv_packed.cu wants them.
 //
-// A thread has the integers of a word. Compile-time: X; BITS; BLOCK; ZEROS, whether a zero stands beside every scale.
+// A thread has eight terms at least, of one block, and writes words of 16 bytes. Compile-time: X; BITS; BLOCK; ZEROS,
+// whether a zero stands beside every scale.
 
 #include "ptx/pdl.cuh"
 
-constexpr int EACH = 32 / BITS;
+constexpr int EACH = 32 / BITS, TERMS = EACH < 8 ? 8 : EACH, CHUNK = 16 / sizeof(X);
 constexpr unsigned MASK = (1u << BITS) - 1;
+struct alignas(16) Chunk {
+    X at[CHUNK];
+};
 
 extern "C" __global__ void __launch_bounds__(256)
-unpack_weights(const unsigned int* w, const X* scales, X* to, long long count, int words, int bytes, int blocks,
+unpack_weights(const unsigned int* w, const X* scales, X* to, long long count, int per_row, int bytes, int blocks,
                int depth, int ldb)
 {
-    const long long i = blockIdx.x * 256LL + threadIdx.x, row = i / words;
-    const int word = i - row * words, first = word * EACH;
+    const long long i = blockIdx.x * 256LL + threadIdx.x, row = i / per_row;
+    const int first = (int)(i - row * per_row) * TERMS;
     grid_dependency_sync();
     if (i >= count) return;
-    const unsigned integers = w[row * (bytes / 4) + word / 16 * 16 + word % 4 * 4 + word / 4 % 4];
+    const X* const own = scales + (row * blocks + first / BLOCK) * (1 + ZEROS);
+    const float scale = float(own[0]), zero = ZEROS ? float(own[1 * ZEROS]) : float(1 << (BITS - 1));
+    Chunk found[TERMS / CHUNK];
 #pragma unroll
-    for (int q = 0; q < EACH; ++q) {
-        const int k = first + q;
-        if (k >= ldb) break;
-        const X* const own = scales + (row * blocks + k / BLOCK) * (1 + ZEROS);
-        const float zero = ZEROS ? float(own[1 * ZEROS]) : float(1 << (BITS - 1));
-        const float value = (float(integers >> q * BITS & MASK) - zero) * float(own[0]);
-        to[row * ldb + k] = X(k < depth ? value : 0.0f);
+    for (int q = 0; q < TERMS; ++q) {
+        const int word = first / EACH + q / EACH;
+        const unsigned integers = w[row * (bytes / 4) + word / 16 * 16 + word % 4 * 4 + word / 4 % 4];
+        // The integer stands in the last bits of 2^23.
+        const float integer = __uint_as_float(0x4b000000 | (integers >> q % EACH * BITS & MASK)) - 8388608.0f;
+        found[q / CHUNK].at[q % CHUNK] = X(first + q < depth ? (integer - zero) * scale : 0.0f);
     }
+#pragma unroll
+    for (int q = 0; q < TERMS; q += CHUNK)
+        if (first + q < ldb) *(Chunk*)(to + row * ldb + first + q) = found[q / CHUNK];
 }

@@ -1,11 +1,11 @@
-// epilogue((x - mean) / sqrt(variance + epsilon) * scale + shift) of every row, read once: WARPS warps
-// keep a row in registers, so that the variance is summed up of differences from the mean. X, S, T and R
-// are the types of elements, of scale and shift, of the epilogue's operands, and of results; sums are in
-// float32.
+// epilogue((x - mean) / sqrt(variance + epsilon) * scale + shift) of every row, or epilogue(x / max(|x|,
+// epsilon)) where there is no scale, read once: WARPS warps keep a row in registers, so that the variance
+// is summed up of differences from the mean. X, S, T and R are the types of elements, of scale and shift,
+// of the epilogue's operands, and of results; sums are in float32.
 //
 // Compile-time: WARPS of a row, and ROWS of a block, 1 where a row has several warps; VECTOR, elements
 // read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether the mean is
-// subtracted; SHIFTED, whether there is a shift.
+// subtracted; SCALED and SHIFTED, whether there is a scale, and a shift.
 
 #include "reduce/block.cuh"
 #include "ptx/pdl.cuh"
@@ -42,18 +42,22 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, const T* z0, co
             values[i][e] -= mean;
             if ((lane + i * THREADS) * VECTOR < count) square += values[i][e] * values[i][e];
         }
-    const float by = 1 / sqrtf(over_block(square, Plus()) / count + epsilon);
+    square = over_block(square, Plus());
+    const float length = sqrtf(square);
+    const float by = SCALED ? 1 / sqrtf(square / count + epsilon)
+                            : 1 / (length < epsilon ? epsilon : length);  // a NaN stays one
 #pragma unroll
     for (int i = 0; i < PER; ++i) {
         const int at = (lane + i * THREADS) * VECTOR;
         if (at >= count) break;
-        const Words<S> factors = *(const Words<S>*)(scale + at);
-        Words<S> more = {};
+        Words<S> factors = {}, more = {};
+        if (SCALED) factors = *(const Words<S>*)(scale + at);
         if (SHIFTED) more = *(const Words<S>*)(shift + at);
         Words<R> words;
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) {
-            float value = values[i][e] * by * float(factors.at[e]);
+            float value = values[i][e] * by;
+            if (SCALED) value *= float(factors.at[e]);
             if (SHIFTED) value += float(more.at[e]);
             words.at[e] = epilogue(value, row * count + at + e, int(row), at + e, z0, z1);
         }

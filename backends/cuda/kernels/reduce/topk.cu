@@ -9,6 +9,7 @@
 
 #include "reduce/block.cuh"
 #include "reduce/scan.cuh"
+#include "reduce/sort_keys.cuh"
 
 template <typename E> __device__ __forceinline__ bool is_before(E a, E b)  // a before b, not equal
 {
@@ -38,28 +39,6 @@ top_k(const T* x, const int* origins, T* values, long long* places, long long co
     const long long at = (outer * k + rank) * inner + i - row * inner;
     if (values) values[at] = line[(long long)own * inner];
     if (places) places[at] = origins ? origins[i] : own;
-}
-
-// ── keys: integers in the order of the elements, the first of them the greatest ────────────────
-
-template <int SIZE> struct Bits;
-template <> struct Bits<4> { using Key = unsigned; };
-template <> struct Bits<8> { using Key = unsigned long long; };
-using Key = Bits<sizeof(A)>::Key;
-constexpr Key TOP = Key(1) << (8 * sizeof(Key) - 1);
-constexpr bool IS_SIGNED = A(-1) < A(0), IS_FLOAT = A(1) / A(2) != A(0);
-
-__device__ __forceinline__ Key bits_of(float x) { return __float_as_uint(x); }
-__device__ __forceinline__ Key bits_of(double x) { return __double_as_longlong(x); }
-template <typename I> __device__ __forceinline__ Key bits_of(I x) { return Key(x); }
-
-__device__ __forceinline__ Key key_of(A x)
-{
-    Key key = bits_of(A(x + A(0)));  // -0 becomes 0, which is equal to it
-    if (IS_FLOAT && x != x) key = ~Key(0);
-    else if (IS_FLOAT && (key & TOP)) key = ~key;
-    else if (IS_SIGNED) key ^= TOP;
-    return LARGEST ? key : ~key;
 }
 
 struct Add {

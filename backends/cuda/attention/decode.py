@@ -1,0 +1,201 @@
+"""A decoder step's attention as one kernel, including rotary embeddings and cache updates.
+
+A step of few tokens is short, and each kernel costs a launch and a memory latency. So the
+attention's own blocks rotate queries and keys, and append keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from math import gcd
+
+from ....runtime.ir.dtypes import bfloat16, bool_, float16, float32, int32, int64
+from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.attention import Attention, RotaryEmbedding
+from ....runtime.ops.gather import TensorScatter
+from ..algorithms.registry import Answer, need_dtypes
+from ..codegen.copies import copied_unless_same
+from ..gemm.atoms import atom_of
+from ..recipe.operands import Tensor
+from ..recipe.source import arithmetic
+from ..recipe.targets import Target
+from .flash_mma import FEWEST_KEYS, MAX_HEAD, config_of, steepness_of
+from .flash_parts import launched
+from .heads import AttentionTask, by_head
+from .rotate_append import WORD, RotateAppend, are_appended_alike, are_together, are_turned_alike
+
+#: Maximum number of new tokens per sample.
+MAX_NEW = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeAttention:
+    """Nodes that append keys and values to caches and attend to these.
+
+    Attributes:
+        attention: the attention.
+        keys, values: writes into the caches [batch, heads, room, size].
+        turns: the rotations of queries and new keys, without other readers; None for none.
+    """
+
+    attention: Node
+    keys: Node
+    values: Node
+    turns: tuple[Node, Node] | None
+
+    @property
+    def nodes(self) -> frozenset[Node]:
+        """All its nodes."""
+        return frozenset({self.attention, self.keys, self.values, *(self.turns or ())})
+
+    @property
+    def in_place(self) -> tuple[tuple[Value, Value], ...]:
+        """The updated caches, each with its previous value."""
+        pasts = ((node, node.inputs[0]) for node in (self.keys, self.values))
+        return tuple((node.output, past) for node, past in pasts if past is not None)
+
+    @property
+    def appending(self) -> RotateAppend | None:
+        """The part before the attention, if both are separate kernels."""
+        return None if self.turns is None else RotateAppend(*self.turns, self.keys, self.values)
+
+
+def decode_attention_at(graph: Graph, attention: Node, free: Set[Node]) -> DecodeAttention | None:
+    """Return the decoder step that ends with an attention, if there is one."""
+    keys, values = (v.producer if v else None for v in attention.inputs[1:3])
+    if keys is None or values is None or not are_appended_alike(keys, values):
+        return None
+    stay = all(_stays(graph, node.output, attention) for node in (keys, values))
+    if not stay or not _suits(graph, attention):
+        return None
+    turns = _turns(graph, attention, keys)
+    for found in (turns, None) if turns else (None,):
+        whole = DecodeAttention(attention, keys, values, found)
+        if len(whole.nodes) >= 3 and whole.nodes <= free and are_together(graph, whole.nodes):
+            return whole
+    return None
+
+
+def _suits(graph: Graph, attention: Node) -> bool:
+    """Whether an attention has few queries, 16-bit operands and only one output."""
+    q = attention.inputs[0]
+    if q is None or q.tensor.dtype not in (float16, bfloat16):
+        return False
+    rows = q.tensor.dims[-2]
+    past = (*attention.inputs, None, None, None)[4:6]
+    unread = all(not v.consumers and not graph.is_output(v) for v in attention.outputs[1:])
+    return 0 < rows <= MAX_NEW and past == (None, None) and unread
+
+
+def _stays(graph: Graph, cache: Value, attention: Node) -> bool:
+    """Whether a cache has readers besides the attention."""
+    return graph.is_output(cache) or any(reader is not attention for reader in cache.consumers)
+
+
+def _turns(graph: Graph, attention: Node, keys: Node) -> tuple[Node, Node] | None:
+    """Return the rotations of queries and new keys, without other readers."""
+    q, k = (v.producer if v else None for v in (attention.inputs[0], keys.inputs[1]))
+    if q is None or k is None or not are_turned_alike(q, k):
+        return None
+    alone = graph.sole_consumer(q.output) is attention and graph.sole_consumer(k.output) is keys
+    return (q, k) if alone else None
+
+
+def decode_attention(
+    found: DecodeAttention, operand: Callable[[Value], Tensor], target: Target
+) -> Answer:
+    """Return the launches: copies of caches that are not updated in place, and the kernel."""
+    op, appends = found.attention.op, found.keys.op
+    assert isinstance(op, Attention)
+    assert isinstance(appends, TensorScatter)
+
+    def optional(node: Node, place: int) -> Tensor | None:
+        value = node.inputs[place] if place < len(node.inputs) else None
+        return None if value is None else operand(value)
+
+    def given(node: Node, place: int) -> Tensor:
+        value = node.inputs[place]
+        assert value is not None
+        return operand(value)
+
+    turn = _rotation(found)
+    x, k = (
+        (given(found.attention, 0), given(found.keys, 1))
+        if found.turns is None
+        else (given(node, 0) for node in found.turns)
+    )
+    v, first = given(found.values, 1), optional(found.keys, 2)
+    angles = [optional(found.turns[0], i) if found.turns else None for i in (1, 2, 3)]
+    cos, sin, positions = angles
+    y, keys, values = (operand(n.output) for n in (found.attention, found.keys, found.values))
+    mask, lengths = optional(found.attention, 3), optional(found.attention, 6)
+    refused = (
+        need_dtypes((float16, bfloat16), x)
+        or need_dtypes((x.dtype,), k, v, cos, sin, y, keys, values)
+        or need_dtypes((int32, int64), first)
+        or need_dtypes((bool_, float32, float16, bfloat16), mask)
+    )
+    if refused or op.is_wide:
+        return refused or "float64"
+    queries = by_head(x, op.q_num_heads if turn is None else turn.num_heads)
+    new_keys, new_values = by_head(k, turn and turn.num_heads), by_head(v, None)
+    old_keys, old_values = by_head(keys, None), by_head(values, None)
+    result = by_head(y, op.q_num_heads)
+    batch, count, new, size = queries.dims
+    kv_heads, room = keys.dims[1:3]
+    if queries.dims != result.dims or count % kv_heads or room < max(new, FEWEST_KEYS):
+        return f"queries of {queries.dims} and caches of {keys.dims}"
+    if {new_keys.dims, new_values.dims} != {(batch, kv_heads, new, size)} or size > MAX_HEAD:
+        return f"heads of {new_keys.dims} and {new_values.dims}"
+    task = AttentionTask(op, queries, old_keys, old_values, result, mask, lengths=lengths)
+    config = config_of(task, target, new=new)
+    if config.shared > target.shared:
+        return f"{config.shared} bytes of shared memory"
+    half = 0 if turn is None else (turn.rotary_embedding_dim or size) // 2
+    widest = min(one.vector(WORD) for one in (queries, new_keys, new_values))
+    vector = gcd(min(WORD // x.dtype.itemsize, widest), half, size - 2 * half)
+    batches = 1 if cos is None else cos.dims[0] if positions is None else positions.dims[0]
+    pasts = [past for _, past in found.in_place]
+    constants = {
+        **config.constants,
+        **{"VECTOR_K": old_keys.vector(8), "VECTOR_V": old_values.vector(8)},
+        **{"VECTOR_Y": 8 if result.vector(8) == 8 else 1, "TURNED": config.turned},
+        **{"NEW": new, "HEAD": size, "HALF": half, "VECTOR": vector},
+        **{"INTERLEAVED": bool(turn and turn.interleaved), "CIRCULAR": appends.mode == "circular"},
+        # Graph inputs were complete before any kernel of the plan started.
+        "EARLY": all(past.producer is None for past in pasts),
+    }
+    launches = launched(
+        task,
+        "attention_decode",
+        config.sharing,
+        config.shared,
+        config.block,
+        constants,
+        atom_of(x.dtype).code(),
+        steepness_of(task),
+        {
+            **{"q": x, "k": k, "v": v, "cosine": cos, "sine": sin, "positions": positions},
+            **{"starts": first, "past_keys": operand(pasts[0]), "past_values": operand(pasts[1])},
+            **{"keys": keys, "values": values, "mask": mask, "lengths": lengths},
+            "angles": {
+                "batches": max(1, batches),
+                "places": cos.size // half if cos is not None and half else 0,
+            },
+            **{"of_q": queries.struct, "of_k": new_keys.struct, "of_v": new_values.struct},
+            "of_y": result.struct,
+        },
+        types=(("A", arithmetic(x.dtype)), ("I", int64 if first is None else first.dtype)),
+        pitched=(x, k, v, y),
+    )
+    copies = [
+        copied_unless_same(cache, operand(past))
+        for cache, past in zip((keys, values), pasts, strict=True)
+    ]
+    return (*copies, *launches)
+
+
+def _rotation(found: DecodeAttention) -> RotaryEmbedding | None:
+    op = None if found.turns is None else found.turns[0].op
+    return op if isinstance(op, RotaryEmbedding) else None

@@ -1,0 +1,228 @@
+"""Flash attention of 16-bit floats with mma.sync: warp shapes, tiles, shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..gemm.atoms import atom_of
+from ..recipe.launch import Launch
+from ..recipe.layout import ceil_div
+from ..recipe.targets import Target
+from .flash_parts import FEW, LOG2E, MAX_CLUSTER, Sharing, group_of, launched, share
+from .heads import AttentionTask
+
+#: Maximum head size that fits in registers.
+MAX_HEAD = 256
+#: Minimum number of keys for tensor cores; below it, the row kernel is more accurate.
+FEWEST_KEYS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class WarpShape:
+    """How the warps of `mma_tiles.cuh` split rows and keys.
+
+    Attributes:
+        tm: rows per warp, in units of 16.
+        warps_m: warp groups along the rows.
+        warps_n: warp groups along the keys.
+    """
+
+    tm: int
+    warps_m: int
+    warps_n: int
+
+    @property
+    def rows(self) -> int:
+        """Rows per block."""
+        return 16 * self.tm * self.warps_m
+
+
+#: From the most rows of a block to the fewest, and what share of the multiprocessors must have a
+#: block: larger blocks read keys and values less often and with more threads. Measured on an H200
+#: with 3 to 16 heads of 32 to 128 and 50 to 577 keys, in transformers' blocks.
+SHAPES = (
+    *((WarpShape(2, 4, 1), 0.9), (WarpShape(1, 8, 1), 0.9), (WarpShape(1, 4, 2), 0.33)),
+    *((WarpShape(1, 2, 4), 0.0), (WarpShape(1, 2, 2), 0.0), (WarpShape(1, 4, 1), 0.0)),
+)
+#: The same for larger heads, where a thread copies more of each key.
+LARGE_SHAPES = (
+    *((WarpShape(1, 8, 1), 0.9), (WarpShape(1, 4, 2), 0.9)),
+    *((WarpShape(1, 2, 2), 0.0), (WarpShape(1, 4, 1), 0.0)),
+)
+#: Those for few queries, from the fewest rows to the most; and that for the fewest of heads that
+#: are not large, whose tile is most of what a block of a short cache reads.
+FEW_SHAPES = (WarpShape(1, 1, 4), WarpShape(1, 2, 2), WarpShape(1, 4, 1), WarpShape(1, 8, 1))
+SMALL_SHAPE = WarpShape(1, 1, 8)
+#: Maximum head size, key plus value, for which a warp has registers for 32 rows.
+MAX_DOUBLE = 128
+#: Maximum number of stages for few queries.
+MAX_STAGES = 4
+#: Keys that a block processes in about the time of its fixed cost.
+STEP = 64
+
+
+@dataclass(frozen=True, slots=True)
+class MmaConfig:
+    """The configuration of a block of `mma_tiles.cuh`, and its shared memory.
+
+    Attributes:
+        shape: the warp shape.
+        sizes: head sizes of key and value, rounded up to 16.
+        keys: keys per step of a warp.
+        stages: number of key and value tiles in shared memory.
+        sharing: how blocks share heads and keys.
+        new: number of tokens whose keys, values and queries are preloaded.
+    """
+
+    shape: WarpShape
+    sizes: tuple[int, int]
+    keys: int
+    stages: int
+    sharing: Sharing
+    new: int
+
+    @property
+    def inbox(self) -> int:
+        """Shared memory offset of the exchange buffer within a cluster."""
+        return _working(self.shape, self.keys, self.stages, self.sizes)
+
+    @property
+    def turned(self) -> int:
+        """Shared memory offset of the queries, keys and values of new tokens."""
+        parts = self.sharing.parts if self.sharing.clustered else 0
+        return self.inbox + _inbox(self.shape, self.sizes, parts)
+
+    @property
+    def shared(self) -> int:
+        """Shared memory of a block in bytes."""
+        return self.turned + _turned(self.shape, self.sizes, self.new)
+
+    @property
+    def block(self) -> int:
+        """Threads per block."""
+        return 32 * self.shape.warps_m * self.shape.warps_n
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """The compile-time constants of `mma_tiles.cuh`."""
+        return {
+            **{"SIZE_K": self.sizes[0], "SIZE_V": self.sizes[1]},
+            **{"KEYS": self.keys, "STAGES": self.stages, "TM": self.shape.tm},
+            **{"WARPS_M": self.shape.warps_m, "WARPS_N": self.shape.warps_n},
+            **{"CLUSTER": self.sharing.parts if self.sharing.clustered else 0},
+            "INBOX": self.inbox,
+        }
+
+
+def on_tensor_cores(
+    task: AttentionTask, target: Target, shape: WarpShape | None = None
+) -> tuple[Launch, ...]:
+    """Return the launches of `attention_mma.cu`."""
+    config = config_of(task, target, shape)
+    constants = {
+        **config.constants,
+        "VECTOR_K": min(task.q.vector(8), task.k.vector(8)),
+        **{"VECTOR_V": task.v.vector(8), "VECTOR_Y": 8 if task.y.vector(8) == 8 else 1},
+    }
+    return launched(
+        task,
+        "attention_mma",
+        config.sharing,
+        config.shared,
+        config.block,
+        constants,
+        atom_of(task.q.tensor.dtype).code(),
+        steepness_of(task),
+    )
+
+
+def steepness_of(task: AttentionTask) -> float:
+    """Return the factor of score differences before exp2."""
+    return LOG2E * (task.scale if task.is_raw else 1)
+
+
+def config_of(
+    task: AttentionTask, target: Target, shape: WarpShape | None = None, new: int = 0
+) -> MmaConfig:
+    """Return the configuration for an attention.
+
+    Args:
+        task: the attention.
+        target: the GPU.
+        shape: the warp shape; None for the one with the lowest estimate.
+        new: number of tokens whose keys, values and queries stay in shared memory.
+    """
+    size_k, size_v = sizes = ceil_div(task.q.dims[3], 16) * 16, ceil_div(task.v.dims[3], 16) * 16
+    keys, stages = 64 if max(sizes) <= 128 else 32, 2
+    if task.q.dims[2] <= FEW:
+        shape = shape or _few_shape(group_of(task) * task.q.dims[2], sizes, target, new)
+        keys = min(keys, max(16, 64 // shape.warps_n))
+    shape = shape or _shape(task, sizes, keys, target)
+    tile = keys * shape.warps_n
+    beside, inbox = _turned(shape, sizes, new), _inbox(shape, sizes, MAX_CLUSTER)
+    joins = _working(shape, keys, 1, sizes) + beside + inbox <= target.shared
+    joins = joins and target.has_clusters and task.q.dims[2] <= FEW
+    beside += inbox if joins else 0
+    if task.q.dims[2] <= FEW:
+        stages = _stages(tile * (size_k + size_v + 16) * 2, beside, target)
+    shared = _working(shape, keys, stages, sizes) + beside
+    sharing = share(task, shape.rows, min(tile, STEP), shared, target, joins=joins)
+    stages = min(stages, max(1, ceil_div(ceil_div(task.seen, tile), sharing.parts)))
+    return MmaConfig(shape, sizes, keys, stages, sharing, new)
+
+
+def _few_shape(rows: int, sizes: tuple[int, int], target: Target, new: int) -> WarpShape:
+    """Return the warp shape with this many rows per block, or as many as fit."""
+    if rows <= SMALL_SHAPE.rows and sum(sizes) <= MAX_DOUBLE:
+        return SMALL_SHAPE
+    fitting = [
+        shape
+        for shape in FEW_SHAPES
+        if _working(shape, max(16, 32 // shape.warps_n), 1, sizes) + _turned(shape, sizes, new)
+        <= target.shared
+    ]
+    return next((shape for shape in fitting if rows <= shape.rows), fitting[-1])
+
+
+def _stages(tile: int, beside: int, target: Target) -> int:
+    """Return how many tiles of this size fit in shared memory, preferring two resident blocks."""
+    of_two = ((target.shared - 1024) // 2 - beside) // tile
+    of_one = max(1, (target.shared - beside) // tile)
+    return min(MAX_STAGES, of_two if of_two >= 2 else of_one)
+
+
+def _working(shape: WarpShape, keys: int, stages: int, sizes: tuple[int, int]) -> int:
+    """Return the bytes for keys and values, or for the sums merged between warp groups.
+
+    Args:
+        shape: the warp shape.
+        keys: keys per step of a warp.
+        stages: number of tiles in shared memory.
+        sizes: head sizes of key and value.
+    """
+    buffers = stages * keys * shape.warps_n * (sum(sizes) + 16) * 2
+    return max(buffers, shape.warps_n * shape.rows * (sizes[1] + 6) * 4)
+
+
+def _inbox(shape: WarpShape, sizes: tuple[int, int], parts: int) -> int:
+    """Return the bytes of the exchange buffer of a cluster, if there is one."""
+    return shape.rows * (sizes[1] * 4 + parts * 16) if parts else 0
+
+
+def _turned(shape: WarpShape, sizes: tuple[int, int], new: int) -> int:
+    """Return the bytes for queries, keys and values of this many preloaded tokens."""
+    return 2 * ((shape.rows + new) * (sizes[0] + 8) + new * (sizes[1] + 8)) if new else 0
+
+
+def _shape(task: AttentionTask, sizes: tuple[int, int], keys: int, target: Target) -> WarpShape:
+    """Return the warp shape with most rows per block that keeps the multiprocessors busy."""
+    batch, heads, length, _ = task.q.dims
+    tiles = max(1, ceil_div(task.total, keys))
+    for shape, minimum in SHAPES if sum(sizes) <= MAX_DOUBLE else LARGE_SHAPES:
+        if shape.warps_n > tiles or _working(shape, keys, 2, sizes) > target.shared:
+            continue
+        blocks = ceil_div(length, shape.rows) * heads * batch
+        busy = blocks >= minimum * target.processors and length > shape.rows // 2
+        if busy or (minimum < 0.9 and 1 < shape.warps_n == tiles):  # all keys in one step
+            return shape
+    return WarpShape(1, 1, 1)

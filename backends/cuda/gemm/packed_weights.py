@@ -1,0 +1,126 @@
+"""Weights of a few bits, in the order in which kernels unpack them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ....runtime.ir.types import Array
+from ....runtime.ops.packed import MatMulNBits
+from ..recipe.layout import ceil_div
+from ..recipe.operands import Packed, Tensor
+
+#: Bytes of a row of weights per step.
+STEP = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Integers of a few bits in rows of blocks, with one scale per block.
+
+    Attributes:
+        op: the operator, which defines the packing.
+        b, scales: constants.
+        zero_points: constants: packed like the integers, or floats; None for the middle of the
+            range.
+    """
+
+    op: MatMulNBits
+    b: Tensor
+    scales: Tensor
+    zero_points: Tensor | None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes per row, in whole steps."""
+        return ceil_div(self.op.blocks * self.op.block_size * self.op.bits // 8, STEP) * STEP
+
+    @property
+    def of_step(self) -> int:
+        """Scales per step, at least one."""
+        return max(1, STEP * 8 // self.op.bits // self.op.block_size)
+
+    @property
+    def blocks(self) -> int:
+        """Scales per row, in whole steps, and in whole 4-byte words if they have two bytes."""
+        whole = max(self.of_step, 2)
+        return ceil_div(self.op.blocks, whole) * whole
+
+    @property
+    def factor_bytes(self) -> int:
+        """Bytes of scales and zero points per step, in whole 4-byte words."""
+        size = self.scales.dtype.itemsize
+        return max(4, self.of_step * size * (1 if self.zero_points is None else 2))
+
+    @property
+    def nbytes(self) -> int:
+        """Total bytes of integers, scales and zero points."""
+        factors = self.blocks * (1 if self.zero_points is None else 2)
+        return self.op.N * (self.bytes + factors * self.scales.dtype.itemsize)
+
+    @property
+    def words(self) -> Packed:
+        """The integers in the order of `words_of`."""
+        pack = partial(words_of, rows=self.op.N, nbytes=self.bytes)
+        return Packed((self.b.value,), ("words of four lanes", self.op.N, self.bytes), pack)
+
+    @property
+    def factors(self) -> Packed:
+        """The scales, interleaved with zero points if there are any; see `factors_of`."""
+        op, zeros = self.op, self.zero_points
+        sources = (self.scales.value,) if zeros is None else (self.scales.value, zeros.value)
+        pack = partial(factors_of, rows=op.N, count=op.blocks, padded=self.blocks, bits=op.bits)
+        return Packed(sources, ("factors", op.N, op.blocks, self.blocks, op.bits), pack)
+
+    @property
+    def are_constant(self) -> bool:
+        """Whether all of them are constant."""
+        tensors = (self.b, self.scales, self.zero_points)
+        return all(x is None or x.data is not None for x in tensors)
+
+    @property
+    def constants(self) -> tuple[tuple[str, int | bool], ...]:
+        """Compile-time constants of kernels that unpack them."""
+        zeros = ("ZEROS", self.zero_points is not None)
+        return ("BITS", self.op.bits), ("BLOCK", self.op.block_size), zeros
+
+
+def words_of(b: Array, rows: int, nbytes: int) -> Array:
+    """Return integers as [rows, nbytes]: of every 64 bytes, word 4 i + j is at 4 j + i.
+
+    Args:
+        b: rows of bytes, zero-padded if shorter.
+        rows: number of rows.
+        nbytes: bytes per row of the result, a multiple of 64.
+    """
+    found = np.zeros((rows, nbytes), np.uint8)
+    found[:, : b.size // rows] = b.reshape(rows, -1)
+    words = found.view(np.uint32).reshape(rows, -1, 4, 4)
+    return np.ascontiguousarray(words.swapaxes(2, 3)).view(np.uint8).reshape(rows, nbytes)
+
+
+def factors_of(
+    scales: Array, zeros: Array | None = None, *, rows: int, count: int, padded: int, bits: int
+) -> Array:
+    """Return scales as [rows, padded, 1], or with zero points as [rows, padded, 2].
+
+    Args:
+        scales: `count` per row.
+        zeros: likewise, or packed, each row in whole bytes.
+        rows: of the weights.
+        count: blocks per row.
+        padded: at least `count`; zero-padded.
+        bits: bits per packed zero point.
+    """
+    found = np.zeros((rows, padded, 1 if zeros is None else 2), scales.dtype)
+    found[:, :count, 0] = scales.reshape(rows, count)
+    if zeros is not None and zeros.dtype == np.uint8:
+        packed = zeros.reshape(rows, -1, 1)
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        single = (packed >> shifts & np.uint8(2**bits - 1)).reshape(rows, -1)
+        found[:, :count, 1] = single[:, :count]
+    elif zeros is not None:
+        found[:, :count, 1] = zeros.reshape(rows, count)
+    return found

@@ -1,0 +1,196 @@
+// A step of a decoder of few new tokens, from the product that gives queries, keys and values to the result of attention:
+// rotates the queries and the new keys (rotate.cuh), writes the new keys and values into caches
+// [batch][kv_heads][room][size] from first[batch] on, or 0, and attends to these (mma_tiles.cuh, where more is compile-time).
+// Past the end nothing is written, or, if CIRCULAR, the beginning. Places before the first count from the end.
+//
+// What caches held before, `past_keys` and `past_values`, is the same memory or copied there in front. All blocks of a
+// head of keys rotate the new ones for themselves, and put them in the place of what they read there: nobody waits for
+// those that write.
+//
+// A step is short, and most of it is waiting for memory. If EARLY, which takes caches that no kernel in front writes,
+// keys and values are read while these still run, by lengths that may not be there yet: threads that find others later
+// read again.
+//
+// Compile-time besides: NEW tokens of a sample; HEAD, the size of heads; HALF, how many pairs of them turn; INTERLEAVED;
+// VECTOR; CIRCULAR; EARLY; where INBOX and TURNED begin in shared memory, in bytes. I is the type of `first`.
+
+#include "attention/mma_tiles.cuh"
+#include "attention/rotate.cuh"
+
+struct Angles {  // of tables
+    int batches, places;
+};
+
+// Where new rows of a sample are in caches.
+struct Places {
+    long long first;
+    int room;
+
+    // Returns the place of a row, -1 if it has none.
+    __device__ __forceinline__ int of(int row) const
+    {
+        long long at = first + row;
+        if (CIRCULAR) at = (at % room + room) % room;
+        else if (at < 0) at += room;
+        return at < 0 || at >= room ? -1 : int(at);
+    }
+};
+
+// Copies TILE rows of a head, zeros from position `end` on; `from` is the first of the head.
+template <int N, int SIZE> __device__ __forceinline__ void load_rows(T* tile, const T* from, int t0, int end)
+{
+    constexpr int PER_ROW = SIZE / N;
+#pragma unroll
+    for (int base = 0; base < TILE * PER_ROW; base += THREADS) {
+        const int item = base + threadIdx.x, row = item / PER_ROW, column = item % PER_ROW * N;
+        if (TILE * PER_ROW % THREADS && item >= TILE * PER_ROW) break;
+        const bool inside = t0 + row < end && column < HEAD;
+        bring<N>(tile + row * (SIZE + 8) + column, from + (inside ? (long long)(t0 + row) * HEAD + column : 0), inside);
+    }
+}
+
+// Copies a row of SIZE elements within shared memory: each chunk by the thread that `load_rows` gives it to.
+template <int N, int SIZE>
+__device__ __forceinline__ void replace(T* tile, int row, const T* from)
+{
+    constexpr int PER_ROW = SIZE / N;
+    const int ahead = (threadIdx.x + THREADS - row * PER_ROW % THREADS) % THREADS;
+    for (int chunk = ahead; chunk < PER_ROW; chunk += THREADS)
+        *(Elements<N>*)(tile + row * (SIZE + 8) + chunk * N) = *(const Elements<N>*)(from + chunk * N);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+attention_decode(const T* q, const T* k, const T* v, const T* cosine, const T* sine, const long long* positions,
+                 const I* starts, const T* past_keys, const T* past_values, T* keys, T* values, const M* mask,
+                 const long long* lengths, T* y, float* left, float2* beside, Sizes s, Angles angles, Steps of_q,
+                 Steps of_k, Steps of_v, Steps of_y, MaskSteps of_mask, float scale, float softcap, int tiles)
+{
+    extern __shared__ __align__(16) unsigned char shared[];
+    T* const buffers = (T*)shared;
+    float4* const inbox = (float4*)(shared + INBOX);
+    T* const turned = (T*)(shared + TURNED);
+    T* const new_keys = turned + ROWS * PITCH_K;
+    T* const new_values = new_keys + NEW * PITCH_K;
+    const int lane = threadIdx.x % 32, warp_m = threadIdx.x / 32 / WARPS_N;
+    const int pair = blockIdx.x / tiles, tile = tiles - 1 - blockIdx.x % tiles;
+    const int n = pair / s.kv_heads, kv_head = pair % s.kv_heads, first = kv_head * GROUP;
+    constexpr int rows = GROUP * NEW;
+    const int m0 = tile * ROWS;
+    s.rows = NEW, s.size_k = s.size_v = HEAD;  // what they are, known when compiling
+    if (CLUSTER > 0) cluster_arrive();
+
+    const long long cache = ((long long)n * s.kv_heads + kv_head) * s.total * HEAD;  // where those of the head begin
+    int valid = 0, shift = 0;  // keys that are there, and the position of the first query
+    Keys range = {};
+    const auto count_keys = [&](int length) {
+        valid = length;
+        shift = LENGTHS ? valid - NEW : 0;
+        range = keys_of_block(m0, ROWS, shift, valid, GRAIN, s);
+    };
+    const auto load_tile = [&](int step) {
+        T* const to = buffers + step % STAGES * STAGE;
+        const int t0 = range.begin + step * TILE;
+        if (t0 < range.end) {
+            load_rows<VECTOR_K, SIZE_K>(to, past_keys + cache, t0, range.end);
+            load_rows<VECTOR_V, SIZE_V>(to + TILE * PITCH_K, past_values + cache, t0, range.end);
+        }
+        cp_async_commit();
+    };
+    // All lanes of a warp find the same.
+    const auto length = [&]() {
+        return LENGTHS ? __shfl_sync(~0u, int(*(const volatile long long*)(lengths + n)), 0) : s.total;
+    };
+    if (EARLY) {
+        count_keys(min(max(length(), 0), s.total));  // it may be anything yet
+#pragma unroll 1
+        for (int step = 0; step < STAGES; ++step) load_tile(step);
+    }
+    for (int item = threadIdx.x; item < ((ROWS + NEW) * PITCH_K + NEW * PITCH_V) / 8; item += THREADS)
+        ((Elements<8>*)turned)[item] = Elements<8>{};
+    __syncthreads();
+    grid_dependency_sync();
+
+    const int found = length();
+    const Places places = {starts ? (long long)starts[n] : 0, s.total};
+    if (!EARLY) {
+        count_keys(found);
+#pragma unroll 1
+        for (int step = 0; step < STAGES; ++step) load_tile(step);
+    }
+    constexpr int CHUNKS = (HEAD - HALF) / VECTOR;
+    const int own = min(ROWS, rows - m0);
+#pragma unroll 1
+    for (int item = threadIdx.x; item < (own + 2 * NEW) * CHUNKS; item += THREADS) {
+        const int line = item / CHUNKS, chunk = item % CHUNKS * VECTOR;
+        const Row at = row_of(m0 + line, first, s);
+        const int query = line < own ? at.query : (line - own) % NEW;
+        const long long entry = (long long)(n % angles.batches) * NEW + query;
+        const long long place = positions ? positions[entry] : entry;
+        const T* const from = line < own ? q + n * of_q.batch + at.head * of_q.head + query * of_q.row
+                              : line < own + NEW ? k + n * of_k.batch + kv_head * of_k.head + query * of_k.row
+                                                 : v + n * of_v.batch + kv_head * of_v.head + query * of_v.row;
+        if (line < own + NEW) {
+            T* const to = line < own ? turned + line * PITCH_K : new_keys + query * PITCH_K;
+            turn(from, to, cosine, sine, place, angles.places, chunk, HALF);
+            continue;
+        }
+        T* const to = new_values + query * PITCH_V;
+        if (chunk < HALF) *(Words*)(to + chunk) = words(from + chunk);
+        *(Words*)(to + HALF + chunk) = words(from + HALF + chunk);
+    }
+    const bool again = EARLY && found != valid;
+    if (again) {
+        cp_async_wait<0>();
+        count_keys(found);
+    }
+    __syncthreads();
+
+    for (int row = 0; row < NEW; ++row) {
+        const int at = places.of(row);
+        if (tile != 0 || row % gridDim.y != blockIdx.y || at < 0) continue;
+        const long long to = cache + (long long)at * HEAD;
+        for (int e = threadIdx.x * VECTOR; e < HEAD; e += THREADS * VECTOR) {
+            *(Words*)(keys + to + e) = words(new_keys + row * PITCH_K + e);
+            *(Words*)(values + to + e) = words(new_values + row * PITCH_V + e);
+        }
+    }
+
+    u32 queries[TM][SIZE_K / 16][4];
+    Accumulators sums;
+    clear(sums);
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+        const int row = (warp_m * TM + i) * 16;
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+            sums.rows[i][half] = row_of(min(m0 + row + half * 8 + lane / 4, rows - 1), first, s);
+#pragma unroll
+        for (int c = 0; c < SIZE_K / 16; ++c)
+            ldmatrix_x4(queries[i][c],
+                        shared_address(turned + (row + lane % 16) * PITCH_K + c * 16 + lane / 16 * 8));
+    }
+
+    const bool has_rows = m0 + warp_m * TM * 16 < rows;
+    const int count = max(0, (range.end - range.begin + TILE - 1) / TILE);
+    for (int step = again ? -STAGES : 0; step < count; ++step) {
+        if (step < 0) {
+            load_tile(step + STAGES);
+            continue;
+        }
+        cp_async_wait<STAGES - 1>();
+        T* const buffer = buffers + step % STAGES * STAGE;
+        const int t0 = range.begin + step * TILE;
+        for (int row = 0; row < NEW; ++row) {
+            const int at = places.of(row);
+            if (at < t0 || at >= min(t0 + TILE, range.end)) continue;
+            replace<VECTOR_K, SIZE_K>(buffer, at - t0, new_keys + row * PITCH_K);
+            replace<VECTOR_V, SIZE_V>(buffer + TILE * PITCH_K, at - t0, new_values + row * PITCH_V);
+        }
+        __syncthreads();
+        multiply_tile(sums, queries, buffer, t0, range.end, has_rows, shift, valid, n, mask, of_mask, s, scale,
+                      softcap);
+        __syncthreads();
+        load_tile(step + STAGES);
+    }
+    finish(sums, shared, inbox, n, m0, first, rows, {y, left, beside, of_y}, s, steepness(scale));
+}

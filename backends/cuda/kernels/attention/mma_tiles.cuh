@@ -1,0 +1,296 @@
+// What attention on tensor cores does with queries in registers (flash attention: online softmax, no matrix of scores in
+// memory): goes over keys in tiles, which cp.async brings to shared memory STAGES ahead, and puts results together.
+//
+// A block has 16 * TM * WARPS_M rows of queries of heads with the same keys (attention_parts.cuh). WARPS_N groups of
+// warps share the keys of a tile and add up their results in the end: few rows need that to keep a GPU busy. Where the
+// greatest score grows, what has been summed up is scaled down. Rows that see no key give 0.
+//
+// Compile-time, besides what heads.cuh and attention_parts.cuh want: SIZE_K and SIZE_V, sizes of heads
+// rounded up to 16; VECTOR_K, VECTOR_V, elements copied at once (1, 2, 4, 8), VECTOR_Y, results stored
+// at once (1, 8); KEYS of a warp's step; TM; WARPS_M; WARPS_N; STAGES; CLUSTER, the parts of keys if their blocks
+// form a cluster and put their results together themselves, else 0; and what online_softmax.cuh wants.
+
+#include "attention/heads.cuh"
+#include "attention/attention_parts.cuh"
+#include "ptx/pdl.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/cluster.cuh"
+constexpr bool BIASES = false;
+#include "attention/online_softmax.cuh"
+
+constexpr int THREADS = 32 * WARPS_M * WARPS_N;
+constexpr int ROWS = 16 * TM * WARPS_M;
+constexpr int TILE = KEYS * WARPS_N;
+// Eight more elements a row put the rows of a column in different banks.
+constexpr int PITCH_K = SIZE_K + 8, PITCH_V = SIZE_V + 8;
+constexpr int STAGE = TILE * (PITCH_K + PITCH_V);
+constexpr int PITCH_Y = SIZE_V + 4;  // of sums in shared memory, in floats
+constexpr int GRAIN = 16;            // parts of the keys begin at multiples of it, as products take so many
+constexpr int WIDE_Y = ROWS * SIZE_V / 8 < THREADS ? 4 : 8;  // neighbouring results of a thread
+constexpr int FOURS = SIZE_V / 4;
+
+template <int N> struct alignas(N * sizeof(T)) Elements {
+    T at[N];
+};
+
+// Copies N elements to shared memory, or writes zeros.
+template <int N> __device__ __forceinline__ void bring(T* to, const T* from, bool inside)
+{
+    if constexpr (N == 1) *to = inside ? *from : T(0.0f);
+    else cp_async<N>(shared_address(to), from, inside);
+}
+
+// Copies TILE keys or values, zeros from position `end` on.
+template <int N, int SIZE>
+__device__ __forceinline__ void load(T* tile, const T* past, const T* now, int t0, int end, int n, int head,
+                                     int size, const Sizes& s, const Steps& by)
+{
+    constexpr int PER_ROW = SIZE / N;
+    for (int item = threadIdx.x; item < TILE * PER_ROW; item += THREADS) {
+        const int row = item / PER_ROW, column = item % PER_ROW * N;
+        const bool inside = t0 + row < end && column < size;
+        const T* from = position(past, now, inside ? t0 + row : 0, n, head, size, s, by);
+        bring<N>(tile + row * (SIZE + 8) + column, from + (inside ? column : 0), inside);
+    }
+}
+
+// What a warp has of its rows: which these are, the sums of values, the greatest scores, the sums of weights.
+struct Accumulators {
+    Row rows[TM][2];
+    float results[TM][SIZE_V / 8][4], peak[TM][2], sum[TM][2];
+};
+
+__device__ __forceinline__ void clear(Accumulators& sums)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+#pragma unroll
+        for (int j = 0; j < SIZE_V / 8; ++j)
+#pragma unroll
+            for (int q = 0; q < 4; ++q) sums.results[i][j][q] = 0;
+        sums.peak[i][0] = sums.peak[i][1] = -INFINITY;
+        sums.sum[i][0] = sums.sum[i][1] = 0;
+    }
+}
+
+// Goes over one tile of keys from position `t0` on, of which those before `end` count.
+__device__ __forceinline__ void multiply_tile(Accumulators& to, const u32 (&queries)[TM][SIZE_K / 16][4],
+                                              const T* tile, int t0, int end, bool has_rows, int shift, int valid,
+                                              int n, const M* mask, const MaskSteps& of_mask, const Sizes& s,
+                                              float scale, float softcap)
+{
+    const int lane = threadIdx.x % 32, warp_n = threadIdx.x / 32 % WARPS_N;
+    const T* const keys = tile + warp_n * KEYS * PITCH_K;
+    const T* const values = tile + TILE * PITCH_K + warp_n * KEYS * PITCH_V;
+    t0 += warp_n * KEYS;
+    // Sixteens of keys that are there at all; warps without rows have none.
+    const int there = has_rows ? (end - t0 + 15) / 16 : 0;
+
+    float scores[TM][KEYS / 8][4] = {};
+#pragma unroll
+    for (int j = 0; j < KEYS / 16; ++j) {
+        if (j >= there) break;
+#pragma unroll
+        for (int c = 0; c < SIZE_K / 16; ++c) {
+            u32 b[4];
+            const int row = j * 16 + lane % 8 + lane / 16 * 8;
+            ldmatrix_x4(b, shared_address(keys + row * PITCH_K + c * 16 + lane / 8 % 2 * 8));
+#pragma unroll
+            for (int i = 0; i < TM; ++i) {
+                mma_m16n8k16(scores[i][2 * j], queries[i][c], b[0], b[1]);
+                mma_m16n8k16(scores[i][2 * j + 1], queries[i][c], b[2], b[3]);
+            }
+        }
+    }
+
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+        const M* shown[2] = {mask, mask};
+        if (MASK != NO_MASK)
+            for (int half = 0; half < 2; ++half)
+                shown[half] += n * of_mask.batch + to.rows[i][half].head * of_mask.head
+                               + to.rows[i][half].query * of_mask.row;
+        const Seen seen = {{to.rows[i][0].query + shift, to.rows[i][1].query + shift},
+                           t0, valid, there * 2, nullptr};
+        weigh(scores[i], to.results[i], to.peak[i], to.sum[i], shown, seen, s, of_mask, scale, softcap);
+    }
+#pragma unroll
+    for (int c = 0; c < KEYS / 16; ++c) {
+        if (c >= there) break;
+        u32 weights[TM][4];
+#pragma unroll
+        for (int i = 0; i < TM; ++i) as_operand(weights[i], scores[i][2 * c], scores[i][2 * c + 1]);
+#pragma unroll
+        for (int j = 0; j < SIZE_V / 16; ++j) {
+            u32 b[4];
+            const T* from = values + (c * 16 + lane % 16) * PITCH_V + j * 16 + lane / 16 * 8;
+            ldmatrix_x4_trans(b, shared_address(from));
+#pragma unroll
+            for (int i = 0; i < TM; ++i) {
+                mma_m16n8k16(to.results[i][2 * j], weights[i], b[0], b[1]);
+                mma_m16n8k16(to.results[i][2 * j + 1], weights[i], b[2], b[3]);
+            }
+        }
+    }
+}
+
+// Writes N neighbouring results, those of them that a head of `size` elements has.
+template <int N> __device__ __forceinline__ void store(T* to, const float (&found)[N], float by, int left)
+{
+    Elements<N> out;
+#pragma unroll
+    for (int e = 0; e < N; ++e) out.at[e] = T(found[e] * by);
+    if constexpr (VECTOR_Y == 8) {
+        *(Elements<N>*)to = out;
+    } else {
+#pragma unroll
+        for (int e = 0; e < N; ++e)
+            if (e < left) to[e] = out.at[e];
+    }
+}
+
+// What groups of warps have of the rows of a block, in shared memory.
+struct WarpParts {
+    float *sums, *peaks, *totals;
+
+    __device__ __forceinline__ explicit WarpParts(void* shared)
+        : sums((float*)shared), peaks(sums + WARPS_N * ROWS * PITCH_Y), totals(peaks + WARPS_N * ROWS)
+    {
+    }
+
+    __device__ __forceinline__ void leave(const Accumulators& from) const
+    {
+        const int lane = threadIdx.x % 32, warp_m = threadIdx.x / 32 / WARPS_N, warp_n = threadIdx.x / 32 % WARPS_N;
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int row = warp_n * ROWS + (warp_m * TM + i) * 16 + half * 8 + lane / 4;
+                peaks[row] = from.peak[i][half];
+                totals[row] = over_quad_sum(from.sum[i][half]);
+#pragma unroll
+                for (int j = 0; j < SIZE_V / 8; ++j)
+                    *(float2*)(sums + row * PITCH_Y + j * 8 + lane % 4 * 2) =
+                        make_float2(from.results[i][j][half * 2], from.results[i][j][half * 2 + 1]);
+            }
+    }
+
+    // Returns the greatest score of a row, and the sum of weights beside it.
+    __device__ __forceinline__ float2 beside(int row, float steep) const
+    {
+        float top = -INFINITY, total = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS_N; ++w) top = fmaxf(top, peaks[w * ROWS + row]);
+        const float most = top == -INFINITY ? 0.0f : top;
+#pragma unroll
+        for (int w = 0; w < WARPS_N; ++w)
+            total += totals[w * ROWS + row] * exp2_of((peaks[w * ROWS + row] - most) * steep);
+        return make_float2(top, total);
+    }
+
+    // Adds up N neighbouring sums of a row, beside its greatest score.
+    template <int N>
+    __device__ __forceinline__ void add(float (&found)[N], int row, int column, float top, float steep) const
+    {
+        const float most = top == -INFINITY ? 0.0f : top;
+#pragma unroll
+        for (int w = 0; w < WARPS_N; ++w) {
+            const float by = exp2_of((peaks[w * ROWS + row] - most) * steep);
+            const float* from = sums + (w * ROWS + row) * PITCH_Y + column;
+#pragma unroll
+            for (int e = 0; e < N; ++e) found[e] += from[e] * by;
+        }
+    }
+};
+
+// Where results go: those of a row to `y`, or, of parts that another kernel puts together, sums to `left` and what
+// stands beside them to `beside`.
+struct Results {
+    T* y;
+    float* left;
+    float2* beside;
+    Steps of_y;
+};
+
+// Puts together what the blocks of a cluster have of the same rows. Each block gets an equal share of the sums, in fours,
+// into the memory behind that of its warps' parts; nobody reads another's memory, and so nobody waits for others to.
+__device__ __forceinline__ void join_cluster(const WarpParts& parts, float4* inbox, int n, int m0, int first, int rows,
+                                             const Results& to, const Sizes& s, float steep)
+{
+    constexpr int PARTS = CLUSTER > 0 ? CLUSTER : 1, SHARE = ROWS * FOURS / PARTS;
+    float4* const besides = inbox + PARTS * SHARE;
+    const int own = blockIdx.y, count = min(ROWS, rows - m0);
+    cluster_wait();  // all blocks have begun
+    for (int item = threadIdx.x; item < count * FOURS; item += THREADS) {
+        const int row = item / FOURS, column = item % FOURS * 4;
+        float found[4] = {};
+        parts.add(found, row, column, parts.beside(row, steep).x, steep);
+        dsmem_store(shared_address(inbox + own * SHARE + item / PARTS), item % PARTS,
+                    make_float4(found[0], found[1], found[2], found[3]));
+    }
+#pragma unroll 1
+    for (int item = threadIdx.x; item < count * PARTS; item += THREADS) {
+        const float2 found = parts.beside(item / PARTS, steep);
+        dsmem_store(shared_address(besides + own * ROWS + item / PARTS), item % PARTS,
+                    make_float4(found.x, found.y, 0, 0));
+    }
+    cluster_arrive();
+    cluster_wait();
+    for (int place = threadIdx.x; place * PARTS + own < count * FOURS; place += THREADS) {
+        const int item = place * PARTS + own, row = item / FOURS, column = item % FOURS * 4;
+        float most = -INFINITY, total = 0, out[4] = {};
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) most = fmaxf(most, besides[part * ROWS + row].x);
+        if (most == -INFINITY) most = 0;
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) {
+            const float4 beside = besides[part * ROWS + row], found = inbox[part * SHARE + place];
+            const float by = exp2_of((beside.x - most) * steep);
+            total += beside.y * by;
+            out[0] += found.x * by;
+            out[1] += found.y * by;
+            out[2] += found.z * by;
+            out[3] += found.w * by;
+        }
+        if (column >= s.size_v) continue;
+        const Row at = row_of(m0 + row, first, s);
+        store(to.y + n * to.of_y.batch + at.head * to.of_y.head + at.query * to.of_y.row + column, out,
+              total == 0 ? 0.0f : 1 / total, s.size_v - column);
+    }
+}
+
+// Puts together what the groups of warps have, and the blocks of a cluster. `shared` is free but for copies on the way.
+__device__ __forceinline__ void finish(const Accumulators& from, void* shared, float4* inbox, int n, int m0, int first,
+                                       int rows, const Results& to, const Sizes& s, float steep)
+{
+    cp_async_wait<0>();
+    __syncthreads();
+    const WarpParts parts(shared);
+    parts.leave(from);
+    __syncthreads();
+    if constexpr (CLUSTER > 0) {
+        join_cluster(parts, inbox, n, m0, first, rows, to, s, steep);
+        return;
+    }
+    constexpr int PER_ROW = SIZE_V / WIDE_Y;
+    for (int item = threadIdx.x; item < ROWS * PER_ROW; item += THREADS) {
+        const int row = item / PER_ROW, column = item % PER_ROW * WIDE_Y;
+        if (m0 + row >= rows || column >= s.size_v) continue;
+        const Row at = row_of(m0 + row, first, s);
+        const float2 beside = parts.beside(row, steep);
+        float found[WIDE_Y] = {};
+        parts.add(found, row, column, beside.x, steep);
+        if constexpr (SPLIT) {
+            const long long place = place_of(n, at, s);
+            float4* const out = (float4*)(to.left + place * SIZE_V + column);
+#pragma unroll
+            for (int e = 0; e < WIDE_Y; e += 4)
+                out[e / 4] = make_float4(found[e], found[e + 1], found[e + 2], found[e + 3]);
+            if (column == 0) to.beside[place] = beside;
+        } else {
+            store(to.y + n * to.of_y.batch + at.head * to.of_y.head + at.query * to.of_y.row + column, found,
+                  beside.y == 0 ? 0.0f : 1 / beside.y, s.size_v - column);
+        }
+    }
+}

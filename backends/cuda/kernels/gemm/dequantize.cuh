@@ -1,0 +1,88 @@
+// Integers of a few bits as numbers of 16 bits in registers: (integer - zero) * scale, each rounded once.
+//
+// An integer is put into the last bits of 2^10 (2^7 in bfloat16), which that is exactly subtracted from again. In float16
+// it may stand before up to seven zeros of its byte, and is divided by their power of two on the way; so a word is shifted
+// by whole bytes only.
+//
+// Compile-time: T, of what is multiplied; KIND, its name; BITS; ZEROS, whether there is a zero beside every scale, else it
+// is 2^(BITS - 1).
+
+constexpr int EACH = 32 / BITS;  // integers of a word
+constexpr bool BRAIN = KIND[0] == 'b';
+constexpr int MIDDLE = 1 << (BITS - 1);
+constexpr u32 BASE = BRAIN ? 0x43004300 : 0x64006400, NOTHING = 0x80008000;
+
+__device__ constexpr u32 both(u32 bits) { return bits | bits << 16; }
+
+// 2^-zeros, which is 1 in bfloat16.
+__device__ constexpr u32 unit(int zeros) { return BRAIN ? 0x3f803f80 : both((15 - zeros) << 10); }
+
+// -(BASE / 2^zeros + MIDDLE).
+__device__ constexpr u32 less(int zeros)
+{
+    return BRAIN ? both(0xc300 | MIDDLE) : both(0x8000 | (25 - zeros) << 10 | MIDDLE << zeros);
+}
+
+// Masks of the integers of a byte, or of the first, twice. The compiler does not know them and so keeps them, instead of
+// making them anew for each use.
+constexpr int MASKS = BRAIN || BITS == 8 ? 1 : 8 / BITS;
+struct Masks {
+    u32 of[MASKS];
+
+    __device__ __forceinline__ Masks()
+    {
+#pragma unroll
+        for (int i = 0; i < MASKS; ++i) {
+            of[i] = both(((1u << BITS) - 1) << i * BITS);
+            asm volatile("// kept;" : "+r"(of[i]));
+        }
+    }
+};
+
+// A scale, and what is left to subtract besides MIDDLE, as pairs of the same.
+struct Factor {
+    u32 scale, shift;
+
+    __device__ __forceinline__ explicit Factor(const void* from)
+    {
+        struct alignas(2 + 2 * ZEROS) Bits {
+            unsigned short at[1 + ZEROS];
+        };
+        const Bits bits = *(const Bits*)from;
+        constexpr u32 MINUS_ONE = BRAIN ? 0xbf80bf80 : 0xbc00bc00;
+        constexpr u32 HALFWAY = BRAIN ? both(0x3f80 + ((BITS - 1) << 7)) : both((14 + BITS) << 10);
+        scale = bits.at[0] * 0x10001u;
+        shift = ZEROS ? pair_fma(bits.at[1 * ZEROS] * 0x10001u, MINUS_ONE, HALFWAY) : 0;
+    }
+};
+
+// The integers of a word, less MIDDLE, as pairs: of neighbours if they have eight bits, else of those that are half a word
+// apart.
+__device__ __forceinline__ void unpack(u32 (&to)[EACH / 2], u32 word, const Masks& masks)
+{
+#pragma unroll
+    for (int i = 0; i < EACH / 2; ++i) {
+        if constexpr (BITS == 8 && BRAIN) {
+            const u32 first = __byte_perm(word, 0x4b000000, 0x7440 + 2 * i);
+            const u32 second = __byte_perm(word, 0x4b000000, 0x7441 + 2 * i);
+            to[i] = __byte_perm(__float_as_uint(__uint_as_float(first) - (8388608.0f + MIDDLE)),
+                                __float_as_uint(__uint_as_float(second) - (8388608.0f + MIDDLE)), 0x7632);
+        } else if constexpr (BITS == 8) {
+            to[i] = pair_fma(__byte_perm(word, BASE, i == 0 ? 0x5150 : 0x5352), unit(0), less(0));
+        } else {
+            const int from = i * BITS, zeros = from % (MASKS * BITS);
+            to[i] = pair_fma(and_or(word >> (from - zeros), masks.of[i % MASKS], BASE), unit(zeros), less(zeros));
+        }
+    }
+}
+
+// The numbers that the integers of a word stand for, in the same order.
+__device__ __forceinline__ void dequantize(u32 (&to)[EACH / 2], u32 word, const Factor& factor, const Masks& masks)
+{
+    unpack(to, word, masks);
+#pragma unroll
+    for (int i = 0; i < EACH / 2; ++i) {
+        if constexpr (ZEROS) to[i] = pair_fma(to[i], unit(0), factor.shift);
+        to[i] = pair_fma(to[i], factor.scale, NOTHING);
+    }
+}

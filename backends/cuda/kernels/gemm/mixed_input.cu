@@ -1,0 +1,266 @@
+// c[m][n] = epilogue(sum over k of a[m][k] * w(n, k) + bias[n]): products of 16-bit floats with weights of a few bits, which
+// are (integer - zero) * scale with one scale and zero a BLOCK of terms; for rows enough to share what unpacking takes.
+//
+// Weights are the left operand of mma.sync, so that few rows fill it. They go from memory to registers, as gemv.cu has
+// them: a lane has a word of 16 bytes of row lane / 4 of every eight, four lanes the 64 bytes of a row that are a step, and
+// word j of these four has neighbouring terms. Two steps are on their way while one is unpacked. Rows of `a` wait in shared
+// memory, STAGES of them, which cp.async fills; a lane reads there the terms that its weights have, so that terms change
+// places on both sides alike.
+//
+// A block has BN rows of weights, of which each warp has 32, and BM rows of `a`. SLICES of its warps have the same rows and
+// take turns with the steps (sliced-K). Sums of slices, and of the blocks that share a tile (`splits`: a cluster, or partial
+// sums for reduce_splits_f16.cu), are added up in a fixed order.
+//
+// The kernel begins while the one before it still runs: it fetches weights, which are constants, and then waits.
+//
+// Types: T, of `a`; Z, of the epilogue's operands; R, of results. Compile-time: BM BN SLICES STAGES RESIDENT; BITS; BLOCK; ZEROS,
+// whether a zero stands beside every scale, else it is 2^(BITS - 1); K terms of a row; BYTES and BLOCKS that it has in memory;
+// EDGE, whether blocks have rows of weights behind the last; VECTOR, the elements of `a` copied at once; SPLIT and those of the
+// epilogue, see multistage.cu.
+
+#include "ptx/pdl.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/load.cuh"
+#include "ptx/cluster.cuh"
+#include "gemm/dequantize.cuh"
+
+constexpr int EIGHTS = 4, PAIRS = EIGHTS / 2, GROUPS = BM / 8;  // of a warp's rows of weights, and of rows of `a`
+constexpr int WARPS_N = BN / (EIGHTS * 8), THREADS = 32 * WARPS_N * SLICES, AHEAD = STAGES - 1;
+constexpr int QUARTER = 4 * EACH, STEP = 4 * QUARTER, WIDTH = SLICES * STEP;  // terms of four lanes, a step, a stage
+constexpr int STEPS = (K + STEP - 1) / STEP;
+constexpr int ROW = WIDTH * sizeof(T), BYTES_ROWS = BM * ROW;
+constexpr int PITCH = BN + 4;  // of the sums in shared memory
+enum { WHOLE, PARTIAL, CLUSTER };
+
+struct Block {  // the tile of a block, and which of the blocks that share it this one is
+    int m0, n0, split, splits;
+    static constexpr int batch = 0;
+
+    // Tiles of the same weights are neighbours.
+    __device__ __forceinline__ Block(int tiles_m) : split(blockIdx.y), splits(gridDim.y)
+    {
+        const int tile_n = blockIdx.x / tiles_m;
+        n0 = tile_n * BN, m0 = (blockIdx.x - tile_n * tiles_m) * BM;
+    }
+};
+
+#include "gemm/epilogue.cuh"
+#include "gemm/store_tile.cuh"
+
+// ── weights ─────────────────────────────────────────────────────────────────────────────────────
+
+// Where a lane reads: its first row, and how far it is from there to the others.
+struct Rows {
+    const unsigned char* first;
+    int steps[EDGE ? EIGHTS : 1];
+
+    __device__ __forceinline__ Rows(const unsigned char* w, int row, int n)
+    {
+        const int lane = threadIdx.x % 32, own = row + lane / 4, at = EDGE ? min(own, n - 1) : own;
+        first = w + (long long)at * BYTES + lane % 4 * 16;
+        if constexpr (EDGE) {
+#pragma unroll
+            for (int e = 0; e < EIGHTS; ++e) steps[e] = min(own + 8 * e, n - 1) - at;
+        }
+    }
+
+    __device__ __forceinline__ void load(Word (&to)[EIGHTS], int step) const
+    {
+#pragma unroll
+        for (int e = 0; e < EIGHTS; ++e)
+            to[e] = constant_word(first + step * 64 + (long long)(EDGE ? steps[e] : 8 * e) * BYTES);
+    }
+};
+
+// Scales of a row that a step has, or two where words of four bytes begin with every other one; a multiple of four bytes.
+constexpr int FACTORS = STEP > BLOCK ? STEP / BLOCK : ZEROS ? 1 : 2, FACTOR = (1 + ZEROS) * sizeof(T);
+constexpr int SPAN = FACTORS * FACTOR, BYTES_STAGE = BYTES_ROWS + SLICES * BN * SPAN;
+
+__device__ __forceinline__ int factor_of(int step) { return step * STEP / BLOCK; }
+
+// Copies the scales of a stage.
+__device__ __forceinline__ void copy_factors(unsigned char* to, const T* scales, int n0, int n, int stage)
+{
+    constexpr int COPY = SPAN < 16 ? SPAN : 16, PER_ROW = SPAN / COPY, COUNT = SLICES * BN * PER_ROW;
+#pragma unroll
+    for (int item = threadIdx.x; item < COUNT; item += THREADS) {
+        const int row = item / PER_ROW % BN, step = stage * SLICES + item / PER_ROW / BN;
+        const int number = factor_of(step) / FACTORS * FACTORS;
+        const bool inside = n0 + row < n && step < STEPS;
+        const long long at = inside ? ((long long)(n0 + row) * BLOCKS + number) * (1 + ZEROS) : 0;
+        const T* const from = scales + at + item % PER_ROW * (COPY / (int)sizeof(T));
+        cp_async<COPY / sizeof(T)>(shared_address(to + item * COPY), from, inside);
+    }
+}
+
+// ── rows of `a` ─────────────────────────────────────────────────────────────────────────────────
+
+// Where byte number `byte` of a row is: what lanes read at once lies in different banks.
+__device__ __forceinline__ int place(int row, int byte)
+{
+    const int turn = BITS == 8 ? (row & 3) << 5 : BITS == 4 ? (row & 1) << 6 : (row & 1) << 4;
+    return row * ROW + (byte ^ turn);
+}
+
+// Copies the terms of a stage, zeros behind the last one and behind the last row.
+__device__ __forceinline__ void copy_rows(unsigned char* stage, const T* a, int m0, int m, int k0)
+{
+    constexpr int PER_ROW = WIDTH / VECTOR, COUNT = BM * PER_ROW;
+#pragma unroll 4
+    for (int item = threadIdx.x; item < COUNT; item += THREADS) {
+        const int row = item / PER_ROW, k = item % PER_ROW * VECTOR;
+        const bool inside = m0 + row < m && k0 + k < K;
+        const T* const from = a + (inside ? (m0 + row) * K + k0 + k : 0);
+        unsigned char* const to = stage + place(row, k * sizeof(T));
+        if constexpr (VECTOR > 1) cp_async<VECTOR>(shared_address(to), from, inside);
+        else *(T*)to = inside ? *from : T(0.0f);
+    }
+}
+
+struct alignas(EACH < 8 ? 8 : 16) Values {
+    u32 at[EACH < 8 ? 2 : 4];
+};
+
+// The terms of `row` that a lane has weights of, in their order, from the first one on.
+__device__ __forceinline__ void load_values(u32 (&to)[EACH / 2], const unsigned char* stage, int row, int k)
+{
+    u32 words[EACH / 2];
+#pragma unroll
+    for (int i = 0; i < EACH / 2; i += sizeof(Values) / 4) {
+        const Values found = *(const Values*)(stage + place(row, (k + 2 * i) * sizeof(T)));
+#pragma unroll
+        for (int q = 0; q < sizeof(Values) / 4; ++q) words[i + q] = found.at[q];
+    }
+#pragma unroll
+    for (int i = 0; i < EACH / 2; ++i)
+        to[i] = BITS == 8 ? words[i]
+                          : __byte_perm(words[i / 2], words[i / 2 + EACH / 4], i % 2 ? 0x7632 : 0x5410);
+}
+
+// ── sums ────────────────────────────────────────────────────────────────────────────────────────
+
+typedef float Sums[PAIRS][GROUPS][4];
+
+// Words of a step that are unpacked side by side: all of them, if there are registers for it.
+constexpr int REGISTERS = 65536 / (THREADS * RESIDENT) < 255 ? 65536 / (THREADS * RESIDENT) : 255;
+constexpr int AT_ONCE = REGISTERS - PAIRS * GROUPS * 4 - EIGHTS * (2 * 4 + EACH / 2) > 128 ? 4 : 1;
+
+// What a warp has of a stage in shared memory.
+struct Step {
+    const unsigned char *rows, *factors;
+    int k, number;  // its first term in the stage, and which step it is
+};
+
+// Adds the products of a step, after which its weights are gone.
+__device__ __forceinline__ void multiply(Sums& sums, Word (&w)[EIGHTS], const Step& step, const Masks& masks)
+{
+    const int lane = threadIdx.x % 32;
+    const unsigned char* const own = step.factors + lane / 4 * SPAN;
+#pragma unroll AT_ONCE
+    for (int j = 0; j < 4; ++j) {
+        const int k = j * QUARTER + lane % 4 * EACH;
+        const int number = STEP > BLOCK ? k / BLOCK : factor_of(step.number) % FACTORS;
+        u32 a[PAIRS][EACH / 4][4];
+#pragma unroll
+        for (int e = 0; e < EIGHTS; ++e) {
+            u32 weights[EACH / 2];
+            dequantize(weights, w[e].at[0], Factor(own + e * 8 * SPAN + number * FACTOR), masks);
+#pragma unroll
+            for (int i = 0; i < EACH / 2; ++i) a[e / 2][i / 2][i % 2 * 2 + e % 2] = weights[i];
+        }
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group) {
+            u32 x[EACH / 2];
+            load_values(x, step.rows, group * 8 + lane / 4, step.k + k);
+#pragma unroll
+            for (int pair = 0; pair < PAIRS; ++pair)
+#pragma unroll
+                for (int i = 0; i < EACH / 4; ++i) MMA(sums[pair][group], a[pair][i], x[2 * i], x[2 * i + 1]);
+        }
+#pragma unroll
+        for (int e = 0; e < EIGHTS; ++e) w[e] = {w[e].at[1], w[e].at[2], w[e].at[3], 0};
+    }
+}
+
+// Leaves the sums of a warp in shared memory, as rows of results, and adds up those of all slices.
+__device__ __forceinline__ void gather(float* parts, const Sums& sums, int slice, int n)
+{
+    const int lane = threadIdx.x % 32;
+    float* const own = parts + slice * (BM * PITCH) + lane % 4 * 2 * PITCH + n + lane / 4;
+#pragma unroll
+    for (int pair = 0; pair < PAIRS; ++pair)
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group)
+#pragma unroll
+            for (int q = 0; q < 4; ++q)
+                own[(group * 8 + q % 2) * PITCH + pair * 16 + q / 2 * 8] = sums[pair][group][q];
+    if constexpr (SLICES > 1) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < BM * BN / 4; i += THREADS) {
+            float4* const at = (float4*)(parts + i / (BN / 4) * PITCH + i % (BN / 4) * 4);
+            float4 sum = at[0];
+#pragma unroll
+            for (int other = 1; other < SLICES; ++other) {
+                const float4 found = at[other * (BM * PITCH / 4)];
+                sum.x += found.x, sum.y += found.y, sum.z += found.z, sum.w += found.w;
+            }
+            at[0] = sum;
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+mixed_input(const T* a, const unsigned char* w, const T* scales, void* c, const Z* bias, const Z* z0, const Z* z1,
+            int m, int n, int tiles_m)
+{
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const Block block(tiles_m);
+    const int warp = threadIdx.x / 32, slice = warp / WARPS_N, own_n = warp % WARPS_N * (EIGHTS * 8);
+    constexpr int ALL = (STEPS + SLICES - 1) / SLICES;
+    const int first = ALL * block.split / block.splits, end = ALL * (block.split + 1) / block.splits;
+
+    const Rows rows(w, block.n0 + own_n, n);
+    const auto load = [&](Word (&to)[EIGHTS], int stage) {
+        const int step = stage * SLICES + slice;
+        if (stage < end && step < STEPS) rows.load(to, step);
+    };
+    const auto buffer = [&](int stage) { return shared + (stage - first) % STAGES * BYTES_STAGE; };
+    const auto load_factors = [&](int stage) {
+        if (stage < end) copy_factors(buffer(stage) + BYTES_ROWS, scales, block.n0, n, stage);
+    };
+    const auto load_rows = [&](int stage) {
+        if (stage < end) copy_rows(buffer(stage), a, block.m0, m, stage * WIDTH);
+        cp_async_commit();  // also an empty group, so that counting groups counts stages
+    };
+    grid_dependency_launch();
+    Word now[EIGHTS], next[EIGHTS];
+    load(now, first);
+    load(next, first + 1);
+#pragma unroll
+    for (int stage = 0; stage < AHEAD; ++stage) load_factors(first + stage);
+    grid_dependency_sync();
+#pragma unroll
+    for (int stage = 0; stage < AHEAD; ++stage) load_rows(first + stage);
+
+    const Masks masks;
+    Sums sums = {};
+    const auto add = [&](Word (&from)[EIGHTS], int stage) {
+        cp_async_wait<AHEAD - 1>();
+        __syncthreads();
+        load_factors(stage + AHEAD);
+        load_rows(stage + AHEAD);
+        const int step = stage * SLICES + slice;
+        const unsigned char* const factors = buffer(stage) + BYTES_ROWS + (slice * BN + own_n) * SPAN;
+        if (step < STEPS) multiply(sums, from, {buffer(stage), factors, slice * STEP, step}, masks);
+        load(from, stage + 2);
+    };
+    for (int stage = first; stage < end; stage += 2) {
+        add(now, stage);
+        if (stage + 1 < end) add(next, stage + 1);
+    }
+    cp_async_wait<0>();
+    __syncthreads();
+    gather((float*)shared, sums, slice, own_n);
+    Finish{c, bias, z0, z1, m, n, n, 0, 0}.store(shared, block);
+}

@@ -1,0 +1,102 @@
+// Rows of x as products of few rows read them: where they lie, or a single one NORMALIZED, which every block does on its
+// own behind the wait for the kernel in front, while its weights are on their way. It is then in shared memory.
+//
+// As in normalize_rows.cu, statistics are in float32, the variance is summed up of differences from the mean, and
+// results are rounded once.
+//
+// Compile-time: M and K, rows and their elements; ROW, elements from one row to the next where they are read; WARPS;
+// Y, their type; NORMALIZED; CENTRED, whether the mean is subtracted; SHIFTED, whether there is a shift.
+
+static_assert(!NORMALIZED || M == 1, "more rows take blocks longer than a kernel that normalizes them once");
+
+constexpr int CHUNK = K % 4 == 0 ? 4 : 1;  // elements that a thread has at once
+struct alignas(CHUNK * sizeof(Y)) Chunk {
+    Y at[CHUNK];
+};
+
+// Where the row is, then the scale and the shift.
+__device__ __forceinline__ Y* row_memory()
+{
+    extern __shared__ __align__(16) unsigned char memory[];
+    return (Y*)memory;
+}
+
+// Reads what is there before the kernel in front ends.
+__device__ __forceinline__ void load_parameters(const Y* scale, const Y* shift)
+{
+    if constexpr (NORMALIZED) {
+        Y* const to = row_memory() + ROW;
+        for (int k = threadIdx.x * CHUNK; k < K; k += THREADS * CHUNK) {
+            *(Chunk*)(to + k) = *(const Chunk*)(scale + k);
+            if (SHIFTED) *(Chunk*)(to + ROW + k) = *(const Chunk*)(shift + k);
+        }
+    }
+}
+
+// Leaves what a warp has of a sum.
+__device__ __forceinline__ void leave_sum(float (&parts)[WARPS], float sum)
+{
+#pragma unroll
+    for (int other = 16; other; other /= 2) sum += __shfl_xor_sync(~0u, sum, other);
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
+}
+
+// The mean of the elements of a row whose sum warps have left.
+__device__ __forceinline__ float mean_of(const float (&parts)[WARPS])
+{
+    float sum = 0;
+#pragma unroll
+    for (int warp = 0; warp < WARPS; ++warp) sum += parts[warp];
+    return sum / K;
+}
+
+// Returns where rows of x are read.
+__device__ __forceinline__ const Y* rows_of(const Y* x, float epsilon)
+{
+    if constexpr (!NORMALIZED) {
+        return x;
+    } else {
+        __shared__ float sums[WARPS], squares[WARPS];
+        Y* const row = row_memory();
+        const Y* const parameters = row + ROW;
+        float sum = 0;
+        for (int k = threadIdx.x * CHUNK; k < K; k += THREADS * CHUNK) {
+            const Chunk chunk = *(const Chunk*)(x + k);
+            *(Chunk*)(row + k) = chunk;
+#pragma unroll
+            for (int e = 0; e < CHUNK; ++e) {
+                const float value = chunk.at[e];
+                sum += CENTRED ? value : value * value;
+            }
+        }
+        leave_sum(CENTRED ? sums : squares, sum);
+        __syncthreads();
+        const float mean = CENTRED ? mean_of(sums) : 0.0f;
+        if constexpr (CENTRED) {
+            float square = 0;
+            for (int k = threadIdx.x * CHUNK; k < K; k += THREADS * CHUNK)
+#pragma unroll
+                for (int e = 0; e < CHUNK; ++e) {
+                    const float apart = float(row[k + e]) - mean;
+                    square += apart * apart;
+                }
+            leave_sum(squares, square);
+            __syncthreads();
+        }
+        const float by = 1 / sqrtf(mean_of(squares) + epsilon);
+        for (int k = threadIdx.x * CHUNK; k < K; k += THREADS * CHUNK) {
+            Chunk chunk = *(const Chunk*)(row + k), more = {};
+            const Chunk factors = *(const Chunk*)(parameters + k);
+            if (SHIFTED) more = *(const Chunk*)(parameters + ROW + k);
+#pragma unroll
+            for (int e = 0; e < CHUNK; ++e) {
+                float value = (float(chunk.at[e]) - mean) * by * float(factors.at[e]);
+                if (SHIFTED) value += float(more.at[e]);
+                chunk.at[e] = Y(value);
+            }
+            *(Chunk*)(row + k) = chunk;
+        }
+        __syncthreads();
+        return row;
+    }
+}

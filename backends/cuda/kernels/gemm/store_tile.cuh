@@ -1,0 +1,84 @@
+// The end of a product whose sums come together in shared memory, in float32: rows there are whole words, and the blocks
+// of a cluster add up each other's.
+//
+// Compile-time, besides those of epilogue.cuh: BM x BN, the tile of a block, and PITCH, of its rows; THREADS, all of which
+// store; SPLIT: WHOLE, PARTIAL or CLUSTER, see multistage.cu. `Block` says which tile it is.
+
+constexpr int ITEMS = BM * BN / 8;
+
+// Adds eight neighbouring sums of all blocks of the cluster, always in the same order.
+__device__ __forceinline__ void add_blocks(float (&values)[8], u32 from, int blocks)
+{
+    for (int q = 0; q < 8; ++q) values[q] = 0;
+#pragma unroll 4
+    for (int block = 0; block < blocks; ++block) {
+        const float4 low = dsmem_load(from, block), high = dsmem_load(from + 16, block);
+        values[0] += low.x, values[1] += low.y, values[2] += low.z, values[3] += low.w;
+        values[4] += high.x, values[5] += high.y, values[6] += high.z, values[7] += high.w;
+    }
+}
+
+struct Finish {
+    void* c;
+    const Z *bias, *z0, *z1;
+    int m, n, ldc, batch_c;
+    int channels;  // of a batch, where each has channels of its own
+
+    // Adds up the sums, of all blocks where there are several, and stores them.
+    __device__ __forceinline__ void store(unsigned char* shared, const Block& block) const
+    {
+        const u32 tile = shared_address(shared);
+        const int m0 = block.m0, n0 = block.n0, batch = block.batch, share = batch * block.splits + block.split;
+        int begin = 0, end = ITEMS;
+        if constexpr (SPLIT == CLUSTER) {
+            cluster_sync();
+            begin = ITEMS * block.split / block.splits;
+            end = ITEMS * (block.split + 1) / block.splits;
+        } else {
+            __syncthreads();
+        }
+        // Operands come from far away: several are under way at once.
+        constexpr int BATCH = 4;
+        for (int item = begin + threadIdx.x; item < end; item += BATCH * THREADS) {
+            Operands<8> operands[BATCH];
+            const auto place = [&](int i, int& row, int& column) {
+                const int own = item + i * THREADS;
+                row = own / (BN / 8);
+                column = own % (BN / 8) * 8;
+                return own < end && m0 + row < m && n0 + column < n;
+            };
+            const auto at = [&](int row, int column) {
+                return (long long)batch * batch_c + (long long)(m0 + row) * ldc + n0 + column;
+            };
+            int row, column;
+            if constexpr (SPLIT != PARTIAL) {
+#pragma unroll
+                for (int i = 0; i < BATCH; ++i)
+                    if (place(i, row, column)) {
+                        const int channel = batch * channels + n0 + column;
+                        operands[i] = operands_at<8>(at(row, column), channel, n - n0 - column, bias, z0, z1);
+                    }
+            }
+#pragma unroll
+            for (int i = 0; i < BATCH; ++i) {
+                if (!place(i, row, column)) continue;
+                float values[8];
+                if constexpr (SPLIT == CLUSTER) {
+                    add_blocks(values, tile + (row * PITCH + column) * 4, block.splits);
+                } else {
+                    const float* from = (const float*)shared + row * PITCH + column;
+                    *(float4*)values = *(const float4*)from;
+                    *(float4*)(values + 4) = *(const float4*)(from + 4);
+                }
+                if constexpr (SPLIT == PARTIAL) {
+                    float* to = (float*)c + ((long long)share * m + m0 + row) * n + n0 + column;
+                    for (int q = 0; q < 8; ++q)
+                        if (n0 + column + q < n) to[q] = values[q];
+                } else {
+                    epilogue_all((R*)c, values, operands[i], at(row, column), m0 + row, n - n0 - column);
+                }
+            }
+        }
+        if constexpr (SPLIT == CLUSTER) cluster_sync();  // others may still read what is here
+    }
+};

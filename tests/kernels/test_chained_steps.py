@@ -1,0 +1,62 @@
+"""Decoders that feed themselves on a GPU: what the driver is asked for, and the tokens.
+
+The driver is a fake that computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+import tercet
+from tercet.runtime.session.cache_layout import DecoderLayout
+from tercet.runtime.session.static_cache import StaticCacheDecoder, static_decoder
+
+from .emulator import needs_compiler
+from .fake_driver import FAKE, FakeCompiler, Gate, plant
+
+pytestmark = [pytest.mark.slow, needs_compiler]
+
+LLAMA = Path(__file__).parents[1] / "producers" / "transformers" / "genai_llama_fp32.onnx"
+PROMPT = np.array([[3, 17, 5, 9]])
+
+
+@dataclass
+class Log(Gate):
+    """Notes the calls in their order."""
+
+    order: list[str] = field(default_factory=list[str])
+
+    def ask(self, name: str) -> Any:
+        self.order.append(name)
+        return super().ask(name)
+
+
+def opened(model: tercet.Model) -> StaticCacheDecoder:
+    return static_decoder(model, DecoderLayout.of(model.imported), 1, 32)
+
+
+def test_the_next_step_is_launched_before_the_host_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tercet.load(LLAMA) as model, opened(model) as decoder:
+        first = decoder.greedy(PROMPT).tokens
+        wanted = [tokens.tolist() for tokens in decoder.follow(first, 9)]
+    log = Log()
+    plant(FakeCompiler(tmp_path, FAKE), log, monkeypatch.setattr)
+    with tercet.load(LLAMA, "cuda") as model, opened(model) as decoder:
+        decoder.greedy(PROMPT)
+        following = decoder.follow(first, 9)
+        found = [next(following).tolist()]
+        log.order.clear()
+        found += [tokens.tolist() for tokens in following]
+        calls = [name for name in log.order if name != "cuCtxSetCurrent"]
+        launch = ["cuGraphLaunch", "cuMemcpyAsync", "cuEventRecord"]
+        assert calls == 7 * [*launch, "cuEventSynchronize"] + ["cuEventSynchronize"]
+        assert found == wanted

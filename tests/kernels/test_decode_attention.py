@@ -1,0 +1,305 @@
+"""A decoder's step from its first product to the result of attention: one kernel, if it is that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.recipe.launch import Launch
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.dtypes import bfloat16, float16, float32, float64
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ops.attention import Attention, RotaryEmbedding
+from tercet.runtime.ops.elementwise import Add
+from tercet.runtime.ops.gather import TensorScatter
+from tercet.runtime.plan.backend import Backend
+from tercet.runtime.session.model import Model
+
+from .cubins import all_compile, assert_arguments
+from .dry import DryCompiler, DryDevice, launches, planned
+from .emulator import needs_compiler
+from .samples import ERROR, OPTIONS
+
+COMPILES = {"attention/attention_decode.cu"}
+#: A GPU whose blocks form clusters, for the emulator.
+CLUSTERS = Target("sm_90", 132, 232448)
+
+
+@dataclass(frozen=True)
+class Decode:
+    """A step of a decoder over caches of static size.
+
+    Attributes:
+        before: tokens in the caches, by sample.
+        new: tokens of the step.
+        heads: of queries, and of keys.
+        size: of a head.
+        room: of the caches.
+        rotated: elements of a head that turn; 0 for none.
+        interleaved: whether pairs are neighbours.
+        tables: "positions" if positions index tables, "samples" if each sample has its own.
+        mode: of TensorScatter.
+        dtype: of everything.
+        counted: whether attention gets lengths.
+        mask: "flags" or "numbers" that hide every third key; "" for none.
+        computed: whether caches come from another node.
+        kept: "keys" if somebody reads the rotated keys, "queries" the queries; "" for nobody.
+        attributes: of the attention.
+    """
+
+    before: tuple[int, ...] = (37, 0)
+    new: int = 1
+    heads: tuple[int, int] = (4, 2)
+    size: int = 16
+    room: int = 64
+    rotated: int = -1
+    interleaved: int = 0
+    tables: str = "positions"
+    mode: str = "linear"
+    dtype: Any = float16
+    counted: bool = True
+    mask: str = ""
+    computed: bool = False
+    kept: str = ""
+    attributes: tuple[tuple[str, Any], ...] = (("is_causal", 1),)
+
+    @property
+    def turning(self) -> int:
+        """Elements of a head that turn."""
+        return self.size if self.rotated < 0 else self.rotated
+
+    def feeds(self, seed: int = 0) -> dict[str, Array]:
+        """Return what the graph gets."""
+        draw = np.random.default_rng(seed)
+        batch, (of_q, of_k) = len(self.before), self.heads
+
+        def normal(*dims: int) -> Array:
+            return draw.standard_normal(dims).astype(self.dtype)
+
+        start = np.array(self.before)
+        places = np.maximum(start, 0)[:, None] + np.arange(self.new)
+        angles = draw.uniform(0, 6, (self.room + self.new, self.turning // 2))
+        angles = angles[places] if self.tables == "samples" else angles
+        feeds = {
+            "q": normal(batch, of_q, self.new, self.size),
+            "k": normal(batch, of_k, self.new, self.size),
+            "v": normal(batch, of_k, self.new, self.size),
+            "keys": normal(batch, of_k, self.room, self.size),
+            "values": normal(batch, of_k, self.room, self.size),
+            "first": start,
+        }
+        if self.turning:
+            feeds["cos"], feeds["sin"] = (f(angles).astype(self.dtype) for f in (np.cos, np.sin))
+            if self.tables == "positions":
+                feeds["places"] = places
+        if self.counted:
+            ends = np.where(start < 0, self.room, start + self.new)
+            feeds["lengths"] = np.minimum(ends, self.room)
+        if self.mask:
+            shown = np.arange(self.room) % 3 != draw.integers(0, 3, (batch, 1, self.new, 1))
+            number = np.where(shown, draw.standard_normal(shown.shape), -np.inf).astype(self.dtype)
+            feeds["mask"] = shown if self.mask == "flags" else number
+        return feeds
+
+    def graph(self) -> Graph:
+        """Return the step, its caches outputs beside the result."""
+        graph = Graph("step")
+        given = {
+            name: graph.add_input(name, TensorType(data.dtype, data.shape))
+            for name, data in self.feeds().items()
+        }
+        q, k = given["q"], given["k"]
+        if self.turning:
+            turn = RotaryEmbedding(
+                rotary_embedding_dim=self.turning % self.size, interleaved=self.interleaved
+            )
+            more = [given["cos"], given["sin"], *([given["places"]] if "places" in given else [])]
+            q, k = (graph.insert(turn, [x, *more]).output for x in (q, k))
+        pasts = [given["keys"], given["values"]]
+        if self.computed:
+            zero = graph.constant(np.zeros((), self.dtype))
+            pasts = [graph.insert(Add(), [past, zero]).output for past in pasts]
+        append = TensorScatter(mode=self.mode)
+        keys = graph.insert(append, [pasts[0], k, given["first"]]).output
+        values = graph.insert(append, [pasts[1], given["v"], given["first"]]).output
+        inputs: list[Value | None] = [q, keys, values, given.get("mask"), None, None]
+        inputs += [given["lengths"]] if self.counted else []
+        attention = Attention(**dict(self.attributes))
+        y = graph.insert(attention, inputs).output
+        outputs = {"y": y, "present_keys": keys, "present_values": values}
+        outputs |= {"turned": q if self.kept == "queries" else k} if self.kept else {}
+        graph.set_outputs(outputs)
+        infer(graph)
+        return graph
+
+    def exact(self, feeds: dict[str, Array]) -> dict[str, Array]:
+        """Return results in float64, of the caches as they are rounded."""
+        wide = {name: a.astype(float64) for name, a in feeds.items() if a.dtype == self.dtype}
+        q, k = wide["q"], wide["k"]
+        if self.turning:
+            cos, sin = wide["cos"], wide["sin"]
+            if self.tables == "positions":
+                cos, sin = (table[feeds["places"]] for table in (cos, sin))
+            q, k = (self._turned(x, cos[:, None], sin[:, None]) for x in (q, k))
+        batch, of_k = len(self.before), self.heads[1]
+        caches = {"keys": wide["keys"].copy(), "values": wide["values"].copy()}
+        for n, start in enumerate(self.before):
+            for row in range(self.new):
+                at = start + row
+                at = at % self.room if self.mode == "circular" else at + self.room * (at < 0)
+                if 0 <= at < self.room:
+                    caches["keys"][n, :, at] = k[n, :, row]
+                    caches["values"][n, :, at] = wide["v"][n, :, row]
+        y = np.zeros(q.shape)
+        options = dict(self.attributes)
+        for n in range(batch):
+            valid = feeds["lengths"][n] if self.counted else self.room
+            shift = valid - self.new if self.counted else 0
+            for head in range(self.heads[0]):
+                kv = head // (self.heads[0] // of_k)
+                for row in range(self.new):
+                    scores = caches["keys"][n, kv] @ q[n, head, row] * self.size**-0.5
+                    if cap := options.get("softcap"):
+                        scores = cap * np.tanh(scores / cap)
+                    t, place = np.arange(self.room), shift + row
+                    hidden = t >= valid
+                    if options.get("is_causal"):
+                        hidden |= t > place
+                    if (left := options.get("left_window_size", -1)) >= 0:
+                        hidden |= place - t > left
+                    if self.mask == "flags":
+                        hidden |= ~feeds["mask"][n, 0, row]
+                    if self.mask == "numbers":
+                        scores = scores + wide["mask"][n, 0, row]
+                    scores[hidden] = -np.inf
+                    if np.isfinite(scores).any():
+                        weights = np.exp(scores - scores.max())
+                        y[n, head, row] = weights / weights.sum() @ caches["values"][n, kv]
+        return {"y": y, "present_keys": caches["keys"], "present_values": caches["values"]}
+
+    def _turned(self, x: Array, cos: Array, sin: Array) -> Array:
+        half, out = self.turning // 2, x.copy()
+        if self.interleaved:
+            first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
+        else:
+            first, second = slice(0, half), slice(half, 2 * half)
+        out[..., first] = cos * x[..., first] - sin * x[..., second]
+        out[..., second] = sin * x[..., first] + cos * x[..., second]
+        return out
+
+
+def check(case: Decode, backend: Backend, seed: int = 0) -> None:
+    """Run a step twice, and compare both with float64 and each other."""
+    feeds = case.feeds(seed)
+    with Model(case.graph(), [backend], OPTIONS, evaluate) as model:
+        found, again = (
+            {name: np.asarray(a) for name, a in model.run(feeds).items()} for _ in range(2)
+        )
+    for name, exact in case.exact(feeds).items():
+        np.testing.assert_array_equal(found[name].view(np.int16), again[name].view(np.int16))
+        limit = ERROR[case.dtype] * np.abs(exact).max()
+        np.testing.assert_allclose(found[name].astype(float64), exact, rtol=0, atol=limit)
+
+
+CASES = {
+    "one": Decode(),
+    "three samples": Decode(before=(3, 63, 20), new=1, room=64),
+    "eight samples": Decode(before=(0, 1, 15, 16, 17, 31, 62, 63)),
+    "first of all": Decode(before=(0,), new=1),
+    "prompt of eight": Decode(before=(0, 8), new=8),
+    "seven": Decode(before=(57, 1), new=7, dtype=bfloat16),
+    "past the end": Decode(before=(62, 64), new=4),
+    "from the end": Decode(before=(-5, 3), new=4, counted=False, attributes=()),
+    "circular": Decode(before=(62, 1), new=4, mode="circular", counted=False, attributes=()),
+    "heads of 64": Decode(size=64, heads=(8, 2), room=300, before=(257,), dtype=bfloat16),
+    "heads of 96": Decode(size=96, new=2, room=150, before=(140,)),
+    "heads of 128": Decode(size=128, heads=(8, 1), new=5, room=200, before=(190, 63)),
+    "heads of 256": Decode(size=256, heads=(2, 1), room=100, before=(98,)),
+    "odd heads": Decode(size=20, heads=(6, 2), room=77, before=(70, 5), new=3),
+    "many rows": Decode(heads=(10, 1), new=8, before=(30,)),
+    "interleaved": Decode(interleaved=1, size=32, new=2),
+    "part of a head": Decode(rotated=8, size=24, new=2),
+    "interleaved part": Decode(rotated=12, size=20, interleaved=1),
+    "no rotation": Decode(rotated=0, new=3),
+    "angles of samples": Decode(tables="samples", new=2),
+    "window": Decode(before=(50, 9), new=2, attributes=(("is_causal", 1), ("left_window_size", 7))),
+    "softcap": Decode(attributes=(("is_causal", 1), ("softcap", 2.0))),
+    "flags": Decode(mask="flags", new=2),
+    "numbers": Decode(mask="numbers", counted=False, attributes=()),
+    "all of the room": Decode(counted=False, attributes=()),
+    "computed caches": Decode(computed=True, new=2),
+    "queries are read": Decode(kept="queries"),
+    "keys are read": Decode(kept="keys", new=2),
+}
+APART = {
+    "float32": Decode(dtype=float32),
+    "nine": Decode(new=9),
+    "fewer keys than a product takes": Decode(room=12, before=(3, 0)),
+}
+
+
+def planned_for(case: Decode, target: Target = H200) -> list[Launch]:
+    return launches(planned(case.graph(), DryDevice(compiler=DryCompiler(target=target))))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_one_kernel(case: Decode) -> None:
+    found = [launch.entry for launch in planned_for(case)]
+    assert found.count("attention_decode") == 1
+    assert not {"rotate_append", "tensor_scatter", "attention_mma"} & set(found)
+    assert ("rotate" in found) == bool(case.kept)
+
+
+@pytest.mark.parametrize("case", APART.values(), ids=APART)
+def test_others_are_two(case: Decode) -> None:
+    found = [launch.entry for launch in planned_for(case)]
+    assert found.count("rotate_append") == 1
+    assert "attention_decode" not in found
+
+
+def test_caches_that_kernels_write_are_read_behind_these() -> None:
+    for computed in (False, True):
+        (launch,) = (x for x in planned_for(Decode(computed=computed)) if x.entry[:4] == "atte")
+        assert dict(launch.constants)["EARLY"] == (not computed)
+
+
+@pytest.mark.parametrize("batch", [1, 8, 32])
+def test_blocks_of_a_short_step_fit_on_the_gpu_at_one_time(batch: int) -> None:
+    llama = Decode((512,) * batch, heads=(32, 8), size=64, room=2048)
+    (launch,) = (x for x in planned_for(llama) if x.entry == "attention_decode")
+    blocks, parts, _ = launch.grid
+    assert blocks == 8 * batch
+    assert 0.45 * H200.processors <= blocks * parts <= 2 * H200.processors
+    assert launch.cluster == (1, parts, 1)
+    assert 2 * (launch.shared + 1024) <= H200.shared + 1024
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_compiles(target: Target, cache: Path) -> None:
+    made = [one for case in CASES.values() for one in planned_for(case, target)]
+    found = [launch for launch in made if launch.file in COMPILES]
+    all_compile([launch.source for launch in found], target, cache, COMPILES)
+    assert_arguments(found, target, cache)
+    assert all(launch.shared <= target.shared for launch in found)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("target", [A100, CLUSTERS], ids=["blocks", "clusters"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_results(
+    case: Decode, target: Target, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler: Any = emulated.device.compiler
+    monkeypatch.setattr(compiler, "target", target)
+    check(case, emulated)

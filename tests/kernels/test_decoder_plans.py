@@ -1,0 +1,97 @@
+"""Which kernels a step of a decoder takes on a GPU that feeds itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+import tercet
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.driver import step as stepping
+from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.targets import H200, Target
+from tercet.backends.numpy import evaluate
+from tercet.runtime.options import Options
+from tercet.runtime.plan.plan import Plan
+from tercet.runtime.session.cache_layout import DecoderLayout
+from tercet.runtime.session.model import Model
+from tercet.runtime.session.sampling import Sampling
+from tercet.runtime.session.static_cache import static_decoder
+
+from .emulator import EmulatedDevice
+
+DECODERS = Path(__file__).parents[1] / "producers" / "decoders"
+#: Of 16 bits, for which there is the fused attention, in the words of transformers.
+HALF = DECODERS / "transformersjs_llama" / "onnx" / "model_q4f16.onnx"
+pytestmark = pytest.mark.filterwarnings("ignore::tercet.ModelWarning")
+
+
+class NoCompiler:
+    """Compiles nothing; no kernel runs."""
+
+    target: Target = H200
+
+    def submit(self, source: Source) -> Future[Any]:
+        return Future()
+
+
+@contextmanager
+def following(path: Path, sampling: Sampling, patch: pytest.MonkeyPatch) -> Iterator[Plan]:
+    """Yield the plan of a step that feeds itself, on an H200 that does nothing."""
+    patch.setattr(stepping, "bind_launch", lambda *_, **__: lambda stream: None)
+    compiler: Any = NoCompiler()
+    device: Any = EmulatedDevice(compiler)
+    with tercet.load(path) as host:
+        graph, layout = host.imported.clone(), DecoderLayout.of(host.imported)
+    with (
+        Model(graph, [CudaBackend(device)], Options(), evaluate) as model,
+        static_decoder(model, layout, 1, 64) as decoder,
+    ):
+        next(decoder.follow(np.array([1]), 1, sampling=sampling))
+        (chain,) = decoder.store._chained.values()
+        assert not chain._moves, "everything is written in its place"
+        yield chain._plan
+
+
+def kernels(plan: Plan) -> list[str]:
+    return [row.kernel for row in plan.rows if row.kind == "step"]
+
+
+def test_rotations_of_transformers_are_done_by_the_attention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with following(HALF, Sampling(), monkeypatch) as plan:
+        (attention,) = (row for row in plan.rows if "attention_decode" in row.kernel)
+        assert [node.kind for node in attention.nodes].count("RotaryEmbedding") == 2
+        found = kernels(plan)
+        assert not any("rotate" in kernel or "Concat" in kernel for kernel in found)
+
+
+def test_queries_keys_and_values_are_one_product_of_packed_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Then nobody else reads the normalization in front, which is the product's."""
+    with following(HALF, Sampling(), monkeypatch) as plan:
+        packed = [kernel for kernel in kernels(plan) if kernel.startswith("gemv_packed")]
+        assert len(packed) == 5  # of its only layer four; and the scores
+        assert sum("behind RMSNormalization" in kernel for kernel in packed) == 3
+        assert not any(kernel.startswith("normalize") for kernel in kernels(plan))
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(0.8, top_k=40, top_p=0.9, repetition_penalty=1.1)], ids=str
+)
+def test_a_step_is_of_this_device_alone(
+    sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with following(HALF, sampling, monkeypatch) as plan:
+        assert {row.backend for row in plan.rows if row.kind == "step"} == {"cuda"}
+        assert not [row for row in plan.rows if row.kind in ("copy", "reformat")]

@@ -1,0 +1,88 @@
+"""Products of few rows: one kernel reads two matrices, normalizes, and computes what numpy does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+import tercet
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.tools.workshop.decoder_files import Packing, Shape, write
+
+from .cubins import assert_plans_compile
+from .dry import DryDevice, launches, planned, planned_model
+from .emulator import needs_compiler
+from .few_rows_samples import APART, NORM_APART, NORMALIZED, TOGETHER, Gated
+from .samples import ERROR, compare
+
+COMPILES = {"gemm/gemv.cu", "gemm/gemv_packed.cu"}
+
+
+def titles(gated: Gated) -> list[str]:
+    return [launch.title for launch in launches(planned(gated.sample().graph))]
+
+
+@pytest.mark.parametrize("gated", TOGETHER, ids=str)
+def test_two_products_are_one_kernel(gated: Gated) -> None:
+    (title,) = titles(gated)
+    assert "2 products" in title
+
+
+@pytest.mark.parametrize("gated", NORMALIZED, ids=str)
+def test_a_normalization_is_a_part_of_the_product(gated: Gated) -> None:
+    (title,) = titles(gated)
+    assert "Normalization" in title
+
+
+@pytest.mark.parametrize("gated", NORM_APART, ids=str)
+def test_a_normalization_with_other_readers_is_not(gated: Gated) -> None:
+    found = titles(gated)
+    assert not any("behind" in title for title in found)
+    assert sum(title.startswith("normalize_rows") for title in found) == 1
+
+
+@pytest.mark.parametrize("gated", APART, ids=str)
+def test_others_stay_apart(gated: Gated) -> None:
+    found = titles(gated)
+    assert len(found) >= 2
+    assert not any("2 products" in title for title in found)
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_compiles(target: Target, cache: Path) -> None:
+    graphs = [gated.sample().graph for gated in [*TOGETHER, *NORMALIZED]]
+    assert_plans_compile(graphs, target, cache, COMPILES)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("gated", [*TOGETHER, *NORMALIZED, *APART, *NORM_APART], ids=str)
+def test_kernels(gated: Gated, emulated: CudaBackend) -> None:
+    compare(gated.sample(), emulated, error=ERROR[gated.dtype])
+
+
+def test_what_the_user_asks_for_is_heeded() -> None:
+    """Products of another algorithm have kernels of their own."""
+    graph = Gated(1, 64, 24).sample().graph
+    found = launches(planned(graph, algorithms={"MatMul": "tensor_cores"}))
+    assert "gemv" not in {launch.entry for launch in found}
+    (both,) = launches(planned(graph, algorithms={"MatMul": "gemv"}))
+    assert "2 products" in both.title
+
+
+@pytest.mark.parametrize("bits", [16, 4])
+def test_a_decoder_has_no_kernels_between_its_products(bits: int, tmp_path: Path) -> None:
+    """A layer has four products, as its gate and what it gates are one."""
+    path, layers = tmp_path / "decoder.onnx", 2
+    write(path, Shape(256, 1024, layers, 8, 2, 1000, 128), Packing(bits))
+    with tercet.load(path) as model:
+        found = [launch.title for launch in launches(planned_model(model, DryDevice()))]
+    products = [title for title in found if title.startswith("gemv")]
+    assert not any("normalize_rows" in title for title in found)
+    assert len(products) == 4 * layers + 1
+    assert sum("behind RMSNormalization" in title for title in products) == 2 * layers + 1
+    assert sum("2 products" in title for title in products) == layers

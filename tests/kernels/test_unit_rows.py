@@ -1,0 +1,124 @@
+"""Rows of length 1: found in every spelling, one kernel, and its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.runtime.ir.dtypes import float16, float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ops.elementwise import Cast, Clip, Div, Max, Mul
+from tercet.runtime.ops.reduce import ReduceL2
+
+from .cubins import all_compile
+from .dry import launches, planned
+from .emulator import needs_compiler
+from .samples import Sample, compare
+
+ROWS = np.random.default_rng(0).standard_normal((2, 3, 5, 40)).astype(np.float32)
+Step = Callable[[Graph, Value], Value]
+
+
+def apply(graph: Graph, op: Op, *inputs: Value | Array) -> Value:
+    values = [v if isinstance(v, Value) else graph.constant(v) for v in inputs]
+    return graph.insert(op, values).output
+
+
+def number(of: float) -> Array:
+    return np.array(of, np.float32)
+
+
+def unit(
+    graph: Graph, x: Value, floor: float = 1e-12, op: Op | None = None, axis: int = -1
+) -> Value:
+    length = apply(graph, ReduceL2(keepdims=1), x, np.array([axis]))
+    return apply(graph, Div(), x, apply(graph, op or Clip(), length, number(floor)))
+
+
+def narrow(graph: Graph, x: Value) -> Value:
+    """What is left of it in a half precision network."""
+    wide = apply(graph, Cast(to=float32), x)
+    return apply(graph, Cast(to=float16), unit(graph, wide))
+
+
+SPELLINGS: dict[str, Step] = {
+    "Clip": unit,
+    "Max": lambda g, x: unit(g, x, op=Max()),
+    "another floor": lambda g, x: unit(g, x, floor=4.0),
+    "scaled": lambda g, x: apply(g, Mul(), unit(g, x), number(10)),
+    "halves": narrow,
+}
+OTHERS: dict[str, Step] = {
+    "another axis": lambda g, x: unit(g, x, axis=1),
+    "no floor": lambda g, x: unit(g, x, floor=0.0),
+    "of something else": lambda g, x: apply(
+        g,
+        Div(),
+        x,
+        apply(g, Clip(), apply(g, ReduceL2(), apply(g, Mul(), x, x), np.array([-1])), number(1)),
+    ),
+}
+
+
+def sample(build: Step, data: Array) -> Sample:
+    graph = Graph("unit")
+    x = graph.add_input("x", TensorType(data.dtype, data.shape))
+    graph.set_outputs({"y": build(graph, x)})
+    infer(graph)
+    return Sample(graph, {"x": data})
+
+
+def rows_of(name: str) -> Array:
+    return ROWS.astype(float16) if name == "halves" else ROWS
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_one_kernel(name: str) -> None:
+    found = launches(planned(sample(SPELLINGS[name], rows_of(name)).graph))
+    assert [launch.entry for launch in found] == ["normalize_rows"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_are_left_alone(name: str) -> None:
+    found = launches(planned(sample(OTHERS[name], ROWS).graph))
+    assert "normalize_rows" not in [launch.entry for launch in found]
+
+
+def test_constants_of_channels_are_a_kernel_of_their_own() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        return apply(graph, Mul(), unit(graph, x), ROWS[:1, :, :1, :1])
+
+    found = launches(planned(sample(build, ROWS).graph))
+    assert [launch.entry for launch in found] == ["normalize_rows", "elementwise"]
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_results(name: str, emulated: CudaBackend) -> None:
+    compare(sample(SPELLINGS[name], rows_of(name)), emulated)
+
+
+@needs_compiler
+def test_what_is_0_or_no_number(emulated: CudaBackend) -> None:
+    data = ROWS.copy()
+    data[0, 0, 0] = 0
+    data[0, 0, 1] = 1e-15
+    data[0, 0, 2, 3] = np.nan
+    compare(sample(unit, data), emulated)
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_kernels_compile(target: Target, cache: Path) -> None:
+    found = (sample(SPELLINGS[name], rows_of(name)).graph for name in ("Clip", "halves"))
+    sources = (launch.source for graph in found for launch in launches(planned(graph)))
+    all_compile(sources, target, cache)
