@@ -1,1 +1,1 @@
-"""Readers of model files: each turns a file into a `Graph`."""
+"""Model importers, which convert files to `Graph`s."""

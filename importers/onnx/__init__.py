@@ -1,4 +1,4 @@
-"""ONNX files → graphs: `read` the file, `parse` it, `upgrade` its operators, `bind` the names."""
+"""ONNX import: `read` the file, `parse` it, `upgrade` its operators, `bind` names to values."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from .reading.texts import Loadable
 from .source.limits import Limits
 
 __all__ = ["Imported", "Limits", "Loadable", "load"]
-assert _ops  # importing it declares the operators
+assert _ops  # registers the operators
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A model that has been read.
+    """An imported model.
 
     Attributes:
-        graph: the model in the newest opset, with types as far as they can be inferred.
-        file: its path as it was given, or None for a model given in memory.
-        opsets: the version of each domain that the file was written in; "" is ai.onnx.
+        graph: the model in the newest opset, with inferred types.
+        file: its path as given, or None for a model in memory.
+        opsets: the version of each domain that the file imports; "" is ai.onnx.
         ir_version: the version of the file format.
         producer: name and version of the program that wrote it.
-        metadata: what that program wanted to be known.
-        warnings: what is odd about the file, but does no harm.
-        mapped: the files next to it whose bytes its constants are.
+        metadata: its metadata properties.
+        warnings: harmless irregularities of the file.
+        mapped: the memory-mapped files of its external data.
     """
 
     graph: Graph
@@ -54,24 +54,25 @@ def load(
     external_data_dir: str | os.PathLike[str] | None = None,
     map_external_data: bool = True,
 ) -> Imported:
-    """Read an ONNX model of any opset.
+    """Import an ONNX model of any opset.
 
-    External data are looked for in the folder of the model, and mapped, not read; links must
-    lead to files in that folder, or in the one that the model's own links lead to.
-    Initializers that are listed as inputs, too, become constants.
+    External data are looked up in the model's folder and memory-mapped; links must lead to files in
+    that folder, or in the one that the model's own links lead to. Initializers that are also listed
+    as inputs become constants.
 
     Args:
-        model: a path, the bytes of a file, a parsed model, or what stands for one; see `Loadable`.
-        operators: the operators to know, by domain and name; tercet's own if None.
-        limits: what the model may ask for.
-        external_data_dir: the only folder that external data may be in; see `external_data_in`
-            for the default.
-        map_external_data: False reads external data at once, so that files may change later.
+        model: a path, the bytes of a file, a parsed model, or an object that stands for one; see
+            `Loadable`.
+        operators: the known operators, by domain and name; tercet's own if None.
+        limits: resource limits of the import.
+        external_data_dir: the only folder in which external data may be; see `external_data_in` for
+            the default.
+        map_external_data: False reads external data at once, so that files may change afterwards.
 
     Raises:
-        ModelError: the file cannot be read or contradicts the ONNX specification.
+        ModelError: the file cannot be read or violates the ONNX specification.
         UnsupportedError: it uses an operator or a version that tercet does not know.
-        LimitError: it asks for more than the limits allow.
+        LimitError: it exceeds the limits.
     """
     proto, source = read(model, limits or Limits(), external_data_dir)
     source = replace(source, maps_data=map_external_data)

@@ -1,7 +1,7 @@
-"""Graph passes: the driver, and the order in which they run.
+"""Graph passes: the driver, and the order in which passes run.
 
-A pass is a generator: it makes one rewrite, then yields one sentence about it. So every rewrite is
-counted, and `Options.stop_at` stops after any number of them, which is what bisecting needs.
+A pass is a generator that makes one rewrite, then yields one sentence about it. So every rewrite is
+counted, and `Options.stop_at` stops after any number of them, which bisecting relies on.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from ..ir.graph import Graph
 from . import (
     compose_moves,
     compose_views,
+    count_loops,
+    drop_overwritten,
     drop_requantization,
     drop_zero_units,
+    flatten_batches,
     fold_affine,
     fold_batchnorm,
     fold_constants,
@@ -28,6 +31,7 @@ from . import (
     lift_windows,
     lower_conv,
     lower_einsum,
+    lower_gather_nd,
     merge_branches,
     merge_duplicates,
     merge_linear,
@@ -38,7 +42,9 @@ from . import (
     sink_transposes,
     split_labels,
     split_products,
+    sum_branches,
     to_half,
+    turn_rows,
     unflatten_softmax,
     unfold_patches,
     unpack_sequences,
@@ -58,7 +64,7 @@ __all__ = [
     "optimise",
 ]
 
-#: Passes that may touch weights: they run once a model, while shapes are still symbolic.
+#: Passes that may change weights: they run once per model, while shapes are symbolic.
 SYMBOLIC_PASSES: tuple[Pass, ...] = (
     Pass(
         "fold_constants",
@@ -69,6 +75,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "inline_bodies",
         inline_bodies.run,
         "after the folding, which tells conditions; the nodes of a branch join the patterns below",
+    ),
+    Pass(
+        "count_loops",
+        count_loops.run,
+        "after the folding, too; it tells the shapes of what is stacked",
     ),
     Pass(
         "unpack_sequences",
@@ -101,6 +112,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "before the patterns below, which know products of matrices as MatMul",
     ),
     Pass(
+        "lower_gather_nd",
+        lower_gather_nd.run,
+        "likewise, which know views and slices",
+    ),
+    Pass(
         "drop_requantization",
         drop_requantization.run,
         "before the patterns below, which would see quantization between their nodes",
@@ -129,6 +145,21 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "hoist_reshapes",
         hoist_reshapes.run,
         "before the patterns below, which know layers as MatMul and Add of the tensor's own axes",
+    ),
+    Pass(
+        "turn_rows",
+        turn_rows.run,
+        "behind it, which shows layers; before transposes are composed with those of heads",
+    ),
+    Pass(
+        "flatten_batches",
+        flatten_batches.run,
+        "before views are composed, those that it puts in front of heads with others there",
+    ),
+    Pass(
+        "sum_branches",
+        sum_branches.run,
+        "before views are composed, by which it knows the channels of an image",
     ),
     Pass(
         "compose_views",
@@ -237,7 +268,7 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
     ),
 )
 
-#: Passes that run again once a plan knows its integer shapes; none of them touches weights.
+#: Passes that run again once a plan has integer shapes; none of them changes weights.
 STATIC_PASSES: tuple[Pass, ...] = (
     Pass(
         "fold_constants",
@@ -250,6 +281,11 @@ STATIC_PASSES: tuple[Pass, ...] = (
         "a condition on shapes is known now, so that no control flow is left of it",
     ),
     Pass(
+        "count_loops",
+        count_loops.run,
+        "sizes are the limits of counters",
+    ),
+    Pass(
         "unpack_sequences",
         unpack_sequences.run,
         "sizes tell how many parts a tensor is cut into",
@@ -259,9 +295,16 @@ STATIC_PASSES: tuple[Pass, ...] = (
         remove_identity.run,
         "a Reshape, Slice, Expand or Pad may turn out to change nothing",
     ),
+    Pass(
+        "drop_overwritten",
+        drop_overwritten.run,
+        "sizes tell whether everything is overwritten",
+    ),
     Pass("unflatten_softmax", unflatten_softmax.run, "sizes tell whether a shape is kept"),
     Pass("lower_einsum", lower_einsum.run, "it needs the sizes of axes that it joins"),
+    Pass("lower_gather_nd", lower_gather_nd.run, "sizes tell which rows are adjacent"),
     Pass("hoist_reshapes", hoist_reshapes.run_bound, "sizes tell which axes are rows"),
+    Pass("compose_views", compose_views.run_bound, "and of which axes a Reshape makes which"),
     Pass("fuse_rotary", fuse_rotary.run, "it needs the number of positions"),
     Pass("fuse_attention", fuse_attention.run, "sizes tell which masks are broadcast, and how"),
     Pass("lift_windows", lift_windows.run, "and which masks are windows"),
@@ -284,10 +327,10 @@ def optimise(
     """Run `passes` on `graph` in place.
 
     Args:
-        graph: inferred (`runtime.infer.infer`).
+        graph: with inferred types (`runtime.infer.infer`).
         passes: `SYMBOLIC_PASSES` or `STATIC_PASSES`.
         options: budgets, and `stop_at`, which counts all rewrites in `rewrites` so far.
         evaluate: runs one operator on arrays.
-        rewrites: gets one entry for every rewrite.
+        rewrites: gets one entry per rewrite.
     """
     run_passes(graph, passes, Context(options, evaluate), rewrites)

@@ -1,4 +1,4 @@
-"""Heads as columns of the rows that a layer gives, however they are cut out and ordered."""
+"""Heads as columns of a layer's rows, however they are split and ordered."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from .editing import shape_of
 
 _RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
+#: Names of axes that count batches and rows.
+_COUNTS = ("batch", "row")
 _MOVES = (*_RESHAPES, Transpose, Slice, Split, Gather)
-#: Most nodes between rows and heads.
+#: Maximum number of nodes between rows and heads.
 _LENGTH = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Heads [b, h, t, d] of which each element is one of a row [b, t, w].
+    """Heads [b, h, t, d] whose elements are elements of rows [b, t, w].
 
     Attributes:
-        source: the rows, counted by any axes; or an image [b, w, height, width], whose pixels
-            are the rows.
+        source: the rows, with any leading axes; or an image [b, w, height, width], whose pixels are
+            the rows.
         counts: b and t.
-        width: how many elements a row has.
-        columns: which element of a row each of a head is, int64 [h, d].
-        nodes: from the rows to the heads.
+        width: number of elements of a row.
+        columns: column of each element of a head, int64 [h, d].
+        nodes: the nodes from the rows to the heads.
         is_image: whether the source is an image.
     """
 
@@ -44,18 +46,20 @@ class Heads:
 
     @property
     def first(self) -> int | None:
-        """The first column, where all of them follow it in order; None where they do not."""
+        """The first column, if all follow it in order; else None."""
         flat = self.columns.reshape(-1)
         start = int(flat[0])
         return start if (flat == np.arange(start, start + flat.size)).all() else None
 
 
 def heads_of(value: Value) -> Heads | None:
-    """Return what rows the heads in a tensor of four axes are columns of; the nearest rows.
+    """Return the nearest rows whose columns are the heads in a 4-D tensor.
 
-    Where a Transpose has brought heads in front that come from no rows, they are rows themselves.
+    Rows that are only moved or cut, other than by a Split, are traced further. Heads moved to the
+    front by a Transpose are rows themselves if they come from none.
     """
     path: list[tuple[Node, Value]] = []
+    nearest: Heads | None = None
     shape = shape_of(value)
     if shape is None or len(shape) != 4 or None in shape:
         return None
@@ -78,12 +82,37 @@ def heads_of(value: Value) -> Heads | None:
             given = shape_of(result) or ()
         if lies is not None and lies.axes == ("batch", "", "row", "") and lies.columns.size:
             nodes = tuple(node for node, _ in path)
-            return Heads(value, counts, width, lies.columns, nodes, image is not None)
+            found = Heads(value, counts, width, lies.columns, nodes, image is not None)
+            nearest = found if image else _whole(found)
+            maker = nearest.source.producer
+            if maker is None or not isinstance(maker.op, _MOVES) or isinstance(maker.op, Split):
+                return nearest
+    if nearest is not None:
+        return nearest
     return _turned(path[-1][0], counts) if path else None
 
 
+def _whole(heads: Heads) -> Heads:
+    """Return heads of rows that are counted otherwise as columns of what these rows are cut from.
+
+    A view of all of them in front of the cut leaves their parts where they are.
+    """
+    node = heads.source.producer
+    shape = shape_of(heads.source) or ()
+    if node is None or not isinstance(node.op, Split) or shape[:-1] == heads.counts:
+        return heads
+    whole, sizes = node.inputs[0], {(shape_of(value) or (None,))[-1] for value in node.outputs}
+    last = node.op.axis % len(shape) == len(shape) - 1
+    part = _part(node, heads.source) if last and len(sizes) == 1 else None
+    if whole is None or part is None:
+        return heads
+    columns = heads.columns + part.start
+    width = heads.width * len(node.outputs)
+    return replace(heads, source=whole, width=width, columns=columns, nodes=(node, *heads.nodes))
+
+
 def _width(value: Value, counts: tuple[Dim, Dim], reader: Node) -> int | None:
-    """Return how long so many rows are; None where a tensor is not known to be those."""
+    """Return the length of this number of rows; None if the tensor is not made of them."""
     *outer, width = shape_of(value) or (None,)
     if not isinstance(width, int):
         return None
@@ -96,7 +125,7 @@ def _width(value: Value, counts: tuple[Dim, Dim], reader: Node) -> int | None:
 
 
 def _pixels(value: Value, counts: tuple[Dim, Dim]) -> tuple[int, ...] | None:
-    """Return the sizes of an image of as many pixels as there are rows; None for anything else."""
+    """Return height and width of an image with one pixel per row; None for anything else."""
     shape = shape_of(value) or ()
     sizes = tuple(size for size in shape if isinstance(size, int))
     if len(shape) != 4 or len(sizes) != 4 or (sizes[0], sizes[2] * sizes[3]) != counts:
@@ -105,7 +134,7 @@ def _pixels(value: Value, counts: tuple[Dim, Dim]) -> tuple[int, ...] | None:
 
 
 def _turned(node: Node, counts: tuple[Dim, Dim]) -> Heads | None:
-    """Return heads side by side that a Transpose brings in front."""
+    """Return adjacent heads that a Transpose moves to the front."""
     source = node.inputs[0]
     shape = shape_of(source)
     if not isinstance(node.op, Transpose) or source is None or not shape or len(shape) != 4:
@@ -119,19 +148,19 @@ def _turned(node: Node, counts: tuple[Dim, Dim]) -> Heads | None:
 
 @dataclass(frozen=True, slots=True)
 class _Lies:
-    """Where the elements of rows are in a tensor.
+    """How the elements of rows are arranged in a tensor.
 
     Attributes:
-        axes: "batch" and "row", which count these, "high" and "wide", which count rows together;
-            empty for those of columns.
-        columns: the columns, by the axes that have no name.
+        axes: names "batch" and "row" for the axes that count these, "high" and "wide" for those
+            that count rows together; empty for axes of columns.
+        columns: the columns, over the axes without a name.
     """
 
     axes: tuple[str, ...]
     columns: Array
 
     def place(self, axis: int) -> int | None:
-        """Return which axis of `columns` one of the tensor is; None where it is no such one."""
+        """Return the axis of `columns` for one of the tensor; None if it has a name."""
         axis %= len(self.axes)
         return None if self.axes[axis] else self.axes[:axis].count("")
 
@@ -153,7 +182,7 @@ def _moved(lies: _Lies, node: Node, given: Sequence[Dim], result: Value) -> _Lie
 
 
 def _reshaped(lies: _Lies, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Lies | None:
-    """Return the same in another shape, in which batches and rows are axes of their own."""
+    """Return the same for another shape, with batches and rows as separate axes."""
     if None in given or None in wanted:
         return None
     axes: list[str] = []
@@ -161,15 +190,27 @@ def _reshaped(lies: _Lies, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Lies
     left = list(wanted)
 
     def take() -> bool:
-        """Make the next axis one of columns."""
+        """Make the next axis one of columns, or of a single batch or row."""
         dim = left.pop(0)
+        if dim == 1 and single:
+            axes.append(single.pop(0))
+            return True
         axes.append("")
         sizes.append(dim if isinstance(dim, int) else 0)
         return isinstance(dim, int)
 
+    #: Axes that count one thing only, which may stand anywhere.
+    single = [n for n, dim in zip(lies.axes, given, strict=True) if dim == 1 and n in _COUNTS]
     place = 0
     while place < len(given):
         name, dim = lies.axes[place], given[place]
+        if name and dim == 1 and name in _COUNTS:
+            if name in single and left and left[0] == 1:
+                single.remove(name)
+                axes.append(name)
+                left.pop(0)
+            place += 1
+            continue
         if name:
             while left and left[0] == 1 and dim != 1:
                 take()
@@ -189,7 +230,7 @@ def _reshaped(lies: _Lies, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Lies
         while found < whole:
             if not left or not take():
                 return None
-            found *= sizes[-1]
+            found *= 1 if axes[-1] else sizes[-1]
         if found != whole:
             return None
         place = end
@@ -197,6 +238,8 @@ def _reshaped(lies: _Lies, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Lies
         if left[0] != 1:
             return None
         take()
+    if single:
+        return None
     return _Lies(tuple(axes), lies.columns.reshape(sizes))
 
 
@@ -216,7 +259,7 @@ def _gathered(lies: _Lies, axis: int, index: Value | None) -> _Lies | None:
 
 
 def _part(node: Node, result: Value) -> slice | None:
-    """Return what a Split cuts out as one of its results."""
+    """Return the arrangement of one output of a Split."""
     assert isinstance(node.op, Split)
     begin = 0
     for value in node.outputs:

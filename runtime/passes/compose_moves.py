@@ -1,9 +1,10 @@
-"""Compose moves of rows, and let what works on rows work in the order in which they lie."""
+"""Composes moves of rows, and lets row-wise operators work on rows in their current order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter, itemgetter
 
 import numpy as np
 
@@ -21,18 +22,19 @@ from .driver import Context
 from .editing import Builder, drop, shape_of
 from .row_moves import RESHAPES, Move, Rows, as_shape, move_to, moved, moves_rows, reshaped
 
+_position = attrgetter("position")
 _NORMS = (LayerNormalization, RMSNormalization)
-#: Operators of the family that look at the last axis, or at where an element lies.
+#: Elementwise operators that depend on the last axis, or on positions.
 _ORDERED = (elementwise.BitCast, elementwise.SwiGLU)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Make one Gather of each move of rows, and as few of them as possible.
+    """Compose each chain of row moves to one Gather, and reduce their number.
 
-    Windows of images (Swin) are rolled by Slices and Concats, cut by a Transpose, and put together
-    again after an Attention. Each such chain is one order of rows. A residual is added before the
-    rows go back; norms, products with constant matrices and elementwise nodes take rows in any
-    order; so a move meets the next one, and both are one.
+    Windows of images (Swin) are rolled by Slices and Concats, cut by a Transpose, and reassembled
+    after an Attention. Each such chain is one permutation of rows. A residual is added before the
+    rows are moved back; norms, products with constant matrices and elementwise nodes accept rows in
+    any order; so a move meets the next one, and both are composed.
     """
     moves = _Moves(graph, context)
     yield from moves.compose()
@@ -50,7 +52,7 @@ def _sizes(value: Value) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class _Moves:
-    """The moves of a graph, by their results."""
+    """The moves of a graph, by result."""
 
     graph: Graph
     context: Context
@@ -69,16 +71,17 @@ class _Moves:
         self.known = dict(reversed(self.known.items()))
 
     def compose(self) -> Iterator[str]:
-        """Write every move of several copies as one Gather."""
-        for move in list(self.known.values()):
+        """Rewrite every move with several copies as one Gather."""
+        for top in list(self.known):
+            move = self.known[top]  # as it is behind those that were rewritten
             if move.copies > 1:
                 new = self._write(move, move.source, move.index)
                 yield f"{move.copies} copies up to '{move.last.name}' are one: '{new.name}'"
 
     def _write(self, move: Move, source: Value, index: Array) -> Value:
-        """Put rows of a source in place of a move's result; return it."""
+        """Replace a move's result by gathered rows of a source; return them."""
         last = move.last
-        add = Builder(self.graph, last, last.name, tuple(move.nodes))
+        add = Builder(self.graph, last, last.name, self.graph.in_order(move.nodes))
         top = moved(add, source, index, _sizes(move.top))
         self._redirect(move.top, top)
         del self.known[move.top]
@@ -89,7 +92,7 @@ class _Moves:
         return top
 
     def _redirect(self, old: Value, new: Value) -> None:
-        """Let all that reads a value read another one, the known moves of it too."""
+        """Redirect all readers of a value, known moves included."""
         self.graph.redirect(old, new)
         for top, move in self.known.items():
             if move.source is old:
@@ -98,12 +101,12 @@ class _Moves:
     # ── residuals ────────────────────────────────────────────────────────────────────────────
 
     def join_residuals(self) -> Iterator[str]:
-        """Add what rows were made from before they go back to where they came from.
+        """Add the residual before rows are moved back.
 
         ``back(f(there(norm(x)))) + x`` is ``back(f(norm(y)) + y)`` with ``y = there(x)``.
         """
         for node in list(self.graph.nodes):
-            is_sum = isinstance(node.op, Add) and len(node.reads) == 2  # x + x reads x alone
+            is_sum = isinstance(node.op, Add) and len(node.reads) == 2  # x + x has one operand
             if node not in self.graph or not is_sum:
                 continue
             for value, other in (tuple(node.reads), tuple(reversed(node.reads))):
@@ -114,14 +117,14 @@ class _Moves:
                     break
 
     def _from(self, origin: Value, back: Move, sum_: Node) -> Move | None:
-        """Return the move of the other operand, perhaps normalized, that another one undoes."""
+        """Return the move of the other operand, possibly normalized, that another move undoes."""
         if self.graph.sole_consumer(back.top) is not sum_ or shape_of(origin) != shape_of(back.top):
             return None
         if not back.keeps_all:
             return None
-        place = {node: i for i, node in enumerate(self.graph.nodes)}
         for move in self.known.values():
-            if len(move.index) != len(back.index) or place[move.last] > place[back.last]:
+            is_later = move.last.position > back.last.position
+            if len(move.index) != len(back.index) or is_later:
                 continue
             norm = self._norm_of(move)
             source = move.source if norm is None else norm.inputs[0]
@@ -132,7 +135,7 @@ class _Moves:
         return None
 
     def _norm_of(self, move: Move) -> Node | None:
-        """Return the norm of the last axis that only a move reads."""
+        """Return the norm of the last axis read only by a move."""
         node = move.source.producer
         if node is None or not _is_norm(node) or self.graph.is_output(move.source):
             return None
@@ -165,20 +168,32 @@ class _Moves:
     # ── regions ──────────────────────────────────────────────────────────────────────────────
 
     def sink(self) -> Iterator[str]:
-        """Move moves after what takes rows in any order, where other moves take them over."""
+        """Sink moves through row-wise nodes to where other moves absorb them."""
+        by_root = self._by_root()
         for top in list(self.known):
             move = self.known.get(top)
             region = None if move is None else _Region.behind(self.graph, move)
             if move is None or region is None:
                 continue
-            takers = self._takers(region)
+            takers = self._takers(region, by_root)
             if takers and _saves(takers):
                 yield self._rewrite(move, region, takers)
+                by_root = self._by_root()
 
-    def _takers(self, region: _Region) -> list[Move]:
-        """Return the moves that read a region; none where anything else reads it, too."""
+    def _by_root(self) -> dict[Value, list[tuple[int, Move]]]:
+        """Return the moves by the root of their source, with their positions."""
+        found: dict[Value, list[tuple[int, Move]]] = {}
+        for place, move in enumerate(self.known.values()):
+            found.setdefault(_root(move.source), []).append((place, move))
+        return found
+
+    def _takers(
+        self, region: _Region, by_root: Mapping[Value, Sequence[tuple[int, Move]]]
+    ) -> list[Move]:
+        """Return the moves that read a region; none if it has other readers."""
         readers = {id(n) for value in region.values for n in value.consumers} - region.ids
-        takers = [move for move in self.known.values() if _root(move.source) in region.roots]
+        found = [each for root in region.roots for each in by_root.get(root, ())]
+        takers = [move for _, move in sorted(found, key=itemgetter(0))]
         taken = {id(node) for move in takers for node in move.nodes}
         is_result = any(self.graph.is_output(value) for value in region.values)
         return [] if is_result or readers - taken else takers
@@ -209,9 +224,9 @@ class _Moves:
 
 
 def _as_slice(graph: Graph, node: Node) -> str:
-    """Write a Gather of one place of the first axis that has several as a Slice and a Squeeze.
+    """Rewrite a Gather of one index of the first axis, with several rows, as Slice and Squeeze.
 
-    The place lies where its input lies, so that nothing has to move.
+    The result is part of its input, so nothing has to move.
     """
     op = node.op
     if not isinstance(op, Gather):
@@ -235,9 +250,9 @@ def _as_slice(graph: Graph, node: Node) -> str:
 
 
 def _saves(takers: Sequence[Move]) -> bool:
-    """Whether moves that take another one over are no more than they were with it.
+    """Whether moves that absorb another one cost no more than before.
 
-    Rows that follow one another need no move to be cut out.
+    Consecutive rows need no move to be extracted.
     """
     copied = sum(not (np.diff(taker.index) == 1).all() for taker in takers)
     return len(takers) <= 1 + copied
@@ -257,7 +272,7 @@ def _between(top: Value, source: Value) -> frozenset[Node]:
 
 
 def _root(value: Value) -> Value:
-    """Return what a value is another shape of, with the same rows."""
+    """Return the value that another one is a reshape of, with the same rows."""
     while (node := value.producer) is not None and isinstance(node.op, RESHAPES):
         source = node.inputs[0]
         if source is None or Rows.of(source) != Rows.of(value) or Rows.of(value) is None:
@@ -271,10 +286,10 @@ def _root(value: Value) -> Value:
 
 @dataclass(slots=True)
 class _Region:
-    """What depends on the rows of one move alone, each row on one row.
+    """The values that depend only on the rows of one move, row by row.
 
     Attributes:
-        values: the move's result, and what nodes make of it.
+        values: the move's result, and what nodes compute from it.
         nodes: in topological order.
     """
 
@@ -288,31 +303,29 @@ class _Region:
 
     @property
     def roots(self) -> set[Value]:
-        """The values without views."""
+        """The values that are not views."""
         return {_root(value) for value in self.values}
 
     @classmethod
     def behind(cls, graph: Graph, move: Move) -> _Region | None:
-        """Return what follows a move, if it keeps each row of its source once."""
+        """Return what follows a move, if it keeps each row of its source exactly once."""
         if not move.keeps_all:
             return None
         values, nodes = {move.top: None}, list[Node]()
-        place = {node: i for i, node in enumerate(graph.nodes)}
         todo = list(move.top.consumers)
         while todo:
-            todo.sort(key=place.__getitem__, reverse=True)
+            todo.sort(key=_position, reverse=True)
             node = todo.pop()
             if node in nodes or not _takes_rows(node, values):
                 continue
             nodes.append(node)
             values[node.output] = None
             todo += node.output.consumers
-        nodes.sort(key=place.__getitem__)
-        return cls(list(values), nodes)
+        return cls(list(values), list(graph.in_order(nodes)))
 
 
 def _takes_rows(node: Node, inside: dict[Value, None]) -> bool:
-    """Whether a node makes each row of its result of one row of what is inside."""
+    """Whether each row of a node's result depends on one row inside the region."""
     op, out = node.op, Rows.of(node.output)
     data = [value for value in node.reads if value.data is None]
     if len(node.outputs) != 1 or out is None or any(value not in inside for value in data):
@@ -333,7 +346,7 @@ def _takes_rows(node: Node, inside: dict[Value, None]) -> bool:
 
 
 def _is_norm(node: Node) -> bool:
-    """Whether a node normalizes the last axis, by constants, and gives nothing else."""
+    """Whether a node normalizes the last axis with constants, and has no other outputs in use."""
     rank = len(shape_of(node.inputs[0] if node.inputs else None) or ())
     if not isinstance(node.op, _NORMS) or len(node.outputs) != 1 or not rank:
         return False
@@ -342,17 +355,17 @@ def _is_norm(node: Node) -> bool:
 
 
 def _is_row(data: Array, width: int) -> bool:
-    """Whether a constant is one number, or has one for each element of a row."""
+    """Whether a constant is a number, or has one element per element of a row."""
     return data.size == 1 or (data.size == width and data.shape[-1] == width)
 
 
 def _row(graph: Graph, value: Value, op: Op) -> Value:
-    """Return a constant of an elementwise operator with one axis at most."""
+    """Return a constant elementwise operand with at most one axis."""
     if value.data is None or value.data.ndim < 2 or isinstance(op, (MatMul, *_NORMS)):
         return value
     return graph.constant(value.data.reshape(-1), value.name)
 
 
 def _of_rows(op: Op) -> Op:
-    """Return an operator for tensors of two axes."""
+    """Return an operator for 2-D tensors."""
     return with_attributes(op, axis=-1) if isinstance(op, _NORMS) else op

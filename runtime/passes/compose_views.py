@@ -1,9 +1,10 @@
-"""Write chains of Reshape, Transpose, Squeeze and Unsqueeze in their shortest form."""
+"""Reduces chains of Reshape, Transpose, Squeeze and Unsqueeze to their shortest form."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from ..ir.graph import Graph, Node, Value
@@ -15,23 +16,38 @@ from .driver import Context
 from .editing import Builder, drop
 from .factors import Axes, Factor, follow
 
+#: An operator, with the shape that a Reshape gives.
+Step = tuple[Op, tuple[int, ...] | None]
 _RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
-#: Longest chain that is followed.
+#: Maximum length of a chain.
 _LENGTH = 8
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Put at most one Transpose, between at most two Reshapes, in place of a longer chain.
+    """Replace a chain of views by at most one Transpose between at most two Reshapes.
 
-    Exporters flatten leading axes before they swap two others and restore them afterwards, or
-    transpose twice with a Reshape in between. All of these order the elements of their source; the
-    order, written in factors of the source's axes, is one Transpose.
+    Exporters flatten leading axes before swapping two others and restore them afterwards, or
+    transpose twice with a Reshape in between. All of these permute the elements of their source;
+    the permutation, in factors of the source's axes, is one Transpose.
     """
+    return _compose(graph, lambda node: True)
+
+
+def run_bound(graph: Graph, context: Context) -> Iterator[str]:
+    """Do the same once sizes are known, up to where images turn to rows, which is free by then."""
+    return _compose(graph, lambda node: not _turns_image(node))
+
+
+def _turns_image(node: Node) -> bool:
+    return isinstance(node.op, Transpose) and node.op.perm in ((0, 2, 3, 1), (0, 3, 1, 2))
+
+
+def _compose(graph: Graph, passes: Callable[[Node], bool]) -> Iterator[str]:
     refined = False
     for node in reversed(list(graph.nodes)):
         if node not in graph or not isinstance(node.op, (Transpose, *_RESHAPES)):
             continue
-        chain = _chain(node)
+        chain = _chain(node, passes)
         parts = (chain[first:] for first in range(len(chain) - 1))
         found = [form for part in parts if (form := _shortest(graph, part)) is not None]
         if found:
@@ -44,13 +60,13 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         infer(graph)
 
 
-def _chain(last: Node) -> list[Node]:
-    """Return the nodes that do nothing but order elements, up to `last`."""
+def _chain(last: Node, passes: Callable[[Node], bool]) -> list[Node]:
+    """Return the nodes up to `last` that only reorder elements, and may be passed."""
     chain = [last]
-    while len(chain) < _LENGTH:
+    while passes(chain[0]) and len(chain) < _LENGTH:
         source = chain[0].inputs[0]
         node = None if source is None else source.producer
-        if node is None or not isinstance(node.op, (Transpose, *_RESHAPES)):
+        if node is None or not isinstance(node.op, (Transpose, *_RESHAPES)) or not passes(node):
             break
         chain.insert(0, node)
     return chain
@@ -61,17 +77,17 @@ class _Form:
     """The shortest form of a chain.
 
     Attributes:
-        chain: the nodes that it takes the place of.
-        steps: what it consists of; a Reshape has a shape.
-        saved: by how many nodes the graph gets smaller.
+        chain: the nodes that it replaces.
+        steps: its nodes; a Reshape has a shape.
+        saved: by how many nodes the graph shrinks.
     """
 
     chain: Sequence[Node]
-    steps: Sequence[tuple[Op, tuple[int, ...] | None]]
+    steps: Sequence[Step]
     saved: int
 
     def apply(self, graph: Graph) -> tuple[str, Value]:
-        """Put it in the place of the chain; return a sentence about it, and its result."""
+        """Replace the chain; return a sentence about it, and its result."""
         last, value = self.chain[-1], self.chain[0].inputs[0]
         assert value is not None
         turns = [isinstance(op, Transpose) for op, _ in self.steps]
@@ -88,7 +104,7 @@ class _Form:
 
 
 def _shortest(graph: Graph, chain: Sequence[Node]) -> _Form | None:
-    """Return the form of a chain that leaves fewer nodes, if there is one."""
+    """Return the form of a chain that saves nodes, if there is one."""
     axes = follow(chain)
     steps = None if axes is None else _steps(*axes)
     if steps is None:
@@ -98,7 +114,7 @@ def _shortest(graph: Graph, chain: Sequence[Node]) -> _Form | None:
 
 
 def _spared(graph: Graph, chain: Sequence[Node]) -> int:
-    """Return how many nodes of a chain nobody else needs."""
+    """Return how many nodes of a chain have no other readers."""
     spared = 1
     for node in reversed(chain[:-1]):
         if graph.sole_consumer(node.output) is None:
@@ -110,15 +126,66 @@ def _spared(graph: Graph, chain: Sequence[Node]) -> int:
 # ── the shortest form ────────────────────────────────────────────────────────────────────────────
 
 
-def _steps(
-    given: Axes, order: list[Factor], wanted: Axes
-) -> list[tuple[Op, tuple[int, ...] | None]] | None:
-    """Return a Reshape, a Transpose and a Reshape, each where it is needed.
+def _steps(given: Axes, order: list[Factor], wanted: Axes) -> list[Step] | None:
+    """Return a Reshape, a Transpose and a Reshape, as needed.
 
-    None where a Reshape would need more than one size that is not a number.
+    Axes that either the source or the result has apart may be turned together, if a Reshape in
+    front joins or one behind cuts them.
+    None if a Reshape would need more than one unknown size.
     """
+    ends = ((given, wanted), (wanted,), (given,))
+    forms = [form for each in ends if (form := _through(given, order, wanted, each)) is not None]
+    best = min(forms, key=partial(_cost, given), default=None)
+    other = None if best is None or not any(_cost(given, best)[1:]) else _as_wanted(given, wanted)
+    if best is None or other is None:
+        return best
+    shorter = len(other) < len(best) and len(given) == len(wanted)
+    return other if shorter or len(other) == len(best) else best
+
+
+def _cost(given: Axes, steps: Sequence[Step]) -> tuple[int, bool, int]:
+    """Return what a form is judged by.
+
+    That is the number of steps, whether a Transpose in front turns axes that a Reshape behind is
+    still to cut, and how many axes of size 1 are turned, which is idle.
+    """
+    idle, shape = 0, _sizes(given) or ()
+    for op, sizes in steps:
+        shape = sizes or shape
+        if isinstance(op, Transpose):
+            order = op.order(len(shape)) if shape else ()
+            idle += sum(shape[axis] == 1 and place != axis for place, axis in enumerate(order))
+    return len(steps), len(steps) == 2 and isinstance(steps[0][0], Transpose), idle
+
+
+def _as_wanted(given: Axes, wanted: Axes) -> list[Step] | None:
+    """Return a Reshape to the axes of the result, in the order of the source, and a Transpose.
+
+    Axes of size 1 stay where the result has them. None where an axis of the result is made of
+    factors that are no neighbours in the source.
+    """
+    place = {factor: i for i, factor in enumerate(f for axis in given for f in axis if f.size != 1)}
+    runs = [[place[factor] for factor in axis if factor.size != 1] for axis in wanted]
+    if any(b - a != 1 for run in runs for a, b in pairwise(run)):
+        return None
+    kept = [i for i, run in enumerate(runs) if run]
+    moved = dict(zip(kept, sorted(kept, key=lambda i: runs[i][0]), strict=True))
+    before = [moved.get(i, i) for i in range(len(wanted))]
+    perm = tuple(before.index(i) for i in range(len(wanted)))
+    axes = [wanted[i] for i in before]
+    sizes, turned = _sizes(axes), perm != tuple(range(len(perm)))
+    if sizes is None:
+        return None
+    steps: list[Step] = [] if sizes == _sizes(given) else [(Reshape(), sizes)]
+    return [*steps, (Transpose(perm=perm), None)] if turned else steps
+
+
+def _through(
+    given: Axes, order: list[Factor], wanted: Axes, ends: Sequence[Axes]
+) -> list[Step] | None:
+    """Return the steps whose Transpose has an axis wherever one of those `ends` begins."""
     place = {factor: i for i, factor in enumerate(f for axis in given for f in axis)}
-    starts = {id(axis[0]) for axes in (given, wanted) for axis in axes if axis}
+    starts = {id(axis[0]) for axes in ends for axis in axes if axis}
     blocks: list[list[Factor]] = []
     for factor in order:
         joins = blocks and id(factor) not in starts
@@ -128,7 +195,7 @@ def _steps(
             blocks.append([factor])
     before = sorted(blocks, key=lambda block: place[block[0]])
     perm = tuple(before.index(block) for block in blocks)
-    steps: list[tuple[Op, tuple[int, ...] | None]] = []
+    steps: list[Step] = []
     turned = any(a > b for a, b in pairwise(perm))
     if turned and before != given:
         steps.append((Reshape(), _sizes(before)))
@@ -142,7 +209,7 @@ def _steps(
 
 
 def _sizes(axes: Axes) -> tuple[int, ...] | None:
-    """Return the sizes of axes for a Reshape, -1 for one that is not known."""
+    """Return the sizes of axes for a Reshape, with -1 for an unknown one."""
     sizes: list[int] = []
     for axis in axes:
         size = 1

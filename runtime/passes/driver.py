@@ -1,4 +1,4 @@
-"""What a pass is, and how passes are run, counted and stopped."""
+"""What a pass is; running, counting and stopping passes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..ir.graph import Graph
 from ..ir.op import Op
 from ..ir.types import Array
 
-#: Runs one operator on arrays (None: input left out) and returns its outputs; None where it
-#: cannot, which leaves the node for the backends.
+#: Evaluates one operator on arrays (None: omitted input) and returns its outputs; None if it
+#: cannot, which leaves the node to the backends.
 Evaluate = Callable[[Op, Sequence[Array | None], int], Sequence[Array] | None]
 
 
 class PassOptions(Protocol):
-    """Those of a user's choices (`runtime.options.Options`) that decide what passes do."""
+    """The options (`runtime.options.Options`) that affect passes."""
 
     @property
     def precision(self) -> str: ...
@@ -47,15 +47,17 @@ class Context:
 
     Attributes:
         options: the user's choices.
-        evaluate: runs one operator on arrays.
-        spent: bytes of constants that folding has made so far.
-        refused: every rewrite that the pass now running could have made, and why it did not.
+        evaluate: evaluates one operator on arrays.
+        spent: bytes of constants created by folding so far.
+        made: the same with those.
+        refused: rewrites that the current pass refused, with reasons.
     """
 
     options: PassOptions
     evaluate: Evaluate
     spent: int = 0
-    refused: list[Refusal] = field(default_factory=list["Refusal"])
+    made: int = 0
+    refused: list[RewriteRefusal] = field(default_factory=list["RewriteRefusal"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Pass:
     Attributes:
         name: a verb.
         run: makes one rewrite in place, then yields one sentence about it, repeatedly.
-        reason: why it stands where it stands.
+        reason: the reason for its position.
     """
 
     name: str
@@ -78,9 +80,9 @@ class Rewrite:
     """One change of a graph.
 
     Attributes:
-        number: counted from 1 over all passes.
-        name: the pass.
-        text: what was done, with the names of the nodes.
+        number: its number over all passes, from 1.
+        name: the name of the pass.
+        text: what was done, with node names.
     """
 
     number: int
@@ -89,22 +91,22 @@ class Rewrite:
 
 
 class Reason(StrEnum):
-    """Why nodes that a pattern fits stay as they are."""
+    """Why nodes that match a pattern are not rewritten."""
 
-    SHARED = "shared"  # somebody else reads what would go away
-    RESULT = "result"  # a result of the model would go away
-    SHAPE = "shape"  # sizes do not fit, or are not known
+    SHARED = "shared"  # an intermediate value has other readers
+    RESULT = "result"  # an intermediate value is a graph output
+    SHAPE = "shape"  # sizes do not fit, or are unknown
     TYPE = "type"  # the operator does not exist in this dtype
-    NUMBERS = "numbers"  # constants would overflow, vanish or lose digits
+    NUMBERS = "numbers"  # constants would overflow, underflow or lose digits
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """A rewrite that was not made.
+class RewriteRefusal:
+    """A rewrite that was refused.
 
     Attributes:
-        reason: its kind.
-        nodes: names of the nodes that stay, in the graph's order.
+        reason: the kind of reason.
+        nodes: names of the nodes, in the graph's order.
         text: a sentence with these nodes and the reason.
     """
 
@@ -114,13 +116,13 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A rewrite that a pass did not make.
+class RefusedRewrite:
+    """A refused rewrite with its pass.
 
     Attributes:
-        name: the pass.
-        text: the nodes, and why they stay as they are.
-        reason: its kind.
+        name: the name of the pass.
+        text: the nodes, and why they are not rewritten.
+        reason: the kind of reason.
         nodes: names of the nodes.
     """
 
@@ -132,10 +134,10 @@ class Refused:
 
 @dataclass(slots=True)
 class Rewrites:
-    """Every rewrite of a graph in order, and those that were not made."""
+    """Every rewrite of a graph in order, and those refused."""
 
     log: list[Rewrite] = field(default_factory=list[Rewrite])
-    refused: list[Refused] = field(default_factory=list["Refused"])
+    refused: list[RefusedRewrite] = field(default_factory=list["RefusedRewrite"])
 
     def __len__(self) -> int:
         return len(self.log)
@@ -144,7 +146,7 @@ class Rewrites:
         return iter(self.log)
 
     def copy(self) -> Rewrites:
-        """Return a log that goes on from here by itself."""
+        """Return an independent copy of the log, to be continued."""
         return Rewrites(list(self.log), list(self.refused))
 
     @property
@@ -154,7 +156,7 @@ class Rewrites:
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass], context: Context, rewrites: Rewrites) -> None:
-    """Run `passes` in order until `Options.stop_at` rewrites are made."""
+    """Run `passes` in order until `Options.stop_at` rewrites have been made."""
     limit = context.options.stop_at
     for each in passes:
         if limit is not None and len(rewrites) >= limit:
@@ -168,6 +170,6 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: Context, rewrites:
             if limit is not None and len(rewrites) >= limit:
                 break
         known = set(rewrites.refused)
-        found = (Refused(each.name, r.text, r.reason, r.nodes) for r in context.refused)
+        found = (RefusedRewrite(each.name, r.text, r.reason, r.nodes) for r in context.refused)
         rewrites.refused.extend(one for one in found if one not in known)
         context.refused.clear()

@@ -1,4 +1,4 @@
-"""Leave numbers quantized where they are only moved between two equal quantizations."""
+"""Keeps integers between two equal quantizations if they are only moved."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ EXACT = (int8, uint8)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Drop a QuantizeLinear that undoes a DequantizeLinear of the same scale and zero point.
+    """Drop a QuantizeLinear that undoes a DequantizeLinear with the same scale and zero point.
 
-    Quantizers put both around every operator, also around those that compute nothing: what is in
-    between moves the integers instead. Of 8 bits, every integer comes back as it was.
+    Quantizers put both around every operator, including those that compute nothing; these move the
+    integers directly instead. With 8 bits every integer round-trips exactly.
     """
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, QuantizeLinear):
@@ -43,7 +43,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _movers(graph: Graph, node: Node) -> tuple[list[Node], Node | None]:
-    """Return the nodes that move what `node` quantizes, in order, and who dequantized it."""
+    """Return the moves in front of a QuantizeLinear, and the DequantizeLinear before them."""
     found: list[Node] = []
     value, reader = node.inputs[0], node
     while value is not None and (producer := value.producer) is not None:
@@ -61,7 +61,7 @@ def _moves(node: Node) -> bool:
 
 
 def _is_undone(first: Node, then: Node) -> bool:
-    """Whether a QuantizeLinear gives what a DequantizeLinear was given."""
+    """Whether a QuantizeLinear inverts a DequantizeLinear."""
     start, scale, *_ = numbers = (*first.inputs, None)[:3]
     if start is None or start.tensor.dtype not in EXACT or then.output.tensor.dtype not in EXACT:
         return False
@@ -75,7 +75,7 @@ def _is_undone(first: Node, then: Node) -> bool:
 
 
 def _number(value: Value | None) -> float | None:
-    """Return a constant of one element, 0 where it is left out; None for others."""
+    """Return a one-element constant, 0 if omitted; None for others."""
     if value is None:
         return 0.0
     data = value.data

@@ -1,4 +1,4 @@
-"""Leave out filters and columns that are zero, where the next layer can do without them."""
+"""Removes zero filters and columns where the next layer can absorb their constant outputs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from ..ops.matmul import Gemm
 from .driver import Context, Reason
 from .editing import stand_in
 from .fusion import refusal
-from .linear import Linear, as_linear, rebuilt
+from .linear import LinearLayer, as_linear, rebuilt
 from .rounding import Unfit
 
-#: Functions of one variable that may stand between two layers.
+#: Elementwise functions that may be between two layers.
 _ACTIVATIONS = (
     Clip,
     Elu,
@@ -48,20 +48,20 @@ _ACTIVATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class _Layers:
-    """Two layers, and the activations between them, none of which anybody else reads."""
+    """Two layers, and the activations between them, without other readers."""
 
-    first: Linear
+    first: LinearLayer
     between: tuple[Node, ...]
-    second: Linear
+    second: LinearLayer
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Take zero filters of a Conv, or columns of a Gemm, out of it and out of the next layer.
+    """Remove zero filters of a Conv, or columns of a Gemm, from it and the next layer.
 
-    Only with `Options.finite`, for the reason that `fold_zero_weights` has. What comes out of such
-    a unit is its bias, which an activation makes another constant. The next layer multiplies it
-    with weights; that goes into the next layer's bias. A Conv with padding has zeros beside the
-    constant: there it must be zero itself.
+    Only with `Options.finite`, for the reason given in `fold_zero_weights`. The output of such a
+    unit is its bias, which an activation maps to another constant. The next layer multiplies it by
+    weights; the product is added to that layer's bias. A Conv with padding has zeros next to the
+    constant, which must then be zero itself.
     """
     if not context.options.finite:
         return
@@ -102,15 +102,15 @@ def _layers(graph: Graph, node: Node) -> _Layers | None:
     return None
 
 
-def _are_alike(first: Linear, second: Linear) -> bool:
-    """Whether the units of the first layer are the inputs of the second one."""
+def _are_alike(first: LinearLayer, second: LinearLayer) -> bool:
+    """Whether the units of the first layer are the inputs of the second."""
     one, two = first.node.op, second.node.op
     if isinstance(one, Conv) and isinstance(two, Conv):
         return one.group == two.group == 1
     return isinstance(one, Gemm) and isinstance(two, Gemm) and not two.transA
 
 
-def _by_unit(linear: Linear) -> Array:
+def _by_unit(linear: LinearLayer) -> Array:
     """Return the weights [units, rest]."""
     op, w = linear.node.op, linear.weight
     if isinstance(op, Gemm) and not op.transB:
@@ -118,13 +118,13 @@ def _by_unit(linear: Linear) -> Array:
     return w.reshape(len(w), -1)
 
 
-def _is_padded(linear: Linear) -> bool:
+def _is_padded(linear: LinearLayer) -> bool:
     op = linear.node.op
     return isinstance(op, Conv) and (any(op.pads or ()) or op.auto_pad.startswith("SAME"))
 
 
 def _constants(layers: _Layers, context: Context) -> tuple[Array, Array] | None:
-    """Return which units of the first layer are constant, and what reaches the second one."""
+    """Return which units of the first layer are constant, and their input to the second."""
     first = layers.first
     if first.bias.ndim > 1 and first.bias.shape[0] != 1:
         return None
@@ -167,8 +167,8 @@ def _rebuild(graph: Graph, layers: _Layers, dead: Array, values: Array) -> None:
         value = value.producer.inputs[0]
 
 
-def _exchange(graph: Graph, linear: Linear, weight: Array, bias: Array) -> Node:
-    """Put a layer of other weights in place of this one."""
+def _exchange(graph: Graph, linear: LinearLayer, weight: Array, bias: Array) -> Node:
+    """Replace a layer by one with other weights."""
     wide = weight.astype(np.float64)
     new = rebuilt(graph, linear, wide, bias, scaled=False)
     return stand_in(graph, {linear.node}, linear.node, new.op, new.inputs)

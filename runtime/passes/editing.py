@@ -1,4 +1,4 @@
-"""What every pass needs to change a graph: typed insertion, replacement with origins, clean-up."""
+"""Graph editing for passes: typed insertion, replacement with origins, clean-up."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from ..ir.types import Array, Shape, TensorType
 
 
 def shape_of(value: Value | None) -> Shape | None:
-    """Return the sizes of a tensor's axes; None where their number is unknown."""
+    """Return the shape of a tensor; None if its rank is unknown."""
     return value.type.shape if value is not None and isinstance(value.type, TensorType) else None
 
 
 def rank_of(value: Value | None) -> int | None:
-    """Return the number of axes, None where it is unknown."""
+    """Return the number of axes, None if unknown."""
     shape = shape_of(value)
     return None if shape is None else len(shape)
 
 
 def dtype_of(value: Value | None) -> DType | None:
-    """Return the type of a tensor's elements; None for what is not known to be a tensor."""
+    """Return a tensor's dtype; None if it is not known to be a tensor."""
     return value.type.dtype if value is not None and isinstance(value.type, TensorType) else None
 
 
 def number(value: Value | None, rank: int | None = None) -> float | None:
-    """Return the real number in a constant of one element; None for anything else.
+    """Return the real number in a one-element constant; None for anything else.
 
     Args:
-        value: what may be such a constant.
-        rank: of the tensor that it is combined with; a constant of more axes would add some.
+        value: a possible constant.
+        rank: of the tensor that it is combined with; a constant of higher rank would add axes.
     """
     if value is None or value.data is None or value.data.size != 1:
         return None
@@ -46,13 +46,13 @@ def number(value: Value | None, rank: int | None = None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Inserts nodes before one, each with the types of its results.
+    """Inserts nodes before one, with inferred types.
 
     Attributes:
         graph: the graph.
-        before: the node.
-        name: of the new nodes; that of their operator if None.
-        origin: the nodes that they stand for; each stands for itself where there are none.
+        before: the node to insert before.
+        name: of new nodes; that of their operator if None.
+        origin: nodes that the new ones stand for; if empty, each stands for itself.
     """
 
     graph: Graph
@@ -76,7 +76,7 @@ class Builder:
         return made
 
     def __call__(self, op: Op, *inputs: Value | None, name: str | None = None) -> Value:
-        """Insert a node of one result, and return that."""
+        """Insert a node with one result, and return the result."""
         return self.node(op, *inputs, name=name).output
 
     def constant(self, data: Array, name: str = "constant") -> Value:
@@ -96,11 +96,11 @@ def stand_in(
     inputs: Sequence[Value | None],
     name: str | None = None,
 ) -> Node:
-    """Put one node in place of `nodes`, whose result is that of `top`; return it.
+    """Replace `nodes`, whose result is that of `top`, by one node; return it.
 
-    It has the name of `top`, or the one given, and all their origins.
+    It has the name of `top`, or the given one, and the origins of all.
     """
-    origin = tuple(node for node in graph.nodes if node in nodes)
+    origin = graph.in_order(nodes)
     new = graph.insert(op, inputs, name=name or top.name, before=top, origin=origin)
     new.output.type = top.output.type
     sources = [value.producer for value in top.reads]
@@ -112,7 +112,7 @@ def stand_in(
 
 
 def drop(graph: Graph, node: Node | None) -> None:
-    """Remove a node, and what it alone had a use for, if nobody reads it."""
+    """Remove an unread node, and the inputs that only it used."""
     if node is None or node not in graph:
         return
     if any(value.consumers or graph.is_output(value) for value in node.outputs):

@@ -1,4 +1,4 @@
-"""What views do to a tensor: Reshape, Transpose and Expand in factors of its axes."""
+"""Views in factors of axes: Reshape, Transpose and Expand."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .editing import shape_of
 
 @dataclass(eq=False, slots=True)
 class Factor:
-    """A factor of a tensor's axis; every axis is a product of some, the slowest one first.
+    """A factor of an axis; every axis is a product of factors, the slowest first.
 
     Attributes:
-        size: how many places it has.
-        is_repeat: whether the same element lies at all of them.
+        size: its size.
+        is_repeat: whether it repeats the same element.
     """
 
     size: Dim
@@ -30,11 +30,11 @@ Axes = list[list[Factor]]
 
 
 def follow(chain: Sequence[Node]) -> tuple[Axes, list[Factor], Axes] | None:
-    """Follow the elements of a tensor through nodes that order or repeat them.
+    """Follow a tensor through nodes that reorder or repeat its elements.
 
     Returns:
-        The source's axes, the factors in their final order, and the result's axes; None where a
-        size that matters is not known.
+        The source's axes, the factors in their final order, and the result's axes; None if a
+        relevant size is unknown.
     """
     shape = shape_of(chain[0].inputs[0])
     if shape is None or None in shape or 0 in shape:
@@ -77,18 +77,18 @@ def _repeat(axes: Axes, shape: Shape) -> Axes | None:
 
 
 def _whole(axis: Sequence[Factor]) -> int | None:
-    """Return the size of an axis if all its factors are known."""
+    """Return the size of an axis if all factors are known."""
     sizes = [factor.size for factor in axis if isinstance(factor.size, int)]
     return prod(sizes) if len(sizes) == len(axis) else None
 
 
 def _regroup(flat: list[Factor], shape: Shape, holders: tuple[Axes, ...]) -> Axes | None:
-    """Return the factors as axes of these sizes, cut where one is split over several axes.
+    """Regroup the factors into axes of these sizes, splitting factors where needed.
 
     Args:
-        flat: all factors in order; changed where one is cut.
-        shape: the sizes; one that is not a known product of factors takes what is left.
-        holders: axes elsewhere in which a factor that is cut is replaced by its parts.
+        flat: all factors in order; modified where one is split.
+        shape: the sizes; one that is not a known product takes the remaining factors.
+        holders: other axes in which a split factor is replaced by its parts.
     """
     if 0 in shape:
         return None
@@ -117,9 +117,9 @@ def _regroup(flat: list[Factor], shape: Shape, holders: tuple[Axes, ...]) -> Axe
 def _take(
     flat: list[Factor], dim: Dim, holders: tuple[Axes, ...], *, last: bool
 ) -> list[Factor] | None:
-    """Take the factors of an axis of this size off one end of `flat`; None if they are not there.
+    """Take factors of total size `size` off one end of `flat`; None if impossible.
 
-    An axis of size 1 takes a factor of size 1 if the next one is, and none otherwise.
+    An axis of size 1 takes a factor of size 1 if that is next, and none otherwise.
     """
     at = -1 if last else 0
     if dim == 1:
@@ -160,7 +160,7 @@ def _run_of_ones(flat: list[Factor], last: bool) -> list[Factor]:
 
 
 def _cut(body: list[Factor], at: int, size: int, holders: tuple[Axes, ...], *, last: bool) -> None:
-    """Cut a factor in two, of which the one at the end of `body` has this size."""
+    """Split a factor in two, with the given size for the one at the end of `body`."""
     whole = body[at]
     assert isinstance(whole.size, int)
     other = whole.size // size

@@ -1,4 +1,4 @@
-"""Let a convolution, Gemm or batch-norm do the scaling and shifting after it."""
+"""Folds per-channel scaling and shifting into the preceding Conv, Gemm or batch norm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CONSTANT = Var("constant", lambda value: value.data is not None)
 
 
 def _affine(found: Found) -> tuple[Array, Array] | None:
-    """Return scale and shift per channel (float64), or None if the constant varies elsewhere."""
+    """Return scale and shift per channel (float64), or None if the constant varies otherwise."""
     value = found.match.get("sum") or found["layer"]
     other, op = found["constant"].data, found.top.op
     rank = rank_of(value)
@@ -65,7 +65,7 @@ def _build(found: Found) -> Outcome:
 
 
 def _check_half(found: Found, exact: Array, old: Array) -> None:
-    """Raise Unfit for weights by channel that would keep a layer from running in float16."""
+    """Raise Unfit for channel weights that would keep a layer from running in float16."""
     if found.context.options.precision == "float16" and old.dtype.itemsize > 2:
         check(exact, np.dtype(np.float16), old)
 
@@ -91,7 +91,7 @@ _BIASED = Apply(Add, _PRODUCT, Var("bias", lambda value: value.data is not None)
 
 
 def _build_rows(found: Found) -> Outcome:
-    """Scale the columns of a constant matrix, and the bias after the product with it."""
+    """Scale the columns of a constant matrix, and the bias that follows the product."""
     weight, bias, affine = found["weight"].data, found.match.get("bias"), _affine(found)
     if weight is None or affine is None or affine[0].size not in (1, weight.shape[1]):
         return None
@@ -124,10 +124,10 @@ FUSIONS = tuple(
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Fold ``y * s + t`` (Mul, Div, Add, Sub of a constant per channel) into what computes `y`.
+    """Fold ``y * s + t`` (Mul, Div, Add, Sub by a constant per channel) into the producer of `y`.
 
     Weight and bias of a Conv, ConvTranspose, Gemm or MatMul, or scale and shift of a
-    BatchNormalization in inference, are changed instead, in float64. Nobody else may read `y`.
-    Scales that float16 has no weights for stay where they are if it is the precision.
+    BatchNormalization in inference, are changed instead, in float64. `y` must have no other reader.
+    With precision float16, scales for which weights would leave its range are not folded.
     """
     return fuse(graph, context, FUSIONS)

@@ -1,4 +1,4 @@
-"""Let a convolution or Gemm do the work of the BatchNormalization behind it."""
+"""Folds a BatchNormalization into the preceding convolution or Gemm."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def _is_inference(norm: Node) -> bool:
 
 
 def folded(norm: Node) -> tuple[Array, Array] | None:
-    """Return what a BatchNormalization of constants multiplies and adds by channel (float64).
+    """Return the factor and addend per channel of a constant BatchNormalization (float64).
 
-    None for one in training, or whose constants differ in shape.
+    None in training mode, or if its constants differ in shape.
     """
     if not isinstance(norm.op, BatchNormalization) or not _is_inference(norm):
         return None
@@ -115,10 +115,10 @@ ROWS = (
 
 
 def run_rows(graph: Graph, context: Context) -> Iterator[str]:
-    """Let a product of rows with a constant matrix do the work of the BatchNormalization behind it.
+    """Fold a BatchNormalization into the preceding product of rows with a constant matrix.
 
-    The rows may be counted by one axis in between. ``(x W + b - mean) * s + shift`` is ``x (W s)``
-    plus a row, computed in float64.
+    The rows may be flattened to one axis in between. ``(x W + b - mean) * s + shift`` is ``x (W
+    s)`` plus a row, computed in float64.
     """
     return fuse(graph, context, ROWS)
 
@@ -127,7 +127,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Fold ``scale * (conv(x) - mean) / sqrt(var + eps) + shift`` into weight and bias.
 
     ``w' = w * s`` and ``b' = (b - mean) * s + shift`` with ``s = scale / sqrt(var + eps)`` per
-    output channel, computed in float64. Conv, ConvTranspose (grouped too) and Gemm, with or
-    without a bias; the convolution must have no other reader.
+    output channel, computed in float64. Conv, ConvTranspose (also grouped) and Gemm, with or
+    without bias; the convolution must have no other reader.
     """
     return fuse(graph, context, FUSIONS)

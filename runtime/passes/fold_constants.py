@@ -1,4 +1,4 @@
-"""Compute at load time what does not depend on the inputs."""
+"""Constant folding at load time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ from ..ops.quantize import DequantizeLinear
 from ..ops.shape import ConstantOfShape
 from .driver import Context
 
+#: Bytes that folding writes at most, by `Options.fold_total`: those that are dropped take time.
+MAX_MADE = 16
+
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Replace nodes whose inputs are all constant, or whose elements inference knows.
+    """Evaluate nodes whose inputs are constant or whose results inference knows.
 
-    A result over `Options.fold_bytes`, or one that would bring all folded constants together over
-    `Options.fold_total`, stays a node: a few bytes of ConstantOfShape must not become gigabytes. A
-    Transpose takes no memory of its own. With `Options.keep_quantized` so does a DequantizeLinear:
-    its result is four times as large, and compilers of other runtimes look for the integers.
+    A result larger than `Options.fold_bytes`, or one that would exceed `Options.fold_total`
+    together with the others, is not folded: a few bytes of ConstantOfShape must not become
+    gigabytes. A Transpose shares its input's memory. With `Options.keep_quantized`, neither is a
+    DequantizeLinear: its result is four times as large, and compilers of other runtimes look for
+    the integers.
     """
     for node in list(graph.nodes):
         if node not in graph or not node.op.deterministic or node.op.graphs():
@@ -34,9 +38,12 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         found = _elements(node, context)
         if found is None:
             continue
-        if not isinstance(node.op, Transpose):
-            context.spent += sum(_cost(data) for data in found)
+        read = [value for value in node.reads if value.data is not None]
         graph.settle(node, found)
+        if not isinstance(node.op, Transpose):
+            cost = sum(map(_cost, found))
+            context.made += cost
+            context.spent += cost - sum(_cost(value.data) for value in read if graph.drop(value))
         yield f"{node.kind} '{node.name}' became a constant of {sum(map(_cost, found))} bytes"
 
 
@@ -65,7 +72,7 @@ def _elements(node: Node, context: Context) -> list[Array] | None:
 
 
 def _turned(node: Node) -> list[Array] | None:
-    """Return a constant in another order: the same memory, whatever its size."""
+    """Return a transposed constant: a view, whatever its size."""
     x = node.inputs[0]
     if x is None or x.data is None or not isinstance(node.op, Transpose):
         return None
@@ -73,9 +80,9 @@ def _turned(node: Node) -> list[Array] | None:
 
 
 def _repeated(node: Node, context: Context) -> list[Array] | None:
-    """Return one element in the shape of the result, which takes no memory until it is used.
+    """Return one element broadcast to the result's shape, which takes no memory until used.
 
-    What would be over the budget when it is used stays a node, which says so when it is planned.
+    If materialising it would exceed the budget, the node stays, and planning reports it.
     """
     type_ = node.output.type
     if not isinstance(node.op, ConstantOfShape) or not isinstance(type_, TensorType):
@@ -87,9 +94,9 @@ def _repeated(node: Node, context: Context) -> list[Array] | None:
 
 
 def _fits(node: Node, context: Context) -> bool:
-    """Whether the results are known to be within the budget, before anything is computed.
+    """Whether the results are known to fit the budget before anything is computed.
 
-    A constant of one element repeated takes no memory, but to go over it takes no less time.
+    A broadcast constant takes no memory, but processing it takes just as long.
     """
     limit, total = context.options.fold_bytes, 0
     if any(v.data is not None and _is_too_long(v.data, limit) for v in node.reads):
@@ -108,9 +115,10 @@ def _is_too_long(data: Array, limit: int) -> bool:
 
 
 def _left(context: Context) -> int:
-    return context.options.fold_total - context.spent
+    total = context.options.fold_total
+    return min(total - context.spent, MAX_MADE * total - context.made)
 
 
 def _cost(data: Array | None) -> int:
-    """Return the bytes that an array really takes, the characters of strings among them."""
+    """Return the bytes that an array actually takes, including characters of strings."""
     return 0 if data is None else bytes_of(data)

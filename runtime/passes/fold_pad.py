@@ -1,4 +1,4 @@
-"""Fold zero padding into the pads of the Conv or AveragePool after it."""
+"""Folds zero padding into the pads of the following Conv or AveragePool."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ FUSIONS = (
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Let a window read zeros beside its input instead of an input with zeros around it.
+    """Replace a Pad by pads of the windows that read it.
 
-    The Pad must add zeros, on spatial axes alone, and its window must read nothing else; one that
-    averages must count the zeros, and must not have fewer elements at an edge (`ceil_mode`).
+    The Pad must add zeros on spatial axes only, and have no other reader; an averaging window must
+    count the padding, and must not be truncated at an edge (`ceil_mode`).
     """
     return fuse(graph, context, FUSIONS)
 
 
 def _counts_zeros(op: AveragePool) -> bool:
-    """Whether a zero in the padding counts as one in the input does."""
+    """Whether padding counts like zeros of the input."""
     unpadded = not op.pads or not any(op.pads) or op.auto_pad == "VALID"
     return bool(op.count_include_pad) and not op.ceil_mode and unpadded
 
 
 def _spatial_zeros(node: Node) -> tuple[int, ...] | None:
-    """Return the zeros that a Pad adds before, then after each spatial axis; None for others."""
+    """Return the zeros a Pad adds before, then after each spatial axis; None for other pads."""
     data, pads, *rest = (*node.inputs, None, None)
     if not isinstance(node.op, Pad) or node.op.mode != "constant" or data is None or pads is None:
         return None

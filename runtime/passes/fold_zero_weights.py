@@ -1,4 +1,4 @@
-"""Leave out products with weights that are zero."""
+"""Replaces products with zero weights by their bias."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from .rounding import holds
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Put the bias in place of a Conv, ConvTranspose, Gemm or MatMul whose weights are zero.
+    """Replace a Conv, ConvTranspose, Gemm or MatMul with zero weights by its bias.
 
-    Only with `Options.finite`: IEEE 754 says that 0 · ∞ and 0 · NaN are NaN, so the node would
-    hand on what is wrong with its input, and a bias does not. The bias is broadcast to the shape
-    of the result, which must be known; an Add, Sub or Mul that broadcasts it anyway takes it as it
-    is, so that it may join the weights of its neighbours. Where only some filters or columns are
-    zero, `drop_zero_units` comes in.
+    Only with `Options.finite`: by IEEE 754, 0 · ∞ and 0 · NaN are NaN, so the node propagates
+    non-finite inputs, and a bias does not. The bias is broadcast to the shape of the result, which
+    must be known; an Add, Sub or Mul that broadcasts anyway takes it directly, so that it may be
+    folded further. `drop_zero_units` handles layers of which only some filters or columns are zero.
     """
     if not context.options.finite:
         return
@@ -43,7 +42,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _is_zero(node: Node) -> bool:
-    """Whether the node is a product with a constant that is zero everywhere, -0 included."""
+    """Whether the node is a product with a constant that is all zero, -0 included."""
     if isinstance(node.op, Conv | ConvTranspose):
         factors = node.inputs[1:2]
     elif isinstance(node.op, Gemm | MatMul):
@@ -56,7 +55,7 @@ def _is_zero(node: Node) -> bool:
 
 
 def _is_exact(node: Node) -> bool:
-    """Whether a computed addend may be multiplied by the factor that a Gemm has for it."""
+    """Whether a computed addend may be multiplied by a Gemm's beta."""
     op, addend = node.op, node.inputs[2] if len(node.inputs) > 2 else None
     if not isinstance(op, Gemm) or addend is None or addend.data is not None:
         return True
@@ -64,7 +63,7 @@ def _is_exact(node: Node) -> bool:
 
 
 def _bias(graph: Graph, node: Node) -> Value:
-    """Return what the result is everywhere, or by channel or column, in a shape that broadcasts."""
+    """Return the constant result, whole or per channel or column, in a shape that broadcasts."""
     type_ = node.output.tensor
     addend = node.inputs[2] if len(node.inputs) > 2 else None
     if addend is None or (isinstance(node.op, Gemm) and node.op.beta == 0):
@@ -83,7 +82,7 @@ def _bias(graph: Graph, node: Node) -> Value:
 
 
 def _times(graph: Graph, node: Node, addend: Value, beta: float) -> Value:
-    """Return beta times the addend of a Gemm."""
+    """Return a Gemm's addend times beta."""
     dtype = node.output.tensor.dtype
     if addend.data is not None:
         with np.errstate(over="ignore", under="ignore"):
@@ -96,7 +95,7 @@ def _times(graph: Graph, node: Node, addend: Value, beta: float) -> Value:
 
 
 def _hand_on(graph: Graph, expand: Node, bias: Value) -> None:
-    """Let readers that broadcast the bias themselves read it as it is."""
+    """Make readers that broadcast the bias themselves read it directly."""
     wide = expand.output
     for reader in list(wide.consumers):
         if not isinstance(reader.op, Add | Sub | Mul) or reader.inputs.count(wide) > 1:

@@ -1,4 +1,4 @@
-"""Recognise activations that exporters spell out: Gelu, Swish, HardSwish, Mish."""
+"""Fuses activations that exporters decompose: Gelu, Swish, HardSwish, Mish."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .polynomial import agree
 
 
 def _is_sixth(node: Node) -> bool:
-    """Whether a HardSigmoid is that of HardSwish."""
+    """Whether a HardSigmoid has the parameters of HardSwish."""
     line = {(1,): getattr(node.op, "alpha", 0.0), (0,): getattr(node.op, "beta", 0.0)}
     return agree(line, {(1,): 1 / 6, (0,): 0.5}, node.output.tensor.dtype)
 
@@ -49,13 +49,13 @@ _LINE = Apply(HardSigmoid, "x", name="t", where=_is_sixth)
 _CLIP = Apply(Clip, Poly({(1,): 1.0, (0,): 3.0}, "x"), Number(0), Number(6), name="t")
 _SOFT = Apply(Tanh, Apply(Softplus, "x"), name="t")
 
-#: Nodes between the function and the end of a formula.
+#: Maximum number of nodes from the function to the end of the formula.
 _LONGEST = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Is:
-    """Puts an operator of x in place of a formula."""
+    """Replaces a formula by an operator of x."""
 
     op: Op
 
@@ -83,10 +83,11 @@ FUSIONS = (
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Put one node in place of a formula of x and a function of x.
+    """Replace a formula of x and a function of x by one node.
 
     Gelu is ``x (1 + erf(x / √2)) / 2`` or the same with tanh, Swish ``x sigmoid(α x)``, HardSwish
-    ``x clip(x + 3, 0, 6) / 6``, HardSigmoid that without x in front, Mish ``x tanh(softplus(x))``;
-    products and sums in any order, divisions by a constant or products with its inverse.
+    ``x clip(x + 3, 0, 6) / 6``, HardSigmoid the same without the leading x, Mish ``x
+    tanh(softplus(x))``; products and sums in any order, divisions by a constant or products with
+    its inverse.
     """
     return fuse(graph, context, FUSIONS)

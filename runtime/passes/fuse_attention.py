@@ -1,15 +1,17 @@
-"""Recognise Attention that exporters spell out."""
+"""Fuses attention that exporters decompose."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ..ir.dtypes import FLOATS, bfloat16, float16, float32
 from ..ir.graph import Graph, Node, Value
-from ..ir.types import Shape
+from ..ir.types import Array, Shape
 from ..ops.attention import Attention
-from ..ops.elementwise import Cast, IsNaN, Where
+from ..ops.elementwise import Cast, IsNaN, Mul, Where
 from ..ops.matmul import MatMul
 from ..ops.movement import Transpose
 from ..ops.norm import Softmax
@@ -17,7 +19,7 @@ from ..ops.shape import Unsqueeze
 from .driver import Context
 from .editing import Builder, drop, dtype_of, number, rank_of, shape_of, stand_in
 from .fusion import obstacle
-from .operands import Operand, in_order, lift, operand
+from .operands import ScaledOperand, in_order, lift, operand
 from .rounding import holds
 from .scores import Mask, Scores, explain, fitted, total, written
 
@@ -31,8 +33,8 @@ class _Result:
     Attributes:
         top: the product.
         v: the values.
-        nodes: all of them.
-        scores: what the Softmax reads.
+        nodes: all nodes.
+        scores: the Softmax's input.
     """
 
     top: Node
@@ -43,34 +45,34 @@ class _Result:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Nodes that attend.
+    """Nodes that compute attention.
 
     Attributes:
-        top: the last one.
-        scores: how they are made; its nodes are all of those that go.
-        q, k, v: in the order of their axes.
+        top: the last node.
+        scores: the explained scores; its nodes are all those that are replaced.
+        q, k, v: with axes in order.
     """
 
     top: Node
     scores: Scores
-    q: Operand
-    k: Operand
-    v: Operand
+    q: ScaledOperand
+    k: ScaledOperand
+    v: ScaledOperand
 
     @property
     def scale(self) -> float:
-        """The number that scores are multiplied with."""
+        """The factor of the scores."""
         return self.scores.scale * self.q.factor * self.k.factor
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Put one node in place of ``softmax(softcap(scale * q @ k') + mask) @ v``.
+    """Replace ``softmax(softcap(scale * q @ k') + mask) @ v`` by one node.
 
-    Scales are products or quotients with numbers anywhere on the way. Masks are sums, or a Where
-    that puts -1e30 or less in place of scores; there may be several, and reshapes in between.
-    A head of k and v that Expand repeats for several heads of q is read where it lies. Of three
-    axes, the first counts the batch and there is one head. Where everything in a row is masked with
-    -inf, the result is 0, as ONNX wants of Attention; the nodes give NaN there.
+    Scales are products or quotients with numbers, anywhere on the way. Masks are added, or selected
+    by a Where that puts -1e30 or less in place of scores; there may be several, with reshapes in
+    between. Heads of k and v that Expand repeats for several heads of q are read in place. With
+    three axes, the first is the batch and there is one head. Rows fully masked with -inf give 0, as
+    ONNX's Attention requires; the decomposed nodes give NaN.
     """
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Softmax):
@@ -91,7 +93,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _turn_back(graph: Graph, softmax: Node) -> str:
-    """Write ``v @ transpose(weights)`` as the transpose of ``weights @ transpose(v)``."""
+    """Rewrite ``v @ transpose(weights)`` as the transpose of ``weights @ transpose(v)``."""
     turn = graph.sole_consumer(softmax.output)
     product = None if turn is None else graph.sole_consumer(turn.output)
     rank = rank_of(softmax.output)
@@ -127,7 +129,7 @@ def _find(graph: Graph, softmax: Node) -> _Found | None:
 
 
 def _attends(result: _Result, scores: Scores) -> _Found | None:
-    """Return the whole if what the scores are made of, and the values, are those of Attention."""
+    """Return the whole if the scores' operands and the values fit an Attention."""
     product = scores.value.producer
     if product is None or product.inputs[0] is None or product.inputs[1] is None:
         return None
@@ -135,10 +137,10 @@ def _attends(result: _Result, scores: Scores) -> _Found | None:
     if q is None or keys is None or len(keys.order) < 3:
         return None
     if keys.is_plain and not q.swapped().is_plain:
-        return None  # to turn keys alone that lie so would cost more than it saves
+        return None  # transposing only the keys would cost more than it saves
     k, v = keys.swapped(), operand(result.v, scaled=False)
     if v is None or v.repeats != k.repeats or v.repeats == 1:
-        v = Operand(result.v, tuple(range(len(k.order))))
+        v = ScaledOperand(result.v, tuple(range(len(k.order))))
     if v.repeats != k.repeats or q.repeats != 1:
         return None
     found = _Found(result.top, replace(scores, nodes=scores.nodes | {product}), q, k, v)
@@ -174,7 +176,7 @@ def _find_result(graph: Graph, softmax: Node) -> _Result | None:
 
 
 def _guarded(softmax: Node) -> tuple[set[Node], Node] | None:
-    """Return the nodes that put 0 in place of NaN, and the last of them."""
+    """Return the nodes that replace NaN by 0, and the last of them."""
     readers = list(softmax.output.consumers)
     tests = [node for node in readers if isinstance(node.op, IsNaN)]
     choices = [node for node in readers if isinstance(node.op, Where)]
@@ -188,7 +190,7 @@ def _guarded(softmax: Node) -> tuple[set[Node], Node] | None:
 
 
 def _fits(found: _Found) -> bool:
-    """Whether the operands are those of an Attention, which broadcasts less than MatMul does."""
+    """Whether the operands fit an Attention, which broadcasts less than MatMul."""
     operands = (found.q, found.k, found.v)
     dtypes = {dtype_of(one.source) for one in operands}
     known = [shape for one in operands if (shape := one.permuted()) is not None]
@@ -211,7 +213,7 @@ def _heads_fit(queries: object, keys: object, repeats: int) -> bool:
 
 
 def _mask_fits(found: _Found, mask: Mask, scores: Shape) -> bool:
-    """Whether a mask has an element for every key, and does not add rows, heads or samples."""
+    """Whether a mask has one element per key, and adds no rows, heads or samples."""
     if mask.choice is None and dtype_of(mask.value) != dtype_of(found.v.source):
         return False
     if not found.scores.moved:
@@ -238,7 +240,8 @@ def _rewrite(graph: Graph, found: _Found, limit: int) -> Node:
             graph.set_inputs(view, (inner, *view.inputs[1:]))
             drop(graph, None if scaled is None else scaled.producer)
             scale *= factor
-    q, k, v = (in_order(graph, one, top) for one in (found.q, found.k, found.v))
+    rows = _scaled(graph, found.q, found.scores.factors, top)
+    q, k, v = (in_order(graph, one, top) for one in (rows, found.k, found.v))
     heads = 1 if rank == 3 else None
     cap = found.scores.cap
     op = Attention(scale=scale, softcap=cap, q_num_heads=heads, kv_num_heads=heads)
@@ -248,8 +251,19 @@ def _rewrite(graph: Graph, found: _Found, limit: int) -> Node:
     return stand_in(graph, found.scores.nodes, top, op, inputs)
 
 
+def _scaled(
+    graph: Graph, q: ScaledOperand, factors: tuple[Array, ...], before: Node
+) -> ScaledOperand:
+    """Return queries whose source is multiplied by what scales the rows of scores."""
+    add = Builder(graph, before)
+    for by in factors:
+        data = np.moveaxis(by, range(by.ndim), q.order)
+        q = replace(q, source=add(Mul(), q.source, add.constant(data, "factors")))
+    return q
+
+
 def _mask(graph: Graph, found: _Found, limit: int) -> Value:
-    """Return the masks as Attention takes them, of four axes where they have three."""
+    """Return the masks as Attention takes them, with four axes instead of three."""
     add = Builder(graph, found.top, f"{found.top.name}.mask")
     queries, keys = (one.permuted() or (None, None) for one in (found.q, found.k))
     scores = (*queries[:-1], keys[-2])

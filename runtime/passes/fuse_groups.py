@@ -1,4 +1,4 @@
-"""Recognise GroupNormalization where it is an InstanceNormalization of another shape."""
+"""Fuses GroupNormalization written as a reshaped InstanceNormalization."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _row(value: Value, rank: int) -> Array:
 
 
 def _axes(value: Value, rank: int) -> set[int]:
-    """Return the axes of a tensor of this rank along which a constant varies."""
+    """Return the axes along which a constant varies, for a tensor of this rank."""
     dims = value.tensor.dims
     return {rank - len(dims) + axis for axis, size in enumerate(dims) if size != 1}
 
@@ -80,10 +80,10 @@ FUSIONS = (Fusion(_NORM, _build, _WHOLE, reach=3),)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Put one node in place of ``reshape(instance_norm(reshape(x, [n, groups, -1]))) * s + t``.
+    """Replace ``reshape(instance_norm(reshape(x, [n, groups, -1]))) * s + t`` by one node.
 
-    Exporters write group norms so for opsets that have none. Scale and shift behind it, one number
-    a channel each, are those of the GroupNormalization, with those of the InstanceNormalization in
-    them, which are one number a group.
+    Exporters write group norms so for older opsets. The per-channel scale and shift that follow
+    become those of the GroupNormalization, multiplied by the per-group ones of the
+    InstanceNormalization.
     """
     return fuse(graph, context, FUSIONS)

@@ -1,4 +1,4 @@
-"""Recognise LayerNormalization and RMSNormalization that exporters spell out."""
+"""Fuses LayerNormalization and RMSNormalization that exporters decompose."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 
 from ..ir.dtypes import FLOATS, bfloat16, float16, float32, float64
 from ..ir.graph import Graph, Node, Value
-from ..ops.elementwise import Add, Cast, Div, Mul, Pow, Reciprocal, Sqrt, Sub
+from ..ops.elementwise import Add, Cast, Div, Max, Mul, Neg, Pow, Reciprocal, Sqrt, Sub
 from ..ops.norm import LayerNormalization, RMSNormalization
+from ..ops.pool import GlobalAveragePool
 from ..ops.reduce import ReduceMean
 from .driver import Context, Reason
 from .editing import dtype_of, rank_of, shape_of
@@ -18,8 +19,10 @@ from .pattern import Apply, Number, OneOf, Pattern, Var, perhaps
 
 
 def axis_of(mean: Node) -> int | None:
-    """Return the first axis of a mean over the last axes, from after; None for another node."""
+    """Return the first axis of a mean over the last axes, from the front; None for others."""
     source, rank = mean.inputs[0], rank_of(mean.inputs[0])
+    if isinstance(mean.op, GlobalAveragePool):  # tf2onnx's for a mean over all axes but two
+        return None if rank is None or rank < 3 else 2 - rank
     if not isinstance(mean.op, ReduceMean) or not mean.op.keepdims or source is None:
         return None
     given = mean.inputs[1] if len(mean.inputs) > 1 else None
@@ -35,29 +38,31 @@ def _is_mean(node: Node) -> bool:
     return axis_of(node) is not None
 
 
-_D = Var("d")
-_SQUARE = OneOf(Apply(Pow, _D, 2), Apply(Mul, _D, _D))
-_VARIANCE = Apply(ReduceMean, _SQUARE, name="variance", where=_is_mean)
-_SHIFTED = Apply(Add, _VARIANCE, Number("epsilon", lambda epsilon: epsilon >= 0))
+_MEANS = (ReduceMean, GlobalAveragePool)
+_MEAN = Apply(_MEANS, "x", name="mean", where=_is_mean)
+#: x - mean(x), or x itself.
+_CENTRED = OneOf(Apply(Sub, "x", _MEAN), "x", name="d")
+_D = OneOf(Apply(Sub, "x", _MEAN), Var("d"), name="d")
+_SQUARE = OneOf(Apply(Pow, _D, 2), Apply(Mul, _D, "d"))
+_VARIANCE = Apply(_MEANS, _SQUARE, name="variance", where=_is_mean)
+#: mean(x²) - mean(x)², which is not less than 0 if it is exact.
+_X_SQUARE = OneOf(Apply(Pow, "x", 2), Apply(Mul, "x", "x"))
+_MOMENT = Apply(_MEANS, _X_SQUARE, name="variance", where=_is_mean)
+_MEAN_SQUARE = OneOf(Apply(Pow, _MEAN, 2), Apply(Mul, _MEAN, "mean"))
+_MOMENTS = perhaps(Max, Apply(Sub, _MOMENT, _MEAN_SQUARE), 0)
+_EPSILON = Number("epsilon", lambda epsilon: epsilon >= 0)
+_SHIFTED = Apply(Add, OneOf(_VARIANCE, _MOMENTS), _EPSILON)
 _SQRT = Apply(Sqrt, _SHIFTED, name="root")
 _POWER = Apply(Pow, _SHIFTED, -0.5, name="root")
-
-#: x - mean(x), or x itself; "d" is known by then.
-_CENTRED = OneOf(
-    Apply(Sub, "x", Apply(ReduceMean, "x", name="mean", where=_is_mean)), "x", name="d"
-)
-_QUOTIENT = OneOf(
-    Apply(Div, _CENTRED, "root"),
-    Apply(Mul, _CENTRED, Apply(Reciprocal, "root")),
-    Apply(Mul, _CENTRED, Apply(Div, 1, "root")),
-)
-_PRODUCT = Apply(Mul, _CENTRED, "root")
+_INVERSE = OneOf(Apply(Reciprocal, "root"), Apply(Div, 1, "root"))
 
 
 def _build(found: Found) -> Outcome:
     match, x, mean = found.match, found["x"], found.match.get("mean")
     axis, shape = axis_of(match.made("variance")), shape_of(x)
     if axis is None or (mean is not None and axis_of(match.made("mean")) != axis):
+        return None
+    if mean is not None and match.get("d") is x:
         return None
     if dtype_of(x) not in FLOATS:
         return found.refuse(Reason.TYPE, f"no normalization of {x.type}")
@@ -68,17 +73,18 @@ def _build(found: Found) -> Outcome:
         wide, x = x, _narrow(x)
         if x is None or dtype_of(x) != dtype_of(match["rounded"]) or dtype_of(wide) != float32:
             return None
-    parameters = [match.get("scale"), match.get("shift")]
-    if parameters[1] is not None and (mean is None or parameters[0] is None):
+    scale, shift = match.get("scale"), match.get("shift")
+    if shift is not None and (mean is None or (scale is None and shift.data is None)):
         return None
-    given = [value for value in parameters if value is not None]
-    if any(shape_of(value) != sizes or _depends(found, value) for value in given):
+    given = [value for value in (scale, shift) if value is not None]
+    if any(not _has_shape(value, sizes) or _depends(found, value) for value in given):
         return None
     if any(dtype_of(value) != dtype_of(x) for value in given):
         return None
     dtype = x.tensor.dtype
-    if not given:
-        given = [found.graph.constant(np.ones(sizes, dtype), f"{found.top.name}.scale")]
+    given = [_in_shape(found, value, sizes) for value in given]
+    if scale is None:
+        given.insert(0, found.graph.constant(np.ones(sizes, dtype), f"{found.top.name}.scale"))
     kind = LayerNormalization if mean is not None else RMSNormalization
     stash = float64 if dtype == float64 else float32
     op = kind(axis=axis, epsilon=match.numbers["epsilon"], stash_type=stash)
@@ -86,36 +92,66 @@ def _build(found: Found) -> Outcome:
 
 
 def _narrow(wide: Value) -> Value | None:
-    """Return what is widened to float32 for a norm, and rounded after it."""
+    """Return the value that is cast to float32 for a norm and rounded afterwards."""
     node = wide.producer
     source = node.inputs[0] if node is not None and isinstance(node.op, Cast) else None
     return source if dtype_of(source) in (float16, bfloat16) else None
 
 
 def _depends(found: Found, value: Value) -> bool:
-    """Whether a parameter depends on the nodes that it is a parameter of."""
+    """Whether a parameter depends on the nodes of its own norm."""
     return value.producer in found.match.nodes
 
 
-def _whole(quotient: Pattern) -> Pattern:
-    """Return the quotient, perhaps rounded, perhaps with a scale and a shift after it."""
+def _has_shape(value: Value, sizes: tuple[int, ...]) -> bool:
+    """Whether a parameter has these sizes; a constant may have axes of 1 in front of them."""
+    shape = shape_of(value)
+    ones = len(shape or ()) - len(sizes)
+    fits = value.data is not None and ones >= 0 and shape == ((1,) * ones + sizes)
+    return shape == sizes or fits
+
+
+def _in_shape(found: Found, value: Value, sizes: tuple[int, ...]) -> Value:
+    if value.data is None or value.data.shape == sizes:
+        return value
+    return found.graph.constant(value.data.reshape(sizes), value.name)
+
+
+def _whole(inverse: Pattern, quotient: Pattern) -> Pattern:
+    """Return the pattern of everything behind the root.
+
+    That is the quotient, optionally rounded, scaled and shifted; or the scale is multiplied by the
+    inverse of the root first, and the mean may be subtracted when both are so scaled.
+    """
     rounded = OneOf(Apply(Cast, quotient, name="rounded"), quotient)
-    return perhaps(Add, perhaps(Mul, rounded, "scale"), "shift")
+    factor = Apply(Mul, inverse, "scale", name="factor")
+    product = Apply(Mul, "x", OneOf(factor, inverse, name="factor"))
+    offset = Apply(Mul, Apply(Neg, "mean"), "factor")
+    scaled_mean = Apply(Mul, "mean", "factor")
+    return OneOf(
+        perhaps(Add, perhaps(Mul, rounded, "scale"), "shift"),
+        perhaps(Add, Apply(Mul, _CENTRED, factor), "shift"),
+        Apply(Add, product, perhaps(Add, offset, "shift")),
+        Apply(Add, product, Apply(Sub, "shift", scaled_mean)),
+        Apply(Sub, product, scaled_mean),
+    )
 
 
-FUSIONS = tuple(
-    Fusion(root, _build, _whole(quotient), reach=5)
-    for root, quotient in ((_SQRT, _QUOTIENT), (_POWER, _PRODUCT))
+_QUOTIENT = OneOf(Apply(Div, _CENTRED, "root"), Apply(Mul, _CENTRED, _INVERSE))
+FUSIONS = (
+    Fusion(_SQRT, _build, _whole(_INVERSE, _QUOTIENT), reach=5),
+    Fusion(_POWER, _build, _whole(Var("root"), Apply(Mul, _CENTRED, "root")), reach=5),
 )
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Put one node in place of ``d / sqrt(mean(d²) + epsilon) * scale + shift``.
+    """Replace ``d / sqrt(mean(d²) + epsilon) * scale + shift`` by one node.
 
-    With ``d = x - mean(x)`` that is LayerNormalization, with ``d = x`` and no shift it is
-    RMSNormalization. The means are over the last axes and keep them; the square is a Pow or a
-    Mul, the division a Div, or a Mul with a reciprocal or with a power of -0.5. Scale and shift
-    must have the shape of the axes; where there is no scale, it is ones. A norm of half precision
-    may be computed in float32 and rounded before its scale, which is what the operators do.
+    With ``d = x - mean(x)`` this is LayerNormalization, with ``d = x`` and no shift
+    RMSNormalization. The means are over the last axes and keep them; the square is a Pow or a Mul,
+    the division a Div, or a Mul with a reciprocal or a power of -0.5. With ``mean(x²) - mean(x)²``
+    as the variance (flax), or ``x * f + (shift - mean(x) * f)`` with ``f = scale / root`` (Keras),
+    it is the same. Scale and shift must have the shape of the axes; a missing scale is ones. A norm
+    of half precision may be computed in float32 and rounded before its scale, as the operators do.
     """
     return fuse(graph, context, FUSIONS)

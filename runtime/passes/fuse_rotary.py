@@ -1,4 +1,4 @@
-"""Recognise the rotation of heads by their positions that exporters spell out."""
+"""Fuses rotary position embeddings that exporters decompose."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..ir.types import Array
 from ..ops.attention import RotaryEmbedding
 from ..ops.elementwise import Add, Sub
 from ..ops.movement import Concat, Slice
+from . import computed_rotary
 from .driver import Context
 from .editing import dtype_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
@@ -22,7 +23,7 @@ from .row_sums import RowSums, Term, sources
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Any sum of moved and scaled elements of one tensor, which gets the name x."""
+    """Matches any sum of moved and scaled elements of one tensor, and names that tensor x."""
 
     def find(self, value: Value | None, match: Match) -> Iterator[Match]:
         if value is None or len(shape_of(value) or ()) != 4 or dtype_of(value) not in FLOATS:
@@ -38,9 +39,9 @@ class _Rotation:
     """``y[j] = cos[j] x[j] + sin[j] x[pair of j]`` for the first elements of a row.
 
     Attributes:
-        op: which elements are pairs.
+        op: the operator, which defines the pairs.
         cos: float64 [positions or 1, pairs].
-        sin: likewise; for the first element of a pair it counts negative.
+        sin: likewise; negative for the first element of a pair.
     """
 
     op: RotaryEmbedding
@@ -49,7 +50,7 @@ class _Rotation:
 
 
 def _rotation(terms: Sequence[Term], size: int) -> _Rotation | None:
-    """Return the rotation that a sum is; None where it is none."""
+    """Return the rotation that a sum computes; None if it is none."""
     own = np.arange(size)
     moved = np.zeros(size, bool)
     for term in terms:
@@ -76,7 +77,7 @@ def _rotation(terms: Sequence[Term], size: int) -> _Rotation | None:
 
 
 def _tables(terms: Sequence[Term], pairs: Array, own: Array) -> tuple[Array, Array] | None:
-    """Return the factors of each element itself and of the other one of its pair, by position."""
+    """Return the factors of each element and of its partner, by position."""
     cos, sin = np.zeros((1, len(own))), np.zeros((1, len(own)))
     for term in terms:
         if term.factor.shape[:2] != (1, 1):
@@ -109,7 +110,7 @@ def _build(found: Found) -> Outcome:
 def _replacement(
     found: Found, x: Value, op: RotaryEmbedding, tables: Sequence[Array], batch: int, dtype: DType
 ) -> Replacement:
-    """Return a rotation of x with tables of its positions, [positions, pairs]."""
+    """Return a rotation of x with tables [positions, pairs]."""
     add = found.builder(f"{found.top.name}.caches")
     caches = [table.astype(dtype) for table in tables]
     if batch == 1:
@@ -123,7 +124,7 @@ def _replacement(
 
 
 def _positions(node: Node | None, length: int) -> tuple[Value, range] | None:
-    """Return which positions of a tensor [batch, heads, positions, size] a Slice takes."""
+    """Return which positions of a tensor [batch, heads, positions, size] a Slice selects."""
     if node is None or not isinstance(node.op, Slice):
         return None
     source, *bounds = node.inputs
@@ -138,7 +139,7 @@ def _positions(node: Node | None, length: int) -> tuple[Value, range] | None:
 
 
 def _rows(rotated: Node) -> list[Array] | None:
-    """Return the tables of all positions in order; None where samples have different ones."""
+    """Return the tables of all positions in order; None if samples differ."""
     caches = [None if v is None else v.data for v in rotated.inputs[1:]]
     cos, sin, places = (*caches, None)[:3]
     if cos is None or sin is None or (len(caches) > 2 and places is None):
@@ -188,12 +189,13 @@ FUSIONS = (
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Put RotaryEmbedding in place of sums of a head's elements that turn pairs of them.
+    """Replace sums that rotate pairs of a head's elements by RotaryEmbedding.
 
     ``y[j] = cos[j] x[j] + sin[j] x[pair of j]``, however elements are moved, negated and scaled:
-    pairs lie in the two halves of a head or side by side, in all of it or in its first part. The
-    tables are constants that all heads share; x has four axes, of known sizes. Where only some
-    positions are rotated and the others joined to them again, these rotate by nothing.
+    pairs are in the two halves of a head or adjacent, in all of it or in its first part. The tables
+    are constants shared by all heads, and x has four axes of known sizes; or they are computed from
+    positions (`computed_rotary`). If only some positions are rotated and concatenated with the
+    others, these get the identity rotation.
     """
-    for fusion in FUSIONS:
+    for fusion in (*FUSIONS, *computed_rotary.FUSIONS):
         yield from fuse(graph, context, (fusion,))

@@ -1,9 +1,9 @@
-"""Fusions: one node for several, by a pattern, a condition and a replacement.
+"""Fusions: replacing several nodes by one, given a pattern, a condition and a replacement.
 
-A `Fusion` says which nodes it is about (`pattern`) and what they are (`build`). What holds of all
-of them is done here: that no other node reads what goes away, that nothing of it is a result of the
-model, which nodes of the file the new one stands for, its type and its name, and what is dead
-after it. Where a pattern fits and nothing is rewritten all the same, a `Refusal` says why.
+A `Fusion` states which nodes it matches (`pattern`) and what replaces them (`build`). What all
+fusions need is done here: no other node may read intermediate values, none of these may be a graph
+output, the new node gets origins, type and name, and dead nodes are removed. If a pattern matches
+but nothing is rewritten, a `RewriteRefusal` gives the reason.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
-from .driver import Context, Reason, Refusal
+from .driver import Context, Reason, RewriteRefusal
 from .editing import Builder, stand_in
 from .pattern import Apply, Match, Pattern
 from .rounding import Unfit
@@ -23,12 +23,12 @@ from .rounding import Unfit
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A match of a fusion's pattern, of which nothing has been changed yet.
+    """A match of a fusion's pattern, before any change.
 
     Attributes:
         graph: the graph.
-        match: nodes, values and numbers.
-        top: the node whose result the pattern was laid on.
+        match: its nodes, values and numbers.
+        top: the node whose result matched the whole pattern.
         context: of the pass.
     """
 
@@ -41,21 +41,21 @@ class Found:
         return self.match[name]
 
     def builder(self, name: str | None = None, origin: tuple[Node, ...] = ()) -> Builder:
-        """Return a function that inserts nodes before the new one."""
+        """Return a builder that inserts nodes before the new one."""
         return Builder(self.graph, self.top, name, origin)
 
-    def refuse(self, reason: Reason, text: str) -> Refusal:
-        """Return why these nodes stay as they are."""
+    def refuse(self, reason: Reason, text: str) -> RewriteRefusal:
+        """Return the reason why these nodes are not rewritten."""
         return refusal(self.graph, self.match.nodes, reason, text)
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """The node that takes the place of a match.
+    """The node that replaces a match.
 
     Attributes:
         op: the operator.
-        inputs: what it reads.
+        inputs: its inputs.
         named: the node whose name it takes; the top one if None.
     """
 
@@ -64,8 +64,8 @@ class Replacement:
     named: Node | None = None
 
 
-#: What becomes of a match: a node; a reason why not; None where it is not a match after all.
-Outcome = Replacement | Refusal | None
+#: The outcome of a match: a node, a refusal, or None if it is not a match after all.
+Outcome = Replacement | RewriteRefusal | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,12 @@ class Fusion:
     """A rule.
 
     Attributes:
-        around: the part that it is recognised by, laid on the results of single nodes.
-        build: says what a match is. It may add constants and nodes in front, once all is well.
-        pattern: the whole, laid on what the part leads to; the part itself if None.
-        reach: number of nodes between part and whole at most. The longest match counts.
-        text: a sentence about a rewrite, of {new}, {anchor} and {count}.
+        around: the anchor pattern, matched at the results of single nodes.
+        build: decides what a match becomes; it may add constants, and nodes in front, once nothing
+            can fail.
+        pattern: the whole pattern, matched at what follows the anchor; the anchor itself if None.
+        reach: maximum number of nodes from the anchor to the end. The longest match wins.
+        text: a sentence about a rewrite, with {new}, {anchor} and {count}.
     """
 
     around: Apply
@@ -87,13 +88,13 @@ class Fusion:
     text: str = "{new} is what {count} nodes around '{anchor}' compute"
 
     def kinds(self) -> tuple[type[Op], ...]:
-        """Return the operators that it is recognised by."""
+        """Return the operators of the anchor."""
         kinds = self.around.kinds
         return kinds if isinstance(kinds, tuple) else (type(kinds),)
 
 
 def fuse(graph: Graph, context: Context, fusions: Sequence[Fusion]) -> Iterator[str]:
-    """Apply fusions wherever they fit, in the order of the nodes that they are recognised by."""
+    """Apply fusions wherever they match, in the order of their anchors."""
     by_kind: dict[type[Op], list[Fusion]] = {}
     for fusion in fusions:
         for kind in fusion.kinds():
@@ -108,8 +109,8 @@ def fuse(graph: Graph, context: Context, fusions: Sequence[Fusion]) -> Iterator[
 
 
 def _apply(graph: Graph, context: Context, fusion: Fusion, node: Node) -> str:
-    """Make the rewrite for the longest match around a node; return the sentence about it."""
-    refusals: list[Refusal] = []
+    """Rewrite the longest match around a node; return a sentence about it."""
+    refusals: list[RewriteRefusal] = []
     for found in _matches(graph, context, fusion, node):
         nodes, top = found.match.nodes, found.top
         outcome = obstacle(graph, nodes, top) or _built(fusion, found)
@@ -135,15 +136,14 @@ def _built(fusion: Fusion, found: Found) -> Outcome:
 
 
 def _matches(graph: Graph, context: Context, fusion: Fusion, node: Node) -> Iterator[Found]:
-    """Yield the matches around a node, those that end far behind it first."""
-    ends = reversed(_behind(node, fusion.reach))
+    """Yield the matches around a node, those that end furthest first."""
     parts = list(fusion.around.find(node.outputs[0], Match()))
     if not parts:
         return
     if fusion.pattern is None:
         yield from (Found(graph, match, node, context) for match in parts)
         return
-    for end in ends:
+    for end in reversed(_behind(node, fusion.reach)):
         for part in parts:
             for match in fusion.pattern.find(end.outputs[0], part):
                 if end in match.nodes:
@@ -151,7 +151,7 @@ def _matches(graph: Graph, context: Context, fusion: Fusion, node: Node) -> Iter
 
 
 def _behind(node: Node, reach: int) -> list[Node]:
-    """Return a node and those that read it, over at most that many nodes, near ones first."""
+    """Return a node and its transitive readers up to this distance, nearest first."""
     found, layer = {node: None}, [node]
     for _ in range(reach):
         layer = [reader for each in layer for reader in each.outputs[0].consumers]
@@ -159,10 +159,10 @@ def _behind(node: Node, reach: int) -> list[Node]:
     return list(found)
 
 
-def obstacle(graph: Graph, nodes: Collection[Node], top: Node) -> Refusal | None:
-    """Return why `nodes` cannot go, except for the result of `top`; None where they can.
+def obstacle(graph: Graph, nodes: Collection[Node], top: Node) -> RewriteRefusal | None:
+    """Return why `nodes` cannot be replaced by one computing the result of `top`; None if they can.
 
-    Nobody but `nodes` may read what they compute, and none of it may be a result of the graph.
+    Only `nodes` may read their intermediate values, none of which may be a graph output.
     """
     for node in nodes:
         if node is top:
@@ -178,9 +178,11 @@ def obstacle(graph: Graph, nodes: Collection[Node], top: Node) -> Refusal | None
     return None
 
 
-def refusal(graph: Graph, nodes: Collection[Node], reason: Reason, text: str) -> Refusal:
-    """Return why nodes stay as they are, for users."""
-    chain = tuple(node for node in graph.nodes if node in nodes)
+def refusal(graph: Graph, nodes: Collection[Node], reason: Reason, text: str) -> RewriteRefusal:
+    """Return why nodes are not rewritten, for users."""
+    chain = graph.in_order(nodes)
     named = " and ".join(f"{node.kind} '{node.name}'" for node in chain[:3])
     more = f" and {len(chain) - 3} more" if len(chain) > 3 else ""
-    return Refusal(reason, tuple(node.name for node in chain), f"{named}{more} stay apart: {text}")
+    return RewriteRefusal(
+        reason, tuple(node.name for node in chain), f"{named}{more} stay apart: {text}"
+    )

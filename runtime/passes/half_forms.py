@@ -1,6 +1,6 @@
-"""What half precision does not bear by its form: constants, quotients, squares, positions.
+"""What half precision cannot represent by its form: constants, quotients, squares, positions.
 
-`to_half` asks this module, besides the ranges of `ranges`. The forms:
+`to_half` uses this module in addition to `ranges`. The forms:
 
 - a square, for what is in range may leave it once squared
 - a product of two computed matrices, a sum of such products that nothing normalises, but for scores
@@ -31,22 +31,22 @@ from ..ops import attention, conv, gather, matmul, movement, norm, pool, reduce,
 from ..ops import elementwise as ew
 from ..ops import shape as sh
 from .editing import number
-from .ranges import Range, Ranges, norm_of
+from .ranges import Ranges, ValueRange, norm_of
 
-#: How far from 0 a divisor must be proved to be.
+#: Minimum proven distance of a divisor from 0.
 _DISTANCE = 2.0**-6
-#: Largest relative error of a constant as a whole, by its norm.
+#: Maximum relative error of a whole constant, in its norm.
 _LOST = 2.0**-7
-#: By how much another addend must be greater for what vanishes next to it not to be missed.
+#: Ratio from which on a smaller addend may vanish next to a larger one.
 _GREATER = 1024.0
-#: Elements of a constant that are looked at in one go.
+#: Elements of a constant examined at a time.
 _BLOCK = 1 << 16
 
-#: Functions that have no finite value somewhere, or are undefined below it.
+#: Functions with a pole, or with a limited domain.
 _SINGULAR: frozenset[type[Op]] = frozenset(
     {ew.Log, ew.Reciprocal, ew.Sqrt, ew.Acos, ew.Asin, ew.Acosh, ew.Atanh, reduce.ReduceLogSum}
 )
-#: Operators whose rounding is that of their inputs and their own; what they read matters as well.
+#: Operators that propagate the rounding of their inputs, so these matter as well.
 _THROUGH: frozenset[type[Op]] = frozenset(
     {
         *(ew.Add, ew.Sub, ew.Mul, ew.Div, ew.Max, ew.Min, ew.Sum, ew.Mean, ew.Neg, ew.Abs, ew.Clip),
@@ -58,7 +58,7 @@ _THROUGH: frozenset[type[Op]] = frozenset(
         *(movement.Slice, movement.Pad, movement.DepthToSpace, movement.SpaceToDepth),
     }
 )
-#: Operators that stay float32 there, but may read what has been rounded.
+#: Operators that stay float32 there, but may read rounded inputs.
 _LAST: frozenset[type[Op]] = frozenset(
     {
         *(conv.Conv, conv.ConvTranspose, matmul.Gemm, matmul.MatMul, attention.Attention),
@@ -66,7 +66,7 @@ _LAST: frozenset[type[Op]] = frozenset(
         *(pool.GlobalAveragePool, pool.MaxPool, pool.GlobalMaxPool),
     }
 )
-#: What stands between scores and their Softmax, and what that is, spelled out or not.
+#: Operators between scores and their Softmax, fused or decomposed.
 _SCORES: frozenset[type[Op]] = frozenset(
     {
         *(ew.Add, ew.Sub, ew.Mul, ew.Div, ew.Where, ew.Clip, ew.Max, ew.Min, ew.Tanh, ew.Cast),
@@ -81,7 +81,7 @@ _NORMALISERS: frozenset[type[Op]] = frozenset(
 _LAYERS: frozenset[type[Op]] = frozenset(
     {conv.Conv, conv.ConvTranspose, matmul.Gemm, matmul.MatMul}
 )
-#: What only moves elements.
+#: Operators that only move elements.
 _PLACES: frozenset[type[Op]] = frozenset(
     {
         *(sh.Identity, sh.Reshape, sh.Flatten, sh.Squeeze, sh.Unsqueeze, gather.Gather, ew.Abs),
@@ -89,12 +89,12 @@ _PLACES: frozenset[type[Op]] = frozenset(
         *(movement.Pad,),
     }
 )
-#: Largest number of types whose range is no concern.
+#: Maximum number of dtypes with a sufficient range.
 _WIDE = 1e30
 
 
-class Limits:
-    """What numbers a 16-bit type has."""
+class HalfLimits:
+    """The range and precision of a 16-bit type."""
 
     def __init__(self, half: DType) -> None:
         limits = cast("Any", ml_dtypes.finfo)(half)
@@ -103,17 +103,17 @@ class Limits:
         self.tiny = float(limits.smallest_normal)
         self.whole = 2.0 ** (int(limits.nmant) + 1)
 
-    def holds(self, found: Range) -> bool:
-        """Whether numbers of this range neither overflow nor need more whole digits."""
+    def holds(self, found: ValueRange) -> bool:
+        """Whether numbers of this range neither overflow nor are integers with too many digits."""
         return found.peak <= self.greatest and not (found.counted and found.bound > self.whole)
 
-    def vanishes(self, found: Range) -> bool:
-        """Whether most numbers of this range become 0, or lose digits that they have."""
+    def vanishes(self, found: ValueRange) -> bool:
+        """Whether most numbers of this range underflow or lose significant digits."""
         return 0 < found.size < 16 * self.tiny
 
 
 def fragile_nodes(graph: Graph, ranges: Ranges) -> set[Node]:
-    """Return the nodes before a function that rounding may drive to a pole."""
+    """Return the nodes in front of a function that rounding may drive to a pole."""
     found: set[Node] = set()
     waiting = [value for node in graph.nodes for value in _poles(node, ranges)]
     while waiting:
@@ -127,7 +127,7 @@ def fragile_nodes(graph: Graph, ranges: Ranges) -> set[Node]:
 
 
 def _poles(node: Node, ranges: Ranges) -> list[Value]:
-    """Return what a node reads that must not be rounded to where it has no finite value."""
+    """Return the inputs of a node that must not be rounded to a pole."""
     op, inputs = node.op, [value for value in node.inputs if value is not None]
     if isinstance(op, ew.Div):
         read = inputs[1:2]
@@ -144,8 +144,8 @@ def _poles(node: Node, ranges: Ranges) -> list[Value]:
     return [v for v in read if v.data is None and ranges[v].distance < _DISTANCE]
 
 
-def is_open_product(node: Node, ranges: Ranges, limits: Limits) -> bool:
-    """Whether a node sums products of two computed tensors which nothing keeps within float16."""
+def is_open_product(node: Node, ranges: Ranges, limits: HalfLimits) -> bool:
+    """Whether a node sums products of two computed tensors without a bound within float16."""
     if type(node.op) not in (matmul.MatMul, matmul.Gemm, conv.Conv, conv.ConvTranspose):
         return False
     a, b = node.inputs[:2]
@@ -158,7 +158,7 @@ def is_open_product(node: Node, ranges: Ranges, limits: Limits) -> bool:
 
 
 def _leads_to_softmax(value: Value) -> bool:
-    """Whether all that reads a value scales, masks or moves it, and hands it to a Softmax."""
+    """Whether all readers of a value scale, mask or move it, and lead to a Softmax."""
     waiting, seen = [value], set[Value]()
     while waiting:
         scores = waiting.pop()
@@ -174,7 +174,7 @@ def _leads_to_softmax(value: Value) -> bool:
 
 
 def is_square(node: Node) -> bool:
-    """Whether a node multiplies a computed tensor by itself, or by what is made of its sign."""
+    """Whether a node multiplies a computed tensor by itself, or by a function of its sign."""
     if not isinstance(node.op, ew.Mul):
         return False
     a, b = (_source(value) for value in node.inputs)
@@ -193,7 +193,7 @@ def _source(value: Value | None) -> Value | None:
 
 
 def is_spectrum(node: Node) -> bool:
-    """Whether a layer reads an input of the graph as it is, and all it gives is squared."""
+    """Whether a layer reads a graph input directly, and its output is only squared."""
     if type(node.op) not in _LAYERS:
         return False
     source = node.inputs[0]
@@ -205,7 +205,7 @@ def is_spectrum(node: Node) -> bool:
 
 
 def _is_squared(value: Value) -> bool:
-    """Whether a value is squared, as it is or in parts."""
+    """Whether a value is squared, as a whole or in parts."""
     for reader in value.consumers:
         if isinstance(reader.op, reduce.ReduceSumSquare | reduce.ReduceL2) or is_square(reader):
             return True
@@ -217,20 +217,25 @@ def _is_squared(value: Value) -> bool:
 
 
 def is_open_quotient(node: Node, ranges: Ranges) -> bool:
-    """Whether a node divides by a computed tensor that is not known to be away from 0."""
+    """Whether a node divides by a computed tensor that may be near 0."""
     divisor = node.inputs[1] if isinstance(node.op, ew.Div) else None
     return divisor is not None and divisor.data is None and ranges[divisor].distance < _DISTANCE
 
 
 def is_slight(bias: Value, node: Node, ranges: Ranges) -> bool:
-    """Whether a constant is the bias of a layer that gives much more than it."""
+    """Whether a constant is a bias much smaller than the layer's output.
+
+    A MatMul's bias is a vector that an Add adds; a single number is more likely an epsilon.
+    """
     kinds = (conv.Conv, conv.ConvTranspose, matmul.Gemm)
+    if isinstance(node.op, ew.Add):
+        return bias.tensor.size > 1 and is_outweighed(bias, node, ranges)
     is_bias = isinstance(node.op, kinds) and len(node.inputs) > 2 and node.inputs[2] is bias
     return is_bias and ranges[node.output].size > _GREATER * ranges[bias].size
 
 
 def is_outweighed(value: Value, node: Node, ranges: Ranges) -> bool:
-    """Whether a node adds a value to something much greater, beside which it is not missed."""
+    """Whether a node adds a value to something so much larger that it may vanish."""
     if not isinstance(node.op, ew.Add):
         return False
     greatest = max(ranges[v].size for v in node.inputs if v is not None)
@@ -238,7 +243,7 @@ def is_outweighed(value: Value, node: Node, ranges: Ranges) -> bool:
 
 
 def is_beside_greater(node: Node, ranges: Ranges) -> bool:
-    """Whether all that a node gives is added to something much greater."""
+    """Whether all readers of a node add it to something much larger."""
     value = node.output
     waiting, seen = list(value.consumers), set[Node]()
     while waiting:
@@ -256,16 +261,16 @@ def is_beside_greater(node: Node, ranges: Ranges) -> bool:
 
 
 def fits(data: Array, half: DType, *, divides: bool = False, beside: bool = False) -> bool:
-    """Whether a constant survives the rounding.
+    """Whether a constant survives rounding.
 
-    No infinity may come of a number, no 0 of a whole constant; tables of whole numbers stay what
-    they are, and a number next to 1 does not become 1. Together the elements lose next to nothing.
+    No number may become infinite and no constant all zero; tables of integers must stay exact, and
+    a number close to 1 must not become 1. The relative error of the whole must be small.
 
     Args:
-        data: of float32.
-        half: the narrower type.
+        data: float32.
+        half: the 16-bit type.
         divides: whether it is a divisor, of which no element may become 0.
-        beside: whether the elements may vanish, because what they make is added to more.
+        beside: whether elements may vanish, because their result is added to larger numbers.
     """
     one = data.reshape(-1)[:1] if data.size and not any(data.strides) else data.reshape(-1)
     lost = total = 0.0

@@ -1,8 +1,9 @@
-"""Move the Reshape after a matrix product before it, where rows are only counted."""
+"""Moves a Reshape behind a matrix product in front of it, if it only regroups rows or matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 import numpy as np
 
@@ -10,17 +11,18 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, Shape
 from ..ops.elementwise import Add
 from ..ops.matmul import Gemm, MatMul
-from ..ops.shape import Flatten, Reshape
+from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from .driver import Context, Reason
-from .editing import rank_of, shape_of
+from .editing import Builder, drop, rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply
 
 _VIEWS = (Reshape, Flatten)
+_BATCH_VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 
 
 def _is_layer(node: Node) -> bool:
-    """Whether a node multiplies rows with a constant matrix, and adds a constant row at most."""
+    """Whether a node multiplies rows by a constant matrix, and adds at most a constant row."""
     weight = node.inputs[1]
     if weight is None or weight.data is None or weight.data.ndim != 2:
         return False
@@ -69,12 +71,72 @@ def _build(found: Found) -> Outcome:
 
 
 def _source(value: Value, wanted: Shape) -> Value:
-    """Return what a value is a view of, so that two views in a row become one."""
+    """Return the value that another one is a view of, so that consecutive views become one."""
     while (node := value.producer) is not None and isinstance(node.op, _VIEWS):
         if shape_of(value) == wanted or node.inputs[0] is None or rank_of(node.inputs[0]) is None:
             break
         value = node.inputs[0]
     return value
+
+
+# ── products of many matrices ────────────────────────────────────────────────────────────────────
+
+
+def _split_batches(graph: Graph) -> Iterator[str]:
+    """Give products of matrices in one row the axes that these are reshaped to."""
+    for node in list(graph.nodes):
+        if node not in graph or not isinstance(node.op, MatMul):
+            continue
+        a, b = (value for value in node.inputs if value is not None)
+        left, right = _static(a), _static(b)
+        if left is None or right is None or a.data is not None or b.data is not None:
+            continue
+        (count, rows, inner), (other, _, columns) = left, right
+        last = _split_behind(graph, node, count, rows, columns)
+        if last is None or count != other or not count * rows * inner * columns:
+            continue
+        outer = (shape_of(last.output) or ())[:-2]
+        add = Builder(graph, node, node.name, (node,))
+        parts = (
+            _reshaped(add, a, (*outer, rows, inner)),
+            _reshaped(add, b, (*outer, inner, columns)),
+        )
+        graph.redirect(last.output, add(MatMul(), *parts))
+        drop(graph, last)
+        yield f"MatMul '{node.name}' has the axes {outer} that its {count} matrices are cut into"
+
+
+def _static(value: Value) -> tuple[int, int, int] | None:
+    """Return number, rows and columns of the matrices in a tensor of three axes."""
+    sizes = tuple(size for size in shape_of(value) or () if isinstance(size, int))
+    if len(sizes) != 3 or rank_of(value) != 3:
+        return None
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _split_behind(graph: Graph, node: Node, count: int, rows: int, columns: int) -> Node | None:
+    """Return the view behind a product that cuts the axis of its matrices into several."""
+    last = node
+    while (reader := graph.sole_consumer(last.output)) is not None:
+        if not isinstance(reader.op, _BATCH_VIEWS) or reader.inputs[0] is not last.output:
+            return None
+        shape, last = shape_of(reader.output) or (), reader
+        sizes = [size for size in shape if isinstance(size, int)]
+        if len(sizes) == len(shape) > 3 and sizes[-2:] == [rows, columns]:
+            return last if prod(sizes[:-2]) == count else None
+    return None
+
+
+def _reshaped(add: Builder, value: Value, wanted: Shape) -> Value:
+    """Return a value in another shape, which may be that of what it is a view of."""
+    while (node := value.producer) is not None and isinstance(node.op, _BATCH_VIEWS):
+        if shape_of(value) == wanted or node.inputs[0] is None:
+            break
+        value = node.inputs[0]
+    if shape_of(value) == wanted:
+        return value
+    sizes = (size for size in wanted if isinstance(size, int))
+    return add(Reshape(), value, add.integers(sizes, f"{add.before.name}.sizes"))
 
 
 def _fusions(*, turned: bool) -> tuple[Fusion, ...]:
@@ -87,20 +149,23 @@ def _fusions(*, turned: bool) -> tuple[Fusion, ...]:
 
 
 FUSIONS = _fusions(turned=True)
-#: Those that leave all weights as they are.
+#: Those that change no weights.
 BOUND = _fusions(turned=False)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Let products of rows have the axes that their result is given after them.
+    """Give products of rows the axes that their result is reshaped to.
 
-    ``reshape(flatten(x) @ w + b, [..., n])`` is ``x @ w + b`` without a view. What is behind it,
-    an activation or a sum, then reads the product itself, and every exporter's layers look alike.
-    Weights are constant; a Gemm becomes MatMul and Add.
+    ``reshape(flatten(x) @ w + b, [..., n])`` becomes ``x @ w + b`` without a view. Activations or
+    sums that follow then read the product itself, and layers of all exporters look alike. Weights
+    are constant; a Gemm becomes MatMul and Add. Products of matrices that are counted by one axis,
+    as tf2onnx writes Einsum, get the axes that they are counted by behind it.
     """
-    return fuse(graph, context, FUSIONS)
+    yield from fuse(graph, context, FUSIONS)
+    yield from _split_batches(graph)
 
 
 def run_bound(graph: Graph, context: Context) -> Iterator[str]:
-    """Do the same once sizes are known, without making weights."""
-    return fuse(graph, context, BOUND)
+    """The same for known sizes, without creating weights."""
+    yield from fuse(graph, context, BOUND)
+    yield from _split_batches(graph)

@@ -1,4 +1,4 @@
-"""Write out the bodies of which it is known that they run, and how often."""
+"""Inlines bodies that are known to run, and how often."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .editing import Builder
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Replace an If whose condition is known by its branch, and FlexAttention by its formula.
+    """Replace an If with known condition by its branch, and FlexAttention by its formula.
 
-    FlexAttention stays where it has no body, for the kernels that know it.
+    FlexAttention without bodies stays, for the kernels that support it.
     """
     for node in list(graph.nodes):
         if isinstance(node.op, If):
@@ -35,9 +35,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def lower(graph: Graph) -> None:
-    """Write out the nodes with bodies that nobody runs as they are, whatever passes are skipped.
+    """Inline nodes with bodies that no backend runs, whatever passes are skipped.
 
-    What no result depends on goes: steps write what somebody reads.
+    Nodes without readers are removed: steps write only outputs that are read.
     """
     for node in list(graph.nodes):
         if isinstance(node.op, FlexAttention) and node.op.graphs() and _is_static(node):
@@ -89,7 +89,7 @@ def _body(write: Builder, body: Graph | None, value: Value) -> Value:
 
 
 def _repeated(write: Builder, value: Value, heads: int) -> Value:
-    """Return keys or values with a head for each one of the queries."""
+    """Return keys or values with one head per head of the queries."""
     batch, have, length, size = value.tensor.dims
     if have == heads:
         return value

@@ -1,4 +1,4 @@
-"""Let Attention take its heads as linear layers give them: side by side, a row a position."""
+"""Lets Attention read its heads as linear layers produce them: adjacent, one row per position."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from .editing import Builder, drop, shape_of
 from .pattern import pairs
 
 _HEADS_BEHIND = (0, 2, 1, 3)
-#: [b, h, t, d] in the order of an image: channels before pixels.
+#: The permutation of [b, h, t, d] to the order of an image: channels before pixels.
 _PIXELS_BEHIND = (0, 1, 3, 2)
 _TO_ROWS, _TO_IMAGE = Transpose(perm=(0, 2, 3, 1)), Transpose(perm=(0, 3, 1, 2))
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What the heads [b, h, t, d] of an operand are.
+    """The rows behind the heads [b, h, t, d] of an operand.
 
     Attributes:
-        heads: where they come from.
-        steps: what follows, one after the other: a RotaryEmbedding, norms of each head.
+        heads: how heads are columns of rows.
+        steps: what follows, in order: a RotaryEmbedding, norms of each head.
     """
 
     heads: Heads
@@ -47,7 +47,7 @@ class _Rows:
 
     @property
     def number(self) -> int:
-        """How many heads there are."""
+        """Number of heads."""
         return self.heads.columns.shape[0]
 
     @property
@@ -61,17 +61,16 @@ class _Rows:
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Drop Reshape and Transpose in front of the operands of an Attention, and behind it.
 
-    Heads that are cut out of one product become parts of its last axis, in whatever order its
-    columns stand for them: where they do not lie side by side, and nothing else reads it, the
-    product computes them in another order. The channels of an image are columns of its pixels.
-    Nothing happens where only some of the operands lie so, or the result does not go back to rows
-    or to an image.
+    Heads extracted from one product become parts of its last axis, in whatever order its columns
+    are: if they are not adjacent, and nothing else reads the product, its columns are permuted.
+    Channels of an image are columns of its pixels. Nothing changes if only some operands have this
+    form, or if the result does not return to rows or an image.
     """
     return _join(graph, _is_movable)
 
 
 def run_bound(graph: Graph, context: Context) -> Iterator[str]:
-    """Do the same once sizes are known, without making weights."""
+    """The same for known sizes, without creating weights."""
     return _join(graph, None)
 
 
@@ -94,7 +93,7 @@ def _join(
 
 
 def _is_plain(graph: Graph, node: Node) -> bool:
-    """Whether an Attention of four axes has no cache and no result besides the first."""
+    """Whether a 4-D Attention has no cache and no outputs besides the first."""
     if not isinstance(node.op, Attention) or any(node.inputs[4:]):
         return False
     if any(value.consumers or graph.is_output(value) for value in node.outputs[1:]):
@@ -117,7 +116,7 @@ def _rows_of(graph: Graph, value: Value | None) -> _Rows | None:
 
 
 def _is_step(graph: Graph, node: Node) -> bool:
-    """Whether a node rotates heads, or normalizes each of them by constants."""
+    """Whether a node rotates heads, or normalizes each of them with constants."""
     if isinstance(node.op, RotaryEmbedding):
         return not node.op.num_heads
     if not isinstance(node.op, (LayerNormalization, RMSNormalization)):
@@ -128,7 +127,7 @@ def _is_step(graph: Graph, node: Node) -> bool:
 
 
 def _is_movable(graph: Graph, one: _Rows, all_: list[_Rows], attention: Node) -> bool:
-    """Whether the rows are those of a layer whose columns nothing else reads in their order."""
+    """Whether the rows come from a layer whose columns nothing else reads in order."""
     inside = {attention, *(step for each in all_ for step in each.steps)}
     inside |= {node for each in all_ for node in each.heads.nodes}
     between = [one.source, *(value for node in one.heads.nodes for value in node.outputs)]
@@ -140,7 +139,7 @@ def _is_movable(graph: Graph, one: _Rows, all_: list[_Rows], attention: Node) ->
 
 
 def _conv_of(image: Value) -> tuple[Node, Array, Array | None] | None:
-    """Return the Conv that gives an image, its weight and its bias, where these are constants."""
+    """Return the Conv behind an image, its weight and its bias, if these are constants."""
     node = image.producer
     if node is None or not isinstance(node.op, Conv) or node.op.group != 1:
         return None
@@ -151,7 +150,7 @@ def _conv_of(image: Value) -> tuple[Node, Array, Array | None] | None:
 
 
 def _layer_of(graph: Graph, value: Value) -> tuple[Value, Array, Array | None] | None:
-    """Return x, weight [k, w] and bias [w] of the layer that gives some rows."""
+    """Return x, weight [k, w] and bias [w] of the layer behind some rows."""
     node, bias = value.producer, None
     if node is not None and isinstance(node.op, Add):
         for addend, product in pairs(node):
@@ -167,13 +166,20 @@ def _layer_of(graph: Graph, value: Value) -> tuple[Value, Array, Array | None] |
 
 
 def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
-    """Return the Transpose and the Reshape that bring the result to rows, or to an image."""
+    """Return the Transpose and Reshape that turn the result into rows or an image.
+
+    Both are the Transpose where the heads of a row stay axes of their own.
+    """
     turn = graph.sole_consumer(node.output)
     if turn is None or not isinstance(turn.op, Transpose):
         return None
-    join = graph.sole_consumer(turn.output)
-    heads, result = shape_of(node.output), None if join is None else shape_of(join.output)
-    if join is None or not isinstance(join.op, Reshape) or not heads or not result:
+    join, heads = graph.sole_consumer(turn.output), shape_of(node.output)
+    if not heads or None in heads[1::2]:
+        return None
+    if join is None or not isinstance(join.op, Reshape):
+        return (turn, turn) if turn.op.order(4) == _HEADS_BEHIND else None
+    result = shape_of(join.output)
+    if not result:
         return None
     width = _whole(heads[1], heads[3])
     if None in result or width is None:
@@ -196,7 +202,7 @@ def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, No
         values |= zip(places, _parts(graph, [rows[i] for i in places], node), strict=True)
     inputs = [_stepped(graph, one, values[i], node) for i, one in enumerate(rows)]
     old = [value for value in node.inputs[:3] if value is not None]
-    add = Builder(graph, node, node.name, (node, turn, join))
+    add = Builder(graph, node, node.name, tuple(dict.fromkeys((node, turn, join))))
     new = add.node(op, *inputs, *node.inputs[3:])
     shape = shape_of(join.output) or (None,) * 4
     if turn.op == Transpose(perm=_PIXELS_BEHIND):
@@ -205,7 +211,8 @@ def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, No
         graph.replace(join, (add(_TO_IMAGE, pixels),))
     else:
         graph.replace(join, (_in_shape(add, new.output, shape),))
-    graph.remove(turn)
+    if turn is not join:
+        graph.remove(turn)
     graph.remove(node)
     graph.rename(new, node.name)
     for value in old:
@@ -214,7 +221,7 @@ def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, No
 
 
 def _in_shape(add: Builder, value: Value, shape: Shape) -> Value:
-    """Return a value in another shape, of known sizes but for the first two, which it has."""
+    """Return a value reshaped to known sizes, except for its first two axes."""
     if shape_of(value) == shape:
         return value
     sizes = (size if isinstance(size, int) else 0 for size in shape)
@@ -222,7 +229,7 @@ def _in_shape(add: Builder, value: Value, shape: Shape) -> Value:
 
 
 def _stepped(graph: Graph, rows: _Rows, value: Value, before: Node) -> Value:
-    """Return rows of heads rotated and normalized as heads were."""
+    """Return rows of heads rotated and normalized as the heads were."""
     heads = rows.heads
     for step in rows.steps:
         add = Builder(graph, before, step.name, (step,))
@@ -236,7 +243,7 @@ def _stepped(graph: Graph, rows: _Rows, value: Value, before: Node) -> Value:
 
 
 def _whole(*dims: Dim) -> int | None:
-    """Return the product of dimensions if all of them are known."""
+    """Return the product of dimensions if all are known."""
     total = 1
     for dim in dims:
         if not isinstance(dim, int):
@@ -246,7 +253,7 @@ def _whole(*dims: Dim) -> int | None:
 
 
 def _parts(graph: Graph, rows: list[_Rows], before: Node) -> list[Value]:
-    """Return the parts of one source that are these heads; one Split gives all of them."""
+    """Return the parts of a source that are these heads; one Split yields all of them."""
     source, heads = rows[0].source, rows[0].heads
     name = source.producer.name if source.producer else source.name
     add = Builder(graph, before, f"{name}.parts")
@@ -269,7 +276,7 @@ def _parts(graph: Graph, rows: list[_Rows], before: Node) -> list[Value]:
 
 
 def _part(add: Builder, whole: Value, heads: Heads) -> Value:
-    """Return one of the equal parts of a value; one Split gives all of them."""
+    """Return one of the equal parts of a value; one Split yields all of them."""
     size, first = heads.columns.size, heads.first or 0
     if size == heads.width:
         return whole
@@ -280,7 +287,7 @@ def _part(add: Builder, whole: Value, heads: Heads) -> Value:
 
 
 def _with_columns(graph: Graph, source: Value, columns: Array, before: Node) -> Value:
-    """Return the columns of a layer's result, which it computes in this order."""
+    """Return a layer's result with its columns permuted."""
     layer, made = _layer_of(graph, source), source.producer
     assert layer is not None
     assert made is not None
@@ -293,7 +300,7 @@ def _with_columns(graph: Graph, source: Value, columns: Array, before: Node) -> 
 
 
 def _with_channels(graph: Graph, image: Value, channels: Array, before: Node) -> Value:
-    """Return the channels of an image, which its Conv computes in this order, as rows."""
+    """Return the channels of an image as rows, with the channels of its Conv permuted."""
     found = _conv_of(image)
     assert found is not None
     node, weight, bias = found

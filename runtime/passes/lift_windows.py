@@ -1,4 +1,4 @@
-"""Causal and sliding masks, which are constants in files, become attributes of Attention."""
+"""Replaces constant causal and sliding-window masks by attributes of Attention."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..ops.elementwise import Add, And
 from .driver import Context
 from .editing import Builder, drop, dtype_of, shape_of
 
-#: What is added to hidden scores lies at or below this, so that their exponentials are 0 beside any
+#: Masks add this or less to hidden scores, so that their exponentials are 0 next to any
 #: other finite score of float32.
 HIDDEN = -1e30
 #: Inputs of Attention.
@@ -23,25 +23,25 @@ _MASK, _PAST, _LENGTHS = 3, 4, 6
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """The keys that query i sees: those from i - left to i + right, -1 for no bound."""
+class KeyWindow:
+    """The keys visible to query i: those from i - left to i + right, -1 for no bound."""
 
     left: int
     right: int
 
     @property
     def attributes(self) -> dict[str, int]:
-        """What says so in Attention."""
+        """The corresponding attributes of Attention."""
         causal = self.right == 0
         right = -1 if causal else self.right
         return {"is_causal": causal, "left_window_size": self.left, "right_window_size": right}
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Leave out of every mask what the attributes of its Attention can say.
+    """Remove from every mask what attributes of its Attention can express.
 
     Exporters write causal masks as constants of queries times keys. A kernel that knows the window
-    reads no mask, and does not multiply the keys that it hides.
+    reads no mask, and does not multiply hidden keys.
     """
     for node in list(graph.nodes):
         if node in graph and isinstance(node.op, Attention) and _is_open(node):
@@ -51,7 +51,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _is_open(node: Node) -> bool:
-    """Whether an Attention has a mask and no window yet, and counts positions from its past."""
+    """Whether an Attention has a mask and no window yet, and positions counted from its past."""
     op = node.op
     assert isinstance(op, Attention)
     inputs = (*node.inputs, *(None,) * 7)
@@ -87,7 +87,7 @@ def _lift(graph: Graph, node: Node) -> str:
 
 
 def _terms(mask: Value, join: type[And | Add]) -> Iterator[Value]:
-    """Yield what a mask joins: each hides keys of its own."""
+    """Yield the addends of a mask."""
     source = mask.producer
     if source is None or not isinstance(source.op, join):
         yield mask
@@ -96,11 +96,11 @@ def _terms(mask: Value, join: type[And | Add]) -> Iterator[Value]:
         yield from _terms(value, join)
 
 
-def _window(node: Node, mask: Array | None, alone: bool) -> Window | None:
-    """Return the window that a mask stands for, if it is a constant and does nothing else.
+def _window(node: Node, mask: Array | None, alone: bool) -> KeyWindow | None:
+    """Return the window that a mask represents, if it is a constant and nothing else.
 
-    Beside other masks, only what is hidden by -inf is: a query whose keys these hide by a great
-    negative number sees among those that are hidden once, wherever they are.
+    Next to other masks, only -inf counts as hidden: a query whose visible keys are all hidden by a
+    large negative number sees the keys hidden only once, wherever they are.
     """
     places = _places(node)
     if mask is None or not mask.size or places is None or mask.shape[-2:] != places[:2]:
@@ -117,9 +117,9 @@ def _window(node: Node, mask: Array | None, alone: bool) -> Window | None:
 
 
 def _places(node: Node) -> tuple[int, int, int] | None:
-    """Return how many queries and keys there are, and the position of the first query, if known.
+    """Return the numbers of queries and keys, and the position of the first query, if known.
 
-    The past is among the keys; queries stand after it.
+    The past counts among the keys; queries follow it.
     """
     inputs = [value.type if value is not None else None for value in node.inputs]
     inferred = node.op.infer(*inputs)
@@ -135,8 +135,8 @@ def _places(node: Node) -> tuple[int, int, int] | None:
     return None
 
 
-def _bounds(seen: Array, offset: int) -> Window | None:
-    """Return the window of queries at positions `offset` and following, if each sees such a one."""
+def _bounds(seen: Array, offset: int) -> KeyWindow | None:
+    """Return the common window of queries at positions `offset` and following, if there is one."""
     queries, keys = (int(size) for size in seen.shape)
     first: Array = seen.argmax(1)
     count: Array = seen.sum(1)
@@ -148,16 +148,16 @@ def _bounds(seen: Array, offset: int) -> Window | None:
     own: Array = np.arange(queries) + offset
     right = _bound(last - own, last < keys - 1, keys - 1 - own)
     left = _bound(own - first, first > 0, own)
-    return None if left is None or right is None else Window(left, right)
+    return None if left is None or right is None else KeyWindow(left, right)
 
 
 def _bound(reach: Array, ends: Array, room: Array) -> int | None:
-    """Return how far rows see in a direction; -1 for as far as there is, None if they differ.
+    """Return the reach in one direction; -1 for unlimited, None if rows differ.
 
     Args:
-        reach: how far each one does.
+        reach: reach of each row.
         ends: whether it sees less than there is.
-        room: how far it could.
+        room: its maximum reach.
     """
     if not ends.any():
         return -1

@@ -1,4 +1,4 @@
-"""Convolutions and Gemms as linear maps with constant weights: what several passes need to know."""
+"""Convolutions and Gemms as linear maps with constant weights, for several passes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .fusion import Found, Replacement
 from .pattern import Apply
 from .rounding import check, rounded_bias
 
-#: What `as_linear` may know something of.
+#: Operators that `as_linear` supports.
 LAYER = Apply((Conv, ConvTranspose, Gemm), name="layer")
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LinearLayer:
     """A Conv, ConvTranspose or Gemm whose weight and bias are constants of float type.
 
     Attributes:
         node: the node.
         weight: its second input.
-        bias: float64 addend per output channel, shape [channels]; for a Gemm of any shape that
-            broadcasts over rows, with `beta` multiplied in.
+        bias: float64 addend per output channel, [channels]; for a Gemm of any shape that broadcasts
+            over rows, with `beta` multiplied in.
     """
 
     node: Node
@@ -57,7 +57,7 @@ class Linear:
         return w * (scale[:, None] if getattr(op, "transB", 0) else scale)
 
     def by_channel(self, weight: Array) -> Array:
-        """Return a weight of this map with its output channels in front, [channels, rest]."""
+        """Return a weight of this map with output channels first, [channels, rest]."""
         op = self.node.op
         if isinstance(op, Conv):
             return weight.reshape(len(weight), -1)
@@ -68,8 +68,8 @@ class Linear:
         return weight if getattr(op, "transB", 0) else weight.T
 
 
-def as_linear(node: Node | None) -> Linear | None:
-    """Return `node` as a linear map with constant weights, or None if it is none."""
+def as_linear(node: Node | None) -> LinearLayer | None:
+    """Return `node` as a linear map with constant weights, or None."""
     if node is None or not isinstance(node.op, Conv | ConvTranspose | Gemm):
         return None
     weight = node.inputs[1]
@@ -78,33 +78,33 @@ def as_linear(node: Node | None) -> Linear | None:
         return None
     if addend is not None and addend.data is None:
         return None
-    linear = Linear(node, weight.data, np.zeros(()))
+    linear = LinearLayer(node, weight.data, np.zeros(()))
     if addend is None or addend.data is None:
         bias = np.zeros(linear.channels)
     else:
         bias = addend.data.astype(np.float64) * getattr(node.op, "beta", 1.0)
-    return Linear(node, weight.data, bias)
+    return LinearLayer(node, weight.data, bias)
 
 
-def layer_of(found: Found) -> Linear | None:
+def layer_of(found: Found) -> LinearLayer | None:
     """Return the layer in a match of a pattern with `LAYER`."""
     return as_linear(found.match.made("layer"))
 
 
 def rebuilt(
-    graph: Graph, linear: Linear, weight: Array, bias: Array, *, scaled: bool = True
+    graph: Graph, linear: LinearLayer, weight: Array, bias: Array, *, scaled: bool = True
 ) -> Replacement:
-    """Return a layer like another one, with other weights, which takes its name.
+    """Return a layer like another one with other weights, which takes its name.
 
     Args:
-        graph: the graph, which gets the constants.
+        graph: the graph; constants are added to it.
         linear: the map to copy.
         weight: float64, cast to the old weight's dtype.
         bias: float64, likewise; for a Gemm it replaces ``beta * C``.
-        scaled: whether the weight is the old one, its channels scaled.
+        scaled: whether the weight is the old one with channels scaled.
 
     Raises:
-        Unfit: that dtype has no numbers for them; nothing is changed.
+        Unfit: the dtype cannot represent them; nothing is changed.
     """
     node, dtype = linear.node, linear.weight.dtype
     old = linear.by_channel(linear.weight) if scaled else None

@@ -1,4 +1,4 @@
-"""Write a convolution whose window is the whole image as a product of matrices."""
+"""Rewrites convolutions whose window is the whole image as matrix products."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .linear import as_linear
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Put Gemm in place of each Conv that gives one pixel and reads every element once.
+    """Replace each Conv that gives one pixel and reads every element once by Gemm.
 
-    Squeeze-and-excite and the heads of many networks are such layers. Activations after them work
-    on the rows, too, so that only views are left around the whole.
+    Squeeze-and-excite blocks and the heads of many networks are such layers. Activations after them
+    work on the rows as well, so that only views remain around the whole.
     """
     for node in list(graph.nodes):
         if node in graph and _is_whole(node):
@@ -27,7 +27,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _is_whole(node: Node) -> bool:
-    """Whether a node is a Conv of constant filters, each of which is as large as the image."""
+    """Whether a node is a Conv of constant filters, each as large as the image."""
     op, linear = node.op, as_linear(node)
     if not isinstance(op, Conv) or linear is None or op.group != 1 or not linear.weight.size:
         return False
@@ -59,7 +59,7 @@ def _lower(graph: Graph, node: Node) -> str:
 
 
 def _rows(add: Builder, image: Value | None, size: int) -> Value:
-    """Return an image as a row of that many elements; what an image was made of, if that is one."""
+    """Return an image as one row, or the row that the image was made of."""
     source = None if image is None else image.producer
     if source is not None and isinstance(source.op, Reshape) and source.inputs[0] is not None:
         before = shape_of(source.inputs[0])

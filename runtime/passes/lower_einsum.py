@@ -1,4 +1,4 @@
-"""Write an Einsum of two tensors as a product of matrices, which backends have fast kernels for."""
+"""Rewrites Einsum of two tensors as a matrix product, for which backends have fast kernels."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class _Product:
     Attributes:
         a, b: the operands.
         of_a, of_b: the letters of their axes.
-        stack: letters of both operands and of the result.
-        rows: letters of a and the result alone.
-        columns: letters of b and the result alone.
-        summed: letters of both operands alone.
+        stack: batch letters: of both operands and the result.
+        rows: letters of a and the result only.
+        columns: letters of b and the result only.
+        summed: letters of both operands only.
         result: the letters of the result.
         sizes: by letter.
     """
@@ -54,10 +54,10 @@ class _Product:
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Put MatMul, with the Transposes and Reshapes that it takes, in place of Einsum.
+    """Replace Einsum by MatMul with the necessary Transposes and Reshapes.
 
-    Every letter stands for one axis of an operand and for one of the other or of the result. Stacks
-    have one axis of rows, of columns and of terms each; products with a matrix may have several.
+    Every letter denotes one axis of an operand and one of the other or the result. Batched products
+    have one axis each of rows, columns and summed terms; products with a matrix may have several.
     """
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Einsum):
@@ -84,7 +84,7 @@ def _read(node: Node, op: Einsum) -> _Product | None:
         if len(set(term)) != len(term) or len(term) != len(type_.shape):
             return None
         for letter, size in zip(term, type_.shape, strict=True):
-            if sizes.setdefault(letter, size) != size or size == 0:  # a 1 would be repeated
+            if sizes.setdefault(letter, size) != size or size == 0:  # 1 would broadcast
                 return None
     left, right = terms
     found = _parts(a, b, left, right, result, sizes)
@@ -97,7 +97,7 @@ def _read(node: Node, op: Einsum) -> _Product | None:
 def _parts(
     a: Value, b: Value, left: str, right: str, result: str, sizes: dict[str, Dim]
 ) -> _Product | None:
-    """Return the product if every letter has a part in it."""
+    """Return the product if every letter has a role in it."""
     stack = "".join(x for x in result if x in left and x in right)
     rows = "".join(x for x in result if x in left and x not in right)
     columns = "".join(x for x in result if x in right and x not in left)
@@ -114,7 +114,7 @@ def _parts(
 
 
 def _bias(graph: Graph, node: Node, p: _Product, columns: list[int]) -> tuple[Node, Array] | None:
-    """Return the sum after a product that adds a constant for each of its columns, flat."""
+    """Return the flat addend after a product that adds a constant per column."""
     reader = graph.sole_consumer(node.output)
     if reader is None or not isinstance(reader.op, Add) or p.result != p.rows + p.columns:
         return None

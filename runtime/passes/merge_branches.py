@@ -1,4 +1,4 @@
-"""Add up linear layers that read the same tensor and whose results are added."""
+"""Merges linear layers that read the same tensor and whose results are added."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import fold_affine, fold_batchnorm
 from .driver import Context
 from .fold_batchnorm import folded
 from .fusion import Found, Fusion, Outcome, fuse
-from .linear import Linear, as_linear, rebuilt
+from .linear import LinearLayer, as_linear, rebuilt
 from .pattern import Apply
 
 _BRANCH = (Conv, Gemm, BatchNormalization)
@@ -25,7 +25,7 @@ _BRANCH = (Conv, Gemm, BatchNormalization)
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Which elements a convolution reads: per spatial axis begin, end, kernel, stride, dilation."""
+    """What a convolution reads along each axis: begin, end, kernel, stride, dilation."""
 
     begins: Array
     ends: Array
@@ -35,7 +35,7 @@ class _Window:
 
     @classmethod
     def of(cls, op: Conv, weight: Array) -> _Window | None:
-        """Return that of a Conv; None where its padding depends on the input's size."""
+        """Return the window of a Conv; None if its padding depends on the input's size."""
         rank = weight.ndim - 2
         ones, zeros = (1,) * rank, (0,) * (2 * rank)
         if op.auto_pad not in ("NOTSET", "VALID"):
@@ -46,11 +46,11 @@ class _Window:
 
     @property
     def shrinks(self) -> Array:
-        """By how much each axis of the result is shorter than that of the input, at stride 1."""
+        """By how much each result axis is shorter than the input's, at stride 1."""
         return (self.kernel - 1) * self.dilations - self.begins - self.ends
 
     def offset_in(self, other: _Window) -> tuple[slice, ...] | None:
-        """Return which elements of another one's kernel read what this one reads, or None."""
+        """Return which elements of another one's kernel read the same inputs, or None."""
         same = (self.shrinks == other.shrinks).all() and (self.strides == other.strides).all()
         fits = (self.kernel == 1) | (self.dilations == other.dilations)
         steps, rest = np.divmod(other.begins - self.begins, other.dilations)
@@ -77,15 +77,15 @@ def _build(found: Found) -> Outcome:
     return None if merged is None else rebuilt(found.graph, one, *merged, scaled=False)
 
 
-def _signed(value: Value, sign: float) -> Linear | None:
-    """Return the layer that gives a value, times a sign."""
+def _signed(value: Value, sign: float) -> LinearLayer | None:
+    """Return the layer that computes a value, times a sign."""
     layer = as_linear(value.producer)
-    return layer and Linear(
+    return layer and LinearLayer(
         layer.node, layer.weight * layer.weight.dtype.type(sign), sign * layer.bias
     )
 
 
-def _of_convolutions(large: Linear, small: Linear) -> tuple[Array, Array] | None:
+def _of_convolutions(large: LinearLayer, small: LinearLayer) -> tuple[Array, Array] | None:
     one, two = large.node.op, small.node.op
     if not isinstance(one, Conv) or not isinstance(two, Conv) or one.group != two.group:
         return None
@@ -100,8 +100,8 @@ def _of_convolutions(large: Linear, small: Linear) -> tuple[Array, Array] | None
     return weight, large.bias + small.bias
 
 
-def _with_affine(found: Found, layer: Linear | None, value: Value, sign: float) -> Outcome:
-    """Return a convolution that adds its input, or a BatchNormalization of it, too."""
+def _with_affine(found: Found, layer: LinearLayer | None, value: Value, sign: float) -> Outcome:
+    """Return a convolution with its input, optionally batch-normalized, added."""
     if layer is None or not isinstance(layer.node.op, Conv) or layer.node not in found.match.nodes:
         return None
     op, x = layer.node.op, layer.node.inputs[0]
@@ -128,7 +128,7 @@ def _with_affine(found: Found, layer: Linear | None, value: Value, sign: float) 
     return rebuilt(found.graph, layer, weight, layer.bias + sign * affine[1], scaled=False)
 
 
-def _of_gemms(one: Linear, other: Linear) -> tuple[Array, Array] | None:
+def _of_gemms(one: LinearLayer, other: LinearLayer) -> tuple[Array, Array] | None:
     first, second = one.node.op, other.node.op
     if not isinstance(first, Gemm) or not isinstance(second, Gemm):
         return None
@@ -145,7 +145,7 @@ def _of_gemms(one: Linear, other: Linear) -> tuple[Array, Array] | None:
 
 
 def _sources(value: Value | None) -> set[Value | None]:
-    """Return what a value may be a linear function of: itself, and what its layer reads."""
+    """Return what a value may be a linear function of: itself, and its layer's input."""
     node = None if value is None else value.producer
     return {value} if node is None or type(node.op) not in _BRANCH else {value, node.inputs[0]}
 
@@ -173,12 +173,12 @@ FUSIONS = tuple(
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Make one layer of two that read the same tensor and are added: ``x A + x B = x (A + B)``.
+    """Merge two layers that read the same tensor and are added: ``x A + x B = x (A + B)``.
 
     A smaller kernel lies within the larger one; the tensor itself, or a BatchNormalization of it,
-    is a convolution whose kernel is one number a channel. Networks that are trained with branches
-    (RepVGG, MobileOne, FastViT) become plain ones so: what scales or normalizes a sum joins the
-    layer that it has become, which may then be added to another. The sums are computed in float64.
+    is a convolution with one number per channel. Networks trained with branches (RepVGG, MobileOne,
+    FastViT) become plain ones: scales and norms of a sum are folded into the merged layer, which
+    may then be merged with another. Sums are computed in float64.
     """
     merged = True
     while merged:

@@ -1,4 +1,4 @@
-"""Common subexpressions: compute once what the graph computes twice."""
+"""Common subexpression elimination."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from .driver import Context
 
-#: Elements by which constants are told apart before all of them are read.
+#: Elements compared before constants are read in full.
 SAMPLE = 16
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Merge nodes of equal operator, attributes and inputs; constants count by their content."""
+    """Merge nodes with equal operator, attributes and inputs; constants are compared by content."""
     seen: dict[Hashable, Node] = {}
     for node in list(graph.nodes):
         if not node.op.deterministic or node.op.graphs():
@@ -37,7 +37,7 @@ def _identity(value: Value) -> Hashable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Content:
-    """A constant; equal where dtype, shape and bytes are."""
+    """A constant, compared by dtype, shape and bytes."""
 
     data: Array
 

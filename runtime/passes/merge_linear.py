@@ -1,4 +1,4 @@
-"""Collapse stacks of linear layers that have no activation in between."""
+"""Merges consecutive linear layers without an activation in between."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..ops.conv import Conv
 from ..ops.matmul import Gemm
 from .driver import Context
 from .fusion import Found, Fusion, Outcome, fuse
-from .linear import LAYER, Linear, as_linear, layer_of, rebuilt
+from .linear import LAYER, LinearLayer, as_linear, layer_of, rebuilt
 from .pattern import Apply
 
 
@@ -30,15 +30,15 @@ FUSIONS = (Fusion(Apply((Conv, Gemm), LAYER), _build, text="{new} took over {kin
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Merge Gemm into Gemm, and a 1x1 Conv into the Conv before it, where that is cheaper.
+    """Merge Gemm into Gemm, and a 1x1 Conv into the preceding Conv, where that is cheaper.
 
     ``(x A + a) B + b = x (A B) + (a B + b)``, computed in float64. The merged weight may have no
-    more elements than the two had, or a bottleneck of low rank would be blown up.
+    more elements than both together, or a low-rank bottleneck would be expanded.
     """
     return fuse(graph, context, FUSIONS)
 
 
-def _merge_gemm(first: Linear, second: Linear) -> tuple[Array, Array] | None:
+def _merge_gemm(first: LinearLayer, second: LinearLayer) -> tuple[Array, Array] | None:
     one, two = first.node.op, second.node.op
     if not isinstance(one, Gemm) or not isinstance(two, Gemm) or two.transA:
         return None
@@ -48,7 +48,7 @@ def _merge_gemm(first: Linear, second: Linear) -> tuple[Array, Array] | None:
         return None
     row = np.broadcast_to(first.bias.reshape(1, -1), (1, a.shape[1]))
     bias = (row @ b * two.alpha + second.bias).reshape(-1)
-    weight = a @ b * two.alpha  # the first one's alpha stays an attribute of the result
+    weight = a @ b * two.alpha  # the first alpha stays an attribute of the result
     return (weight.T if one.transB else weight), bias
 
 
@@ -56,7 +56,7 @@ def _rows(bias: Array) -> int:
     return 1 if bias.ndim < 2 else bias.shape[0]
 
 
-def _merge_conv(first: Linear, second: Linear) -> tuple[Array, Array] | None:
+def _merge_conv(first: LinearLayer, second: LinearLayer) -> tuple[Array, Array] | None:
     one, two = first.node.op, second.node.op
     if not isinstance(one, Conv) or not isinstance(two, Conv) or one.group != 1 or two.group != 1:
         return None

@@ -1,79 +1,131 @@
-"""Compute queries, keys and values of an Attention as one product of matrices."""
+"""Merges the products for queries, keys and values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
+from ..ir.op import Op
 from ..ir.types import Array
 from ..ops.attention import Attention, RotaryEmbedding
-from ..ops.elementwise import Add
+from ..ops.elementwise import Add, Cast
+from ..ops.gather import TensorScatter
 from ..ops.matmul import MatMul
-from ..ops.movement import Split
+from ..ops.movement import Concat, Split, Transpose
+from ..ops.packed import MatMulNBits
+from ..ops.shape import Reshape
 from .driver import Context
-from .editing import Builder
+from .editing import Builder, rank_of, shape_of
 from .pattern import pairs
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """x @ weight + bias, both constants.
+    """x @ weight + bias, with constant weight and bias.
 
     Attributes:
         nodes: the product and the sum, in this order.
-        x: what is multiplied.
-        weight: [k, n].
-        bias: [n], or None where there is no sum.
+        x: the input.
+        op: the product, for any number of columns.
+        weights: of the product, those of later columns behind those of earlier ones, along `axis`;
+            None for what it does without.
+        axis: of each of the weights.
+        width: number of columns of the result.
+        bias: [n], or None if there is no sum.
     """
 
     nodes: tuple[Node, ...]
     x: Value
-    weight: Array
+    op: Op
+    weights: tuple[Array | None, ...]
+    axis: int
+    width: int
     bias: Array | None
 
     @property
-    def width(self) -> int:
-        """Columns of the result."""
-        return self.weight.shape[1]
+    def dtype(self) -> np.dtype:
+        """That of the bias, if there is one."""
+        data = self.weights[0] if isinstance(self.op, MatMul) else self.weights[1]
+        assert data is not None
+        return data.dtype
 
     @property
     def addend(self) -> Array:
-        """The bias, zeros where there is none."""
-        return np.zeros(self.width, self.weight.dtype) if self.bias is None else self.bias
+        """The bias, or zeros."""
+        return np.zeros(self.width, self.dtype) if self.bias is None else self.bias
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Merge the linear layers before an Attention that read the same tensor.
+    """Merge the linear layers that read the same tensor, and whose rows are heads of an attention.
 
-    Two or three products with constant weights become one, whose weights stand side by side; a
-    Split after it gives the parts.
+    They are in front of an Attention; or their rows are cut into heads that go to caches first, as
+    in decoders. Two or three products with constant weights, packed ones as well,
+    become one with concatenated weights; a Split after it yields the parts.
     """
     for node in list(graph.nodes):
-        if node not in graph or not isinstance(node.op, Attention):
-            continue
-        operands = dict.fromkeys(_unturned(value) for value in node.inputs[:3] if value)
-        found = [one for value in operands if (one := _layer(graph, value)) is not None]
-        alike = [[other for other in found if _are_alike(one, other)] for one in found]
-        layers = max(alike, key=len, default=list[_Layer]())
-        if len(layers) < 2:
-            continue
+        if node in graph and isinstance(node.op, Attention):
+            operands = dict.fromkeys(_unturned(value) for value in node.inputs[:3] if value)
+            yield from _merge(graph, operands)
+    heads: dict[Value, list[Value]] = {}
+    for node in graph.nodes:
+        value = node.inputs[0] if _cuts_heads(node) else None
+        layer = None if value is None else _layer(graph, value)
+        if layer is not None and value is not None:
+            heads.setdefault(layer.x, []).append(value)
+    for values in heads.values():
+        if len(values) <= 3 and any(_is_kept(graph, value) for value in values):
+            yield from _merge(graph, values)
+
+
+def _merge(graph: Graph, values: Iterable[Value]) -> Iterator[str]:
+    """Merge as many of the layers that compute some values as are alike."""
+    found = [one for value in values if (one := _layer(graph, value)) is not None]
+    alike = [[other for other in found if _are_alike(one, other)] for one in found]
+    layers = max(alike, key=len, default=list[_Layer]())
+    if len(layers) > 1:
         new = _rewrite(graph, layers)
         yield f"{new.kind} '{new.name}' computes {len(layers)} products with '{layers[0].x.name}'"
 
 
 def _unturned(value: Value) -> Value:
-    """Return what a RotaryEmbedding rotates, or the value itself."""
+    """Return the input of a RotaryEmbedding, or the value itself."""
     node = value.producer
     if node is None or not isinstance(node.op, RotaryEmbedding) or node.inputs[0] is None:
         return value
     return node.inputs[0]
 
 
+def _cuts_heads(node: Node) -> bool:
+    """Whether a node cuts the rows [batch, length, width] of a tensor into heads."""
+    shape = shape_of(node.output) if isinstance(node.op, Reshape) else None
+    return (
+        shape is not None
+        and len(shape) == 4
+        and isinstance(shape[3], int)
+        and shape[3] > 1
+        and rank_of(node.inputs[0]) == 3
+    )
+
+
+def _is_kept(graph: Graph, value: Value) -> bool:
+    """Whether heads go to a cache that the graph takes, behind what moves them."""
+    for _ in range(4):
+        if len(value.consumers) != 1:
+            return False
+        (node,) = value.consumers
+        if isinstance(node.op, Concat | TensorScatter):
+            return any(other in graph.inputs for other in node.inputs if other is not None)
+        if not isinstance(node.op, Reshape | Transpose | Cast):
+            return False
+        value = node.output
+    return False
+
+
 def _layer(graph: Graph, value: Value) -> _Layer | None:
-    """Return the linear layer that gives an operand which no other node reads."""
+    """Return the linear layer that computes an operand without other readers."""
     if len(value.consumers) != 1 or graph.is_output(value):
         return None
     node, bias = value.producer, None
@@ -84,36 +136,63 @@ def _layer(graph: Graph, value: Value) -> _Layer | None:
                 nodes, bias, value = (node,), addend.data, product
                 break
         node = value.producer
-    if node is None or not isinstance(node.op, MatMul) or node.inputs[0] is None:
+    x = None if node is None else node.inputs[0]
+    if node is None or x is None:
         return None
-    weight = node.inputs[1].data if node.inputs[1] is not None else None
-    if weight is None or weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[1:]):
+    weights = [None if each is None else each.data for each in node.inputs[1:]]
+    if isinstance(node.op, MatMul):
+        (weight,) = weights
+        if weight is None or weight.ndim != 2:
+            return None
+        found = _Layer((node, *nodes), x, node.op, (weight,), 1, weight.shape[1], bias)
+    elif isinstance(node.op, MatMulNBits):
+        given = [each is not None for each in node.inputs[1:]]
+        if given != [each is not None for each in weights] or any(given[3:]):
+            return None  # weights that are computed, columns in another order, a bias of its own
+        packed, *others = weights[:3]
+        assert packed is not None
+        rows = packed.reshape(node.op.N, node.op.blocks, -1)
+        parts = (rows, *(None if each is None else each.reshape(-1) for each in others))
+        op = replace(node.op, N=0)
+        found = _Layer((node, *nodes), x, op, parts, 0, node.op.N, bias)
+    else:
         return None
-    return _Layer((node, *nodes), node.inputs[0], weight, bias)
+    return None if bias is not None and bias.shape != (found.width,) else found
 
 
 def _are_alike(one: _Layer, other: _Layer) -> bool:
-    return one.x is other.x and one.weight.dtype == other.weight.dtype
+    kinds = [[None if w is None else w.dtype for w in each.weights] for each in (one, other)]
+    return one.x is other.x and one.op == other.op and kinds[0] == kinds[1]
+
+
+def _joined(parts: Sequence[Array | None], axis: int) -> Array | None:
+    known = [part for part in parts if part is not None]
+    return np.concatenate(known, axis) if known else None
 
 
 def _rewrite(graph: Graph, layers: list[_Layer]) -> Node:
     first = layers[0]
-    place = {node: i for i, node in enumerate(graph.nodes)}
-    before = min((one.nodes[0] for one in layers), key=place.__getitem__)
+    before = graph.in_order(one.nodes[0] for one in layers)[0]
     origin = tuple(node for one in layers for node in one.nodes)
     name = before.name
     add = Builder(graph, before)
-    weight = np.concatenate([one.weight for one in layers], axis=1)
-    stored = graph.constant(weight, f"{name}.weights")
-    new = Builder(graph, before, name, origin).node(MatMul(), first.x, stored)
+    width = sum(one.width for one in layers)
+    stored: list[Value | None] = []
+    for parts in zip(*(one.weights for one in layers), strict=True):
+        data = _joined(parts, first.axis)
+        stored.append(None if data is None else graph.constant(data, f"{name}.weights"))
+    op = first.op
+    if isinstance(op, MatMulNBits):
+        op = replace(op, N=width)
+    new = Builder(graph, before, name, origin).node(op, first.x, *stored)
     value = new.output
     if any(one.bias is not None for one in layers):
         biases = [one.addend for one in layers]
         bias = graph.constant(np.concatenate(biases), f"{name}.bias")
         value = add(Add(), value, bias, name=f"{name}.sum")
     sizes = add.integers((one.width for one in layers), f"{name}.widths")
-    op = Split(axis=-1, num_outputs=len(layers))
-    split = add.node(op, value, sizes, outputs=len(layers), name=f"{name}.parts")
+    split_op = Split(axis=-1, num_outputs=len(layers))
+    split = add.node(split_op, value, sizes, outputs=len(layers), name=f"{name}.parts")
     for one, part in zip(layers, split.outputs, strict=True):
         graph.redirect(one.nodes[-1].output, part)
         for node in reversed(one.nodes):

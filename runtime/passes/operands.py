@@ -1,4 +1,4 @@
-"""What queries, keys and values are made of: a source whose axes they order, repeat and scale."""
+"""Queries, keys and values in terms of a source that is permuted, repeated and scaled."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .pattern import scaling
 
 Order = tuple[int, ...]
 
-#: Most nodes that are followed.
+#: Maximum number of nodes followed.
 _DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
-    """A value as `factor` times a source.
+class ScaledOperand:
+    """A value as `factor` times a permuted and repeated source.
 
     Attributes:
-        source: what it is made of.
-        order: of the source's axes.
-        factor: a number.
-        repeats: how often each place of the second axis, a head, stands there in a row.
+        source: the source.
+        order: the permutation of its axes.
+        factor: the factor.
+        repeats: how often each index of the second axis, a head, is repeated consecutively.
     """
 
     source: Value
@@ -35,24 +35,24 @@ class Operand:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the axes are in the order of the source's."""
+        """Whether the axes are in the source's order."""
         return self.order == tuple(range(len(self.order)))
 
     def permuted(self) -> tuple[int | str | None, ...] | None:
-        """Return the sizes of the axes, without repetition; None where they are not known."""
+        """Return the shape without repetition; None if unknown."""
         shape = shape_of(self.source)
         if shape is None or len(shape) != len(self.order):
             return None
         return tuple(shape[axis] for axis in self.order)
 
-    def swapped(self) -> Operand:
-        """Return the same with the last two axes exchanged."""
+    def swapped(self) -> ScaledOperand:
+        """Return the same with the last two axes swapped."""
         *front, last, before = self.order
         return replace(self, order=(*front, before, last))
 
 
-def operand(value: Value, *, scaled: bool = True) -> Operand | None:
-    """Return what a value is made of, as far back as that is a matter of axes; None without one.
+def operand(value: Value, *, scaled: bool = True) -> ScaledOperand | None:
+    """Return a value in terms of the furthest source that only axes separate it from, or None.
 
     Args:
         value: of known rank.
@@ -61,8 +61,8 @@ def operand(value: Value, *, scaled: bool = True) -> Operand | None:
     return max(_operands(value, scaled), key=lambda one: one[0], default=(0, None))[1]
 
 
-def _operands(value: Value, scaled: bool) -> Iterator[tuple[int, Operand]]:
-    """Yield what a value may be said to be made of, with the number of nodes in between."""
+def _operands(value: Value, scaled: bool) -> Iterator[tuple[int, ScaledOperand]]:
+    """Yield possible decompositions of a value, with the number of nodes in between."""
     rank = rank_of(value)
     chain: list[Node] = []
     factor, source, count = 1.0, value, 0
@@ -82,7 +82,7 @@ def _operands(value: Value, scaled: bool) -> Iterator[tuple[int, Operand]]:
             return
 
 
-def _ordered(source: Value, chain: list[Node], rank: int) -> Operand | None:
+def _ordered(source: Value, chain: list[Node], rank: int) -> ScaledOperand | None:
     if rank_of(source) != rank:
         return None
     if all(isinstance(node.op, Transpose) for node in chain):
@@ -92,13 +92,13 @@ def _ordered(source: Value, chain: list[Node], rank: int) -> Operand | None:
             order = (
                 tuple(order[axis] for axis in op.order(rank)) if isinstance(op, Transpose) else ()
             )
-        return Operand(source, order)
+        return ScaledOperand(source, order)
     followed = follow(chain)
     return None if followed is None else _whole_axes(source, followed[0], followed[2])
 
 
-def _whole_axes(source: Value, given: Axes, wanted: Axes) -> Operand | None:
-    """Return the operand whose axes are those of its source; the second one may be repeated."""
+def _whole_axes(source: Value, given: Axes, wanted: Axes) -> ScaledOperand | None:
+    """Return the operand whose axes are the source's; the second may be repeated."""
     order: list[int] = []
     repeats = 1
     for place, axis in enumerate(wanted):
@@ -119,11 +119,13 @@ def _whole_axes(source: Value, given: Axes, wanted: Axes) -> Operand | None:
     left = [axis for axis in range(len(given)) if axis not in order]
     if len(left) != order.count(-1) or any(f.size != 1 for axis in left for f in given[axis]):
         return None
-    return Operand(source, tuple(left.pop(0) if axis < 0 else axis for axis in order), 1.0, repeats)
+    return ScaledOperand(
+        source, tuple(left.pop(0) if axis < 0 else axis for axis in order), 1.0, repeats
+    )
 
 
-def in_order(graph: Graph, one: Operand, before: Node) -> Value:
-    """Return the source with its axes in order, by a Transpose that is there or by a new one."""
+def in_order(graph: Graph, one: ScaledOperand, before: Node) -> Value:
+    """Return the source with its axes in order, by an existing or a new Transpose."""
     if one.is_plain:
         return one.source
     for reader in one.source.consumers:
@@ -133,7 +135,7 @@ def in_order(graph: Graph, one: Operand, before: Node) -> Value:
 
 
 def lift(graph: Graph, value: Value, source: Value) -> tuple[Node, Value, float] | None:
-    """Return a view after a scale, what is scaled, and by how much.
+    """Return a view that follows a scale, the scaled value, and the factor.
 
     The view leads to the source of an operand `value`, and no other node reads what is in between.
     """

@@ -1,18 +1,18 @@
-"""Patterns: what nodes that together compute one thing look like, as data.
+"""Patterns of nodes that compute one thing together, as data.
 
     X = Var("x")
     SIGMOID = Apply(Sigmoid, X, name="t")
     SWISH = Apply(Mul, X, "t")
 
-A pattern is laid on a value and yields every `Match`: the nodes, and by name values and numbers.
-Operands of Add, Mul, ... are tried in both orders. A name that stands twice is one value. A number
-is a constant of one element that adds no axes to what it is combined with.
+A pattern is matched at a value and yields every `Match`: the nodes, and values and numbers by name.
+Operands of Add, Mul, ... are tried in both orders. A name that occurs twice is one value. A number
+is a one-element constant that adds no axes to what it is combined with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..ir.graph import Node, Value
@@ -21,18 +21,18 @@ from ..ops.elementwise import Add, And, Div, Equal, Max, Min, Mul, Neg, Or, Xor
 from .editing import dtype_of, number, rank_of
 from .polynomial import Expansion, Terms, agree, sources
 
-#: Operators of two inputs that may be exchanged.
+#: Commutative operators.
 COMMUTATIVE: frozenset[type[Op]] = frozenset({Add, Mul, Max, Min, And, Or, Xor, Equal})
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Where a pattern was found.
+    """An occurrence of a pattern.
 
     Attributes:
-        nodes: all of them.
-        values: by the names in the pattern.
-        numbers: likewise.
+        nodes: all matched nodes.
+        values: by name in the pattern.
+        numbers: by name in the pattern.
     """
 
     nodes: frozenset[Node] = frozenset()
@@ -43,7 +43,7 @@ class Match:
         return self.values[name]
 
     def get(self, name: str) -> Value | None:
-        """Return a value, or None where an optional part of the pattern is not there."""
+        """Return a value, or None if an optional part did not match."""
         return self.values.get(name)
 
     def made(self, name: str) -> Node:
@@ -54,34 +54,38 @@ class Match:
         return node
 
     def bound(self, name: str | None, value: Value) -> Match | None:
-        """Return this with a name for a value; None where the name is another value's."""
+        """Return this with a name bound to a value; None if it is bound to another one."""
         if name is None:
             return self
         known = self.values.get(name)
         if known is not None:
             return self if known is value else None
-        return replace(self, values={**self.values, name: value})
+        return Match(self.nodes, {**self.values, name: value}, self.numbers)
 
     def counted(self, name: str, found: float) -> Match:
-        """Return this with a name for a number."""
-        return replace(self, numbers={**self.numbers, name: found})
+        """Return this with a name bound to a number."""
+        return Match(self.nodes, self.values, {**self.numbers, name: found})
+
+    def over(self, nodes: frozenset[Node]) -> Match:
+        """Return this with other nodes."""
+        return Match(nodes, self.values, self.numbers)
 
 
 class Pattern(Protocol):
     """What a value may look like."""
 
     def find(self, value: Value | None, match: Match) -> Iterator[Match]:
-        """Yield `match` with what this pattern adds, in every way in which it fits."""
+        """Yield `match` extended by this pattern, for every way it matches."""
         ...
 
 
-#: A pattern; a name stands for any value, a number for a constant.
+#: A pattern; a string is any value with that name, a number a constant.
 Spelled = Pattern | str | float
 
 
 @dataclass(frozen=True, slots=True)
 class Var:
-    """Any value; the same one wherever the name stands."""
+    """Any value; the same one wherever the name occurs."""
 
     name: str
     where: Callable[[Value], bool] | None = None
@@ -95,7 +99,7 @@ class Var:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A constant of one element: this number, or any, which gets the name."""
+    """A one-element constant: this number, or any number with a name."""
 
     wanted: float | str
     where: Callable[[float], bool] | None = None
@@ -112,14 +116,14 @@ class Number:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Apply:
-    """The first result of an operator.
+    """The first output of an operator.
 
     Attributes:
-        kinds: classes of operators, one of which it is; or the operator with its attributes.
-        inputs: patterns of the inputs; those that are left out may be anything.
-        name: for the result.
+        kinds: operator classes; or the operator with its attributes.
+        inputs: patterns of the inputs; omitted ones match anything.
+        name: of the result.
         where: a condition on the node.
-        stays: whether the node is looked at only: others may read it, and no match replaces it.
+        stays: whether the node is only examined: it may have other readers, and is not replaced.
     """
 
     kinds: tuple[type[Op], ...] | Op
@@ -150,7 +154,7 @@ class Apply:
         if start is None:
             return
         if not self.stays:
-            start = replace(start, nodes=start.nodes | {node})
+            start = start.over(start.nodes | {node})
         rank = max((rank_of(v) or 0 for v in node.reads if v.data is None), default=0)
         orders = [node.inputs]
         if type(node.op) in COMMUTATIVE and node.inputs[0] is not node.inputs[1]:
@@ -184,7 +188,7 @@ def _each(
 
 @dataclass(frozen=True, slots=True, init=False)
 class OneOf:
-    """Any of several patterns; the first ones first."""
+    """Any of several patterns, tried in order."""
 
     choices: tuple[Pattern, ...]
     name: str | None
@@ -202,11 +206,11 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A pattern times a number, in any number of steps, none among them.
+    """A pattern times a number, in any number of steps including none.
 
     Attributes:
-        pattern: of what is scaled; the longest way to it is looked at first.
-        name: for the number.
+        pattern: of the scaled value; the longest way to it is tried first.
+        name: of the number.
     """
 
     pattern: Pattern
@@ -220,7 +224,7 @@ class Scaled:
             inner, factor, node = step
             steps.append((inner, steps[-1][1] * factor, steps[-1][2] | {node}))
         for inner, factor, nodes in reversed(steps):
-            start = replace(match, nodes=nodes)
+            start = match.over(nodes)
             for found in self.pattern.find(inner, start):
                 yield found.counted(self.name, factor)
 
@@ -230,8 +234,8 @@ class Poly:
     """A polynomial, in whatever order its sums, products, quotients and powers are written.
 
     Attributes:
-        terms: the coefficient of each product of powers of the symbols; a name for any number.
-        symbols: names of values. The first one is looked for where nothing has that name yet.
+        terms: the coefficient of each product of powers of the symbols; a name matches any number.
+        symbols: names of values. The first is searched for if its name is not bound yet.
     """
 
     terms: Mapping[tuple[int, ...], float | str]
@@ -254,7 +258,7 @@ class Poly:
             start = None if found is None else match.bound(first, x)
             if found is None or start is None or found.keys() != self.terms.keys():
                 continue
-            start = replace(start, nodes=start.nodes | expansion.nodes)
+            start = start.over(start.nodes | expansion.nodes)
             for key, wanted in self.terms.items():
                 if isinstance(wanted, str):
                     start = start.counted(wanted, found[key])
@@ -269,19 +273,22 @@ class Poly:
 
 
 def spelled(pattern: Spelled) -> Pattern:
-    """Return the pattern that a name or a number stands for."""
+    """Return the pattern denoted by a name or number."""
     if isinstance(pattern, str):
         return Var(pattern)
     return Number(pattern) if isinstance(pattern, int | float) else pattern
 
 
 def perhaps(kind: type[Op] | tuple[type[Op], ...], pattern: Pattern, *others: Spelled) -> Pattern:
-    """Return a pattern that may stand under an operator, which is tried first."""
+    """Return a pattern with an optional operator around it, which is tried first."""
     return OneOf(Apply(kind, pattern, *others), pattern)
 
 
 def scaling(value: Value) -> tuple[Value, float, Node] | None:
-    """Return what a value is a multiple of, by which number, and the node that multiplies."""
+    """Return the value that another one is a multiple of, the factor, and the multiplying node.
+
+    A sum with 0 is a multiple by 1.
+    """
     node = value.producer
     if node is None:
         return None
@@ -290,11 +297,14 @@ def scaling(value: Value) -> tuple[Value, float, Node] | None:
     if isinstance(node.op, Div):
         x, divisor = node.inputs[0], number(node.inputs[1], rank_of(node.inputs[0]))
         return None if x is None or not divisor else (x, 1 / divisor, node)
-    if isinstance(node.op, Mul):
+    if isinstance(node.op, Mul | Add):
         for x, other in (node.inputs, node.inputs[::-1]):
             factor = number(other, rank_of(x))
-            if factor is not None and x is not None and x.data is None:
+            if factor is None or x is None or x.data is not None:
+                continue
+            if isinstance(node.op, Mul):
                 return x, factor, node
+            return None if factor else (x, 1.0, node)  # Paddle's scale is a Mul and an Add
     return None
 
 

@@ -1,4 +1,4 @@
-"""Values as polynomials of others, however sums, products and quotients are written."""
+"""Values as polynomials of other values, however sums, products and quotients are written."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .editing import number
 #: A polynomial: the coefficient of each product of powers of the symbols.
 Terms = Mapping[tuple[int, ...], float]
 
-#: Largest sum of powers that is worth following.
+#: Maximum degree.
 DEGREE = 4
-#: Most nodes between a value and what a formula calls x.
+#: Maximum number of nodes between a value and the x of its formula.
 DEPTH = 6
 
 
 def is_near(found: float, wanted: float, dtype: DType) -> bool:
-    """Whether a constant of this dtype is meant to be `wanted`."""
+    """Whether a constant of this dtype is an approximation of `wanted`."""
     if dtype not in FLOATS:
         return found == wanted
     limits = cast("Any", ml_dtypes.finfo)(dtype)
@@ -32,18 +32,18 @@ def is_near(found: float, wanted: float, dtype: DType) -> bool:
 
 
 def agree(found: Terms, wanted: Terms, dtype: DType) -> bool:
-    """Whether two polynomials are the same but for the rounding of constants."""
+    """Whether two polynomials are equal up to rounding of constants."""
     return found.keys() == wanted.keys() and all(
         is_near(found[key], wanted[key], dtype) for key in wanted
     )
 
 
 class Expansion:
-    """Writes values as polynomials of some symbols, and remembers the nodes that compute them.
+    """Expresses values as polynomials of symbols, and records the nodes that compute them.
 
     Args:
-        symbols: what stands for itself.
-        rank: of the first symbol; constants of more axes are none of the formula.
+        symbols: values that stand for themselves.
+        rank: of the first symbol; constants of higher rank are not part of the formula.
     """
 
     def __init__(self, symbols: tuple[Value, ...], rank: int | None) -> None:
@@ -51,7 +51,7 @@ class Expansion:
         self.nodes: set[Node] = set()
 
     def terms(self, value: Value | None, depth: int = DEPTH) -> Terms | None:
-        """Return the polynomial, or None for what is not one of a small degree."""
+        """Return the polynomial, or None if the value is none of low degree."""
         if value is None:
             return None
         if value in self.symbols:
@@ -128,7 +128,7 @@ _RULES: dict[type[Op], Callable[..., Terms | None]] = {
 
 
 def sources(value: Value, depth: int = DEPTH) -> Iterator[Value]:
-    """Yield a value and what it is computed from by a few of the nodes that expand, nearest first.
+    """Yield a value and what a few expandable nodes compute it from, nearest first.
 
     No value is yielded twice, and no constant.
     """

@@ -1,8 +1,8 @@
-"""How great the elements of each tensor may become: what can be proved, and what is likely.
+"""Magnitudes of tensors: proven bounds, and likely sizes.
 
-A `Range` has two sides. `low` and `high` are proved: a Sigmoid lies between 0 and 1, a Softmax
-times a tensor within that tensor. They are infinite where nothing is known, which is most of a
-network. `size` is an estimate of the root mean square, and follows four rules:
+A `ValueRange` has two sides. `low` and `high` are proven: a Sigmoid lies between 0 and 1, a Softmax
+times a tensor within that tensor. They are infinite if nothing is known, as in most of a network.
+`size` estimates the root mean square, by four rules:
 
 - training and normalization keep the results of layers with weights near `LIKELY`, so such a layer
   gives `LIKELY` unless the norm of its weights says that it is off by more than `DOUBT`
@@ -24,33 +24,33 @@ from math import inf, isfinite, sqrt
 
 import numpy as np
 
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Node, Value
 from ..ir.types import Array, TensorType
 
-#: Root mean square of what an ordinary layer gives, and of inputs.
+#: Root mean square of inputs and of the outputs of ordinary layers.
 LIKELY = 4.0
-#: Largest element by the root mean square.
+#: Ratio of the largest element to the root mean square.
 PEAK = 32.0
-#: Factor by which a layer's weights may promise more or less than training made of them.
+#: Factor by which weights may suggest larger or smaller outputs than training produced.
 DOUBT = 16.0
-#: What a layer takes for the size of its input where nothing bounds that: more than float16 holds,
-#: and so little that it takes but a few layers for training to have made ordinary sizes of it.
+#: Size assumed for unbounded inputs of a layer: with the peak factor, beyond float16,
+#: but small enough that training brings it back to ordinary sizes within a few layers.
 GREAT = 2.0**14
 #: Elements along an axis of unknown size.
 UNKNOWN = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class ValueRange:
     """What is known about the elements of a tensor.
 
     Attributes:
         size: the likely root mean square; infinite where nothing bounds it.
         low: no element is less.
         high: no element is greater.
-        counted: whether they count or number something.
-        shares: whether they are at least 0, and at most 1 in sum along the last axis.
-        steep: whether the bound may be met whatever the size is, as by 1 / x near 0.
+        counted: whether they are counts or positions.
+        shares: whether they are non-negative, with a sum of at most 1 along the last axis.
+        steep: whether the bound may be reached whatever the size is, as by 1 / x near 0.
     """
 
     size: float = LIKELY
@@ -62,63 +62,63 @@ class Range:
 
     @property
     def bound(self) -> float:
-        """The largest magnitude that is possible."""
+        """The largest possible magnitude."""
         return max(abs(self.low), abs(self.high))
 
     @property
     def peak(self) -> float:
-        """The largest magnitude to reckon with."""
+        """The largest magnitude to expect."""
         return self.bound if self.steep else min(self.bound, self.size * PEAK)
 
     @property
     def distance(self) -> float:
-        """How far every element is from 0 at least."""
+        """Minimum distance of every element from 0."""
         return max(self.low, -self.high, 0.0)
 
-    def scaled(self, factor: float) -> Range:
+    def scaled(self, factor: float) -> ValueRange:
         """Return the range of the product with a number."""
         low, high = spread((self.low, self.high), (factor, factor))
-        return Range(times(self.size, abs(factor)), low, high, self.counted)
+        return ValueRange(times(self.size, abs(factor)), low, high, self.counted)
 
-    def union(self, other: Range) -> Range:
+    def union(self, other: ValueRange) -> ValueRange:
         """Return the range of elements of either tensor."""
         low, high = min(self.low, other.low), max(self.high, other.high)
-        return Range(max(self.size, other.size), low, high, self.counted or other.counted)
+        return ValueRange(max(self.size, other.size), low, high, self.counted or other.counted)
 
-    def settled(self) -> Range:
-        """Return the same with a size that is no greater than the bound."""
+    def settled(self) -> ValueRange:
+        """Return the same with the size limited by the bound."""
         return replace(self, size=min(self.size, self.bound))
 
 
-#: Of anything.
-UNBOUNDED = Range(inf)
+#: The range of an unknown tensor.
+UNBOUNDED = ValueRange(inf)
 
 
 def times(a: float, b: float) -> float:
-    """Multiply, with 0 for 0 · ∞: a bound of infinity is not an element."""
+    """Multiply, with 0 for 0 · ∞: an infinite bound is not an element."""
     return 0.0 if a == 0 or b == 0 else a * b
 
 
 def spread(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
-    """Return the minimum and maximum product of an element of two intervals."""
+    """Return the minimum and maximum product of elements of two intervals."""
     ends = [times(x, y) for x in a for y in b]
     return min(ends), max(ends)
 
 
-def of_constant(data: Array) -> Range:
+def of_constant(data: Array) -> ValueRange:
     """Return the range of a constant's elements, with their own root mean square."""
     if data.size == 0 or data.dtype.kind not in "fVbiu":
-        return Range()
+        return ValueRange()
     one = data.reshape(-1)[:1] if not any(data.strides) else data
     wide = one.astype(np.float32) if one.dtype.kind != "f" or one.dtype.itemsize < 4 else one
     low, high = float(wide.min()), float(wide.max())
     if low != low or high != high:
         return UNBOUNDED
-    return Range(norm_of(wide) / sqrt(wide.size), low, high)
+    return ValueRange(norm_of(wide) / sqrt(wide.size), low, high)
 
 
 def norm_of(data: Array) -> float:
-    """Return the square root of the sum of squares, whatever the exponents are."""
+    """Return the Euclidean norm without overflow or underflow."""
     flat = data.reshape(-1)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         square = float(np.dot(flat, flat))
@@ -131,7 +131,7 @@ def norm_of(data: Array) -> float:
 
 
 def count_along(value: Value, axes: tuple[int, ...]) -> int:
-    """Return the number of elements along some axes, `UNKNOWN` for each that is not known."""
+    """Return the number of elements along some axes, `UNKNOWN` for each unknown one."""
     shape = value.type.shape if isinstance(value.type, TensorType) else None
     total = 1
     for axis in axes:
@@ -141,37 +141,25 @@ def count_along(value: Value, axes: tuple[int, ...]) -> int:
 
 
 class Ranges:
-    """The ranges of a graph's values.
+    """The ranges of a graph's values, filled in topological order; see `range_rules.ranges_of`."""
 
-    Args:
-        graph: with inferred types; later changes do not show.
-    """
+    def __init__(self) -> None:
+        self._found: dict[Value, ValueRange] = {}
 
-    def __init__(self, graph: Graph) -> None:
-        from .range_rules import RULES, of_unknown
-
-        self._found: dict[Value, Range] = {}
-        for node in graph.nodes:
-            rule = RULES.get(type(node.op), of_unknown)
-            found = rule(node, self)
-            for i, value in enumerate(node.outputs):
-                one = found[i] if isinstance(found, tuple) else found
-                self._found[value] = one.settled()
-
-    def __getitem__(self, value: Value) -> Range:
+    def __getitem__(self, value: Value) -> ValueRange:
         found = self._found.get(value)
         if found is None:
-            found = Range() if value.data is None else of_constant(value.data)
+            found = ValueRange() if value.data is None else of_constant(value.data)
             self._found[value] = found
         return found
 
-    def __setitem__(self, value: Value, found: Range) -> None:
+    def __setitem__(self, value: Value, found: ValueRange) -> None:
         self._found[value] = found
 
-    def inputs(self, node: Node) -> Iterator[Range]:
-        """Yield the range of every input that is there."""
+    def inputs(self, node: Node) -> Iterator[ValueRange]:
+        """Yield the range of every input that is not omitted."""
         return (self[value] for value in node.inputs if value is not None)
 
     def copy(self, old: Value, new: Value) -> None:
-        """Let a value have the range of another one."""
+        """Give a value the range of another one."""
         self._found[new] = self[old]

@@ -1,4 +1,4 @@
-"""Remove what no result depends on."""
+"""Dead code elimination."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .driver import Context
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Remove the nodes and constants that no output needs, all in one rewrite."""
+    """Remove the nodes and constants that no output needs, in one rewrite."""
     before = len(graph.values)
     dead = graph.sweep()
     lost = before - len(graph.values) - sum(len(node.outputs) for node in dead)

@@ -1,4 +1,4 @@
-"""Remove nodes that give back what they take."""
+"""Removes nodes whose output equals their input."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from typing import Any
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
+from ..ir.grown import Grown
 from ..ir.types import TensorType
 from ..ops import elementwise
 from ..ops.elementwise import Cast, Max, Mean, Min, Mul, Sum
 from ..ops.gather import GatherND
 from ..ops.movement import Concat, Expand, Pad, Slice, Tile, Transpose
 from ..ops.norm import Dropout
+from ..ops.resize import Resize
 from ..ops.shape import Identity, Reshape
 from .driver import Context
 from .editing import drop, shape_of
 
-#: Operators of the family that do not broadcast their inputs.
+#: Elementwise operators that do not broadcast their inputs.
 _RIGID = (elementwise.BitCast, elementwise.CastLike, elementwise.PRelu, elementwise.SwiGLU)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Let the readers of a node that changes nothing read its input instead."""
+    """Redirect the readers of a node that changes nothing to its input."""
     for node in list(graph.nodes):
         same = _RULES.get(type(node.op))
         if same is None or (len(node.outputs) != 1 and _is_read(graph, node.outputs[1:])):
@@ -40,7 +42,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _broadcast(graph: Graph, node: Node) -> Iterator[str]:
-    """Let elementwise readers of an Expand broadcast its input themselves."""
+    """Have elementwise readers of an Expand broadcast its input themselves."""
     source, repeated = node.inputs[0], node.output
     whole = shape_of(repeated)
     if source is None or whole is None or None in whole or len(shape_of(source) or ()) > len(whole):
@@ -91,23 +93,23 @@ def _keeps_order(node: Node) -> bool:
 
 
 def _keeps_shape(node: Node) -> bool:
-    """Whether input and output have the same static shape, which settles it for these operators."""
+    """Whether input and output have equal known shapes, which suffices for these operators."""
     source, result = node.inputs[0], node.output
-    types = (source.type if source else None, result.type)
-    if not all(isinstance(t, TensorType) and t.is_static for t in types):
+    shape = shape_of(source)
+    if source is None or shape is None or not all(isinstance(s, int | Grown) for s in shape):
         return False
-    return types[0] == types[1]
+    return source.type == result.type
 
 
 def _takes_all(node: Node) -> bool:
-    """Whether a Slice of unchanged shape also keeps the order, that is, has no negative step."""
+    """Whether a Slice of unchanged shape also keeps the order, without a negative step."""
     steps = node.inputs[4] if len(node.inputs) > 4 else None
     forward = steps is None or (steps.data is not None and bool((steps.data > 0).all()))
     return forward and _keeps_shape(node)
 
 
 def _takes_only_row(node: Node) -> bool:
-    """Whether a GatherND by known indices takes the only row that there is, of each entry."""
+    """Whether a GatherND with known indices takes the only row of each entry."""
     indices = node.inputs[1]
     known = indices.type.known if indices and isinstance(indices.type, TensorType) else None
     is_row = getattr(node.op, "batch_dims", 0) == 1 and _keeps_shape(node)
@@ -118,6 +120,18 @@ def _takes_only_row(node: Node) -> bool:
 def _pads_nothing(node: Node) -> bool:
     pads = node.inputs[1]
     return pads is not None and pads.data is not None and not pads.data.any()
+
+
+def _keeps_pixels(node: Node) -> bool:
+    """Whether a Resize to the size that an image has reads it pixel by pixel."""
+    scales, sizes = (*node.inputs[2:], None, None)[:2]
+    single = scales is None or scales.tensor.shape == (0,)
+    if single:
+        single = sizes is not None
+    elif scales is not None:
+        single = scales.data is not None and bool((scales.data == 1).all())
+    crops = getattr(node.op, "coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    return single and not crops and _keeps_shape(node)
 
 
 def _times_one(node: Node) -> bool:
@@ -144,6 +158,7 @@ _RULES: dict[type[Any], Callable[[Node], bool]] = {
     Mul: _times_one,
     Pad: _pads_nothing,
     Reshape: _keeps_shape,
+    Resize: _keeps_pixels,
     Slice: _takes_all,
     Sum: _is_single,
     Tile: _keeps_shape,

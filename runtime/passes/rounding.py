@@ -1,9 +1,8 @@
-"""Weights that a pass has computed in float64, rounded to the type that they are kept in.
+"""Rounds weights that passes compute in float64 to their storage type.
 
-All passes that multiply constants of a model come here. Numbers that are finite stay so, and what
-a channel loses is no more than the rounding of ordinary numbers: where the exponents of the type do
-not reach, the pass leaves its nodes alone, and they compute step by step what the product of their
-constants would have lost.
+All passes that multiply constants use this. Finite numbers stay finite, and a channel loses no more
+than ordinary rounding: where the exponent range of the type does not suffice, the pass leaves its
+nodes unchanged, and they compute step by step what the product of their constants would have lost.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ from ..ir.types import Array
 
 #: Relative error of a channel, in units in the last place.
 _UNITS = 1.5
-#: How much coarser than what was there a channel may become that had lost digits before.
+#: Factor by which the error of an already coarse channel may grow.
 _COARSER = 4.0
 
 
 class Unfit(Exception):
-    """Constants that their type cannot hold; the text says why."""
+    """Constants that a type cannot represent; the text gives the reason."""
 
 
 def check(exact: Array, dtype: DType, old: Array | None = None, what: str = "weights") -> None:
-    """Raise Unfit for constants that a narrower type cannot hold.
+    """Raise Unfit for constants that a narrower type cannot represent.
 
     Args:
-        exact: float64, the first axis counting channels.
+        exact: float64, with channels along the first axis.
         dtype: of the result.
-        old: the constants, in the same order, that these are made of by scaling; a channel of them
-            may have been coarse already.
-        what: they are, for messages.
+        old: the constants, in the same order, from which these were scaled; their channels may have
+            been coarse already.
+        what: a description for messages.
 
     Raises:
         Unfit: a number would become infinite, or a channel would lose digits or vanish.
@@ -54,7 +53,7 @@ def check(exact: Array, dtype: DType, old: Array | None = None, what: str = "wei
         rows = exact.reshape(len(exact), -1) if exact.ndim else exact.reshape(1, 1)
         tops = np.abs(rows).max(1, initial=0)
         if not exact.size or float(tops.min()) >= tiny * sqrt(rows.shape[1]):
-            return  # what is below the normal numbers is nothing beside the rest
+            return  # subnormal numbers are negligible next to the rest
         scale = np.where(tops > 0, tops, 1)[:, None]
         apart = (made.astype(np.float64).reshape(rows.shape) - rows) / scale
         lost = np.linalg.norm(apart, axis=1) / np.linalg.norm(rows / scale, axis=1).clip(1)
@@ -69,7 +68,7 @@ def check(exact: Array, dtype: DType, old: Array | None = None, what: str = "wei
 
 
 def holds(factor: float, dtype: DType) -> bool:
-    """Whether a number that is no 0 is an ordinary one in this type."""
+    """Whether a non-zero number is a normal number of this type."""
     limits = cast("Any", ml_dtypes.finfo)(dtype)
     return float(limits.smallest_normal) <= abs(factor) <= float(limits.max)
 
@@ -89,9 +88,9 @@ def rounded_bias(exact: Array, dtype: DType) -> Array:
 
 
 def _sum_limit(dtype: DType) -> float:
-    """Return what weights should not exceed, for their products are summed in the same range.
+    """Return the limit for weights whose products are summed in the same range.
 
-    float16 is summed in float32, and the result is what it is without folding.
+    float16 is summed in float32, so folding does not change its results.
     """
     limits = cast("Any", ml_dtypes.finfo)(dtype)
     return float(limits.max) if float(limits.max) < 1e30 else float(limits.max) ** 0.5

@@ -18,29 +18,29 @@ from .editing import Builder, shape_of
 
 RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 _COPIES = (Transpose, Slice, Split, Concat, Gather)
-#: Fewest elements of a row for which an index of eight bytes is little.
+#: Minimum number of elements per row for which an 8-byte index is cheap.
 _WIDTH = 8
-#: Most rows, each of which is followed through a move by itself.
+#: Maximum number of rows; each is traced through a move.
 _COUNT = 1 << 22
-#: Most nodes of one move.
+#: Maximum number of nodes of one move.
 _REACH = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """How many rows a tensor consists of, and of how many elements each; its last axis is one."""
+    """Number and length of a tensor's rows; the last axis is one row."""
 
     count: int
     width: int
 
     @property
     def is_worth(self) -> bool:
-        """Whether an index for each row is little beside the rows, which are not too many."""
+        """Whether one index per row is cheap compared to the rows, which are not too many."""
         return 0 < self.count <= _COUNT and self.width >= _WIDTH
 
     @classmethod
     def of(cls, value: Value | None) -> Rows | None:
-        """Return those of a tensor of known sizes and at least one axis."""
+        """Return the rows of a tensor of known shape with at least one axis."""
         shape = shape_of(value)
         sizes = [size for size in shape or () if isinstance(size, int)]
         if not shape or len(sizes) != len(shape):
@@ -50,13 +50,13 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """``top[i] = source[index[i]]``, of rows.
+    """``top[i] = source[index[i]]``, row by row.
 
     Attributes:
-        source: what is moved.
-        top: what becomes of it, of rows of the same size.
+        source: the tensor that is moved.
+        top: the result, with rows of the same length.
         index: int64, a row of the source for each row of the result.
-        nodes: between both; no other node reads what is in between.
+        nodes: the nodes in between; no other node reads their values.
     """
 
     source: Value
@@ -66,21 +66,21 @@ class Move:
 
     @property
     def copies(self) -> int:
-        """Number of nodes that are more than another shape; 0 where none is more than a cut."""
+        """Number of nodes that copy; 0 if all are views or contiguous cuts."""
         cuts = sum(isinstance(node.op, (Slice, Split)) for node in self.nodes)
         others = sum(isinstance(node.op, (Transpose, Concat, Gather)) for node in self.nodes)
         return cuts + others if others else 0
 
     @property
     def keeps_all(self) -> bool:
-        """Whether each row of the source is one row of the result."""
+        """Whether each row of the source occurs exactly once in the result."""
         rows = Rows.of(self.source)
         counts = np.bincount(self.index, minlength=0 if rows is None else rows.count)
         return bool((counts == 1).all())
 
     @property
     def last(self) -> Node:
-        """The node that gives the result."""
+        """The node that computes the result."""
         node = self.top.producer
         if node is None:
             raise TypeError(f"no node computes '{self.top.name}'")
@@ -88,7 +88,7 @@ class Move:
 
 
 def moves_rows(node: Node) -> bool:
-    """Whether a node moves rows as they are, by constants: all of its axes but the last."""
+    """Whether a node moves whole rows by constants: only axes other than the last."""
     op, first = node.op, shape_of(node.inputs[0] if node.inputs else None)
     if not first or not isinstance(op, (*RESHAPES, *_COPIES)):
         return False
@@ -112,7 +112,7 @@ def moves_rows(node: Node) -> bool:
 
 
 def move_to(graph: Graph, node: Node, evaluate: Evaluate) -> Move | None:
-    """Return the longest move that ends in the result of a node, if it comes from one tensor."""
+    """Return the longest move from one tensor that ends in the result of a node."""
     if len(node.outputs) != 1:
         return None
     nodes, sources = {node}, dict.fromkeys(node.reads)
@@ -139,7 +139,7 @@ def move_to(graph: Graph, node: Node, evaluate: Evaluate) -> Move | None:
 
 
 def reshaped(graph: Graph, move: Move) -> Move:
-    """Return a move with the views of the same rows that alone read its result."""
+    """Return a move extended by views of the same rows that are the only readers of its result."""
     top, nodes = move.top, set(move.nodes)
     while (view := graph.sole_consumer(top)) is not None and isinstance(view.op, RESHAPES):
         if not moves_rows(view):
@@ -150,7 +150,7 @@ def reshaped(graph: Graph, move: Move) -> Move:
 
 
 def _moved(node: Node) -> Sequence[Value]:
-    """Return the operands of which a node moves rows."""
+    """Return the operands whose rows a node moves."""
     data = node.inputs if isinstance(node.op, Concat) else node.inputs[:1]
     return [value for value in data if value is not None]
 
@@ -160,7 +160,7 @@ def _is_read_elsewhere(graph: Graph, value: Value, nodes: set[Node]) -> bool:
 
 
 def _index(source: Value, last: Node, nodes: set[Node], evaluate: Evaluate) -> Array | None:
-    """Return which row of the source each row of the result is, by moving their numbers."""
+    """Return the source row of each result row, by moving row numbers."""
     rows, shape = Rows.of(source), shape_of(source)
     if rows is None or shape is None:
         return None
@@ -186,7 +186,7 @@ def _index(source: Value, last: Node, nodes: set[Node], evaluate: Evaluate) -> A
 
 
 def _column(numbers: Array, value: Value) -> Array:
-    """Return numbers of rows in the shape of a tensor whose rows have one element."""
+    """Return row numbers in the shape of a tensor with rows of one element."""
     shape = shape_of(value) or ()
     return numbers.reshape(*(size for size in shape[:-1] if isinstance(size, int)), 1)
 
@@ -195,14 +195,14 @@ def _column(numbers: Array, value: Value) -> Array:
 
 
 def as_shape(add: Builder, value: Value, shape: Sequence[int]) -> Value:
-    """Return a value in another shape."""
+    """Return a value reshaped."""
     if shape_of(value) == tuple(shape):
         return value
     return add(Reshape(), value, add.integers(shape, "shape"))
 
 
 def moved(add: Builder, source: Value, index: Array, shape: Sequence[int]) -> Value:
-    """Return rows of a tensor, in a shape: one Gather between two views."""
+    """Return rows of a tensor in a shape: one Gather between two views."""
     rows = Rows.of(source)
     if rows is None:
         raise ValueError(f"'{source.name}' has no rows of known size")

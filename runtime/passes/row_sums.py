@@ -1,4 +1,4 @@
-"""What a tensor is in terms of another: sums of the elements of its rows, moved and scaled.
+"""A tensor in terms of another: sums of moved and scaled elements of its rows.
 
     y[..., j] = sum of factor[..., j] * x[..., index[j]]
 
@@ -26,28 +26,28 @@ from .editing import shape_of
 
 _MOVES = (Slice, Split, Concat, Gather, Transpose)
 _RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
-#: Most nodes between the two tensors.
+#: Maximum number of nodes between the two tensors.
 _REACH = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One of the summands.
+    """One addend.
 
     Attributes:
-        index: which element of a row of x; int64 [elements of a row of y].
-        factor: of it, float64 [..., elements of a row of y]; broadcasts over the rows.
+        index: element of a row of x; int64 [elements of a row of y].
+        factor: its factor, float64 [..., elements of a row of y]; broadcasts over the rows.
     """
 
     index: Array
     factor: Array
 
     def taken(self, places: Array) -> Term:
-        """Return this for the elements at some places."""
+        """Return this for selected elements."""
         return Term(self.index[places], self.factor[..., places])
 
     def times(self, factor: Array | float) -> Term:
-        """Return this with another factor."""
+        """Return this times another factor."""
         return Term(self.index, self.factor * factor)
 
 
@@ -61,7 +61,7 @@ def is_followed(node: Node | None) -> bool:
 
 
 def sources(top: Value) -> Iterator[tuple[Value, frozenset[Node]]]:
-    """Yield the tensors of a value's shape that it alone depends on, near ones first.
+    """Yield the tensors of a value's shape on which alone it depends, nearest first.
 
     Each comes with the nodes in between, all of which are followed.
     """
@@ -84,7 +84,7 @@ def sources(top: Value) -> Iterator[tuple[Value, frozenset[Node]]]:
 
 
 def _between(top: Value, source: Value) -> frozenset[Node] | None:
-    """Return the nodes from one value to another; None where there is another way in."""
+    """Return the nodes from one value to another; None if there are other inputs."""
     nodes: set[Node] = set()
     todo = [top]
     while todo:
@@ -100,7 +100,7 @@ def _between(top: Value, source: Value) -> frozenset[Node] | None:
 
 
 class RowSums:
-    """Follows values to the rows of one tensor, whose last axis has a known size.
+    """Expresses values in terms of the rows of one tensor, whose last axis has a known size.
 
     Args:
         source: the tensor.
@@ -118,7 +118,7 @@ class RowSums:
         self._known: dict[Value, list[Term] | None] = {source: [one]}
 
     def terms(self, value: Value | None) -> list[Term] | None:
-        """Return the summands of a value; None where it is no such sum."""
+        """Return the addends of a value; None if it is not such a sum."""
         if value is None:
             return None
         if value not in self._known:
@@ -180,7 +180,7 @@ class RowSums:
         return [term.times(factor) for term in terms] if np.isfinite(factor).all() else None
 
     def _moved(self, node: Node, value: Value) -> list[Term] | None:
-        """Follow a node that moves elements: it tells where from by moving their numbers."""
+        """Trace a node that moves elements by moving element numbers."""
         lead = len(self._rows)
         if not _spares(node, lead):
             return None
@@ -206,7 +206,7 @@ class RowSums:
 
 
 def _spares(node: Node, lead: int) -> bool:
-    """Whether a node leaves that many axes in front alone, and takes constants for the rest."""
+    """Whether a node leaves this many leading axes alone, and has constant other inputs."""
     op, rank = node.op, len(shape_of(node.inputs[0]) or ())
     if isinstance(op, Transpose):
         return op.order(rank)[:lead] == tuple(range(lead))
@@ -222,9 +222,9 @@ def _spares(node: Node, lead: int) -> bool:
 
 
 def _aligned(parts: Sequence[Sequence[Term]]) -> Iterator[list[Term]]:
-    """Yield the first terms of several tensors, the second ones, and so on.
+    """Yield the first terms of several tensors, then the second ones, and so on.
 
-    A tensor that has fewer than another one adds nothing: an element times 0.
+    A tensor with fewer terms contributes an element times 0.
     """
     for terms in zip_longest(*parts):
         yield [
@@ -234,7 +234,7 @@ def _aligned(parts: Sequence[Sequence[Term]]) -> Iterator[list[Term]]:
 
 
 def _joined(terms: Sequence[Term]) -> Term:
-    """Return the terms of tensors whose rows lie side by side."""
+    """Return the terms of tensors whose rows are concatenated."""
     lead = np.broadcast_shapes(*(term.factor.shape[:-1] for term in terms))
     factors = [np.broadcast_to(t.factor, (*lead, t.factor.shape[-1])) for t in terms]
     return Term(np.concatenate([t.index for t in terms]), np.concatenate(factors, -1))

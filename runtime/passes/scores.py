@@ -1,7 +1,7 @@
-"""What stands between a product of queries and keys, and the Softmax of the result.
+"""The nodes between a product of queries and keys and the Softmax of the scores.
 
-Scores may be scaled, capped, masked and reshaped, in any order. `explain` follows them from the
-Softmax back to the product, and writes all that it finds as one scale, one cap and a list of masks.
+Scores may be scaled, capped, masked and reshaped, in any order. `explain` traces them from the
+Softmax back to the product, and expresses everything as one scale, one cap and a list of masks.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ..ops.shape import Reshape
 from .editing import Builder, number, shape_of
 from .pattern import pairs, scaling
 
-#: What is added to or put in place of a score to hide it; a score itself is lost next to it.
+#: Value that hides a score when added or substituted; the score is negligible next to it.
 HIDDEN = -1e30
-#: Most nodes that are followed.
+#: Maximum number of nodes followed.
 _DEPTH = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """What hides or shifts scores.
+    """A mask or bias of scores.
 
     Attributes:
-        value: what is added; or a condition.
+        value: the addend; or a condition.
         frame: the shape of the scores there.
-        factor: by which its sum with the scores is multiplied after it.
-        choice: what a condition stands for, where it is true and where not; None for a sum.
+        factor: factor applied after the sum with the scores.
+        choice: the values for true and false of a condition; None for an addend.
     """
 
     value: Value
@@ -47,15 +47,16 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """``cap * tanh(scale * product / cap) + masks``, as far as it is explained.
+    """``cap * tanh(scale * product / cap) + masks``, as far as explained.
 
     Attributes:
-        value: what is not explained yet; in the end the product.
-        nodes: what is.
-        scale: of the product; of everything, until a cap has been found.
+        value: what is not explained yet; finally the product.
+        nodes: the explained nodes.
+        scale: of the product; of everything, until a cap is found.
         cap: 0 for none.
-        masks: from the last one to the first.
-        moved: whether they are reshaped in between.
+        masks: from the last to the first.
+        moved: whether there are reshapes in between.
+        factors: constants by which rows of the product are multiplied, of as many axes.
     """
 
     value: Value
@@ -64,6 +65,7 @@ class Scores:
     cap: float = 0.0
     masks: tuple[Mask, ...] = ()
     moved: bool = False
+    factors: tuple[Array, ...] = ()
 
     def behind(self, node: Node, value: Value) -> Scores:
         """Return this with one more node explained."""
@@ -71,7 +73,7 @@ class Scores:
 
 
 def explain(found: Scores, shape: Shape | None, depth: int = _DEPTH) -> Iterator[Scores]:
-    """Yield every way back to a product of matrices whose result has this shape."""
+    """Yield every way back to a matrix product whose result has this shape."""
     node = found.value.producer
     if node is None or depth == 0:
         return
@@ -84,18 +86,41 @@ def explain(found: Scores, shape: Shape | None, depth: int = _DEPTH) -> Iterator
 
 
 def _steps(found: Scores, node: Node) -> Iterator[Scores]:
-    """Yield what is left to explain after one node, in every way to understand it."""
+    """Yield what is left to explain after one node, for every interpretation of it."""
     step = scaling(found.value)
     if step is not None:
         yield replace(found.behind(node, step[0]), scale=found.scale * step[1])
+    elif (rows := _rows_scaled(found, node)) is not None:
+        yield rows
+    elif found.factors:
+        return  # what is inside of them would have to be multiplied as well
     elif node.op.view and node.inputs[0] is not None:
         yield replace(found.behind(node, node.inputs[0]), moved=True)
     elif isinstance(node.op, Tanh) and node.inputs[0] is not None:
-        # scale * tanh(factor * x): a cap is both, and what is left of `factor` is the scale.
+        # scale * tanh(factor * x): the cap occurs in both; the rest of `factor` is the scale.
         if found.scale > 0 and not found.cap:
             yield replace(found.behind(node, node.inputs[0]), cap=found.scale)
     elif not found.cap:
         yield from _masked(found, node)
+
+
+def _rows_scaled(found: Scores, node: Node) -> Scores | None:
+    """Return what is left to explain where a node multiplies rows, such as those of a head."""
+    shape = shape_of(node.output)
+    if not isinstance(node.op, Mul) or shape is None:
+        return None
+    for scores, by in pairs(node):
+        data = by.data
+        if data is None or scores.data is not None or shape_of(scores) != shape:
+            continue
+        if not 0 < data.ndim <= len(shape) or data.shape[-1] != 1 or not data.size:
+            continue
+        rest = found.behind(node, scores)
+        if (data == data.flat[0]).all():
+            return replace(rest, scale=found.scale * float(data.flat[0]))
+        full = data.reshape((1,) * (len(shape) - data.ndim) + data.shape)
+        return replace(rest, factors=(*found.factors, full))
+    return None
 
 
 def _masked(found: Scores, node: Node) -> Iterator[Scores]:
@@ -123,9 +148,9 @@ def _masked(found: Scores, node: Node) -> Iterator[Scores]:
 
 
 def fitted(mask: Mask, scores: Shape) -> Shape | None:
-    """Return the shape of a mask for scores of another shape, with as many axes.
+    """Return the shape of a mask for scores of another shape, with the same rank.
 
-    None where it does not tell how to broadcast it, or would add rows, heads or samples.
+    None if its broadcasting is unclear, or it would add rows, heads or samples.
     """
     shape, frame = shape_of(mask.value), mask.frame
     if shape is None or frame is None or len(shape) > len(frame):
@@ -150,7 +175,7 @@ def fitted(mask: Mask, scores: Shape) -> Shape | None:
 
 
 def _groups(first: Shape, second: Shape) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield the axes of two shapes of equal order that hold the same elements."""
+    """Yield the axes of two shapes that hold the same elements in the same order."""
     if not all(isinstance(size, int) and size > 0 for size in (*first, *second)):
         return
     i = j = 0
@@ -175,7 +200,7 @@ def _product(shape: Shape, axes: list[int]) -> int:
 
 
 def written(mask: Mask, scores: Shape, add: Builder, dtype: DType) -> Value:
-    """Return what is added to scores of this shape, for which the mask is `fitted`."""
+    """Return the addend for scores of this shape, to which the mask is `fitted`."""
     value = mask.value if mask.frame == scores else _reshaped(mask, scores, add)
     if mask.choice is not None:
         yes, no = (add.constant(np.array(x, dtype), "fill") for x in mask.choice)
@@ -189,7 +214,7 @@ def written(mask: Mask, scores: Shape, add: Builder, dtype: DType) -> Value:
 
 
 def _reshaped(mask: Mask, scores: Shape, add: Builder) -> Value:
-    """Return a mask in another frame; within axes that are joined it is broadcast first."""
+    """Return a mask in another frame; it is broadcast within merged axes first."""
     value, frame = mask.value, mask.frame or ()
     full = (1,) * (len(frame) - len(value.tensor.dims)) + value.tensor.dims
     sizes = [size for size in fitted(mask, scores) or () if isinstance(size, int)]
@@ -207,7 +232,7 @@ def _reshaped(mask: Mask, scores: Shape, add: Builder) -> Value:
 
 
 def total(values: list[Value], add: Builder, limit: int) -> Value:
-    """Return the sum of masks; that of constants is a constant of at most that many bytes."""
+    """Return the sum of masks; constant masks are folded up to this many bytes."""
     first, *rest = values
     for value in rest:
         if first.data is not None and value.data is not None:

@@ -1,4 +1,4 @@
-"""Select rows before they are computed: what nobody reads is not computed at all."""
+"""Selects rows before they are computed, so that unread rows are not computed at all."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ..ops.shape import Reshape, Squeeze
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of
 
-#: For each operand the axis along which it is selected, None where it stays.
+#: For each operand the axis of the selection, None if it is unchanged.
 Axes = Sequence[int | None]
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Move Slice, Gather and GatherND of a few rows before the nodes that compute rows.
+    """Move Slice, Gather and GatherND of a few rows in front of the nodes that compute the rows.
 
-    A classifier reads one token, a decoder's loop one row of scores: the last layer then computes
-    that row alone. A node is passed if each row of its result follows from the same row of its
-    operands, and only the selection reads it; products, norms, elementwise nodes and the queries
-    of an attention are such. At most half of the rows are selected, so that nothing gets larger.
+    A classifier reads one token, a decoding loop one row of scores: the last layer then computes
+    only that row. A selection moves past a node if each row of the node's result depends on the
+    same row of its operands, and only the selection reads it: products, norms, elementwise nodes
+    and queries of attention. At most half of the rows are selected, so that nothing grows.
     """
     selections = _Selections(graph)
     found = True
@@ -47,10 +47,10 @@ class _Selection:
 
     Attributes:
         node: the node.
-        axis: of the input, not negative.
+        axis: of the input, non-negative.
         most: maximum number of indices.
-        is_batched: whether each entry of axis 0 has indices of its own, along axis 1.
-        drops: whether the axis is dropped, having one index.
+        is_batched: whether each entry of axis 0 has its own indices along axis 1.
+        drops: whether the axis is dropped, with a single index.
     """
 
     node: Node
@@ -61,11 +61,11 @@ class _Selection:
 
     @classmethod
     def of(cls, node: Node) -> _Selection | None:
-        """Return what a node selects; None if it does anything else."""
+        """Return the selection of a node; None if it does anything else."""
         op, shape = node.op, shape_of(node.inputs[0] if node.inputs else None)
         settings = node.inputs[1:]
         if not shape or any(v is not None and v.producer is not None for v in settings):
-            return None  # what is computed may come later than the node that is passed
+            return None  # computed indices may come later than the node
         if isinstance(op, Slice):
             return _slice(node, len(shape))
         indices = shape_of(settings[0] if settings else None)
@@ -81,18 +81,18 @@ class _Selection:
 
     @property
     def key(self) -> Hashable:
-        """The same for nodes that select the same; the axis is not among it."""
+        """Equal for nodes with the same selection, whatever the axis."""
         op, given = self.node.op, self.node.inputs[1:]
         if isinstance(op, Slice):
             given = (*given[:2], *given[3:])
         return type(op), tuple(map(_content, given))
 
     def is_few(self, size: Dim) -> bool:
-        """Whether at most half of so many rows are selected; one row if the number is unknown."""
+        """Whether at most half of the rows are selected; one row if their number is unknown."""
         return 2 * self.most <= size if isinstance(size, int) else self.most == 1
 
     def applied(self, add: Builder, value: Value, axis: int) -> Value:
-        """Return the selection of another value along an axis of it, which stays."""
+        """Return the selection of another value along one of its axes, which is kept."""
         op, given = self.node.op, self.node.inputs[1:]
         if isinstance(op, Slice):
             steps = given[3:]
@@ -106,7 +106,7 @@ class _Selection:
 
 
 def _slice(node: Node, rank: int) -> _Selection | None:
-    """Return what a Slice of one axis by constants selects."""
+    """Return the selection of a Slice of one axis by constants."""
     data = [None if v is None else v.data for v in node.inputs[1:]]
     if any(v is not None and v.data is None for v in node.inputs[1:]) or len(data) < 3:
         return None
@@ -115,25 +115,25 @@ def _slice(node: Node, rank: int) -> _Selection | None:
         return None
     (start,), (end,) = starts, ends
     if start < 0 < end:
-        end = 0 if end >= -start else start  # the end of the axis lies behind
+        end = 0 if end >= -start else start  # up to the end of the axis
     most = end - start
     return _Selection(node, axes[0] % rank, most) if most > 0 else None
 
 
 def _content(value: Value | None) -> Hashable:
-    """Return what tells one list of indices from another."""
+    """Return what identifies a list of indices."""
     return value if value is None or value.data is None else tuple(value.data.reshape(-1).tolist())
 
 
 @dataclass(slots=True)
 class _Selections:
-    """Selections that are made, so that each of a value is made once."""
+    """Selections already created, one per value."""
 
     graph: Graph
     made: dict[Hashable, Value] = field(default_factory=dict[Hashable, Value])
 
     def hoist(self, node: Node) -> str:
-        """Move a selection before the node that computes what it reads; return what was done."""
+        """Move a selection in front of the producer of its input; return what was done."""
         selection = _Selection.of(node)
         data = node.inputs[0] if node.inputs else None
         maker = None if data is None else data.producer
@@ -154,11 +154,12 @@ class _Selections:
             value = inputs[i]
             if axis is not None and value is not None:
                 inputs[i] = self._selected(selection, value, axis)
-        if isinstance(maker.op, Reshape):
-            sizes = [selection.most if i == selection.axis else d for i, d in enumerate(shape)]
-            target = (size if isinstance(size, int) else 0 for size in sizes)
-            inputs[1] = add.integers(target, "shape")
-        new = add.node(maker.op, *inputs, outputs=len(maker.outputs))
+        op = maker.op
+        if isinstance(op, Reshape):  # 0 keeps the size: a Slice may end after the last row
+            behind = selection.axis + 1
+            sizes = (size if isinstance(size, int) else 0 for size in shape[behind:])
+            op, inputs[1] = Reshape(), add.integers((*(0 for _ in range(behind)), *sizes), "shape")
+        new = add.node(op, *inputs, outputs=len(maker.outputs))
         result = new.outputs[maker.outputs.index(data)]
         if selection.drops:
             place = add.integers((selection.axis,), "axis")
@@ -177,7 +178,7 @@ class _Selections:
         return is_alone and _axes(maker, shape, selection) is not None
 
     def _selected(self, selection: _Selection, value: Value, axis: int) -> Value:
-        """Return the selection of an operand, that of another reader if there is one."""
+        """Return the selection of an operand, reusing that of another reader."""
         key = value, axis, selection.key
         known = self.made.get(key)
         if known is None or known.producer is None or known.producer not in self.graph:
@@ -192,10 +193,10 @@ class _Selections:
 
 
 def _axes(node: Node, shape: Shape, selection: _Selection) -> Axes | None:
-    """Return along which axis of each operand rows can be selected instead of in the result.
+    """Return the axis of each operand along which to select instead of in the result.
 
     Args:
-        node: computes the result.
+        node: the producer of the result.
         shape: of the result.
         selection: of the result.
     """
@@ -221,9 +222,9 @@ def _axes(node: Node, shape: Shape, selection: _Selection) -> Axes | None:
     return _elementwise(node, shape, selection)
 
 
-#: Each row of the last axis of the first operand gives one of the result.
+#: Operators whose result rows (last axis) each depend on one row of the first operand.
 _ROWS = (MatMulNBits, MatMulBnb4)
-#: What looks at one axis and all behind it; Softmax at one alone.
+#: Operators over one axis and all later ones; Softmax over one only.
 _ALONG = (LayerNormalization, RMSNormalization, Softmax, LogSoftmax)
 
 
@@ -232,7 +233,7 @@ def _first(node: Node, axis: int | None) -> Axes | None:
 
 
 def _aligned(value: Value | None, shape: Shape, selection: _Selection) -> Axes | None:
-    """Return the axis of an operand that is broadcast to the selected one of a result."""
+    """Return the axis of an operand broadcast to the selected one of the result."""
     sizes = shape_of(value)
     if value is None:
         return (None,)
@@ -263,7 +264,7 @@ def _elementwise(node: Node, shape: Shape, selection: _Selection) -> Axes | None
 
 
 def _product(node: Node, axis: int, shape: Shape) -> Axes | None:
-    """Return the rows of the left matrix; the right one has none of them."""
+    """Return the rows of the left matrix."""
     left, right = (rank_of(value) for value in node.inputs)
     if left != len(shape) or right is None or axis == len(shape) - 1:
         return None
@@ -271,7 +272,7 @@ def _product(node: Node, axis: int, shape: Shape) -> Axes | None:
 
 
 def _queries(node: Node, shape: Shape, selection: _Selection) -> Axes | None:
-    """Return the queries of an attention that does not ask where they stand."""
+    """Return the queries of an attention that does not depend on their positions."""
     op, others = node.op, (*node.inputs[3:], *(None for _ in range(7 - len(node.inputs))))
     assert isinstance(op, Attention)
     mask, *past = others
@@ -294,7 +295,7 @@ def _queries(node: Node, shape: Shape, selection: _Selection) -> Axes | None:
 
 
 def _kept(node: Node, shape: Shape, axis: int) -> Axes | None:
-    """Return the axis if a Reshape changes only axes behind it, whose sizes are known."""
+    """Return the axis if a Reshape changes only later axes of known sizes."""
     before = shape_of(node.inputs[0])
     if before is None or len(before) <= axis + 1 or before[: axis + 1] != shape[: axis + 1]:
         return None

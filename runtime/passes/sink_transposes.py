@@ -1,4 +1,4 @@
-"""Move transposes behind what works in any order of the axes, until they meet their inverses."""
+"""Sinks transposes through nodes that accept any order of axes, until they meet their inverses."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op, with_attributes
 from ..ir.types import Dim, TensorType
 from ..ops import elementwise
+from ..ops.conv import Conv
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
@@ -20,15 +21,14 @@ from .editing import Builder, drop, shape_of
 
 Order = tuple[int, ...]
 
-#: The order of channels first, of an image whose channels are last: what is in either order may lie
-#: in memory as the other one wants it.
+#: NHWC to NCHW: a tensor in either order may be stored as the other one requires.
 _TO_CHANNELS_FIRST = (0, 3, 1, 2)
 _TO_CHANNELS_LAST = (0, 2, 3, 1)
-#: The order of rows of pixels, of channels that follow one another.
+#: NCHW to rows of pixels.
 _ROWS = (0, 2, 1)
 _RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 
-#: Operators of the family that look at the last axis.
+#: Elementwise operators that depend on the last axis.
 _ORDERED = (elementwise.BitCast, elementwise.SwiGLU)
 _FREE = tuple(
     kind
@@ -41,18 +41,18 @@ _FREE = tuple(
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Let regions of elementwise nodes between transposes work in the order of what comes before.
+    """Make regions of elementwise nodes between transposes work in the order before them.
 
-    Exporters of channels-last frameworks write a Transpose in front of every convolution and one
-    behind it. A region begins at transposes of one order and takes every node whose inputs all
-    come from it or are constants; at its end, the inverse order costs nothing and everything else
-    costs a transpose. It is rewritten if that leaves fewer of them.
+    Exporters of channels-last frameworks write a Transpose before every convolution and one after
+    it. A region starts at transposes of one order and includes every node whose inputs all come
+    from it or are constants; at its end, an inverse transpose is free and everything else costs a
+    transpose. It is rewritten if that leaves fewer of them.
 
-    A Transpose between a product of matrices and the scales and sums behind it moves behind those,
-    which the product can then compute as its epilogue.
+    A Transpose between a matrix product and the scales and sums after it is moved behind those,
+    which then become the epilogue of the product.
 
-    Rows of pixels are made of an image, and an image of rows, by a Transpose of four axes: where
-    channels lie last in memory, that one moves nothing.
+    Rows of pixels are made of an image, and an image of rows, by a 4-D Transpose, which is free if
+    channels are last in memory. The activation of a convolution is moved before that.
     """
     yield from _turn_images(graph)
     yield from _merge(graph)
@@ -62,15 +62,45 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             yield tail.rewrite(graph)
     orders = dict.fromkeys(order for node in graph.nodes if (order := _order(node)) is not None)
     for order in orders:
-        # One at a time: where an order is its own inverse, a transpose may end one region and begin
+        # One at a time: if an order is its own inverse, a transpose may end one region and start
         # the next.
         while region := next((r for r in _regions(graph, order) if r.after < r.before), None):
             yield region.rewrite(graph)
     yield from _merge(graph)
+    for node in list(graph.nodes):
+        if node in graph and (views := _views_behind_image(graph, node)):
+            yield _activate_early(graph, node, views)
+
+
+def _views_behind_image(graph: Graph, node: Node) -> list[Node]:
+    """Return what moves a convolution's result to the activation that alone reads it."""
+    views: list[Node] = []
+    if not isinstance(node.op, elementwise.Unary) or isinstance(node.op, _ORDERED):
+        return views
+    value = node.inputs[0]
+    while value is not None and graph.sole_consumer(value) is not None:
+        made = value.producer
+        if made is None or not isinstance(made.op, (Transpose, *_RESHAPES)):
+            is_image = made is not None and isinstance(made.op, Conv)
+            return views if is_image else []
+        views.insert(0, made)
+        value = made.inputs[0]
+    return []
+
+
+def _activate_early(graph: Graph, node: Node, views: Sequence[Node]) -> str:
+    """Put an activation in front of what moves its operand, where the convolution computes it."""
+    first, (x, *rest) = views[0], node.inputs
+    active = Builder(graph, first, node.name, (node,))(node.op, first.inputs[0], *rest)
+    graph.set_inputs(first, (active, *first.inputs[1:]))
+    name = node.name
+    assert x is not None
+    graph.replace(node, (x,))
+    return f"{node.kind} '{name}' stands behind the convolution that it belongs to"
 
 
 def _order(node: Node) -> Order | None:
-    """Return the order of a Transpose; None for anything else, and where the rank is unknown."""
+    """Return the order of a Transpose; None for other nodes or unknown rank."""
     if not isinstance(node.op, Transpose):
         return None
     type_ = node.output.type
@@ -85,7 +115,7 @@ def _swaps_last(node: Node) -> bool:
 
 
 def _product(sizes: Sequence[Dim]) -> int | None:
-    """Return the product of sizes; None where one is not known."""
+    """Return the product of sizes; None if one is unknown."""
     known = [size for size in sizes if isinstance(size, int)]
     return prod(known) if len(known) == len(sizes) else None
 
@@ -95,7 +125,7 @@ def _inverse(order: Order) -> Order:
 
 
 def _merge(graph: Graph) -> Iterator[str]:
-    """Make one of two transposes in a row, or none."""
+    """Merge two consecutive transposes to one or none."""
     for node in list(graph.nodes):
         second = _order(node)
         first = node.inputs[0].producer if second and node.inputs[0] else None
@@ -117,7 +147,7 @@ def _merge(graph: Graph) -> Iterator[str]:
 
 
 def _turn_images(graph: Graph) -> Iterator[str]:
-    """Write ``transpose(reshape(image))`` to rows of pixels, and the way back, on four axes."""
+    """Rewrite ``transpose(reshape(image))`` to rows of pixels, and its inverse, with four axes."""
     for node in list(graph.nodes):
         if node not in graph:
             continue
@@ -147,6 +177,10 @@ def _turn_images(graph: Graph) -> Iterator[str]:
                 continue
             shape = add.integers((0, *sizes, after[1]), f"{node.name}.shape")
             value = add(Transpose(perm=_TO_CHANNELS_FIRST), add(Reshape(), source.inputs[0], shape))
+        elif (windows := _windows(add, node, source)) is not None:
+            value = windows
+        elif (moved := _pixels_moved(add, node, source)) is not None:
+            value = moved
         else:
             continue
         name = node.name
@@ -155,15 +189,79 @@ def _turn_images(graph: Graph) -> Iterator[str]:
         yield f"'{name}' makes rows of an image, or an image of rows, with a Transpose of four axes"
 
 
+def _windows(add: Builder, node: Node, source: Node) -> Value | None:
+    """Return windows of an image with channels last, or an image of such windows, by way of rows.
+
+    The axes of an image [n, c, height, width] are cut, and c goes from the second place to the
+    last; or it comes from there, and the others are joined.
+    """
+    x = source.inputs[0]
+    before, between, after = map(shape_of, (x, node.inputs[0], node.output))
+    if x is None or not before or not between or not after:
+        return None
+    sizes = [size for size in (*before, *between, *after) if isinstance(size, int)]
+    rank = len(between)
+    if len(sizes) < len(before) + rank + len(after) or rank < 5:
+        return None
+    inner = range(2, rank)
+    first, second = _order(source), _order(node)
+    if second and isinstance(source.op, _RESHAPES) and len(before) == 4:
+        cut = between[:2] == before[:2] and second[0] == 0 and second[-1] == 1
+        if not cut or set(second[1:-1]) != set(inner):
+            return None
+        rows = add(Transpose(perm=_TO_CHANNELS_LAST), x)
+        rows = add(Reshape(), rows, add.integers((*_ints(between, 0, *inner, 1),), "windows"))
+        return add(Transpose(perm=(0, *(axis - 1 for axis in second[1:-1]), rank - 1)), rows)
+    if first and isinstance(node.op, _RESHAPES) and len(after) == 4:
+        joined = between[:2] == after[:2] and first[:2] == (0, rank - 1)
+        if not joined or set(first[2:]) != set(range(1, rank - 1)):
+            return None
+        rows = add(Transpose(perm=(0, *first[2:], rank - 1)), x)
+        rows = add(Reshape(), rows, add.integers((*_ints(after, 0, 2, 3, 1),), "rows"))
+        return add(Transpose(perm=_TO_CHANNELS_FIRST), rows)
+    return None
+
+
+def _pixels_moved(add: Builder, node: Node, source: Node) -> Value | None:
+    """Return an image whose pixels are in another order, by way of rows, such as MobileViTv2's.
+
+    The spatial axes of an image [n, c, height, width] are cut, turned and joined to two again.
+    """
+    cut = source.inputs[0].producer if source.inputs[0] is not None else None
+    image = None if cut is None else cut.inputs[0]
+    before, between, after = map(shape_of, (image, source.inputs[0], node.output))
+    order = _order(source)
+    if not before or not between or not after or not order or order[:2] != (0, 1):
+        return None
+    if cut is None or not isinstance(cut.op, _RESHAPES) or not isinstance(node.op, _RESHAPES):
+        return None
+    known = all(isinstance(size, int) for size in (*before, *between, *after))
+    if not known or len(before) != 4 or len(after) != 4 or len(between) < 5:
+        return None
+    if not before[:2] == between[:2] == after[:2]:
+        return None
+    inner = range(2, len(between))
+    rows = add(Transpose(perm=_TO_CHANNELS_LAST), image)
+    rows = add(Reshape(), rows, add.integers((*_ints(between, 0, *inner, 1),), "cut"))
+    turned = (0, *(axis - 1 for axis in order[2:]), len(between) - 1)
+    rows = add(Transpose(perm=turned), rows)
+    rows = add(Reshape(), rows, add.integers((*_ints(after, 0, 2, 3, 1),), "rows"))
+    return add(Transpose(perm=_TO_CHANNELS_FIRST), rows)
+
+
+def _ints(sizes: Sequence[Dim], *places: int) -> list[int]:
+    return [size for place in places if isinstance(size := sizes[place], int)]
+
+
 @dataclass(slots=True)
 class _Region:
     """Nodes between transposes of one order.
 
     Attributes:
         order: of the transposes.
-        entries: the transposes at its beginning.
+        entries: the transposes at its start.
         nodes: in topological order.
-        exits: the values of it that are read, or wanted, outside in the file's order.
+        exits: values of it that are read outside, or are outputs, in file order.
         inverses: the transposes at its end that undo the order.
     """
 
@@ -175,16 +273,16 @@ class _Region:
 
     @property
     def before(self) -> int:
-        """Transposes at its ends now."""
+        """Number of transposes at its boundary."""
         return len(self.entries) + len(self.inverses)
 
     @property
     def after(self) -> int:
-        """Transposes that the rewrite leaves."""
+        """Number of transposes after the rewrite."""
         return len(self.exits)
 
     def rewrite(self, graph: Graph) -> str:
-        """Let the nodes work in the order of what is before the transposes."""
+        """Make the nodes work in the order before the transposes."""
         image = {node.output: node.inputs[0] for node in self.entries}
         made: dict[Node, Node] = {}
         for node in self.nodes:
@@ -219,7 +317,7 @@ class _Region:
 
 
 def _turned_constant(graph: Graph, value: Value, order: Order) -> Value:
-    """Return a constant in the order of what is before transposes of `order`."""
+    """Return a constant in the order before transposes of `order`."""
     if value.data is None or value.data.size == 1:
         return value
     wide = value.data.reshape((1,) * (len(order) - value.data.ndim) + value.data.shape)
@@ -227,7 +325,7 @@ def _turned_constant(graph: Graph, value: Value, order: Order) -> Value:
 
 
 def _regions(graph: Graph, order: Order) -> list[_Region]:
-    """Return the regions of transposes of one order, which share nothing."""
+    """Return the disjoint regions of transposes of one order."""
     owner: dict[Value, _Region] = {}
     regions: list[_Region] = []
     for node in graph.nodes:
@@ -246,11 +344,10 @@ def _regions(graph: Graph, order: Order) -> list[_Region]:
             first.nodes.append(node)
             owner[node.output] = first
     back = _inverse(order)
-    place = {node: i for i, node in enumerate(graph.nodes)}
     for value in owner:
         _find_exits(graph, value, owner, back)
     for region in regions:
-        region.nodes.sort(key=place.__getitem__)
+        region.nodes[:] = graph.in_order(region.nodes)
     return [region for region in regions if region.nodes or region.inverses]
 
 
@@ -274,7 +371,7 @@ def _is_free(node: Node, order: Order) -> bool:
 
 
 def _all_inside(node: Node, owner: dict[Value, _Region], rank: int) -> bool:
-    """Whether the node reads values of regions, and besides nothing but constants that can turn."""
+    """Whether the node reads only values of regions, and constants that can be transposed."""
     inside = False
     for value in node.reads:
         if value in owner:
@@ -293,11 +390,11 @@ def _can_turn(data: np.ndarray, rank: int, node: Node) -> bool:
 
 @dataclass(slots=True)
 class _Tail:
-    """Elementwise nodes behind a transposed product, one after the other.
+    """Elementwise nodes after a transposed product, in sequence.
 
     Attributes:
         turn: the Transpose.
-        order: of it.
+        order: its permutation.
         nodes: what follows.
     """
 
@@ -306,7 +403,7 @@ class _Tail:
     nodes: list[Node]
 
     def rewrite(self, graph: Graph) -> str:
-        """Let the nodes work in the product's order, and transpose what they compute."""
+        """Make the nodes work in the product's order, and transpose their result."""
         before, value = self.turn.output, self.turn.inputs[0]
         for node in self.nodes:
             add = Builder(graph, node, node.name, (node,))
@@ -333,7 +430,7 @@ class _Tail:
 
 
 def _tail(graph: Graph, turn: Node) -> _Tail | None:
-    """Return what is behind a Transpose of a product that others do not read, if it can move."""
+    """Return the movable nodes after a Transpose of a product without other readers."""
     order = _order(turn)
     if order is None or turn.inputs[0] is None or not _is_product(graph, turn.inputs[0]):
         return None
@@ -349,7 +446,7 @@ def _tail(graph: Graph, turn: Node) -> _Tail | None:
 
 
 def _is_product(graph: Graph, value: Value) -> bool:
-    """Whether a value, which one node reads, is made of a product of matrices and constants."""
+    """Whether a value with one reader is a matrix product combined with constants."""
     if graph.sole_consumer(value) is None or value.producer is None:
         return False
     node = value.producer
@@ -360,7 +457,7 @@ def _is_product(graph: Graph, value: Value) -> bool:
 
 
 def _all_near(others: Sequence[Value], value: Value, order: Order, node: Node) -> bool:
-    """Whether the other operands of a node cost nothing, or little, in the product's order."""
+    """Whether transposing the other operands of a node is free or cheap."""
     for other in others:
         source = other.producer
         if other.data is not None:

@@ -1,4 +1,4 @@
-"""Classes that are called by texts are found as numbers first, which devices can hold."""
+"""Splits string labels off classifiers: classes are found as numbers, which devices can hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .editing import Builder
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Put a classifier of numbers, and what looks up their texts, in place of one of texts."""
+    """Replace a classifier with string labels by one with integers and a LabelEncoder."""
     for node in list(graph.nodes):
         texts = getattr(node.op, "classlabels_strings", None)
         numbered = _numbered(node.op, len(texts or ()))
@@ -26,7 +26,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _numbered(op: Op, count: int) -> Op | None:
-    """Return the classifier whose classes are called by their numbers."""
+    """Return the classifier with classes numbered from 0."""
     names = tuple(range(count))
     if isinstance(op, TreeEnsembleClassifier):
         return replace(op, classlabels_strings=None, classlabels_int64s=names)

@@ -1,4 +1,4 @@
-"""Compute the parts of a product apart where they are gated by one another."""
+"""Splits a product into the parts of a gated layer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .pattern import pairs
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Make as many products of a layer of rows as a Split cuts its columns into.
+    """Replace a product whose columns a Split separates by one product per part.
 
     ``a, b = split(x W + c)`` followed by ``silu(a) * b`` (SwiGLU, GeGLU, GLU) copies both parts;
     two products with the columns of W do not, and one of them computes the gate as its epilogue.
-    Parts that anything but elementwise nodes reads, as an Attention does, stay together.
+    Parts with readers other than elementwise nodes, such as an Attention, stay together.
     """
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Split):
@@ -37,7 +37,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _is_gated(graph: Graph, node: Node) -> bool:
-    """Whether elementwise nodes, and nothing else, read every part."""
+    """Whether only elementwise nodes read every part."""
     for value in node.outputs:
         kinds = [type(reader.op) for reader in value.consumers]
         if not kinds or graph.is_output(value):
@@ -58,7 +58,7 @@ def _widths(node: Node) -> list[int] | None:
 
 
 def _layer(graph: Graph, node: Node) -> tuple[Node, Array | None] | None:
-    """Return the product with a constant matrix that alone is cut, and its bias."""
+    """Return the product with a constant matrix whose only reader is the Split, and its bias."""
     value, bias = node.inputs[0], None
     if value is None or graph.sole_consumer(value) is not node or value.producer is None:
         return None

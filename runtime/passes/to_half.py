@@ -1,4 +1,4 @@
-"""Compute in 16-bit floats what gains from it and bears it; inputs and results stay float32.
+"""Converts operations that gain from 16-bit floats and tolerate them; the I/O stays float32.
 
 Convolutions and matrix products become half precision wherever they stand. Cheap operators follow
 where one of their inputs is half already, so that no tensor is widened for them; everything else
@@ -46,7 +46,7 @@ from ..ops import (
 from .driver import Context
 from .editing import Builder
 from .half_forms import (
-    Limits,
+    HalfLimits,
     fits,
     fragile_nodes,
     is_beside_greater,
@@ -57,15 +57,15 @@ from .half_forms import (
     is_spectrum,
     is_square,
 )
-from .ranges import Ranges
+from .range_rules import ranges_of
 
 _HALVES: dict[str, DType] = {"float16": float16, "bfloat16": bfloat16}
 
-#: Operators that make half precision worth its while.
+#: Operators that benefit from half precision.
 LEADERS: frozenset[type[Op]] = frozenset(
     {conv.Conv, conv.ConvTranspose, matmul.Gemm, matmul.MatMul, attention.Attention}
 )
-#: Operators that follow where one of their inputs is half already.
+#: Operators that follow if one of their inputs is half already.
 FOLLOWERS: frozenset[type[Op]] = frozenset(
     {
         *(elementwise.Add, elementwise.Sub, elementwise.Mul, elementwise.Div, elementwise.Max),
@@ -87,17 +87,17 @@ FOLLOWERS: frozenset[type[Op]] = frozenset(
         *(movement.DepthToSpace, movement.SpaceToDepth, attention.RotaryEmbedding),
     }
 )
-#: Operators of whose inputs only the first that many become half.
+#: Operators of which only this many leading inputs become half.
 _FIRST: dict[type[Op], int] = {norm.BatchNormalization: 1, resize.Resize: 1}
-#: And the input that stays as it is: float16 has no number for the -3e38 in a mask.
+#: Inputs that stay float32, such as masks with -3e38.
 _KEPT: dict[type[Op], int] = {attention.Attention: 3}
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Replace nodes by ones of half precision, with Casts where they meet float32.
+    """Replace nodes by half-precision ones, with Casts at the boundary to float32.
 
-    Every rewrite leaves a graph of the same inputs and outputs: the Cast after a node stays for
-    those of its readers that do not follow, and is dead where all of them do.
+    Every rewrite leaves a graph with the same inputs and outputs: the Cast after a node stays for
+    those of its readers that do not follow, and is dead if all of them do.
     """
     half = _HALVES.get(context.options.precision)
     if half is None:
@@ -110,7 +110,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def check_kept(graph: Graph, names: Iterable[str]) -> None:
-    """Raise UsageError for a name in `Options.keep_float32` that no node of a file has."""
+    """Raise UsageError for a name in `Options.keep_float32` that no node of the file has."""
     known = {name: None for node in graph.walk() for name in (node.name, *node.origin)}
     for name in names:
         if name not in known:
@@ -119,14 +119,14 @@ def check_kept(graph: Graph, names: Iterable[str]) -> None:
 
 
 class _Narrow:
-    """Values of half precision that stand for float32 values of a graph."""
+    """Half-precision counterparts of a graph's float32 values."""
 
     def __init__(self, graph: Graph, half: DType) -> None:
         self._graph = graph
         self._half = half
         self._known: dict[Value, Value] = {}
-        self._limits = Limits(half)
-        self._ranges = Ranges(graph)
+        self._limits = HalfLimits(half)
+        self._ranges = ranges_of(graph)
         self._fragile = fragile_nodes(graph, self._ranges)
 
     def suits(self, node: Node) -> bool:
@@ -148,7 +148,7 @@ class _Narrow:
         )
 
     def _bears(self, node: Node, wide: list[Value]) -> bool:
-        """Whether neither the node nor what it reads needs the range of float32."""
+        """Whether neither the node nor its inputs need the range of float32."""
         ranges, limits = self._ranges, self._limits
         if node in self._fragile or is_square(node) or is_open_quotient(node, ranges):
             return False
@@ -188,7 +188,7 @@ class _Narrow:
         ]
 
     def rewrite(self, node: Node) -> None:
-        """Put a node of half precision, and a Cast to float32, in place of a node."""
+        """Replace a node by a half-precision one and a Cast to float32."""
         graph, wide = self._graph, set(self._wide_inputs(node))
         inputs = [self._narrowed(v, node) if v in wide else v for v in node.inputs]
         new = graph.insert(
@@ -221,6 +221,6 @@ class _Narrow:
         return narrow
 
     def _cast(self, value: Value, to: DType, before: Node) -> Value:
-        """Return a value in another type."""
+        """Return a value cast to another type."""
         add = Builder(self._graph, before, f"{value.name}.{to.name}")
         return add(elementwise.Cast(to=to), value)

@@ -1,4 +1,4 @@
-"""Let Softmax work along the last axis where a file of an old opset flattens the others first."""
+"""Removes the Flatten around Softmax in files of older opsets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .pattern import Apply
 
 
 def _build(found: Found) -> Outcome:
-    """Rows of the last axis go in, and come out in the shape that they had."""
+    """Apply the operator along the last axis of the unflattened tensor."""
     before, after = shape_of(found["x"]), shape_of(found.top.output)
     flat, rows = found.match.made("flat").op, found.match.made("rows").op
     if not before or before != after or None in before:
@@ -39,7 +39,7 @@ FUSIONS = (
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Drop Flatten and Reshape around a Softmax or LogSoftmax of rows.
 
-    Before opset 13 they normalized all axes from one on together, which is what the importer writes
-    them as. Along the last axis that is the same without.
+    Before opset 13 these operators normalized all axes from one on together, which the importer
+    writes with a Flatten. For the last axis that is unnecessary.
     """
     return fuse(graph, context, FUSIONS)

@@ -1,4 +1,4 @@
-"""Compute a convolution of windows that do not overlap as a product, where rows are read."""
+"""Rewrites a convolution with non-overlapping windows as a product, if rows are read."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ from .driver import Context
 from .editing import Builder, shape_of, stand_in
 from .fusion import obstacle
 
+#: Images of that many channels stay images.
+MAX_CHANNELS = 8
+
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Put a product of patches in place of Conv, Reshape and Transpose to [n, h * w, c].
+    """Replace Conv, Reshape and Transpose to [n, h * w, c] by a product of patches.
 
-    Vision transformers begin with it. The image is brought into rows of patches instead of the
-    result, which has more elements or as many. Only convolutions of two dimensions with constant
-    weights, as long as their steps, that leave no pixel out.
+    Vision transformers start with it. The image is rearranged to rows of patches instead of the
+    result, which has at least as many elements. Only 2-D convolutions with constant weights whose
+    strides equal their windows and that cover every pixel of an image of few channels: those of
+    others lie side by side, and are read where they are.
     """
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Conv):
@@ -38,7 +42,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
-    """Return the Reshape and the Transpose that make rows of the result."""
+    """Return the Reshape and Transpose that make rows of the result."""
     join = graph.sole_consumer(node.output)
     turn = None if join is None else graph.sole_consumer(join.output)
     if join is None or turn is None or not isinstance(join.op, Reshape):
@@ -65,6 +69,8 @@ def _fits(node: Node, op: Conv, image: Shape) -> bool:
     if op.auto_pad not in ("NOTSET", "VALID") or any(d != 1 for d in op.dilations or ()):
         return False
     if len(image) != 4 or None in image or image[1] != weight.data.shape[1]:
+        return False
+    if weight.data.shape[1] >= MAX_CHANNELS:
         return False
     return all(
         isinstance(size, int) and size % step == 0

@@ -1,4 +1,4 @@
-"""Sequences whose elements are known one by one become the tensors that they hold."""
+"""Replaces sequences with individually known elements by the tensors in them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, dtype_of, rank_of
 
-#: Parts into which a tensor is cut at most.
+#: Maximum number of parts of a split tensor.
 PARTS = 1 << 10
 _READERS = (SequenceAt, SequenceLength, ConcatFromSequence, SequenceInsert, SequenceErase)
-#: What is known about a sequence: its elements in order.
+#: The known elements of a sequence, in order.
 Elements = tuple[Value, ...]
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Let the readers of an element, of the length or of all elements joined read tensors."""
+    """Make readers of an element, the length or the concatenation of a sequence read tensors."""
     known: dict[Value, Elements] = {}
     for node in list(graph.nodes):
         if isinstance(node.op, SplitToSequence):
@@ -54,7 +54,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _elements(node: Node, known: dict[Value, Elements]) -> Elements | None:
-    """Return the elements of the sequence that a node makes, if they are known."""
+    """Return the elements of the sequence that a node creates, if known."""
     op, given = node.op, [value for value in node.inputs if value is not None]
     if isinstance(op, SequenceEmpty):
         return ()
@@ -76,7 +76,7 @@ def _elements(node: Node, known: dict[Value, Elements]) -> Elements | None:
 
 
 def _place(position: Value, maximum: int, length: int) -> int | None:
-    """Return a position from the front, -length to `maximum`; None where it is not known or not."""
+    """Return a position from the front, -length to `maximum`; None if unknown or out of range."""
     if position.data is None:
         return None
     at = int(position.data.reshape(-1)[0])
@@ -114,13 +114,13 @@ def _joined(build: Builder, op: ConcatFromSequence, elements: Elements) -> Value
 
 
 def _is_taken_apart(graph: Graph, sequence: Value) -> bool:
-    """Whether nobody but the nodes of this pass reads a sequence."""
+    """Whether only nodes of this pass read a sequence."""
     is_read = all(isinstance(node.op, _READERS) for node in sequence.consumers)
     return bool(sequence.consumers) and is_read and not graph.is_output(sequence)
 
 
 def _split(graph: Graph, node: Node, op: SplitToSequence) -> Elements | None:
-    """Return the parts of a tensor, made by a Split, where their sizes are known."""
+    """Return the parts of a tensor, made by a Split, if their sizes are known."""
     x, split = (*node.inputs, None)[:2]
     if x is None or not isinstance(x.type, TensorType) or not x.type.shape:
         return None

@@ -1,4 +1,4 @@
-"""Write shuffles of channels as the choice of channels that they are."""
+"""Rewrites channel shuffles as a selection of channels."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder
 
-#: Most nodes from a tensor to what its channels have become.
+#: Maximum number of nodes from a tensor to its shuffled channels.
 DEPTH = 6
 
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """Which element of `source` each element of a tensor is.
+    """The element of `source` for each element of a tensor.
 
     Attributes:
-        source: a tensor of integer shape.
-        factors: size and distance in `source` of what the tensor's axes are made of, the outermost
-            first: several make up an axis, sizes of 1 are left out.
-        offset: the place in `source` of the first element.
+        source: a tensor of static shape.
+        factors: size and stride in `source` of the factors of the tensor's axes, outermost first;
+            an axis may have several, sizes of 1 are dropped.
+        offset: index in `source` of the first element.
         turned: whether one of the nodes in between moves elements.
     """
 
@@ -38,7 +38,7 @@ class _Walk:
     turned: bool = False
 
     def axes(self, dims: Sequence[int]) -> list[list[tuple[int, int]]] | None:
-        """Return the factors of each axis; None where an axis ends in the middle of one."""
+        """Return the factors of each axis; None if an axis ends inside a factor."""
         rest = list(reversed(self.factors))
         found: list[list[tuple[int, int]]] = []
         for size in dims:
@@ -59,10 +59,10 @@ class _Walk:
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Put a Slice or a Gather of channels in place of Reshape, Transpose and Reshape around them.
+    """Replace Reshape, Transpose and Reshape by a Slice or Gather of channels.
 
-    Exporters write ShuffleNet's shuffle so, and the halves that are cut from it with a Gather.
-    Images may then stay as they lie: channels first or last.
+    Exporters write ShuffleNet's shuffle so, and the halves extracted from it with a Gather. Images
+    may then keep their memory format, channels first or last.
     """
     for node in list(graph.nodes):
         if node not in graph or not _may_end(graph, node):
@@ -98,7 +98,7 @@ def _is_static(value: Value | None) -> bool:
 
 
 def _walk(value: Value, depth: int) -> _Walk | None:
-    """Return which element of an earlier tensor each element of this one is."""
+    """Return the element of an earlier tensor for each element of this one."""
     node = value.producer
     source = None if node is None else node.inputs[0]
     if not _is_static(value) or 0 in value.tensor.dims:
@@ -138,7 +138,7 @@ def _picked(walk: _Walk, axes: list[list[tuple[int, int]]], node: Node) -> _Walk
 
 
 def _channels(walk: _Walk, dims: tuple[int, ...]) -> list[int] | None:
-    """Return which channel of the source each channel is; None where other axes differ, too."""
+    """Return the source channel of each channel; None if other axes differ, too."""
     source = walk.source.tensor.dims
     axes = walk.axes(dims)
     if axes is None or len(dims) != len(source) or dims[2:] != source[2:] or dims[0] != source[0]:
@@ -161,7 +161,7 @@ def _channels(walk: _Walk, dims: tuple[int, ...]) -> list[int] | None:
 
 
 def _chosen(graph: Graph, node: Node, source: Value, channels: list[int]) -> Node:
-    """Insert what takes `channels` of `source`, before a node that did so before."""
+    """Insert the selection of `channels` of `source`, in front of the node that it replaces."""
     first, step = channels[0], channels[1] - channels[0] if len(channels) > 1 else 1
     add = Builder(graph, node, node.name, (node,))
     if step > 0 and channels == list(range(first, first + step * len(channels), step)):

@@ -82,4 +82,5 @@ def assert_same(before: Graph, after: Graph, *shape: int, rel: float = 2e-6) -> 
     exact = run(before, x, np.float64)
     got = run(after, x, np.float32)
     assert got.dtype == np.float32
+    assert got.shape == exact.shape
     assert np.linalg.norm(got - exact) <= rel * np.linalg.norm(exact)

@@ -94,9 +94,39 @@ MORE = {
     "rows of a table from a place on": """s = Shape <start = 1, end = 2> (x)
         e = Add (s, two)
         y = Slice (table, s, e, zero)""",
+    "the last rows of a table": """s = Shape <start = 1, end = 2> (x)
+        b = Sub (fourteen, s)
+        c = Slice (table, b, far, zero)
+        y = Add (x, c)""",
+    "what is left of a table": """s = Shape <start = 1, end = 2> (x)
+        y = Slice (table, s, far, zero)""",
+    "coordinates": """g = Constant <value_ints = [0, -1, 1, 1, 1, -3]> ()
+        h = Constant <value_ints = [3, 2]> ()
+        c = Reshape (g, h)
+        y = GatherND (x, c)""",
+    "coordinates of positions": """s = Shape <start = 1, end = 2> (x)
+        n = Squeeze (s)
+        r = Range (nought, n, step)
+        c = Unsqueeze (r, axis)
+        t = Transpose <perm = [1, 0, 2]> (x)
+        y = GatherND (t, c)""",
+    "coordinates behind positions": """s = Shape <start = 1, end = 2> (x)
+        n = Squeeze (s)
+        r = Range (nought, n, step)
+        b = Sub (r, n)
+        c = Unsqueeze (b, axis)
+        t = Transpose <perm = [1, 0, 2]> (x)
+        y = GatherND (t, c)""",
+    "as many as are missing": """s = Shape <start = 1, end = 2> (x)
+        b = Sub (fourteen, s)
+        c = Slice (table, b, far, zero)
+        d = Slice (table, zero, b, zero)
+        a = ReduceSum <keepdims = 0> (d, zero)
+        y = Add (c, a)""",
 }
 CONSTANTS = """<int64[1] axis = {1}, int64 one = {1}, int64[1] zero = {0}, int64[1] two = {2},
-    int64[1] three = {3}, int64[1] minus = {-1}, int64[1] far = {9223372036854775807},
+    int64[1] fourteen = {14}, int64[1] three = {3}, int64[1] minus = {-1},
+    int64[1] far = {9223372036854775807},
     int64 last = {-1}, int64 nought = {0}, int64 step = {1}, float fill = {2.5},
     int64[6] widths = {0, 0, 0, 0, 2, 0}, float[1, 1, 3] row = {1.5, 2.5, 3.5},
     float[2, 2, 3] tail = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},

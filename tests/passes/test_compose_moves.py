@@ -255,3 +255,20 @@ def test_parts_that_follow_one_another_are_cut_out_of_one_move(unbound: bool) ->
     after, _ = optimised(graph)
     assert [kinds(after).count(kind) for kind in ("Transpose", "Slice", "Gather")] == [1, 3, 0]
     assert_same(graph, after)
+
+
+def test_a_move_of_what_was_moved_reads_what_is_written_for_it() -> None:
+    """Two rolls along the same axis, a view between them: the second one's source is replaced."""
+
+    def build(g: Graph, x: Value) -> Value:
+        once = roll(g, x, 2, 2)
+        there = apply(g, Reshape(), once, np.array([2, 6, 1, 8, 16]))
+        size = SHAPE[2]
+        cuts = ((4, size), (0, 4))
+        parts = [apply(g, Slice(), there, *(np.array([n]) for n in (*c, 3))) for c in cuts]
+        there = apply(g, Reshape(), apply(g, Concat(axis=3), *parts), np.array(SHAPE))
+        return apply(g, Add(), apply(g, Gelu(), there), apply(g, Relu(), once))
+
+    graph = make(build, SHAPE)
+    after, _ = optimised(graph)
+    assert_same(graph, after)

@@ -14,7 +14,7 @@ from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 
-from .graphs import apply, kinds, make, normal, optimised, run
+from .graphs import apply, assert_same, kinds, make, normal, optimised, run
 
 ONLY = {"skip": ("sink_transposes", "remove_identity", "unflatten_softmax")}
 
@@ -114,3 +114,20 @@ def test_sizes_that_nobody_knows_are_left_alone() -> None:
     assert "compose_views" not in log.counts
     x = normal(6, 4)
     np.testing.assert_array_equal(run(after, x, np.float32), run(graph, x, np.float32))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 5, 8), (1, 1, 1, 5, 8)])
+def test_axes_of_size_1_stay_where_they_are(shape: tuple[int, ...]) -> None:
+    """Keys of a single head, turned as a stack of matrices."""
+
+    def build(g: Graph, x: Value) -> Value:
+        flat = apply(g, Reshape(), apply(g, Relu(), x), np.array([-1, 5, 8]))
+        return apply(
+            g, Reshape(), apply(g, Transpose(perm=(0, 2, 1)), flat), np.array([1, 1, 8, 5])
+        )
+
+    graph = make(build, shape)
+    after, _ = optimised(graph)
+    (turn,) = (node for node in after.nodes if isinstance(node.op, Transpose))
+    assert turn.op == Transpose(perm=(0, 1, 3, 2))
+    assert_same(graph, after, rel=0)

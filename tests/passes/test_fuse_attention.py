@@ -110,6 +110,10 @@ def network(how: Spelling, shape: tuple[Dim, ...] = (2, 5, 24), heads: int = 3) 
     return make(build, shape)
 
 
+def by_rows(*shape: int) -> Callable[[Graph, Value], Value]:
+    return lambda g, x: apply(g, Mul(), x, normal(*shape))
+
+
 CAUSAL = np.tril(np.ones((5, 5), bool))
 LOWEST = float(np.finfo(np.float32).min)
 SPELLINGS = {
@@ -120,6 +124,9 @@ SPELLINGS = {
     "capped": Spelling(of_scores=then(times(0.3), capped(2.0), plus(normal(1, 3, 5, 5)))),
     "Where": Spelling(of_scores=then(times(0.3), hiding(CAUSAL, -np.inf))),
     "lowest": Spelling(of_scores=then(times(0.3), masking(~CAUSAL, LOWEST))),
+    "one number a head": Spelling(
+        of_scores=lambda g, x: apply(g, Mul(), np.full((3, 1, 1), 0.7, np.float32), x)
+    ),
     "guarded": Spelling(of_scores=plus(normal(5, 5)), of_weights=guarded),
     "dropout": Spelling(of_weights=lambda g, x: apply(g, Dropout(), x)),
 }
@@ -140,6 +147,16 @@ def test_spellings(name: str) -> None:
     assert the_attention(after).q_num_heads == 3
     found = [kind for kind in kinds(after) if kind != "Where"]
     assert found == ["MatMul", "Add", "Split", "Attention"]
+    assert_same(graph, after, rel=5e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (1, 3, 5, 1)])
+def test_numbers_of_heads_and_rows_are_those_of_queries(shape: tuple[int, ...]) -> None:
+    """The cosine attention of Swin v2 learns a temperature for each head."""
+    graph = network(Spelling(of_scores=then(times(0.3), by_rows(*shape), plus(normal(5, 5)))))
+    after, log = optimised(graph)
+    assert log.counts["fuse_attention"] == log.counts["join_heads"] == 1
+    assert the_attention(after).scale == pytest.approx(0.3)
     assert_same(graph, after, rel=5e-6)
 
 
@@ -287,7 +304,8 @@ WRONG = {
     "a mask that adds samples": Spelling(of_scores=plus(normal(4, 1, 5, 5))),
     "a vector": Spelling(of_scores=plus(normal(5))),
     "a fill that a score could be": Spelling(of_scores=hiding(CAUSAL, -1e4)),
-    "a scale a head": Spelling(of_scores=lambda g, x: apply(g, Mul(), x, normal(1, 3, 1, 1))),
+    "a scale a key": Spelling(of_scores=lambda g, x: apply(g, Mul(), x, normal(1, 1, 1, 5))),
+    "a scale of what is masked": Spelling(of_scores=then(plus(normal(5, 5)), by_rows(3, 1, 1))),
 }
 
 

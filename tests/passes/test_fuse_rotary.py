@@ -7,14 +7,24 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from tercet.backends import open_backends
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
-from tercet.runtime.ops.elementwise import Add, Exp, Mul, Neg, Sub
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.elementwise import Add, Cast, Cos, Exp, Mul, Neg, Sin, Sub
 from tercet.runtime.ops.gather import Gather
-from tercet.runtime.ops.movement import Concat, Slice, Split
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Concat, Slice, Split, Tile, Transpose
 from tercet.runtime.ops.shape import Reshape, Unsqueeze
+from tercet.runtime.options import Options
+from tercet.runtime.session.model import Model
 
 from .graphs import Build, apply, assert_same, kinds, make, optimised
+
+#: No pass changes anything.
+RAW = Options(stop_at=0)
 
 
 @dataclass(frozen=True)
@@ -221,3 +231,120 @@ def test_other_formulas_stay(name: str) -> None:
     after, _ = optimised(graph)
     assert "RotaryEmbedding" not in kinds(after)
     assert_same(graph, after)
+
+
+# ── angles that are computed ─────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Computed:
+    """``x * cos + rotate(x) * sin`` where cos and sin follow from positions, as exporters write it.
+
+    Attributes:
+        shape: of x.
+        rows: the axis of x that has the positions.
+        interleaved: whether pairs are side by side.
+        width: how many elements of a head are rotated; all if None.
+        table: whether the cosines are rows of a table instead of being computed.
+        scale: factor of cosines and sines, as long contexts have it.
+        batch: of the positions.
+        apart: what is added to the angle of the second one of a pair.
+    """
+
+    shape: tuple[int, ...] = (2, 3, 5, 8)
+    rows: int = 2
+    interleaved: bool = False
+    width: int | None = None
+    table: bool = False
+    scale: float = 1.0
+    batch: int = 2
+    apart: float = 0.0
+
+    def __call__(self, g: Graph, x: Value) -> Value:
+        size, length = self.width or self.shape[-1], self.shape[self.rows]
+        rest = None if self.width is None else cut(g, x, 3, size, 1 << 40)
+        x = x if self.width is None else cut(g, x, 3, 0, size)
+        places = (np.arange(self.batch)[:, None] + np.arange(length)) % 7
+        cos, sin = self._tables(g, places, size // 2)
+        if self.interleaved:
+            even, odd = (cut(g, x, 3, first, 1 << 40, 2) for first in (0, 1))
+            pairs = stacked(g, apply(g, Neg(), odd), even)
+            turned = apply(g, Reshape(), pairs, np.array(x.tensor.dims))
+        else:
+            turned = apply(
+                g,
+                Concat(axis=-1),
+                apply(g, Neg(), cut(g, x, 3, size // 2, 1 << 40)),
+                cut(g, x, 3, 0, size // 2),
+            )
+        y = apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), turned, sin))
+        return y if rest is None else apply(g, Concat(axis=-1), y, rest)
+
+    def _tables(self, g: Graph, places: np.ndarray, pairs: int) -> list[Value]:
+        frequencies = (10.0 ** -np.arange(pairs)).astype(np.float32)
+        positions = g.add_input("positions", TensorType(np.dtype(np.int64), places.shape))
+        axis = np.array([3 - self.rows])
+        if self.table:
+            angles = np.tile(np.arange(7)[:, None] * frequencies, (1, 2)).astype(np.float32)
+            angles[:, pairs:] += self.apart
+            found = [apply(g, Gather(), f(angles), positions) for f in (np.cos, np.sin)]
+            return [apply(g, Unsqueeze(), each, axis) for each in found]
+        rows = apply(g, Unsqueeze(), positions, np.array([1]))
+        rows = apply(g, Cast(to=float32), rows)
+        columns = np.tile(frequencies[None, :, None], (self.batch, 1, 1))
+        angle = apply(g, Transpose(perm=(0, 2, 1)), apply(g, MatMul(), columns, rows))
+        if self.interleaved:
+            pair = apply(g, Unsqueeze(), angle, np.array([-1]))
+            infer(g)
+            twice = apply(g, Tile(), pair, np.array([1, 1, 1, 2]))
+            both = apply(g, Reshape(), twice, np.array([self.batch, places.shape[1], 2 * pairs]))
+        else:
+            other = (
+                apply(g, Add(), angle, np.array([self.apart], np.float32)) if self.apart else angle
+            )
+            both = apply(g, Concat(axis=-1), angle, other)
+        found = [apply(g, Unsqueeze(), apply(g, f, both), axis) for f in (Cos(), Sin())]
+        scale = np.array(self.scale, np.float32)
+        return [each if self.scale == 1 else apply(g, Mul(), each, scale) for each in found]
+
+
+def checked(how: Computed) -> list[str]:
+    """Check that passes keep what a graph computes; return the operators of its rotation."""
+    graph = make(how, how.shape)
+    after, _ = optimised(graph)
+    x = np.random.default_rng(0).standard_normal(how.shape, np.float32)
+    places = np.random.default_rng(1).integers(0, 7, graph.inputs[1].tensor.dims)
+    found = []
+    for each in (graph, after):
+        with Model(each.clone(), open_backends("numpy", RAW), RAW, evaluate) as model:
+            found.append(model.run({"x": x, "positions": places})["y"])
+    np.testing.assert_allclose(found[1], found[0], 1e-6, 1e-6)
+    return kinds(after)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        Computed(),
+        Computed(rows=1),
+        Computed(interleaved=True),
+        Computed(interleaved=True, rows=1),
+        Computed(width=4),
+        Computed(table=True),
+        Computed(scale=1.2),
+        Computed(batch=1),
+        Computed(table=True, batch=1, width=6),
+        Computed(shape=(1, 4, 1, 8), batch=1),
+        Computed(shape=(1, 1, 4, 8), batch=1, rows=1),
+    ],
+    ids=str,
+)
+def test_angles_of_positions(how: Computed) -> None:
+    found = checked(how)
+    assert found.count("RotaryEmbedding") == 1
+    assert not {"Add", "Neg", "Concat", "Slice"} & {*found}
+
+
+@pytest.mark.parametrize("how", [Computed(apart=0.5), Computed(table=True, apart=0.5)], ids=str)
+def test_pairs_of_two_angles_stay(how: Computed) -> None:
+    assert "RotaryEmbedding" not in checked(how)

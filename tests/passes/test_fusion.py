@@ -13,7 +13,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.elementwise import Add, Div, Exp, Mul, Neg, Relu, Sub, Tanh
 from tercet.runtime.options import Options
-from tercet.runtime.passes.driver import Context, Reason, Refusal
+from tercet.runtime.passes.driver import Context, Reason, RewriteRefusal
 from tercet.runtime.passes.fusion import Found, Fusion, Outcome, Replacement, fuse
 from tercet.runtime.passes.pattern import Apply, Match, Number, OneOf, Pattern, Poly, Scaled, Var
 from tercet.runtime.passes.rounding import Unfit
@@ -31,7 +31,7 @@ def graph_of(build: Callable[[Graph, Value], Value]) -> Graph:
     return make(build, SHAPE)
 
 
-def fused(graph: Graph, *fusions: Fusion) -> tuple[list[str], list[Refusal]]:
+def fused(graph: Graph, *fusions: Fusion) -> tuple[list[str], list[RewriteRefusal]]:
     context = Context(Options(), evaluate)
     said = list(fuse(graph, context, fusions))
     verify(graph)

@@ -23,7 +23,7 @@ from tercet.runtime.ops.movement import Pad, Slice, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, Softmax
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.passes.half_forms import fits
-from tercet.runtime.passes.ranges import Ranges
+from tercet.runtime.passes.range_rules import ranges_of
 
 from .graphs import Build, apply, make, normal
 from .graphs import run as run_in
@@ -283,6 +283,18 @@ def test_a_small_bias_does_not_hold_its_layer() -> None:
     assert dtypes_of(halved(make(build, (2, 8))), "Gemm") == {float16}
 
 
+def test_a_small_bias_of_its_own_node_does_not_hold_its_layer() -> None:
+    """What MLP-Mixer begins its training with, and LeViT's batch norms leave."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, ew.Add(), apply(g, MatMul(), x, normal(8, 4)), normal(4) * np.float32(1e-8))
+        return apply(g, ew.Gelu(), y)
+
+    narrow = halved(make(build, (2, 8)))
+    for kind in ("MatMul", "Add", "Gelu"):
+        assert dtypes_of(narrow, kind) == {float16}, kind
+
+
 def test_what_is_added_to_more_may_vanish() -> None:
     """A residual branch with a layer scale of 1e-6, as ConvNeXt begins its training."""
 
@@ -292,6 +304,21 @@ def test_what_is_added_to_more_may_vanish() -> None:
 
     narrow = halved(make(build, (2, 8)))
     assert dtypes_of(narrow, "Gemm") == dtypes_of(narrow, "Add") == {float16}
+
+
+@pytest.mark.parametrize(("axis", "narrow"), [(3, True), (2, False)])
+def test_a_sum_of_what_a_softmax_weighs_is_a_mean(axis: int, narrow: bool) -> None:
+    """The separable attention of MobileViTv2; along another axis the weights do not add up to 1."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Conv(), x, normal(8, 8, 1, 1))
+        scores = apply(g, Softmax(axis=-1), apply(g, Conv(), x, normal(1, 8, 1, 1)))
+        sums = apply(g, red.ReduceSum(), apply(g, ew.Mul(), y, scores), np.array([axis]))
+        return apply(g, Conv(), apply(g, ew.Mul(), y, sums), normal(5, 8, 1, 1))
+
+    after = halved(make(build, (1, 8, 9, 1500) if axis == 3 else (1, 8, 1500, 9)))
+    last = [node for node in after.nodes if isinstance(node.op, Conv)][-1]
+    assert (last.output.tensor.dtype == float16) == narrow
 
 
 CONSTANTS = {
@@ -357,7 +384,7 @@ BOUNDS: dict[str, tuple[Build, float, float]] = {
 def test_what_is_proved(name: str) -> None:
     build, low, high = BOUNDS[name]
     graph = make(build, (8, 8))
-    found = Ranges(graph)[graph.outputs["y"]]
+    found = ranges_of(graph)[graph.outputs["y"]]
     assert (found.low, found.high) == (low, high)
     y = run_in(graph, normal(8, 8) * np.float32(5), np.float64)
     assert low - 1e-9 <= y.min() <= y.max() <= high + 1e-9

@@ -11,7 +11,8 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.elementwise import Neg
 from tercet.runtime.ops.matmul import Gemm, MatMul
-from tercet.runtime.ops.shape import Flatten, Reshape
+from tercet.runtime.ops.movement import Transpose
+from tercet.runtime.ops.shape import Flatten, Reshape, Squeeze
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 
@@ -109,3 +110,32 @@ def test_one_size_may_vary(shape: tuple[Dim, ...]) -> None:
     after, _ = optimised(graph)
     assert kinds(after)[-1] == "MatMul"
     assert_same(graph, after, *SHAPE)
+
+
+def counted(g: Graph, x: Value, *, cut: tuple[int, ...] = (2, 2, 5, 5)) -> Value:
+    """The scores of two heads, all matrices counted by one axis, as tf2onnx writes Einsum."""
+    heads = apply(g, Reshape(), x, ints(2, 5, 2, 4))
+    q = apply(g, Reshape(), apply(g, Transpose(perm=(0, 2, 1, 3)), heads), ints(4, 5, 4))
+    k = apply(g, Reshape(), apply(g, Transpose(perm=(0, 2, 3, 1)), heads), ints(4, 4, 5))
+    scores = apply(g, Reshape(), apply(g, MatMul(), q, k), ints(*cut, 1))
+    return apply(g, Neg(), apply(g, Squeeze(), scores, ints(-1)))
+
+
+def test_matrices_in_one_row_get_axes_of_their_own() -> None:
+    graph = make(counted, SHAPE)
+    after, log = optimised(graph)
+    assert log.counts["hoist_reshapes"] == 1
+    (product,) = (node for node in after.nodes if node.kind == "MatMul")
+    assert product.output.tensor.dims == (2, 2, 5, 5)
+    turned = ["Reshape", "Transpose", "Transpose"]
+    assert kinds(after) == [*turned, "MatMul", "Neg"]
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("cut", [(2, 2, 25, 1), (2, 10, 5), (2, 2, 1, 5, 5)])
+def test_a_cut_through_the_matrices_stays(cut: tuple[int, ...]) -> None:
+    graph = make(lambda g, x: counted(g, x, cut=cut), SHAPE)
+    after, _ = optimised(graph)
+    assert_same(graph, after)
+    (product,) = (node for node in after.nodes if node.kind == "MatMul")
+    assert (len(product.output.tensor.dims) == 3) == (cut[-2:] != (5, 5))

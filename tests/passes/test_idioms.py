@@ -37,7 +37,7 @@ KERNELS: dict[str, list[str]] = {
     "pixels_columns": _PIXELS,
     "hybrid": ["Conv", "LayerNormalization", SUM, "Conv"],
     "scaled": ["Mul + MatMul + Add", LAYER, "LayerNormalization + Add"],
-    "cosine": ["ReduceL2", "Clip + Div", LAYER],
+    "cosine": ["ReduceL2 + Clip + Div", LAYER],
     "bert": [LAYER, "Cast + Sub + Mul", "Attention", LAYER],
     "bert_boolean": [LAYER, "Greater + Where", "Attention", LAYER],
     "folded": [GATED, SUM],

@@ -24,6 +24,8 @@ from tercet.runtime.ops.movement import Concat, Expand, Slice, Tile, Transpose
 from tercet.runtime.ops.norm import Dropout
 from tercet.runtime.ops.pool import AveragePool
 from tercet.runtime.ops.random import RandomNormal
+from tercet.runtime.ops.reduce import ReduceMean
+from tercet.runtime.ops.resize import Resize
 from tercet.runtime.ops.shape import ConstantOfShape, Identity, Reshape, Shape
 from tercet.runtime.options import Options
 from tercet.runtime.passes import STATIC_PASSES, SYMBOLIC_PASSES, Rewrites, optimise
@@ -356,6 +358,23 @@ def test_constant_folding_respects_its_budget() -> None:
     assert kinds(optimised(before, fold_total=19_999)[0]) == ["Tile", "Mul"]
 
 
+def test_constants_that_are_replaced_make_room_for_others() -> None:
+    """Weights that are standardized, as in an NFNet, take no more than they did."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        for _ in range(3):
+            w = graph.constant(normal(50, 50))
+            for _ in range(3):
+                mean = apply(graph, ReduceMean(keepdims=1), w, np.array([1]))
+                w = apply(graph, Sub(), w, mean)
+            x = apply(graph, MatMul(), x, w)
+        return x
+
+    before = make(build, (1, 50))
+    assert kinds(optimised(before, fold_total=10_200)[0]) == ["MatMul"] * 3
+    assert "Sub" in kinds(optimised(before, fold_total=9_999)[0])
+
+
 def test_a_repeated_element_folds_beyond_fold_bytes_and_takes_no_memory() -> None:
     def build(graph: Graph, x: Value) -> Value:
         huge = apply(graph, ConstantOfShape(), np.array([1 << 14, 1 << 14]))
@@ -434,3 +453,23 @@ def test_scales_that_float16_has_no_weights_for_stay(precision: str, count: int)
 
     after, _ = optimised(make(build, (3, 4)), precision=precision)
     assert kinds(after).count("Mul") == count
+
+
+@pytest.mark.parametrize(
+    ("operands", "how", "left"),
+    [
+        ((None, None, np.array([2, 3, 4, 5])), {"mode": "linear"}, []),
+        ((None, np.ones(4, np.float32)), {"mode": "cubic"}, []),
+        ((None, np.array([1, 1, 1.1, 1], np.float32)), {}, ["Resize"]),
+        ((None, None, np.array([2, 3, 4, 6])), {}, ["Resize"]),
+    ],
+)
+def test_a_resize_to_the_same_size(operands: Any, how: dict[str, Any], left: list[str]) -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        return apply(graph, Relu(), apply(graph, Resize(**how), x, *operands))
+
+    before = make(build, (2, 3, 4, 5))
+    after, _ = optimised(before)
+    assert kinds(after) == [*left, "Relu"]
+    if len(operands) == 3:  # scales are float32 in every precision
+        assert_same(before, after, 2, 3, 4, 5)

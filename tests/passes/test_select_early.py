@@ -190,3 +190,17 @@ def test_layers_in_a_row() -> None:
     assert rows_of(after, "MatMul").count(ROWS) == 1  # keys and values, together
     assert kinds(after).count("Gather") == 2  # of the normalized rows, and of the residual
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize("rows", [ROWS, "rows"])
+@pytest.mark.parametrize(("start", "end"), [(ROWS - 1, ROWS + 2), (-1, ROWS + 5), (ROWS, ROWS + 1)])
+def test_a_slice_may_end_behind_the_last_row(rows: Any, start: int, end: int) -> None:
+    """A Reshape keeps as many rows as there are, none of them included."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Reshape(), apply(g, Gelu(), x), np.array([0, 0, 2, WIDTH // 2]))
+        return apply(g, Slice(), y, np.array([start]), np.array([end]), np.array([1]))
+
+    graph = make(build, (BATCH, rows, WIDTH))
+    after, _ = optimised(graph)
+    assert_same(graph, after, BATCH, ROWS, WIDTH)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Clip, Mul, PRelu, Relu, Sigmoid
+from tercet.runtime.ops.elementwise import Add, Clip, Gelu, Mul, PRelu, Relu, Sigmoid
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Transpose
 from tercet.runtime.ops.norm import Softmax
@@ -211,3 +212,21 @@ def test_images_of_heads() -> None:
     assert kinds(after) == ["Conv", "Transpose", "Reshape", "Softmax"]
     assert after.nodes[1].op == LAST
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_activation_stands_behind_its_convolution(alone: bool) -> None:
+    """The MLP of SegFormer and PVTv2: rows, a depthwise convolution of their image, rows again."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Conv(group=6, pads=(1, 1, 1, 1)), x, normal(6, 1, 3, 3), normal(6))
+        rows = apply(g, Transpose(perm=(0, 2, 1)), apply(g, Reshape(), y, np.array([2, 6, -1])))
+        active = apply(g, Gelu(), rows)
+        y = active if alone else apply(g, Add(), active, rows)
+        return apply(g, MatMul(), y, normal(6, 5))
+
+    graph = make(build, (2, 6, 4, 5))
+    after, _ = optimised(graph)
+    order = kinds(after)
+    assert (order.index("Gelu") == 1) == alone
+    assert_same(graph, after, rel=5e-6)

@@ -1,4 +1,4 @@
-"""Networks as tf2onnx, optimum and diffusers write them, and what onnxruntime computes.
+"""Networks as converters of many frameworks write them, and what onnxruntime computes.
 
 `tercet.tools.workshop.converter_files` makes the files.
 """
@@ -24,7 +24,8 @@ def arrays(name: str, kind: str) -> dict[str, Array]:
 
 
 def test_there_are_some() -> None:
-    assert {name.split("_")[0] for name in NAMES} == {"diffusers", "optimum", "tf2onnx"}
+    producers = {"diffusers", "jax", "optimum", "paddle", "tf2onnx", "tflite", "torch"}
+    assert {name.split("_")[0] for name in NAMES} == producers
 
 
 @pytest.mark.parametrize("passes", [True, False], ids=["passes", "as it is"])
@@ -39,12 +40,40 @@ def test_results_are_those_of_onnxruntime(name: str, passes: bool) -> None:
         np.testing.assert_allclose(found[key], wanted, 2e-4, 2e-5, err_msg=key)
 
 
+#: What is not planned for a GPU that is not there: loops, and sizes that depend on the data.
+HOSTED = {
+    "paddle_selected": {"Compress"},
+    "tf2onnx_gates": {"Loop"},
+    "tf2onnx_lstm": {"Loop"},
+}
+
+
 @needs_cuda
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "tf2onnx_lstm"])
+@pytest.mark.parametrize("name", NAMES)
 def test_cuda_leaves_nothing(name: str) -> None:
-    """But of Keras's GRU, which tf2onnx writes as a Loop whose sizes nobody declares."""
     shapes = {key: x.shape for key, x in arrays(name, "input").items()}
     path = RECORDED / f"{name}.onnx"
     placed = tercet.inspect(path, placement="cuda", target="sm_90a", shapes=shapes).placement
     host = [row for row in placed or () if row.backend != "plan" and "cuda" not in row.backend]
-    assert not [str(row) for row in host]
+    assert {row.operators for row in host} == HOSTED.get(name, set())
+
+
+#: Steps by operators that a network's idioms become.
+KERNELS = {
+    "jax_attention": {"Attention": 1, "Transpose": 0},
+    "jax_vision": {"Attention": 1, "LayerNormalization": 2},
+    "paddle_ernie": {"Attention": 1, "LayerNormalization": 3, "Transpose": 0},
+    "paddle_reader": {"LSTM": 1, "Conv + HardSwish": 2},
+    "tf2onnx_attention": {"Attention": 1, "LayerNormalization": 1, "Transpose": 0},
+    "tf2onnx_masked": {"LayerNormalization": 1},
+}
+
+
+@needs_cuda
+@pytest.mark.parametrize("name", KERNELS)
+def test_idioms(name: str) -> None:
+    shapes = {key: x.shape for key, x in arrays(name, "input").items()}
+    path = RECORDED / f"{name}.onnx"
+    placed = tercet.inspect(path, placement="cuda", target="sm_90a", shapes=shapes).placement
+    steps = [row.operators for row in placed or () if row.kind == "step"]
+    assert {kind: steps.count(kind) for kind in KERNELS[name]} == KERNELS[name]

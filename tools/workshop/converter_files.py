@@ -2,13 +2,21 @@
 
     pip install tensorflow tf2onnx onnxruntime
     python tools/workshop/converter_files.py tf2onnx tests/producers/converted
+    python tools/workshop/converter_files.py tflite tests/producers/converted
+    pip install paddlepaddle paddle2onnx onnxruntime
+    python tools/workshop/converter_files.py paddle tests/producers/converted
+    pip install jax2onnx flax onnxruntime
+    python tools/workshop/converter_files.py jax tests/producers/converted
     pip install torch diffusers optimum[onnx] onnxruntime
     python tools/workshop/converter_files.py optimum tests/producers/converted
     python tools/workshop/converter_files.py diffusers tests/producers/converted
+    python tools/workshop/converter_files.py torch tests/producers/converted
 
-TensorFlow's networks by tf2onnx, transformers' by optimum, and the UNet of Stable Diffusion by
-torch.onnx, as its pipelines are exported. Beside each file lies an .npz of inputs and of the
-results of onnxruntime's CPU. It imports nothing of tercet, so that it runs where that is not.
+TensorFlow's networks by tf2onnx, from TFLite, too, Paddle's by paddle2onnx, flax's by jax2onnx,
+transformers' by optimum and, with `torch` in its place, a decoder by torch.export, and the UNet of
+Stable Diffusion by torch.onnx, as its pipelines are exported. Beside each file lies an .npz of
+inputs and of the results of onnxruntime's CPU. It imports nothing of tercet, so that it runs where
+that is not.
 """
 
 from __future__ import annotations
@@ -61,11 +69,30 @@ def from_tensorflow() -> Iterator[Made]:
         y = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 4)(x, x))
         return tf.keras.Model(x, layers.UpSampling1D(2)(layers.Dense(8, activation="relu")(y)))
 
+    def gates() -> Any:
+        x = layers.Input((5, 4))
+        return tf.keras.Model(x, layers.GRU(3)(layers.SimpleRNN(3, return_sequences=True)(x)))
+
+    def masked() -> Any:
+        x = layers.Input((None,), dtype="int32")
+        y = layers.Embedding(20, 8, mask_zero=True)(x)
+        y = layers.LayerNormalization()(y + layers.MultiHeadAttention(2, 4)(y, y))
+        return tf.keras.Model(x, y)
+
+    def resized() -> Any:
+        x = layers.Input((None, None, 3))
+        y = layers.Resizing(7, 9, interpolation="nearest")(x)
+        return tf.keras.Model(x, y + layers.Resizing(7, 9)(x))
+
     ids = RNG.integers(0, 20, (2, 7)).astype(np.int32)
+    words = np.array([[1, 2, 3, 0, 0], [4, 5, 6, 7, 0]], np.int32)
     table: tuple[tuple[str, Callable[[], Any], Any, tuple[int | None, ...]], ...] = (
         ("cnn", pictures, drawn(2, 16, 16, 3), (None, 16, 16, 3)),
         ("lstm", sequences, ids, (None, None)),
         ("attention", attention, drawn(2, 6, 8), (None, 6, 8)),
+        ("gates", gates, drawn(2, 5, 4), (None, 5, 4)),
+        ("masked", masked, words, (None, None)),
+        ("resized", resized, drawn(2, 6, 5, 3), (None, None, None, 3)),
     )
     for name, make, x, shape in table:
         network = make()
@@ -77,6 +104,133 @@ def from_tensorflow() -> Iterator[Made]:
         function = tf.function(call, input_signature=[kind])
         model, _ = tf2onnx.convert.from_function(function, input_signature=[kind], opset=17)
         yield f"tf2onnx_{name}", model, {model.graph.input[0].name: x}
+
+
+def from_tflite() -> Iterator[Made]:
+    """Yield a network of images in float32 and quantized to bytes, by way of TFLite."""
+    tf, tf2onnx = import_module("tensorflow"), import_module("tf2onnx")
+    layers = tf.keras.layers
+    tf.keras.utils.set_random_seed(0)
+    x = layers.Input((12, 12, 3), batch_size=1)
+    y = layers.Conv2D(8, 3, strides=2, padding="same", activation="swish")(x)
+    s = layers.Reshape((1, 1, 8))(layers.GlobalAveragePooling2D()(y))
+    s = layers.Dense(8, activation="sigmoid")(layers.Dense(4, activation="relu")(s))
+    y = layers.UpSampling2D(2)(layers.SeparableConv2D(4, 3, padding="same")(y * s))
+    network = tf.keras.Model(x, layers.Conv2D(2, 1, activation="softmax")(y))
+    image = drawn(1, 12, 12, 3)
+    for name in ("float32", "qdq"):
+        converter = tf.lite.TFLiteConverter.from_keras_model(network)
+        if name == "qdq":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+            converter.representative_dataset = lambda: ([drawn(1, 12, 12, 3)] for _ in range(4))
+            converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.tflite"
+            path.write_bytes(converter.convert())
+            model, _ = tf2onnx.convert.from_tflite(str(path), opset=17)
+        yield f"tflite_{name}", model, {model.graph.input[0].name: image}
+
+
+# ── paddle ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def from_paddle() -> Iterator[Made]:
+    """Yield Paddle's networks: a reader of texts in images, ERNIE, and one that selects."""
+    paddle = import_module("paddle")
+    nn, F = paddle.nn, paddle.nn.functional
+    paddle.seed(0)
+
+    class Block(nn.Layer):
+        def __init__(self, inner: int, outer: int, stride: Any, groups: int = 1) -> None:
+            super().__init__()
+            self.conv = nn.Conv2D(inner, outer, 3, stride, 1, groups=groups, bias_attr=False)
+            self.norm = nn.BatchNorm2D(outer)
+            self.down, self.up = nn.Conv2D(outer, 4, 1), nn.Conv2D(4, outer, 1)
+
+        def forward(self, x: Any) -> Any:
+            y = F.hardswish(self.norm(self.conv(x)))
+            s = self.up(F.relu(self.down(F.adaptive_avg_pool2d(y, 1))))
+            return y * F.hardsigmoid(s, slope=0.2, offset=0.5)
+
+    class Reader(nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = Block(3, 8, 2), Block(8, 8, (2, 1), 8)
+            self.lstm = nn.LSTM(8, 5, direction="bidirectional")
+            self.head = nn.Linear(10, 6)
+
+        def forward(self, x: Any) -> Any:
+            y = F.avg_pool2d(self.two(self.one(x)), [4, 1]).squeeze(2).transpose([0, 2, 1])
+            return F.softmax(self.head(self.lstm(y)[0]), axis=2)
+
+    class Ernie(nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places = nn.Embedding(30, 16), nn.Embedding(16, 16)
+            self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 3)
+            layer = nn.TransformerEncoderLayer(16, 2, 24, activation="gelu")
+            self.encoder = nn.TransformerEncoder(layer, 1)
+
+        def forward(self, x: Any) -> Any:
+            mask = (x == 0).astype("float32").unsqueeze([1, 2]) * -1e4
+            places = paddle.cumsum(paddle.ones_like(x), axis=-1) - 1
+            y = self.encoder(self.norm(self.words(x) + self.places(places)), mask)
+            return self.head(paddle.tanh(y[:, 0]))
+
+    class Selected(nn.Layer):
+        def forward(self, x: Any) -> Any:
+            return paddle.masked_select(x, x > 0.5)
+
+    ids = np.array([[1, 2, 3, 4, 0, 0], [5, 6, 7, 8, 9, 10]], np.int64)
+    table: tuple[tuple[str, Any, Any, list[int | None]], ...] = (
+        ("reader", Reader, drawn(2, 3, 16, 24), [None, 3, 16, None]),
+        ("ernie", Ernie, ids, [None, None]),
+        ("selected", Selected, drawn(2, 3, 4), [None, 3, None]),
+    )
+    for name, make, x, shape in table:
+        network = make()
+        network.eval()
+        with tempfile.TemporaryDirectory() as folder:
+            spec = paddle.static.InputSpec(shape, x.dtype.name, "x")
+            paddle.onnx.export(network, f"{folder}/model", input_spec=[spec])
+            yield f"paddle_{name}", onnx.load(f"{folder}/model.onnx"), {"x": x}
+
+
+# ── jax ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def from_jax() -> Iterator[Made]:
+    """Yield flax's vision transformer of one block, and attention with heads behind positions."""
+    jax, nnx = import_module("jax"), import_module("flax.nnx")
+    to_onnx = import_module("jax2onnx").to_onnx
+    rngs = nnx.Rngs(0)
+
+    class Vision(nnx.Module):
+        def __init__(self) -> None:
+            self.patches = nnx.Conv(3, 8, (4, 4), strides=(4, 4), padding="VALID", rngs=rngs)
+            self.one, self.two = nnx.LayerNorm(8, rngs=rngs), nnx.LayerNorm(8, rngs=rngs)
+            self.attention = nnx.MultiHeadAttention(2, 8, 8, decode=False, rngs=rngs)
+            self.up, self.down = nnx.Linear(8, 16, rngs=rngs), nnx.Linear(16, 8, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            x = self.patches(x)
+            x = x.reshape(x.shape[0], -1, 8)
+            x = x + self.attention(self.one(x))
+            return (x + self.down(nnx.gelu(self.up(self.two(x))))).mean(1)
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return jax.nn.dot_product_attention(q, k, v)
+
+    heads = [drawn(2, 5, 2, 8) for _ in range(3)]
+    table: tuple[tuple[str, Any, list[Any]], ...] = (
+        ("vision", Vision(), [drawn(2, 16, 16, 3)]),
+        ("attention", attend, heads),
+    )
+    for name, function, arrays in table:
+        shapes = [("batch", *x.shape[1:]) for x in arrays]
+        model = to_onnx(function, inputs=shapes, return_mode="proto")
+        names = (each.name for each in model.graph.input)
+        yield f"jax_{name}", model, dict(zip(names, arrays, strict=True))
 
 
 # ── torch ────────────────────────────────────────────────────────────────────────────────────────
@@ -264,10 +418,55 @@ def _exported(torch: Any, network: Any, feeds: Feeds, opset: int) -> onnx.ModelP
         return onnx.load(path)
 
 
+def from_torch() -> Iterator[Made]:
+    """Yield Llama with its caches, as torch.onnx writes it by torch.export (dynamo)."""
+    hf, torch = import_module("transformers"), import_module("torch")
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 24, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    llama = hf.LlamaForCausalLM(hf.LlamaConfig(**sizes, **heads, attn_implementation="eager"))
+
+    class Step(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.llama = llama
+
+        def forward(self, ids: Any, mask: Any, positions: Any, keys: Any, values: Any) -> Any:
+            past = hf.DynamicCache.from_legacy_cache(((keys, values),))
+            found = self.llama(ids, mask, positions, past, use_cache=True)
+            return found.logits, *found.past_key_values.to_legacy_cache()[0]
+
+    feeds: Feeds = {
+        "input_ids": RNG.integers(0, 24, (2, 3)),
+        "attention_mask": np.ones((2, 8), np.int64),
+        "position_ids": np.tile(np.arange(5, 8), (2, 1)),
+        **{f"past_key_values.0.{name}": drawn(2, 2, 5, 4) for name in ("key", "value")},
+    }
+    new, past = {0: "batch", 1: "length"}, {0: "batch", 2: "past"}
+    program = torch.onnx.export(
+        Step().eval(),
+        tuple(torch.from_numpy(x) for x in feeds.values()),
+        input_names=list(feeds),
+        output_names=["logits", "present.0.key", "present.0.value"],
+        dynamo=True,
+        dynamic_shapes=(new, {0: "batch", 1: "total"}, new, past, past),
+    )
+    model: onnx.ModelProto = program.model_proto
+    for node in model.graph.node:
+        node.ClearField("doc_string")
+        node.ClearField("metadata_props")
+    model.graph.ClearField("value_info")
+    yield "torch_llama", model, feeds
+
+
 MAKERS: dict[str, Callable[[], Iterator[Made]]] = {
     "tf2onnx": from_tensorflow,
+    "tflite": from_tflite,
+    "paddle": from_paddle,
+    "jax": from_jax,
     "optimum": from_optimum,
     "diffusers": from_diffusers,
+    "torch": from_torch,
 }
 
 

@@ -1,1 +1,1 @@
-"""Files → graphs."""
+"""From files to graphs."""

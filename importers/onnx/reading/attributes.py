@@ -1,4 +1,4 @@
-"""Attributes of the file → fields of an operator, by the types of the fields."""
+"""Attributes of the file as fields of an operator, by the types of the fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ....runtime.ir.types import MapType, OptionalType, SequenceType, TensorType
 from ..source.raw import items
 
 _VALUE_TYPES = (TensorType, SequenceType, OptionalType, MapType)
-#: Names that the modules of operators import for type checkers only.
+#: Names that operator modules import for type checkers only.
 _NAMES = {
     "Graph": Graph,
     "TensorAttribute": TensorAttribute,
@@ -27,7 +27,7 @@ _NAMES = {
 
 
 class Mismatch(Exception):
-    """An attribute that does not fit; its text says why."""
+    """An attribute that does not fit; the text gives the reason."""
 
 
 def make(operator: type[Op], values: Mapping[str, Any]) -> Op:
@@ -49,10 +49,10 @@ def make(operator: type[Op], values: Mapping[str, Any]) -> Op:
 
 
 def convert(hint: Any, name: str, value: Any) -> Any:
-    """Return an attribute of the file as a value of the type `hint`.
+    """Return an attribute of the file as a value of type `hint`.
 
     Raises:
-        Mismatch: it is of another type.
+        Mismatch: it has another type.
     """
     return _converter(hint)(name, value)
 

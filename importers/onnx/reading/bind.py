@@ -1,6 +1,6 @@
-"""The parsed file → a `Graph`: names become values, attributes become operators, in one pass.
+"""From the parsed file to a `Graph`: names become values, attributes become operators, in one pass.
 
-Types are inferred as nodes are added, because the upgrade of an old operator may depend on them.
+Types are inferred as nodes are added, because upgrading an old operator may depend on them.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ Operators = Mapping[tuple[str, str], type[Op]]
 def bind(
     model: RawModel, operators: Operators, source: FileSource
 ) -> tuple[Graph, tuple[str, ...]]:
-    """Return the graph of a model, with types inferred, and warnings for the user.
+    """Return the graph of a model with inferred types, and warnings for the user.
 
     Raises:
-        ModelError: the file contradicts the ONNX specification.
-        UnknownOperators: there are operators that are not among `operators`.
-        UnsupportedError: an operator means something that the newest opset lacks.
+        ModelError: the file violates the ONNX specification.
+        UnknownOperators: some operators are not in `operators`.
+        UnsupportedError: an operator has a meaning that the newest opset lacks.
         LimitError: the model would exceed the limits.
     """
     check_functions(model, source)
@@ -59,7 +59,7 @@ def bind(
 
 
 class _Binder:
-    """Builds one model; `warnings` collects what the user should know."""
+    """Builds one model; `warnings` collects messages for the user."""
 
     def __init__(self, model: RawModel, operators: Operators, source: FileSource) -> None:
         self.warnings: list[str] = []
@@ -72,7 +72,7 @@ class _Binder:
     # ── graphs and functions ─────────────────────────────────────────────────────────────────
 
     def main(self, raw: RawGraph) -> Graph:
-        """Return the model's own graph."""
+        """Return the main graph."""
         for name, type_ in raw.inputs.items():
             if type_ is None and name not in raw.constants:
                 raise self._source.error("declares no element type", f"input '{name}'")
@@ -81,9 +81,9 @@ class _Binder:
         return self._graph(raw, None).graph
 
     def _graph(self, raw: RawGraph, outer: Scope | None) -> Scope:
-        """Return the scope of a graph that has been built; a body is closed over nothing.
+        """Return the scope of a graph after building it.
 
-        An initializer that is listed as an input, too, is a constant, whatever the IR version.
+        An initializer that is also listed as an input is a constant, whatever the IR version.
         """
         computed = (name for node in raw.nodes for name in node.outputs)
         reserved = {*raw.inputs, *raw.constants, *computed}
@@ -118,14 +118,14 @@ class _Binder:
         for name in raw.outputs:
             value = self._find(name, scope, where)
             label, number = name, 0
-            while label in outputs:  # the results of a body are known by position alone
+            while label in outputs:  # results of a body are identified by position
                 number += 1
                 label = f"{name}.{number}"
             outputs[label] = value
         return outputs
 
     def _call(self, function: RawFunction, node: RawNode, scope: Scope) -> None:
-        """Inline a function: its nodes join the caller's graph."""
+        """Inline a function into the caller's graph."""
         for name in node.attributes:
             if name not in function.attributes:
                 hint = did_you_mean(name, list(function.attributes))
@@ -203,20 +203,20 @@ class _Binder:
                 self.insert(each, scope, label, origin)
 
     def _contrib(self, node: RawNode) -> Contrib | None:
-        """Return what states an operator of onnxruntime; the caller's own comes first."""
+        """Return the definition of an onnxruntime operator; custom operators take precedence."""
         if (node.domain, node.op) in self._operators or node.overload:
             return None
         return find(node.domain, node.op)
 
     def _expand(self, declared: Contrib, node: RawNode, site: _Site) -> None:
-        """Put what an operator of onnxruntime means in its place, with its outputs' names."""
+        """Replace an onnxruntime operator by its definition, keeping output names."""
         results = expand(declared, node, site)
         for name, result in zip(node.outputs, results, strict=False):
             if name and result:
                 site.define(name, result)
 
     def _trimmed(self, node: RawNode, function: RawFunction | None) -> RawNode:
-        """Return the node without outputs at its end that are left out and need not be there."""
+        """Return the node without omitted optional outputs at the end."""
         operator = self._operators.get((node.domain, node.op)) if function is None else None
         minimum, maximum = operator.outputs if operator is not None else (0, 0)
         count = len(node.outputs)
@@ -225,7 +225,7 @@ class _Binder:
         return node.change(outputs=node.outputs[:count]) if count < len(node.outputs) else node
 
     def _resolved(self, node: RawNode, scope: Scope) -> RawNode:
-        """Return the node with the attributes of its function put in."""
+        """Return the node with references to function attributes resolved."""
         if not any(isinstance(value, Reference) for value in node.attributes.values()):
             return node
         attributes: dict[str, Any] = {}
@@ -249,7 +249,7 @@ class _Binder:
         return stand_in(node.domain, node.op)
 
     def unknown(self) -> UnknownOperators | None:
-        """Return the error of all unknown operators; None if there are none."""
+        """Return the error for all unknown operators; None if there are none."""
         found = tuple(
             UnknownOperator(
                 domain,
@@ -272,7 +272,7 @@ class _Binder:
         return near or (f"; {known}" if known else "")
 
     def insert(self, node: RawNode, scope: Scope, label: str, origin: str) -> tuple[Value, ...]:
-        """Add a node of the newest opset, called `label`, that the file's `origin` has become."""
+        """Add a node of the newest opset named `label` for the file's node `origin`."""
         operator = self._operator(node)
         captured: dict[Graph, list[Value]] = {}
         op = self._op(operator, node, scope, captured)
@@ -298,7 +298,7 @@ class _Binder:
         try:
             infer_node(made, file=self._source.file)
         except ModelError:
-            # The owner of a body infers it again, and knows whether it must make sense.
+            # The owner of a body infers it again, and knows whether it must be valid.
             if not scope.space.is_body:
                 raise
         return made.outputs
@@ -323,7 +323,7 @@ class _Binder:
             raise self._source.error(str(error), node.where) from error
 
     def _check(self, op: Op, inputs: Sequence[Value | None], node: RawNode) -> None:
-        """Refuse a wrong number of inputs or outputs."""
+        """Raise ModelError for a wrong number of inputs or outputs."""
         for kind, values, (minimum, maximum) in (
             ("inputs", inputs, arity(type(op))),
             ("outputs", node.outputs, op.outputs),
@@ -353,7 +353,7 @@ class _Binder:
 
 
 class _Site:
-    """The place of one node, for `upgrade`."""
+    """The position of one node, for `upgrade`."""
 
     def __init__(self, binder: _Binder, scope: Scope, origin: str) -> None:
         self._binder = binder
@@ -380,7 +380,7 @@ class _Site:
         self._own.update(self._binder.insert(node, self._scope, label, self._origin))
 
     def define(self, name: str, result: str) -> None:
-        """Let the file's `name` stand for a result, which takes the name if it has no other."""
+        """Bind the file's `name` to a result, which takes that name if it has none."""
         scope = self._scope
         value = scope.find(result)
         if value not in self._own:
@@ -401,7 +401,7 @@ class _Site:
 
 
 def _input(space: NameSpace, name: str, declared: ValueType | None) -> Value:
-    """Add an input: callers keep to a model's declaration, but the owner of a body may not."""
+    """Add an input; callers must respect a model's declaration, but the owner of a body may not."""
     value = space.graph.add_input(name, declared)
     if space.is_body:
         value.type, value.declared = without_shapes(declared), declared
@@ -428,7 +428,7 @@ def _constant(node: RawNode, source: FileSource) -> Array:
     return data
 
 
-#: What each attribute of Constant must be, and the dtype of the tensor that it becomes.
+#: The type of each attribute of Constant, and the dtype of the resulting tensor.
 _CONSTANTS: dict[str, tuple[type, DType | None]] = {
     "value": (np.ndarray, None),
     "sparse_value": (np.ndarray, None),

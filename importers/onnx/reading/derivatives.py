@@ -1,7 +1,7 @@
-"""The rules of differentiation: from the gradient of a node's result to those of its inputs.
+"""Differentiation rules: from the gradient of a node's result to those of its inputs.
 
 A rule ``f(write, node, g)`` inserts nodes and returns one gradient per input; None for inputs on
-which the result does not depend smoothly. The table is at the end.
+which the result does not depend differentiably. The table is at the end.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from ....runtime.ops.elementwise import (
 from ....runtime.ops.window import window
 
 Gradients = tuple[Value | None, ...]
-Rule = Callable[["Writer", Node, Value], Gradients]
+Rule = Callable[["GradientWriter", Node, Value], Gradients]
 
 
-class Writer:
-    """Inserts nodes before one, with their types."""
+class GradientWriter:
+    """Inserts nodes with inferred types in front of one."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
         self.graph = graph
@@ -69,7 +69,7 @@ class Writer:
         return self.constant(data, like.tensor.dtype)
 
     def filled(self, data: float, like: Value) -> Value:
-        """Return a tensor full of one number, of the type of a value."""
+        """Return a tensor filled with one number, with the type of a value."""
         return self(movement.Expand(), self.number(data, like), self(shape.Shape(), like))
 
     def like(self, g: Value, like: Value) -> Value:
@@ -77,7 +77,7 @@ class Writer:
         return self(shape.Reshape(), g, self(shape.Shape(), like))
 
     def summed(self, g: Value, like: Value) -> Value:
-        """Return the sums over what broadcasting repeated, in the shape of a value."""
+        """Return the sums over broadcast axes, in the shape of a value."""
         wide, narrow = g.tensor.shape, like.tensor.shape
         if wide is None or narrow is None:
             raise ShapeError(f"the rank of '{like.name}' or of what it is broadcast to is unknown")
@@ -99,61 +99,61 @@ def _inputs(node: Node) -> tuple[Value, ...]:
 # ── one and several variables, element by element ────────────────────────────────────────────────
 
 
-def _unary(factor: Callable[[Writer, Value, Value], Value]) -> Rule:
+def _unary(factor: Callable[[GradientWriter, Value, Value], Value]) -> Rule:
     """Return the rule of y = f(x), given its derivative f'(x) from x and y."""
 
-    def rule(write: Writer, node: Node, g: Value) -> Gradients:
+    def rule(write: GradientWriter, node: Node, g: Value) -> Gradients:
         (x,) = _inputs(node)
         return (write(Mul(), g, factor(write, x, node.output)),)
 
     return rule
 
 
-def _sigmoid(write: Writer, x: Value, y: Value) -> Value:
+def _sigmoid(write: GradientWriter, x: Value, y: Value) -> Value:
     return write(Mul(), y, write(Sub(), write.number(1, y), y))
 
 
-def _tanh(write: Writer, x: Value, y: Value) -> Value:
+def _tanh(write: GradientWriter, x: Value, y: Value) -> Value:
     return write(Sub(), write.number(1, y), write(Mul(), y, y))
 
 
-def _tan(write: Writer, x: Value, y: Value) -> Value:
+def _tan(write: GradientWriter, x: Value, y: Value) -> Value:
     return write(Add(), write.number(1, y), write(Mul(), y, y))
 
 
-def _erf(write: Writer, x: Value, y: Value) -> Value:
+def _erf(write: GradientWriter, x: Value, y: Value) -> Value:
     bell = write(Exp(), write(Neg(), write(Mul(), x, x)))
     return write(Mul(), write.number(2 / sqrt(pi), y), bell)
 
 
-def _relu(write: Writer, node: Node, g: Value) -> Gradients:
+def _relu(write: GradientWriter, node: Node, g: Value) -> Gradients:
     (x,) = _inputs(node)
     zero = write.number(0, x)
     return (write(Where(), write(Greater(), x, zero), g, zero),)
 
 
-def _add(write: Writer, node: Node, g: Value) -> Gradients:
+def _add(write: GradientWriter, node: Node, g: Value) -> Gradients:
     return tuple(write.summed(g, x) for x in _inputs(node))
 
 
-def _sub(write: Writer, node: Node, g: Value) -> Gradients:
+def _sub(write: GradientWriter, node: Node, g: Value) -> Gradients:
     a, b = _inputs(node)
     return write.summed(g, a), write(Neg(), write.summed(g, b))
 
 
-def _mul(write: Writer, node: Node, g: Value) -> Gradients:
+def _mul(write: GradientWriter, node: Node, g: Value) -> Gradients:
     a, b = _inputs(node)
     return write.summed(write(Mul(), g, b), a), write.summed(write(Mul(), g, a), b)
 
 
-def _div(write: Writer, node: Node, g: Value) -> Gradients:
+def _div(write: GradientWriter, node: Node, g: Value) -> Gradients:
     a, b = _inputs(node)
     part = write(Div(), g, b)
     of_b = write(Neg(), write(Mul(), part, node.output))
     return write.summed(part, a), write.summed(of_b, b)
 
 
-def _pow(write: Writer, node: Node, g: Value) -> Gradients:
+def _pow(write: GradientWriter, node: Node, g: Value) -> Gradients:
     a, b = _inputs(node)
     exponent = write(Cast(to=a.tensor.dtype), b)
     lower = write(Pow(), a, write(Sub(), exponent, write.number(1, a)))
@@ -164,14 +164,14 @@ def _pow(write: Writer, node: Node, g: Value) -> Gradients:
     return write.summed(of_a, a), of_exponent and write.summed(of_exponent, b)
 
 
-def _where(write: Writer, node: Node, g: Value) -> Gradients:
+def _where(write: GradientWriter, node: Node, g: Value) -> Gradients:
     condition, a, b = _inputs(node)
     zero = write.number(0, g)
     of_a, of_b = write(Where(), condition, g, zero), write(Where(), condition, zero, g)
     return None, write.summed(of_a, a), write.summed(of_b, b)
 
 
-def _cast(write: Writer, node: Node, g: Value) -> Gradients:
+def _cast(write: GradientWriter, node: Node, g: Value) -> Gradients:
     (x,) = _inputs(node)
     is_float = x.tensor.dtype in FLOATS and g.tensor.dtype in FLOATS
     return (write(Cast(to=x.tensor.dtype), g) if is_float else None,)
@@ -180,26 +180,26 @@ def _cast(write: Writer, node: Node, g: Value) -> Gradients:
 # ── whole tensors ────────────────────────────────────────────────────────────────────────────────
 
 
-def _same(write: Writer, node: Node, g: Value) -> Gradients:
+def _same(write: GradientWriter, node: Node, g: Value) -> Gradients:
     return (g,)
 
 
-def _reshaped(write: Writer, node: Node, g: Value) -> Gradients:
+def _reshaped(write: GradientWriter, node: Node, g: Value) -> Gradients:
     return (write.like(g, _inputs(node)[0]),)
 
 
-def _transpose(write: Writer, node: Node, g: Value) -> Gradients:
+def _transpose(write: GradientWriter, node: Node, g: Value) -> Gradients:
     assert isinstance(node.op, movement.Transpose)
     rank = len(g.tensor.shape or ())
     order = tuple(int(i) for i in np.argsort(node.op.order(rank)))
     return (write(movement.Transpose(perm=order), g),)
 
 
-def _expand(write: Writer, node: Node, g: Value) -> Gradients:
+def _expand(write: GradientWriter, node: Node, g: Value) -> Gradients:
     return write.summed(g, _inputs(node)[0]), None
 
 
-def _concat(write: Writer, node: Node, g: Value) -> Gradients:
+def _concat(write: GradientWriter, node: Node, g: Value) -> Gradients:
     assert isinstance(node.op, movement.Concat)
     parts = _inputs(node)
     sizes = write.constant([part.tensor.dims[node.op.axis] for part in parts])
@@ -207,31 +207,31 @@ def _concat(write: Writer, node: Node, g: Value) -> Gradients:
     return write.nodes(op, (g, sizes), len(parts)).outputs
 
 
-def _spread(write: Writer, node: Node, g: Value) -> Value:
-    """Return the gradient of a sum at every element that was summed."""
+def _spread(write: GradientWriter, node: Node, g: Value) -> Value:
+    """Return the gradient of a sum broadcast to every summed element."""
     x = _inputs(node)[0]
     kept = write(with_attributes(node.op, keepdims=1), *node.inputs)
     return write(movement.Expand(), write.like(g, kept), write(shape.Shape(), x))
 
 
-def _reduce_sum(write: Writer, node: Node, g: Value) -> Gradients:
+def _reduce_sum(write: GradientWriter, node: Node, g: Value) -> Gradients:
     return (_spread(write, node, g),)
 
 
-def _reduce_mean(write: Writer, node: Node, g: Value) -> Gradients:
+def _reduce_mean(write: GradientWriter, node: Node, g: Value) -> Gradients:
     sizes = (write(shape.Size(), value) for value in (_inputs(node)[0], node.output))
     many, few = (write(Cast(to=g.tensor.dtype), size) for size in sizes)
     return (write(Div(), _spread(write, node, g), write(Div(), many, few)),)
 
 
-def _softmax(write: Writer, node: Node, g: Value) -> Gradients:
+def _softmax(write: GradientWriter, node: Node, g: Value) -> Gradients:
     assert isinstance(node.op, norm.Softmax)
     y, axis = node.output, write.constant([node.op.axis])
     total = write(reduce.ReduceSum(), write(Mul(), g, y), axis)
     return (write(Mul(), y, write(Sub(), g, total)),)
 
 
-def _log_softmax(write: Writer, node: Node, g: Value) -> Gradients:
+def _log_softmax(write: GradientWriter, node: Node, g: Value) -> Gradients:
     assert isinstance(node.op, norm.LogSoftmax)
     total = write(reduce.ReduceSum(), g, write.constant([node.op.axis]))
     return (write(Sub(), g, write(Mul(), write(Exp(), node.output), total)),)
@@ -240,7 +240,7 @@ def _log_softmax(write: Writer, node: Node, g: Value) -> Gradients:
 # ── products ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _turned(write: Writer, x: Value) -> Value:
+def _turned(write: GradientWriter, x: Value) -> Value:
     """Return the transpose of every matrix."""
     rank = len(x.tensor.shape or ())
     if rank < 2:
@@ -248,14 +248,14 @@ def _turned(write: Writer, x: Value) -> Value:
     return write(movement.Transpose(perm=(*range(rank - 2), rank - 1, rank - 2)), x)
 
 
-def _matmul(write: Writer, node: Node, g: Value) -> Gradients:
+def _matmul(write: GradientWriter, node: Node, g: Value) -> Gradients:
     a, b = _inputs(node)
     of_a = write(matmul.MatMul(), g, _turned(write, b))
     of_b = write(matmul.MatMul(), _turned(write, a), g)
     return write.summed(of_a, a), write.summed(of_b, b)
 
 
-def _gemm(write: Writer, node: Node, g: Value) -> Gradients:
+def _gemm(write: GradientWriter, node: Node, g: Value) -> Gradients:
     op = node.op
     assert isinstance(op, matmul.Gemm)
     a, b, *rest = _inputs(node)
@@ -269,7 +269,7 @@ def _gemm(write: Writer, node: Node, g: Value) -> Gradients:
     return (of_a, of_b, *(write.summed(scaled, c) for c in rest))
 
 
-def _conv(write: Writer, node: Node, g: Value) -> Gradients:
+def _conv(write: GradientWriter, node: Node, g: Value) -> Gradients:
     op = node.op
     assert isinstance(op, conv.Conv)
     x, w, *rest = _inputs(node)

@@ -1,4 +1,4 @@
-"""A node of onnxruntime's domain → the nodes of ONNX that its function says."""
+"""Expansion of onnxruntime operators to ONNX nodes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .attributes import Mismatch, convert
 
 
 def expand(declared: Contrib, node: RawNode, site: GrowingSite) -> tuple[str | None, ...]:
-    """Add what `node` means, and return the names of its results.
+    """Add the nodes that define `node`, and return the names of its results.
 
     Raises:
-        ModelError: the node contradicts its operator's definition.
-        UnsupportedError: it asks for what its function does not have.
+        ModelError: the node violates its operator's definition.
+        UnsupportedError: it needs a feature that the definition lacks.
     """
     _check(declared, node, site)
     builder = Builder(node, site)
@@ -35,7 +35,7 @@ def expand(declared: Contrib, node: RawNode, site: GrowingSite) -> tuple[str | N
 
 
 def _of_the_node(error: ModelError, node: RawNode, site: GrowingSite) -> ModelError:
-    """Return an error of a node that was added as one of the file's."""
+    """Return an error about an inserted node as one about the file's node."""
     if error.where is None or error.where == node.where:
         return error
     kind = error.where.rpartition("(")[2].rstrip(")")

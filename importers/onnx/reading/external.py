@@ -1,12 +1,11 @@
-"""External data: files in the model's folder, opened so that nothing outside it can be reached.
+"""External data: files in the model's folder, opened so that nothing outside can be reached.
 
-A location may lead through links, as those of Hugging Face's cache do, as long as what it leads to
-lies in the model's folder, or in the folder that the model itself lies in once its own links are
-followed. Every component of the path that was found is then opened relative to its parent and
-without following links, and the checks look at what was opened, not at a name that could change in
-between. The data are mapped, so weights that are never read cost nothing; a file that becomes
-shorter afterwards would kill the process that reads on, so a run looks first, and who wants them
-read at once says so.
+A location may contain links, as in Hugging Face's cache, as long as they lead to the model's
+folder, or to the folder of the model file after resolving its own links. Every component of the
+resolved path is then opened relative to its parent without following links, and checks apply to
+what was opened, not to a name that could change in between. Data are memory-mapped, so weights that
+are never read cost nothing; truncating a mapped file would kill a process that reads on (SIGBUS),
+so a run checks sizes first, and `map_external_data=False` reads everything at once.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ....runtime.ir.types import Array
 from ..source.source import FileSource
 
 _KEYS = ("location", "offset", "length", "checksum")
-# Flags of `os.open`, those that a system lacks as 0: Windows has only the last one.
+# Flags of `os.open`, 0 where a system lacks them: Windows has only the last one.
 CLOEXEC: int = getattr(os, "O_CLOEXEC", 0)
 NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)
 NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
@@ -40,10 +39,10 @@ _ALLOW = "copy the file into the model's folder, or say where it is: external_da
 
 
 class ExternalData:
-    """The files next to one model, each mapped once.
+    """The external files of one model, each mapped once.
 
     Args:
-        source: the model; only its folder and that of the file behind its links are read.
+        source: the model; only its folder, and that of the resolved file, are accessible.
     """
 
     def __init__(self, source: FileSource) -> None:
@@ -51,18 +50,18 @@ class ExternalData:
         self._mapped: dict[str, Array] = {}
 
     def read(self, entries: Iterable[StringStringEntryProto], size: int, where: str) -> Array:
-        """Return the bytes that a tensor's `external_data` names, mapped and read-only.
+        """Return the bytes named by a tensor's `external_data`, mapped and read-only.
 
-        The optional checksum is not verified, for that would read everything.
+        The optional checksum is not verified, as that would read everything.
 
         Args:
-            entries: location, and where in that file.
-            size: bytes to return where no length is given.
-            where: what to call the tensor in messages.
+            entries: location, offset and length.
+            size: bytes to return if no length is given.
+            where: name of the tensor in messages.
 
         Raises:
-            ModelError: the location cannot be one of a file in a folder, or the file is too short.
-            ModelFileError: the file is not there, lies elsewhere, or cannot be opened.
+            ModelError: the location is invalid, or the file is too short.
+            ModelFileError: the file is missing, outside the folder, or cannot be opened.
         """
         fields = self._fields(entries, where)
         data = self._file(fields.get("location", ""), where)
@@ -125,7 +124,7 @@ class ExternalData:
         return np.frombuffer(mapping, np.uint8)
 
     def _open(self, folder: Path, parts: tuple[str, ...], location: str, where: str) -> int:
-        """Open what a location leads to, where that lies in a folder that may be read."""
+        """Open a location if it resolves to an accessible folder."""
         target = Path(os.path.realpath(folder.joinpath(*parts)))
         for root in self._source.data_folders:
             if target != root and target.is_relative_to(root):
@@ -168,12 +167,12 @@ class ExternalData:
 
 
 def _is_path(part: str) -> bool:
-    """Whether the system sees more than a name in a part of a location."""
+    """Whether the system interprets a part of a location as more than a name."""
     return os.path.basename(part) != part or bool(os.path.splitdrive(part)[0])
 
 
 def _open_inside(folder: Path, parts: tuple[str, ...]) -> int:
-    """Open `parts` below `folder`, following no link and waiting for no pipe."""
+    """Open `parts` below `folder` without following links or blocking on pipes."""
     if os.open not in os.supports_dir_fd:
         return os.open(folder.joinpath(*parts), _COMMON | NOFOLLOW | NONBLOCK)
     parent = os.open(folder, _COMMON | DIRECTORY)
@@ -193,13 +192,13 @@ _FOLDER: ContextVar[Path | None] = ContextVar("external_data_dir", default=None)
 
 
 def external_data_dir() -> Path | None:
-    """Return the folder that `external_data_in` names, None outside of it."""
+    """Return the folder set by `external_data_in`, None outside of it."""
     return _FOLDER.get()
 
 
 @contextmanager
 def external_data_in(folder: str | os.PathLike[str] | None) -> Generator[None]:
-    """Look for the external data of all models in a folder; if None, as without it."""
+    """Look up external data in this folder within the block; None for the default."""
     token = _FOLDER.set(_FOLDER.get() if folder is None else Path(folder))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Model-local functions: what calls what, and how large a model is once all are inlined."""
+"""Model-local functions: recursion, and the size of a model after inlining."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..source.source import FileSource
 
 
 def key_of(node: RawNode) -> FunctionKey:
-    """Return the key of the function that a node would call."""
+    """Return the key of the function that a node calls."""
     return node.domain, node.op, node.overload
 
 
 def check_functions(model: RawModel, source: FileSource) -> None:
-    """Refuse functions that call themselves, and calls that would grow beyond the limits.
+    """Reject recursive functions, and calls that would exceed the limits when inlined.
 
     Raises:
         ModelError: a function calls itself, possibly through others.
@@ -28,7 +28,7 @@ def check_functions(model: RawModel, source: FileSource) -> None:
 
 
 class _Sizes:
-    """Nodes and depth of bodies with everything inlined, each function measured once."""
+    """Node counts and depths after inlining, computed once per function."""
 
     def __init__(self, model: RawModel, source: FileSource) -> None:
         self._functions = model.functions
@@ -38,12 +38,12 @@ class _Sizes:
     def of(
         self, nodes: Iterable[RawNode], callers: tuple[FunctionKey, ...], depth: int
     ) -> tuple[int, int]:
-        """Return how many nodes these become, and how deep calls and bodies lie below them.
+        """Return the number of nodes after inlining, and the depth of calls and bodies below them.
 
         Args:
             nodes: the nodes of a graph, body or function.
-            callers: the functions that they are part of.
-            depth: how many calls and bodies they are inside of.
+            callers: the functions that contain them.
+            depth: nesting depth of calls and bodies around them.
         """
         total, deepest = 0, 0
         for node in nodes:

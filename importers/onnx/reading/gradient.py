@@ -1,9 +1,9 @@
-"""The operator Gradient (ai.onnx.preview.training), written out as the nodes that compute it.
+"""Gradient (ai.onnx.preview.training), replaced by the nodes that compute it.
 
-It names tensors of the model, which only the importer knows by their names. The part of the graph
-between them is taken as it stands where it gets the values it has anyway, and copied where it gets
-others; then it is differentiated backward. A derivative of a derivative needs nothing more, as the
-first one is nodes like any other by then.
+It names tensors of the model, whose names only the importer knows. The part of the graph between
+them is used as it is where it gets its own values, and copied where it gets others; then it is
+differentiated in reverse mode. Higher derivatives need nothing more, as lower ones are ordinary
+nodes by then.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ....runtime.ops.elementwise import Add
 from ....runtime.ops.shape import Identity
 from ....runtime.ops.training import Gradient
 from ..source.source import FileSource
-from .derivatives import RULES, Writer
+from .derivatives import RULES, GradientWriter
 
 
 def write_out_gradients(graph: Graph, source: FileSource) -> None:
-    """Replace every Gradient, also those in bodies, by other operators.
+    """Replace every Gradient, also in bodies, by other operators.
 
     Raises:
-        ModelError: one names tensors that are not there.
+        ModelError: one names tensors that do not exist.
         UnsupportedError: an operator between them has no rule.
     """
     written: dict[str, Value] = {}
@@ -45,7 +45,7 @@ def _gradients(
     for name in (*op.xs, *(op.zs or ()), op.y):
         if name not in values:
             raise source.error(f"names '{name}', which nothing in its graph is called", where)
-    write = Writer(graph, node)
+    write = GradientWriter(graph, node)
     variables = [values[name] for name in op.xs]
     target = values[op.y]
     image: dict[Value, Value] = {}
@@ -69,7 +69,7 @@ def _gradients(
 def _between(
     graph: Graph, node: Node, fixed: dict[Value, Value], variables: Sequence[Value], target: Value
 ) -> list[Node]:
-    """Return the nodes that `target` depends on and that depend on a fixed value."""
+    """Return the nodes between fixed values and `target`."""
     before = graph.nodes[: graph.nodes.index(node)]
     needed = {target}
     behind: list[Node] = []
@@ -86,8 +86,8 @@ def _between(
     return path
 
 
-def _copied(write: Writer, node: Node, image: dict[Value, Value]) -> Node:
-    """Return the node, or a copy where it reads other values than it did."""
+def _copied(write: GradientWriter, node: Node, image: dict[Value, Value]) -> Node:
+    """Return the node, or a copy if it reads other values than before."""
     inputs = tuple(value and image.get(value, value) for value in node.inputs)
     if inputs == node.inputs and not node.captures:
         return node
@@ -99,9 +99,9 @@ def _copied(write: Writer, node: Node, image: dict[Value, Value]) -> Node:
 
 
 def _backward(
-    write: Writer, path: Sequence[Node], variables: Sequence[Value], target: Value
+    write: GradientWriter, path: Sequence[Node], variables: Sequence[Value], target: Value
 ) -> list[Value | None]:
-    """Return the derivatives of the sum of `target`, None where it does not depend on one."""
+    """Return the derivatives of the sum of `target`, None where it does not depend on a value."""
     smooth = set(variables)
     for node in path:
         if not smooth.isdisjoint(node.reads):

@@ -1,4 +1,4 @@
-"""The order of a graph's nodes, and the names that it reads from outside."""
+"""Topological order of a graph's nodes, and the outer names that it reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..source.source import FileSource
 
 
 class Names:
-    """Who computes and who reads which name, in the graphs of one model.
+    """Producers and readers of names in the graphs of one model.
 
     Args:
         source: the model, for messages.
@@ -21,9 +21,9 @@ class Names:
         self._free: dict[RawGraph, frozenset[str]] = {}
 
     def reads(self, node: RawNode) -> set[str]:
-        """Return the names that a node reads, those that its bodies read from outside included.
+        """Return the names that a node reads, outer names read by its bodies included.
 
-        A Gradient also waits for what its attributes name.
+        A Gradient also depends on the names in its attributes.
         """
         names = {name for name in node.inputs if name}
         if (node.domain, node.op) == ("ai.onnx.preview.training", "Gradient"):
@@ -32,7 +32,7 @@ class Names:
         return names.union(*map(self.free, node.bodies))
 
     def free(self, graph: RawGraph) -> frozenset[str]:
-        """Return the names that a body reads and does not define."""
+        """Return the names that a body reads but does not define."""
         if graph not in self._free:
             read = set(graph.outputs).union(*(self.reads(node) for node in graph.nodes))
             defined = {name for node in graph.nodes for name in node.outputs}
@@ -42,14 +42,14 @@ class Names:
     def sorted(
         self, nodes: tuple[RawNode, ...], defined: Iterable[str]
     ) -> tuple[tuple[RawNode, ...], frozenset[str]]:
-        """Return the nodes in an order of computation, and every name that one of them reads.
+        """Return the nodes in topological order, and all names they read.
 
         Args:
-            nodes: the nodes of one graph or function; they come back as they are if they can.
+            nodes: the nodes of one graph or function; already sorted ones keep their order.
             defined: its inputs and initializers.
 
         Raises:
-            ModelError: a name is computed twice, or nodes wait for each other.
+            ModelError: a name is computed twice, or there is a cycle.
         """
         producer = self._producers(nodes, defined)
         reads = [self.reads(node) for node in nodes]
@@ -74,7 +74,7 @@ class Names:
         return producer
 
     def _schedule(self, nodes: tuple[RawNode, ...], waits: list[set[int]]) -> list[int]:
-        """Return the first possible order, by position in the file."""
+        """Return the first topological order by position in the file."""
         missing = [len(w) for w in waits]
         readers: list[list[int]] = [[] for _ in nodes]
         for i, before in enumerate(waits):

@@ -1,4 +1,4 @@
-"""ModelProto → plain Python: every field read once, checked, and freed of protobuf."""
+"""From ModelProto to plain Python: every field is read once and checked."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from .tensors import TensorReader
 
 
 def parse(proto: ModelProto, source: FileSource) -> RawModel:
-    """Read a whole model.
+    """Parse a whole model.
 
     Raises:
-        ModelError: something contradicts the ONNX specification.
-        UnsupportedError: it is written in a newer opset than tercet knows.
+        ModelError: something violates the ONNX specification.
+        UnsupportedError: its opset is newer than supported.
         LimitError: something exceeds the limits.
     """
     return _Parser(source).model(proto)
@@ -281,7 +281,7 @@ class _Parser:
         return TensorType(dtype, tuple(self._dim(d, where) for d in proto.shape.dim))
 
     def _dim(self, proto: Any, where: str) -> Dim:
-        """Return a declared dimension; exporters write -1, "?" or "" for those that are unknown."""
+        """Return a declared dimension; exporters write -1, "?" or "" for unknown ones."""
         if proto.HasField("dim_value"):
             return proto.dim_value if proto.dim_value >= 0 else None
         name = self._name(proto.dim_param, where)
@@ -289,7 +289,7 @@ class _Parser:
 
 
 def _trimmed(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names without those at the end that stand for something left out."""
+    """Return the names without trailing omitted ones."""
     kept = list(names)
     while kept and not kept[-1]:
         kept.pop()

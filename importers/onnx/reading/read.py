@@ -1,4 +1,4 @@
-"""A path, bytes or a ModelProto → a ModelProto with a graph and an opset, or one clear error."""
+"""From a path, bytes or a ModelProto to a ModelProto with a graph and an opset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .external import BINARY, CLOEXEC, NONBLOCK, external_data_dir
 from .signatures import describe, missing_bytes
 from .texts import Loadable, format_of, is_language, object_proto, parsed
 
-#: The newest IR version whose meaning tercet knows.
+#: The newest supported IR version.
 IR_VERSION = 14
 
 
@@ -26,18 +26,18 @@ def read(
     limits: Limits,
     data_dir: str | os.PathLike[str] | None = None,
 ) -> tuple[ModelProto, FileSource]:
-    """Return the parsed file, and where it comes from.
+    """Return the parsed file and its source.
 
     Args:
-        model: a path, the bytes of a file, a parsed model, a text in ONNX's language, or an object
-            of an exporter; see `object_proto`.
-        limits: what the model may ask for.
-        data_dir: the folder of its external data, where that is not its own.
+        model: a path, the bytes of a file, a parsed model, a text in ONNX's language, or an
+            exporter's object; see `object_proto`.
+        limits: resource limits of the import.
+        data_dir: the folder of its external data, if not its own.
 
     Raises:
-        ModelFileError: there is no such file, or it cannot be read.
-        ModelError: the file is something else than ONNX, or is damaged.
-        UsageError: `model` is of another type.
+        ModelFileError: the file does not exist or cannot be read.
+        ModelError: the file is not ONNX, or is damaged.
+        UsageError: `model` has another type.
     """
     folder = external_data_dir() if data_dir is None else Path(data_dir)
     if folder is not None and not folder.is_dir():
@@ -56,7 +56,7 @@ def read(
 
 
 def in_memory(model: Any) -> Any:
-    """Return a message for what stands for one, such as a text; everything else as it is."""
+    """Return a message for objects that stand for one, such as a text; others unchanged."""
     if isinstance(model, bytearray | memoryview):
         return bytes(cast("bytearray", model))
     proto = object_proto(model)
@@ -80,7 +80,7 @@ def _path(model: str | os.PathLike[str]) -> str:
 def _contents(source: FileSource) -> bytes:
     path = source.file or ""
     try:
-        # A pipe would block, and a device may have no end.
+        # A pipe would block, and a device may be endless.
         descriptor = os.open(path, os.O_RDONLY | CLOEXEC | NONBLOCK | BINARY)
         with open(descriptor, "rb") as file:
             status = os.fstat(descriptor)

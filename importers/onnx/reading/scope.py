@@ -1,4 +1,4 @@
-"""The names that are visible at one place of a model, and the values that they stand for."""
+"""Scopes: the names visible at a point of a model, and their values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ....runtime.ir.types import ValueType
 
 
 class NameSpace:
-    """Names of values and nodes of one graph, those included that are still to come.
+    """Names of values and nodes of one graph, including those still to come.
 
     Args:
         graph: the graph.
-        reserved: names that its own part of the file defines, and that nothing else may take.
+        reserved: names that its own part of the file defines, and that nothing else may use.
         is_body: whether it is the body of a control-flow operator.
     """
 
@@ -26,13 +26,13 @@ class NameSpace:
         self._numbers: dict[str, int] = {}
 
     def value(self, wanted: str) -> str:
-        """Return `wanted`, or with a number after it, as the name of a value, and keep it."""
+        """Reserve and return `wanted` as the name of a value, with a number appended if taken."""
         name = self._free(wanted, self._reserved, self.graph.values)
         self._reserved.add(name)
         return name
 
     def node(self, wanted: str) -> str:
-        """Return `wanted`, or with a number after it, as the name of a node, and keep it."""
+        """Reserve and return `wanted` as the name of a node, with a number appended if taken."""
         name = self._free(wanted, self._labels)
         self._labels.add(name)
         return name
@@ -46,17 +46,16 @@ class NameSpace:
 
 
 class Scope:
-    """One graph, control-flow body or function body while it is bound.
+    """A graph, control-flow body or function body while it is being bound.
 
     Args:
-        space: the graph that nodes are added to; a function's is its caller's.
-        outer: what a body sees around it; None for the main graph and for functions.
+        space: the graph to which nodes are added; for a function its caller's.
+        outer: the enclosing scope of a body; None for the main graph and functions.
         local: names that a function defines.
-        prefix: put before the names of a function's inner values and nodes.
-        results: names in the graph of a function's results.
+        prefix: prefix of a function's inner names.
+        results: names of a function's results in the graph.
         declared: types that the file declares for values.
-        attributes: the actual attributes of the function that this is, or is part of; None
-            outside of functions.
+        attributes: actual attributes of the enclosing function; None outside functions.
     """
 
     def __init__(
@@ -83,13 +82,13 @@ class Scope:
         self._values: dict[str, Value | None] = {}
 
     def define(self, name: str, value: Value | None) -> None:
-        """Let `name` stand for `value`, or for an input that was left out."""
+        """Bind `name` to `value`, or to an omitted input."""
         self._values[name] = value
 
     def find(self, name: str) -> Value | None:
-        """Return the value of a name; raises KeyError where nothing has it.
+        """Return the value of a name; raises KeyError if it is not defined.
 
-        What a body finds outside becomes one of its constants or captures.
+        Outer values read by a body become its constants or captures.
         """
         if name not in self._values:
             if self._outer is None:
@@ -107,11 +106,11 @@ class Scope:
         return self.graph.add_capture(name, value.type)
 
     def visible(self) -> list[str]:
-        """Return every name that can be read here."""
+        """Return all names that can be read here."""
         return [*self._values, *(self._outer.visible() if self._outer else [])]
 
     def value_name(self, name: str) -> str:
-        """Return what the value that the file calls `name` here is called in the graph."""
+        """Return the graph's name for the value that the file calls `name` here."""
         if name in self._results:
             return self._results[name]
         if self.prefix or not name:
@@ -119,7 +118,7 @@ class Scope:
         return name
 
     def fresh(self, hint: str) -> str:
-        """Return a name that nothing has, here or in the graph."""
+        """Return an unused name."""
         name = self.space.value(self.prefix + hint)
         while name in self._local or name in self._values:
             name = self.space.value(self.prefix + hint)

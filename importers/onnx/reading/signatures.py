@@ -1,4 +1,4 @@
-"""What a file is that is not an ONNX model: most mistakes are a file of another kind."""
+"""Recognition of files that are not ONNX models, for error messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PREFIXES: tuple[tuple[bytes, str], ...] = (
 
 
 def describe(data: bytes) -> str:
-    """Return what `data` looks like, and what to do; an empty string if unknown."""
+    """Return what `data` looks like and a remedy; an empty string if unknown."""
     for prefix, kind in _PREFIXES:
         if data.startswith(prefix):
             return kind
@@ -86,7 +86,7 @@ def _protobuf(data: bytes) -> str:
 
 
 def missing_bytes(data: bytes) -> int:
-    """Return how many bytes the last field of a protobuf message lacks; 0 for other damage."""
+    """Return by how many bytes the last protobuf field is truncated; 0 for other damage."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -108,7 +108,7 @@ def missing_bytes(data: bytes) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a position and the position after it; beyond the end it is 0."""
+    """Return the number at a position and the next position; 0 beyond the end."""
     value = shift = 0
     while at < len(data) and shift < 64:
         byte = data[at]

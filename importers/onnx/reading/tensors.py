@@ -1,4 +1,4 @@
-"""TensorProto and SparseTensorProto → numpy arrays, every length checked before it is read."""
+"""From TensorProto and SparseTensorProto to numpy arrays, with every length checked first."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TensorReader:
     """Reads the tensors of one model.
 
     Args:
-        source: the model's name and limits.
+        source: the model's source and limits.
     """
 
     def __init__(self, source: FileSource) -> None:
@@ -49,12 +49,12 @@ class TensorReader:
         """Return the elements of a tensor, read-only, in its native dtype and shape.
 
         Args:
-            proto: the tensor; elements in their own file are mapped, not read.
-            where: what to call a tensor without a name in messages.
+            proto: the tensor; external data are mapped.
+            where: name in messages for a tensor without one.
 
         Raises:
             ModelError: the elements do not match dtype and shape, or cannot be read.
-            LimitError: the shape is beyond what an array can have.
+            LimitError: the shape exceeds what an array can have.
         """
         name = self._source.name(proto.name)
         where = f"tensor '{name}'" if name or where is None else where
@@ -145,7 +145,7 @@ class TensorReader:
         return self._decode(elements.view(np.uint8), dtype, shape, where)
 
     def _sixes(self, codes: Array, dtype: DType, shape: tuple[int, ...], where: str) -> Array:
-        """Return float6 elements, which int32_data has one by one, unlike others below a byte."""
+        """Return float6 elements, which int32_data holds unpacked, unlike other sub-byte types."""
         if codes.min() < 0 or codes.max() > 0x3F:
             raise self._source.error(f"holds codes of more than 6 bits, no {name_of(dtype)}", where)
         if codes.size != prod(shape):
@@ -154,7 +154,7 @@ class TensorReader:
         return codes.astype(np.uint8).view(dtype).reshape(shape)
 
     def _narrow(self, elements: Array, dtype: DType, where: str) -> Array:
-        """Return the elements in as many bytes as `dtype` takes; floats are given as bits."""
+        """Return elements in the width of `dtype`; floats are given as bits."""
         if dtype == dtypes.bool_:
             return elements != 0
         if dtype not in dtypes.INTEGERS:
@@ -176,7 +176,7 @@ class TensorReader:
         return data.reshape(shape)
 
     def _decode(self, raw: Array, dtype: DType, shape: tuple[int, ...], where: str) -> Array:
-        """Return little-endian bytes as an array; a view of them wherever that can be."""
+        """Return little-endian bytes as an array, as a view where possible."""
         needed, bits = _nbytes(dtype, shape), bits_of(dtype)
         if raw.nbytes != needed:
             wanted = f"{name_of(dtype)}{list(shape)} takes {needed} bytes"
@@ -194,12 +194,12 @@ class TensorReader:
 
 
 def _nbytes(dtype: DType, shape: tuple[int, ...]) -> int:
-    """Return the bytes that a tensor takes in a file."""
+    """Return the size of a tensor in a file in bytes."""
     return -(-prod(shape) * bits_of(dtype) // 8)
 
 
 def _unpack(raw: Array, bits: int, dtype: DType) -> Array:
-    """Return elements of less than a byte, the lowest bits first, one byte each."""
+    """Return sub-byte elements, lowest bits first, as one byte each."""
     if bits == 6:
         raw = np.pad(raw, (0, -raw.size % 3)).reshape(-1, 3)
         words = raw[:, :1] | raw[:, 1:2].astype(np.uint32) << 8 | raw[:, 2:].astype(np.uint32) << 16

@@ -1,7 +1,7 @@
-"""Models that are not files of protobuf's binary form: texts, and objects of exporters.
+"""Models in other forms than binary protobuf: text formats, and exporters' objects.
 
-ONNX has its own language (``<ir_version: 8, ...> g (float[2] x) => (y) { ... }``), and
-protobuf has two forms of text for every message: its own and JSON.
+ONNX has its own language (``<ir_version: 8, ...> g (float[2] x) => (y) { ... }``), and protobuf has
+two text formats: textproto and JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ExportedProgram(Protocol):
 
 
 class IRModel(Protocol):
-    """``onnx_ir.Model``, as far as its members tell it from everything else."""
+    """``onnx_ir.Model``, recognised by its members."""
 
     @property
     def ir_version(self) -> int:
@@ -47,13 +47,13 @@ class IRModel(Protocol):
         ...
 
 
-#: What a model can be given as: a path, a file's bytes, a text in ONNX's language, a message, or
-#: an object of an exporter.
+#: The forms of a model: a path, a file's bytes, a text in ONNX's language, a message, or
+#: an exporter's object.
 Loadable = (
     str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto | ExportedProgram | IRModel
 )
 
-#: What each ending of a file stands for; a file of another name is protobuf's binary form.
+#: Text formats by file name extension; other files are binary protobuf.
 FORMATS: dict[str, str] = {
     ".onnxtxt": "onnxtxt",
     ".onnxtext": "onnxtxt",
@@ -67,12 +67,12 @@ FORMATS: dict[str, str] = {
 _LANGUAGE = re.compile(rb"\s*<\s*[a-z_]+\s*:")
 _TEXTPROTO = re.compile(rb"(?:\s*#[^\n]*\n)*\s*(?:ir_version|producer_name|graph)\s*[:{]")
 _JSON = re.compile(rb'\s*\{.*?"(?:irVersion|ir_version|graph)"\s*:', re.DOTALL)
-#: Bytes that tell what a text is.
+#: Initial bytes that identify a text format.
 _HEAD = 4096
 
 
 def format_of(data: bytes) -> str | None:
-    """Return the form of text that a model is in; None for everything else."""
+    """Return the text format of a model; None for everything else."""
     head = data[:_HEAD].removeprefix(b"\xef\xbb\xbf")
     if _LANGUAGE.match(head):
         return "onnxtxt"
@@ -82,7 +82,7 @@ def format_of(data: bytes) -> str | None:
 
 
 def is_language(text: str) -> bool:
-    """Whether a string is a model in ONNX's language, and no path."""
+    """Whether a string is a model in ONNX's language rather than a path."""
     return _LANGUAGE.match(text[:_HEAD].encode(errors="replace")) is not None
 
 
@@ -90,8 +90,8 @@ def parsed(data: bytes, form: str, source: FileSource) -> ModelProto:
     """Return the model in a text.
 
     Raises:
-        ModelError: the text is not of this form, or names what ONNX does not have.
-        LimitError: it nests too deeply.
+        ModelError: the text is malformed, or uses names that ONNX lacks.
+        LimitError: it is nested too deeply.
     """
     _check_depth(data, source)
     try:
@@ -99,17 +99,17 @@ def parsed(data: bytes, form: str, source: FileSource) -> ModelProto:
             return onnx.parser.parse_model(data.decode("utf-8-sig"))
         serializer: Any = serialization.registry.get(form)
         return cast("ModelProto", serializer.deserialize_proto(data, ModelProto()))
-    except Exception as error:  # protobuf's and onnx's own, and ValueError
+    except Exception as error:  # protobuf's and onnx's own exceptions, and ValueError
         said = " ".join(str(error).split()) or type(error).__name__
         raise source.error(f"is not a model in the form {form}: {said[:200]}") from error
 
 
-#: A string or a comment, in which brackets mean nothing, or a bracket.
+#: A string or comment, in which brackets are ignored, or a bracket.
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|#[^\n]*|[({\[<]|[)}\]>]', re.DOTALL)
 
 
 def _check_depth(data: bytes, source: FileSource) -> None:
-    """Refuse what would exhaust the stack of onnx's parser, which calls itself."""
+    """Reject texts that would overflow the stack of onnx's recursive parser."""
     depth, maximum = 0, 8 * source.limits.depth
     for found in _BRACKETS.finditer(data):
         token = found[0]
@@ -122,10 +122,10 @@ def _check_depth(data: bytes, source: FileSource) -> None:
 
 
 def text_of(model: ModelProto, form: str) -> bytes:
-    """Return a model as text that reads back as the same model.
+    """Return a model as text that parses to the same model.
 
     Raises:
-        UnsupportedError: the form cannot say all of it.
+        UnsupportedError: the format cannot represent it completely.
     """
     if form != "onnxtxt":
         serializer: Any = serialization.registry.get(form)
@@ -140,7 +140,7 @@ def text_of(model: ModelProto, form: str) -> bytes:
 
 
 def _is_same(text: bytes, model: ModelProto) -> bool:
-    """Whether a text in ONNX's language means what a model does."""
+    """Whether a text in ONNX's language represents the same model."""
     source = FileSource()
     try:
         again = parsed(text, "onnxtxt", source)
@@ -151,7 +151,7 @@ def _is_same(text: bytes, model: ModelProto) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return what can be compared of a part of a model."""
+    """Return a comparable form of a part of a model."""
     match value:
         case RawGraph():
             constants = {name: _plain(data) for name, data in value.constants.items()}
@@ -171,7 +171,7 @@ def _plain(value: Any) -> Any:
 
 
 def object_proto(model: object) -> ModelProto | None:
-    """Return the message that an object is, or stands for; None where it is none.
+    """Return the message for an object that is or stands for one; None for others.
 
     These are ``torch.onnx.ONNXProgram`` and ``onnx_ir.Model``; neither package is imported.
     """

@@ -1,1 +1,1 @@
-"""What a model comes from: its file, its limits, its parts as plain Python."""
+"""The source of a model: its file, limits, and raw contents."""

@@ -1,4 +1,4 @@
-"""What a model may ask for before it is refused."""
+"""Resource limits of an import."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Budgets of one import; what exceeds them ends in a `LimitError` before it is allocated.
+    """Budgets of one import; exceeding one raises a `LimitError` before anything is allocated.
 
     Attributes:
-        file_bytes: size of the file, without external data; protobuf cannot hold more.
-        nodes: nodes of the whole model, control-flow bodies and inlined functions included.
-        depth: control-flow bodies and function calls inside one another.
-        rank: axes of a tensor; numpy cannot hold more.
-        name: characters of the name of a value, node, operator or attribute.
-        copied_bytes: size of one tensor that cannot be used as it lies in the file, such as int4.
-        sparse_bytes: size of one sparse tensor after it is made dense.
+        file_bytes: size of the file without external data; protobuf's own limit.
+        nodes: nodes of the whole model, bodies and inlined functions included.
+        depth: nesting of control-flow bodies and function calls.
+        rank: number of axes; numpy's own limit.
+        name: length of names of values, nodes, operators and attributes.
+        copied_bytes: size of one tensor that must be converted, such as int4.
+        sparse_bytes: size of one sparse tensor in dense form.
     """
 
     file_bytes: int = (2 << 30) - 1

@@ -1,4 +1,4 @@
-"""A model file as plain Python: what `parse` reads, `upgrade` rewrites and `bind` understands."""
+"""A model file as plain Python: the result of `parse`, rewritten by `upgrade`, read by `bind`."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ FunctionKey = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An attribute of a function's node that stands for an attribute of the function."""
+    """A reference to an attribute of the enclosing function."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class RawNode:
-    """A node as the file has it.
+    """A node as in the file.
 
     Attributes:
         op: name of the operator or function.
         domain: "" for ai.onnx.
         overload: which of several functions of one name.
-        name: the file's name for it, or "".
-        inputs: names of what it reads; "" where an optional input is left out.
-        outputs: names of what it computes; "" where an optional output is left out.
+        name: its name in the file, or "".
+        inputs: input names; "" for omitted optional inputs.
+        outputs: output names; "" for omitted optional outputs.
         attributes: int, float, str, array, `RawGraph`, `ValueType`, `Reference` or a tuple.
-        opset: version of `domain` that it is written in, or None where the file imports none.
+        opset: imported version of `domain`, or None.
     """
 
     op: str
@@ -45,12 +45,12 @@ class RawNode:
 
     @property
     def result(self) -> str:
-        """The first output that is not left out, or ""."""
+        """The first output that is not omitted, or ""."""
         return next(filter(None, self.outputs), "")
 
     @property
     def where(self) -> str:
-        """How messages call it; a node without a name goes by what it computes."""
+        """Its description in messages; a node without a name is described by its outputs."""
         kind = f"{self.domain}::{self.op}" if self.domain else self.op
         if self.name or not self.result:
             return f"node '{self.name}' ({kind})"
@@ -65,20 +65,20 @@ class RawNode:
                     yield item
 
     def change(self, **changes: Any) -> RawNode:
-        """Return the node with other fields."""
+        """Return a copy with other fields."""
         return replace(self, **changes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawGraph:
-    """A graph or control-flow body as the file has it.
+    """A graph or control-flow body as in the file.
 
     Attributes:
-        name: the file's name for it.
+        name: its name in the file.
         inputs: declared types of the inputs, by name.
         outputs: names of the results.
         constants: the initializers.
-        declared: types of inner values and outputs, as far as the file declares them.
+        declared: declared types of inner values and outputs.
         nodes: in the file's order.
     """
 
@@ -92,7 +92,7 @@ class RawGraph:
 
 @dataclass(frozen=True, slots=True)
 class RawFunction:
-    """A model-local function; `attributes` holds the defaults, None where there is none."""
+    """A model-local function; `attributes` holds defaults, None where there is none."""
 
     key: FunctionKey
     inputs: tuple[str, ...]
@@ -102,14 +102,14 @@ class RawFunction:
 
     @property
     def where(self) -> str:
-        """How messages call it."""
+        """Its description in messages."""
         domain, name, overload = self.key
         return f"function '{domain}::{name}{':' + overload if overload else ''}'"
 
 
 @dataclass(frozen=True, slots=True)
 class RawModel:
-    """A model file, read but not understood yet."""
+    """A parsed model file, not yet bound."""
 
     graph: RawGraph
     functions: Mapping[FunctionKey, RawFunction]
@@ -120,10 +120,10 @@ class RawModel:
 
 
 def items(value: Any) -> tuple[Any, ...]:
-    """Return the elements of an attribute that is a list, or the attribute as the only one."""
+    """Return the elements of a list attribute, or a scalar attribute as a single element."""
     return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
 
 
 def domain_of(text: str) -> str:
-    """Return the domain by the name that tercet knows: ai.onnx is the empty one."""
+    """Return the canonical domain: ai.onnx is the empty one."""
     return "" if text == "ai.onnx" else text

@@ -1,4 +1,4 @@
-"""Where a model comes from: its name in messages, its folder, and the limits it is held to."""
+"""The source of a model: its name in messages, its folder, and its limits."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .limits import Limits
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """One model on its way in.
+    """One model being imported.
 
     Attributes:
-        file: its path as the caller gave it, or None for a model given in memory.
-        limits: the budgets that it is held to.
-        data_dir: the folder of its external data, where that is not its own.
-        maps_data: whether external data are mapped; else they are read.
-        mapped: the files that have been.
+        file: its path as given, or None for a model in memory.
+        limits: the resource limits.
+        data_dir: the folder of its external data, if not its own.
+        maps_data: whether external data are mapped rather than read.
+        mapped: the files mapped so far.
     """
 
     file: str | None = None
@@ -32,17 +32,17 @@ class FileSource:
 
     @property
     def folder(self) -> Path | None:
-        """The folder that locations of external data begin in; None where there is none."""
+        """The folder relative to which external data are located; None if there is none."""
         if self.data_dir is not None:
             return self.data_dir
         return Path(self.file).parent if self.file is not None else None
 
     @property
     def data_folders(self) -> tuple[Path, ...]:
-        """The folders that external data may lie in, links followed.
+        """The folders in which external data may be, with links resolved.
 
-        These are the one that locations begin in, and that of the file which the model's own path
-        leads to: in a cache whose entries are links, both lie beside each other there.
+        These are the folder for locations, and that of the model file after resolving its links: in
+        a cache whose entries are links, both are next to each other there.
         """
         found = [] if self.folder is None else [os.path.realpath(self.folder)]
         if self.file is not None and self.data_dir is None:
@@ -50,23 +50,23 @@ class FileSource:
         return tuple(Path(each) for each in dict.fromkeys(found))
 
     def error(self, reason: str, where: str | None = None) -> ModelError:
-        """Return the error to raise for something wrong at `where`."""
+        """Return a ModelError about `where`."""
         return ModelError(reason, file=self.file, where=where)
 
     def unopened(self, reason: str, where: str | None = None) -> ModelFileError:
-        """Return the error to raise for a file that is not there or cannot be opened."""
+        """Return the error for a file that is missing or cannot be opened."""
         return ModelFileError(reason, file=self.file, where=where)
 
     def limit(self, reason: str, where: str | None = None) -> LimitError:
-        """Return the error to raise for something that exceeds the limits."""
+        """Return the error for an exceeded limit."""
         return LimitError(": ".join(part for part in (self.file, where, reason) if part))
 
     def unsupported(self, reason: str, where: str | None = None) -> UnsupportedError:
-        """Return the error to raise for something valid that tercet cannot do."""
+        """Return the error for a valid but unsupported feature."""
         return UnsupportedError(": ".join(part for part in (self.file, where, reason) if part))
 
     def text(self, value: str | bytes, where: str | None = None) -> str:
-        """Return a string of the file; protobuf hands over what is not UTF-8 as bytes."""
+        """Return a string of the file; protobuf returns invalid UTF-8 as bytes."""
         if isinstance(value, str):
             return value
         try:
@@ -75,7 +75,7 @@ class FileSource:
             raise self.error(f"{value[:40]!r} is not UTF-8 text", where) from error
 
     def name(self, value: str | bytes, where: str | None = None) -> str:
-        """Return a name of the file; messages show it, so it has a limit."""
+        """Return a name of the file, whose length is limited."""
         if len(value) > self.limits.name:
             raise self.limit(f"has a name of {len(value)} characters", where)
         return self.text(value, where)

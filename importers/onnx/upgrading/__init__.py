@@ -1,1 +1,1 @@
-"""Nodes of every older opset → nodes of the newest."""
+"""Upgrades of nodes of older opsets to the newest."""

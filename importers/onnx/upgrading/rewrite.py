@@ -1,4 +1,4 @@
-"""What the upgrades of old operators are made of."""
+"""Building blocks of operator upgrades."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ....runtime.ir.op import Op
 from ....runtime.ir.types import Array, TensorType, ValueType
 from ..source.raw import RawNode, items
 
-#: The version of each domain that the intermediate representation speaks.
+#: The version of each domain in the intermediate representation.
 NEWEST = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1}
 
 
 class NodeSite(Protocol):
-    """The place of a node in its graph, as far as upgrades need it."""
+    """The position of a node in its graph, for upgrades."""
 
     def type_of(self, name: str) -> ValueType | None:
         """Return what is known about a value that the node reads."""
         ...
 
     def is_read(self, name: str) -> bool:
-        """Whether anything reads this value or the graph returns it."""
+        """Whether a value has readers or is a graph output."""
         ...
 
     def fresh(self, hint: str) -> str:
-        """Return a name that no value has."""
+        """Return an unused name."""
         ...
 
     def constant(self, data: Array, hint: str) -> str:
@@ -39,21 +39,21 @@ class NodeSite(Protocol):
         ...
 
     def error(self, reason: str, node: RawNode) -> ModelError:
-        """Return the error to raise for a node that contradicts its opset."""
+        """Return the error for a node that violates its opset."""
         ...
 
     def unsupported(self, reason: str, node: RawNode) -> UnsupportedError:
-        """Return the error to raise for a node that means something the newest opset cannot."""
+        """Return the error for a node that the newest opset cannot express."""
         ...
 
 
 Upgrade = Callable[[RawNode, int, NodeSite], Sequence[RawNode]]
-#: The version from which on no upgrade is needed, and the upgrade, by domain and operator.
+#: The first version that needs no upgrade, and the upgrade, by domain and operator.
 UPGRADES: dict[tuple[str, str], tuple[int, Upgrade]] = {}
 
 
 def before(until: int, *operators: str, domain: str = "") -> Callable[[Upgrade], Upgrade]:
-    """Declare the upgrade of operators written in a version below `until`."""
+    """Register the upgrade of operators in versions below `until`."""
 
     def declare(function: Upgrade) -> Upgrade:
         for name in operators:
@@ -64,13 +64,13 @@ def before(until: int, *operators: str, domain: str = "") -> Callable[[Upgrade],
 
 
 def without(node: RawNode, *names: str, **others: Any) -> RawNode:
-    """Return the node without the attributes `names`, and with `others`."""
+    """Return the node without the attributes `names`, and with `others` set."""
     kept = {name: value for name, value in node.attributes.items() if name not in names}
     return node.change(attributes=kept | others)
 
 
 def with_default(node: RawNode, name: str, value: Any) -> RawNode:
-    """Return the node with an old default written out."""
+    """Return the node with an old default made explicit."""
     return node if name in node.attributes else without(node, **{name: value})
 
 
@@ -80,13 +80,13 @@ def made(op: str, inputs: Sequence[str], output: str, **attributes: Any) -> RawN
 
 
 def rank_of(name: str, site: NodeSite) -> int | None:
-    """Return the rank of a value, where it is known."""
+    """Return the rank of a value if known."""
     type_ = site.type_of(name)
     return type_.rank if isinstance(type_, TensorType) else None
 
 
 def dtype_of(name: str, site: NodeSite) -> DType | None:
-    """Return the element type of a value, where it is known."""
+    """Return the element type of a value if known."""
     type_ = site.type_of(name)
     return type_.dtype if isinstance(type_, TensorType) else None
 
@@ -100,7 +100,7 @@ def integer(node: RawNode, name: str, default: int, site: NodeSite) -> int:
 
 
 def integers(node: RawNode, name: str, site: NodeSite) -> Array | None:
-    """Return a list of integers that is an attribute, as int64, or None where it is absent."""
+    """Return a list attribute of integers as int64, or None if absent."""
     value = node.attributes.get(name)
     if value is None:
         return None
@@ -110,7 +110,7 @@ def integers(node: RawNode, name: str, site: NodeSite) -> Array | None:
 
 
 def number(node: RawNode, name: str, site: NodeSite) -> float | None:
-    """Return a float attribute, or None where it is absent."""
+    """Return a float attribute, or None if absent."""
     value = node.attributes.get(name)
     if value is not None and not isinstance(value, float):
         raise site.error(f"attribute '{name}' must be a float, not {value!r}", node)
@@ -118,7 +118,7 @@ def number(node: RawNode, name: str, site: NodeSite) -> float | None:
 
 
 def attributes_to_inputs(node: RawNode, site: NodeSite, *names: str, first: int = 1) -> RawNode:
-    """Return the node with lists of integers as its inputs `first` and following."""
+    """Return the node with integer list attributes turned into inputs, starting at `first`."""
     lists = [(name, integers(node, name, site)) for name in names]
     added = ["" if v is None else site.constant(v, f"{name}") for name, v in lists]
     while added and not added[-1]:
@@ -127,7 +127,7 @@ def attributes_to_inputs(node: RawNode, site: NodeSite, *names: str, first: int 
 
 
 def scalar_like(value: float, name: str, site: NodeSite) -> tuple[list[RawNode], str]:
-    """Return a scalar of the dtype of `name`, and the nodes that make it where that is unknown."""
+    """Return a scalar with the dtype of `name`, and the nodes that create it if unknown."""
     dtype = dtype_of(name, site)
     if dtype is not None and dtype in dtypes.FLOATS:
         return [], site.constant(np.array(value, dtype), "value")
@@ -137,7 +137,7 @@ def scalar_like(value: float, name: str, site: NodeSite) -> tuple[list[RawNode],
 
 
 def need_dtypes(op: Op, node: RawNode, site: NodeSite) -> None:
-    """Refuse inputs that the operator does not take, where the one that it becomes would."""
+    """Reject inputs that the old operator did not accept, although the new one does."""
     try:
         check_inputs(op, [site.type_of(name) for name in node.inputs])
     except ShapeError as error:
@@ -145,7 +145,7 @@ def need_dtypes(op: Op, node: RawNode, site: NodeSite) -> None:
 
 
 def need_inputs(node: RawNode, count: int, site: NodeSite) -> tuple[str, ...]:
-    """Return the first inputs; raises ModelError where one of them is left out."""
+    """Return the first inputs; raises ModelError if one is omitted."""
     if len(node.inputs) < count or not all(node.inputs[:count]):
         raise site.error(f"has {len(node.inputs)} inputs, but needs {count}", node)
     return node.inputs

@@ -1,8 +1,8 @@
-"""Every operator in the newest opset: what a node of an older one must become.
+"""Upgrades of operators of older opsets to the newest.
 
-An upgrade says until which version it is needed and returns the nodes that mean, in the newest
-opset, what the old one meant. All others kept their meaning: what changed are element types,
-wording, and attributes or inputs that are optional and default to the old behaviour.
+An upgrade states below which version it is needed and returns equivalent nodes of the newest opset.
+All other operators kept their meaning: only element types, wording, or optional attributes and
+inputs with backward-compatible defaults changed.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from .rewrite import (
     without,
 )
 
-#: Importing the layers declares their upgrades.
+#: Importing these modules registers their upgrades.
 __all__ = ["upgrade", "upgrade_layers"]
 
 
 def upgrade(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
-    """Return the nodes of the newest opset that mean what `node` means in its own.
+    """Return nodes of the newest opset equivalent to `node`.
 
     Raises:
-        UnsupportedError: the newest opset cannot say it.
-        ModelError: the node contradicts its opset.
+        UnsupportedError: the newest opset cannot express it.
+        ModelError: the node violates its opset.
     """
     until, become = UPGRADES.get((node.domain, node.op), (0, None))
     if become is None or node.opset is None or node.opset >= until:
@@ -57,13 +57,13 @@ def upgrade(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
 @before(6, "LeakyRelu", "Log", "Max", "Mean", "Min", "Neg", "Reciprocal", "Relu", "Sigmoid")
 @before(6, "Sqrt", "Sum", "Tanh")
 def drop_consumed_inputs(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """`consumed_inputs` allowed to work in place."""
+    """Attribute `consumed_inputs` permitted in-place computation."""
     return [without(node, "consumed_inputs")]
 
 
 @before(6, "Selu")
 def selu(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """Two constants had fewer digits."""
+    """Two default constants had fewer digits."""
     node = without(node, "consumed_inputs")
     alpha, gamma = (float(np.float32(value)) for value in (1.6732, 1.0507))
     return [with_default(with_default(node, "alpha", alpha), "gamma", gamma)]
@@ -71,7 +71,7 @@ def selu(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(7, "Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Greater", "Less", "Pow")
 def align(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """`axis` said where the second operand's axes begin; it needs ones after them instead."""
+    """Attribute `axis` aligned the second operand; it needs trailing axes of size 1 instead."""
     axis = integer(node, "axis", 0, site)
     broadcast = integer(node, "broadcast", 0, site) and "axis" in node.attributes
     node = without(node, "axis", "broadcast", "consumed_inputs")
@@ -88,9 +88,9 @@ def align(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 
 def _aligned(b: str, a: str, axis: int, site: NodeSite) -> tuple[Sequence[RawNode], str]:
-    """Return nodes that give `b` ones after its axes, so that they are those of `a` from `axis`.
+    """Return nodes that append axes of size 1 to `b`, to align it with `a` from `axis` on.
 
-    Where a rank is unknown, or merely declared, a run finds out how many.
+    If a rank is unknown or only declared, this happens at run time.
     """
     rank, inner = rank_of(a, site), rank_of(b, site)
     if rank is not None and inner is not None:
@@ -123,7 +123,7 @@ def _aligned(b: str, a: str, axis: int, site: NodeSite) -> tuple[Sequence[RawNod
 
 @before(7, "PRelu")
 def prelu(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """A vector of slopes belonged to the channels, axis 1."""
+    """A vector of slopes was per channel, along axis 1."""
     node = without(node, "consumed_inputs")
     x, slope = need_inputs(node, 2, site)[:2]
     type_ = site.type_of(slope)
@@ -137,7 +137,7 @@ def prelu(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(11, "Clip")
 def clip(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """The bounds were attributes, the outermost float32 numbers meaning none."""
+    """The bounds were attributes; the extreme float32 numbers meant none."""
     (x,) = need_inputs(node, 1, site)[:1]
     minimum, maximum = number(node, "min", site), number(node, "max", site)
     outermost = float(np.finfo(np.float32).max)
@@ -153,7 +153,7 @@ def clip(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(6, "Cast")
 def cast(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """`to` was the name of a type."""
+    """Attribute `to` was the name of a type."""
     name = node.attributes.get("to")
     if not isinstance(name, str):
         return [node]
@@ -166,7 +166,7 @@ def cast(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(7, "Gemm")
 def gemm(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """`broadcast` is how it always is now."""
+    """Attribute `broadcast` is implied now."""
     return [without(node, "broadcast")]
 
 
@@ -175,7 +175,7 @@ def gemm(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(4, "Concat")
 def concat(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """The axis was 1 where nothing was said."""
+    """The default axis was 1."""
     return [with_default(node, "axis", 1)]
 
 
@@ -191,7 +191,7 @@ def reshape(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 @before(18, "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean")
 @before(18, "ReduceMin", "ReduceProd", "ReduceSumSquare")
 def axes_to_input(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """The axes were an attribute; an empty list of them stood for all."""
+    """The axes were an attribute; an empty list meant all."""
     if node.attributes.get("axes") == () and node.op != "Unsqueeze":
         node = without(node, "axes")
     return [attributes_to_inputs(node, site, "axes")]
@@ -201,7 +201,7 @@ def axes_to_input(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode
 def split(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """The sizes were an attribute, or at first an input of the data's type.
 
-    `num_outputs` is set in every opset, sizes or not, so that the operator knows it.
+    `num_outputs` is set for every opset, with or without sizes, so that the operator knows it.
     """
     count = len(node.outputs)
     if integer(node, "num_outputs", count, site) != count:
@@ -227,7 +227,7 @@ def slice_(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(11, "Pad")
 def pad(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """The widths, first called paddings, and the value were attributes."""
+    """The pads (first called paddings) and the value were attributes."""
     (data,) = need_inputs(node, 1, site)[:1]
     name = "paddings" if "paddings" in node.attributes else "pads"
     if name not in node.attributes:
@@ -242,7 +242,7 @@ def pad(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(6, "Tile")
 def tile(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """It repeated along one axis: `tiles` times along `axis`, both inputs."""
+    """It repeated one axis: `tiles` times along `axis`, both inputs."""
     x, tiles, axis = need_inputs(node, 3, site)[:3]
     one = site.constant(np.array([1], np.int64), "one")
     names = [site.fresh(hint) for hint in ("shape", "rank", "ones", "tiles", "axis")]
@@ -263,13 +263,13 @@ def tile(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(11, "Scatter")
 def scatter(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """It is called ScatterElements now."""
+    """Renamed to ScatterElements."""
     return [node.change(op="ScatterElements")]
 
 
 @before(11, "OneHot")
 def one_hot(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """Negative indices were outside the range instead of counting from its end."""
+    """Negative indices were out of range instead of counting from the end."""
     indices, *rest = need_inputs(node, 3, site)
     whole, negative, moved = (site.fresh(f"{indices}/{n}") for n in ("int64", "negative", "moved"))
     zero = site.constant(np.array(0, np.int64), "zero")

@@ -1,4 +1,4 @@
-"""Upgrades of layers: images, normalization, recurrence, signals and ai.onnx.ml."""
+"""Upgrades of layers: images, normalization, recurrent layers, signals and ai.onnx.ml."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .rewrite import (
 
 @before(11, "Upsample", "Resize")
 def resize(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """Pixels were addressed by their corners, and `nearest` rounded towards fewer pixels.
+    """Pixels were addressed by their corners, and `nearest` rounded by the direction of resizing.
 
     It rounded down where an axis grew and up where it shrank, which takes two steps.
     """
@@ -80,7 +80,7 @@ def roi_align(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(20, "GridSample")
 def grid_sample(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """The modes were called after images."""
+    """The modes had the names of image filters."""
     mode = node.attributes.get("mode", "bilinear")
     return [without(node, mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))]
 
@@ -99,7 +99,7 @@ def lp_pool(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(13, "Softmax", "LogSoftmax", "Hardmax")
 def softmax(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """All axes from `axis` on were one."""
+    """All axes from `axis` on were normalized together."""
     (x,) = need_inputs(node, 1, site)[:1]
     axis = integer(node, "axis", 1, site)
     type_ = site.type_of(x)
@@ -119,7 +119,7 @@ def softmax(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(14, "BatchNormalization")
 def batch_normalization(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """A node with one output is inference; `spatial=0` normalised every element on its own."""
+    """A node with one output is inference; `spatial=0` normalised every element separately."""
     x, scale, bias, mean, variance = need_inputs(node, 5, site)[:5]
     for name in node.outputs[1:]:
         if name and site.is_read(name):
@@ -148,7 +148,7 @@ def batch_normalization(node: RawNode, opset: int, site: NodeSite) -> Sequence[R
 
 @before(21, "GroupNormalization")
 def group_normalization(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """Scale and bias had one element per group; now each channel has its own."""
+    """Scale and bias had one element per group; now one per channel."""
     x, *per_group = need_inputs(node, 3, site)[:3]
     channels, groups, each, size = (site.fresh(n) for n in ("channels", "groups", "each", "size"))
     one = site.constant(np.array([1], np.int64), "one")
@@ -171,7 +171,7 @@ def group_normalization(node: RawNode, opset: int, site: NodeSite) -> Sequence[R
 
 @before(12, "Dropout")
 def dropout(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """Without training it passes its input on; `ratio` and `is_test` spoke of training."""
+    """Outside training it is the identity; `ratio` and `is_test` were about training."""
     (x,) = need_inputs(node, 1, site)[:1]
     need_dtypes(Dropout(), node, site)
     node = without(node, "consumed_inputs", "is_test", "ratio")
@@ -179,7 +179,7 @@ def dropout(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
         return [node.change(op="Identity", attributes={}, outputs=node.outputs[:1])]
     if opset >= 10:
         return [node]
-    mask = site.fresh("mask")  # it had the type of the data
+    mask = site.fresh("mask")  # the mask had the type of the data
     output = (node.outputs[0] or site.fresh("output"), mask)
     return [node.change(outputs=output), made("CastLike", (mask, x), node.outputs[1])]
 
@@ -189,9 +189,9 @@ def dropout(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(7, "RNN", "GRU", "LSTM")
 def recurrent(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """`output_sequence` said whether the first output is wanted, as its name does now."""
+    """Attribute `output_sequence` requested the first output, as its name does now."""
     if node.attributes.get("direction") == "foward":
-        node = without(node, direction="forward")  # the default of GRU 1 is spelt like that
+        node = without(node, direction="forward")  # spelling of the default in GRU 1
     return [without(node, "output_sequence")]
 
 
@@ -205,7 +205,7 @@ def dft(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(9, "Scan")
 def scan(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """Axis 0 was a batch, each element of which was scanned on its own: a Scan of Scans."""
+    """Axis 0 was a batch whose entries were scanned separately: a Scan of Scans."""
     lengths, *inputs = node.inputs or ("",)
     if lengths:
         raise site.unsupported("sequences of different lengths", node)
@@ -229,7 +229,7 @@ def scan(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(2, "LabelEncoder", domain="ai.onnx.ml")
 def label_encoder(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """Strings became their position in a list, or positions strings, by the type of the input."""
+    """Strings became their index in a list, or indices strings, by the input's type."""
     (x,) = need_inputs(node, 1, site)[:1]
     classes = node.attributes.get("classes_strings", ())
     dtype = dtype_of(x, site)

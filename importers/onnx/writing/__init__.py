@@ -1,1 +1,1 @@
-"""Graphs → files, in any opset that can say it."""
+"""From graphs to files, in any opset that can express them."""

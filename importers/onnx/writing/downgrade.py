@@ -1,7 +1,6 @@
-"""Nodes in the form of an older opset: what was an attribute there and is an input now, and names.
+"""Nodes in the form of an older opset: inputs that were attributes, and former names.
 
-`upgrade` is the way here, this is the way back, as far as there is one: an input becomes an
-attribute only if it is a constant.
+The reverse of `upgrade`, as far as possible: an input becomes an attribute only if it is constant.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from ....runtime.ir.graph import Node, Value
 
 @dataclass(frozen=True, slots=True)
 class Older:
-    """How an older opset says a node.
+    """The form of a node in an older opset.
 
     Attributes:
-        inputs: how many of the inputs it keeps.
-        attributes: those that take the place of the others.
-        without: attributes that it has not, whose value is what it does.
+        inputs: number of inputs that remain.
+        attributes: attributes that replace the others.
+        without: attributes to drop, because the old operator behaves as they say.
     """
 
     inputs: int
@@ -32,21 +31,21 @@ Form = Callable[[Node], Older | str]
 
 
 def older_form(node: Node, version: int) -> Older | str | None:
-    """Return how an opset says a node that the newest one says in another way.
+    """Return the form of a node in an older opset, if it differs.
 
     Args:
         node: with types inferred.
         version: of the node's domain.
 
     Returns:
-        The form; the reason why there is none; None for nodes that are said as they are.
+        The form; the reason why there is none; None for nodes that need no change.
     """
     until, form = _FORMS.get((node.op.domain, type(node.op).__name__), (0, None))
     return form(node) if form is not None and version < until else None
 
 
 def _constant(node: Node, index: int, name: str) -> tuple[int, ...] | str | None:
-    """Return the elements of an input that must be constant, or why that cannot be."""
+    """Return the elements of an input that must be constant, or why that is impossible."""
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None:
         return None

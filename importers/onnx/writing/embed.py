@@ -1,4 +1,4 @@
-"""A model with its external data in it, for libraries that have rules of their own for files."""
+"""Self-contained models with embedded external data, for libraries with their own file rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def self_contained(
     model: Loadable,
     external_data_dir: str | os.PathLike[str] | None = None,
 ) -> ModelProto:
-    """Return a copy of a model whose tensors are all in it; see `load` for arguments and errors."""
+    """Return a copy of a model with all tensors embedded; see `load` for arguments and errors."""
     proto, source = read(model, Limits(), external_data_dir)
     whole = ModelProto()
     whole.CopyFrom(proto)

@@ -1,4 +1,4 @@
-"""Arrays, types and attributes → the messages of an ONNX file; `tensors` and `parse` read them."""
+"""From arrays, types and attributes to messages of an ONNX file."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from ....runtime.ir.types import (
 )
 from ..source.raw import items
 
-#: Turns a constant and its name into the message that the file gets.
+#: Converts a constant and its name to its message in the file.
 Store = Callable[[str, Array], TensorProto]
 
 _ATTRIBUTE_TYPES = (TensorType, SequenceType, OptionalType, MapType)
 
 
 def embedded(name: str, data: Array) -> TensorProto:
-    """Return a tensor whose elements are in the message itself."""
+    """Return a tensor message with embedded elements."""
     proto = tensor_head(name, data)
     if data.dtype == dtypes.string:
         proto.string_data.extend(str(item).encode() for item in data.flat)
@@ -40,14 +40,14 @@ def embedded(name: str, data: Array) -> TensorProto:
 
 
 def tensor_head(name: str, data: Array) -> TensorProto:
-    """Return a tensor's name, dtype and shape, its elements still missing."""
+    """Return a tensor message with name, dtype and shape, but without elements."""
     return TensorProto(name=name, data_type=TO_ONNX[data.dtype], dims=data.shape)
 
 
 def packed(data: Array) -> Array:
-    """Return the bytes of an array as a file has them: little-endian, in C order.
+    """Return the bytes of an array in a file: little-endian, in C order.
 
-    Elements of less than a byte share bytes, the first one in the lowest bits.
+    Sub-byte elements share bytes, lowest bits first.
     """
     flat = np.ascontiguousarray(data).reshape(-1)
     bits = bits_of(data.dtype)
@@ -65,7 +65,7 @@ def packed(data: Array) -> Array:
 
 
 def packed_size(data: Array) -> int:
-    """Return the number of bytes that `packed` gives; strings count their text."""
+    """Return the size of `packed`; strings count their text."""
     if data.dtype == dtypes.string:
         return sum(len(str(item).encode()) for item in data.flat)
     return -(-data.size * bits_of(data.dtype) // 8)
@@ -80,13 +80,13 @@ def _little_endian(flat: Array) -> Array:
 
 
 def value_info(name: str, type_: ValueType | None) -> ValueInfoProto:
-    """Return the declaration of a value; without a type where that is not known in full."""
+    """Return the declaration of a value; without a type unless it is fully known."""
     proto = type_proto(type_)
     return ValueInfoProto(name=name, type=proto) if proto else ValueInfoProto(name=name)
 
 
 def type_proto(type_: ValueType | None) -> TypeProto | None:
-    """Return the message of a type, or None where not even the dtypes in it are known."""
+    """Return the message of a type, or None if a dtype in it is unknown."""
     match type_:
         case TensorType():
             proto = TypeProto()
@@ -116,7 +116,7 @@ def _set_shape(proto: TypeProto.Tensor, shape: Shape) -> None:
 
 
 def type_text(type_: ValueType | None) -> str | None:
-    """Return the name that the specification's tables have for a type, None where it is unknown."""
+    """Return the specification's name of a type, None if unknown."""
     match type_:
         case TensorType():
             return f"tensor({dtype_text(type_.dtype)})"
@@ -142,15 +142,15 @@ def dtype_text(dtype: DType) -> str:
 
 
 def attribute(name: str, value: Any, kind: OpSchema.AttrType | None) -> AttributeProto:
-    """Return the message of an attribute, bodies excepted.
+    """Return the message of an attribute, except for bodies.
 
     Args:
-        name: the attribute.
+        name: its name.
         value: a field of an `Op`.
-        kind: what the specification says that it is; None for operators that it does not have.
+        kind: its type in the specification; None for operators outside it.
     """
     value = type_proto(value) if isinstance(value, _ATTRIBUTE_TYPES) else _plain(value)
-    number: Any = kind  # an enumeration of integers, which onnx's stub does not say
+    number: Any = kind  # an integer enumeration, which onnx's stub does not declare
     return helper.make_attribute(name, value, attr_type=None if kind is None else int(number.value))
 
 

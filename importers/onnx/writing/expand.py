@@ -1,7 +1,7 @@
-"""Operators that an opset lacks, written out in others, mostly by the specification's functions.
+"""Expansion of operators that an opset lacks, mostly by the specification's functions.
 
 Many operators are defined as functions of simpler ones: Swish, Gelu, LayerNormalization. A graph
-that has them is written as a model whose nodes call these functions, and read back, which inlines
+containing them is written as a model whose nodes call these functions, and read back, which inlines
 them.
 """
 
@@ -25,28 +25,28 @@ from .export import export
 from .restate import restated
 from .versions import newest, refusal, results_of, schema_of
 
-assert _ops  # importing it declares the operators
+assert _ops  # registers the operators
 
-#: The domain of the functions, which no file ever has.
+#: The domain of the functions, which occurs in no file.
 _DOMAIN = "tercet.functions"
-#: Functions that are made of functions.
+#: Functions that use other functions.
 _MAX_ROUNDS = 8
 
 
 def expanded(graph: Graph, version: int) -> Graph:
-    """Return a graph whose nodes an opset of ai.onnx has, as far as functions can say the others.
+    """Return a graph whose nodes exist in an opset of ai.onnx, as far as possible.
 
     Args:
-        graph: with types inferred; stays as it is.
+        graph: with inferred types; not modified.
         version: the opset.
 
     Returns:
-        A new graph; the same one where nothing can be expanded.
+        A new graph; the same one if nothing can be expanded.
     """
     if not _lacking(graph, version):
         return graph
     before, graph = graph, graph.clone()
-    if not fold_known(graph):  # what is known need not be an input
+    if not fold_known(graph):  # known elements need not be inputs
         graph = before
     for _ in range(_MAX_ROUNDS):
         graph = restated(graph, version)
@@ -61,16 +61,16 @@ def expanded(graph: Graph, version: int) -> Graph:
 
 
 def _lacking(graph: Graph, version: int) -> list[Node]:
-    """Return the nodes that an opset cannot say."""
+    """Return the nodes that an opset cannot express."""
     results = results_of(graph)
     own = (node for node in graph.walk() if not node.op.domain)
     return [node for node in own if refusal(node, version, results)]
 
 
 def _schema(node: Node) -> Any:
-    """Return what the specification says about an operator, if it is a function; None if not.
+    """Return the specification's schema of an operator if it is a function; else None.
 
-    It is an `OpSchema`, of which onnx's stub leaves out all that is about functions.
+    It is an `OpSchema`; onnx's stub lacks everything about functions.
     """
     schema: Any = schema_of(type(node.op), newest()[""])
     if schema is None or not (schema.has_function or schema.has_context_dependent_function):
@@ -79,7 +79,7 @@ def _schema(node: Node) -> Any:
 
 
 def _calling(graph: Graph, nodes: Sequence[Node]) -> ModelProto | None:
-    """Return the graph as a model in which nodes are calls; None where none can be."""
+    """Return the graph as a model with function calls; None if no node can be one."""
     if not nodes:
         return None
     lacking = set(nodes)
@@ -100,7 +100,7 @@ def _calling(graph: Graph, nodes: Sequence[Node]) -> ModelProto | None:
 
 
 def _pairs(graph: Graph, proto: GraphProto) -> Iterator[tuple[Node, NodeProto]]:
-    """Yield the nodes of a graph and of the bodies in it, with what they were written as."""
+    """Yield the nodes of a graph and its bodies with their messages."""
     for node, written in zip(graph.nodes, proto.node, strict=False):
         yield node, written
         bodies = [entry.g for entry in written.attribute if entry.HasField("g")]
@@ -110,7 +110,7 @@ def _pairs(graph: Graph, proto: GraphProto) -> Iterator[tuple[Node, NodeProto]]:
 
 
 def _function(proto: NodeProto, node: Node, schema: Any) -> FunctionProto | None:
-    """Return what one node means, for inputs of its types."""
+    """Return the definition of one node, for inputs of its types."""
     if schema.has_function:
         function = FunctionProto()
         function.CopyFrom(schema.function_body)
@@ -122,7 +122,7 @@ def _function(proto: NodeProto, node: Node, schema: Any) -> FunctionProto | None
 
 
 def _write_defaults(proto: NodeProto, function: FunctionProto, schema: OpSchema) -> None:
-    """Give a call the attributes that the function reads and that have defaults."""
+    """Add attributes with defaults that the function reads to a call."""
     given = {entry.name for entry in proto.attribute}
     known: Mapping[str, OpSchema.Attribute] = schema.attributes
     read = {entry.ref_attr_name for node in function.node for entry in node.attribute}

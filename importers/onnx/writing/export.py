@@ -1,8 +1,8 @@
-"""`Graph` → ModelProto: the way back, for files and for libraries that take models as ONNX.
+"""From `Graph` to ModelProto, for files and for libraries that take ONNX models.
 
-Names of values and nodes stay what they are, as far as the file may have them: the results are
-called what callers know them by, and in a body, whose names are its own in a `Graph`, a name that
-is taken outside gets a number. What a body captures becomes the outer value's name again.
+Names of values and nodes are kept as far as possible: results have their external names, and names
+in a body, which are separate in a `Graph`, get a number if they are taken outside. A body's
+captures get the names of the outer values.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ..source.limits import Limits
 from .encode import Store, attribute, embedded, packed_size, value_info
 from .versions import live_outputs, results_of, schema_of, versions_for, written, written_inputs
 
-#: Bytes of constants that a model can hold; the rest of its 2 GB is for everything else.
+#: Maximum bytes of embedded constants; the rest of the 2 GB is for everything else.
 MAX_BYTES = Limits().file_bytes - (32 << 20)
 
-#: The version of the file format that knows an element type.
+#: The IR version that introduced an element type.
 _FORMATS: dict[DType, int] = {
     **dict.fromkeys(dtypes.FLOAT8S, 9),
     dtypes.int4: 10,
@@ -37,19 +37,19 @@ _FORMATS: dict[DType, int] = {
     dtypes.uint2: 13,
     **dict.fromkeys(dtypes.FLOAT6S, 14),
 }
-#: Initializers need not be inputs, too, from here on.
+#: The IR version from which on initializers need not be inputs.
 _MIN_FORMAT = 4
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a file says about itself.
+    """Metadata of a file.
 
     Attributes:
         producer: the program that writes it.
-        version: of that program.
-        metadata: whatever else is to be known.
-        doc: a text for people.
+        version: version of that program.
+        metadata: further properties.
+        doc: a description.
     """
 
     producer: str = "tercet"
@@ -66,20 +66,20 @@ def export(
     about: About | None = None,
     store: Store = embedded,
 ) -> ModelProto:
-    """Return a model that computes what `graph` does.
+    """Return a model equivalent to `graph`.
 
     Args:
-        graph: with types inferred; stays as it is.
-        opsets: versions to write it in, by domain ("" is ai.onnx).
-        at_least: for other domains, the oldest version that will do: the lowest one from there on
-            is taken in which every node can be said as it is. The newest one for the rest.
-        about: what the file says about itself.
-        store: makes the message of every constant; `embedded` puts the elements into it.
+        graph: with inferred types; not modified.
+        opsets: exact versions to write, by domain ("" is ai.onnx).
+        at_least: for other domains, a minimum version: the lowest one from there on in which every
+            node can be written unchanged. Domains in neither use the newest.
+        about: metadata of the file.
+        store: makes the message of each constant; `embedded` embeds the elements.
 
     Raises:
-        UnsupportedError: a node cannot be written in the wanted opset; names it.
+        UnsupportedError: a node cannot be written in the requested opset; names it.
         UsageError: there is no such opset.
-        LimitError: the constants do not fit into a message, which ends at 2 GB.
+        LimitError: the constants exceed the 2 GB of a message.
     """
     if store is embedded and constant_bytes(graph) > MAX_BYTES:
         raise LimitError(
@@ -102,7 +102,7 @@ def export(
 
 
 def constant_bytes(graph: Graph) -> int:
-    """Return the bytes of all constants that a file would have, bodies included."""
+    """Return the bytes of all constants in a file, bodies included."""
     held = {id(data): data for each in _graphs(graph) for data in _arrays(each)}
     return sum(map(packed_size, held.values()))
 
@@ -118,7 +118,7 @@ def _arrays(graph: Graph) -> list[Array]:
 
 
 def _format(graph: Graph, versions: Mapping[str, int]) -> int:
-    """Return the oldest version of the file format that knows these opsets and element types."""
+    """Return the lowest IR version for these opsets and element types."""
     imports = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     found = max(_MIN_FORMAT, helper.find_min_ir_version_for(imports, ignore_unknown=True))
     for each in _graphs(graph):
@@ -129,11 +129,11 @@ def _format(graph: Graph, versions: Mapping[str, int]) -> int:
 
 
 class _Names:
-    """What the values of one graph are called in the file.
+    """Names of one graph's values in the file.
 
     Args:
-        taken: names that nothing else may have.
-        is_main: whether callers know the results by their labels; a body's are known by position.
+        taken: names in use.
+        is_main: whether results have external names; a body's are identified by position.
     """
 
     def __init__(self, taken: Set[str], *, is_main: bool) -> None:
@@ -148,11 +148,11 @@ class _Names:
         return self._names[value]
 
     def give(self, value: Value, name: str) -> None:
-        """Let a value be called so."""
+        """Assign a name to a value."""
         self._names[value] = name
 
     def fresh(self, wanted: str) -> str:
-        """Return a name that nothing has, and keep it."""
+        """Reserve and return an unused name."""
         name, number = wanted, 0
         while name in self._taken or not name:
             number += 1
@@ -161,7 +161,7 @@ class _Names:
         return name
 
     def inside(self, body: Graph, captured: Iterable[str]) -> _Names:
-        """Return the names of a body, which may have none of those around it."""
+        """Return the names of a body, which must differ from the outer ones."""
         inner = _Names(self._taken, is_main=False)
         for value, name in zip(body.captures, captured, strict=False):
             inner.give(value, name)
@@ -186,7 +186,7 @@ class _Writer:
         self._outside: dict[int, str] = {}
 
     def main(self, proto: GraphProto, graph: Graph) -> None:
-        """Fill in the model's own graph; a constant that several graphs share is there, once."""
+        """Write the main graph; constants shared by several graphs are written there once."""
         names = _Names({*(v.name for v in graph.inputs), *graph.outputs}, is_main=True)
         for value in graph.inputs:
             names.give(value, value.name)
@@ -202,12 +202,12 @@ class _Writer:
         self._graph(proto, graph, names)
         read = _reads(proto)
         kept = [tensor for tensor in proto.initializer if tensor.name in read]
-        if len(kept) < len(proto.initializer):  # older forms have attributes in their place
+        if len(kept) < len(proto.initializer):  # older forms have attributes instead
             del proto.initializer[:]
             proto.initializer.extend(kept)
 
     def _graph(self, proto: GraphProto, graph: Graph, names: _Names) -> GraphProto:
-        """Fill in a graph whose inputs, captures and constants have their names."""
+        """Write a graph whose inputs, captures and constants are named."""
         for value in graph.values.values():
             if value.producer is not None and value not in names:
                 names.give(value, names.fresh(value.name))
@@ -234,7 +234,7 @@ class _Writer:
             self._outside.setdefault(id(data), names[value])
 
     def _write_results(self, proto: GraphProto, graph: Graph, names: _Names) -> None:
-        """Add the results; an Identity where one has another name, or comes from outside."""
+        """Write the results; an Identity where one has another name or comes from outside."""
         own = {entry.name for entry in (*proto.input, *proto.initializer)}
         own.update(names[value] for node in graph.nodes for value in node.outputs)
         for label, value in graph.outputs.items():
@@ -279,7 +279,7 @@ class _Writer:
 
 
 def _reads(proto: GraphProto) -> set[str]:
-    """Return the names that a graph and the bodies in it read, and those of its results."""
+    """Return the names that a graph and its bodies read, and those of its results."""
     found = {entry.name for entry in proto.output}
     for node in proto.node:
         found.update(node.input)
@@ -290,7 +290,7 @@ def _reads(proto: GraphProto) -> set[str]:
 
 
 def _shared(graph: Graph) -> Iterator[Value]:
-    """Yield the constants of bodies whose elements are in several graphs; such are written once."""
+    """Yield the constants of bodies that occur in several graphs; they are written once."""
     places = Counter(id(data) for each in _graphs(graph) for data in _arrays(each))
     bodies = (body for node in graph.walk() for body in node.op.graphs())
     for value in (value for body in bodies for value in body.constants):

@@ -1,7 +1,7 @@
-"""Nodes that an older opset lacks, said by others that it has: rewrites of a graph.
+"""Graph rewrites for nodes that an older opset lacks, by other operators.
 
-What is only written in another form there is for `downgrade`; what the specification defines by a
-function is for `expand`.
+Nodes that only have another form are handled by `downgrade`; those with a function in the
+specification by `expand`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Rewrite = Callable[[Graph, Node], bool]
 
 
 def restated(graph: Graph, version: int) -> Graph:
-    """Return a graph whose nodes an opset of ai.onnx has, as far as there are rewrites for them.
+    """Return a graph whose nodes exist in an opset of ai.onnx, as far as there are rewrites.
 
     Args:
-        graph: with types inferred; stays as it is.
+        graph: with inferred types; not modified.
         version: the opset.
 
     Returns:
-        A new graph, with types inferred; the same one where there is nothing to do.
+        A new graph with inferred types; the same one if there is nothing to do.
     """
     copy = graph.clone()
     done = [_rewrite(each, node, version) for each in _all(copy) for node in list(each.nodes)]
@@ -51,7 +51,7 @@ def _rewrite(graph: Graph, node: Node, version: int) -> bool:
 
 
 def _replace(graph: Graph, node: Node, op: Op, inputs: Sequence[Value | None]) -> bool:
-    """Put another node in place of one; results keep their names."""
+    """Replace a node by another one; results keep their names."""
     graph.set_inputs(node, inputs)
     graph.set_op(node, op)
     return True
@@ -62,14 +62,14 @@ def _constant(graph: Graph, elements: Sequence[float], hint: str, dtype: np.dtyp
 
 
 def _elements(value: Value | None) -> tuple[int, ...] | None:
-    """Return the elements of a constant of integers, None of anything else."""
+    """Return the elements of a constant of integers, None for anything else."""
     if value is None or value.data is None:
         return None
     return tuple(int(item) for item in value.data.flat)
 
 
 def _shape(graph: Graph, node: Node) -> bool:
-    """Shape had no bounds: its result is cut."""
+    """Shape had no bounds: its result is sliced."""
     op = node.op
     assert isinstance(op, Shape)
     if not op.start and op.end is None:
@@ -81,7 +81,7 @@ def _shape(graph: Graph, node: Node) -> bool:
 
 
 def _reshape(graph: Graph, node: Node) -> bool:
-    """Where no size is 0 it makes no difference what that stands for."""
+    """Without a size of 0 the meaning of 0 is irrelevant."""
     op, shape, type_ = node.op, _elements(node.inputs[1]), node.output.type
     assert isinstance(op, Reshape)
     if shape is None and isinstance(type_, TensorType) and type_.is_static:
@@ -92,7 +92,7 @@ def _reshape(graph: Graph, node: Node) -> bool:
 
 
 def _pad(graph: Graph, node: Node) -> bool:
-    """The axes that are not named are padded by nothing."""
+    """Axes that are not named get no padding."""
     data, pads, fill, axes = (*node.inputs, None, None)[:4]
     rank = _rank(data)
     named, widths = _elements(axes), _elements(pads)
@@ -106,7 +106,7 @@ def _pad(graph: Graph, node: Node) -> bool:
 
 
 def _resize(graph: Graph, node: Node) -> bool:
-    """The axes that are not named keep their sizes."""
+    """Axes that are not named keep their sizes."""
     op = node.op
     assert isinstance(op, Resize)
     x, roi, scales, sizes = (*node.inputs, None, None, None)[:4]
@@ -133,7 +133,7 @@ def _resize(graph: Graph, node: Node) -> bool:
 
 
 def _split(graph: Graph, node: Node) -> bool:
-    """Parts of unequal sizes need these sizes."""
+    """Unequal parts need explicit sizes."""
     op = node.op
     assert isinstance(op, Split)
     x, types = node.inputs[0], [value.type for value in node.outputs]
@@ -148,7 +148,7 @@ def _split(graph: Graph, node: Node) -> bool:
 
 
 def _reduction(graph: Graph, node: Node) -> bool:
-    """A reduction over no axes does to each element what it does to one that is alone."""
+    """A reduction over no axes applies the operator to each element separately."""
     x, axes = (*node.inputs, None)[:2]
     if not getattr(node.op, "noop_with_empty_axes", 0) or (axes is not None and _elements(axes)):
         return False
@@ -170,7 +170,7 @@ def _rank(value: Value | None) -> int | None:
 
 
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
-#: The version from which on an operator says it by itself, and the rewrite for older ones.
+#: The first version that needs no rewrite, and the rewrite for older ones.
 _REWRITES: dict[type[Op], tuple[int, Rewrite]] = {
     Shape: (15, _shape),
     Reshape: (14, _reshape),

@@ -1,4 +1,4 @@
-"""A graph → a file: the model, and where they are too large for it, the constants next to it."""
+"""Writes a graph to a file, with large constants next to it if necessary."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ..reading.texts import FORMATS, text_of
 from .encode import Store, embedded, packed, packed_size, tensor_head
 from .export import MAX_BYTES, About, constant_bytes, export
 
-#: Where a model is too large for one file, constants of fewer bytes than these stay in it.
+#: In a model too large for one file, smaller constants stay embedded.
 SMALL = 1 << 10
-#: Constants begin at multiples of a page, so that they can be mapped.
+#: Alignment of external constants: a page, so that they can be mapped.
 ALIGNMENT = 1 << 12
 
 
@@ -32,23 +32,23 @@ def save(
     about: About | None = None,
     external: int | None = None,
 ) -> ModelProto:
-    """Write a graph to an ONNX file; an existing one is replaced as a whole, or stays.
+    """Write a graph to an ONNX file atomically.
 
     Args:
-        graph: with types inferred; stays as it is.
-        file: its path; the constants next to it, if there are any, are in ``NAME.data``. Endings
-            such as ``.onnxtxt``, ``.textproto`` and ``.json`` make it a text.
+        graph: with inferred types; not modified.
+        file: its path; external constants go to ``NAME.data``. Extensions such as ``.onnxtxt``,
+            ``.textproto`` and ``.json`` select a text format.
         opsets: see `export`.
         at_least: see `export`.
         about: see `export`.
-        external: constants of at least that many bytes go to the file next to it. Where None, they
-            do so only if the model is too large for one file, which ends at 2 GB.
+        external: constants of at least this many bytes go to the external file. If None, only if
+            the model is too large for one file, which is limited to 2 GB.
 
     Returns:
-        What was written; the elements of constants next to the file are not in it.
+        The written model, without the elements of external constants.
 
     Raises:
-        UnsupportedError: a node cannot be written in the wanted opset.
+        UnsupportedError: a node cannot be written in the requested opset.
         OSError: the files cannot be written.
     """
     path = Path(file)
@@ -71,12 +71,12 @@ def save(
 
 
 class _Beside:
-    """Puts large constants into a stream, one after the other.
+    """Appends large constants to a stream.
 
     Args:
         stream: the file's.
         location: its name.
-        minimum: constants of fewer bytes stay in the model.
+        minimum: smaller constants stay embedded.
     """
 
     def __init__(self, stream: BinaryIO, location: str, minimum: int) -> None:
@@ -95,7 +95,7 @@ class _Beside:
         return proto
 
     def _place(self, data: Array) -> int:
-        """Write the elements unless they are there, and return where they begin."""
+        """Write the elements unless already written; return their offset."""
         if id(data) not in self._places:
             gap = -self._stream.tell() % ALIGNMENT
             self._stream.write(bytes(gap))

@@ -1,8 +1,8 @@
-"""The oldest opset in which a node can be written as it is.
+"""The lowest opset in which a node can be written unchanged.
 
-The IR has every node in the form of the newest opset. An older one can say the same where it has
-the operator with these attributes, inputs and element types, and where `upgrade` would leave the
-node alone, or `downgrade` knows the older form.
+Nodes in the IR have the form of the newest opset. An older one is equivalent if it has the operator
+with these attributes, inputs and element types, and if `upgrade` would leave the node unchanged, or
+`downgrade` knows its older form.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ..upgrading.rewrite import NEWEST, UPGRADES
 from .downgrade import Older, older_form
 from .encode import type_text
 
-#: Nothing older is written: operators aligned the axes of their operands in another way.
+#: The lowest opset written: older ones align operands differently.
 OLDEST = 7
 
-#: From which version on a value of an attribute is allowed, or means what it does in the newest.
+#: The first version that allows a value of an attribute, or interprets it as the newest does.
 _VALUES: dict[tuple[str, str, str | int], int] = {
     ("AveragePool", "ceil_mode", 1): 22,
     ("LpPool", "ceil_mode", 1): 22,
@@ -41,9 +41,9 @@ _VALUES: dict[tuple[str, str, str | int], int] = {
     ("ScatterND", "reduction", "max"): 18,
     ("ScatterND", "reduction", "min"): 18,
 }
-#: From this version on axes may be counted from the end.
+#: The first version with negative axes.
 _NEGATIVE_AXES = 11
-#: `upgrade` touches Split in every version, to note the number of its outputs.
+#: `upgrade` changes Split in every version, to record the number of outputs.
 _SPLIT = 13
 _SPLIT_UNEVEN = 18
 
@@ -51,7 +51,7 @@ _Option = OpSchema.FormalParameterOption
 
 
 def newest() -> dict[str, int]:
-    """Return the newest version of each domain that both the IR and the installed `onnx` know."""
+    """Return the newest version of each domain known to both the IR and the installed `onnx`."""
     known = onnx.defs.onnx_opset_version()
     return {domain: min(v, known) if not domain else v for domain, v in NEWEST.items()}
 
@@ -59,17 +59,17 @@ def newest() -> dict[str, int]:
 def versions_for(
     graph: Graph, wanted: Mapping[str, int] | None = None, at_least: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Return the version of every domain in which a graph is to be written.
+    """Return the version of every domain in which to write a graph.
 
     Args:
         graph: with types inferred.
         wanted: exact versions by domain ("" is ai.onnx).
-        at_least: for the other domains, the oldest version that will do; the lowest one from there
-            on is taken that says everything. Domains that are in neither are written in the newest.
+        at_least: for other domains, a minimum version; the lowest one from there on that can
+            express everything. Domains in neither use the newest.
 
     Raises:
-        UnsupportedError: a node cannot be said in the wanted version; names all such operators.
-        UsageError: there is no such version.
+        UnsupportedError: nodes cannot be expressed in the requested version; names all operators.
+        UsageError: the version does not exist.
     """
     _check(wanted or {})
     found = {**newest(), **(wanted or {})}
@@ -106,9 +106,9 @@ def _check(wanted: Mapping[str, int]) -> None:
 
 
 def _highest(nodes: Sequence[Node], results: Set[Value], maximum: int) -> int:
-    """Return the highest version that can say all of these nodes, or else the newest one.
+    """Return the highest version that can express all of these nodes, or else the newest one.
 
-    Operators that are deprecated in the newest version are known to the one before.
+    Operators deprecated in the newest version exist in the one before.
     """
     older = range(maximum - 1, 0, -1)
     able = (v for v in older if not any(refusal(node, v, results) for node in nodes))
@@ -116,7 +116,7 @@ def _highest(nodes: Sequence[Node], results: Set[Value], maximum: int) -> int:
 
 
 def results_of(graph: Graph) -> Set[Value]:
-    """Return what a graph gives to its callers, and the bodies in it to theirs."""
+    """Return the results of a graph and of its bodies."""
     bodies = (body for node in graph.walk() for body in node.op.graphs())
     return {value for each in (graph, *bodies) for value in each.outputs.values()}
 
@@ -140,7 +140,7 @@ def refusal(node: Node, version: int, results: Set[Value]) -> str:
     """
     op, name = node.op, type(node.op).__name__
     if op.domain not in NEWEST:
-        return ""  # nobody but the operator's own package knows its versions
+        return ""  # only the operator's own package knows its versions
     schema = schema_of(type(op), version)
     if schema is None:
         return f"there is no {name} in opset {version}"
@@ -178,7 +178,7 @@ def _attribute_refusal(node: Node, schema: OpSchema, version: int) -> str:
 
 
 def _split_refusal(node: Node, version: int) -> str:
-    """Unequal parts without their sizes were not allowed at first."""
+    """Unequal parts without explicit sizes were not allowed at first."""
     uneven = type(node.op).__name__ == "Split" and len(node.inputs) == 1
     if not uneven or version >= _SPLIT_UNEVEN:
         return ""
@@ -209,7 +209,7 @@ def _parameter_refusal(
 def live_outputs(
     node: Node, schema: OpSchema | None, results: Set[Value]
 ) -> tuple[Value | None, ...]:
-    """Return the outputs of a node, None in place of optional ones that nobody reads."""
+    """Return the outputs of a node, None for unused optional ones."""
     formals = schema.outputs if schema is not None else ()
     outputs: list[Value | None] = []
     for i, value in enumerate(node.outputs):
@@ -222,15 +222,15 @@ def live_outputs(
 
 
 def written_inputs(node: Node, version: int) -> tuple[Value | None, ...]:
-    """Return the inputs that a node has in a version of its domain, which has it."""
+    """Return the inputs of a node in a version of its domain."""
     form = older_form(node, version)
     return node.inputs[: form.inputs] if isinstance(form, Older) else node.inputs
 
 
 def written(node: Node, schema: OpSchema | None, version: int) -> dict[str, Any]:
-    """Return the attributes that a file needs: those that differ from the version's defaults.
+    """Return the attributes to write: those that differ from the version's defaults.
 
-    Bodies are among them. Only the IR knows the number of parts of a Split besides their sizes.
+    They include bodies. Only the IR knows the number of parts of a Split without sizes.
     """
     op, form = node.op, older_form(node, version)
     found: dict[str, Any] = dict(form.attributes) if isinstance(form, Older) else {}
@@ -256,7 +256,7 @@ def written(node: Node, schema: OpSchema | None, version: int) -> dict[str, Any]
 
 def _equal(value: Any, default: Any) -> bool:
     if default is None:
-        return False  # numpy takes None for float64
+        return False  # numpy treats None as float64
     if isinstance(value, np.dtype):
         default = BY_ONNX.get(default) if isinstance(default, int) else default
     if isinstance(value, float) and isinstance(default, float):
@@ -271,7 +271,7 @@ def schema_of(operator: type[Op], version: int) -> OpSchema | None:
 
 @cache
 def _schema(domain: str, name: str, version: int) -> OpSchema | None:
-    """Look up a schema by name: a cache by class would keep classes of custom operators alive."""
+    """Look up a schema by name: caching by class would keep custom operators alive."""
     if not onnx.defs.has(name, max_inclusive_version=version, domain=domain):
         return None
     schema = onnx.defs.get_schema(name, max_inclusive_version=version, domain=domain)
@@ -279,7 +279,7 @@ def _schema(domain: str, name: str, version: int) -> OpSchema | None:
 
 
 def _default(known: OpSchema.Attribute) -> Any:
-    """Return the default of an attribute, None where it has none."""
+    """Return the default of an attribute, None if it has none."""
     proto = known.default_value
     if not proto.type:
         return None

@@ -1,4 +1,4 @@
-"""Sizes that grow, in buckets: see `rewriting`."""
+"""Bucketing of growing sizes: see `rewriting`."""
 
 from .rewriting import Bucket, bucketed
 

@@ -1,4 +1,4 @@
-"""Attention: the number of keys is data, and what is new is written after the past."""
+"""Attention in buckets: the number of valid keys is data, and new keys follow the past."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ...ops.shape import (
 )
 from .movement import appended
 from .registry import rule
-from .writer import Writer, fill_of
+from .writer import GraphWriter, fill_of
 
 
 @rule(Attention)
-def attention(writer: Writer, node: Node) -> None:
-    """The number of keys is data; new keys are written after those of the past."""
+def attention(writer: GraphWriter, node: Node) -> None:
+    """The number of valid keys is data; new keys are written after the past."""
     op = node.op
     assert isinstance(op, Attention)
     q, k, v, mask, past_k, past_v, lengths = (*node.inputs, *(None,) * (7 - len(node.inputs)))
@@ -45,8 +45,8 @@ def attention(writer: Writer, node: Node) -> None:
     writer.set_inputs([*read, shown, *map(writer.read, (past_k, past_v, lengths))])
 
 
-def _mask(writer: Writer, mask: Value | None, keys: Dim) -> Value | None:
-    """Return a mask whose padding hides keys: one that ends before they do hides the rest."""
+def _mask(writer: GraphWriter, mask: Value | None, keys: Dim) -> Value | None:
+    """Return a mask that hides padded keys; a mask that is too short hides the remaining ones."""
     if mask is None:
         return None
     last = len(writer.dims(mask)) - 1
@@ -55,13 +55,13 @@ def _mask(writer: Writer, mask: Value | None, keys: Dim) -> Value | None:
     return writer.hidden(mask, [last], fill_of(mask.tensor.dtype, -1))
 
 
-def _length(writer: Writer, x: Value | None) -> Dim:
-    """Return how many positions there are in [batch, heads, length, size] or [batch, length, …]."""
+def _length(writer: GraphWriter, x: Value | None) -> Dim:
+    """Return the number of positions of [batch, heads, length, size] or [batch, length, …]."""
     return writer.dims(x)[-2]
 
 
-def _append_past(writer: Writer, node: Node, total: Dim) -> None:
-    """Put an Attention in place of one with a past that grows, in which the new keys are."""
+def _append_past(writer: GraphWriter, node: Node, total: Dim) -> None:
+    """Replace an Attention with a growing past by one whose keys include the new ones."""
     op = node.op
     assert isinstance(op, Attention)
     q, k, v, _, *past = (writer.read(value) for value in node.inputs[:6])
@@ -94,7 +94,7 @@ def _append_past(writer: Writer, node: Node, total: Dim) -> None:
     writer.replace(*[y, *caches, *made.outputs[3:]][:count])
 
 
-def _split_heads(writer: Writer, x: Value | None, heads: int | None) -> Value:
+def _split_heads(writer: GraphWriter, x: Value | None, heads: int | None) -> Value:
     """Return [batch, length, heads * size] as [batch, heads, length, size]."""
     assert x is not None
     if x.tensor.rank == 4 or heads is None:

@@ -1,4 +1,4 @@
-"""What works on elements one by one, or joins those of an axis."""
+"""Elementwise operators and reductions in buckets."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from ...ops.search import TopK
 from ...ops.shape import Identity, Reshape, Trilu, Unsqueeze
 from ...ops.shapes import normalize_axis, product
 from .registry import rule
-from .writer import Writer, fill_of, operand
+from .writer import GraphWriter, fill_of, operand
 
 # ── each element by itself ────────────────────────────────────────────────────────────────────────
 
@@ -78,22 +78,22 @@ from .writer import Writer, fill_of, operand
     ),
     *(Identity, OneHot, Transpose, Trilu, Unsqueeze, RotaryEmbedding),
 )
-def pointwise(writer: Writer, node: Node) -> None:
-    """Padding gives padding."""
+def pointwise(writer: GraphWriter, node: Node) -> None:
+    """Padding stays padding."""
     writer.read_inputs()
 
 
 @rule(Dropout)
-def dropout(writer: Writer, node: Node) -> None:
-    """Nothing is dropped outside of training; what is drawn depends on places."""
+def dropout(writer: GraphWriter, node: Node) -> None:
+    """Outside training nothing is dropped; random numbers depend on positions."""
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         raise writer.error("it draws numbers by the places of elements")
     writer.read_inputs()
 
 
 @rule(LayerNormalization, RMSNormalization)
-def normalization(writer: Writer, node: Node) -> None:
-    """Rows are normalized one by one."""
+def normalization(writer: GraphWriter, node: Node) -> None:
+    """Rows are normalized independently."""
     op = node.op
     assert isinstance(op, LayerNormalization | RMSNormalization)
     rank = len(writer.dims(node.inputs[0]))
@@ -102,15 +102,15 @@ def normalization(writer: Writer, node: Node) -> None:
 
 
 @rule(MatMulNBits, MatMulBnb4)
-def packed_product(writer: Writer, node: Node) -> None:
-    """Rows are multiplied one by one."""
+def packed_product(writer: GraphWriter, node: Node) -> None:
+    """Rows are multiplied independently."""
     writer.need_closed(node.inputs[0], [len(writer.dims(node.inputs[0])) - 1])
     writer.read_inputs()
 
 
 @rule(QuantizeLinear, DequantizeLinear)
-def quantization(writer: Writer, node: Node) -> None:
-    """Each element has its scale."""
+def quantization(writer: GraphWriter, node: Node) -> None:
+    """Each element has its own scale."""
     op = node.op
     assert isinstance(op, QuantizeLinear | DequantizeLinear)
     if writer.dims(node.inputs[1]) not in ((), (1,)):
@@ -120,15 +120,15 @@ def quantization(writer: Writer, node: Node) -> None:
 
 
 @rule(DynamicQuantizeLinear)
-def dynamic_quantization(writer: Writer, node: Node) -> None:
-    """The range that is quantized always holds 0."""
+def dynamic_quantization(writer: GraphWriter, node: Node) -> None:
+    """The quantized range always includes 0."""
     x = operand(node, 0)
     writer.set_inputs([writer.hidden(x, range(len(writer.dims(x))), 0)])
 
 
 @rule(Split)
-def split(writer: Writer, node: Node) -> None:
-    """The axis that is split has one size."""
+def split(writer: GraphWriter, node: Node) -> None:
+    """The axis that is split has a fixed size."""
     op = node.op
     assert isinstance(op, Split)
     rank = len(writer.dims(node.inputs[0]))
@@ -138,7 +138,7 @@ def split(writer: Writer, node: Node) -> None:
 
 # ── what joins the elements of an axis ────────────────────────────────────────────────────────────
 
-#: What an operator does not notice among what it joins.
+#: The neutral element of each reduction.
 _NEUTRAL: dict[type[Op], Any] = {
     **dict.fromkeys((ReduceSum, ReduceL1, ReduceL2, ReduceLogSum, ReduceSumSquare, ReduceMean), 0),
     ReduceProd: 1,
@@ -146,8 +146,8 @@ _NEUTRAL: dict[type[Op], Any] = {
 
 
 @rule(Reduce)
-def reduction(writer: Writer, node: Node) -> None:
-    """Padding counts as nothing; a mean is divided by the number that is there."""
+def reduction(writer: GraphWriter, node: Node) -> None:
+    """Padding is replaced by the neutral element; a mean is divided by the actual count."""
     op, x = node.op, operand(node, 0)
     assert isinstance(op, Reduce)
     axes = writer.numbers(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else ()
@@ -179,8 +179,8 @@ def reduction(writer: Writer, node: Node) -> None:
 
 
 @rule(ArgReduce)
-def arg_reduction(writer: Writer, node: Node) -> None:
-    """Padding is beaten by the first that is there."""
+def arg_reduction(writer: GraphWriter, node: Node) -> None:
+    """Padding loses against the first valid element."""
     op, x = node.op, operand(node, 0)
     assert isinstance(op, ArgReduce)
     axis = normalize_axis(op.axis, len(writer.dims(x)))
@@ -191,7 +191,7 @@ def arg_reduction(writer: Writer, node: Node) -> None:
 
 
 @rule(Softmax, LogSoftmax, Hardmax)
-def softmax(writer: Writer, node: Node) -> None:
+def softmax(writer: GraphWriter, node: Node) -> None:
     """The exponential of padding is 0."""
     op, x = node.op, operand(node, 0)
     assert isinstance(op, Softmax | LogSoftmax | Hardmax)
@@ -200,8 +200,8 @@ def softmax(writer: Writer, node: Node) -> None:
 
 
 @rule(TopK)
-def top_k(writer: Writer, node: Node) -> None:
-    """Padding comes last."""
+def top_k(writer: GraphWriter, node: Node) -> None:
+    """Padding sorts last."""
     op, x = node.op, operand(node, 0)
     assert isinstance(op, TopK)
     axis = normalize_axis(op.axis, len(writer.dims(x)))
@@ -211,8 +211,8 @@ def top_k(writer: Writer, node: Node) -> None:
 
 
 @rule(CumSum)
-def running_sum(writer: Writer, node: Node) -> None:
-    """From the front, padding comes last."""
+def running_sum(writer: GraphWriter, node: Node) -> None:
+    """Counted from the front, padding comes last."""
     op, x = node.op, operand(node, 0)
     assert isinstance(op, CumSum)
     along = range(len(writer.dims(x)))
@@ -221,8 +221,8 @@ def running_sum(writer: Writer, node: Node) -> None:
 
 
 @rule(MatMul, MatMulInteger)
-def matrix_product(writer: Writer, node: Node) -> None:
-    """Padding that is multiplied is 0 on both sides."""
+def matrix_product(writer: GraphWriter, node: Node) -> None:
+    """Padding of the summed axis is 0 on both sides."""
     a, b = operand(node, 0), operand(node, 1)
     inner = len(writer.dims(a)) - 1, max(0, len(writer.dims(b)) - 2)
     if inner[0] not in writer.grown(a):
@@ -235,7 +235,7 @@ def matrix_product(writer: Writer, node: Node) -> None:
 
 
 @rule(Gemm)
-def gemm(writer: Writer, node: Node) -> None:
+def gemm(writer: GraphWriter, node: Node) -> None:
     """See `matrix_product`."""
     op, a, b = node.op, operand(node, 0), operand(node, 1)
     assert isinstance(op, Gemm)

@@ -1,4 +1,4 @@
-"""What moves elements: the end of an axis that grows is where its size says."""
+"""Data movement in buckets: a growing axis ends where its actual size says."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from ...ops.elementwise import (
     Cast,
     Clip,
     Less,
+    Max,
+    Min,
     Mul,
     Where,
 )
-from ...ops.gather import Gather, GatherElements, ScatterND, TensorScatter
+from ...ops.gather import Gather, GatherElements, GatherND, ScatterND, TensorScatter
 from ...ops.movement import Concat, Pad, Slice, grown_bound
 from ...ops.shape import (
     Reshape,
@@ -26,12 +28,12 @@ from ...ops.shape import (
 )
 from ...ops.shapes import normalize_axes, normalize_axis
 from .registry import rule
-from .writer import Writer, operand
+from .writer import GraphWriter, operand
 
 
 @rule(Slice)
-def slice_(writer: Writer, node: Node) -> None:
-    """Along an axis that grows, or from where or to where sizes say, rows are gathered."""
+def slice_(writer: GraphWriter, node: Node) -> None:
+    """Along a growing axis, or with growing bounds, rows are gathered."""
     x = operand(node, 0)
     dims, wanted = writer.dims(x), writer.dims(node.output)
     starts, ends = writer.known(node.inputs[1]), writer.known(node.inputs[2])
@@ -65,9 +67,9 @@ def _slice_inputs(plain: list[tuple[int, int, int, int]]) -> list[list[int]]:
 
 
 def _window(
-    writer: Writer, x: Value | None, axis: int, how: tuple[Dim, Dim, int], wanted: Dim
+    writer: GraphWriter, x: Value | None, axis: int, how: tuple[Dim, Dim, int], wanted: Dim
 ) -> Value:
-    """Return the rows of a slice whose bounds are sizes; padding repeats the last row."""
+    """Return the rows of a slice with growing bounds; padding repeats the last row."""
     size, start, step = how
     first = grown_bound(size, start)
     if step != 1 or first is None:
@@ -87,8 +89,8 @@ def _window(
 
 
 @rule(Concat)
-def concat(writer: Writer, node: Node) -> None:
-    """What is joined to something that grows is written where that ends."""
+def concat(writer: GraphWriter, node: Node) -> None:
+    """What is concatenated to a growing tensor is written at its end."""
     op = node.op
     assert isinstance(op, Concat)
     parts = [value for value in node.inputs if value is not None]
@@ -114,8 +116,8 @@ def concat(writer: Writer, node: Node) -> None:
     writer.replace(_joined(writer, kept, axis, wanted))
 
 
-def appended(writer: Writer, base: Value, new: Value | None, axis: int, end: Grown) -> Value:
-    """Write some rows after the end of what grows."""
+def appended(writer: GraphWriter, base: Value, new: Value | None, axis: int, end: Grown) -> Value:
+    """Write rows after the end of a growing tensor."""
     if axis == 0:
         count = new.tensor.dims[0] if new else 0
         rows = writer.add(Add(), writer.true_sizes((end,)), writer.constant(np.arange(count)))
@@ -126,9 +128,9 @@ def appended(writer: Writer, base: Value, new: Value | None, axis: int, end: Gro
 
 
 def _joined(
-    writer: Writer, parts: Sequence[tuple[Value | None, Dim]], axis: int, wanted: Grown
+    writer: GraphWriter, parts: Sequence[tuple[Value | None, Dim]], axis: int, wanted: Grown
 ) -> Value:
-    """Gather the rows of some parts, one part after the end of the one before."""
+    """Gather the rows of several parts, each after the end of the previous one."""
     places = writer.constant(np.arange(writer.fixed(wanted)))
     index, end, room = places, None, 0
     for _, size in parts[:-1]:
@@ -145,8 +147,8 @@ def _joined(
 
 
 @rule(Pad)
-def pad(writer: Writer, node: Node) -> None:
-    """Rows after the end of an axis that grows replace its padding."""
+def pad(writer: GraphWriter, node: Node) -> None:
+    """Rows after the end of a growing axis replace its padding."""
     op, x = node.op, operand(node, 0)
     assert isinstance(op, Pad)
     dims, wanted = writer.dims(x), writer.dims(node.output)
@@ -179,8 +181,8 @@ def pad(writer: Writer, node: Node) -> None:
     writer.replace(value)
 
 
-def _is_written(writer: Writer, node: Node, axis: int) -> bool:
-    """Whether all that reads a padded cache writes its new rows first."""
+def _is_written(writer: GraphWriter, node: Node, axis: int) -> bool:
+    """Whether all readers of a padded cache first write its new rows."""
     y, rank = node.output, len(writer.dims(node.output))
     return not writer.graph.is_output(y) and all(
         isinstance(reader.op, TensorScatter)
@@ -191,7 +193,7 @@ def _is_written(writer: Writer, node: Node, axis: int) -> bool:
 
 
 def _filled(
-    writer: Writer, x: Value, axis: int, size: tuple[Grown, int], fill: Value | int
+    writer: GraphWriter, x: Value, axis: int, size: tuple[Grown, int], fill: Value | int
 ) -> Value:
     there = writer.there(size[0], size[1], axis)
     if isinstance(fill, int):
@@ -199,15 +201,15 @@ def _filled(
     return writer.add(Where(), there, x, fill)
 
 
-def _number(writer: Writer, size: Dim) -> int:
+def _number(writer: GraphWriter, size: Dim) -> int:
     if not isinstance(size, int):
         raise writer.error("it pads by a size that grows")
     return size
 
 
 @rule(Gather)
-def gather(writer: Writer, node: Node) -> None:
-    """Places are counted from the front."""
+def gather(writer: GraphWriter, node: Node) -> None:
+    """Indices are counted from the front."""
     op, x, places = node.op, operand(node, 0), operand(node, 1)
     assert isinstance(op, Gather)
     axis = normalize_axis(op.axis, len(writer.dims(x)))
@@ -215,7 +217,7 @@ def gather(writer: Writer, node: Node) -> None:
 
 
 @rule(GatherElements)
-def gather_elements(writer: Writer, node: Node) -> None:
+def gather_elements(writer: GraphWriter, node: Node) -> None:
     """See `gather`."""
     op, x, places = node.op, operand(node, 0), operand(node, 1)
     assert isinstance(op, GatherElements)
@@ -223,10 +225,10 @@ def gather_elements(writer: Writer, node: Node) -> None:
     writer.set_inputs([writer.read(x), _fronts(writer, x, axis, places)])
 
 
-def _fronts(writer: Writer, x: Value, axis: int, places: Value) -> Value | None:
-    """Return places along an axis counted from the front, where they may count from the end.
+def _fronts(writer: GraphWriter, x: Value, axis: int, places: Value) -> Value | None:
+    """Return indices along an axis counted from the front, where they may be negative.
 
-    Those of padding may be anywhere; they are moved to where there is something.
+    Indices in padding may be anything; they are moved into the valid range.
     """
     size = writer.dims(x)[axis]
     read = writer.read(places)
@@ -250,9 +252,32 @@ def _fronts(writer: Writer, x: Value, axis: int, places: Value) -> Value | None:
     return writer.add(Where(), writer.add(Less(), read, zero), behind, read)
 
 
+@rule(GatherND)
+def gather_nd(writer: GraphWriter, node: Node) -> None:
+    """See `gather`; the last axis of the indices has one coordinate for each of some axes."""
+    op, x, places = node.op, operand(node, 0), operand(node, 1)
+    assert isinstance(op, GatherND)
+    *_, depth = writer.dims(places)
+    if not isinstance(depth, int):
+        raise writer.error("the number of its coordinates grows")
+    sizes = writer.dims(x)[op.batch_dims : op.batch_dims + depth]
+    read = writer.read(places)
+    if writer.grown(places):
+        rooms = np.array([writer.fixed(size) for size in sizes])
+        read = writer.add(Max(), read, writer.constant(-rooms))
+        read = writer.add(Min(), read, writer.constant(rooms - 1))
+    known = writer.known(places)
+    may_be_behind = known is None or any(isinstance(each, int) and each < 0 for each in known)
+    if may_be_behind and any(isinstance(size, Grown) for size in sizes):
+        behind = writer.add(Add(), read, writer.true_sizes(sizes))
+        is_behind = writer.add(Less(), read, writer.constant(0))
+        read = writer.add(Where(), is_behind, behind, read)
+    writer.set_inputs([writer.read(x), read])
+
+
 @rule(TensorScatter)
-def tensor_scatter(writer: Writer, node: Node) -> None:
-    """Places are counted from the front; a ring has no end to grow."""
+def tensor_scatter(writer: GraphWriter, node: Node) -> None:
+    """Indices are counted from the front; a circular buffer cannot grow."""
     op, new = node.op, operand(node, 1)
     assert isinstance(op, TensorScatter)
     axis = normalize_axis(op.axis, len(writer.dims(new)))

@@ -1,4 +1,4 @@
-"""The rules of operators, which say how padding is kept out of results."""
+"""The rules that keep padding out of results, by operator."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 from ...ir.graph import Node
 from ...ir.op import Op
-from .writer import Writer
+from .writer import GraphWriter
 
-#: Rewrites the node at hand, which reads or gives sizes that grow.
-Rule = Callable[[Writer, Node], None]
+#: Rewrites the current node, which has growing inputs or outputs.
+Rule = Callable[[GraphWriter, Node], None]
 
 _RULES: dict[type[Op], Rule] = {}
 
 
 def rule_of(op: Op) -> Rule | None:
-    """Return how an operator is rewritten; None if unknown."""
+    """Return the rule of an operator; None if it has none."""
     for kind in type(op).__mro__:
         if kind in _RULES:
             return _RULES[kind]
@@ -23,7 +23,7 @@ def rule_of(op: Op) -> Rule | None:
 
 
 def rule(*kinds: type[Op]) -> Callable[[Rule], Rule]:
-    """Declare the rule of some operators."""
+    """Register the rule of some operators."""
 
     def declared(function: Rule) -> Rule:
         _RULES.update(dict.fromkeys(kinds, function))

@@ -1,11 +1,11 @@
-"""Sizes that grow get room for many runs at once: a bucket, whose true size is data.
+"""Rewrites a graph with growing sizes to fixed, padded sizes: a bucket.
 
 A plan has fixed sizes, so a decoder whose cache grows by one position per token would be planned
-once per token. In a bucket every axis that grows has all its room from the start; what is there is
-at the front, and after it lies padding that nobody may see. `bucketed` rewrites a graph so: what
-computes from elements of such an axis together (sums, products, softmax, attention) hides the
-padding first; what joins something to its end writes it where the end is; shapes that are computed
-become the numbers of the bucket, and the same shapes read as data become what they truly are.
+once per token. In a bucket every growing axis has its full room from the start; valid elements are
+at its front, and the padding behind them must not affect results. `bucketed` rewrites a graph
+accordingly: operators that combine elements along such an axis (sums, products, softmax, attention)
+mask the padding first; what is appended to an axis is written at its actual end; computed shapes
+become those of the bucket, and shapes read as data keep their actual values.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from ...ir.graph import Graph, Node, Value
 from ...ir.types import TensorType
 from . import attention, elements, movement, shapes
 from .registry import rule_of
-from .writer import Writer
+from .writer import GraphWriter
 
-#: Where the rules are.
+#: The modules with the rules.
 RULES = (attention, elements, movement, shapes)
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A graph of fixed sizes that stands for one whose sizes grow.
+    """A graph of fixed sizes for a graph whose sizes grow.
 
     Attributes:
-        graph: its inputs and results have room along the axes that grow.
-        count: name of the input, int64 [1], that says how often sizes have grown.
-        most: the largest such number that there is room for.
-        inputs: types of the other inputs, with the sizes that grow.
-        outputs: types of the results, likewise.
+        graph: its inputs and results have room along growing axes.
+        count: name of the input, int64 [1], with the number of growth steps.
+        most: maximum number of growth steps.
+        inputs: types of the other inputs, with growing sizes.
+        outputs: types of the results, with growing sizes.
     """
 
     graph: Graph
@@ -45,19 +45,18 @@ class Bucket:
 
 
 def bucketed(graph: Graph, room: int) -> Bucket:
-    """Rewrite a graph, in place, whose sizes grow.
+    """Rewrite a graph with growing sizes to a bucket, in place.
 
     Args:
         graph: specialised for inputs some of whose sizes are `Grown`.
-        room: of the bucket: see `Writer`.
+        room: growth steps that the bucket has room for: see `GraphWriter`.
 
     Raises:
-        UnsupportedError: an operator works on such a size in a way that has no rule; names the
-            node.
+        UnsupportedError: an operator on a growing size has no rule; names the node.
     """
     inputs = {value.name: _tensor(value.name, value) for value in graph.inputs}
     outputs = {name: _tensor(name, value) for name, value in graph.outputs.items()}
-    writer = Writer(graph, room)
+    writer = GraphWriter(graph, room)
     for value in graph.inputs:
         value.type = value.tensor.with_shape(writer.shape(value.tensor.shape or ()))
     for node in list(graph.nodes):
@@ -73,16 +72,16 @@ def bucketed(graph: Graph, room: int) -> Bucket:
 
 
 def _tensor(name: str, value: Value) -> TensorType:
-    """Return the type of an input or a result, which must be a tensor of numbers."""
+    """Return the type of an input or result, which must be a numeric tensor."""
     if not isinstance(value.type, TensorType) or value.type.dtype == string:
         what = value.type or "of unknown type"
         raise UnsupportedError(f"'{name}' is {what}; buckets hold tensors of numbers alone")
     return value.type
 
 
-def _rewrite(writer: Writer, node: Node) -> None:
+def _rewrite(writer: GraphWriter, node: Node) -> None:
     if all(writer.is_known(value) for value in node.outputs):
-        return  # whoever reads them has their elements without it
+        return  # its readers know its elements
     tensors = (*node.reads, *node.outputs)
     grows = any(writer.grown(v) or (v.data is None and writer.is_known(v)) for v in tensors)
     if not grows:

@@ -1,4 +1,4 @@
-"""What gives tensors other shapes, or makes them of one."""
+"""Operators in buckets that change shapes, or create tensors of a given shape."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from ...ops.shape import (
 )
 from ...ops.shapes import product
 from .registry import rule
-from .writer import Writer, operand
+from .writer import GraphWriter, operand
 
 
 @rule(Reshape, Flatten, Squeeze)
-def reshape(writer: Writer, node: Node) -> None:
-    """What is there stays at the front, where the axis that grows leads what it is joined with.
+def reshape(writer: GraphWriter, node: Node) -> None:
+    """Valid elements stay at the front if the growing axis is the outermost of those merged.
 
-    Elsewhere padding would come between what is there: elements are gathered one by one.
+    Otherwise padding would come between valid elements, which are then gathered one by one.
     """
     x, wanted = operand(node, 0), writer.dims(node.output)
     if _keeps_fronts(writer, writer.dims(x), wanted):
@@ -48,8 +48,8 @@ def reshape(writer: Writer, node: Node) -> None:
     writer.replace(writer.add(Reshape(allowzero=1), value, shape))
 
 
-def _keeps_fronts(writer: Writer, a: Sequence[Dim], b: Sequence[Dim]) -> bool:
-    """Whether what is there in one shape is at the front of each axis of another one, too."""
+def _keeps_fronts(writer: GraphWriter, a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+    """Whether elements at the front of each axis of one shape are so in another shape."""
     if 0 in a or 0 in b:
         return True
     rest = [list(writer.shape(a)), list(writer.shape(b))]
@@ -72,8 +72,8 @@ def _keeps_fronts(writer: Writer, a: Sequence[Dim], b: Sequence[Dim]) -> bool:
     return True
 
 
-def _sources(writer: Writer, a: Sequence[Dim], b: Sequence[Dim]) -> Value:
-    """Return where in the flat elements of one shape those of another one are: int64 [elements]."""
+def _sources(writer: GraphWriter, a: Sequence[Dim], b: Sequence[Dim]) -> Value:
+    """Return where each element of one shape is in the flat elements of another: int64."""
     old, new = (_parted(writer, dims) for dims in (a, b))
     places: Array = np.arange(new.before * new.room * new.behind).reshape(-1, new.room, new.behind)
     outer, rest = np.divmod(places.reshape(-1), new.room * new.behind)
@@ -92,11 +92,11 @@ def _sources(writer: Writer, a: Sequence[Dim], b: Sequence[Dim]) -> Value:
 
 
 class _Parted(NamedTuple):
-    """A shape with one axis that grows.
+    """A shape with one growing axis.
 
     Attributes:
         before: elements along the axes before it.
-        size: of the axis.
+        size: its size.
         room: its size in the bucket.
         behind: elements along the axes after it.
     """
@@ -107,7 +107,7 @@ class _Parted(NamedTuple):
     behind: int
 
 
-def _parted(writer: Writer, dims: Sequence[Dim]) -> _Parted:
+def _parted(writer: GraphWriter, dims: Sequence[Dim]) -> _Parted:
     axes = [(i, size) for i, size in enumerate(dims) if isinstance(size, Grown)]
     if len(axes) != 1:
         raise writer.error(f"{len(axes)} of the axes that it joins or parts grow")
@@ -117,21 +117,21 @@ def _parted(writer: Writer, dims: Sequence[Dim]) -> _Parted:
 
 
 @rule(Expand)
-def expand(writer: Writer, node: Node) -> None:
-    """The shape is that of the bucket; whatever is broadcast is there wherever it is read."""
+def expand(writer: GraphWriter, node: Node) -> None:
+    """The shape is the bucket's; broadcast elements are valid wherever they are read."""
     x = writer.read(node.inputs[0])
     writer.set_inputs([x, writer.constant(writer.shape(writer.dims(node.output)))])
 
 
 @rule(ConstantOfShape)
-def constant_of_shape(writer: Writer, node: Node) -> None:
+def constant_of_shape(writer: GraphWriter, node: Node) -> None:
     """All elements are equal."""
     writer.set_inputs([writer.constant(writer.shape(writer.dims(node.output)))])
 
 
 @rule(Tile)
-def tile(writer: Writer, node: Node) -> None:
-    """Copies come one after the other; those of an axis that grows would not."""
+def tile(writer: GraphWriter, node: Node) -> None:
+    """Copies follow one another; those of a growing axis would not."""
     x, counts = operand(node, 0), writer.known(node.inputs[1])
     if counts is None:
         raise writer.error("its repeats are not known")
@@ -141,8 +141,8 @@ def tile(writer: Writer, node: Node) -> None:
 
 
 @rule(Range)
-def range_(writer: Writer, node: Node) -> None:
-    """The first number may be data; how many there are is a matter of the bucket."""
+def range_(writer: GraphWriter, node: Node) -> None:
+    """The first number may be data; the count is the bucket's."""
     start, _, step = (operand(node, i) for i in range(3))
     by = writer.numbers(step)
     (size,) = writer.dims(node.output)

@@ -1,4 +1,4 @@
-"""What rules rewrite a graph with: sizes as numbers and as data, and where there is padding."""
+"""The tools of bucketing rules: sizes as numbers and as data, and masks of valid elements."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from ...ops.elementwise import Add, Cast, Less, Mul, Where
 from ...ops.movement import Expand
 from ...ops.shape import Reshape
 
-#: The input that says how often sizes have grown; its name in graphs where it is free.
+#: Name of the input with the number of growth steps, if it is free.
 COUNT = "growth"
 
 
-class Writer:
-    """Rewrites a graph, node by node in its order.
+class GraphWriter:
+    """Rewrites a graph node by node, in order.
 
     Attributes:
-        graph: what is rewritten.
-        room: an axis of the size `step` * k + `first` gets `step` * `room`.
-        truth: types with the sizes that grow, of values that the graph had before.
-        count: the input that says how often sizes have grown, int64 [1].
-        most: the largest such number that the axes met so far have room for.
+        graph: the graph.
+        room: an axis of size `step` * k + `first` gets room for k = `room`, or its maximum if it
+            shrinks.
+        truth: types with growing sizes, of values of the original graph.
+        count: the input with the number of growth steps, int64 [1].
+        most: maximum number of growth steps for the axes seen so far.
     """
 
     def __init__(self, graph: Graph, room: int) -> None:
@@ -57,12 +58,15 @@ class Writer:
     # ── sizes ────────────────────────────────────────────────────────────────────────────────
 
     def error(self, reason: str) -> UnsupportedError:
-        """Return an error about the node that is being rewritten, if there is one."""
+        """Return an error about the node being rewritten, if any."""
         where = "" if self._node is None else f"node '{self._node.name}' ({self._node.kind}): "
         return UnsupportedError(f"{where}{reason}; a size that grows has no bucket")
 
     def fixed(self, size: Dim) -> int:
-        """Return the size in the bucket of an axis; raises UnsupportedError if it is unknown."""
+        """Return the size of an axis in the bucket; raises UnsupportedError if unknown."""
+        if isinstance(size, Grown) and size.step < 0:
+            self.most = min(self.most, size.first // -size.step)
+            return size.first
         if isinstance(size, Grown):
             self.most = min(self.most, self.room - -(-size.first // size.step))
             return size.step * self.room
@@ -71,18 +75,18 @@ class Writer:
         return size
 
     def shape(self, dims: Sequence[Dim]) -> tuple[int, ...]:
-        """Return the sizes in the bucket of some axes."""
+        """Return the sizes of several axes in the bucket."""
         return tuple(self.fixed(size) for size in dims)
 
     def dims(self, value: Value | None) -> tuple[Dim, ...]:
-        """Return the true sizes of a tensor's axes; raises UnsupportedError without a rank."""
+        """Return the actual sizes of a tensor; raises UnsupportedError if the rank is unknown."""
         type_ = None if value is None else self.truth.get(value, value.type)
         if not isinstance(type_, TensorType) or type_.shape is None:
             raise self.error("the rank of a tensor is not known")
         return type_.shape
 
     def grown(self, value: Value | None) -> dict[int, Grown]:
-        """Return the axes of a tensor that grow; none where it is left out."""
+        """Return the growing axes of a tensor; none if it is omitted."""
         if value is None:
             return {}
         type_ = self.truth.get(value, value.type)
@@ -90,7 +94,7 @@ class Writer:
         return {i: size for i, size in enumerate(shape or ()) if isinstance(size, Grown)}
 
     def known(self, value: Value | None) -> tuple[Dim, ...] | None:
-        """Return the elements of a tensor, all of which are sizes or numbers; else None."""
+        """Return the elements of a tensor if all are sizes or numbers; else None."""
         if value is None:
             return None
         type_ = self.truth.get(value, value.type)
@@ -100,7 +104,7 @@ class Writer:
         return ints
 
     def numbers(self, value: Value | None) -> tuple[int, ...] | None:
-        """Return the elements of an integer tensor that do not change; else None."""
+        """Return the elements of a constant integer tensor; else None."""
         ints = self.known(value)
         if ints is None:
             return None
@@ -113,7 +117,7 @@ class Writer:
             raise self.error("it joins what lies along an axis that grows")
 
     def added(self, a: Dim, b: Dim) -> Dim:
-        """Return a + b; raises UnsupportedError where that is not a size."""
+        """Return a + b; raises UnsupportedError if that is not a size."""
         found = a + b if isinstance(a, int) and isinstance(b, int) else combined(a, b, 1)
         if found is None:
             raise self.error("it joins sizes that do not grow alike")
@@ -122,12 +126,12 @@ class Writer:
     # ── values ───────────────────────────────────────────────────────────────────────────────
 
     def add(self, op: Op, *inputs: Value | None) -> Value:
-        """Insert a node before the one that is being rewritten, and return its result."""
+        """Insert a node in front of the one being rewritten; return its result."""
         name = f"{self.node.name}.{type(op).__name__.lower()}"
         return self._insert(op, inputs, name, self.node, (self.node,))
 
     def _lead(self, op: Op, *inputs: Value | None) -> Value:
-        """Insert a node after those that were inserted so, before all others."""
+        """Insert a node at the front of the graph, after others inserted there."""
         nodes = self.graph.nodes
         before = nodes[self._leading] if self._leading < len(nodes) else None
         self._leading += 1
@@ -150,7 +154,7 @@ class Writer:
         return self.graph.constant(np.asarray(numbers, dtype))
 
     def true_sizes(self, sizes: tuple[Dim, ...]) -> Value:
-        """Return sizes as data, int64 [number of sizes]."""
+        """Return actual sizes as data, int64 [number of sizes]."""
         if sizes not in self._sizes:
             grown = [each if isinstance(each, Grown) else None for each in sizes]
             if not any(grown):
@@ -167,7 +171,7 @@ class Writer:
         return self._sizes[sizes]
 
     def read(self, value: Value | None) -> Value | None:
-        """Return a value as data: with its true elements where it is computed from sizes."""
+        """Return a value as data: with actual elements if it is computed from sizes."""
         if value is None or value.data is not None or not self.is_known(value):
             return value
         if value not in self._read:
@@ -184,14 +188,14 @@ class Writer:
         return self._read[value]
 
     def is_known(self, value: Value) -> bool:
-        """Whether all elements of a value that grow are known as sizes."""
+        """Whether all elements of a growing value are known as sizes."""
         type_ = self.truth.get(value)
         if not isinstance(type_, TensorType) or type_.value is None or type_.known is not None:
             return False
         return self.known(value) is not None
 
     def there(self, size: Grown, rank: int, axis: int) -> Value:
-        """Return which places along an axis are there: bool, size 1 along all other axes."""
+        """Return a mask of valid indices along an axis: bool, size 1 along other axes."""
         behind = rank - 1 - axis
         if (size, behind) not in self._there:
             places = np.arange(self.fixed(size)).reshape(-1, *(1,) * behind)
@@ -201,7 +205,7 @@ class Writer:
         return self._there[size, behind]
 
     def hidden(self, value: Value, axes: Sequence[int], fill: Any) -> Value:
-        """Return a tensor with `fill` in place of the padding along some axes."""
+        """Return a tensor with the padding along some axes replaced by `fill`."""
         dims = self.dims(value)
         type_ = value.tensor
         for axis in axes:
@@ -212,22 +216,22 @@ class Writer:
         return value
 
     def vector(self, size: Dim, batch: int) -> Value:
-        """Return a size for every entry of a batch: int64 [batch]."""
+        """Return a size repeated for the batch: int64 [batch]."""
         found = self.true_sizes((size,))
         return found if batch == 1 else self.add(Expand(), found, self.constant([batch]))
 
     # ── rewriting ────────────────────────────────────────────────────────────────────────────
 
     def set_inputs(self, inputs: Sequence[Value | None]) -> None:
-        """Let the node read other values."""
+        """Replace the inputs of the node."""
         self.graph.set_inputs(self.node, inputs)
 
     def read_inputs(self) -> None:
-        """Let the node read true elements where they are computed from sizes."""
+        """Make the node read actual elements where they are computed from sizes."""
         self.set_inputs([self.read(value) for value in self.node.inputs])
 
     def replace(self, *values: Value) -> None:
-        """Let everybody read `values` in place of the node's results."""
+        """Replace the node's results by `values`."""
         for old, new in zip(self.node.outputs, values, strict=True):
             self.truth[new] = self.truth[old]
             wanted = self.truth[old]
@@ -237,7 +241,7 @@ class Writer:
         self.graph.replace(self.node, values)
 
     def check(self) -> None:
-        """Infer the node anew; raise UnsupportedError if its results are not as they should be."""
+        """Re-infer the node; raise UnsupportedError if its results have unexpected types."""
         node = self.node
         for value in node.outputs:
             value.type = None
@@ -255,7 +259,7 @@ class Writer:
 
 
 def operand(node: Node, index: int) -> Value:
-    """Return an input that an operator always has."""
+    """Return an input that is never omitted."""
     value = node.inputs[index]
     if value is None:
         raise ValueError(f"node '{node.name}' has no input {index}")
@@ -263,7 +267,7 @@ def operand(node: Node, index: int) -> Value:
 
 
 def fill_of(dtype: DType, sign: int) -> Any:
-    """Return the largest (sign 1) or the least (-1) number of a dtype."""
+    """Return the largest (sign 1) or smallest (-1) number of a dtype."""
     if dtype.kind in "iu":
         bounds: Array = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max], dtype)
         return bounds[1 if sign > 0 else 0]

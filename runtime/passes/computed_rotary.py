@@ -1,0 +1,306 @@
+"""Rotations of heads by angles that the graph computes: cosines and sines of positions.
+
+    y = x * cos + concat(-x[half:], x[:half]) * sin
+
+with cos and sin [batch, 1, positions, size] whose elements are equal for both elements of a pair,
+as the models of transformers have them, from any exporter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..ir.dtypes import FLOATS
+from ..ir.graph import Node, Value
+from ..ir.op import Op
+from ..ir.types import Array, Shape
+from ..ops.attention import RotaryEmbedding
+from ..ops.elementwise import Add, Cast, Cos, Div, Mul, Neg, Sin
+from ..ops.gather import Gather
+from ..ops.movement import Concat, Expand, Tile, Transpose
+from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
+from .driver import Reason
+from .editing import Builder, dtype_of, number, rank_of, shape_of
+from .fusion import Found, Fusion, Outcome, Replacement
+from .pattern import Apply, Match
+from .row_sums import RowSums, Term, sources
+
+
+@dataclass(frozen=True, slots=True)
+class _Turned:
+    """Elements of the rows of x, moved and negated."""
+
+    def find(self, value: Value | None, match: Match) -> Iterator[Match]:
+        if value is None or len(shape_of(value) or ()) != 4 or dtype_of(value) not in FLOATS:
+            return
+        for source, nodes in sources(value):
+            bound = replace(match, nodes=match.nodes | nodes).bound("x", source)
+            bound = bound and bound.bound("turned", value)
+            if bound is not None:
+                yield bound
+
+
+# ── one element for each pair ────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """A tensor with one element for each pair, found behind one that has it twice.
+
+    Attributes:
+        leaf: the tensor or constant that the others are computed from.
+        steps: the nodes behind it, the last one first; they keep rows as they are.
+        index: of the rows of a constant that are gathered; None for all.
+        is_column: whether the leaf has an axis of size 1 behind.
+    """
+
+    leaf: Value | Array
+    steps: tuple[Node, ...] = ()
+    index: Value | None = None
+    is_column: bool = False
+
+    def rebuilt(self, add: Builder) -> Value:
+        """Return the tensor; nodes that compute it already are not added again."""
+        if isinstance(self.leaf, Value):
+            column = made(add, Squeeze(), self.leaf, np.array([-1])) if self.is_column else None
+            value = column or self.leaf
+        elif self.index is None:
+            value = add.constant(self.leaf, "cache")
+        else:
+            value = made(add, Gather(), self.leaf, self.index)
+        for node in reversed(self.steps):
+            value = made(add, node.op, *(_halved(node, each, value) for each in node.inputs))
+        return value
+
+
+def made(add: Builder, op: Op, *inputs: Value | Array | None) -> Value:
+    """Return the result of an operator, that of a node in front which computes it if there is one.
+
+    Args:
+        add: inserts nodes.
+        op: the operator.
+        inputs: arrays are constants.
+    """
+    for value in inputs:
+        for node in value.consumers if isinstance(value, Value) else ():
+            if node.op == op and node.position < add.before.position and _reads(node, inputs):
+                return node.output
+    given = (add.constant(each) if isinstance(each, np.ndarray) else each for each in inputs)
+    return add(op, *given)
+
+
+def _reads(node: Node, inputs: tuple[Value | Array | None, ...]) -> bool:
+    return len(node.inputs) == len(inputs) and all(
+        given is not None and given.data is not None and np.array_equal(given.data, wanted)
+        if isinstance(wanted, np.ndarray)
+        else given is wanted
+        for given, wanted in zip(node.inputs, inputs, strict=True)
+    )
+
+
+def _halved(node: Node, given: Value | None, value: Value) -> Value | Array | None:
+    """Return an input of a node whose rows have half the size now."""
+    if given is None or given.data is None:
+        return given and value
+    if isinstance(node.op, Reshape) and given is node.inputs[1] and given.data[-1] > 0:
+        return np.array([*given.data[:-1], given.data[-1] // 2], np.int64)
+    return given
+
+
+def _pairs(value: Value | None, *, interleaved: bool) -> _Pairs | None:
+    """Return what a tensor is made of whose elements are equal for both elements of a pair."""
+    steps: list[Node] = []
+    while value is not None:
+        width = _width(value)
+        if width is None or width % 2:
+            return None
+        if value.data is not None:
+            found = _first(value.data, interleaved=interleaved)
+            return None if found is None else _Pairs(found, tuple(steps))
+        node = value.producer
+        if node is None:
+            return None
+        leaf = _doubled(node, width, interleaved=interleaved)
+        if leaf is not None:
+            return _Pairs(leaf, tuple(steps), is_column=interleaved)
+        if isinstance(node.op, Gather):
+            table, index = node.inputs
+            is_table = table is not None and table.data is not None and table.data.ndim == 2
+            if not is_table or table is None or table.data is None or node.op.axis not in (0, -2):
+                return None
+            found = _first(table.data, interleaved=interleaved)
+            return None if found is None else _Pairs(found, tuple(steps), index)
+        steps.append(node)
+        value = _kept(node, width)
+    return None
+
+
+def _width(value: Value) -> int | None:
+    *_, width = (None, *(shape_of(value) or ()))
+    return width if isinstance(width, int) else None
+
+
+def _first(data: Array, *, interleaved: bool) -> Array | None:
+    """Return the first elements of all pairs of a row; None where the second ones differ."""
+    half = data.shape[-1] // 2
+    first, second = (
+        (data[..., ::2], data[..., 1::2]) if interleaved else (data[..., :half], data[..., half:])
+    )
+    return np.ascontiguousarray(first) if np.array_equal(first, second) else None
+
+
+def _doubled(node: Node, width: int, *, interleaved: bool) -> Value | None:
+    """Return what a node writes twice: side by side, or each element behind itself.
+
+    In the second case it is a column, with an axis of size 1 behind.
+    """
+    leaf = node.inputs[0]
+    if not interleaved:
+        if not isinstance(node.op, Concat) or node.inputs != (leaf, leaf):
+            return None
+        return leaf if node.op.axis in (-1, (rank_of(node.output) or 0) - 1) else None
+    repeated = leaf.producer if isinstance(node.op, Reshape) and leaf is not None else None
+    if repeated is None or not isinstance(repeated.op, Tile | Expand | Concat):
+        return None
+    alone = repeated.inputs[0]
+    if alone is None or (isinstance(repeated.op, Concat) and {*repeated.inputs} != {alone}):
+        return None
+    *rows, last = shape_of(alone) or (None,)
+    is_twice = last == 1 and shape_of(repeated.output) == (*rows, 2) and rows[-1:] == [width // 2]
+    return alone if is_twice and shape_of(node.output) == (*rows[:-1], width) else None
+
+
+def _kept(node: Node, width: int) -> Value | None:
+    """Return the tensor whose rows, of this size, are those of a node's result."""
+    x, *others = node.inputs
+    rank = rank_of(x) or 0
+    if isinstance(node.op, Cos | Sin | Cast | Neg | Identity):
+        return x
+    if isinstance(node.op, Mul | Div):
+        (other,) = others
+        if number(other, rank) is not None:
+            return x
+        is_scaled = isinstance(node.op, Mul) and number(x, rank_of(other)) is not None
+        return other if is_scaled else None
+    if isinstance(node.op, Transpose):
+        return x if node.op.order(rank)[-1] == rank - 1 else None
+    if isinstance(node.op, Unsqueeze | Squeeze | Reshape) and x is not None:
+        is_known = all(each is not None and each.data is not None for each in others)
+        return x if is_known and _width(x) == width else None
+    return None
+
+
+# ── the rotation ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _interleaved(terms: list[Term] | None, size: int) -> int | None:
+    """Return `RotaryEmbedding.interleaved` of what sines are multiplied by; None if it is none."""
+    if terms is None or len(terms) != 1 or terms[0].factor.size != size:
+        return None
+    own, half = np.arange(size), size // 2
+    for interleaved, pairs, is_second in (
+        (0, (own + half) % size, own >= half),
+        (1, own ^ 1, own % 2 == 1),
+    ):
+        signs = np.where(is_second, 1.0, -1.0)
+        is_turned = np.array_equal(terms[0].factor.reshape(-1), signs)
+        if is_turned and np.array_equal(terms[0].index, pairs):
+            return interleaved
+    return None
+
+
+def _positions(shape: Shape, angles: Shape) -> int | None:
+    """Return the axis of x that has the positions: 1 or 2; None where angles do not fit."""
+    if angles[0] not in (1, shape[0]) or angles[3] != shape[3]:
+        return None
+    for axis in (2, 1):
+        if angles[axis] == shape[axis] is not None and angles[3 - axis] == 1:
+            return axis
+    return None
+
+
+def _build(found: Found) -> Outcome:
+    x, cos, sin = (found[name] for name in ("x", "cos", "sin"))
+    shape, angles = shape_of(x), shape_of(cos)
+    size = _width(x)
+    if shape is None or angles is None or angles != shape_of(sin) or size is None or size % 2:
+        return None
+    angles = (*(1,) * (4 - len(angles)), *angles)
+    axis = _positions(shape, angles)
+    interleaved = _interleaved(RowSums(x, found.context.evaluate).terms(found["turned"]), size)
+    if axis is None or interleaved is None:
+        return None
+    both = [_pairs(each, interleaved=bool(interleaved)) for each in (cos, sin)]
+    batch, heads, length = shape[0], shape[3 - axis], shape[axis]
+    is_wide = angles[0] == batch
+    if not is_wide and not (isinstance(batch, int) and isinstance(length, int)):
+        return found.refuse(Reason.SHAPE, f"{batch} samples of {length} positions")
+    if axis == 1 and not isinstance(heads, int):
+        return found.refuse(Reason.SHAPE, f"{heads} heads")
+    add = found.builder(f"{found.top.name}.angles")
+    tables: list[Value] = []
+    for each in both:
+        if each is None:
+            return found.refuse(Reason.NUMBERS, "pairs may have two angles")
+        table = each.rebuilt(add)
+        if rank_of(table) == 4:
+            table = made(add, Squeeze(), table, np.array([3 - axis]))
+        for _ in range(3 - (rank_of(table) or 3)):
+            table = made(add, Unsqueeze(), table, np.array([0]))
+        if not is_wide:
+            table = made(add, Expand(), table, np.array([batch, length, size // 2], np.int64))
+        tables.append(table)
+    if axis == 2:
+        return Replacement(RotaryEmbedding(interleaved=interleaved), (x, *tables))
+    assert isinstance(heads, int)
+    rows = add(Reshape(), x, add.integers((0, 0, heads * size)))
+    turned = add(RotaryEmbedding(interleaved=interleaved, num_heads=heads), rows, *tables)
+    return Replacement(Reshape(), (turned, add.integers((0, 0, heads, size))))
+
+
+# ── of the first part of a head ──────────────────────────────────────────────────────────────────
+
+
+def _whole(part: Value, rest: Value, found: Found) -> Value | None:
+    """Return the tensor whose rows begin with those of one tensor, and end with another's."""
+    size = _width(found.top.output)
+    for read in part.producer.reads if part.producer is not None else ():
+        if _width(read) != size or rank_of(read) != 4 or size is None:
+            continue
+        rows = RowSums(read, found.context.evaluate)
+        terms = [rows.terms(each) for each in (part, rest)]
+        if any(each is None or len(each) != 1 or (each[0].factor != 1).any() for each in terms):
+            continue
+        index = np.concatenate([each[0].index for each in terms if each])
+        if np.array_equal(index, np.arange(size)):
+            return read
+    return None
+
+
+def _build_part(found: Found) -> Outcome:
+    node = found.match.made("turned")
+    part, *tables = node.inputs
+    if not isinstance(node.op, RotaryEmbedding) or part is None or node.op.num_heads:
+        return None
+    if node.op.rotary_embedding_dim or len(found.top.inputs) != 2:
+        return None
+    whole = _whole(part, found["rest"], found)
+    width = _width(part)
+    if whole is None or width is None:
+        return None
+    return Replacement(replace(node.op, rotary_embedding_dim=width), (whole, *tables))
+
+
+def _joins_rows(node: Node) -> bool:
+    return isinstance(node.op, Concat) and node.op.axis in (-1, 3) and rank_of(node.output) == 4
+
+
+FUSIONS = (
+    Fusion(Apply(Add, Apply(Mul, "x", "cos"), Apply(Mul, _Turned(), "sin")), _build),
+    Fusion(
+        Apply(Concat, Apply(RotaryEmbedding, name="turned"), "rest", where=_joins_rows), _build_part
+    ),
+)

@@ -1,0 +1,151 @@
+"""Find out how often a loop runs whose condition counts, as those of TensorFlow and Paddle do.
+
+A while loop of those is a Loop whose condition compares counters with limits: ``i < n`` once or
+twice, through casts, where ``i`` grows by a constant from one iteration to the next. All its values
+are known beforehand; where the first one that does not hold is known, so is the number of
+iterations, and the shapes of what the loop stacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from ..ir.graph import Graph, Node, Value
+from ..ir.infer import fold_known, infer, known_elements
+from ..ir.types import Array
+from ..ops import elementwise
+from ..ops.control import Loop
+from ..ops.elementwise import Add, Sub
+from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
+from .driver import Context
+
+#: Iterations that are looked at, of a loop without a limit of its own, too.
+_ROUNDS = 1 << 16
+_VIEWS = (Identity, Reshape, Squeeze, Unsqueeze)
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Make the number of iterations a constant where a condition depends on counters alone."""
+    counted = False
+    for node in list(graph.nodes):
+        if isinstance(node.op, Loop) and (count := _Rounds(node, node.op, context).count):
+            _fix(graph, node, node.op, count)
+            counted = True
+            yield f"Loop '{node.name}' runs {count} times"
+    if counted:
+        infer(graph)
+        fold_known(graph)
+
+
+def _fix(graph: Graph, node: Node, op: Loop, count: int) -> None:
+    """Let nothing but the count end a loop."""
+    body = op.body.clone()
+    going, *_ = body.outputs
+    always = body.constant(np.array(True), "always")
+    body.set_outputs({**body.outputs, going: always})
+    body.sweep()
+    graph.set_op(node, replace(op, body=body))
+    number = graph.constant(np.array(count, np.int64), f"{node.name}.count")
+    graph.set_inputs(node, (number, None, *node.inputs[2:]))
+
+
+class _Rounds:
+    """What scalars of a body are in every iteration, as one array each.
+
+    Args:
+        node: a Loop.
+        op: its operator.
+        context: for evaluation.
+    """
+
+    def __init__(self, node: Node, op: Loop, context: Context) -> None:
+        self._node, self._body, self._context = node, op.body, context
+        m = node.inputs[0] if node.inputs else None
+        limit = None if m is None else _scalar(m)
+        self._limit = None if limit is None else int(limit)
+        self._bounded = m is None or limit is not None
+        self._rounds = np.arange(_ROUNDS if self._limit is None else min(self._limit, _ROUNDS))
+        captured = zip(op.body.captures, node.captures, strict=True)
+        self._known: dict[Value, Array | None] = {
+            inner: None if (found := _scalar(outer)) is None else self._same(found)
+            for inner, outer in captured
+        }
+        self._known[op.body.inputs[0]] = self._rounds
+
+    @property
+    def count(self) -> int | None:
+        """How many iterations there are, if that is known and the file does not say so itself."""
+        cond = self._node.inputs[1] if len(self._node.inputs) > 1 else None
+        holds = cond is None or bool(_scalar(cond))
+        going = next(iter(self._body.outputs.values()))
+        if not holds or not self._bounded or going.producer is None or not self._rounds.size:
+            return None
+        found = self._at(going)
+        if found is None:
+            return None
+        ends = np.flatnonzero(~found)
+        if ends.size:
+            return int(ends[0]) + 1
+        return self._limit if self._limit == self._rounds.size else None
+
+    def _same(self, scalar: Array) -> Array:
+        return np.broadcast_to(scalar, self._rounds.shape)
+
+    def _at(self, value: Value) -> Array | None:
+        """Return a scalar of the body in every iteration; None if it is not known."""
+        if value not in self._known:
+            self._known[value] = None
+            self._known[value] = self._found(value)
+        return self._known[value]
+
+    def _found(self, value: Value) -> Array | None:
+        node = value.producer
+        if (scalar := _scalar(value)) is not None:
+            return self._same(scalar)
+        if value in self._body.inputs[2:]:
+            return self._counter(value)
+        if node is None or not node.inputs or node.inputs[0] is None:
+            return None
+        if isinstance(node.op, _VIEWS):
+            return self._at(node.inputs[0])
+        if type(node.op).__module__ != elementwise.__name__ or len(node.outputs) != 1:
+            return None
+        arrays = [None if each is None else self._at(each) for each in node.inputs]
+        if any(array is None for array in arrays):
+            return None
+        results = self._context.evaluate(node.op, arrays, 1)
+        return None if results is None else results[0]
+
+    def _counter(self, value: Value) -> Array | None:
+        """Return a carried value that stays, or that a constant is added to in every iteration."""
+        place = self._body.inputs.index(value)
+        before = self._node.inputs[place]
+        first = None if before is None else _scalar(before)
+        after = list(self._body.outputs.values())[place - 1]
+        while after.producer is not None and isinstance(after.producer.op, _VIEWS):
+            seen = after.producer.inputs[0]
+            if seen is None:
+                return None
+            after = seen
+        if first is None or first.dtype.kind not in "iub":
+            return None
+        if after is value:
+            return self._same(first)
+        node = after.producer
+        if node is None or not isinstance(node.op, Add | Sub) or value not in node.inputs:
+            return None
+        other = node.inputs[1] if node.inputs[0] is value else node.inputs[0]
+        step = None if other is None else _scalar(other)
+        if step is None or (isinstance(node.op, Sub) and node.inputs[0] is not value):
+            return None
+        sign = -1 if isinstance(node.op, Sub) else 1
+        return (first + sign * step * self._rounds).astype(first.dtype)
+
+
+def _scalar(value: Value) -> Array | None:
+    """Return the only element of a constant, or of what inference knows; None for all else."""
+    known = known_elements(value) if value.data is None else value.data
+    return known.reshape(()) if known is not None and known.size == 1 else None

@@ -1,0 +1,111 @@
+"""Count the samples of attentions that are spelled out with more than four axes by one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Dim
+from ..ops.matmul import MatMul
+from ..ops.movement import Transpose
+from ..ops.norm import Softmax
+from ..ops.shape import Reshape
+from .driver import Context
+from .editing import Builder, drop, shape_of
+from .pattern import scaling
+
+#: Axes of heads: head, position, element.
+_HEADS = 3
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Reshape what a Softmax and the products around it read to four axes, and the result back.
+
+    Windows of images are often axes of their own: [sample, window, head, position, element]. Views
+    go through scales and transposes of heads to where others are that they become one with.
+    """
+    for node in list(graph.nodes):
+        shape = shape_of(node.output) if node in graph and node.outputs else None
+        if shape is None or len(shape) <= _HEADS + 1:
+            continue
+        if _weighs(graph, node) or _is_weighed(node) or _gives_scores(node):
+            yield _flatten(graph, node)
+
+
+def _weighs(graph: Graph, softmax: Node) -> bool:
+    """Whether a node is a Softmax of rows, by which a product weighs others."""
+    rank = len(shape_of(softmax.output) or ())
+    if not isinstance(softmax.op, Softmax) or softmax.op.axis not in (-1, rank - 1):
+        return False
+    reader = graph.sole_consumer(softmax.output)
+    return reader is not None and isinstance(reader.op, MatMul) and _is_batch(reader)
+
+
+def _is_batch(product: Node) -> bool:
+    """Whether both operands count the same samples and heads, by numbers."""
+    a, b = (shape_of(value) or () for value in product.inputs)
+    known = all(isinstance(size, int) and size for size in (*a, *b))
+    return known and len(a) == len(b) > _HEADS + 1 and a[:-2] == b[:-2]
+
+
+def _gives_scores(product: Node) -> bool:
+    """Whether a node is a product and all that follows it, up to a Softmax, has its shape."""
+    if not isinstance(product.op, MatMul) or not _is_batch(product):
+        return False
+    value, shape = product.output, shape_of(product.output)
+    for _ in range(_HEADS + 3):
+        if len(value.consumers) != 1:
+            return False
+        (reader,) = value.consumers
+        if isinstance(reader.op, (Softmax, Reshape)):
+            return True
+        if len(reader.outputs) != 1 or shape_of(reader.output) != shape:
+            return False
+        value = reader.output
+    return False
+
+
+def _is_weighed(product: Node) -> bool:
+    """Whether a node is a product by a Softmax, which may be flat already."""
+    if not isinstance(product.op, MatMul) or not _is_batch(product):
+        return False
+    node = product.inputs[0].producer if product.inputs[0] is not None else None
+    while node is not None and isinstance(node.op, Reshape) and node.inputs[0] is not None:
+        node = node.inputs[0].producer
+    return node is not None and isinstance(node.op, Softmax)
+
+
+def _flatten(graph: Graph, node: Node) -> str:
+    add, name = Builder(graph, node, f"{node.name}.flat"), node.name
+    shape = shape_of(node.output) or ()
+    inputs = [None if value is None else _flat(graph, value, add) for value in node.inputs]
+    op = Softmax(axis=-1) if isinstance(node.op, Softmax) else node.op
+    value = Builder(graph, node, name, (node,))(op, *inputs)
+    sizes = add.integers((size if isinstance(size, int) else 0 for size in shape), "shape")
+    graph.redirect(node.output, add(Reshape(), value, sizes))
+    kind = node.kind
+    drop(graph, node)
+    return f"{kind} '{name}' counts its samples by one axis"
+
+
+def _flat(graph: Graph, value: Value, add: Builder) -> Value:
+    """Return a value with its leading axes as one."""
+    node, shape = value.producer, shape_of(value) or ()
+    lead = len(shape) - _HEADS
+    if node is not None and graph.sole_consumer(value) is not None:
+        step = scaling(value)
+        if step is not None and step[2] is node and shape_of(step[0]) == shape:
+            inner = _flat(graph, step[0], add)
+            return add(node.op, *(inner if v is step[0] else v for v in node.inputs))
+        if isinstance(node.op, Transpose) and node.inputs[0] is not None:
+            order = node.op.order(len(shape))
+            if order[:lead] == tuple(range(lead)):
+                perm = (0, *(axis - lead + 1 for axis in order[lead:]))
+                return add(Transpose(perm=perm), _flat(graph, node.inputs[0], add))
+    return add(Reshape(), value, add.integers(_sizes(shape, lead), "rows"))
+
+
+def _sizes(shape: tuple[Dim, ...], lead: int) -> tuple[int, ...]:
+    sizes = [size for size in shape if isinstance(size, int)]
+    return prod(sizes[:lead]), *sizes[lead:]

@@ -1,0 +1,101 @@
+"""Move a Transpose that only orders rows to the side of a layer where views are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..ir.graph import Graph, Node
+from ..ops.elementwise import Add
+from ..ops.gather import Gather
+from ..ops.matmul import MatMul
+from ..ops.movement import Slice, Split, Transpose
+from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from .driver import Context
+from .editing import Builder, drop, rank_of
+from .pattern import pairs
+
+_MOVES = (Reshape, Flatten, Squeeze, Unsqueeze, Transpose, Gather, Slice, Split)
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Let layers read and write rows in the order of what is around an attention.
+
+    ``transpose(x) @ w + b`` is ``transpose(x @ w + b)`` where the last axis stays. PyTorch's
+    nn.MultiheadAttention works on [position, sample, channel]: behind the first layer the Transpose
+    becomes one with that of the heads, and so does the one behind the last layer, in front of it.
+    """
+    for node in list(graph.nodes):
+        if node not in graph or not _is_product(node):
+            continue
+        last = _bias_of(graph, node) or node
+        before, turn = _turn(_source(node)), _turn(graph.sole_consumer(last.output))
+        if before is not None and not _moves(_source(before)):
+            if graph.sole_consumer(before.output) is node and _is_moved(graph, last):
+                _put_behind(graph, before, node, last)
+                yield f"Transpose '{before.name}' is behind '{node.name}'"
+        elif turn is not None and _moves(_source(node)):
+            _put_in_front(graph, node, turn)
+            yield f"Transpose '{turn.name}' is in front of '{node.name}'"
+
+
+def _is_product(node: Node) -> bool:
+    """Whether a node multiplies rows with a constant matrix."""
+    weight = node.inputs[1] if isinstance(node.op, MatMul) else None
+    return weight is not None and weight.data is not None and weight.data.ndim == 2
+
+
+def _bias_of(graph: Graph, product: Node) -> Node | None:
+    """Return the node that adds a constant to every row of a product."""
+    node = graph.sole_consumer(product.output)
+    if node is None or not isinstance(node.op, Add):
+        return None
+    rows = (v for x, v in pairs(node) if x is product.output and v.data is not None)
+    return node if any(v.data is not None and v.data.ndim <= 1 for v in rows) else None
+
+
+def _source(node: Node) -> Node | None:
+    return None if node.inputs[0] is None else node.inputs[0].producer
+
+
+def _moves(node: Node | None) -> bool:
+    return node is not None and isinstance(node.op, _MOVES)
+
+
+def _is_moved(graph: Graph, node: Node) -> bool:
+    """Whether all that reads a node's result moves or cuts it."""
+    readers = node.output.consumers
+    return bool(readers) and not graph.is_output(node.output) and all(map(_moves, readers))
+
+
+def _turn(node: Node | None) -> Node | None:
+    """Return a Transpose that leaves the last axis where it is."""
+    rank = None if node is None else rank_of(node.output)
+    if node is None or rank is None or not isinstance(node.op, Transpose):
+        return None
+    return node if rank > 2 and node.op.order(rank)[-1] == rank - 1 else None
+
+
+def _put_behind(graph: Graph, turn: Node, product: Node, last: Node) -> None:
+    """Let a product read what a Transpose reads, and the Transpose what comes of it."""
+    follower = graph.in_order(set(last.output.consumers))[0]
+    value = turn.inputs[0]
+    for node in dict.fromkeys((product, last)):
+        old = turn.output if node is product else product.output
+        add = Builder(graph, last, node.name, (node,))
+        value = add(node.op, *(value if v is old else v for v in node.inputs))
+    turned = Builder(graph, follower, turn.name, (turn,))(turn.op, value)
+    graph.redirect(last.output, turned)
+    drop(graph, last)
+
+
+def _put_in_front(graph: Graph, product: Node, turn: Node) -> None:
+    """Let a product read a transposed value, and its result be what the Transpose gives."""
+    last = turn.inputs[0].producer if turn.inputs[0] is not None else None
+    assert last is not None
+    value = Builder(graph, product, turn.name, (turn,))(turn.op, product.inputs[0])
+    for node in dict.fromkeys((product, last)):
+        old = product.inputs[0] if node is product else product.output
+        add = Builder(graph, turn, node.name, (node,))
+        value = add(node.op, *(value if v is old else v for v in node.inputs))
+    graph.redirect(turn.output, value)
+    drop(graph, turn)

@@ -1,0 +1,134 @@
+"""Queries, keys and values of decoders, whose keys and values go to caches, as one product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from tercet.backends import open_backends
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.elementwise import Add
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Concat, Transpose
+from tercet.runtime.ops.packed import MatMulNBits
+from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.options import Options
+from tercet.runtime.session.model import Model
+
+from .graphs import apply, kinds, normal, optimised
+
+K, SIZE = 40, 4
+RNG = np.random.default_rng(11)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product with constant weights.
+
+    Attributes:
+        heads: of its result.
+        bits: of its weights; 0 for float32.
+        block: of packed weights.
+        zeros: what zero points are: nothing, ``packed`` or ``floats``.
+        bias: whether one is added.
+    """
+
+    heads: int
+    bits: int = 4
+    block: int = 16
+    zeros: str = ""
+    bias: bool = False
+
+    def __call__(self, g: Graph, x: Value) -> Value:
+        width = self.heads * SIZE
+        if not self.bits:
+            y = apply(g, MatMul(), x, normal(K, width))
+        else:
+            blocks = -(-K // self.block)
+            size = (width, blocks, self.block * self.bits // 8)
+            packed = RNG.integers(0, 256, size).astype(np.uint8)
+            zeros = None
+            if self.zeros == "packed":
+                nbytes = -(-blocks * self.bits // 8)
+                zeros = RNG.integers(0, 256, width * nbytes).astype(np.uint8)
+            elif self.zeros:
+                zeros = np.abs(normal(width * blocks)) * 5
+            op = MatMulNBits(K=K, N=width, bits=self.bits, block_size=self.block)
+            y = apply(g, op, x, packed, normal(width * blocks), zeros)
+        return apply(g, Add(), y, normal(width)) if self.bias else y
+
+
+def decoder(products: list[Product], *, cached: bool = True) -> Graph:
+    g = Graph()
+    x = g.add_input("x", TensorType(float32, (1, 3, K)))
+    results: dict[str, Value] = {}
+    for number, each in enumerate(products):
+        shape = np.array([1, 3, each.heads, SIZE])
+        heads = apply(g, Transpose(perm=(0, 2, 1, 3)), apply(g, Reshape(), each(g, x), shape))
+        if cached and number:
+            past = g.add_input(f"past{number}", TensorType(float32, (1, each.heads, 5, SIZE)))
+            heads = apply(g, Concat(axis=2), past, heads)
+        results[f"y{number}"] = heads
+    g.set_outputs(results)
+    infer(g)
+    return g
+
+
+def results(graph: Graph) -> list[np.ndarray]:
+    raw = Options(stop_at=0)
+    feeds = {v.name: np.ones(v.tensor.dims, np.float32) / 3 for v in graph.inputs}
+    with Model(graph.clone(), open_backends("numpy", raw), raw, evaluate) as model:
+        return list(model.run(feeds).values())
+
+
+@pytest.mark.parametrize(
+    "products",
+    [
+        [Product(4, 0), Product(2, 0), Product(2, 0)],
+        [Product(4), Product(2), Product(2)],
+        [Product(4, bias=True), Product(2), Product(2, bias=True)],
+        [Product(4, zeros="packed"), Product(2, zeros="packed"), Product(2, zeros="packed")],
+        [Product(4, 2, zeros="packed"), Product(1, 2, zeros="packed")],
+        [Product(3, 8, 32, "floats"), Product(1, 8, 32, "floats"), Product(1, 8, 32, "floats")],
+    ],
+    ids=str,
+)
+def test_products_are_one(products: list[Product]) -> None:
+    graph = decoder(products)
+    after, log = optimised(graph)
+    assert log.counts["merge_products"] == 1
+    assert sum(kind in ("MatMul", "MatMulNBits") for kind in map(_short, kinds(after))) == 1
+    for found, wanted in zip(results(after), results(graph), strict=True):
+        np.testing.assert_allclose(found, wanted, 1e-5, 1e-5)
+
+
+def _short(kind: str) -> str:
+    return kind.rpartition(":")[2]
+
+
+@pytest.mark.parametrize(
+    "products",
+    [
+        [Product(2), Product(2, 8)],
+        [Product(2), Product(2, block=32)],
+        [Product(2), Product(2, zeros="packed")],
+        [Product(2, zeros="floats"), Product(2, zeros="packed")],
+        [Product(2, 0), Product(2)],
+    ],
+    ids=str,
+)
+def test_products_that_are_not_alike_stay(products: list[Product]) -> None:
+    after, log = optimised(decoder(products))
+    assert "merge_products" not in log.counts
+    assert len([kind for kind in kinds(after) if "MatMul" in kind]) == 2
+
+
+def test_heads_that_nobody_keeps_stay() -> None:
+    _, log = optimised(decoder([Product(4), Product(2), Product(2)], cached=False))
+    assert "merge_products" not in log.counts
