@@ -1,4 +1,4 @@
-"""CUDA kernels of this project, compiled by NVRTC and launched through cuda.core."""
+"""Hand-written CUDA kernels, compiled by NVRTC and launched through cuda.core."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend
 
-#: What `Options.conv` and `Options.algorithms` may ask for; docs/algorithms.md describes them.
+#: Names for `Options.conv` and `Options.algorithms`; docs/algorithms.md describes them.
 ALGORITHMS = (
     "naive",
     "naive_nhwc",
@@ -34,7 +34,7 @@ ALGORITHMS = (
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:
-    """Return the backend, alone.
+    """Return the backend as the only entry of a list.
 
     Raises:
         BackendUnavailable: no driver, no GPU that can run the kernels, or no cuda.core or NVRTC.

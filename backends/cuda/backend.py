@@ -1,4 +1,4 @@
-"""The backend: asks the registry about nodes and groups of nodes, and builds steps of recipes."""
+"""The backend: claims groups of nodes that have recipes, and builds steps from these."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats
 from ...runtime.plan.partition import reads_of, results_of
-from . import families as _families  # noqa: F401 - fills the table of kernels
-from .algorithms.registry import Answer, Choice, Kernel, RecipeContext, Setting
+from .algorithms.registry import Answer, Kernel, RecipeContext, Setting, TunedChoice
+from .attention.decode import DecodeAttention, decode_attention
 from .attention.relu_linear import ReluLinear, relu_linear
 from .attention.rotate_append import RotateAppend, rotate_append
 from .codegen.elementwise import chain_of, elementwise
 from .codegen.epilogue import epilogue_of, no_epilogue
-from .custom import kernel_of
 from .device import CudaDevice
 from .driver.step import KernelStep
+from .families import kernel_of
 from .fusion import Group, groups, smaller
 from .gemm.f16 import pooled_convolution
+from .gemm.few_rows import FewRows, few_rows
+from .norm.unit_rows import UnitRows, unit_rows
 from .recipe.arguments import as_reason
 from .recipe.launch import pitched_by
 from .recipe.operands import Tensor
@@ -33,11 +35,11 @@ Pairs = tuple[tuple[Value, Value], ...]
 
 
 class CudaBackend:
-    """Runs nodes as kernels written here."""
+    """Runs nodes with hand-written kernels."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
-        self._choices: Mapping[str, Choice] = {}
+        self._choices: Mapping[str, TunedChoice] = {}
 
     @property
     def name(self) -> str:
@@ -50,7 +52,7 @@ class CudaBackend:
         return self._device
 
     def prepare(self, graph: Graph, free: Set[Node], options: Options) -> CudaBackend:
-        """Return a backend that knows, with `Options.tune`, which algorithms are the fastest."""
+        """Return a backend that knows the fastest algorithms, with `Options.tune`."""
         if not options.tune:
             return self
         setting = Setting(self._device.compiler.target, options)
@@ -63,17 +65,18 @@ class CudaBackend:
         return found
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
-        """Yield claims of groups; where a group has no recipe, of smaller ones."""
+        """Yield claims of groups; a group without a recipe is split into smaller ones."""
         setting = Setting(self._device.compiler.target, options, choices=self._choices)
         for group in groups(graph, free):
-            answer = self._claim(graph, group, setting)
-            while isinstance(answer, Decline) and len(group.nodes) > 1:
-                *group_rest, last = smaller(group)
-                for part in group_rest:
-                    yield self._claim(graph, part, setting)
-                group = last
-                answer = self._claim(graph, group, setting)
+            yield from self._claims(graph, group, setting)
+
+    def _claims(self, graph: Graph, group: Group, setting: Setting) -> Iterator[Claim | Decline]:
+        answer = self._claim(graph, group, setting)
+        if isinstance(answer, Claim) or len(group.nodes) == 1:
             yield answer
+            return
+        for part in smaller(graph, group):
+            yield from self._claims(graph, part, setting)
 
     def _claim(self, graph: Graph, group: Group, setting: Setting) -> Claim | Decline:
         results = results_of(graph, group.nodes)
@@ -83,7 +86,7 @@ class CudaBackend:
             return Decline(group.nodes[0], recipe)
         build = partial(self._build, group, setting)
         wanted = _wanted(group, formats, results)
-        if wanted.follows:  # slices with gaps are channels last
+        if wanted.follows:  # slices with gaps are channels-last
             last = dict.fromkeys((*reads_of(group.nodes), *results), Format.CHANNELS_LAST)
             recipe = recipe_of(group, last, results, setting)
         in_place = _in_place(group)
@@ -114,14 +117,14 @@ def recipe_of(
     setting: Setting,
     pitches: Mapping[Value, int] = NO_PITCHES,
 ) -> Answer:
-    """Return the function that runs a group, or why nothing does.
+    """Return the recipe of a group, or why there is none.
 
     Args:
         group: the nodes.
-        formats: of its tensors; plain where none is given.
-        results: the outputs that somebody reads.
-        setting: the GPU and the user's choices.
-        pitches: of its tensors, where they have gaps; see `Formats.pitched`.
+        formats: of its tensors; contiguous if missing.
+        results: the outputs that are read.
+        setting: the GPU and the user's options.
+        pitches: of its tensors with gaps; see `Formats.pitched`.
     """
 
     def operand(value: Value) -> Tensor:
@@ -136,6 +139,12 @@ def recipe_of(
         return relu_linear(group.whole, y, operand(group.whole.x))
     if isinstance(group.whole, RotateAppend):
         return rotate_append(group.whole, operand)
+    if isinstance(group.whole, DecodeAttention):
+        return decode_attention(group.whole, operand, setting.target)
+    if isinstance(group.whole, FewRows):
+        return few_rows(group.whole, y, operand, setting)
+    if isinstance(group.whole, UnitRows):
+        return unit_rows(group.whole, y, operand)
     if head is None:
         chain = chain_of(group.nodes)
         if isinstance(chain, str):
@@ -174,14 +183,14 @@ def recipe_of(
 
 
 def _kernel(node: Node) -> Kernel:
-    """Return how the head of a group becomes a recipe."""
+    """Return how recipes for the head of a group are made."""
     found = kernel_of(node.op)
     assert found is not None
     return found
 
 
 def _formats(group: Group, setting: Setting) -> dict[Value, Format]:
-    """Return the formats in which a group wants its tensors, where they are not plain."""
+    """Return the formats that a group requests, unless contiguous."""
     if isinstance(group.whole, ReluLinear):
         images = (group.whole.x, group.whole.y)
         return dict.fromkeys((v for v in images if v.tensor.rank == 4), Format.CHANNELS_LAST)
@@ -222,7 +231,7 @@ def _wanted(group: Group, formats: Mapping[Value, Format], results: Sequence[Val
 def _pitched(
     group: Group, recipe: Answer, in_place: Pairs
 ) -> tuple[frozenset[Value], Mapping[Value, Value]]:
-    """Return what may be slices, and results that may be so only in place of an operand."""
+    """Return tensors that may be slices, and results that may be so only in place of an operand."""
     if isinstance(recipe, str):
         return frozenset(), {}
     pitched = pitched_by(recipe)
@@ -244,8 +253,8 @@ def _pitched(
 
 
 def _in_place(group: Group) -> Pairs:
-    """Return which inputs the result may overwrite: those read element by element alone."""
-    if isinstance(group.whole, RotateAppend):
+    """Return which inputs the result may overwrite: those read only elementwise."""
+    if isinstance(group.whole, RotateAppend | DecodeAttention):
         return group.whole.in_place
     y = group.nodes[-1].output
     windows = () if group.head is None else group.head.reads
@@ -261,7 +270,7 @@ def _in_place(group: Group) -> Pairs:
 
 
 def _overwritten(head: Node) -> Pairs:
-    """Return the input that the kernel of a node changes rather than copies; see `Kernel`."""
+    """Return the input that the head's kernel updates in place; see `Kernel`."""
     place = _kernel(head).in_place
     value = None if place is None else head.inputs[place]
     if value is None or head.reads.count(value) > 1:

@@ -1,4 +1,4 @@
-"""Custom operators with kernels that users bring, as CUDA source."""
+"""CUDA kernels for custom operators, supplied by users as source."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Any, cast
 from ...runtime.errors import OperatorError, TercetError
 from ...runtime.ir.custom import Custom
 from ...runtime.ir.dtypes import DType
-from ...runtime.ir.op import Op
-from .algorithms.registry import KERNELS, Answer, Kernel, RecipeContext
+from .algorithms.registry import Answer, Kernel, RecipeContext, register
 from .recipe.launch import Launch
 from .recipe.operands import Tensor
 from .recipe.source import UserSource
 
-#: Outputs that a custom operator may have.
+#: Maximum number of outputs of a custom operator.
 MAX_OUTPUTS = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class CudaKernel:
-    """One launch of a kernel that a user brings.
+    """One launch of a user's kernel.
 
         SOURCE = '''
         extern "C" __global__ void swish(const float* x, float* y, int count, float beta)
@@ -35,15 +34,15 @@ class CudaKernel:
             return tercet.CudaKernel(SOURCE, "swish", grid=-(-x.size // 256), block=256, args=args)
 
     Attributes:
-        source: CUDA C++, compiled by NVRTC once for each GPU, and kept in the cache.
+        source: CUDA C++, compiled by NVRTC once per GPU and cached.
         entry: its ``extern "C"`` function.
-        grid: blocks along x, or along x, y and z; nothing is launched where one is 0.
-        block: threads of a block.
-        args: what the function takes, by the names of its parameters: tensors for pointers, and
-            numbers. What does not fit is a `KernelError` that names the parameter.
-        types: element types by the names that the source has for them, such as ``{"T": x.dtype}``.
+        grid: blocks along x, or along x, y and z; nothing is launched if one is 0.
+        block: threads per block.
+        args: the arguments by parameter name: tensors for pointers, and numbers. A mismatch raises
+            a `KernelError` that names the parameter.
+        types: element types by their aliases in the source, such as ``{"T": x.dtype}``.
         constants: compile-time constants by name.
-        shared: bytes of dynamic shared memory.
+        shared: dynamic shared memory in bytes.
     """
 
     source: str
@@ -58,14 +57,14 @@ class CudaKernel:
     shared: int = 0
 
     def launch(self, name: str) -> Launch:
-        """Return it as a recipe's launch.
+        """Return the launch for a recipe.
 
         Args:
-            name: of the source, in messages.
+            name: name of the source in messages.
 
         Raises:
-            KernelError: the source has no such function, or it does not take these arguments.
-            TooLarge: CUDA does not launch such a grid.
+            KernelError: the source has no such function, or the arguments do not match.
+            TooLarge: the grid exceeds CUDA's limits.
         """
         return Launch(
             UserSource(name, self.source),
@@ -79,15 +78,8 @@ class CudaKernel:
         )
 
 
-def kernel_of(op: Op) -> Kernel | None:
-    """Return how an operator becomes a recipe, a custom one by what its user brings."""
-    if isinstance(op, Custom) and "cuda" in op.definition.kernels:
-        return _CUSTOM
-    return KERNELS.get(type(op))
-
-
 def _recipe(context: RecipeContext) -> Answer:
-    """Ask the user's function for its launches."""
+    """Call the user's function for its launches."""
     op = cast("Custom", context.op)
     title = f"{op.domain}::{type(op).__name__}"
     operands = (*context.inputs, context.y, *context.more)
@@ -95,7 +87,7 @@ def _recipe(context: RecipeContext) -> Answer:
         found: Any = op.definition.kernels["cuda"](*operands, **op.given())
     except TercetError:
         raise
-    except Exception as error:
+    except Exception as error:  # a user's function may raise anything
         said = f"{type(error).__name__}: {error}"
         raise OperatorError(f"{title}: the operator's cuda function raised {said}") from error
     if isinstance(found, str):
@@ -108,4 +100,4 @@ def _recipe(context: RecipeContext) -> Answer:
     return tuple(each.launch(f"{op.domain}.{type(op).__name__}.cu") for each in launches)
 
 
-_CUSTOM = Kernel(_recipe, outputs=MAX_OUTPUTS)
+register(Kernel(_recipe, outputs=MAX_OUTPUTS), Custom)

@@ -1,4 +1,4 @@
-"""A CUDA device with everything that it does for backends and callers, and how it is opened."""
+"""The CUDA device that backends and callers use, and how it is opened."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from .driver.step import bind_launch
 from .interop.exchange import CudaExchange
 
 MIN_CAPABILITY = (8, 0)
-#: The first version of the driver whose graphs have both branches of a condition.
+#: First driver version with if/else conditional graph nodes.
 DECIDING = 12080
 
 
 class CudaDevice(DriverDevice):
-    """One GPU, opened by `open_device`."""
+    """One GPU; see `open_device`."""
 
     @cached_property
     def exchange(self) -> CudaExchange:
-        """What it does for callers with arrays in its memory."""
+        """Its exchange of arrays with callers."""
         return CudaExchange(self)
 
     @cached_property
     def decisions(self) -> CudaDecisions | None:
-        """How it decides on control flow in its graphs; None where the driver is too old."""
+        """Its conditional graph nodes; None if the driver is too old."""
         version = check("cuDriverGetVersion", driver.cuDriverGetVersion())
         return CudaDecisions(self) if version >= DECIDING else None
 
     def reclaim(self) -> None:
-        """Give back the memory that is kept for arrays to come."""
+        """Release memory cached for future arrays."""
         self.exchange.trim()
 
     def copier(self, dst: View, src: View) -> Callable[[CudaStream], None]:
-        """Return what copies `src` to `dst`; see `runtime.backend.Device`.
+        """Return a run that copies `src` to `dst`; see `runtime.backend.Device`.
 
-        A change of format is a kernel, which reads and writes pinned host memory too.
+        Format changes are done by a kernel, which also accesses pinned host memory.
         """
         if dst.format is src.format or dst.nbytes == 0:
             return super().copier(dst, src)
@@ -60,15 +60,15 @@ _opening = forks.lock()
 
 
 def open_device(cache: Path | None, backend: str = "cuda", ordinal: int = 0) -> CudaDevice:
-    """Return the device of this number; the same object every time.
+    """Return the device with this index; always the same object.
 
     Args:
         cache: folder for compiled kernels, see `CudaDevice.use_cache`.
-        backend: who asks, for the error.
-        ordinal: the GPU's number among those that CUDA shows.
+        backend: name of the requesting backend, for errors.
+        ordinal: index among the GPUs visible to CUDA.
 
     Raises:
-        BackendUnavailable: there is no driver, no NVRTC or no GPU that can run the kernels.
+        BackendUnavailable: no driver, no NVRTC, or no GPU that supports the kernels.
     """
     with _opening:
         if ordinal not in _opened:
@@ -76,7 +76,7 @@ def open_device(cache: Path | None, backend: str = "cuda", ordinal: int = 0) -> 
             _check_nvrtc(backend)
             _opened[ordinal] = CudaDevice(_core_device(backend, ordinal), cache)
         device = _opened[ordinal]
-        device.enter()  # raises if the process was forked since
+        device.enter()  # raises if the process has been forked
         device.use_cache(cache)
         return device
 

@@ -1,6 +1,7 @@
-"""The families of operators: importing them is what fills the table of kernels."""
+"""All operator families; importing them fills the table of kernels."""
 
-from .algorithms.registry import KERNELS
+from . import custom
+from .algorithms.registry import KERNELS, kernel_of
 from .codegen import elementwise
 from .gemm import product
 from .ops import (
@@ -43,8 +44,10 @@ __all__ = [
     "conv",
     "conv_variants",
     "counted",
+    "custom",
     "elementwise",
     "gather",
+    "kernel_of",
     "loss",
     "matmul",
     "ml",

@@ -1,13 +1,13 @@
-"""Which nodes become one kernel: anchors with what follows them, and elementwise chains.
+"""Fusion: anchors with their epilogues, elementwise chains, and groups with kernels of their own.
 
-Inside of a group every value has all its readers inside, except the last one's result. So no path
-leaves a group and comes back, and nothing in between needs memory.
+Within a group, every value has all its readers inside, except for the last result. So no path
+leaves a group and re-enters it, and intermediate values need no memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...runtime.ir.dtypes import float32
 from ...runtime.ir.graph import Graph, Node, Value
@@ -15,26 +15,29 @@ from ...runtime.ir.op import Op
 from ...runtime.ops.attention import Attention
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.elementwise import Div
+from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.ops.movement import Slice, Split
+from ...runtime.ops.packed import MatMulNBits
 from ...runtime.ops.pool import MaxPool
+from .algorithms.registry import kernel_of
+from .attention.decode import DecodeAttention, decode_attention_at
 from .attention.relu_linear import ReluLinear, relu_linear_at
 from .attention.rotate_append import RotateAppend, rotate_append_at
 from .codegen.elementwise import CHEAP, in_chains
 from .codegen.epilogue import epilogue_of
-from .custom import kernel_of
 from .gemm.atoms import HALVES
+from .gemm.few_rows import FewRows, are_alike, has_few_rows, norm_before
+from .norm.unit_rows import UnitRows, unit_rows_at
 from .recipe.operands import Tensor
 
-#: Larger chains would need more registers than they save memory.
+#: Limits of a chain: longer ones need too many registers.
 MAX_CHAINED = 24
 MAX_CHAIN_OPERANDS = 8
-#: What finds the groups that have a kernel as a whole, by the operator of one of their nodes.
-WHOLE: Mapping[type[Op], Callable[[Graph, Node, Set[Node]], ReluLinear | RotateAppend | None]] = {
-    Attention: rotate_append_at,
-    Div: relu_linear_at,
-}
-#: Floats that are added up in float32, and that a kernel may store instead of one another.
+#: Float types with float32 accumulators, which kernels may store in place of one another.
 STORED = HALVES | {float32}
+
+
+Whole = ReluLinear | RotateAppend | DecodeAttention | FewRows | UnitRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +46,19 @@ class Group:
 
     Attributes:
         nodes: in topological order.
-        head: the node whose kernel computes, before the elementwise rest; None for a chain of
-            elementwise nodes alone, and for what has a kernel as a whole.
-        pool: the last node, where it pools what the others compute.
-        whole: what the nodes are as a whole: a linear attention, or heads that are rotated while
-            keys and values are appended to caches; None for others.
+        head: the anchor, in front of its epilogue; None for elementwise chains, and for groups with
+            a kernel of their own.
+        pool: the last node, if it pools the result.
+        whole: what the nodes are as a whole: a linear attention, heads that are rotated while
+            keys and values are appended to caches, or this with the attention to the caches, or
+            products of few rows with what is around them, or rows that are divided by their
+            length; None for others.
     """
 
     nodes: tuple[Node, ...]
     head: Node | None
     pool: Node | None = None
-    whole: ReluLinear | RotateAppend | None = None
+    whole: Whole | None = None
 
     @property
     def epilogue(self) -> tuple[Node, ...]:
@@ -66,40 +71,102 @@ class Group:
 
 
 def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
-    """Yield groups of nodes, anchors first, each node in one of them."""
-    taken: set[Node] = set()
-    position = {node: i for i, node in enumerate(graph.nodes)}
+    """Yield disjoint groups of nodes, those with an anchor first."""
+    left = set(free)
     for node in graph.nodes:
-        find = WHOLE.get(type(node.op))
-        found = find(graph, node, free) if find else None
-        if found is not None and taken.isdisjoint(found.nodes):
-            taken |= found.nodes
-            nodes = tuple(sorted(found.nodes, key=position.__getitem__))
-            yield Group(nodes, None, whole=found)
-    for node in graph.nodes:
+        finders = WHOLE.get(type(node.op), ())
+        found = next((found for find in finders if (found := find(graph, node, left))), None)
+        if found is not None:
+            left -= found.nodes
+            yield Group(graph.in_order(found.nodes), None, whole=found)
+    yield from _plain_groups(graph, left)
+
+
+def _plain_groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
+    """Yield groups that have no kernel of their own as a whole."""
+    left, nodes = set(free), graph.in_order(free)
+    for node in nodes:
         registered = kernel_of(node.op)
-        if node not in free or node in taken:
+        if node not in left:
             continue
         if registered is not None and not in_chains(node):
             epilogue: tuple[Node, ...] = ()
             if registered.epilogue:
-                epilogue = _tail(graph, node, free - taken)
-            taken.update((node, *epilogue))
-            pool = _pool(graph, node, (node, *epilogue)[-1].output, free - taken)
-            taken.update(pool)
+                epilogue = _tail(graph, node, left)
+            left.difference_update((node, *epilogue))
+            pool = _pool(graph, node, (node, *epilogue)[-1].output, left)
+            left.difference_update(pool)
             yield Group((node, *epilogue, *pool), node, pool[0] if pool else None)
-    for node in reversed(graph.nodes):
-        if node in free and node not in taken and in_chains(node):
-            chain = _chain(graph, node, free - taken)
-            taken.update(chain)
-            yield Group(tuple(sorted(chain, key=position.__getitem__)), None)
+    for node in reversed(nodes):
+        if node in left and in_chains(node):
+            chain = _chain(graph, node, left)
+            left.difference_update(chain)
+            yield Group(graph.in_order(chain), None)
+
+
+def few_rows_at(graph: Graph, product: Node, free: Set[Node]) -> FewRows | None:
+    """Return a product of few rows, with the nodes fused into its kernel.
+
+    These are another product of the same input whose results it meets, the normalization of the
+    input, or both.
+    """
+    x = product.inputs[0]
+    if product not in free or x is None or not has_few_rows(product):
+        return None
+    products: tuple[Node, ...] = (product,)
+    epilogue: tuple[Node, ...] = ()
+    for other in x.consumers:
+        fits = other is not product and other in free and has_few_rows(other)
+        if fits and not epilogue and are_alike(product, other):
+            epilogue = _meeting(graph, (product, other), free)
+            products = (product, other) if epilogue else products
+    norm = norm_before(graph, products)
+    norm = norm if norm in free else None
+    if len(products) == 1 and norm is None:
+        return None
+    return FewRows(products, epilogue or _tail(graph, product, free), norm)
+
+
+def _meeting(graph: Graph, products: tuple[Node, Node], free: Set[Node]) -> tuple[Node, ...]:
+    """Return the elementwise nodes that combine two products, which have no other readers.
+
+    As many as an epilogue takes.
+    """
+    first, *others = (node.output for node in products)
+    stored = STORED if first.tensor.dtype in STORED else {first.tensor.dtype}
+    values, found, fitting = [first, *others], list[Node](), tuple[Node, ...]()
+    while len(found) < MAX_CHAINED:
+        # The first reader in order depends on no later one.
+        readers = {node for value in values for node in value.consumers}.difference(found)
+        node = next(iter(graph.in_order(readers)), None)
+        if node is None or node not in free or not in_chains(node):
+            break
+        if node.output.tensor.dims != first.tensor.dims:
+            break
+        found.append(node)
+        values.append(node.output)
+        read_elsewhere = [v for v in values if graph.is_output(v) or v.consumers.keys() - found]
+        if read_elsewhere == [node.output] and node.output.tensor.dtype in stored:
+            if isinstance(epilogue_of(tuple(found), Tensor(node.output), first, *others), str):
+                break
+            fitting = tuple(found)
+    return fitting
+
+
+#: Finders of groups with a kernel of their own, by the operator of their anchor; the
+#: first match wins.
+WHOLE: Mapping[type[Op], tuple[Callable[[Graph, Node, Set[Node]], Whole | None], ...]] = {
+    Attention: (decode_attention_at, rotate_append_at),
+    Div: (relu_linear_at, lambda graph, node, free: unit_rows_at(graph, node, free, _tail)),
+    **dict.fromkeys((MatMul, Gemm, MatMulNBits), (few_rows_at,)),
+}
 
 
 def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
-    """Return the elementwise nodes behind an anchor that read it, one after the other.
+    """Return the elementwise nodes behind an anchor, each reading the previous one.
 
-    The last of them gives the anchor's dtype again, or another one of floats that the kernel stores
-    instead; in between there may be any. Right in front of each come nodes that it alone reads.
+    The last of them has the anchor's dtype, or another float type that the kernel can store; in
+    between there may be any. Each is preceded by nodes that only it reads.
     """
     found: list[Node] = []
     fitting = 0
@@ -123,10 +190,10 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
 def _sides(
     graph: Graph, anchor: Node, value: Value, epilogue: list[Node], free: Set[Node]
 ) -> list[Node]:
-    """Return what the last node of an epilogue alone reads besides `value`, if it may join it.
+    """Return the other operands of an epilogue's last node that can be fused as well.
 
-    What another kernel stores as its own epilogue stays there, and what reads a part of a tensor
-    reads it where it is, which an epilogue cannot.
+    What another kernel computes in its own epilogue stays there, and readers of a part of a tensor
+    read it in place, which an epilogue cannot.
     """
     found: list[Node] = []
     todo = [v for v in epilogue[-1].reads if v is not value]
@@ -147,7 +214,7 @@ def _sides(
 
 
 def _stays_apart(graph: Graph, value: Value, free: Set[Node]) -> bool:
-    """Whether what alone reads a value is computed by the kernel that gives it, or reads a part."""
+    """Whether the sole reader of a value is in its producer's kernel, or reads a part."""
     node = value.producer
     if node is not None and isinstance(node.op, (Slice, Split)):
         return True
@@ -158,7 +225,7 @@ def _stays_apart(graph: Graph, value: Value, free: Set[Node]) -> bool:
 
 
 def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node, ...]:
-    """Return the pooling of 2 x 2 pixels that alone reads a convolution of 16-bit floats."""
+    """Return the 2 x 2 pooling that is the sole reader of a 16-bit convolution."""
     follower = graph.sole_consumer(value)
     if not isinstance(head.op, Conv) or value.tensor.dtype not in HALVES or follower is None:
         return ()
@@ -173,7 +240,7 @@ def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node
 
 
 def _chain(graph: Graph, root: Node, free: Set[Node]) -> list[Node]:
-    """Return `root` with the elementwise nodes before it that only the chain reads."""
+    """Return `root` with preceding elementwise nodes that only the chain reads."""
     chain = [root]
     shape = root.output.tensor.dims
     grown = True
@@ -194,7 +261,7 @@ def _chain(graph: Graph, root: Node, free: Set[Node]) -> list[Node]:
 
 
 def _suits(source: Node, shape: tuple[int, ...]) -> bool:
-    """Whether a node can be computed anew for every element of `shape`, as little as it costs."""
+    """Whether a node is cheap enough to be recomputed for every element of `shape`."""
     if source.output.tensor.dims == shape:
         return True
     ranks = {value.tensor.rank for value in source.reads if not value.is_constant}
@@ -207,11 +274,23 @@ def _operands(chain: list[Node]) -> list[Value]:
     return [value for value in reads if value not in made]
 
 
-def smaller(group: Group) -> tuple[Group, ...]:
-    """Return the groups to try instead of one that has no recipe; the last is what is left of it.
+def smaller(graph: Graph, group: Group) -> tuple[Group, ...]:
+    """Return the groups to try instead of one without a recipe; the last contains its head.
 
-    A kernel keeps as much as possible of what follows it; a chain falls apart into its nodes.
+    An anchor keeps as much as possible of its epilogue; a chain is split into nodes.
     """
+    if isinstance(group.whole, DecodeAttention) and (before := group.whole.appending):
+        nodes = tuple(node for node in group.nodes if node in before.nodes)
+        attention = group.whole.attention
+        return Group((attention,), attention), Group(nodes, None, whole=before)
+    if isinstance(group.whole, FewRows):
+        return _less(graph, group, group.whole)
+    if isinstance(group.whole, UnitRows) and group.whole.epilogue:
+        alone = replace(group.whole, epilogue=())
+        rest = tuple(_plain_groups(graph, set(group.whole.epilogue)))
+        return Group(graph.in_order(alone.nodes), None, whole=alone), *rest
+    if isinstance(group.whole, UnitRows):
+        return tuple(_plain_groups(graph, set(group.nodes)))
     if group.head is None:
         nodes = (node for node in group.nodes if not node.op.view)
         return tuple(Group((node,), None if in_chains(node) else node) for node in nodes)
@@ -221,8 +300,17 @@ def smaller(group: Group) -> tuple[Group, ...]:
     return Group(group.nodes[at:], None), Group(group.nodes[:at], group.head)
 
 
+def _less(graph: Graph, group: Group, whole: FewRows) -> tuple[Group, ...]:
+    """Return products of few rows without the normalization, or each separately."""
+    rest = tuple(node for node in group.nodes if node is not whole.norm)
+    if whole.norm is None or len(whole.products) == 1:
+        return tuple(_plain_groups(graph, set(group.nodes)))
+    without = Group(rest, None, whole=replace(whole, norm=None))
+    return Group((whole.norm,), whole.norm), without
+
+
 def _stages(group: Group) -> list[int]:
-    """Return where the nodes begin that give each of the results on the way behind the head."""
+    """Return where the nodes for each intermediate result behind the head start."""
     begins, value = [1], group.nodes[0].output
     for place, node in enumerate(group.nodes[1:], 1):
         if value in node.reads:

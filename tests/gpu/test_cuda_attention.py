@@ -11,7 +11,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 import tercet
 from tercet.backends import open_backends
-from tercet.backends.cuda.attention import flash
+from tercet.backends.cuda.attention import flash, flash_mma
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
 from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Precision
@@ -72,10 +72,10 @@ def test_sizes(size: tuple[Any, ...], dtype: DType) -> None:
     check(size, dtype, is_causal=1)
 
 
-@pytest.mark.parametrize("shape", [shape for shape, _ in flash.SHAPES], ids=str)
-def test_every_shape(shape: flash.WarpShape, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shape", [shape for shape, _ in flash_mma.SHAPES], ids=str)
+def test_every_shape(shape: flash_mma.WarpShape, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash, "on_hopper", lambda *_: None)
-    monkeypatch.setattr(flash, "_shape", lambda *_: shape)
+    monkeypatch.setattr(flash_mma, "_shape", lambda *_: shape)
     check(((2, 4, 2), (150, 333), (64, 64)), float16)
 
 

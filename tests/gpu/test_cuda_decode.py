@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,31 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
+from tercet.backends.cuda.gemm import packed
+from tercet.backends.cuda.gemm.tables.mixed_input import MIXED_INPUT
+from tercet.backends.cuda.gemm.tile import Tile
 from tercet.backends.numpy import evaluate
-from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
 from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
+from tercet.runtime.session.sampling import Sampling
+from tercet.runtime.session.sampling_graph import SamplingGraph
 
-from ..kernels import packed_samples, test_gemv, test_rotate_append
+from ..kernels import (
+    packed_samples,
+    test_decode_attention,
+    test_gemv,
+    test_mixed_input,
+    test_rotate_append,
+)
 from ..kernels.dry import normal, single
+from ..kernels.few_rows_samples import APART, NORM_APART, NORMALIZED, TOGETHER, Gated, weights
 from ..kernels.packed_samples import nbits
-from ..kernels.samples import OPTIONS, Sample, compare
+from ..kernels.samples import ERROR, OPTIONS, Sample, compare
+from ..kernels.test_decode_attention import Decode, check
 from ..kernels.test_in_place import SCATTERS, scattered
+from ..session import test_sampling_graph
 
 pytestmark = pytest.mark.gpu
 
@@ -64,7 +79,7 @@ def test_small_packed_products(sample: Sample) -> None:
 
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16, float32], ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize("rows", [1, 8, 16, 70])
+@pytest.mark.parametrize("rows", [1, 8, 9, 16, 33, 70, 128, 600])
 @pytest.mark.parametrize(
     ("k", "n", "bits", "block", "zeros"),
     [
@@ -79,6 +94,67 @@ def test_packed_products(
     rows: int, k: int, n: int, bits: int, block: int, zeros: str, dtype: DType
 ) -> None:
     cuda(nbits(rows, k, n, bits, block, zeros=zeros, dtype=dtype))
+
+
+@pytest.mark.parametrize("gated", [*TOGETHER, *NORMALIZED, *APART, *NORM_APART], ids=str)
+def test_small_gated_layers(gated: Gated) -> None:
+    (backend,) = open_backends("cuda", OPTIONS)
+    compare(gated.sample(), backend, error=ERROR[gated.dtype])
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16, float32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("rows", [1, 3, 8])
+@pytest.mark.parametrize(("k", "n"), [(2048, 3072), (1000, 130), (896, 17)])
+def test_gated_layers_against_float64(rows: int, k: int, n: int, dtype: DType) -> None:
+    gated = Gated(rows, k, n, dtype)
+    found = gated.sample()
+    (got,) = on_gpu(found)
+    a, b = (found.feeds["x"].astype(np.float64) @ w.astype(np.float64) for w in weights(found))
+    exact = a / (1 + np.exp(-a)) * b
+    assert np.abs(got.astype(np.float64) - exact).max() <= BOUNDS[dtype] * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize(("k", "n", "bits", "block"), [(2048, 3072, 4, 32), (4096, 1000, 8, 128)])
+def test_packed_gated_layers(rows: int, k: int, n: int, bits: int, block: int, zeros: bool) -> None:
+    cuda(Gated(rows, k, n, bits=bits, block=block, zeros=zeros).sample())
+
+
+@pytest.mark.parametrize("sample", test_mixed_input.samples(), ids=test_mixed_input.title)
+def test_packed_products_against_float64(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "time_unpacked", lambda *_: inf)
+    (got,) = on_gpu(sample)
+    test_mixed_input.assert_exact(sample, got)
+
+
+@pytest.mark.parametrize("tile", MIXED_INPUT, ids=str)
+@pytest.mark.parametrize(
+    ("splits", "k", "n", "bits", "block", "zeros", "dtype"),
+    [
+        (1, 2048, 2048, 4, 32, "", float16),
+        (2, 4096, 330, 4, 16, "packed", bfloat16),
+        (5, 3000, 640, 8, 64, "floats", float16),
+        (8, 4096, 512, 2, 64, "packed", float16),
+    ],
+)
+def test_every_tile_of_packed_weights(
+    tile: Tile,
+    splits: int,
+    k: int,
+    n: int,
+    bits: int,
+    block: int,
+    zeros: str,
+    dtype: DType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Exact, and the same bits every time."""
+    test_mixed_input.forced(tile, splits, monkeypatch)
+    sample = nbits(2 * tile.bm - 1, k, n, bits, block, zeros=zeros, dtype=dtype)
+    (first,), (second,) = (on_gpu(sample) for _ in range(2))
+    test_mixed_input.assert_exact(sample, first)
+    np.testing.assert_array_equal(first, second)
 
 
 # ── caches ───────────────────────────────────────────────────────────────────────────────────────
@@ -115,3 +191,75 @@ def test_few_queries_over_a_cache(
         graph = single("Attention", inputs, is_causal=1, **attributes)
         feeds = {"x0": q, "x1": k, "x2": v, "x6": np.array(lengths)}
         cuda(Sample(graph, feeds))
+
+
+# ── rotations, caches and attention as one kernel ────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "case", test_decode_attention.CASES.values(), ids=test_decode_attention.CASES
+)
+def test_steps_of_decoders(case: Decode) -> None:
+    (backend,) = open_backends("cuda", OPTIONS)
+    check(case, backend)
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("new", [1, 8])
+@pytest.mark.parametrize(
+    ("batch", "size", "heads"),
+    [(1, 64, (32, 8)), (8, 64, (4, 1)), (3, 128, (8, 2)), (2, 256, (4, 2))],
+    ids=str,
+)
+def test_steps_of_large_decoders(
+    batch: int, size: int, heads: tuple[int, int], new: int, dtype: DType
+) -> None:
+    """At every length, which neither the graph nor the run before is planned for."""
+    (backend,) = open_backends("cuda", OPTIONS)
+    for start in (0, 513, 2048 - new):
+        before = tuple((start + 100 * n) % (2049 - new) for n in range(batch))
+        check(Decode(before, new=new, heads=heads, size=size, room=2048, dtype=dtype), backend)
+
+
+def test_lengths_that_change_from_run_to_run() -> None:
+    """Keys are read by lengths that may still be those of the run before."""
+    (backend,) = open_backends("cuda", OPTIONS)
+    cases = [Decode((n, 900 - n), heads=(8, 2), size=64, room=1024) for n in (5, 70, 800, 0)]
+    with Model(cases[0].graph(), [backend], OPTIONS, evaluate) as model:
+        for seed, case in enumerate(cases):
+            feeds = case.feeds(seed)
+            found = model.run(feeds)
+            for name, exact in case.exact(feeds).items():
+                error = np.abs(np.asarray(found[name]).astype(np.float64) - exact).max()
+                assert error <= ERROR[float16] * np.abs(exact).max()
+
+
+# ── sampling ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("how", test_sampling_graph.HOWS, ids=str)
+def test_sampling_from_large_vocabularies(how: Sampling, dtype: DType, batch: int) -> None:
+    """The host's tokens, and the same ones every time."""
+    graph = test_sampling_graph.graph_of(SamplingGraph.of(how), dtype, batch, 128256)
+    with Model(graph, open_backends("cuda", OPTIONS), OPTIONS, evaluate) as model:
+        for seed in range(6):
+            logits = test_sampling_graph.logits_of(
+                dtype, (0.1, 1.0, 4.0)[seed % 3], seed, batch, 128256
+            )
+            for _ in range(2):
+                np.testing.assert_array_equal(
+                    *test_sampling_graph.sampled(model, how, logits, seed)
+                )
+
+
+@pytest.mark.parametrize("dtype", [float16, float32, float64], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("k", [1, 64, 1000, 128256])
+@pytest.mark.parametrize("rows", [1, 3, 70])
+def test_the_greatest_of_long_rows(rows: int, k: int, dtype: DType) -> None:
+    x = np.round(8 * normal(rows, 128256)).astype(dtype)
+    values, places = on_gpu(Sample(single("TopK", [x, np.array([k])], (1,), 2), {"x0": x}))
+    wanted = np.argsort(-x.astype(np.float64), 1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(places, wanted)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, wanted, 1))

@@ -9,9 +9,9 @@ import pytest
 
 from tercet.backends import open_backends
 from tercet.backends.cuda.gemm.schedules import tma, tma_persistent
-from tercet.backends.cuda.gemm.schedules.tma import Convolution, Layout, Staging
+from tercet.backends.cuda.gemm.schedules.tma import SmemLayout, Staging, TmaProduct
 from tercet.backends.cuda.gemm.tables.f16 import TMA, TMA_PERSISTENT
-from tercet.backends.cuda.gemm.tile import Choice, Config, Tile
+from tercet.backends.cuda.gemm.tile import Config, Tile, TimedConfig
 from tercet.backends.cuda.recipe.targets import Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float64
@@ -87,15 +87,15 @@ def test_real_layers(x: tuple[int, ...], w: tuple[int, ...], attributes: dict[st
 # ── what the copy engine brings ──────────────────────────────────────────────────────────────────
 
 
-def forced(layout: Layout, patch: pytest.MonkeyPatch) -> list[Tile]:
+def forced(layout: SmemLayout, patch: pytest.MonkeyPatch) -> list[Tile]:
     """Let convolutions be done in one layout by one tile after the other; return those left."""
     left = [tile for tile in TMA if layout in tma.layouts(tile)]
 
-    def take(p: Convolution, target: Target) -> tuple[Choice, Staging] | None:
+    def take(p: TmaProduct, target: Target) -> tuple[TimedConfig, Staging] | None:
         staging = tma.staged(p, left[0], layout)
         if staging is None or not tma.fits(left[0], staging.stage(p.chunk), p.chunk, target):
             return None
-        return Choice(0.0, Config(left[0])), staging
+        return TimedConfig(0.0, Config(left[0])), staging
 
     patch.setattr(tma, "choose", take)
     return left
@@ -104,21 +104,26 @@ def forced(layout: Layout, patch: pytest.MonkeyPatch) -> list[Tile]:
 @pytest.mark.parametrize(
     ("layout", "x", "w", "attributes"),
     [
-        (Layout.MATRIX, (5, 72, 14, 13), (200, 72, 1, 1), {}),
-        (Layout.RUN, (5, 72, 14, 13), (200, 72, 3, 3), {"pads": (1, 1, 1, 1)}),
-        (Layout.RUN, (3, 24, 9, 20), (40, 24, 5, 3), {"pads": (0, 2, 3, 1), "dilations": (2, 1)}),
-        (Layout.RUN, (3, 128, 7, 9), (33, 128, 3, 3), {}),
-        (Layout.RUN, (3, 40, 9, 7), (36, 40, 3, 1), {"pads": (3, 3, 3, 2)}),
-        (Layout.SQUARES, (5, 72, 14, 13), (200, 72, 3, 3), {"pads": (1, 1, 1, 1)}),
-        (Layout.SQUARES, (2, 16, 9, 20), (64, 16, 3, 5), {"pads": (0, 2, 3, 1)}),
-        (Layout.TAPWISE, (5, 72, 14, 13), (200, 72, 3, 3), {"strides": (2, 2)}),
-        (Layout.TAPWISE, (3, 96, 15, 15), (64, 96, 1, 1), {"strides": (2, 1)}),
-        (Layout.TAPWISE, (3, 40, 15, 17), (96, 40, 3, 3), {"pads": (2, 1, 0, 3)}),
+        (SmemLayout.MATRIX, (5, 72, 14, 13), (200, 72, 1, 1), {}),
+        (SmemLayout.RUN, (5, 72, 14, 13), (200, 72, 3, 3), {"pads": (1, 1, 1, 1)}),
+        (
+            SmemLayout.RUN,
+            (3, 24, 9, 20),
+            (40, 24, 5, 3),
+            {"pads": (0, 2, 3, 1), "dilations": (2, 1)},
+        ),
+        (SmemLayout.RUN, (3, 128, 7, 9), (33, 128, 3, 3), {}),
+        (SmemLayout.RUN, (3, 40, 9, 7), (36, 40, 3, 1), {"pads": (3, 3, 3, 2)}),
+        (SmemLayout.SQUARES, (5, 72, 14, 13), (200, 72, 3, 3), {"pads": (1, 1, 1, 1)}),
+        (SmemLayout.SQUARES, (2, 16, 9, 20), (64, 16, 3, 5), {"pads": (0, 2, 3, 1)}),
+        (SmemLayout.TAPWISE, (5, 72, 14, 13), (200, 72, 3, 3), {"strides": (2, 2)}),
+        (SmemLayout.TAPWISE, (3, 96, 15, 15), (64, 96, 1, 1), {"strides": (2, 1)}),
+        (SmemLayout.TAPWISE, (3, 40, 15, 17), (96, 40, 3, 3), {"pads": (2, 1, 0, 3)}),
     ],
 )
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
 def test_layouts(
-    layout: Layout,
+    layout: SmemLayout,
     x: tuple[int, ...],
     w: tuple[int, ...],
     attributes: dict[str, Any],
@@ -141,12 +146,12 @@ def test_layouts(
         ((2, 3, 65, 67), (64, 3, 3, 2), {"strides": (3, 4), "pads": (0, 1, 1, 0)}),
     ],
 )
-@pytest.mark.parametrize("layout", list(Layout)[1:], ids=lambda layout: layout.name)
+@pytest.mark.parametrize("layout", list(SmemLayout)[1:], ids=lambda layout: layout.name)
 def test_first_layers(
     x: tuple[int, ...],
     w: tuple[int, ...],
     attributes: dict[str, Any],
-    layout: Layout,
+    layout: SmemLayout,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     left = forced(layout, monkeypatch)
@@ -216,7 +221,7 @@ def test_products_of_run_time(m: int, n: int, k: int, dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
 def test_linear_tiles(tile: Tile, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     """One tile and many, whole ones and parts; with what is added, and a Gelu."""
-    monkeypatch.setattr(tma_persistent, "choose", lambda *_: Choice(0.0, Config(tile)))
+    monkeypatch.setattr(tma_persistent, "choose", lambda *_: TimedConfig(0.0, Config(tile)))
     monkeypatch.setattr(tma_persistent, "patch_of", lambda *_: 3)
     for m, n, k in [(9, 8, 8), (197, 776, 72), (130, 200, 1000), (6305, 3080, 776), (64, 64, 64)]:
         check_linear(m, n, k, dtype, residual=True)

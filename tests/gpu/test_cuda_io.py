@@ -196,7 +196,7 @@ def test_what_does_not_fit_is_refused(device) -> None:
             model.run({**feeds, "x": feeds["x"].clone().requires_grad_()})
         with pytest.raises(InputError, match="input 'x' has dtype float64"):
             model.run({**feeds, "x": feeds["x"].double()})
-        with pytest.raises(UsageError, match="no CUDA stream"):
+        with pytest.raises(UsageError, match="is not a CUDA stream"):
             model.run(feeds, stream="mine")
         y = model.run(feeds, to="device")["y"]
         with pytest.raises(TypeError, match=r"array.numpy\(\)"):

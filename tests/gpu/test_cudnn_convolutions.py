@@ -41,7 +41,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cudnn import conv
 from tercet.backends.cudnn.backend import CudnnBackend
-from tercet.backends.cudnn.choice import Choice, Chooser, Division, Judge, Task
+from tercet.backends.cudnn.choice import Chooser, Division, EngineChoice, EngineTask, EngineTuner
 from tercet.backends.cudnn.conv import divide
 from tercet.backends.cudnn.library import NoPlan
 
@@ -307,7 +307,9 @@ def test_branches_write_into_what_joins_them(cache: Path) -> None:
 def test_what_cudnn_refuses_the_cuda_kernels_run(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(chooser: Chooser, task: Task, judge: Judge, *, tune: bool = False) -> Choice:
+    def refuse(
+        chooser: Chooser, task: EngineTask, judge: EngineTuner, *, tune: bool = False
+    ) -> EngineChoice:
         raise NoPlan(f"{task.divisions[-1].operation}: 36 plans: 36 want more workspace")
 
     monkeypatch.setattr(Chooser, "choose", refuse)

@@ -124,9 +124,9 @@ def test_bisect_finds_the_node(planted: Planted) -> None:
 def test_no_alarm(name: str, backend: str) -> None:
     pair, feeds = ["numpy", backend], inputs_of(name)
     layers = compare_layers(network(name), pair, feeds, fallback="numpy")
-    assert layers.ok, layers
+    assert layers.ok, f"{layers}"
     halved = bisect(network(name), pair, feeds, fallback="numpy", reduce=False)
-    assert halved.ok, halved
+    assert halved.ok, f"{halved}"
 
 
 # ── the others ───────────────────────────────────────────────────────────────────────────────────

@@ -1,1 +1,1 @@
-"""Which function makes an operator's recipe, and which of several algorithms is taken."""
+"""The registry of recipes, and the choice among several algorithms of an operator."""

@@ -1,4 +1,4 @@
-"""The registry: one function per operator, which gives a recipe or says why it has none."""
+"""The registry: one function per operator that returns a recipe or the reason why it has none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ....runtime.ir.custom import Custom
 from ....runtime.ir.dtypes import DType, float32, name_of
 from ....runtime.ir.graph import Node
 from ....runtime.ir.op import Op
@@ -25,13 +26,13 @@ Function = TypeVar("Function", bound=Callable[..., Answer])
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """An algorithm of a selector that was measured to be the fastest.
+class TunedChoice:
+    """The algorithm of a selector that was measured to be the fastest.
 
     Attributes:
         algorithm: its name.
-        variant: its form, such as the size of a tile; empty for its own choice.
-        microseconds: what it took.
+        variant: its variant, such as a tile size; empty for its own choice.
+        microseconds: its measured time.
     """
 
     algorithm: str
@@ -44,13 +45,13 @@ class Setting:
     """What a recipe may depend on besides its operands.
 
     Attributes:
-        target: the GPU that it is sized for.
-        options: the user's choices.
-        asked: algorithms that the user wants for this node, the first that can be used.
-        algorithm: the algorithm that a recipe must be of, once one is chosen; empty for any.
-        form: its variant, such as the size of a tile; empty for the best guess.
-        choices: what was measured, by the signature of a task; empty where nothing was.
-        picks: what selectors have taken so far, so that nothing is compared twice.
+        target: the GPU it is tuned for.
+        options: the user's options.
+        asked: algorithms requested for this node, in order of preference.
+        algorithm: the algorithm that the recipe must use, once chosen; empty for any.
+        form: its variant, such as a tile size; empty for the best estimate.
+        choices: measured choices by signature of a task; empty without tuning.
+        picks: previous choices of selectors, so that nothing is compared twice.
     """
 
     target: Target
@@ -58,17 +59,17 @@ class Setting:
     asked: tuple[str, ...] = ()
     algorithm: str = ""
     form: str = ""
-    choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice], hash=False)
+    choices: Mapping[str, TunedChoice] = field(default_factory=dict[str, TunedChoice], hash=False)
     picks: dict[tuple[str, ...], tuple[str, str, str]] = field(
         default_factory=dict[tuple[str, ...], tuple[str, str, str]], compare=False, repr=False
     )
 
     def takes(self, algorithm: str) -> bool:
-        """Whether a recipe may be of this algorithm."""
+        """Whether a recipe may use this algorithm."""
         return self.algorithm in ("", algorithm)
 
     def for_node(self, node: Node) -> Setting:
-        """Return the setting for one node, with the algorithms that the user asked for."""
+        """Return the setting for one node, with the algorithms requested for it."""
         names = self.options.algorithms_for(node.kind, (node.name, *node.origin))
         asked = tuple(name for name in names if name != "cuda")
         return replace(self, asked=asked) if asked != self.asked else self
@@ -81,10 +82,10 @@ class RecipeContext:
     Attributes:
         op: the operator with its attributes.
         y: the first output; None if it is unused.
-        inputs: the operands, None where one is left out.
-        setting: the GPU and the user's choices.
-        more: the other outputs; None for those that are not used.
-        epilogue: the elementwise nodes after it; None where nothing can follow.
+        inputs: the operands, None for omitted ones.
+        setting: the GPU and the user's options.
+        more: the other outputs; None for unused ones.
+        epilogue: the fused elementwise nodes; None if the kernel has no epilogue.
     """
 
     op: Op
@@ -95,7 +96,7 @@ class RecipeContext:
     epilogue: Epilogue | None = None
 
 
-#: Makes a recipe, or says in words why there is none.
+#: Returns a recipe, or the reason why there is none.
 Build = Callable[[RecipeContext], Answer]
 #: Returns the physical formats of the first input and of the first output.
 FormatRule = Callable[[RecipeContext], tuple[Format, Format]]
@@ -103,17 +104,17 @@ FormatRule = Callable[[RecipeContext], tuple[Format, Format]]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """How an operator becomes a recipe.
+    """How recipes for an operator are made.
 
     Attributes:
         build: makes the recipe.
-        follows: whether it takes its tensors in any format, the same one for all of them; perhaps
-            only for some nodes.
-        formats: the formats that it wants, where they are not plain.
-        epilogue: it applies an elementwise chain to its results before it stores them.
-        outputs: how many outputs it computes at most.
-        selector: the algorithms that users and the tuner may choose from.
-        in_place: the input whose memory the first output may take, by its position.
+        follows: whether it accepts any format, the same for all its tensors; possibly depending on
+            the node.
+        formats: the formats it requests, unless contiguous.
+        epilogue: whether it applies an elementwise epilogue before storing results.
+        outputs: maximum number of outputs.
+        selector: the algorithms that users and the tuner choose from.
+        in_place: index of the input whose memory the first output may take.
     """
 
     build: Build
@@ -132,8 +133,19 @@ class Kernel:
 KERNELS: dict[type[Op], Kernel] = {}
 
 
+def kernel_of(op: Op) -> Kernel | None:
+    """Return how recipes for an operator are made, or None if it has no kernel.
+
+    Custom operators share one entry, which calls the function that their user registered for
+    "cuda"; one without such a function has no kernel.
+    """
+    if isinstance(op, Custom):
+        return KERNELS[Custom] if "cuda" in op.definition.kernels else None
+    return KERNELS.get(type(op))
+
+
 def register(kernel: Kernel, *operators: type[Op]) -> None:
-    """Enter a kernel into the table.
+    """Add a kernel to the table.
 
     Raises:
         TypeError: one of the operators has one already.
@@ -154,7 +166,7 @@ def kernel(
     """Register a function that makes recipes; see `Kernel`.
 
     It is called with the operator, the first output and the inputs, and with those of the keywords
-    ``more``, ``setting`` and ``epilogue`` that it has; see `RecipeContext`.
+    ``more``, ``setting`` and ``epilogue`` that it declares; see `RecipeContext`.
     """
 
     def registered(make: Function) -> Function:
@@ -175,7 +187,7 @@ def kernel(
 
 
 def _keywords(make: Callable[..., Answer]) -> tuple[str, ...]:
-    """Return the fields of `RecipeContext` that a function wants beside operator and operands."""
+    """Return the fields of `RecipeContext` that a function takes besides operator and operands."""
     parameters = signature(make).parameters.values()
     names = tuple(p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY)
     unknown = set(names) - {"more", "setting", "epilogue"}
@@ -185,7 +197,7 @@ def _keywords(make: Callable[..., Answer]) -> tuple[str, ...]:
 
 
 def need_dtypes(allowed: Container[DType], *operands: Tensor | None) -> str:
-    """Return which operand has a dtype that a kernel does not take; empty where none has."""
+    """Return which operand has an unsupported dtype; empty if none has."""
     for operand in operands:
         if operand is not None and operand.dtype not in allowed:
             return f"dtype {name_of(operand.dtype)}"
@@ -193,13 +205,13 @@ def need_dtypes(allowed: Container[DType], *operands: Tensor | None) -> str:
 
 
 def need_float32(*operands: Tensor | None) -> str:
-    """Return why operands do not suit kernels that compute in float32; empty where they do."""
+    """Return why operands do not suit kernels computing in float32; empty if they do."""
     refused = need_dtypes((float32,), *operands)
     return f"{refused}; float32 is what there is" if refused else ""
 
 
 def need_known(**values: Tensor | None) -> str:
-    """Return which of the values is only known in a run; empty where none is (or is left out)."""
+    """Return which value is computed at run time; empty if none is."""
     for name, value in values.items():
         if value is not None and value.known is None:
             return f"{name} is computed at run time"

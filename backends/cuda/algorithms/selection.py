@@ -1,8 +1,8 @@
-"""Which of the named algorithms of an operator is taken, and why the others are not.
+"""Algorithm selection: which algorithm of an operator is used, and why not the others.
 
-An algorithm says in which formats it wants its tensors and gives a recipe, or says why it cannot.
-The one that is taken is the one that the user asked for by name; else the one that was measured to
-be the fastest, if the user wants that; else the one whose estimate is least.
+An algorithm states the formats it needs and returns a recipe, or the reason why it does not apply.
+Selected is the one that the user requested by name; else the fastest measured one, with tuning;
+else the one with the lowest estimate.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ CHANNELS_LAST: Formats = (Format.CHANNELS_LAST, Format.CHANNELS_LAST)
 
 
 class Task(Protocol):
-    """What a selector has algorithms for: an operator with its operands."""
+    """A problem that a selector has algorithms for: an operator with its operands."""
 
     @property
     def setting(self) -> Setting:
-        """The GPU and the user's choices."""
+        """The GPU and the user's options."""
         ...
 
     @property
     def signature(self) -> str:
-        """Everything that the speed of an algorithm depends on; no names."""
+        """Everything that the speed of an algorithm depends on, without names."""
         ...
 
     @property
@@ -47,20 +47,20 @@ class Task(Protocol):
 
     @property
     def epilogue(self) -> Epilogue:
-        """What follows on every result."""
+        """The fused elementwise nodes."""
         ...
 
     @property
     def formats(self) -> Formats:
-        """The formats in which its tensors lie."""
+        """The formats of input and result."""
         ...
 
     def within(self, formats: Formats) -> Any:
-        """Return the same task on tensors in other formats."""
+        """Return the same task with tensors in other formats."""
         ...
 
 
-#: Why an algorithm is not taken that is less accurate than others.
+#: The reason given for less accurate algorithms.
 UNASKED = "taken only where it is asked for by name"
 
 T = TypeVar("T", bound=Task)
@@ -68,20 +68,19 @@ T = TypeVar("T", bound=Task)
 
 @dataclass(frozen=True, slots=True)
 class Algorithm(Generic[T]):
-    """One algorithm to run an operator.
+    """One algorithm of an operator.
 
     Attributes:
-        name: the field's term for it.
-        make: gives a recipe for a task whose tensors lie in the formats wanted, or the reason why
-            there is none; its second argument is one of `variants`, or empty for its own choice.
-        formats: the formats that it wants, or the reason why it cannot be used at all.
-        estimate: microseconds that it is expected to take, in the formats that it wants; known
-            before there is a recipe.
-        floor: microseconds that the estimate is never below, infinite where the formats are
-            refused. An algorithm is not looked at whose floor another's estimate does not exceed.
-        variants: names of the forms that it has for a task, such as tile sizes; for the tuner.
-        anywhere: it takes its tensors in every format, not only in those that it wants.
-        by_name: it is taken only where the user asks for it, because its results are worse.
+        name: the usual term for it.
+        make: returns a recipe for a task in the requested formats, or the reason why there is none;
+            its second argument is one of `variants`, or empty for its own choice.
+        formats: returns the formats it needs, or the reason why it does not apply.
+        estimate: expected microseconds in the formats it needs, before a recipe is made.
+        floor: a lower bound of the estimate in microseconds, infinite if it does not apply. An
+            algorithm whose floor exceeds another's estimate is not considered.
+        variants: names of its variants for a task, such as tile sizes; for the tuner.
+        anywhere: whether it accepts every format, not only the one that it requests.
+        by_name: whether it is used only on request, because it is less accurate.
     """
 
     name: str
@@ -101,10 +100,10 @@ class Candidate:
     Attributes:
         algorithm: its name.
         formats: of the tensors.
-        recipe: what it launches; None where it cannot be used.
-        reason: why it cannot; empty where it can.
-        microseconds: what it takes, as estimated; infinite where it cannot be used.
-        variant: its form, where a certain one was wanted.
+        recipe: its launches; None if it does not apply.
+        reason: why it does not apply; empty if it does.
+        microseconds: its estimate; infinite if it does not apply.
+        variant: the requested variant, if any.
     """
 
     algorithm: str
@@ -122,12 +121,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Selector(Generic[T]):
-    """The algorithms to run an operator.
+    """The algorithms of an operator.
 
     Attributes:
         operator: its name.
-        algorithms: in order of preference; it decides between equal estimates.
-        task: makes the task of an operator and its operands, or says why there is no algorithm at
+        algorithms: in order of preference, which decides between equal estimates.
+        task: makes the task of an operator and its operands, or returns why none applies.
         all.
     """
 
@@ -136,7 +135,7 @@ class Selector(Generic[T]):
     task: Callable[[RecipeContext], T | str]
 
     def named(self, name: str) -> Algorithm[T] | str:
-        """Return the algorithm of this name, or what is known instead."""
+        """Return the algorithm of this name, or a message listing the known ones."""
         names = [algorithm.name for algorithm in self.algorithms]
         if name not in names:
             hint = did_you_mean(name, names)
@@ -144,7 +143,7 @@ class Selector(Generic[T]):
         return self.algorithms[names.index(name)]
 
     def candidate(self, task: T, algorithm: Algorithm[T], variant: str = "") -> Candidate:
-        """Return the candidate of an algorithm for a task, in the formats that it wants."""
+        """Return the candidate of an algorithm, in the formats that it needs."""
         formats = algorithm.formats(task)
         if isinstance(formats, str):
             return Candidate(algorithm.name, reason=formats, variant=variant)
@@ -163,7 +162,7 @@ class Selector(Generic[T]):
         return Candidate(algorithm.name, formats, answer, "", algorithm.estimate(task), variant)
 
     def candidates(self, task: T) -> tuple[Candidate, ...]:
-        """Return the candidate of each algorithm, in the order of the selector."""
+        """Return the candidate of each algorithm, in the selector's order."""
         return tuple(
             Candidate(algorithm.name, reason=UNASKED)
             if algorithm.by_name
@@ -174,7 +173,7 @@ class Selector(Generic[T]):
     # ── the choice ───────────────────────────────────────────────────────────────────────────
 
     def pick(self, task: T) -> Candidate:
-        """Return the candidate that is taken; one without a recipe has all reasons."""
+        """Return the selected candidate; one without a recipe has all reasons."""
         setting = task.setting
         known = (task.signature, task.epilogue.title, *setting.asked)
         if known not in setting.picks:
@@ -202,13 +201,13 @@ class Selector(Generic[T]):
         )
 
     def _quickest(self, task: T, left: dict[Algorithm[T], Formats | None]) -> Candidate:
-        """Return the candidate of the algorithm with the lowest estimate that can be used.
+        """Return the applicable candidate with the lowest estimate.
 
-        Only that one's recipe is made; if it turns out that there is none, the next one's.
+        Only its recipe is made; if there is none after all, the next one's.
 
         Args:
-            task: what is to be done.
-            left: the algorithms, with the formats of the tensors; None for those that an algorithm
+            task: the task.
+            left: the algorithms, with the formats to use; None for those that each needs.
             wants.
         """
         refused = {
@@ -240,7 +239,7 @@ class Selector(Generic[T]):
         return Candidate(self.operator, reason="; ".join(f"{n}: {refused[n]}" for n in names))
 
     def _asked(self, task: T) -> Candidate:
-        """Return the first algorithm of those asked for that can be used."""
+        """Return the first applicable algorithm among those requested."""
         reasons: list[str] = []
         for name in task.setting.asked:
             candidate = self._named_candidate(task, *name.partition(":")[::2])
@@ -250,7 +249,7 @@ class Selector(Generic[T]):
         return Candidate(task.setting.asked[0], reason="; ".join(reasons))
 
     def _named_candidate(self, task: T, name: str, form: str) -> Candidate:
-        """Return the candidate of an algorithm, in one of its forms if one is named."""
+        """Return the candidate of a named algorithm, optionally in a named variant."""
         algorithm = self.named(name)
         if isinstance(algorithm, str):
             return Candidate(name, reason=algorithm)
@@ -264,12 +263,12 @@ class Selector(Generic[T]):
     # ── what the registry asks for ───────────────────────────────────────────────────────────
 
     def formats(self, context: RecipeContext) -> Formats:
-        """Return the formats of the first input and of the result; plain if no algorithm fits."""
+        """Return the formats of input and result; contiguous if no algorithm applies."""
         task = self.task(context)
         return CONTIGUOUS if isinstance(task, str) else self.pick(task).formats
 
     def build(self, context: RecipeContext) -> Answer:
-        """Return the recipe for tensors in the formats that they have, or why there is none."""
+        """Return the recipe for tensors in their actual formats, or why there is none."""
         task = self.task(context)
         if isinstance(task, str):
             return task
@@ -283,7 +282,7 @@ class Selector(Generic[T]):
         return self._elsewhere(task, candidate.algorithm)
 
     def _elsewhere(self, task: T, wanted: str) -> Answer:
-        """Return the best recipe for tensors in other formats than the chosen algorithm wants."""
+        """Return the best recipe for formats other than those of the selected algorithm."""
         asked = [name.partition(":")[0] for name in task.setting.asked]
         able: dict[Algorithm[T], Formats | None] = {}
         for algorithm in self.algorithms:
@@ -300,7 +299,7 @@ class Selector(Generic[T]):
         return _misplaced(wanted, task)
 
     def register(self, *operators: type[Op]) -> None:
-        """Enter the selector into the table of kernels."""
+        """Add the selector to the table of kernels."""
         kernel = Kernel(self.build, formats=self.formats, epilogue=True, selector=self)
         register(kernel, *operators)
 

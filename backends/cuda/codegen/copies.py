@@ -1,4 +1,4 @@
-"""Launches that move elements, change their format, or place them by their positions."""
+"""Launches that copy elements: strided copies, format changes, fills."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _WORDS: dict[int, DType] = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
 
 
 def words_of(dtype: DType) -> DType:
-    """Return the unsigned integer as large as an element: moving needs no other type."""
+    """Return the unsigned integer with an element's size, which suffices for copies."""
     return _WORDS[dtype.itemsize]
 
 
 def widest_words(dtype: DType, run: int) -> DType:
-    """Return the largest word of which runs of that many neighbouring elements consist."""
+    """Return the widest word for runs of this many contiguous elements."""
     size = dtype.itemsize
     return max(
         (
@@ -41,11 +41,11 @@ def widest_words(dtype: DType, run: int) -> DType:
 
 
 def reformat(dst: View, src: View) -> Launch:
-    """Return the launch that changes the order of elements; its addresses `x` and `y` are null.
+    """Return the launch that changes the memory format; its addresses `x` and `y` are null.
 
     Args:
-        dst: where to; either may be a slice of an image with more channels.
-        src: where from, of the same type.
+        dst: the target; either may be a slice of an image with more channels.
+        src: the source, of the same type.
     """
     dims = src.type.dims
     images, channels, pixels = dims[0], dims[1], prod(dims[2:])
@@ -73,7 +73,7 @@ def reformat(dst: View, src: View) -> Launch:
 def transposition(
     batch: int, rows: int, columns: int, pitches: Ints, word: DType, width: int
 ) -> Launch:
-    """Return the transposition of matrices, into rows of `width` elements, zeros after `rows`."""
+    """Return the launch that transposes matrices into rows of `width` elements, zero-padded."""
     pitch_x, pitch_y = pitches
     tiles = ceil_div(columns, SIDE)
     return Launch(
@@ -95,10 +95,10 @@ def copy_strided(y: Tensor, x: Tensor, moves: Ints, offset: int = 0) -> Launch:
     """Return the launch that fills `y` with elements of `x`.
 
     Args:
-        y: the result, in any format; it may be a slice.
-        x: where from.
-        moves: distance in `x` of neighbours along each axis of `y`; may be 0 or negative.
-        offset: where in `x` the first element lies.
+        y: the result, in any format; may be a slice.
+        x: the source.
+        moves: stride in `x` along each axis of `y`; may be 0 or negative.
+        offset: index in `x` of the first element.
     """
     axes = order(y.rank, y.format)
     places = tuple(y.strides[axis] for axis in axes) if y.pitch else None
@@ -109,15 +109,15 @@ def copy_strided(y: Tensor, x: Tensor, moves: Ints, offset: int = 0) -> Launch:
 def copied(
     y: Tensor, x: Tensor, dims: Ints, moves: Ints, offset: int = 0, places: Ints | None = None
 ) -> Launch:
-    """Return `copy_strided` with all axes as they lie in the result: `dims`, some perhaps cut.
+    """Return `copy_strided` over axes in the result's memory order: `dims`, possibly cropped.
 
     Args:
         y: the result.
-        x: where from.
+        x: the source.
         dims: sizes of the axes, outermost first.
-        moves: strides of x along them.
-        offset: where in `x` the first element lies.
-        places: strides of y, where it is a slice.
+        moves: strides of `x` along them.
+        offset: index in `x` of the first element.
+        places: strides of `y`, if it is a slice.
     """
     sizes, walks = merge(dims, (moves, places) if places else (moves,))
     walk, word = walks[0], words_of(x.dtype)
@@ -147,7 +147,7 @@ def copied(
 
 
 def copied_unless_same(y: Tensor, x: Tensor) -> Launch:
-    """Return a launch that copies `x` to `y`, or does nothing where `y` lies in place of `x`."""
+    """Return a launch that copies `x` to `y`, or does nothing if they share memory."""
     return replace(copy_strided(y, x, x.strides), moot=("x", "y"))
 
 
@@ -157,7 +157,7 @@ def fill(y: Tensor, element: Array) -> Launch:
 
 
 def given(y: Tensor, data: Array) -> Launch:
-    """Return a launch that writes elements known on the host, of the shape and dtype of `y`."""
+    """Return a launch that writes elements known on the host, with the shape and dtype of `y`."""
     return _given(y, data, y.strides)
 
 
@@ -168,7 +168,7 @@ def _given(y: Tensor, data: Array, moves: Ints) -> Launch:
 
 
 def place(entry: str, y: Tensor, dtype: DType, args: Arguments, **constants: int | bool) -> Launch:
-    """Return a launch of `pad_trilu.cu`; `args` are what the entry takes besides y and its size."""
+    """Return a launch of `pad_trilu.cu`; `args` are its arguments besides y and the size of y."""
     index = index_type(y.extent, *(a.extent for a in args.values() if isinstance(a, Tensor)))
     all_constants = {"RANK": 1, "MODE": 0, "UPPER": False, "TIME_FIRST": False, **constants}
     return each(

@@ -1,7 +1,7 @@
-"""Elementwise operators: one table, and chains of its rows as generated code.
+"""Elementwise operators: a table of formulas, and generated code for chains of them.
 
-The same row serves a single kernel, a chain of operators in one kernel, and what a convolution or
-matrix product does with its results before it stores them.
+The same row serves a single kernel, a chain of operators in one kernel, and the epilogues of
+convolutions and matrix products.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from ..recipe.source import C_TYPES, SMALL
 
 BOOLS = frozenset({bool_})
 SMALL_FLOATS = FLOAT8S | {float4e2m1}
-#: What chains compute in float.
+#: Dtypes that chains compute in float.
 SHORT = SMALL_FLOATS | {float16, bfloat16}
 NUMBERS = FLOATS | (INTEGERS - frozenset(SMALL))
 ANY = NUMBERS | BOOLS
-#: What activations are quantized from and to, in chains.
+#: Dtypes that chains quantize from and to.
 REAL = frozenset({float32, float16, bfloat16})
 QUANTA = frozenset({int8, uint8, int16, uint16})
 THREADS = 256
@@ -60,9 +60,9 @@ class Formula:
 
     Attributes:
         code: a C++ expression of x, y, z (the inputs), T (their type) and the attributes in braces;
-            or a function of the operator that returns one. Operators of any number of inputs apply
-            it from the left.
-        over: dtypes of the first input that it is for.
+            or a function of the operator that returns one. Variadic operators fold it from the
+            left.
+        over: dtypes of the first input that it applies to.
     """
 
     code: str | Callable[[Any], str]
@@ -86,7 +86,7 @@ def _mod(op: ops.Mod) -> str:
     return "floored_remainder(x, y)"
 
 
-#: What 16-bit results are computed by instead: nothing of the difference is left in them.
+#: Faster formulas for 16-bit results, in which the difference is rounded away.
 QUICK: dict[type[Op], Callable[[Any], str]] = {
     ops.Gelu: lambda op: _gelu(op) if op.approximate == "tanh" else "quick_gelu(x)",
     ops.Sigmoid: lambda op: "quick_sigmoid(x)",
@@ -107,7 +107,7 @@ ROWS: dict[type[Op], Formula] = {
     ops.Max: Formula("x > y || x != x ? x : y", NUMBERS),
     ops.Min: Formula("x < y || x != x ? x : y", NUMBERS),
     ops.Sum: Formula("x + y", NUMBERS),
-    ops.Mean: Formula("x + y"),  # divided by their number in the end
+    ops.Mean: Formula("x + y"),  # divided by their number at the end
     ops.Neg: Formula("-x", NUMBERS - UNSIGNED),
     ops.Abs: Formula("x < T(0) ? -x : x == T(0) ? T(0) : x", NUMBERS),
     ops.Sign: Formula("x > T(0) ? T(1) : x < T(0) ? T(-1) : x", NUMBERS),
@@ -192,7 +192,7 @@ def is_elementwise(op: Op) -> bool:
 
 
 def in_chains(node: Node) -> bool:
-    """Whether chains take a node: quantization only by one number, which is known."""
+    """Whether chains take a node; quantization only with one known scale and zero point."""
     if not isinstance(node.op, QuantizeLinear | DequantizeLinear):
         return is_elementwise(node.op)
     x, *numbers = (value for value in node.inputs if value is not None)
@@ -212,9 +212,9 @@ class Chain:
     """Elementwise nodes as one C++ function.
 
     Attributes:
-        operands: the tensors that it reads, in the order of its parameters; constants of one
-            element are written into the code instead.
-        code: the function, and what it calls.
+        operands: the tensors that it reads, in the order of its parameters; one-element constants
+            are inlined.
+        code: the function, and the functions it calls.
         title: the operators, for reports.
     """
 
@@ -223,17 +223,17 @@ class Chain:
     title: str
 
 
-def chain_of(nodes: Sequence[Node], name: str = "chain", first: Value | None = None) -> Chain | str:
-    """Return the code of elementwise nodes of which only the last one's result is wanted.
+def chain_of(nodes: Sequence[Node], name: str = "chain", sums: Sequence[Value] = ()) -> Chain | str:
+    """Return the code of elementwise nodes of which only the last result is used.
 
     Args:
         nodes: in topological order.
-        name: of the function.
-        first: a value that becomes the first parameter, in the type that it is computed in: it is
-            stored nowhere.
+        name: the name of the function.
+        sums: values that become the first parameters, in their compute types: they are never
+            stored.
 
     Returns:
-        The chain, or why there is none.
+        The chain, or the reason why there is none.
     """
     names: dict[Value, str] = {}
     operands: list[Value] = []
@@ -242,14 +242,14 @@ def chain_of(nodes: Sequence[Node], name: str = "chain", first: Value | None = N
 
     def name_of_argument(value: Value) -> str:
         if value not in names:
-            literal = None if value is first else _written(value)
+            literal = None if value in sums else _written(value)
             names[value] = literal or f"a{len(operands)}"
             if literal is None:
                 operands.append(value)
         return names[value]
 
-    if first is not None:
-        name_of_argument(first)
+    for value in sums:
+        name_of_argument(value)
     for number, node in enumerate(nodes):
         refused = _refusal(node)
         if refused:
@@ -265,7 +265,7 @@ def chain_of(nodes: Sequence[Node], name: str = "chain", first: Value | None = N
         body.append(f"    const {kind} v{number} = {_call(node, function, arguments)};")
     stored = C_TYPES[nodes[-1].output.tensor.dtype]
     parameters = ", ".join(
-        f"{(compute_type if v is first else C_TYPES.__getitem__)(v.tensor.dtype)} {names[v]}"
+        f"{(compute_type if v in sums else C_TYPES.__getitem__)(v.tensor.dtype)} {names[v]}"
         for v in operands
     )
     code = [
@@ -291,7 +291,7 @@ def _refusal(node: Node) -> str:
 
 
 def _inputs(node: Node) -> tuple[Value | None, ...]:
-    """Return what a node's expression is made of: three inputs even if some are left out."""
+    """Return the operands of a node's expression: three, even if some are omitted."""
     if isinstance(node.op, ops.CastLike):
         return node.inputs[:1]
     if isinstance(node.op, ops.Clip | QuantizeLinear | DequantizeLinear):
@@ -300,7 +300,7 @@ def _inputs(node: Node) -> tuple[Value | None, ...]:
 
 
 def _default(node: Node, place: int) -> str:
-    """Return an input that is left out as C++: a limit of Clip's, or the zero point 0."""
+    """Return the default of an omitted input as C++: a limit of Clip, or zero point 0."""
     dtype = node.output.tensor.dtype
     if not isinstance(node.op, ops.Clip):
         return written(0, dtype)
@@ -308,7 +308,7 @@ def _default(node: Node, place: int) -> str:
 
 
 def lowest(dtype: DType) -> str:
-    """Return the least number of a dtype as C++: -infinity for floats."""
+    """Return the smallest number of a dtype as C++: -infinity for floats."""
     if dtype in FLOATS:
         return written(-inf, dtype)
     return written(0 if dtype == bool_ else int(np.iinfo(dtype).min), dtype)
@@ -322,14 +322,14 @@ def greatest(dtype: DType) -> str:
 
 
 def _written(value: Value) -> str | None:
-    """Return a constant of one element as C++, None for all other values."""
+    """Return a one-element constant as C++, None for all other values."""
     if value.data is None or value.data.size != 1:
         return None
     return written(value.data.reshape(()).item(), value.tensor.dtype)
 
 
 def written(number: float | int | bool, dtype: DType) -> str:
-    """Return a number as a C++ expression of the type in which `dtype` is computed."""
+    """Return a number as a C++ expression in the compute type of `dtype`."""
     if isinstance(number, float) and isnan(number):
         text = "NAN"
     elif isinstance(number, float) and isinf(number):
@@ -342,7 +342,7 @@ def written(number: float | int | bool, dtype: DType) -> str:
 
 
 def compute_type(dtype: DType) -> str:
-    """Return the C++ type in which a dtype is computed: float or int for the short ones."""
+    """Return the C++ type in which a dtype is computed: float or int for narrow types."""
     if dtype in SHORT:
         return "float"
     return "int" if dtype in SMALL else C_TYPES[dtype]
@@ -360,7 +360,7 @@ def _call(node: Node, function: str, arguments: list[str]) -> str:
 
 
 def _function(node: Node, name: str) -> str:
-    """Return a C++ function that computes one node; of two inputs where it takes any number."""
+    """Return a C++ function that computes one node; a binary one for variadic operators."""
     code = ROWS[type(node.op)].code
     if isinstance(node.op, ops.Cast | ops.CastLike):
         code = _conversion(node.op, node.inputs[0], node.output.tensor.dtype)
@@ -384,7 +384,7 @@ def _function(node: Node, name: str) -> str:
 
 
 def _conversion(op: ops.Cast | ops.CastLike, x: Value | None, to: DType) -> str:
-    """Return x in the C++ type that stores `to`, so that it is rounded inside a chain as well."""
+    """Return x in the C++ storage type of `to`, so that chains round as separate nodes do."""
     kind = C_TYPES[to]
     if to == float8e8m0:
         rounding = f"Float8e8m0::{op.round_mode.upper()}"
@@ -398,7 +398,7 @@ def _conversion(op: ops.Cast | ops.CastLike, x: Value | None, to: DType) -> str:
 
 
 def _quantization(node: Node) -> str:
-    """Return x by the scale y, rounded to its dtype and to integers, plus the zero point z."""
+    """Return x divided by the scale y, rounded and offset by the zero point z."""
     to, ratio = node.output.tensor.dtype, "x / y"
     if node.reads[0].tensor.dtype in SHORT:
         ratio = f"T({C_TYPES[node.reads[0].tensor.dtype]}(x / y))"
@@ -412,9 +412,9 @@ def elementwise(chain: Chain, y: Tensor, operands: Sequence[Tensor]) -> Launch:
     """Return the launch of a chain over all elements of `y`.
 
     Args:
-        chain: what is computed.
-        y: the result; threads take its elements in the order in which they lie in memory.
-        operands: those of the chain, each in any format, broadcast to `y`.
+        chain: the computation.
+        y: the result; threads process its elements in memory order.
+        operands: those of the chain, in any format, broadcast to `y`.
     """
     axes = order(y.rank, y.format)
     walks = [broadcast_strides(x.dims, x.format, y.dims, x.pitch) for x in operands]
@@ -458,7 +458,7 @@ def elementwise(chain: Chain, y: Tensor, operands: Sequence[Tensor]) -> Launch:
 def _vector(
     y: Tensor, operands: Sequence[Tensor], sizes: tuple[int, ...], moves: Sequence[tuple[int, ...]]
 ) -> int:
-    """Return how many neighbours a thread computes: up to 16 bytes of the widest operand."""
+    """Return how many adjacent elements a thread computes: up to 16 bytes of the widest operand."""
     if any(move[-1] not in (0, 1) for move in moves):
         return 1
     vector = 16 // max(x.dtype.itemsize for x in (y, *operands))

@@ -1,7 +1,8 @@
-"""What a kernel does with its results before it stores them: bias, residual, activation."""
+"""Epilogues: what kernels do to accumulators before storing them: bias, residual, activation."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ....runtime.ir.dtypes import DType, float32
@@ -15,23 +16,24 @@ from ..recipe.source import C_TYPES, arithmetic
 from .elementwise import CHEAP, chain_of
 
 MAX_OPERANDS = 2
-#: Operators whose channels are the last axis.
+#: Operators with channels along the last axis.
 OF_ROWS = MatMul | Gemm | MatMulNBits | LayerNormalization | RMSNormalization
 
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """The C++ function ``epilogue(value, i, row, channel, z0, z1)``, which gives what is stored.
+    """The C++ function ``epilogue(value, i, row, channel, z0, z1)``, which returns what is stored.
 
     Attributes:
-        code: the function: `value` is the sum, `i` its place in the result in memory, `row` and
-            `channel` its place along the two axes of a matrix product or the channel of an image.
-        operands: what z0 and z1 point to.
+        code: the function: `value` is the accumulator, `i` its index in the result's memory, `row`
+            and `channel` its position in a matrix product, or the channel of an image. With two
+            products that meet in it, ``value0, value1`` are their accumulators.
+        operands: the tensors behind z0 and z1.
         title: the operators, for reports.
-        is_cheap: whether they are of a few instructions each.
-        sums: the dtype whose sums the kernel has, and of the operands.
-        stored: the dtype of what it stores.
-        bias: one constant a column, which a matrix product adds before all else; or None.
+        is_cheap: whether each operator takes only a few instructions.
+        sums: the dtype of the kernel's own result, and of the operands.
+        stored: the dtype it stores.
+        bias: a constant with one element per column, added first by a matrix product; or None.
     """
 
     code: str
@@ -49,24 +51,24 @@ class Epilogue:
 
     @property
     def aliases(self) -> tuple[tuple[str, DType], tuple[str, DType]]:
-        """The same as Z and R, for kernels whose T are the elements that they multiply."""
+        """The same as Z and R, for kernels whose T is the type of the factors."""
         return ("Z", self.sums), ("R", self.stored)
 
     @property
     def reads_along(self) -> bool:
-        """Whether an operand is read at the place where the result is stored: `i` counts both."""
+        """Whether an operand is read at the index of the result."""
         return bool(self.along)
 
     @property
     def along(self) -> tuple[Tensor, ...]:
-        """The operands that lie like the result; of a slice, they are read as the same slice."""
+        """The operands with the result's layout; for a slice, they are read as the same slice."""
         return tuple(o for o in self.operands if isinstance(o, Tensor) and o.data is None)
 
     def flags(self, bias: Tensor | Packed | None) -> tuple[tuple[str, int], ...]:
-        """Return the constants of `epilogue.cuh`: whether there is a bias, and how operands lie.
+        """Return the constants of `epilogue.cuh`: whether there is a bias, and operand layouts.
 
-        Z0 and Z1 are 0 where there is no such operand, 1 where it lies like the result, 2 where it
-        has one element for each column or channel.
+        Z0 and Z1 are 0 for no operand, 1 for the layout of the result, 2 for one element per column
+        or channel.
         """
         kinds = [1 if isinstance(o, Tensor) and o.data is None else 2 for o in self.operands]
         first, second = (*kinds, 0, 0)[:2]
@@ -74,46 +76,54 @@ class Epilogue:
 
     @property
     def args(self) -> dict[str, Tensor | Packed | None]:
-        """`operands` by the names that kernels have for them, null where there is none."""
+        """`operands` by the kernels' parameter names, null if absent."""
         return dict(zip(("z0", "z1"), (*self.operands, None, None), strict=False))
 
 
-def _head(sums: DType, stored: DType) -> str:
+def _head(sums: DType, stored: DType, values: Sequence[str] = ("value",)) -> str:
     operand, computed = C_TYPES[sums], C_TYPES[arithmetic(sums)]
     return (
-        f"__device__ __forceinline__ {C_TYPES[stored]} epilogue({computed} value, long long i, "
+        f"__device__ __forceinline__ {C_TYPES[stored]} epilogue("
+        f"{''.join(f'{computed} {value}, ' for value in values)}long long i, "
         f"int row, int channel, const {operand}* z0, const {operand}* z1)"
     )
 
 
 def no_epilogue(dtype: DType) -> Epilogue:
-    """Return the epilogue that stores its argument as it is, rounded to `dtype`."""
+    """Return the epilogue that only rounds to `dtype`."""
     code = f"{_head(dtype, dtype)} {{ return {C_TYPES[dtype]}(value); }}"
     return Epilogue(code, sums=dtype, stored=dtype)
+
+
+def unrounded(dtype: DType) -> Epilogue:
+    """Return the epilogue that stores the float32 accumulators of a 16-bit product."""
+    code = f"{_head(dtype, float32)} {{ return value; }}"
+    return Epilogue(code, sums=dtype, stored=float32)
 
 
 NO_EPILOGUE = no_epilogue(float32)
 
 
-def epilogue_of(nodes: tuple[Node, ...], y: Tensor, first: Value) -> Epilogue | str:
-    """Return elementwise nodes behind a kernel as its epilogue, or why they are none.
+def epilogue_of(nodes: tuple[Node, ...], y: Tensor, first: Value, *others: Value) -> Epilogue | str:
+    """Return elementwise nodes behind a kernel as its epilogue, or why that is impossible.
 
     Args:
-        nodes: a chain in which each reads the one before it; may be empty.
-        y: the last one's result, in the format that the kernel stores.
-        first: what the kernel itself computes; of the shape of `y`.
+        nodes: a chain in which each reads the previous one; may be empty.
+        y: the last result, in the format that the kernel stores.
+        first: the kernel's own result, with the shape of `y`.
+        others: further results of the kernel, of the same shape.
     """
     if not nodes:
         return no_epilogue(y.dtype)
     head = None if first.producer is None else first.producer.op
     axis = -1 if isinstance(head, OF_ROWS) or y.rank < 3 else 1
-    epilogue = _epilogue(nodes, y, first, axis)
+    epilogue = _epilogue(nodes, y, (first, *others), axis)
     if isinstance(epilogue, str) or len(epilogue.operands) <= MAX_OPERANDS:
         return epilogue
-    bias = _bias_of(nodes[0], first, y) if isinstance(head, MatMul) else None
-    rest = "" if bias is None else _epilogue(nodes[1:], y, nodes[0].output, axis)
+    bias = _bias_of(nodes[0], first, y) if isinstance(head, MatMul) and not others else None
+    rest = "" if bias is None else _epilogue(nodes[1:], y, (nodes[0].output,), axis)
     if isinstance(rest, str) or len(rest.operands) > MAX_OPERANDS:
-        return rest or f"{len(epilogue.operands)} operands"
+        return f"{len(epilogue.operands)} operands"
     return replace(rest, bias=bias, title=epilogue.title)
 
 
@@ -128,13 +138,16 @@ def _bias_of(node: Node, sums: Value, y: Tensor) -> Tensor | None:
     return operand if fits and operand.dtype == sums.tensor.dtype else None
 
 
-def _epilogue(nodes: tuple[Node, ...], y: Tensor, first: Value, axis: int) -> Epilogue | str:
-    chain, sums = chain_of(nodes, "chain", first), first.tensor.dtype
+def _epilogue(
+    nodes: tuple[Node, ...], y: Tensor, results: tuple[Value, ...], axis: int
+) -> Epilogue | str:
+    chain, sums = chain_of(nodes, "chain", results), results[0].tensor.dtype
     if isinstance(chain, str):
         return chain
-    arguments = ["value"]
+    values = [f"value{i}" for i in range(len(results))] if len(results) > 1 else ["value"]
+    arguments = [*values]
     operands: list[Tensor] = []
-    for value in chain.operands[1:]:
+    for value in chain.operands[len(results) :]:
         operand = Tensor(value, y.format)
         if operand.dtype != sums:
             return f"operand of {operand.dtype.name}"
@@ -146,7 +159,7 @@ def _epilogue(nodes: tuple[Node, ...], y: Tensor, first: Value, axis: int) -> Ep
             return f"an operand of {value.tensor} does not fit {y.value.tensor}"
         arguments.append(f"z{len(operands)}[{index}]")
         operands.append(operand)
-    call = f"{_head(sums, y.dtype)} {{ return chain({', '.join(arguments)}); }}"
+    call = f"{_head(sums, y.dtype, values)} {{ return chain({', '.join(arguments)}); }}"
     code = f"{chain.code}\n{call}"
     cheap = all(isinstance(node.op, CHEAP) for node in nodes)
     return Epilogue(code, tuple(operands), chain.title, cheap, sums=sums, stored=y.dtype)

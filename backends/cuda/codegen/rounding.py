@@ -1,4 +1,4 @@
-"""How kernels round to integers and to short floats: generated code."""
+"""Generated code for rounding to integers and narrow floats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..recipe.source import C_TYPES
 
 
 def narrow(to: DType, compute: DType, *, saturate: bool = True) -> str:
-    """Return the C++ function that `quantize.cu` rounds with."""
+    """Return the C++ rounding function of `quantize.cu`."""
     kind, wide = C_TYPES[to], C_TYPES[compute]
     head = f"__device__ __forceinline__ {kind} narrow({wide} x, {wide} zero)"
     if to in INTEGERS:

@@ -1,1 +1,1 @@
-"""Control flow that the GPU decides on."""
+"""Control flow decided by the GPU."""

@@ -1,4 +1,4 @@
-"""Control flow that the GPU decides on: conditional nodes of the graphs that it replays."""
+"""Control flow decided by the GPU: conditional nodes of CUDA graphs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..driver.step import KernelStep, bind_launch
 from ..recipe.launch import Launch, each
 from ..recipe.operands import index_type
 
-#: What elements are moved as, by size in bytes.
+#: Word types for copies, by size in bytes.
 WORDS: dict[int, DType] = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
 UNBOUNDED = np.iinfo(np.int64).max
 
@@ -31,21 +31,21 @@ UNBOUNDED = np.iinfo(np.int64).max
 
 
 def chosen(node: int) -> Launch:
-    """Return a launch that tells a conditional node the condition, argument `cond`."""
+    """Return a launch that sets the condition of a conditional node, argument `cond`."""
     args = {"node": node, "cond": None}
     return Launch("move/control.cu", "choose", (1, 1, 1), 1, args, constants=(("RECORDED", True),))
 
 
 def counted(node: int | None, maximum: int, *, first: bool) -> Launch:
-    """Return a launch that counts the rounds of a loop and tells whether there is another one.
+    """Return a launch that counts iterations and sets whether there is another one.
 
-    Arguments `counter`, `count` and `going` are the counter, the number of rounds and the
-    condition; without the last two there are `maximum` rounds.
+    Arguments `counter`, `count` and `going` are the counter, the number of iterations and the
+    condition; without the last two there are `maximum` iterations.
 
     Args:
         node: the conditional node; None for the host.
-        maximum: rounds.
-        first: whether none has been.
+        maximum: maximum number of iterations.
+        first: whether it precedes the first iteration.
     """
     pointers = {"counter": None, "count": None, "going": None}
     args = {**pointers, "node": node or 0, "most": maximum, "first": first}
@@ -54,16 +54,16 @@ def counted(node: int | None, maximum: int, *, first: bool) -> Launch:
 
 
 def moved(entry: str, part: View, whole: View, axis: int, *, backward: bool) -> Launch:
-    """Return a function that copies between a tensor and one of its elements along an axis.
+    """Return a launch that copies between a tensor and one of its elements along an axis.
 
-    Arguments `x`, `y` and `counter` are what is read, what is written, and the rounds' counter.
+    Arguments `x`, `y` and `counter` are the source, the target, and the loop counter.
 
     Args:
-        entry: ``take`` from the whole, or ``put`` there.
+        entry: ``take`` an element from the whole, or ``put`` it there.
         part: the element.
-        whole: as long along the axis as there are rounds.
+        whole: has one element per iteration along the axis.
         axis: counted from the front.
-        backward: whether the first round has the last element.
+        backward: whether the first iteration has the last element.
     """
     dims = whole.type.dims
     row = prod(dims[axis + 1 :]) * whole.type.dtype.itemsize
@@ -83,8 +83,8 @@ def moved(entry: str, part: View, whole: View, axis: int, *, backward: bool) -> 
 class CudaDecisions:
     """Implements `runtime.deciding.Decisions` for one GPU.
 
-    A kernel of one thread tells the conditional node after it how to go on. The bodies are graphs
-    inside of the node, which are recorded like the one around it.
+    A single-thread kernel sets the condition of the conditional node that follows it. The bodies
+    are graphs inside the node, recorded like the one around it.
 
     Args:
         device: the GPU.
@@ -94,13 +94,13 @@ class CudaDecisions:
         self.device = device
 
     def refusal(self, step: Step) -> str:
-        """Return why a step is in no body; libraries may do more than launch kernels."""
+        """Return why a step cannot be in a body; libraries may do more than launch kernels."""
         is_own = isinstance(step, KernelStep)
         return "" if is_own else "conditional nodes hold kernels of the cuda backend alone"
 
     def choose(self, cond: View, then: Run, other: Run) -> Run:
-        """Return a function that does one of two things; see `Decisions`."""
-        self.device.compiler.submit(chosen(0).source)  # it is there then when it is recorded
+        """Return a function that runs one of two bodies; see `Decisions`."""
+        self.device.compiler.submit(chosen(0).source)  # the graph exists when it is recorded
 
         def run(stream: CudaStream) -> None:
             if not isinstance(stream, Recording):
@@ -116,7 +116,7 @@ class CudaDecisions:
         return run
 
     def repeat(self, body: Run, rounds: Rounds) -> Run:
-        """Return a function that does something repeatedly; see `Decisions`."""
+        """Return a function that runs a body repeatedly; see `Decisions`."""
         count = rounds.count if isinstance(rounds.count, View) else None
         maximum = rounds.count if isinstance(rounds.count, int) else UNBOUNDED
 
@@ -147,17 +147,17 @@ class CudaDecisions:
         return run
 
     def take(self, dst: View, src: View, axis: int, counter: View, *, backward: bool) -> Run:
-        """Return a function that copies the element of a round; see `Decisions`."""
+        """Return a function that copies the element of an iteration; see `Decisions`."""
         launch = moved("take", dst, src, axis, backward=backward)
         return self._bound(launch, {"x": src, "y": dst, "counter": counter})
 
     def put(self, dst: View, src: View, axis: int, counter: View, *, backward: bool) -> Run:
-        """Return a function that copies to the element of a round; see `Decisions`."""
+        """Return a function that copies to the element of an iteration; see `Decisions`."""
         launch = moved("put", src, dst, axis, backward=backward)
         return self._bound(launch, {"x": src, "y": dst, "counter": counter})
 
     def _bound(self, launch: Launch, places: Mapping[str, View | None]) -> Run:
-        """Return a launch with these tensors as arguments; None is the null pointer."""
+        """Return a launch bound to these tensors; None is the null pointer."""
         if launch.is_empty:
             return lambda stream: None
         pointers = {name: pointer(view) for name, view in places.items() if view is not None}
@@ -166,7 +166,7 @@ class CudaDecisions:
         )
 
     def _read(self, view: View, stream: CudaStream) -> Array:
-        """Return the elements once the stream has come to them; the host waits."""
+        """Return the elements once the stream has computed them; the host waits."""
         found = np.empty(view.type.dims, view.type.dtype)
         address = found.ctypes.data
         answer = driver.cuMemcpyDtoHAsync(address, pointer(view), found.nbytes, stream.handle)
@@ -176,7 +176,7 @@ class CudaDecisions:
 
 
 def _unrolled(body: Run, maximum: int, *counts: Run) -> Run:
-    """Return a function that repeats a body `maximum` times, each round after its counters."""
+    """Return a function that repeats a body `maximum` times, each after its counters."""
 
     def run(stream: CudaStream) -> None:
         for number in range(maximum):
@@ -188,7 +188,7 @@ def _unrolled(body: Run, maximum: int, *counts: Run) -> Run:
 
 
 def _record(builder: GraphBuilder, *runs: Run) -> None:
-    """Record one after the other as a part of a graph on whose running the device decides."""
+    """Record functions in sequence as the body of a conditional node."""
     try:
         Recording(builder).record(sequence(runs))
     finally:

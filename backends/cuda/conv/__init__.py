@@ -1,1 +1,1 @@
-"""Convolutions: what they have in common, and one file for each algorithm."""
+"""Convolution algorithms, one file each, and their estimates."""

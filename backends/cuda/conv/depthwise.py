@@ -1,7 +1,7 @@
-"""Depthwise convolutions, one filter per channel: `depthwise.cu`, or else `depthwise_pixels.cu`.
+"""Depthwise convolutions (`depthwise.cu`, else `depthwise_pixels.cu`): one filter per channel.
 
-Memory bounds them, and the instructions that are not sums. A thread computes a patch of pixels of
-neighbouring channels, so that it reads each input once for all of their windows.
+They are bound by memory and by instructions other than FMA. A thread computes a patch of pixels of
+adjacent channels, so that it reads each input once for all of its windows.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from ..recipe.layout import Ints, by_axis, ceil_div
 from ..recipe.operands import Packed
 
 THREADS = 128
-#: Channels of a thread.
+#: Channels per thread.
 CHANNELS = 4
-#: Rows and columns of a thread's patch.
+#: Rows and columns of a thread's patch of results.
 Patch = tuple[int, int]
 SINGLE: Patch = (1, 1)
 #: Of windows that move by one, by the bytes of an element; and of others. Measured on an H200 over
 #: the layers of MobileNet at batch 1 and 32.
 LARGE: dict[int, Patch] = {4: (4, 2), 2: (2, 4)}
 SMALL: Patch = (2, 2)
-#: Threads for each multiprocessor that large and small patches must leave.
+#: Minimum threads per multiprocessor with large and small patches.
 BUSY = {LARGE[4]: 256, LARGE[2]: 256, SMALL: 64}
-#: Taps of a window up to which patches are larger than a pixel: windows are written out.
+#: Maximum taps for patches larger than a pixel, as windows are unrolled.
 MAX_TAPS = 49
 
 
 def depthwise_variants(conv: Convolution) -> tuple[str, ...]:
-    """Return the names of the patches that a convolution may have."""
+    """Return the names of the patch sizes that a convolution may use."""
     return tuple(map(times, Plane.of(conv).patches))
 
 
 def depthwise(conv: Convolution, variant: str = "") -> Answer:
-    """Return the convolution of each channel with its own filter."""
+    """Return the launch of a depthwise convolution."""
     if max(conv.x.size, conv.y.size) >= MAX_ELEMENTS:
         return f"{max(conv.x.size, conv.y.size)} elements"
     plane = Plane.of(conv)
@@ -53,7 +53,7 @@ def depthwise(conv: Convolution, variant: str = "") -> Answer:
 
 
 def _words(conv: Convolution, plane: Plane, patch: Patch) -> Launch:
-    """Return the launch of patches of words of channels."""
+    """Return the launch with patches of channel words."""
     x, y, epilogue = conv.x, conv.y, conv.epilogue
     count = plane.threads(patch)
     places = (plane.channels // CHANNELS, *reversed(plane.spread(patch)))
@@ -92,7 +92,7 @@ def _words(conv: Convolution, plane: Plane, patch: Patch) -> Launch:
 
 
 def _pixels(conv: Convolution, plane: Plane) -> Launch:
-    """Return the launch of a thread for each element."""
+    """Return the launch with one thread per element."""
     x, y, epilogue = conv.x, conv.y, conv.epilogue
     count = plane.images * plane.channels * prod(plane.sizes[2:])
     return Launch(
@@ -124,7 +124,7 @@ def _pixels(conv: Convolution, plane: Plane) -> Launch:
 
 
 def weights_of(conv: Convolution) -> Packed:
-    """Return the weights as the kernels want them."""
+    """Return the weights in the kernels' order."""
     return Packed((conv.w.value,), "depthwise", pack_depthwise)
 
 
@@ -133,14 +133,14 @@ _SIZES = ("height", "width", "out_height", "out_width")
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """The geometry of a convolution over two axes; a single one counts as the width.
+    """The geometry of a 2-D convolution; a single spatial axis counts as the width.
 
     Attributes:
-        images, channels: extents of the first two axes.
+        images, channels: sizes of the first two axes.
         has_words: whether threads compute several channels.
-        size: bytes of an element.
-        sizes: height and width of the image and of the result.
-        kernel, steps, dilations, pads: of the windows; pads in front.
+        size: element size in bytes.
+        sizes: height and width of the image and the result.
+        kernel, steps, dilations, pads: of the windows; leading pads.
     """
 
     images: int
@@ -172,7 +172,7 @@ class Plane:
 
     @property
     def geometry(self) -> dict[str, int]:
-        """The members of struct `Plane` that either kernel has."""
+        """The members of struct `Plane` that both kernels have."""
         return {
             **{"channels": self.channels, **dict(zip(_SIZES, self.sizes, strict=True))},
             **by_axis(dilation=self.dilations, pad=self.pads),
@@ -180,7 +180,7 @@ class Plane:
 
     @property
     def patches(self) -> tuple[Patch, ...]:
-        """Those that the convolution may have, largest first."""
+        """The applicable patch sizes, largest first."""
         if not self.has_words:
             return ()
         if prod(self.dilations) > 1 or prod(self.kernel) > MAX_TAPS:
@@ -189,15 +189,15 @@ class Plane:
         return (*large, SMALL, SINGLE)
 
     def spread(self, patch: Patch) -> tuple[int, int]:
-        """Return how many patches there are down and across an image."""
+        """Return the number of patches along height and width."""
         return ceil_div(self.sizes[2], patch[0]), ceil_div(self.sizes[3], patch[1])
 
     def threads(self, patch: Patch) -> int:
-        """Return how many threads there are with a patch."""
+        """Return the number of threads with a patch size."""
         return self.images * self.channels // CHANNELS * prod(self.spread(patch))
 
     def patch(self, processors: int) -> Patch:
-        """Return the largest patch with which every multiprocessor is busy."""
+        """Return the largest patch that keeps every multiprocessor busy."""
         fitting = (p for p in self.patches if self.threads(p) >= BUSY.get(p, 0) * processors)
         return next(fitting)
 

@@ -1,4 +1,4 @@
-"""Convolutions without a matrix: one thread per output element, and one filter per channel."""
+"""Direct convolutions: one thread per output element."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NO_ZEROS: Mapping[str, Tensor | int | None] = MappingProxyType({})
 
 
 def naive(conv: Convolution, variant: str = "") -> Launch:
-    """Return the baseline: one thread, one result. It takes weights of run time too."""
+    """Return the baseline: one thread per output element. It accepts computed weights as well."""
     operands = (conv.y, conv.x, conv.w, conv.b)
     zeros = _zeros(None, None)
     return _by_threads("conv_naive", operands, conv.view, _sizes(conv), conv.epilogue, zeros)
 
 
 def naive_transposed(conv: Convolution, variant: str = "") -> Launch:
-    """Return the transposed baseline: each thread collects what arrives at one result."""
+    """Return the transposed baseline: each thread gathers the contributions to one result."""
     operands = (conv.y, conv.x, conv.w, conv.b)
     return _by_threads("conv_transposed", operands, conv.view, _sizes(conv), conv.epilogue)
 
@@ -56,11 +56,11 @@ def direct_sums(
 
     Args:
         op: its attributes.
-        y: where the sums go.
+        y: where the sums are written.
         dims: their shape.
         x: the input.
         w: the weights.
-        zeros: of x, and of all weights or one a filter.
+        zeros: zero points of x, and of the weights, one or one per filter.
         format: of the sums.
     """
     view = window(op, x.dims[2:], w.dims[2:])
@@ -72,7 +72,7 @@ def direct_sums(
 
 
 def _zeros(x_zero: Tensor | None, w_zero: Tensor | None) -> dict[str, Tensor | int | None]:
-    """Return the arguments for zero points of x, and of all weights or one a filter."""
+    """Return the arguments for zero points of x, and of the weights, one or one per filter."""
     step = 1 if w_zero is not None and w_zero.size > 1 else 0
     return {"x_zero": x_zero, "w_zero": w_zero, "of_w_zero": step}
 
@@ -88,10 +88,10 @@ def _by_threads(
     """Return a launch of `conv.cu`.
 
     Args:
-        entry: its function.
+        entry: its entry point.
         operands: y, x, w and the bias.
         view: the windows.
-        sizes: channels of the result, those of a group of it, and those of a group of the input.
+        sizes: output channels, output channels per group, and input channels per group.
         epilogue: applied to every result.
         zeros: see `_zeros`, for the entry that has zero points.
     """

@@ -1,7 +1,7 @@
-"""Which convolution algorithms fit a problem, and how long each takes: before any recipe is made.
+"""Which convolution algorithms apply to a problem, and their estimated times, before any recipe.
 
 All of this is arithmetic on shapes and measured constants, so that choosing an algorithm enters no
-file of another one. Estimates are microseconds.
+file of another one. Estimates are in microseconds.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from ..gemm import batched, f16
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import MAX_ELEMENTS, Convolution, image_formats
 from ..gemm.problem import Problem
-from ..gemm.schedules import simt
+from ..gemm.schedules import multistage, simt
 from ..recipe.layout import ceil_div
 
 # ── GEMM with a table of windows ────────────────────
 
-#: Fewer channels than this are read in C order: the vectors would be mostly padding.
+#: Images with fewer channels are read in C order, as vectors would be mostly padding.
 MIN_CHANNELS = 8
-#: By how much copies of single elements make a product of windows in C order slower.
+#: Slowdown of implicit GEMM by single-element copies of images in C order.
 ACROSS = 1.6
 
 
 def pointwise_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `gemm_1x1`, or why the pixels are not a matrix."""
+    """Return the formats of `gemm_1x1`, or why it does not apply."""
     if conv.taps != 1:
         return f"a window of {conv.taps} elements, not 1"
     if not conv.is_pointwise:
@@ -35,12 +35,12 @@ def pointwise_formats(conv: Convolution) -> Formats | str:
 
 
 def window_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `implicit_precomp_gemm`, or why it cannot be used."""
+    """Return the formats of `implicit_precomp_gemm`, or why it does not apply."""
     return conv.need_one_group() or _precomputed_formats(conv)
 
 
 def grouped_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `grouped`, or why it cannot be used."""
+    """Return the formats of `grouped`, or why it does not apply."""
     if conv.group == 1:
         return "one group"
     return _precomputed_formats(conv)
@@ -52,12 +52,12 @@ def _precomputed_formats(conv: Convolution) -> Formats | str:
 
 
 def precomputed_problem(conv: Convolution) -> Problem:
-    """Return the product of windows, or of pixels, and filters."""
+    """Return the GEMM problem of windows (or pixels) and filters."""
     return Problem(conv.pixels, conv.filters, conv.taps * conv.channels, conv.group)
 
 
 def precomputed_time(conv: Convolution) -> float:
-    """Return the microseconds that `precomputed` is expected to take."""
+    """Return the estimate of `precomputed`."""
     time = simt.choose(precomputed_problem(conv), conv.setting.target).microseconds
     return ACROSS * time if conv.x.dims[1] < MIN_CHANNELS else time
 
@@ -66,7 +66,7 @@ def precomputed_time(conv: Convolution) -> float:
 
 
 def explicit_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `explicit_gemm`, or why it cannot be used."""
+    """Return the formats of `explicit_gemm`, or why it does not apply."""
     refused = _explicit_refused(conv)
     if refused:
         return refused
@@ -86,7 +86,7 @@ def _explicit_refused(conv: Convolution) -> str:
 
 
 def explicit_time(conv: Convolution) -> float:
-    """Return the microseconds that writing, reading and multiplying are expected to take."""
+    """Return the estimate for writing, reading and multiplying the im2col matrix."""
     m, n, k = conv.pixels, conv.filters, conv.taps * conv.channels
     matrix = 2 * m * k * conv.x.dtype.itemsize / 3.4e6
     if conv.x.dtype in HALVES and conv.channels % 2 == 0:
@@ -96,10 +96,12 @@ def explicit_time(conv: Convolution) -> float:
 
 
 def transposed_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of a transposed `explicit_gemm`, or why it cannot be used."""
-    refused = _explicit_refused(conv) or conv.need_float32()
+    """Return the formats of a transposed `explicit_gemm`, or why it does not apply."""
+    refused = _explicit_refused(conv)
     if refused:
         return refused
+    if conv.x.dtype in HALVES and conv.channels % 2:
+        return f"rows of {conv.channels} 16-bit elements, an odd number"
     pixels = conv.x.size // conv.channels
     if pixels * conv.taps * conv.filters >= MAX_ELEMENTS:
         return f"a matrix of {pixels} x {conv.taps * conv.filters} elements"
@@ -107,11 +109,13 @@ def transposed_formats(conv: Convolution) -> Formats | str:
 
 
 def transposed_time(conv: Convolution) -> float:
-    """Return the microseconds that product and sums are expected to take."""
+    """Return the estimate for the product and col2im."""
     m, n = conv.x.size // conv.channels, conv.taps * conv.filters
     traffic = 4 * (2 * m * n + conv.y.size)
-    problem = Problem(m, n, conv.channels)
-    return 2.0 + traffic / 2.5e6 + simt.choose(problem, conv.setting.target).microseconds
+    problem, target = Problem(m, n, conv.channels), conv.setting.target
+    if conv.x.dtype in HALVES:
+        return 2.0 + traffic / 2.5e6 + multistage.choose(problem, target).microseconds
+    return 2.0 + traffic / 2.5e6 + simt.choose(problem, target).microseconds
 
 
 # ── Winograd ────────────────────
@@ -119,15 +123,15 @@ def transposed_time(conv: Convolution) -> float:
 
 @dataclass(frozen=True, slots=True)
 class WinogradBlock:
-    """What a block of winograd.cu computes.
+    """The block configuration of winograd.cu.
 
     Attributes:
-        tiles: input tiles.
-        filters: filters.
-        channels: of a step.
-        resident: blocks that share a multiprocessor.
-        wave: microseconds of the beginning and the end of a block, measured on an H200.
-        step: microseconds of a step, likewise.
+        tiles: input tiles per block.
+        filters: filters per block.
+        channels: channels per step.
+        resident: resident blocks per multiprocessor.
+        wave: prologue and epilogue of a block in microseconds, measured on an H200.
+        step: microseconds per step, measured on an H200.
     """
 
     tiles: int
@@ -145,7 +149,7 @@ WINOGRAD_BLOCKS = {
 
 
 def winograd_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of all four, or why none of them can be used."""
+    """Return the formats of all Winograd variants, or why none applies."""
     view = conv.view
     if view.kernel != (3, 3):
         return f"windows of {'x'.join(map(str, view.kernel))}, not 3x3"
@@ -157,13 +161,13 @@ def winograd_formats(conv: Convolution) -> Formats | str:
 
 
 def winograd_tiles(conv: Convolution, out: int) -> tuple[int, int, int]:
-    """Return the number of tiles: of all images, along the height, along the width."""
+    """Return the number of tiles: in total, along the height, along the width."""
     rows, columns = (ceil_div(size, out) for size in conv.view.output)
     return conv.x.dims[0] * rows * columns, rows, columns
 
 
 def fused_time(conv: Convolution, *, out: int) -> float:
-    """Return the microseconds that `fused` is expected to take."""
+    """Return the estimate of `fused`."""
     block = WINOGRAD_BLOCKS[out]
     tiles, _, _ = winograd_tiles(conv, out)
     blocks = ceil_div(tiles, block.tiles) * ceil_div(conv.filters, block.filters)
@@ -173,35 +177,35 @@ def fused_time(conv: Convolution, *, out: int) -> float:
 
 
 def nonfused_time(conv: Convolution, *, out: int) -> float:
-    """Return the microseconds that `nonfused` is expected to take."""
+    """Return the estimate of `nonfused`."""
     points, (tiles, _, _) = (out + 2) ** 2, winograd_tiles(conv, out)
     problem = Problem(tiles, conv.filters, conv.channels, points)
     spaces = 4 * points * tiles * (conv.channels + conv.filters)
     images = 4 * (conv.x.size + conv.y.size)
-    # Fitted to 26 measurements on an H200, within a tenth of nearly all of them.
+    # Fitted to 26 measurements on an H200, nearly all within 10 %.
     return 4.7 + 0.85 * batched.time_of(problem, conv.setting) + spaces / 5.3e6 + images / 2.6e6
 
 
 # ── FFT ────────────────────
 
 FFT_SIZES = (16, 32, 64)
-#: Channels of a block, by the size of its tiles: as many as shared memory has room for.
+#: Channels per block by tile size, as many as fit in shared memory.
 FFT_CHANNELS = {16: 8, 32: 8, 64: 4}
-#: Microseconds that a block of the largest tiles takes of the GPU, beside others.
+#: Microseconds of GPU time per block of the largest tiles.
 FFT_BLOCK_64 = 0.2
-#: Bytes of transformed weights above which nobody wants them.
+#: Maximum bytes of transformed weights.
 MAX_SPECTRA = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class FftTiling:
-    """How an image is cut.
+    """How an image is tiled.
 
     Attributes:
         size: rows and columns of a tile.
-        valid: results of stride 1 along each axis that a tile gives; a multiple of the stride.
-        counts: tiles along each axis.
-        tiles: of all images.
+        valid: valid results per tile along each axis at stride 1; a multiple of the stride.
+        counts: number of tiles along each axis.
+        tiles: total number of tiles.
     """
 
     size: int
@@ -211,12 +215,12 @@ class FftTiling:
 
     @property
     def frequencies(self) -> int:
-        """Different frequencies of a real tile."""
+        """Number of distinct frequencies of a real tile."""
         return self.size * (self.size // 2 + 1)
 
 
 def fft_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `fft`, or why it cannot be used."""
+    """Return the formats of `fft`, or why it does not apply."""
     refused = conv.need_one_group() or conv.need_float32() or conv.need_constants()
     if refused:
         return refused
@@ -233,7 +237,7 @@ def fft_formats(conv: Convolution) -> Formats | str:
 
 
 def fft_tiling(conv: Convolution) -> FftTiling | None:
-    """Return the tiles with the least arithmetic; None where windows leave no results in them."""
+    """Return the tiling with the fewest operations; None if windows leave no valid results."""
     found: list[tuple[float, FftTiling]] = []
     view = conv.view
     for size in FFT_SIZES:
@@ -254,7 +258,7 @@ def fft_tiling(conv: Convolution) -> FftTiling | None:
 
 
 def _fft_work(conv: Convolution, tiling: FftTiling) -> float:
-    """Return the arithmetic of the products, and what weights and spectra weigh against it."""
+    """Return the operations of the products, and the cost of weights and spectra."""
     c, m = conv.channels, conv.filters
     products = 4.0 * tiling.tiles * c * m
     moved = 4 * c * m + 4 * tiling.tiles * (c + m)
@@ -262,7 +266,7 @@ def _fft_work(conv: Convolution, tiling: FftTiling) -> float:
 
 
 def fft_time(conv: Convolution) -> float:
-    """Return the microseconds that `fft` is expected to take."""
+    """Return the estimate of `fft`."""
     tiling = fft_tiling(conv)
     if tiling is None:
         return float("inf")
@@ -282,13 +286,13 @@ def fft_time(conv: Convolution) -> float:
 
 
 def depthwise_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `depthwise` in float32, or why it cannot be used."""
+    """Return the formats of `depthwise` in float32, or why it does not apply."""
     refused = conv.need_depthwise() or conv.need_float32()
     return refused or conv.need_plane() or conv.need_constants() or CHANNELS_LAST
 
 
 def depthwise_time(conv: Convolution) -> float:
-    """Return the microseconds that the memory and the arithmetic of `depthwise` take."""
+    """Return the estimate of `depthwise`, from memory traffic and arithmetic."""
     traffic = conv.x.dtype.itemsize * (prod(conv.x.dims) + conv.y.size)
     return 1.5 + max(traffic / 3e6, conv.macs / 6e6)
 
@@ -297,10 +301,10 @@ def depthwise_time(conv: Convolution) -> float:
 
 
 def naive_formats(conv: Convolution) -> Formats | str:
-    """Return the contiguous formats; `naive` takes others too."""
+    """Return contiguous formats; `naive` accepts others as well."""
     return conv.need_own() or CONTIGUOUS
 
 
 def naive_time(conv: Convolution) -> float:
-    """Return the microseconds that one thread per output element is expected to take."""
+    """Return the estimate for one thread per output element."""
     return 3.0 + conv.macs / 1.75e6 + 0.07 * conv.taps * conv.channels

@@ -1,8 +1,8 @@
-"""Convolution by Fourier transforms of tiles, for large windows (overlap-save).
+"""FFT convolution of tiles for large windows (overlap-save).
 
-A tile and a filter of a channel become spectra, whose products, summed over the channels, are the
-spectrum of the result. For each frequency that is a product of complex matrices, which is done as
-one of real matrices of twice the size. Weights are transformed on the host, in float64.
+The products of the spectra of a tile and a filter, summed over the channels, are the spectrum of
+the result. For each frequency that is a product of complex matrices, computed as one of real
+matrices of twice the size. Weights are transformed on the host, in float64.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from .estimates import FFT_CHANNELS, FftTiling, fft_tiling
 
 
 def fft(conv: Convolution, variant: str = "") -> Answer:
-    """Return the transform of tiles, a batch of products, and the inverse transform.
+    """Return the forward transform, a batch of products, and the inverse transform.
 
-    The workspace has the spectra of tiles and results: 2 * frequencies * tiles * (c + m) elements.
+    The workspace holds the spectra of tiles and results: 2 * frequencies * tiles * (c + m)
+    elements.
     """
     tiling = fft_tiling(conv)
     if tiling is None:
@@ -80,17 +81,17 @@ def _end(entry: str, conv: Convolution, tiling: FftTiling, operands: Arguments) 
 
 
 def roots(size: int) -> str:
-    """Return the C++ table of the roots of unity exp(-2 pi i k / size)."""
+    """Return a C++ table of the roots of unity exp(-2 pi i k / size)."""
     angles = -2 * np.pi * np.arange(size // 2) / size
     pairs = ", ".join(f"{{{np.cos(a):.9e}f, {np.sin(a):.9e}f}}" for a in angles)
     return f"__constant__ float2 twiddles[{size // 2}] = {{{pairs}}};"
 
 
 def pack_spectra(w: Array, size: int, dilations: Ints) -> Array:
-    """Return the spectra of weights [m, c, h, w], as [frequency, 2c, 2m].
+    """Return the spectra of weights [m, c, h, w] as [frequency, 2c, 2m].
 
-    For H, the conjugate of the spectrum, real and imaginary parts of the results are the columns
-    of [[re H, im H], [-im H, re H]].
+    With H the conjugate spectrum, real and imaginary parts of the results are the columns of [[re
+    H, im H], [-im H, re H]].
     """
     filters, channels, height, width = w.shape
     apart = np.zeros(

@@ -1,7 +1,7 @@
-"""Explicit GEMM: the windows of an image as the rows of a matrix in the workspace (im2col).
+"""Explicit GEMM: im2col into the workspace, then a product.
 
-A transposed convolution goes the other way: the product comes first, and every result collects what
-belongs to it (col2im).
+A transposed convolution works in reverse: the product comes first, and col2im gathers the
+contributions to every result.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from functools import partial
 
 import numpy as np
 
-from ....runtime.ir.dtypes import float32
+from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
 from ..algorithms.registry import Answer
-from ..codegen.epilogue import NO_EPILOGUE
+from ..codegen.epilogue import NO_EPILOGUE, unrounded
 from ..gemm import f16
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import Convolution
@@ -34,9 +34,9 @@ THREADS = 256
 
 
 def explicit_gemm(conv: Convolution, variant: str = "") -> Answer:
-    """Return the windows written as a matrix, and its product with the filters.
+    """Return im2col and the product with the filters.
 
-    The workspace is this matrix: kernel * c * n * output elements.
+    The workspace holds the matrix: kernel * c * n * output elements.
     """
     x, y, view, terms = conv.x, conv.y, conv.view, conv.taps * conv.channels
     used = conv.pixels * terms * x.dtype.itemsize
@@ -52,7 +52,7 @@ def explicit_gemm(conv: Convolution, variant: str = "") -> Answer:
             **{"x": x, "columns": Scratch(0), "count": conv.pixels * words, "words": words},
             "p": _plane(x, y.dims[2:], view),
         },
-        types=(("T", x.dtype), ("A", arithmetic(x.dtype)), ("Index", index)),
+        types=_types(x.dtype, x.dtype, index, x.dtype),
         constants=(("BIAS", False), ("VECTOR", vector)),
         code=NO_EPILOGUE.code if x.dtype == float32 else conv.epilogue.code,
         scratch=used,
@@ -63,6 +63,10 @@ def explicit_gemm(conv: Convolution, variant: str = "") -> Answer:
     launches = (write, *launches_of(rest))
     maximum = max(used, *(launch.scratch for launch in launches))
     return tuple(replace(launch, scratch=maximum) for launch in launches)
+
+
+def _types(t: DType, stored: DType, index: DType, columns: DType) -> tuple[tuple[str, DType], ...]:
+    return ("T", t), ("R", stored), ("C", columns), ("A", arithmetic(t)), ("Index", index)
 
 
 def _product(conv: Convolution) -> Recipe:
@@ -97,11 +101,11 @@ def _half_product(conv: Convolution, used: int) -> Recipe:
 
 
 def _plane(x: Tensor, output: Ints, view: Window) -> dict[str, int]:
-    """Return struct `Plane` of im2col.cu; one spatial axis counts as the width.
+    """Return struct `Plane` of im2col.cu; a single spatial axis counts as the width.
 
     Args:
         x: the image.
-        output: what the windows' places are counted by.
+        output: sizes that count the windows.
         view: the windows.
     """
     one = (1,) if x.rank == 3 else ()
@@ -116,23 +120,20 @@ def _plane(x: Tensor, output: Ints, view: Window) -> dict[str, int]:
 
 
 def transposed_gemm(conv: Convolution, variant: str = "") -> Answer:
-    """Return the product of pixels and weights, and its sum by results (col2im).
+    """Return the product of pixels and weights, and col2im.
 
-    The workspace is this product: n * spatial * kernel * m elements.
+    The workspace holds the product: n * spatial * kernel * m elements of float32.
     """
     x, y, k = conv.x, conv.y, conv.channels
     m, n = conv.x.size // k, conv.taps * conv.filters
     used = 4 * m * n
-    gemm = Gemm(
-        a=Matrix(x, x.row, widest((4, 2), k, x.row)),
-        b=Packed((conv.w.value,), "transposed columns", pack_transposed),
-        c=Scratch(0),
-        shape=(m, n, k),
-        ldb=ceil_div(n, 4) * 4,
-        ldc=n,
-    )
-    config = simt.unsplit(Problem(m, n, k), conv.setting.target)
-    first = simt.multiply(gemm, NO_EPILOGUE, conv.setting, config)
+    gemm = transposed_product(conv)
+    if x.dtype in HALVES:
+        sums = unrounded(x.dtype)
+        first = multistage.multiply_halves(gemm, sums, conv.setting.target, used)
+    else:
+        config = simt.unsplit(Problem(m, n, k), conv.setting.target)
+        first = simt.multiply(gemm, NO_EPILOGUE, conv.setting, config)
     index = index_type(y.size)
     second = Launch(
         "conv/im2col.cu",
@@ -143,16 +144,48 @@ def transposed_gemm(conv: Convolution, variant: str = "") -> Answer:
             **{"columns": Scratch(0), "y": y, "bias": conv.b, **conv.epilogue.args},
             **{"count": y.size, "pitch": n, "p": _plane(y, x.dims[2:], conv.view)},
         },
-        types=(("T", float32), ("A", float32), ("Index", index)),
+        types=_types(conv.epilogue.sums, conv.epilogue.stored, index, float32),
         constants=(("BIAS", conv.b is not None), ("VECTOR", 1)),
         code=conv.epilogue.code,
         note=f"col2im {conv.epilogue.title}".strip(),
     )
-    return tuple(replace(launch, scratch=used) for launch in (*launches_of(first), second))
+    launches = (*launches_of(first), second)
+    maximum = max(used, *(launch.scratch for launch in launches))
+    return tuple(replace(launch, scratch=maximum) for launch in launches)
+
+
+def transposed_product(conv: Convolution) -> Gemm:
+    """Return the product of pixels and weights, [pixel, tap * filter], in the workspace."""
+    x, k = conv.x, conv.channels
+    m, n = x.size // k, conv.taps * conv.filters
+    if x.dtype in HALVES:
+        return Gemm(
+            a=Matrix(x, x.row, widest(f16.VECTORS, k, x.row)),
+            b=Packed((conv.w.value,), "transposed rows", pack_transposed_rows),
+            c=Scratch(0),
+            shape=(m, n, k),
+            ldb=ceil_div(k, 8) * 8,
+            ldc=n,
+            dtype=x.dtype,
+        )
+    return Gemm(
+        a=Matrix(x, x.row, widest((4, 2), k, x.row)),
+        b=Packed((conv.w.value,), "transposed columns", pack_transposed),
+        c=Scratch(0),
+        shape=(m, n, k),
+        ldb=ceil_div(n, 4) * 4,
+        ldc=n,
+    )
+
+
+def pack_transposed_rows(w: Array) -> Array:
+    """Return weights [c, m, *kernel] as [kernel * m, c], zero-padded to a multiple of eight."""
+    columns = w.reshape(*w.shape[:2], -1).transpose(0, 2, 1).reshape(w.shape[0], -1)
+    return f16.EIGHTS(columns.T)
 
 
 def pack_transposed(w: Array) -> Array:
-    """Return weights [c, m, *kernel] as [c, kernel * m], zeros behind up to a multiple of four."""
+    """Return weights [c, m, *kernel] as [c, kernel * m], zero-padded to a multiple of four."""
     columns = w.reshape(*w.shape[:2], -1).transpose(0, 2, 1).reshape(w.shape[0], -1)
     packed = np.zeros((w.shape[0], ceil_div(columns.shape[1], 4) * 4), w.dtype)
     packed[:, : columns.shape[1]] = columns

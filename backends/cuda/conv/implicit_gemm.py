@@ -1,7 +1,7 @@
-"""Convolutions that need no table and no workspace: direct, and implicit GEMM as a textbook has it.
+"""Convolutions without a table or workspace: direct, and textbook implicit GEMM.
 
-Both take every kind of float, any number of groups, and every format. And one that only teaches:
-`naive_nhwc`, which keeps its sums in global memory.
+Both support every float type, any number of groups, and every format. `naive_nhwc`, which keeps its
+sums in global memory, is for teaching only.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .estimates import MIN_CHANNELS
 
 # ── implicit GEMM ────────────────────────────────────────────────────────────────────────────────
 
-#: Pixels and filters of a block of implicit.cu.
+#: Pixels and filters per block of implicit.cu.
 BM, BN = 128, 64
 
 
 def implicit_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `implicit_gemm`, or why it cannot be used."""
+    """Return the formats of `implicit_gemm`, or why it does not apply."""
     refused = _refused(conv)
     return refused or image_formats(conv, MIN_CHANNELS)
 
@@ -48,7 +48,7 @@ def _refused(conv: Convolution) -> str:
 
 
 def implicit_gemm(conv: Convolution, variant: str = "") -> Answer:
-    """Return a product of windows and filters that computes where elements lie; no workspace."""
+    """Return an implicit GEMM that computes addresses on the fly; no workspace."""
     if isinstance(conv.op, ConvTranspose):
         return _transposed(conv)
     view = _flat(conv)
@@ -87,7 +87,7 @@ def _launch(
 
 
 def _plane(conv: Convolution, pitch: int, steps: Mapping[str, int]) -> dict[str, int]:
-    """Return struct `Plane` of implicit.cu; `steps` are strides, dilations and steps of results."""
+    """Return struct `Plane` of implicit.cu; `steps` are strides, dilations and result strides."""
     x, y = conv.x, conv.y
     return {
         **{"groups": conv.group, "channels": conv.channels, "filters": conv.filters},
@@ -107,7 +107,7 @@ def pack_rows(w: Array, groups: int) -> Array:
 
 
 def implicit_time(conv: Convolution) -> float:
-    """Return the microseconds that `implicit_gemm` is expected to take."""
+    """Return the estimate of `implicit_gemm`."""
     phases = prod(conv.view.strides) if isinstance(conv.op, ConvTranspose) else 1
     pixels = ceil_div(ceil_div(conv.pixels, phases), BM) * phases
     blocks = pixels * ceil_div(conv.filters, BN) * conv.group
@@ -117,7 +117,7 @@ def implicit_time(conv: Convolution) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """The geometry of a convolution over two axes; one axis counts as the width."""
+    """The geometry of a 2-D convolution; a single spatial axis counts as the width."""
 
     kernel: Ints
     strides: Ints
@@ -142,14 +142,14 @@ def _flat(conv: Convolution) -> Flat:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The results of a convolution whose windows are equal; each field has one number per axis.
+    """Results of a convolution with congruent windows; each field has one number per axis.
 
     Attributes:
-        first: the first of them.
-        count: how many there are.
-        corner: where tap 0 of the first one's window lies in the input.
-        taps: elements of the window.
-        weights: row of the packed weights at which its taps begin.
+        first: index of the first of them.
+        count: their number.
+        corner: input position of tap 0 of the first one's window.
+        taps: size of the window.
+        weights: row of the packed weights at which its taps start.
     """
 
     first: Ints
@@ -169,7 +169,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One axis of a phase: its first result, number of results, corner, and the taps it meets."""
+    """One axis of a phase: first result, number of results, corner, and taps that hit inputs."""
 
     first: int
     count: int
@@ -191,7 +191,7 @@ def _axes(kernel: int, stride: int, dilation: int, pad: int, output: int) -> lis
 
 
 def phases_of(view: Flat, channels: int) -> tuple[tuple[Phase, ...], tuple[Ints, ...]]:
-    """Return the phases of a transposed convolution, and their taps in the order of the weights."""
+    """Return the phases of a transposed convolution, and their taps in packed order."""
     sides = zip(view.kernel, view.strides, view.dilations, view.pads, view.output, strict=True)
     phases: list[Phase] = []
     order: list[Ints] = []
@@ -235,21 +235,21 @@ def pack_phases(w: Array, order: tuple[Ints, ...], width: int, groups: int) -> A
 
 
 def pack_table(w: Array, phases: tuple[Phase, ...]) -> Array:
-    """Return the phases as an array of the struct of implicit.cu."""
+    """Return the phases as an array of implicit.cu's struct."""
     return np.array([tuple(phase.struct.values()) for phase in phases], np.int32)
 
 
 # ── direct ───────────────────────────────────────────────────────────────────────────────────────
 
-#: Filters of a block of direct.cu, pixels of a tile, and of a thread.
+#: Filters per block of direct.cu, pixels per tile, and pixels per thread.
 FILTERS, TILE, PIXELS = 16, 512, 4
-#: Bytes of static shared memory that a block may have.
+#: Maximum static shared memory per block in bytes.
 SHARED = 48 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The tile of pixels of a block of direct.cu, and the channels that it loads at once."""
+    """The pixel tile of a block of direct.cu, and the channels that it loads at a time."""
 
     height: int
     width: int
@@ -257,7 +257,7 @@ class Block:
 
 
 def direct_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `direct`, or why it cannot be used."""
+    """Return the formats of `direct`, or why it does not apply."""
     refused = _refused(conv)
     if refused:
         return refused
@@ -268,7 +268,7 @@ def direct_formats(conv: Convolution) -> Formats | str:
 
 
 def _block(conv: Convolution, dtype: DType) -> Block | None:
-    """Return the block with the fewest idle threads whose part of the image fits; else None."""
+    """Return the block with the fewest idle threads whose input tile fits; else None."""
     view = _flat(conv)
     widths = [w for w in (64, 32, 16, 8) if w < 2 * view.output[1]] or [8]
     for width in widths:
@@ -287,7 +287,7 @@ def _block(conv: Convolution, dtype: DType) -> Block | None:
 
 
 def direct(conv: Convolution, variant: str = "") -> Answer:
-    """Return the loops of the definition, with sums in registers; no workspace."""
+    """Return the definition's loops with accumulators in registers; no workspace."""
     x, y, view = conv.x, conv.y, _flat(conv)
     block = _block(conv, arithmetic(y.dtype))
     if block is None:
@@ -336,7 +336,7 @@ def pack_blocks(w: Array, groups: int) -> Array:
 
 
 def direct_time(conv: Convolution) -> float:
-    """Return the microseconds that `direct` is expected to take."""
+    """Return the estimate of `direct`."""
     view = _flat(conv)
     block = _block(conv, arithmetic(conv.y.dtype))
     if block is None:
@@ -349,12 +349,12 @@ def direct_time(conv: Convolution) -> float:
 
 # ── a first program ──────────────────────────────────────────────────────────────────────────────
 
-#: Threads that a block can have.
+#: Maximum threads per block.
 MAX_THREADS = 1024
 
 
 def nhwc_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `naive_nhwc`, or why it cannot be used."""
+    """Return the formats of `naive_nhwc`, or why it does not apply."""
     refused = conv.need_one_group() or conv.need_float32() or conv.need_constants()
     if refused:
         return refused
@@ -368,7 +368,7 @@ def nhwc_formats(conv: Convolution) -> Formats | str:
 
 
 def naive_nhwc(conv: Convolution, variant: str = "") -> Answer:
-    """Return a block for each pixel, a thread for each filter, sums in global memory."""
+    """Return one block per pixel, one thread per filter, accumulating in global memory."""
     if conv.epilogue.reads_along:
         return "an operand that may lie where the sums do"
     x, y, view = conv.x, conv.y, conv.view
@@ -394,5 +394,5 @@ def naive_nhwc(conv: Convolution, variant: str = "") -> Answer:
 
 
 def nhwc_time(conv: Convolution) -> float:
-    """Return the microseconds that `naive_nhwc` is expected to take."""
+    """Return the estimate of `naive_nhwc`."""
     return 10.0 + conv.macs / 3e5 + 0.5 * conv.taps * conv.channels

@@ -1,8 +1,8 @@
-"""Convolutions as matrix products whose left matrix is never stored: implicit GEMM.
+"""Implicit GEMM: convolution as a product whose im2col matrix is never stored.
 
-A row of that matrix is the window of one output pixel. Which element of the image an element of the
-window is, `gemm/simt.cu` looks up in a table that was computed before (implicit_precomp_gemm), and
-`implicit.cu` computes on the way (implicit_gemm).
+Each row of that matrix is the window of one output pixel. `gemm/simt.cu` looks up the address of an
+element in a precomputed table (implicit_precomp_gemm); `implicit.cu` computes it on the fly
+(implicit_gemm).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .estimates import precomputed_problem
 
 
 def precomputed(conv: Convolution, variant: str = "") -> Answer:
-    """Return the product of windows, or of pixels, and filters by `gemm/simt.cu`."""
+    """Return the product of windows (or pixels) and filters by `gemm/simt.cu`."""
     return simt.multiply(_gemm(conv), conv.epilogue, conv.setting, _config(conv, variant))
 
 
 def _gemm(conv: Convolution) -> Gemm:
-    """Return the convolution as a matrix product: output pixels x filters, summed over windows."""
+    """Return the convolution as a product: output pixels x filters, summed over windows."""
     x, y = conv.x, conv.y
     terms, ldb = conv.taps * conv.channels, ceil_div(conv.filters, 4) * 4
     image = Image(
@@ -65,7 +65,7 @@ def _gemm(conv: Convolution) -> Gemm:
 
 
 def _config(conv: Convolution, variant: str) -> Config:
-    """Return the tile and the splits of a variant, or the best guess within the workspace."""
+    """Return the tile and splits of a variant, or the best estimate within the workspace."""
     if variant:
         return Config.parse(variant, SIMT)
     problem, setting = precomputed_problem(conv), conv.setting
@@ -77,5 +77,5 @@ def _config(conv: Convolution, variant: str) -> Config:
 
 
 def tile_variants(conv: Convolution) -> tuple[str, ...]:
-    """Return the tiles, each with the splits of sums that are worth a try."""
+    """Return the tiles, each with the K splits worth trying."""
     return simt.tried(precomputed_problem(conv), conv.setting.target)

@@ -1,4 +1,4 @@
-"""Winograd's minimal filtering of 3x3 windows: F(2x2, 3x3) and F(4x4, 3x3), in one kernel or three.
+"""Winograd convolution of 3x3 windows: F(2x2, 3x3) and F(4x4, 3x3), in one kernel or three.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015). Weights are transformed
 on the host, in float64.
@@ -25,7 +25,7 @@ from ..recipe.operands import Arguments, Packed, Scratch
 from .estimates import WINOGRAD_BLOCKS, WinogradBlock, winograd_tiles
 
 THREADS = 256
-#: The transform of weights, G w G', for tiles of 2 and of 4 results; see `winograd.cuh`.
+#: The weight transform G of G w G', for tiles of 2 and 4 results; see `winograd.cuh`.
 WEIGHTS = {
     2: np.array([[1, 0, 0], [1 / 2, 1 / 2, 1 / 2], [1 / 2, -1 / 2, 1 / 2], [0, 0, 1]]),
     4: np.array(
@@ -58,7 +58,7 @@ def _plane(conv: Convolution, out: int) -> dict[str, int]:
 
 
 def fused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
-    """Return transform, products and inverse transform as one kernel, without a workspace."""
+    """Return both transforms and the products as one kernel, without a workspace."""
     block, points = WINOGRAD_BLOCKS[out], (out + 2) ** 2
     tiles, _, _ = winograd_tiles(conv, out)
     threads = points * block.tiles // 8 * (block.filters // 8)
@@ -91,9 +91,9 @@ def fused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
 
 
 def nonfused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
-    """Return the transform, a batch of products, and the inverse transform.
+    """Return the input transform, a batch of products, and the output transform.
 
-    The workspace has the transformed inputs and sums: (out + 2)^2 * tiles * (c + m) elements.
+    The workspace holds the transformed inputs and sums: (out + 2)^2 * tiles * (c + m) elements.
     """
     points, (tiles, _, _) = (out + 2) ** 2, winograd_tiles(conv, out)
     c, m = conv.channels, conv.filters

@@ -1,1 +1,1 @@
-"""What talks to the driver: device, memory, compiler, launches, clocks."""
+"""The CUDA driver: device, memory, compiler, launches, timing."""

@@ -1,4 +1,4 @@
-"""How long something takes on the GPU: by events around a recording of several calls."""
+"""Kernel timing: CUDA events around a recording of several calls."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .device import CudaStream, DriverDevice
 
-#: Microseconds that one recording should take, calls that it has at most, and its replays.
+#: Target duration of a recording in microseconds, maximum number of calls, and replays.
 RECORDED, MAX_CALLS, REPLAYS = 300.0, 50, 5
-#: What takes that many times the least, and that many microseconds of launching, is far from it.
+#: Factor above the best time, and launch overhead in microseconds, beyond which to stop early.
 FAR, LAUNCHING = 3.0, 50.0
 
 
@@ -22,13 +22,14 @@ def microseconds(
     stream: CudaStream,
     minimum: float = inf,
 ) -> float:
-    """Return the median of what one of many calls in a row takes.
+    """Return the median time of one of many back-to-back calls.
 
     Args:
-        device: that does it.
-        run: gives the stream one call's work; the first time it may load and compile.
-        stream: of the device.
-        minimum: microseconds of the best so far; what is far from it is not measured well.
+        device: the GPU.
+        run: enqueues one call; the first time it may load and compile.
+        stream: a stream of the device.
+        minimum: best time so far in microseconds; candidates far from it are measured less
+            precisely.
     """
 
     def recorded(calls: int, replays: int) -> float:
@@ -43,7 +44,7 @@ def microseconds(
     run(stream)
     once = min(1e6 * device.time(run, stream) for _ in range(2))
     if once > FAR * minimum + LAUNCHING:
-        # A host that is busy, as with compiling, launches late; a recording has no such gaps.
+        # A busy host (compiling, say) launches late; a recording has no such gaps.
         once = recorded(1, 1)
         if once > FAR * minimum + LAUNCHING:
             return once

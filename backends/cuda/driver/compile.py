@@ -1,4 +1,4 @@
-"""Compiles `.cu` files with NVRTC, which needs no GPU, and keeps the machine code on disk."""
+"""Compiles `.cu` files with NVRTC, which needs no GPU, and caches the machine code on disk."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _MESSAGE = re.compile(r"^(\S+)\((\d+)\): (error: .*)$", re.MULTILINE)
 
 
 def target_for(major: int, minor: int, processors: int, shared: int) -> Target:
-    """Return the target for a GPU of this compute capability, as far as NVRTC knows it."""
+    """Return the target for this compute capability, limited to what NVRTC supports."""
     status, known = nvrtc.nvrtcGetSupportedArchs()
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise KernelError(f"nvrtcGetSupportedArchs: {status.name}")
     capability = 10 * major + minor
     if capability in known:
-        # From Hopper on, an 'a' opens the instructions that only this generation has.
+        # From Hopper on, the suffix 'a' enables architecture-specific instructions.
         return Target(f"sm_{capability}{'a' if major >= 9 else ''}", processors, shared)
     older = max(arch for arch in known if arch < capability)
     return Target(f"compute_{older}", processors, shared, "ptx")
@@ -44,12 +44,12 @@ class Statistics:
     """What a compiler has done so far.
 
     Attributes:
-        pending: kernels that are being compiled.
-        latest: file of the one that was begun last.
-        compiled: kernels that NVRTC compiled.
-        cached: kernels that lay in the cache on disk.
-        milliseconds: time that NVRTC took, all threads together.
-        measuring: what the tuner measures; empty where it does not.
+        pending: number of kernels being compiled.
+        latest: file of the most recently started one.
+        compiled: number of kernels compiled by NVRTC.
+        cached: number of kernels found in the disk cache.
+        milliseconds: time spent in NVRTC, summed over threads.
+        measuring: what the tuner is measuring; empty if nothing.
     """
 
     pending: int = 0
@@ -62,11 +62,11 @@ class Statistics:
 
 @dataclass(slots=True, eq=False)
 class Compiler:
-    """Compiles in the background; each source once per process, and once per machine with a cache.
+    """Compiles in the background, each source once per process; results are cached on disk.
 
     Attributes:
-        target: what for.
-        cache: folder of the machine code, see `Cache`; what it does not have is compiled.
+        target: the target architecture.
+        cache: folder of compiled code, see `Cache`.
         statistics: counts and times.
         on_change: called with `statistics` whenever they change, on any thread.
     """
@@ -82,7 +82,7 @@ class Compiler:
     _lock: Lock = field(default_factory=forks.lock)
 
     def submit(self, source: Source) -> Future[ObjectCode]:
-        """Return the code that will be there; its `result` raises KernelError where it fails."""
+        """Return a future of the code; its `result` raises KernelError on failure."""
         with self._lock:
             if source not in self._codes:
                 if self._pool is None:
@@ -92,12 +92,12 @@ class Compiler:
             return self._codes[source]
 
     def compile(self, source: Source) -> ObjectCode:
-        """Compile now; see `code`."""
+        """Compile synchronously; see `code`."""
         make = ObjectCode.from_cubin if self.target.code == "cubin" else ObjectCode.from_ptx
-        return make(self.code(source), name=source.file)
+        return make(self.code(source), name=str(source.file))
 
     def code(self, source: Source) -> bytes:
-        """Compile now, or take the code from the disk.
+        """Compile synchronously, or read the code from the cache.
 
         Raises:
             KernelError: the source is wrong; names file and line.
@@ -128,15 +128,15 @@ class Compiler:
 
     def _options(self, file: str, text: str) -> ProgramOptions:
         return ProgramOptions(
-            name=file,
+            name=str(file),  # cuda.core accepts no subclass of str
             arch=self.target.arch,
             std="c++17",
-            lineinfo=True,  # which tells compute-sanitizer and the profilers where they are
+            lineinfo=True,  # tells compute-sanitizer and profilers the source line
             include_path=toolkit_headers(text),
         )
 
     def announce(self, measuring: str) -> None:
-        """Tell who watches what is measured with the kernels; empty when it is done."""
+        """Report what is being measured with the kernels; empty when done."""
         self.statistics.measuring = measuring
         self._note()
 
@@ -153,7 +153,7 @@ class Compiler:
             self.on_change(now)
 
     def _entry(self, text: str) -> str:
-        """Return the name under which the code of a source is kept."""
+        """Return the cache entry name of a source."""
         parts = (text, self.target.arch, self.target.code, str(nvrtc.nvrtcVersion()[1:]))
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         return f"{key[:40]}.{self.target.code}"
@@ -171,7 +171,7 @@ def _kernel_error(file: str, log: str) -> KernelError:
 
 
 def toolkit_headers(text: str) -> list[str]:
-    """Return the folder of the CUDA headers, if the source includes one; float32 needs none."""
+    """Return the folder of CUDA headers if the source includes one; float32 needs none."""
     if "#include <" not in text:
         return []
     folder = cuda.pathfinder.find_nvidia_header_directory("cudart")

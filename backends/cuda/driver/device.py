@@ -1,4 +1,4 @@
-"""What the driver does on one GPU: memory, streams, copies and recorded graphs."""
+"""One GPU: memory, streams, copies and recorded graphs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .compile import Compiler, target_for
 from .memory import CudaBuffer, PinnedBuffer, address
 from .status import CUDAError, check, failure, translated
 
-#: Bytes of shared memory, its own and what a launch asks for, that a kernel has without asking.
+#: Shared memory per block in bytes, static plus dynamic, available without opt-in.
 UNASKED = 48 << 10
 OWN_SHARED = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 MAX_SHARED = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -42,10 +42,10 @@ _NO_MEMORY = "OUT_OF_MEMORY"
 
 
 class CudaStream:
-    """An order of work on the device.
+    """A CUDA stream.
 
     Attributes:
-        core: the stream as cuda.core knows it.
+        core: the stream of cuda.core.
         handle: the driver's handle.
     """
 
@@ -56,7 +56,7 @@ class CudaStream:
         self.handle = int(core.handle)
 
     def mark(self) -> Event:
-        """Record an event that is complete when all work given to the stream so far is done."""
+        """Record an event after everything enqueued on the stream so far."""
         try:
             return self.core.record()
         except CUDAError as error:
@@ -80,7 +80,7 @@ class Recording(CudaStream):
     """The stream of a CUDA graph that is being recorded.
 
     Attributes:
-        builder: of the graph, or of a part of it on whose running the device decides.
+        builder: the builder of the graph, or of a conditional body in it.
     """
 
     __slots__ = ("builder",)
@@ -90,22 +90,22 @@ class Recording(CudaStream):
         self.builder = builder
 
     def record(self, run: Callable[[CudaStream], None]) -> None:
-        """Record what `run` does with the stream."""
-        # In any other mode a garbage collection that frees what other models have left, here in
-        # the middle of it, would be taken for a mistake and end the recording.
+        """Record what `run` enqueues on the stream."""
+        # In any other mode, a garbage collection that frees memory of other models
+        # during the capture would invalidate it.
         self.builder.begin_building("relaxed")
         run(self)
         self.builder.end_building()
 
 
 class DriverDevice:
-    """One GPU: its memory, its streams, what is compiled for it.
+    """One GPU: its memory, streams and compiled kernels.
 
     Attributes:
         name: such as ``cuda:0``.
         description: the GPU's name, its architecture and the driver's CUDA version.
-        compiler: makes its kernels, those of the folder that was requested last.
-        allocated: bytes of device memory that buffers hold at present.
+        compiler: compiles kernels, with the most recently requested cache folder.
+        allocated: bytes of device memory held by buffers.
     """
 
     def __init__(self, core: Device, cache: Path | None) -> None:
@@ -127,7 +127,7 @@ class DriverDevice:
         self.allocated = 0
 
     def use_cache(self, folder: Path | None) -> None:
-        """Keep in this folder what is compiled from now on."""
+        """Use this cache folder for compiled code from now on."""
         with self._lock:
             if folder not in self._compilers:
                 self._compilers[folder] = Compiler(self._target, folder)
@@ -153,11 +153,11 @@ class DriverDevice:
         return core
 
     def obtain(self, nbytes: int, take: Callable[[int], Buffer]) -> Buffer:
-        """Return what `take` allocates, if need be from what arrays that are gone have left.
+        """Return what `take` allocates, releasing cached memory and retrying if necessary.
 
         Raises:
-            DeviceOutOfMemory: there is too little; says how much.
-            DeviceError: the device failed otherwise.
+            DeviceOutOfMemory: there is too little memory; states how much.
+            DeviceError: another failure of the device.
         """
         try:
             return take(nbytes)
@@ -172,10 +172,10 @@ class DriverDevice:
             raise self.refusal(nbytes, error) from error
 
     def reclaim(self) -> None:
-        """Give back the memory that is kept for arrays to come."""
+        """Release memory cached for future arrays."""
 
     def refusal(self, nbytes: int, error: Exception) -> DeviceError:
-        """Return what to raise where an allocation failed with an error of cuda.core."""
+        """Return the error for an allocation that failed with an error of cuda.core."""
         if _NO_MEMORY not in str(error):
             return failure(f"allocating {nbytes} bytes failed with {error}")
         free, total = check("cuMemGetInfo", driver.cuMemGetInfo())
@@ -185,14 +185,14 @@ class DriverDevice:
         )
 
     def account(self, nbytes: int) -> None:
-        """Note that a buffer has got that many bytes or, where it is negative, given them back."""
+        """Record that a buffer was allocated, or freed if negative."""
         with self._lock:
             self.allocated += nbytes
 
     def _release(self, core: Buffer, nbytes: int) -> None:
         if self.is_lost:
             return
-        with suppress(CUDAError):  # after a fault, which was reported, the driver frees nothing
+        with suppress(CUDAError):  # after a reported fault, the driver frees nothing
             core.close(self._service)
             self._service.sync()
         self.account(-nbytes)
@@ -214,11 +214,11 @@ class DriverDevice:
             ) from error
 
     def upload(self, data: Array) -> View:
-        """Return a new buffer with these elements, complete when it returns."""
+        """Return a new buffer with these elements; the copy is complete."""
         data = np.ascontiguousarray(data).reshape(data.shape)
         buffer = self.allocate(data.nbytes)
         if data.nbytes:
-            # cuMemcpyHtoD returns while its last part is on its way, which other streams overtake.
+            # cuMemcpyHtoD may return before the last part has arrived.
             stream = int(self._service.handle)
             answer = driver.cuMemcpyHtoDAsync(buffer.pointer, data.ctypes.data, data.nbytes, stream)
             check("cuMemcpyHtoDAsync", answer)
@@ -234,7 +234,7 @@ class DriverDevice:
             return CudaStream(self._core.create_stream())
 
     def copier(self, dst: View, src: View) -> Callable[[CudaStream], None]:
-        """Return what copies `src` to `dst`, which have one format."""
+        """Return a run that copies `src` to `dst`, which have the same format."""
         nbytes = dst.nbytes
         if nbytes == 0:
             return lambda stream: None
@@ -248,7 +248,7 @@ class DriverDevice:
         return copy
 
     def record(self, run: Callable[[CudaStream], None]) -> Callable[[CudaStream], None]:
-        """Return a CUDA graph of what `run` does with its stream; a replay is one call."""
+        """Return a CUDA graph of what `run` enqueues; a replay is one call."""
         stream = self.stream()
         with translated("recording a CUDA graph"):
             builder = stream.core.create_graph_builder()
@@ -271,7 +271,7 @@ class DriverDevice:
         return launch
 
     def time(self, run: Callable[[CudaStream], None], stream: CudaStream) -> float:
-        """Return the seconds that the device takes for what `run` gives it, by events."""
+        """Return the device time in seconds of what `run` enqueues, by events."""
         with translated("timing"):
             timed = EventOptions(timing_enabled=True)
             begin, end = self._core.create_event(timed), self._core.create_event(timed)
@@ -285,9 +285,9 @@ class DriverDevice:
         """Load one function of compiled code.
 
         Args:
-            code: what the compiler made.
+            code: the compiled code.
             entry: the function's name.
-            shared: bytes of dynamic shared memory that launches will ask for.
+            shared: dynamic shared memory per block in bytes.
         """
         self.enter()
         with translated(f"loading {entry}"):
@@ -297,7 +297,7 @@ class DriverDevice:
         return kernel
 
     def _grant(self, kernel: Kernel, entry: str, shared: int) -> None:
-        """Let a kernel have so much shared memory beside its own, or more that was asked before."""
+        """Opt a kernel in to this much dynamic shared memory, unless it already has more."""
         handle, device = driver.CUkernel(int(kernel.handle)), driver.CUdevice(self.ordinal)
         call = f"asking for {shared} bytes of shared memory for {entry}"
         own, granted = (
@@ -309,14 +309,14 @@ class DriverDevice:
 
     @property
     def ordinal(self) -> int:
-        """The GPU's number."""
+        """Index of the GPU."""
         return self._core.device_id
 
     def enter(self) -> Device:
-        """Make it the thread's current device, and return it as cuda.core knows it.
+        """Make it the thread's current device; return the device of cuda.core.
 
         Raises:
-            DeviceFault: the process was forked from the one that opened the device.
+            DeviceFault: the process was forked after the device was opened.
             DeviceError: the driver refuses it.
         """
         if self.is_lost:
@@ -333,18 +333,18 @@ class DriverDevice:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the process was forked from the one that opened the device."""
+        """Whether the process was forked after the device was opened."""
         return self._generation != forks.generation()
 
 
 def _memory_of(core: Device) -> MemoryResource:
-    """Return a pool of our own, which hands freed memory to the system; the plain way without."""
+    """Return a pool that releases freed memory to the system; the default one if unsupported."""
     if not core.properties.memory_pools_supported:
         return core.memory_resource
     return DeviceMemoryResource(core.device_id, DeviceMemoryResourceOptions())
 
 
 def driver_version() -> str:
-    """Return the newest version of CUDA that the driver is for, such as ``12.8``."""
+    """Return the newest CUDA version supported by the driver, such as ``12.8``."""
     version = check("cuDriverGetVersion", driver.cuDriverGetVersion())
     return f"{version // 1000}.{version % 1000 // 10}"

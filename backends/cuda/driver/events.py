@@ -1,4 +1,4 @@
-"""How long the device works on one piece of a plan, by a pair of its events."""
+"""Device time of a part of a plan, by a pair of events."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _EXTERNAL = int(driver.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL)
 class Stopwatch:
     """Two events around some work.
 
-    In a recorded graph they are nodes of the graph, so that a replay times the work alone and not
-    the launch of it, which takes longer than a small kernel.
+    In a recorded graph they are nodes, so that a replay times the work alone without the launch,
+    which takes longer than a small kernel.
 
     Args:
-        device: where the work is done.
+        device: the GPU.
     """
 
     def __init__(self, device: DriverDevice) -> None:
@@ -31,11 +31,11 @@ class Stopwatch:
     def around(
         self, run: Callable[[CudaStream], None], *, recorded: bool
     ) -> Callable[[CudaStream], None]:
-        """Return a function that does the same work between the two events.
+        """Return a function that does the same work between two events.
 
         Args:
-            run: gives the work to a stream.
-            recorded: whether to record it as a graph; it must be capturable then.
+            run: enqueues the work.
+            recorded: whether to record it as a graph; it must then be capturable.
         """
         flags = _EXTERNAL if recorded else 0
 
@@ -56,6 +56,6 @@ class Stopwatch:
         return check("cuEventElapsedTime", answer) / 1e3
 
     def close(self) -> None:
-        """Give the events back; the work cannot be timed afterwards."""
+        """Free the events; the work cannot be timed afterwards."""
         for event in (self._begin, self._end):
             check("cuEventDestroy", driver.cuEventDestroy(event))

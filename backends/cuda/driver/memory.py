@@ -1,4 +1,4 @@
-"""Memory that a CUDA device reads and writes."""
+"""Device memory and pinned host memory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .status import CUDAError
 
 
 class CudaBuffer:
-    """A piece of device memory.
+    """A device allocation.
 
     Attributes:
-        core: the buffer as cuda.core knows it; None where it has no bytes, and once it is closed.
+        core: the buffer of cuda.core; None if empty or closed.
         nbytes: its size.
-        pointer: its address; 0 where it has no bytes.
-        is_shared: whether others have read it on streams of their own, which may still do so when
-            they let go of it.
+        pointer: its address; 0 if empty.
+        is_shared: whether others have read it on their own streams, and may still be reading when
+            they release it.
     """
 
     __slots__ = ("_generation", "_release", "core", "is_shared", "nbytes", "pointer")
@@ -38,24 +38,24 @@ class CudaBuffer:
         self._generation = forks.generation()
 
     def __del__(self) -> None:
-        if not is_finalizing():  # the driver takes everything back by itself then
+        if not is_finalizing():  # the driver frees everything by itself then
             self.close()
 
     def close(self) -> None:
-        """Give the memory back; a second call does nothing."""
+        """Free the memory; a second call does nothing."""
         core, nbytes = self.core, self.nbytes
         self.core, self.nbytes, self.pointer = None, 0, 0
         if core is None:
             return
         if self.is_shared and self._generation == forks.generation():
-            with suppress(CUDAError):  # after a fault, which was reported, nobody reads any more
+            with suppress(CUDAError):  # after a reported fault, there are no readers
                 Device(core.device_id).set_current()
                 driver.cuCtxSynchronize()
         self._release(core, nbytes)
 
 
 class PinnedBuffer(HostBuffer):
-    """Host memory that the device reads and writes by itself."""
+    """Pinned host memory, accessible to the device."""
 
     __slots__ = ("_core", "_generation")
 
@@ -80,7 +80,7 @@ def address(view: View) -> int:
 
 
 def pointer(view: View) -> int:
-    """Return the address of a view on a CUDA device; raises TypeError if it lies elsewhere."""
+    """Return the device address of a view; raises TypeError if it is elsewhere."""
     if not isinstance(view.buffer, CudaBuffer):
         raise TypeError(f"{view.type} lies on {view.device.name}, not on a CUDA device")
     return view.buffer.pointer + view.offset

@@ -1,4 +1,4 @@
-"""The statuses of CUDA calls as errors of tercet."""
+"""Status codes of CUDA calls as errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cuda.core._utils import cuda_utils
 
 from ....runtime.errors import DeviceError, DeviceFault
 
-#: What cuda.core raises; it gives them no public name.
+#: The exceptions of cuda.core, which have no public names.
 CUDAError: type[Exception] = cuda_utils.CUDAError
 NVRTCError: type[Exception] = cuda_utils.NVRTCError
 
@@ -24,22 +24,22 @@ _FINAL = re.compile(
     r"|_ASSERT$|LAUNCH_(FAILED|TIMEOUT)|_ECC_|NVLINK|CONTAINED|EXTERNAL_DEVICE|_MPS_(CLIENT|CONN|RPC)"
     r"|(CONTEXT|DEVICE)_(IS_DESTROYED|UNAVAILABLE)|TENSOR_MEMORY_LEAK|DEINITIALIZED|_UNKNOWN$"
 )
-#: Statuses that every later call of the process gets as well, or that only another device fixes.
+#: Statuses that persist for the process, or that only another device fixes.
 FAULTS = frozenset(status.name for status in driver.CUresult if _FINAL.search(status.name))
 
 
 def failure(text: str) -> DeviceError:
-    """Return the error of this text, which names a status: a DeviceFault where that is final."""
+    """Return the error for a message with a status: a DeviceFault if the status is final."""
     named = re.findall(r"CUDA_ERROR_\w+", text)
     return DeviceFault(text) if FAULTS.intersection(named) else DeviceError(text)
 
 
 def check(call: str, answer: tuple[Any, ...]) -> Any:
-    """Return what a call of the driver's Python bindings gave.
+    """Return the results of a call of the driver's Python bindings.
 
     Args:
-        call: its name, for the error.
-        answer: what it returned: a status, then its results.
+        call: its name, for errors.
+        answer: its return value: a status, then results.
 
     Returns:
         None, the result, or a tuple of several.
@@ -59,7 +59,7 @@ def check(call: str, answer: tuple[Any, ...]) -> Any:
 
 @contextmanager
 def translated(what: str) -> Generator[None]:
-    """Turn the errors of cuda.core inside into a DeviceError that says what was tried."""
+    """Convert errors of cuda.core in the block to a DeviceError that names the operation."""
     try:
         yield
     except CUDAError as error:

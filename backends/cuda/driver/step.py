@@ -1,4 +1,4 @@
-"""Steps: how a recipe becomes a function of the stream."""
+"""Kernel steps: recipes bound to addresses and launched."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class KernelStep:
-    """A recipe for one site; compiles in the background until it is bound.
+    """The step of a recipe; compiles in the background until it is bound.
 
     Attributes:
-        launches: what it launches, in order.
+        launches: its launches, in order.
         fill: see `runtime.backend.Filling`.
     """
 
@@ -49,7 +49,7 @@ class KernelStep:
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Callable[[CudaStream], None]:
-        """Load the kernels and return what launches them on these addresses."""
+        """Load the kernels and return a function that launches them on these addresses."""
         views = dict(zip(self._site.inputs, inputs, strict=True))
         views.update(zip(self._site.outputs, outputs, strict=True))
         runs: list[Callable[[CudaStream], None]] = []
@@ -74,7 +74,7 @@ class KernelStep:
 
 
 def addresses(launch: Launch, address: Callable[[Operand], int]) -> dict[str, int]:
-    """Return the addresses of all arguments that lie in memory, by name."""
+    """Return the addresses of all memory arguments, by name."""
     bases = ((name, base_of(argument)) for name, argument in launch.arguments.items())
     return {name: address(base) for name, base in bases if isinstance(base, Operand)}
 
@@ -82,18 +82,18 @@ def addresses(launch: Launch, address: Callable[[Operand], int]) -> dict[str, in
 def bind_launch(
     device: DriverDevice, launch: Launch, code: Future[ObjectCode], pointers: Mapping[str, int]
 ) -> Callable[[CudaStream], None]:
-    """Load a kernel and return what launches it.
+    """Load a kernel and return a function that launches it.
 
     Args:
-        device: whose kernel it becomes.
-        launch: the recipe.
-        code: the machine code, perhaps still being compiled.
-        pointers: the addresses of arguments, by name; null where there is none.
+        device: the GPU.
+        launch: the launch.
+        code: the machine code, possibly still being compiled.
+        pointers: addresses of memory arguments by name; null if absent.
 
     Raises:
         KernelError: it does not compile.
-        DeviceError: it does not load, or its parameters are not those of the recipe.
-        ValueError: a tensor map has no address, which would stop the GPU for good.
+        DeviceError: it does not load, or its parameters differ from the recipe's.
+        ValueError: a tensor map has no address, which would hang the GPU.
     """
     for name, argument in launch.arguments.items():
         if isinstance(argument, TensorMap) and not pointers.get(name):
@@ -125,7 +125,7 @@ def bind_launch(
 
 
 def _config(launch: Launch) -> driver.CUlaunchConfig:
-    """Return how a kernel is launched that has a cluster or may begin early."""
+    """Return the launch configuration of a kernel with a cluster or with PDL."""
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
     config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
@@ -157,12 +157,12 @@ _SCALARS: dict[DType, Any] = {
 
 
 def sizes(launch: Launch) -> list[int]:
-    """Return the bytes of each argument."""
+    """Return the size of each argument in bytes."""
     return [ctypes.sizeof(cell(argument, None)) for argument in launch.arguments.values()]
 
 
 def cell(argument: Argument, address: int | None) -> Any:
-    """Return the bytes of one argument as a ctypes object."""
+    """Return one argument as a ctypes object."""
     if isinstance(argument, np.generic):
         return _SCALARS[argument.dtype](argument.item())
     if isinstance(argument, Struct):
@@ -173,7 +173,7 @@ def cell(argument: Argument, address: int | None) -> Any:
 
 
 def _check_parameters(kernel: Kernel, launch: Launch, cells: list[Any]) -> None:
-    """Raise ValueError unless the kernel has parameters of these sizes."""
+    """Raise ValueError unless the kernel's parameters have these sizes."""
     handle = driver.CUkernel(int(kernel.handle))
     for place, cell in enumerate(cells):
         answer = driver.cuKernelGetParamInfo(handle, place)

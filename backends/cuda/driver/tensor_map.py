@@ -1,4 +1,4 @@
-"""Tensor maps: how the copy engine of Hopper is told what a tensor looks like."""
+"""TMA tensor maps (Hopper), encoded by the driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DTYPES: dict[DType, driver.CUtensorMapDataType] = {
     bfloat16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
     float32: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
 }
-#: Order of a row of that many bytes in shared memory.
+#: Shared memory swizzle by bytes of a row.
 _SWIZZLES = {
     32: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_32B,
     64: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_64B,
@@ -29,11 +29,11 @@ def encoded(map: TensorMap, address: int) -> tuple[int, ...]:
     """Return a tensor map as the sixteen 64-bit numbers that kernels take.
 
     Args:
-        map: what to describe; the rows of its box are 32, 64 or 128 bytes.
-        address: where the tensor begins, a multiple of 16 bytes.
+        map: the description; rows of its box have 32, 64 or 128 bytes.
+        address: of the tensor, a multiple of 16.
 
     Raises:
-        DeviceError: the driver does not take it.
+        DeviceError: the driver rejects it.
     """
     itemsize, rank = map.dtype.itemsize, len(map.dims)
     dims = [driver.cuuint64_t(d) for d in map.dims]

@@ -1,1 +1,1 @@
-"""Arrays of other libraries, and streams of callers."""
+"""Exchange of arrays and streams with callers and other libraries."""

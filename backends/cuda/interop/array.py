@@ -1,4 +1,4 @@
-"""Arrays in device memory, exchanged with other libraries without a copy."""
+"""Device arrays, shared with other libraries without copies."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from ..driver.status import check
 
 
 class DeviceArray(Closable):
-    """A dense array, in C order, in the memory of a CUDA device.
+    """A contiguous array in the memory of a CUDA device.
 
     Other libraries read it through DLPack or ``__cuda_array_interface__``, without a copy. The
-    memory goes back when neither this array nor anybody it was shared with holds it any more.
+    memory is freed when neither this array nor any consumer holds it.
 
     Args:
-        elements: where they are.
-        stream: in whose order they are written; None where they are complete.
+        elements: the view of its elements.
+        stream: the stream that writes them; None if they are complete.
     """
 
     def __init__(self, elements: View, stream: CudaStream | None = None) -> None:
@@ -39,32 +39,32 @@ class DeviceArray(Closable):
 
     @classmethod
     def upload(cls, device: DriverDevice, data: Array) -> DeviceArray:
-        """Return a copy of an array of the host; raises `DeviceOutOfMemory`."""
+        """Return a copy of a host array; raises `DeviceOutOfMemory`."""
         return cls(device.upload(data))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes of its axes."""
+        """The shape."""
         return self.elements.type.dims
 
     @property
     def dtype(self) -> DType:
-        """The type of its elements."""
+        """The element type."""
         return self.elements.type.dtype
 
     @property
     def ndim(self) -> int:
-        """The number of its axes."""
+        """Number of axes."""
         return len(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its elements."""
+        """Size of the elements in bytes."""
         return self.elements.nbytes
 
     @property
     def device(self) -> str:
-        """Where it lies: ``cuda:0``."""
+        """The name of the device: ``cuda:0``."""
         return self.elements.device.name
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class DeviceArray(Closable):
     # ── elements ─────────────────────────────────────────────────────────────────────────────
 
     def numpy(self) -> Array:
-        """Return a copy on the host, once the elements are complete."""
+        """Return a copy on the host; waits until the elements are complete."""
         result = np.empty(self.shape, self.dtype)
         if not result.nbytes:
             return result
@@ -100,7 +100,7 @@ class DeviceArray(Closable):
             self.stream.synchronize()
 
     def view(self, dtype: npt.DTypeLike) -> DeviceArray:
-        """Return the same bytes as elements of another type of equal size."""
+        """Return the same memory as elements of another dtype with equal size."""
         other = np.dtype(dtype)
         if other.itemsize != self.dtype.itemsize:
             raise UsageError(
@@ -110,7 +110,7 @@ class DeviceArray(Closable):
         return self._as(TensorType(other, self.shape))
 
     def reshape(self, *shape: int) -> DeviceArray:
-        """Return the same elements under another shape of as many."""
+        """Return the same elements with another shape."""
         if prod(shape) != self.elements.type.size:
             raise UsageError(f"{self!r} cannot have the shape {list(shape)}")
         return self._as(TensorType(self.dtype, shape))
@@ -130,7 +130,7 @@ class DeviceArray(Closable):
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.dtype in CODES and self.dtype != bool_:
             raise AttributeError(f"the interface does not know {name_of(self.dtype)}; DLPack does")
-        # Not every consumer minds the stream that the interface can name.
+        # Not every consumer respects the stream in the interface.
         self.synchronize()
         self._share(None)
         return {
@@ -142,7 +142,7 @@ class DeviceArray(Closable):
         }
 
     def __dlpack__(self, *, stream: int | None = None, **how: Any) -> Any:
-        """Return a DLPack capsule; `stream`, the consumer's, waits for the elements."""
+        """Return a DLPack capsule; the consumer's `stream` waits for the elements."""
         if self.dtype not in CODES and self.dtype.kind not in "iufc":
             name = name_of(self.dtype)
             raise BufferError(f"DLPack packs {name}; array.view('uint8') gives a byte an element")
@@ -153,7 +153,7 @@ class DeviceArray(Closable):
         start = self._pointer() if self.nbytes else 0
         memory = Buffer.from_handle(start, self.nbytes, owner=self.elements.buffer)
         seen = StridedMemoryView.from_buffer(memory, self.shape, dtype=carrier)
-        # cuda.core knows neither all types nor where an array without elements is.
+        # cuda.core supports neither all dtypes nor empty arrays.
         return relabel(seen.__dlpack__(stream=-1, **how), self.dtype, self.__dlpack_device__())
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -161,21 +161,21 @@ class DeviceArray(Closable):
         return (2, device.ordinal if isinstance(device, DriverDevice) else 0)
 
     def precede(self, handle: int) -> None:
-        """Let what a stream is given from now on wait for the elements; -1 is not a stream."""
+        """Make later work of a stream wait for the elements; -1 means no stream."""
         if self.stream is None or handle in (-1, self.stream.handle):
             return
         point = self.stream.core.record()
         check("cuStreamWaitEvent", driver.cuStreamWaitEvent(handle, int(point.handle), 0))
 
     def _share(self, handle: int | None) -> None:
-        """Note that others read the memory, on a stream that may not be the one it goes back on."""
+        """Record that others read the memory, possibly on another stream than its own."""
         buffer = self.elements.buffer
         own = None if self.stream is None else self.stream.handle
         if isinstance(buffer, CudaBuffer) and (handle is None or handle != own):
             buffer.is_shared = True
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         old = self.elements
         nothing = CudaBuffer(None, 0, lambda core, nbytes: None)
         self.elements = View(old.device, nothing, 0, old.type)

@@ -1,4 +1,4 @@
-"""What a CUDA device does for callers with arrays in its memory, on streams of their own."""
+"""Callers' arrays in device memory, and callers' streams."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from ..driver.memory import CudaBuffer, address, pointer
 from ..driver.status import CUDAError, check, translated
 from .array import DeviceArray
 
-#: Streams of callers that are remembered.
+#: Maximum number of callers' streams to cache.
 _MAX_STREAMS = 64
-#: The driver's numbers for its default streams.
+#: Handles of the driver's default streams.
 _DEFAULTS = {0: LEGACY_DEFAULT_STREAM, 1: LEGACY_DEFAULT_STREAM, 2: PER_THREAD_DEFAULT_STREAM}
 _HOST_MEMORY = int(driver.CUmemorytype.CU_MEMORYTYPE_HOST)
 _NOT_CAPTURING = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
@@ -54,11 +54,11 @@ class CudaEvent:
             driver.cuEventDestroy(self._handle)
 
     def record(self, stream: CudaStream) -> None:
-        """Move the point after all that `stream` has been given so far."""
+        """Set the point after everything enqueued on `stream` so far."""
         check("cuEventRecord", driver.cuEventRecord(self._handle, stream.handle))
 
     def precede(self, stream: CudaStream) -> None:
-        """Let what `stream` is given from now on wait for the point."""
+        """Make later work of `stream` wait for the point."""
         check("cuStreamWaitEvent", driver.cuStreamWaitEvent(stream.handle, self._handle, 0))
 
     def synchronize(self) -> None:
@@ -67,7 +67,7 @@ class CudaEvent:
 
     @property
     def is_reached(self) -> bool:
-        """Whether the device has come to the point."""
+        """Whether the device has reached the point."""
         status = driver.cuEventQuery(self._handle)
         if status[0] == driver.CUresult.CUDA_ERROR_NOT_READY:
             return False
@@ -76,9 +76,9 @@ class CudaEvent:
 
 
 class _CallersStream(CudaStream):
-    """A stream that a caller has made, which lives as long as arrays that are freed in its order.
+    """A caller's stream, kept alive as long as arrays freed in its order.
 
-    One that is given as a number its owner must keep alive.
+    A stream given as a handle must be kept alive by its owner.
     """
 
     __slots__ = ("_owner",)
@@ -91,8 +91,8 @@ class _CallersStream(CudaStream):
 class CudaExchange:
     """Implements `runtime.exchange.Exchange` for one GPU.
 
-    Where a caller gives no stream, its work goes to the legacy default stream, as that of PyTorch
-    and CuPy does: then memory that they use again at once, they use again after it.
+    Without a stream, work goes to the legacy default stream, as with PyTorch and CuPy: memory that
+    they reuse at once is then reused after it.
     """
 
     def __init__(self, device: DriverDevice) -> None:
@@ -104,13 +104,13 @@ class CudaExchange:
     # ── streams ──────────────────────────────────────────────────────────────────────────────
 
     def stream(self, given: Any) -> CudaStream:
-        """Return the caller's stream, or the default one for None.
+        """Return the caller's stream, or the default stream for None.
 
         Args:
-            given: has ``__cuda_stream__`` (cuda.core, PyTorch, CuPy), or is the driver's handle.
+            given: has ``__cuda_stream__`` (cuda.core, PyTorch, CuPy), or is a driver handle.
 
         Raises:
-            UsageError: it is not a stream, or one that records a graph.
+            UsageError: it is not a stream, or one that is being captured.
         """
         self.device.enter()
         handle = _handle_of(given)
@@ -121,7 +121,7 @@ class CudaExchange:
                 stream = _CallersStream(Stream.from_handle(handle) if core is None else core, given)
                 self._streams[handle] = stream
                 while len(self._streams) > _MAX_STREAMS:
-                    self._streams.popitem(last=False)  # whoever works in its order has it as well
+                    self._streams.popitem(last=False)  # its users keep it alive as well
         if handle > 2 and check("cuStreamIsCapturing", driver.cuStreamIsCapturing(handle)) != (
             _NOT_CAPTURING
         ):
@@ -129,17 +129,17 @@ class CudaExchange:
         return stream
 
     def event(self) -> CudaEvent:
-        """Return a point in no stream yet."""
+        """Return a new event, not yet recorded."""
         self.device.enter()
         return CudaEvent()
 
     # ── arrays of callers ────────────────────────────────────────────────────────────────────
 
     def take(self, array: Any, stream: CudaStream) -> Lent:
-        """Return a caller's array, uncopied, and let `stream` wait for its elements.
+        """Wrap a caller's array without a copy, and make `stream` wait for its elements.
 
         Raises:
-            InputError: it lies elsewhere, or neither in C order nor with the channels last.
+            InputError: it is on another device, or neither contiguous nor channels-last.
         """
         if isinstance(array, DeviceArray):
             if array.elements.device is not self.device:
@@ -167,14 +167,14 @@ class CudaExchange:
         )
 
     def _see(self, array: Any, stream: CudaStream) -> Seen:
-        """Return what an array says about itself, by the fastest protocol that both sides have."""
+        """Return the description of an array by the fastest protocol that both sides support."""
         if getattr(array, "requires_grad", False):
             raise InputError("requires a gradient, which does not pass here; give tensor.detach()")
         try:
             seen = StridedMemoryView.from_any_interface(array, stream_ptr=stream.handle)
             dtype = seen.dtype
         except (BufferError, NotImplementedError, RuntimeError, TypeError, ValueError):
-            dtype = seen = None  # cuda.core knows not every type; what follows says what is wrong
+            dtype = seen = None  # cuda.core lacks some dtypes; the next protocol gives the error
         if dtype is not None and seen is not None and dtype.type is not np.void:
             place = (2 if seen.is_device_accessible else 1, seen.device_id)
             return Seen(seen.ptr, place, dtype, seen.shape, seen.strides, seen)
@@ -206,9 +206,9 @@ class CudaExchange:
     # ── arrays for callers ───────────────────────────────────────────────────────────────────
 
     def empty(self, type_: TensorType, stream: CudaStream) -> DeviceArray:
-        """Return a new array whose elements `stream` is going to write; raises DeviceOutOfMemory.
+        """Return a new array that `stream` will write; raises DeviceOutOfMemory.
 
-        Its memory comes from a pool and goes back to it in the order of the stream.
+        Its memory comes from a pool and is freed in stream order.
         """
         nbytes = type_.nbytes
         core = None
@@ -220,9 +220,9 @@ class CudaExchange:
         def release(core: Buffer, nbytes: int) -> None:
             if self.device.is_lost:
                 return
-            # After a fault, which was reported, the driver frees nothing.
+            # After a reported fault, the driver frees nothing.
             with suppress(CUDAError, DeviceError):
-                self.device.enter()  # whatever thread lets go of it
+                self.device.enter()  # whichever thread releases it
                 core.close(stream.core)
             self.device.account(-nbytes)
 
@@ -230,7 +230,7 @@ class CudaExchange:
         return DeviceArray(view, stream=stream)
 
     def handle(self, view: View, stream: CudaStream) -> DeviceArray:
-        """Return an array that is somebody else's memory, written in the order of the stream."""
+        """Return an array over memory owned by someone else, written in stream order."""
         return DeviceArray(view, stream=stream)
 
     def copy(self, dst: View, src: View, stream: CudaStream) -> None:
@@ -241,7 +241,7 @@ class CudaExchange:
                 check(f"cuMemcpyAsync of {dst.nbytes} bytes", answer)
 
     def is_pinned(self, data: Array) -> bool:
-        """Whether an array of the host is dense and lies in page-locked memory."""
+        """Whether a host array is contiguous and in page-locked memory."""
         if not data.flags.c_contiguous or not data.nbytes:
             return False
         kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
@@ -249,7 +249,7 @@ class CudaExchange:
         return status == driver.CUresult.CUDA_SUCCESS and int(place) == _HOST_MEMORY
 
     def fetch(self, view: View, stream: CudaStream) -> Array:
-        """Return a copy on the host, in plain order; the host waits for it."""
+        """Return a contiguous copy on the host; the host waits for it."""
         result = np.empty(view.format.physical(view.type.dims), view.type.dtype)
         if result.nbytes:
             target = result.ctypes.data
@@ -261,13 +261,13 @@ class CudaExchange:
         return np.ascontiguousarray(np.moveaxis(result, -1, 1))
 
     def trim(self) -> None:
-        """Return memory of arrays that are no longer referenced to the system."""
+        """Return the memory of unreferenced arrays to the system."""
         if isinstance(self._memory, DeviceMemoryResource):
             check("cuMemPoolTrimTo", driver.cuMemPoolTrimTo(self._memory.handle, 0))
 
 
 def _memory_of(device: DriverDevice) -> MemoryResource:
-    """Return a pool that keeps what is given back for the next array; the plain way without."""
+    """Return a pool that caches freed memory; the default resource if unsupported."""
     core = device.enter()
     if not core.properties.memory_pools_supported:
         return core.memory_resource
@@ -281,19 +281,19 @@ def _memory_of(device: DriverDevice) -> MemoryResource:
 
 
 def _forget(core: Buffer, nbytes: int) -> None:
-    """Let go of memory that its owner frees."""
+    """Drop a reference to memory that its owner frees."""
     core.close()
 
 
 def _handle_of(given: Any) -> int:
-    """Return the driver's handle of a caller's stream; 1, the legacy default one, for None."""
+    """Return the handle of a caller's stream; 1, the legacy default stream, for None."""
     if given is None:
         return 1
     if isinstance(given, int):
         return given or 1
     if (protocol := getattr(given, "__cuda_stream__", None)) is not None:
         return int(protocol()[1]) or 1
-    for name in ("cuda_stream", "ptr"):  # PyTorch and CuPy before they had the protocol
+    for name in ("cuda_stream", "ptr"):  # older PyTorch and CuPy without the protocol
         if isinstance(found := getattr(given, name, None), int):
             return found or 1
     raise UsageError(

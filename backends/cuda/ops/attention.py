@@ -1,4 +1,4 @@
-"""Attention and what transformers put around it."""
+"""Attention, rotary embeddings and linear attention."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def attention(
     more: tuple[Tensor | None, ...] = (),
     setting: Setting,
 ) -> Answer:
-    """Keep scores out of memory where only results are wanted; else compute row by row."""
+    """Flash attention if only the result is needed; else compute row by row."""
     refused = need_dtypes(FLOATS, q, k, v) or need_dtypes(FLOATS | {bool_}, mask)
     if refused:
         return refused
@@ -59,7 +59,7 @@ def attention(
 def flex_attention(
     op: FlexAttention, y: Tensor, q: Tensor, k: Tensor, v: Tensor, *, setting: Setting
 ) -> Answer:
-    """Compute it where no body modifies scores; a pass writes out those with one."""
+    """Attention without bodies; a pass inlines those with bodies."""
     refused = need_dtypes(FLOATS, q, k, v)
     if refused or op.graphs():
         return refused or "bodies that modify scores"
@@ -67,7 +67,7 @@ def flex_attention(
     return attention(plain, y, q, k, v, setting=setting)
 
 
-#: Bytes of a word that keys and values are moved in, at most.
+#: Maximum word size for keys and values in bytes.
 WORD = 8
 
 
@@ -99,7 +99,7 @@ _NOTHING = (("DELTA", False), ("DECAYS", 0), ("RATES", 0))
 
 
 def _rows(task: AttentionTask, y: Tensor | None, scores: Tensor | None) -> Launch:
-    """Return the launch of `attention.cu`, a block for a row of queries."""
+    """Return the launch of `attention.cu`, one block per query row."""
     op, dtype = task.op, task.q.tensor.dtype
     compute = float64 if op.is_wide else arithmetic(dtype)
     stage = NO_SCORES if scores is None else op.qk_matmul_output_mode
@@ -177,7 +177,7 @@ def linear_attention(
     *,
     more: tuple[Tensor | None, ...] = (),
 ) -> Answer:
-    """Update a state per head with every position; one thread per column of it."""
+    """Update a state per head at every position, one thread per column."""
     state = more[0] if more else None
     refused = need_dtypes(FLOATS, q, past, state) or need_dtypes((q.dtype,), k, v, decay, beta)
     if refused:

@@ -1,4 +1,4 @@
-"""Pooling of regions."""
+"""Region-of-interest pooling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..recipe.source import arithmetic
 def _regions(
     entry: str, y: Tensor, x: Tensor, rois: Tensor, args: Arguments, **constants: bool
 ) -> Launch:
-    """Return a launch of `roi.cu`; `args` are what the entry alone takes."""
+    """Return a launch of `roi.cu`; `args` are those specific to the entry."""
     (_, channels, height, width), (rows, columns) = x.dims, y.dims[2:]
     region = {
         **{"channels": channels, "height": height, "width": width},

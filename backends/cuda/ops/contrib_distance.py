@@ -1,4 +1,4 @@
-"""Distances between points."""
+"""Pairwise distances."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .ml_linear import KINDS, WARPS
 
 @kernel(CDist)
 def cdist(op: CDist, y: Tensor, a: Tensor, b: Tensor) -> Answer:
-    """Hold every row of one against every row of the other, one warp per row."""
+    """Compare every row of one input with every row of the other, one warp per row."""
     rows, columns = b.dims
     kind = {"euclidean": "DISTANCE", "sqeuclidean": "SQUARES"}[op.metric]
     return need_dtypes((float32, float64), a) or Launch(

@@ -1,4 +1,4 @@
-"""Inverses of matrices."""
+"""Matrix inverses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..recipe.launch import Launch
 from ..recipe.operands import Scratch, Tensor
 from ..recipe.source import arithmetic
 
-#: Threads of a block, which has one matrix.
+#: Threads per block; one block per matrix.
 THREADS = 128
 
 

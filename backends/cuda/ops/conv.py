@@ -1,7 +1,7 @@
-"""Convolutions: two selectors, of algorithms to run Conv and ConvTranspose; see docs/algorithms.md.
+"""Convolutions: the selectors of Conv and ConvTranspose; see docs/algorithms.md.
 
-Images lie channels last wherever a convolution reads or writes them, so that neighbouring elements
-of a window are neighbours in memory. A first layer, of few channels, reads contiguous NCHW.
+Convolutions read and write channels-last images, so that adjacent elements of a window are adjacent
+in memory. A first layer with few channels reads contiguous NCHW.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import inf
 from ....runtime.ir.dtypes import float16, float32, name_of
 from ....runtime.ops.conv import Conv, ConvTranspose
 from ..algorithms.registry import Answer
-from ..algorithms.selection import CONTIGUOUS, Algorithm, Formats, Selector
+from ..algorithms.selection import CHANNELS_LAST, CONTIGUOUS, Algorithm, Formats, Selector
 from ..conv.depthwise import depthwise, depthwise_variants
 from ..conv.direct import naive, naive_transposed
 from ..conv.estimates import (
@@ -62,8 +62,12 @@ from ..recipe.layout import ceil_div
 # ── 16-bit floats ────────────────────────────────────────────────────────────────────────────────
 
 
+def _need_half_images(conv: Convolution) -> str:
+    return conv.need_halves() or conv.need_plane() or conv.need_constants()
+
+
 def _half_formats(conv: Convolution) -> Formats | str:
-    refused = conv.need_halves() or conv.need_plane() or conv.need_constants()
+    refused = _need_half_images(conv)
     if refused:
         return refused
     formats = f16.formats_of(conv.x, conv.w, conv.group)
@@ -73,7 +77,7 @@ def _half_formats(conv: Convolution) -> Formats | str:
 
 
 def _half_depthwise_formats(conv: Convolution) -> Formats | str:
-    return conv.need_depthwise() or _half_formats(conv)
+    return conv.need_depthwise() or _need_half_images(conv) or CHANNELS_LAST
 
 
 def _half(conv: Convolution, variant: str = "") -> Answer:
@@ -128,49 +132,49 @@ def _half_sums(conv: Convolution, variant: str = "") -> Answer:
 
 
 def _gemm_floor(conv: Convolution) -> float:
-    """Return what `gemm/simt.cu` takes at least: no tile does more on one multiprocessor."""
+    """Return a lower bound for `gemm/simt.cu`: the throughput of the best tile."""
     if conv.x.dtype != float32:
         return inf
     return 2.3 + conv.macs / (2e5 * conv.setting.target.processors)
 
 
 def _winograd_floor(conv: Convolution) -> float:
-    """Return what a launch with one step takes, or both transforms of an image."""
+    """Return a lower bound: one launch with one step, or both transforms of an image."""
     return 4.0 if conv.x.dtype == float32 and conv.view.kernel == (3, 3) else inf
 
 
 def _fft_floor(conv: Convolution) -> float:
-    """Return what both transforms take, of tiles that have as many results as elements."""
+    """Return a lower bound: both transforms, for tiles without overlap."""
     if conv.x.dtype != float32:
         return inf
     return 6.0 + 8 * conv.pixels * (conv.channels + conv.filters) / 2.4e6
 
 
 def _explicit_floor(conv: Convolution) -> float:
-    """Return what it takes to write and to read the matrix of windows."""
+    """Return a lower bound: writing and reading the im2col matrix."""
     elements = conv.pixels * conv.taps * conv.channels
     return 2.0 + 2 * elements * conv.x.dtype.itemsize / 3.4e6
 
 
 def _textbook_floor(conv: Convolution) -> float:
-    """Return what the steps of one block take; of a transposed convolution, its launch."""
+    """Return a lower bound: the steps of one block; for a transposed convolution, its launch."""
     if isinstance(conv.op, ConvTranspose):
         return 3.0
     return 3.0 + 2.05 * ceil_div(conv.taps * conv.channels, 16)
 
 
 def _direct_floor(conv: Convolution) -> float:
-    """Return what the elements of one window take."""
+    """Return a lower bound: the elements of one window."""
     return 3.0 + 0.18 * conv.taps * conv.channels
 
 
 def _naive_floor(conv: Convolution) -> float:
-    """Return what the elements of one window take."""
+    """Return a lower bound: the elements of one window."""
     return 3.0 + 0.07 * conv.taps * conv.channels
 
 
 def _nhwc_floor(conv: Convolution) -> float:
-    """Return what the elements of one window take."""
+    """Return a lower bound: the elements of one window."""
     return 10.0 + 0.5 * conv.taps * conv.channels if conv.x.dtype == float32 else inf
 
 
@@ -195,9 +199,9 @@ def _precomputed(
 
 
 def _beside(time: Callable[[Convolution], float]) -> Callable[[Convolution], float]:
-    """Return an estimate that adds memory traffic and what a contiguous format costs neighbours.
+    """Return an estimate with memory traffic and what contiguous formats cost neighbours.
 
-    Images lie channels last between convolutions: an algorithm that wants them plain brings
+    Images are channels-last between convolutions, so an algorithm that needs them contiguous causes
     reformats.
     """
 

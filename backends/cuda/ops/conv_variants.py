@@ -1,4 +1,4 @@
-"""Convolution's relatives: folding, deformed, causal."""
+"""Col2Im, deformable and causal convolutions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..recipe.source import arithmetic
 
 @kernel(Col2Im)
 def col2im(op: Col2Im, y: Tensor, x: Tensor, image_shape: Tensor, block_shape: Tensor) -> Answer:
-    """Fold blocks into images; a thread collects what arrives at one place."""
+    """Sum blocks into images; each thread gathers the contributions to one element."""
     refused = need_known(block_shape=block_shape) or need_dtypes(NUMBERS, x)
     if refused:
         return refused
@@ -50,7 +50,7 @@ def deform_conv(
     b: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> Answer:
-    """Sample at moved positions, and add up what the weights make of it."""
+    """Sample at shifted positions and accumulate with the weights."""
     refused = need_dtypes(FLOATS, x)
     if refused:
         return refused

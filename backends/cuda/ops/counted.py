@@ -1,4 +1,4 @@
-"""Results whose size the data decide: kernels fill as much as there may be, and count."""
+"""Operators with data-dependent output sizes: kernels fill upper bounds, and count."""
 
 from __future__ import annotations
 
@@ -33,24 +33,25 @@ from ..recipe.layout import ceil_div
 from ..recipe.operands import Operand, Scratch, Tensor
 from ..recipe.source import arithmetic
 
-#: Elements of a chunk, at least, and chunks, at most, of which each gets a block.
+#: Minimum elements per chunk, and maximum number of chunks; one block per chunk.
 CHUNK, CHUNKS = 2048, 1024
-#: Threads that look for the best box of a class.
+#: Threads per class in the search for the best box.
 SUPPRESSING = 512
-#: What elements are moved as, by their size in bytes.
+#: Word types for copies, by size in bytes.
 _MOVED: dict[int, DType] = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
 
 
 def _found(
     x: Tensor, total: Tensor | None, moved: DType, finish: Callable[..., Launch]
 ) -> tuple[Launch, ...]:
-    """Return the launches that list which elements of `x` are not 0, and then a last one.
+    """Return the launches that list the indices of non-zero elements of `x`, and a final one.
 
     Args:
         x: the elements.
-        total: gets their number, if anybody reads it.
-        moved: the type that the last one moves.
-        finish: returns it for a function that makes launches, the list and the number.
+        total: receives their number, if it is read.
+        moved: the element type that the final launch copies.
+        finish: returns the final launch, from a function that makes launches, the list and the
+            number.
     """
     chunk = CHUNK * ceil_div(ceil_div(x.size, CHUNK), CHUNKS) or CHUNK
     chunks = max(1, ceil_div(x.size, chunk))
@@ -80,7 +81,7 @@ def non_zero(
     *,
     more: tuple[Tensor | None, ...] = (),
 ) -> Answer:
-    """List the places, then tell their coordinates."""
+    """List the indices, then convert them to coordinates."""
     if refused := need_dtypes(NUMBERS | {bool_}, x):
         return refused
     if y is None:
@@ -104,7 +105,7 @@ def compress(
     *,
     more: tuple[Tensor | None, ...] = (),
 ) -> Answer:
-    """List the places where the condition holds, then gather."""
+    """List the indices where the condition is true, then gather."""
     if y is None:
         return "nobody reads its result"
     if x.dtype.itemsize not in _MOVED:
@@ -137,7 +138,7 @@ def non_max_suppression(
     *,
     more: tuple[Tensor | None, ...] = (),
 ) -> Answer:
-    """Take the best box that is left, drop what overlaps it, and so on; one block per class."""
+    """Greedy selection of the best remaining box, one block per class."""
     refused = need_dtypes(FLOATS, boxes) or need_dtypes((boxes.dtype,), scores)
     refused = refused or need_dtypes((int64,), maximum) or need_dtypes((float32,), overlap, minimum)
     if refused:
@@ -190,7 +191,7 @@ def non_max_suppression(
 def unique(
     op: CountedUnique, y: Tensor | None, x: Tensor, *, more: tuple[Tensor | None, ...] = ()
 ) -> Answer:
-    """Compare every slice with all others: where it first occurs, and how many are before it."""
+    """Compare every slice with all others, to find first occurrences and ranks."""
     if refused := need_dtypes(NUMBERS | {bool_}, x):
         return refused
     results = (y, *more)

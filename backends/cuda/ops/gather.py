@@ -30,7 +30,7 @@ from ..recipe.operands import Arguments, Tensor, index_type
 from ..recipe.source import arithmetic
 
 INDICES = (int32, int64)
-#: Threads that share the updates of `ScatterND`.
+#: Threads per launch for the updates of `ScatterND`.
 SCATTER_THREADS = 1 << 14
 
 
@@ -77,7 +77,7 @@ def array_feature_extractor(
 
 @kernel(GatherElements)
 def gather_elements(op: GatherElements, y: Tensor, x: Tensor, indices: Tensor) -> Answer:
-    """Take the element whose index along an axis is given at every place."""
+    """Take the element with the given index along an axis at each position."""
     refused = need_dtypes(INDICES, indices)
     if refused:
         return refused
@@ -98,7 +98,7 @@ def gather_elements(op: GatherElements, y: Tensor, x: Tensor, indices: Tensor) -
 
 @kernel(GatherND)
 def gather_nd(op: GatherND, y: Tensor, x: Tensor, indices: Tensor) -> Answer:
-    """Take the slices whose coordinates the last axis of `indices` gives."""
+    """Take the slices at the coordinates in the last axis of `indices`."""
     refused = need_dtypes(INDICES, indices)
     if refused:
         return refused
@@ -122,7 +122,7 @@ def gather_nd(op: GatherND, y: Tensor, x: Tensor, indices: Tensor) -> Answer:
 
 @kernel(OneHot)
 def one_hot(op: OneHot, y: Tensor, indices: Tensor, depth: Tensor, values: Tensor) -> Answer:
-    """Put ``values[1]`` where the index points, ``values[0]`` elsewhere."""
+    """Write ``values[1]`` at the index, ``values[0]`` elsewhere."""
     refused = need_dtypes(ANY, indices)
     if refused:
         return refused
@@ -143,7 +143,7 @@ def one_hot(op: OneHot, y: Tensor, indices: Tensor, depth: Tensor, values: Tenso
 
 # ── scattering ───────────────────────────────────────────────────────────────────────────────────
 
-#: What becomes of the element that is there and the update, in the arithmetic of the dtype.
+#: How old element and update combine, in the dtype's compute type.
 _REDUCTIONS = {
     "none": "b",
     "add": "a + b",
@@ -165,7 +165,7 @@ def _scatter(
     reduction: str = "none",
     rank: int = 1,
 ) -> Answer:
-    """Return a copy of `x`, or zeros without it, and the launch that puts the updates there."""
+    """Return a copy of `x`, or zeros, and the launch that writes the updates."""
     refused = need_dtypes(INDICES, indices)
     moves = reduction == "none"
     if not refused and not moves:
@@ -201,7 +201,7 @@ def _scatter(
 def scatter_elements(
     op: ScatterElements, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor
 ) -> Answer:
-    """Write elements at the given indices along an axis; one thread per line."""
+    """Write elements at indices along an axis, one thread per line."""
     axis = normalize_axis(op.axis, x.rank)
     length = indices.dims[axis]
     lines = prod(indices.dims[:axis]) * prod(indices.dims[axis + 1 :])
@@ -221,7 +221,7 @@ def scatter_elements(
 
 @kernel(ScatterND, in_place=0)
 def scatter_nd(op: ScatterND, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor) -> Answer:
-    """Write slices at the given coordinates; threads share the places."""
+    """Write slices at coordinates."""
     depth = indices.dims[-1]
     inner, rows = prod(x.dims[depth:]), prod(indices.dims[:-1])
     if not inner or not rows:
@@ -241,7 +241,7 @@ def scatter_nd(op: ScatterND, y: Tensor, x: Tensor, indices: Tensor, updates: Te
     )
 
 
-#: Bytes of a word in which rows of a cache are moved, at most.
+#: Maximum word size for rows of a cache in bytes.
 WORD = 8
 
 
@@ -249,7 +249,7 @@ WORD = 8
 def tensor_scatter(
     op: TensorScatter, y: Tensor, cache: Tensor, update: Tensor, first: Tensor | None = None
 ) -> Answer:
-    """Write a stretch of every batch entry of a cache."""
+    """Write a range of each batch entry of a cache."""
     if refused := need_dtypes(INDICES, first):
         return refused
     axis = normalize_axis(op.axis, cache.rank)
@@ -278,7 +278,7 @@ def tensor_scatter(
 def max_unpool(
     op: MaxUnpool, y: Tensor, x: Tensor, indices: Tensor, output_shape: Tensor | None = None
 ) -> Answer:
-    """Put every element where MaxPool found it, zeros elsewhere."""
+    """Write each element where MaxPool found it, zeros elsewhere."""
     natural = (*x.dims[:2], *transposed_window(op, x.dims[2:], op.kernel_shape).output)
     args = {"indices": indices, "sizes": natural, "limits": y.dims, "strides": y.strides}
     return _scatter("unpool", x.size, y, None, indices, args, updates=x, rank=x.rank)

@@ -1,4 +1,4 @@
-"""Losses of classifications."""
+"""Classification losses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _loss(
     target: Tensor,
     weight: Tensor | None,
 ) -> Launch:
-    """Return the launch that makes losses of logarithms, which are like `x`."""
+    """Return the launch that computes losses from log-probabilities of the layout of `x`."""
     alone = op.reduction == "none"
     ignored = 0 if op.ignore_index is None else op.ignore_index
     return Launch(

@@ -1,4 +1,4 @@
-"""Matrix products: two selectors, of algorithms to run MatMul and Gemm; see docs/algorithms.md."""
+"""Matrix products: the selectors of MatMul and Gemm; see docs/algorithms.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..gemm.gemv import MAX_ROWS
 from ..gemm.ladder import ladder, ladder_formats
 from ..gemm.linear import tiled
 from ..gemm.multiplication import Multiplication, multiplication
-from ..gemm.problem import Problem, Rows
+from ..gemm.problem import Problem, RowKind
 from ..gemm.product import general_product, stacked_product
 from ..gemm.schedules import simt
 
@@ -59,7 +59,7 @@ def _tensor_forms(task: Multiplication) -> tuple[str, ...]:
     if task.a.dtype in HALVES:
         return ()
     parts = tf32x3.parts_of(task.setting)
-    problem = tf32x3.problem_of(task.shape, task.count, Rows.MATRIX, parts)
+    problem = tf32x3.problem_of(task.shape, task.count, RowKind.MATRIX, parts)
     return tf32x3.tried(problem, parts, task.setting.target)
 
 
@@ -86,7 +86,7 @@ def _tile_forms(task: Multiplication) -> tuple[str, ...]:
 
 
 def _naive_time(task: Multiplication) -> float:
-    """Return a guess: whatever else there is, is faster."""
+    """Return an estimate that is slower than any alternative."""
     return 5.0 + prod(task.shape) * task.count / 5e5 + 0.05 * task.shape[2]
 
 
@@ -106,7 +106,7 @@ def _by(name: str, *, by_name: bool = False) -> Algorithm[Multiplication]:
 
 
 def _step(name: str, slower: float) -> Algorithm[Multiplication]:
-    """Return an algorithm that only teaches: `slower` than gemm, measured at 2048 x 2048 x 2048."""
+    """Return an algorithm for teaching, slower than gemm by `slower` at 2048 x 2048 x 2048."""
 
     def make(task: Multiplication, variant: str) -> Answer:
         return ladder(task, name)

@@ -1,4 +1,4 @@
-"""Classical machine learning: features, and what turns sums into scores and classes."""
+"""Classical machine learning: feature transforms, scores and classes."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from ..recipe.operands import Arguments, Given, Packed, Scratch, Tensor
 from ..recipe.source import arithmetic
 
 NUMBERS = FLOATS | INTEGERS | {bool_}
-#: What detectors of outliers make of a score: 1 above 0, and -1.
+#: The transform of outlier detectors: 1 above 0, else -1.
 SIGN = "SIGN"
-#: Threads of a block, one a row, that makes scores.
+#: Threads per block of the scores kernel, one per row.
 THREADS = 128
-#: What sums that are always there are added up as; see `ml/sums.cuh`.
+#: The mode of unconditional sums; see `ml/sums.cuh`.
 ADDED = (("HOW", 1), ("COVERED", True))
 
 
 def attribute(data: Array | None) -> Packed | None:
-    """Return what an attribute holds as an operand; None where there is nothing."""
+    """Return an attribute as an operand; None if it is empty."""
     if data is None or not data.size:
         return None
     name = sha256(data.tobytes()).hexdigest()
@@ -47,17 +47,17 @@ def attribute(data: Array | None) -> Packed | None:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What scores are made of, in the workspace: [slices, targets, rows].
+    """Partial sums behind the scores, in the workspace: [slices, targets, rows].
 
     Attributes:
-        at: where they lie.
-        nbytes: the workspace.
+        at: their address.
+        nbytes: bytes of workspace.
         rows: of features.
-        targets: sums of a row.
+        targets: sums per row.
         dtype: of the sums.
-        slices: parts that are added up.
-        how: how they are.
-        trees: what an average divides by.
+        slices: parts to be added.
+        how: the mode of aggregation.
+        trees: the divisor of averages.
     """
 
     at: Scratch
@@ -79,17 +79,17 @@ def scores(
     transform: str,
     pair: int = 0,
 ) -> Launch:
-    """Return a launch that makes scores and classes of sums.
+    """Return a launch that computes scores and classes from sums.
 
     Args:
-        sums: what they are made of.
-        y: the scores, if anybody reads them.
-        label: the class of every row, likewise.
-        labels: what classes are called.
-        base: what is added to the sums: nothing, one number, or one for each target.
+        sums: the partial sums.
+        y: the scores, if read.
+        label: the class of every row, if read.
+        labels: the class labels.
+        base: added to the sums: nothing, one number, or one per target.
         transform: the `post_transform`, or `SIGN`.
-        pair: 1 if there is one sum for two classes, whose scores are a margin and its negative; 2
-            if they are a probability and 1 less it.
+        pair: 1 if two classes have one sum, whose scores are a margin and its negative; 2 if they
+            are a probability and its complement.
     """
     return Launch(
         "ml/scores.cu",
@@ -115,7 +115,7 @@ def scores(
 
 
 def _each(entry: str, y: Tensor, x: Tensor, count: int, **more: Given) -> Launch:
-    """Return the launch of an entry of `features.cu` with a thread for each result."""
+    """Return the launch of an entry of `features.cu` with one thread per result."""
     args: Arguments = {"x": x, "y": y, "count": count, **more}
     return each(
         "ml/features.cu",
@@ -175,7 +175,7 @@ def binarizer(op: Binarizer, y: Tensor, x: Tensor) -> Answer:
 
 @kernel(OneHotEncoder)
 def one_hot_encoder(op: OneHotEncoder, y: Tensor, x: Tensor) -> Answer:
-    """Put 1 at the category of each element."""
+    """Write 1 at the category of each element."""
     if not op.zeros:
         return "an unknown category is an error, which a device cannot raise (zeros=0)"
     categories = np.array(op.cats_int64s or (), np.int64)
@@ -186,7 +186,7 @@ def one_hot_encoder(op: OneHotEncoder, y: Tensor, x: Tensor) -> Answer:
 
 @kernel(FeatureVectorizer)
 def feature_vectorizer(op: FeatureVectorizer, y: Tensor, *inputs: Tensor) -> Answer:
-    """Put features side by side."""
+    """Concatenate features."""
     if refused := need_dtypes(NUMBERS, *inputs):
         return refused
     found: list[Launch] = []
@@ -200,7 +200,7 @@ def feature_vectorizer(op: FeatureVectorizer, y: Tensor, *inputs: Tensor) -> Ans
 
 @kernel(LabelEncoder)
 def label_encoder(op: LabelEncoder, y: Tensor, x: Tensor) -> Answer:
-    """Look up every element among the keys; the last of equal keys wins."""
+    """Look up each element among the keys; the last of equal keys wins."""
     keys, values = op.keys, op.values
     if refused := need_dtypes(NUMBERS, x, y):
         return refused

@@ -17,13 +17,13 @@ from .ml import NUMBERS, SIGN, Sums, attribute, scores
 
 #: Warps of a block.
 WARPS = 4
-#: Classes whose probabilities a thread may couple.
+#: Maximum number of classes for pairwise coupling in one thread.
 COUPLED = 32
 KINDS = ("LINEAR", "POLY", "RBF", "SIGMOID", "SQUARES", "DISTANCE")
 
 
 def _compute(x: Tensor) -> DType:
-    """Return the type of products and sums."""
+    """Return the compute type of products and sums."""
     return float64 if x.dtype == float64 else float32
 
 
@@ -62,7 +62,7 @@ def _products(
     kind: str = "LINEAR",
     parameters: tuple[float, ...] | None = None,
 ) -> Launch:
-    """Return what gives the kernel of every row with every one of the vectors [count, columns]."""
+    """Return the launch that evaluates the kernel function of all rows and vectors."""
     rows, columns = _shape(x)
     gamma, offset, degree = parameters or (0.0, 0.0, 0.0)
     args: Arguments = {
@@ -73,7 +73,7 @@ def _products(
 
 
 def _regressed(transform: str, targets: int) -> str:
-    """Return the transform that is applied: a single score knows PROBIT alone."""
+    """Return the transform to apply: single scores support PROBIT only."""
     return "NONE" if targets == 1 and transform != "PROBIT" else transform
 
 
@@ -124,7 +124,7 @@ def linear_classifier(
 
 @kernel(SVMRegressor)
 def svm_regressor(op: SVMRegressor, y: Tensor, x: Tensor) -> Answer:
-    """Return the weighted kernels with the support vectors, plus rho."""
+    """Return the weighted kernel values with the support vectors, plus rho."""
     if refused := need_dtypes(NUMBERS, x):
         return refused
     rows, dtype, base = _shape(x)[0], _compute(x), np.array((op.rho or (0.0,))[:1])
@@ -156,7 +156,7 @@ def svm_classifier(
     *,
     more: tuple[Tensor | None, ...] = (),
 ) -> Answer:
-    """Return the labels that win most of the pairs, and the scores."""
+    """Return the labels that win most pairs, and the scores."""
     if refused := need_dtypes(NUMBERS, x):
         return refused
     rows, dtype, y = _shape(x)[0], _compute(x), more[0] if more else None

@@ -1,4 +1,4 @@
-"""Decision trees: a walk of every row down every tree, and scores of what the leaves add up to."""
+"""Decision trees: every row traverses every tree, and leaf weights are added to scores."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor
 from .ml import Sums, attribute, scores
 
-#: Threads of a block, and trees that one of them goes down at a time.
+#: Threads per block, and trees that a thread traverses at a time.
 THREADS, FLIGHT = 256, 4
-#: Bytes of shared memory that features, and with them sums, may take of a block, on any GPU.
+#: Maximum shared memory for features, and for features and sums, in bytes per block.
 STAGED = 128 * 1024
-#: Rows that a block stages at least, or none.
+#: Minimum number of rows to stage in shared memory.
 FEWEST = 4
-#: Threads that a multiprocessor should have, for which the trees are shared out.
+#: Target threads per multiprocessor, for which trees are split among blocks.
 BUSY = 1024
-#: The comparison of a forest whose nodes have several, after those of `forest.MODES`.
+#: The mode of forests with mixed comparisons, after those of `forest.MODES`.
 MIXED = 6
 
 
@@ -33,7 +33,7 @@ MIXED = 6
 def tree_ensemble(
     op: TreeEnsemble | TreeEnsembleRegressor, y: Tensor, x: Tensor, *, setting: Setting
 ) -> Answer:
-    """Aggregate the weights of the leaves; a single target knows PROBIT alone."""
+    """Aggregate leaf weights; single targets support PROBIT only."""
     ensemble = ensemble_of(op)
     if isinstance(ensemble, str):
         return ensemble
@@ -50,7 +50,7 @@ def tree_ensemble_classifier(
     more: tuple[Tensor | None, ...] = (),
     setting: Setting,
 ) -> Answer:
-    """Add the weights of the leaves, and find the class that has most."""
+    """Add leaf weights and find the class with the largest sum."""
     ensemble = ensemble_of(op)
     if isinstance(ensemble, str):
         return ensemble
@@ -113,9 +113,9 @@ def _recipe(
 
 
 def _slices(rows: int, trees: int, together: int, threads: int) -> int:
-    """Return in how many parts the trees are walked, a multiple of those of a block.
+    """Return the number of parts into which trees are split, a multiple of those per block.
 
-    Rows that are few share out the trees until there are as many threads, in whole flights.
+    With few rows, trees are split until there are enough threads, in whole waves.
     """
     wanted = min(ceil_div(threads, max(rows, 1)), ceil_div(trees, FLIGHT))
     return ceil_div(wanted, together) * together
@@ -126,14 +126,14 @@ def _slices(rows: int, trees: int, together: int, threads: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Packing:
-    """Trees as `ml/trees.cu` reads them; see `Nodes` there.
+    """Trees in the format of `ml/trees.cu`; see `Nodes` there.
 
     Attributes:
-        nodes: in breadth order, tree by tree.
-        roots: where each tree begins.
-        parts: targets and weights of the leaves, unless each is a single weight.
-        constants: what the kernel must know.
-        single: whether every leaf is one weight of one target.
+        nodes: in breadth-first order, tree by tree.
+        roots: start of each tree.
+        parts: targets and weights of leaves, unless each has a single weight.
+        constants: compile-time constants.
+        single: whether every leaf has one weight for one target.
         covered: whether every target gets a weight in every row.
     """
 
@@ -180,7 +180,7 @@ def _packed(forest: Forest, dtype: DType) -> _Packing:
 def _narrow(
     forest: Forest, order: Array, begins: Array, value: Array, mode: int
 ) -> tuple[Array, int] | None:
-    """Return nodes of two words, and the bits of a feature; None where a tree is too large."""
+    """Return nodes of two words, and the bits of a feature; None if a tree is too large."""
     features = max(1, int(forest.feature.max(initial=0)).bit_length())
     modes = 3 if mode == MIXED else 0
     place = np.empty(len(order), np.int64)
@@ -200,7 +200,7 @@ def _narrow(
 
 
 def _wide(forest: Forest, value: Array) -> Array:
-    """Return nodes that may have any children."""
+    """Return nodes with arbitrary children."""
     made: Any = np.zeros(len(value), _aligned(value.dtype, 4, "bits", "no", "yes"))
     bits = forest.feature.astype(np.int64) << 4 | forest.mode << 1 | forest.missing
     made["value"], made["bits"] = value, bits.astype(np.uint32)
@@ -209,7 +209,7 @@ def _wide(forest: Forest, value: Array) -> Array:
 
 
 def _aligned(dtype: DType, words: int, *names: str) -> Any:
-    """Return the dtype of a node: a value, then words of 32 bits, in the room of `words` values."""
+    """Return the dtype of a node: a value and 32-bit words, in the space of `words` values."""
     fields: dict[str, Any] = {"value": (dtype, 0)}
     fields |= {name: (np.uint32, dtype.itemsize + 4 * i) for i, name in enumerate(names)}
     formats, offsets = zip(*fields.values(), strict=True)
@@ -219,7 +219,7 @@ def _aligned(dtype: DType, words: int, *names: str) -> Any:
 
 
 def _type_of(forest: Forest, features: DType) -> DType:
-    """Return the type in which features are compared, and in which weights are held."""
+    """Return the types in which features are compared and weights are stored."""
     if features == float64:
         return float64
     with np.errstate(over="ignore"):
@@ -231,7 +231,7 @@ def _type_of(forest: Forest, features: DType) -> DType:
 
 
 def _is_covered(forest: Forest, found: tuple[Array, Array] | None) -> bool:
-    """Whether every target gets a weight in every row: some tree has one in all of its leaves."""
+    """Whether every target gets a weight in every row: some tree has one in all its leaves."""
     leaves, targets = int(forest.is_leaf.sum()), forest.targets
     if found is None:
         return len(forest.target) == leaves * targets

@@ -1,4 +1,4 @@
-"""Operators that move elements and compute nothing."""
+"""Operators that only move elements."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_CONCATENATED = 64
 
 @kernel(Transpose)
 def transpose(op: Transpose, y: Tensor, x: Tensor) -> Answer:
-    """Permute axes: by tiles where two of them change places, else element by element."""
+    """Permute axes: with tiles if two of them are swapped, else element by element."""
     perm = op.perm if op.perm is not None else tuple(reversed(range(x.rank)))
     moves = tuple(x.strides[axis] for axis in normalize_axes(perm, x.rank))
     sizes, (walk,) = merge(y.dims, (moves,))
@@ -50,7 +50,7 @@ def transpose(op: Transpose, y: Tensor, x: Tensor) -> Answer:
 
 @kernel(Expand)
 def expand(op: Expand, y: Tensor, x: Tensor, shape: Tensor) -> Answer:
-    """Repeat elements along new axes and along those of size 1."""
+    """Repeat elements along new axes and axes of size 1."""
     return copy_strided(y, x, broadcast_strides(x.dims, x.format, y.dims))
 
 
@@ -64,7 +64,7 @@ def slice_(
     axes: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> Answer:
-    """Copy what windows of constant bounds leave over."""
+    """Copy slices with constant bounds."""
     refused = need_known(starts=starts, ends=ends, axes=axes, steps=steps)
     if refused:
         return refused
@@ -122,7 +122,7 @@ def tile(op: Tile, y: Tensor, x: Tensor, repeats: Tensor) -> Answer:
 
 @kernel(DepthToSpace, follows=True)
 def depth_to_space(op: DepthToSpace, y: Tensor, x: Tensor) -> Answer:
-    """Make blocks of pixels of channels."""
+    """Rearrange channels to blocks of pixels."""
     (n, c, h, w), b = x.dims, op.blocksize
     step, row, pixel = x.strides[1], x.strides[2], x.strides[3]
     groups = c // (b * b)
@@ -140,7 +140,7 @@ def depth_to_space(op: DepthToSpace, y: Tensor, x: Tensor) -> Answer:
 
 @kernel(SpaceToDepth, follows=True)
 def space_to_depth(op: SpaceToDepth, y: Tensor, x: Tensor) -> Answer:
-    """Make channels of blocks of pixels."""
+    """Rearrange blocks of pixels to channels."""
     (n, c, h, w), b = x.dims, op.blocksize
     batch, step, row, pixel = x.strides
     blocks = ((b, row), (b, pixel))
@@ -151,7 +151,7 @@ def space_to_depth(op: SpaceToDepth, y: Tensor, x: Tensor) -> Answer:
 
 
 def _cut_and_joined(y: Tensor, x: Tensor, axes: Sequence[tuple[Ints, ...]]) -> Launch:
-    """Return `copy_strided` where axes of `y` are several of x: pairs of size and stride."""
+    """Return `copy_strided` where axes of `y` combine several of x: pairs of size and stride."""
     parts = [part for axis in order(y.rank, y.format) for part in axes[axis]]
     return copied(y, x, tuple(size for size, _ in parts), tuple(step for _, step in parts))
 
@@ -208,7 +208,7 @@ def pad(
     value: Tensor | None = None,
     axes: Tensor | None = None,
 ) -> Answer:
-    """Add elements before and after, or take some away where `pads` is negative."""
+    """Add elements before and after, or crop where `pads` is negative."""
     refused = need_known(pads=pads, axes=axes)
     if refused:
         return refused
@@ -222,7 +222,7 @@ def pad(
 
 @kernel(CenterCropPad, follows=True)
 def center_crop_pad(op: CenterCropPad, y: Tensor, x: Tensor, wanted: Tensor) -> Answer:
-    """Take the middle, with zeros around it where there is not enough."""
+    """Crop the centre, or pad it with zeros."""
     more = [want - have for want, have in zip(y.dims, x.dims, strict=True)]
     before = tuple(n // 2 if n >= 0 else -(-n // 2) for n in more)
     behind = tuple(n - first for n, first in zip(more, before, strict=True))
@@ -232,7 +232,7 @@ def center_crop_pad(op: CenterCropPad, y: Tensor, x: Tensor, wanted: Tensor) -> 
 def _padded(
     y: Tensor, x: Tensor, value: Tensor | None, before: Ints, behind: Ints, mode: int
 ) -> Answer:
-    """Return a launch that adds elements, after taking away those that negative numbers name."""
+    """Return a launch that pads, after cropping where amounts are negative."""
     sizes = tuple(n + min(a, 0) + min(b, 0) for n, a, b in zip(x.dims, before, behind, strict=True))
     if mode and y.size and not all(sizes):
         return f"{x.value.tensor} has no elements to repeat"

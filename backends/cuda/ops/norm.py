@@ -1,4 +1,4 @@
-"""Normalizations: by given statistics, by those of the elements themselves, softmax."""
+"""Normalizations: by given statistics, by statistics of the elements, and softmax."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from ..recipe.source import arithmetic
 from ..recipe.targets import Target
 
 THREADS = 128
-#: Pixels of a thread that scales channels which are innermost, where that leaves every
-#: multiprocessor so many threads.
+#: Pixels per thread when scaling innermost channels, if that leaves every
+#: multiprocessor this many threads.
 PIXELS = 4
 BUSY = 1024
 
@@ -58,7 +58,7 @@ def batch_normalization(
     epilogue: Epilogue,
     setting: Setting,
 ) -> Answer:
-    """Scale and shift every channel by what its statistics come down to."""
+    """Scale and shift each channel."""
     refused = need_dtypes(FLOATS, y, x, scale, b, mean, var)
     if refused:
         return refused
@@ -105,7 +105,7 @@ def batch_normalization(
 def pack_batch_norm(
     scale: Array, b: Array, mean: Array, var: Array, epsilon: float, dtype: DType
 ) -> Array:
-    """Return [c, 2]: by what each channel is multiplied, and what is added then."""
+    """Return [c, 2]: scale and shift of each channel."""
     scale, b, mean, var = (data.astype(float64) for data in (scale, b, mean, var))
     factor = scale / np.sqrt(var + epsilon)
     return np.stack([factor, b - mean * factor], axis=-1).astype(dtype)
@@ -195,7 +195,7 @@ def instance_normalization(
 
 
 def _has_wide_groups(node: Node) -> bool:
-    """Whether the channels of a group are so many that a thread reads neighbours of one pixel."""
+    """Whether groups have enough channels for threads to read adjacent ones of a pixel."""
     channels, number = node.output.tensor.dims[1], getattr(node.op, "num_groups", 1)
     return channels // number * node.output.tensor.dtype.itemsize % WORD == 0
 
@@ -262,7 +262,7 @@ def lrn(op: LRN, y: Tensor, x: Tensor) -> Answer:
 def softmax(
     op: Softmax | LogSoftmax | Hardmax, y: Tensor, x: Tensor, *, setting: Setting
 ) -> Answer:
-    """Return exponentials over an axis that add up to 1, their logarithms, or their limit."""
+    """Softmax, LogSoftmax or Hardmax over an axis."""
     return need_dtypes(FLOATS, y, x) or softmax_of(op, y, x, setting.target)
 
 
@@ -276,11 +276,11 @@ def softmax_of(
     """Return the launches of a softmax.
 
     Args:
-        op: which one.
-        y: where it goes; the elements are of the type of x.
-        x: what it is of.
+        op: the operator.
+        y: the result; computed in the dtype of x.
+        x: the input.
         target: the GPU.
-        taken: bytes of the workspace that it must not touch, as those of `y`.
+        taken: bytes of the workspace already in use, such as by `y`.
     """
     outer, count, inner = fold_to_3d(x, op.axis)
     if max(outer, count, inner) >= 2**31:
@@ -308,7 +308,7 @@ def _softmax_rows(
     target: Target,
     taken: int,
 ) -> Answer:
-    """Return the launches for (rows, elements of each)."""
+    """Return the launches for (rows, elements per row)."""
     rows, count = sizes
     itemsize, compute, index = x.dtype.itemsize, arithmetic(x.dtype), index_type(x.size)
     into = cut(rows, count, itemsize, gcd(WORD // itemsize, count), target)
@@ -331,7 +331,7 @@ def _softmax_rows(
 
 
 def fold_to_3d(x: Tensor, axis: int) -> Ints:
-    """Return the sizes in memory outside of, along and inside of an axis."""
+    """Return the sizes in memory before, along and after an axis."""
     rank = x.rank
     axes = order(rank, x.format)
     place = axes.index(normalize_axis(axis, rank))

@@ -1,4 +1,4 @@
-"""Products with weights of a few bits, which are unpacked in registers."""
+"""Products with weights of a few bits, unpacked in registers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from ....runtime.ir.dtypes import bfloat16, float16, float32, uint8
 from ....runtime.ops.packed import BNB4, MatMulBnb4, MatMulNBits
 from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
 from ..codegen.epilogue import Epilogue
-from ..gemm.packed import PackedLinear, Weights, multiply_packed
+from ..gemm.packed import PackedLinear, multiply_packed
+from ..gemm.packed_weights import Weights
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Tensor
 
-#: Columns of a block of threads, a warp each, and rows that a warp keeps sums of.
+#: Columns per block, one warp each, and rows accumulated per warp.
 WARPS, ROWS = 4, 8
 FLOATS = {float32, float16, bfloat16}
 
@@ -32,7 +33,7 @@ def matmul_nbits(
     setting: Setting,
     epilogue: Epilogue,
 ) -> Answer:
-    """Multiply by integers of a few bits."""
+    """Product with integers of a few bits."""
     if refused := need_dtypes(FLOATS, y, a, scales, bias):
         return refused
     if op.is_prepacked:
@@ -68,7 +69,7 @@ def matmul_nbits(
 
 @kernel(MatMulBnb4)
 def matmul_bnb4(op: MatMulBnb4, y: Tensor, a: Tensor, b: Tensor, absmax: Tensor) -> Answer:
-    """Multiply by codes of bitsandbytes."""
+    """Product with the 4-bit codes of bitsandbytes."""
     if refused := need_dtypes(FLOATS, y, a, absmax):
         return refused
     rows, columns, depth = prod(a.dims[:-1]), y.dims[-1], a.dims[-1]
@@ -90,7 +91,7 @@ def matmul_bnb4(op: MatMulBnb4, y: Tensor, a: Tensor, b: Tensor, absmax: Tensor)
 
 
 def _rows(rows: int) -> int:
-    """Return how many rows a warp keeps sums of."""
+    """Return how many rows a warp accumulates."""
     return next((count for count in (1, 2, 4) if rows <= count), ROWS)
 
 

@@ -1,4 +1,4 @@
-"""Poolings: over windows by `pool.cu`, over whole images by `reduce.cu`."""
+"""Pooling: over windows by `pool.cu`, over whole images by `reduce.cu`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .reduce import FOLDS, Fold, fold
 
 THREADS = 128
 MAX, AVERAGE, AVERAGE_PADDED, NORM = range(4)
-#: Windows of more elements than this stay loops.
+#: Windows with more elements are not unrolled.
 MAX_UNROLLED = 64
-#: Elements that kernels count in 32 bits.
+#: Maximum number of elements counted in 32 bits.
 MAX_COUNTED = 2**30
-#: Channels of a thread in plain order, and results that busy a GPU with that many each.
+#: Channels per thread in C order, and the minimum number of results for it.
 SOME, MUCH = 4, 2**20
 
 
@@ -38,14 +38,14 @@ SOME, MUCH = 4, 2**20
 def max_pool(
     op: MaxPool, y: Tensor | None, x: Tensor, *, more: tuple[Tensor | None, ...] = ()
 ) -> Answer:
-    """Return the largest elements of windows, and on request where they lie."""
+    """Maximum of each window, and optionally its position."""
     positions = more[0] if more else None
     return _pool(op, y, x, MAX, positions=positions, column_major=bool(op.storage_order))
 
 
 @kernel(AveragePool, follows=True)
 def average_pool(op: AveragePool, y: Tensor, x: Tensor) -> Answer:
-    """Return the means of windows; of the whole image where one window covers it."""
+    """Mean of each window; of the whole image if one window covers it."""
     if _covers_all(op, x) and not pools_words(y, x):
         return fold(FOLDS[ReduceMean], y, x, tuple(range(2, x.rank)), "mean")
     return _pool(op, y, x, AVERAGE_PADDED if op.count_include_pad else AVERAGE)
@@ -53,13 +53,13 @@ def average_pool(op: AveragePool, y: Tensor, x: Tensor) -> Answer:
 
 @kernel(LpPool, follows=True)
 def lp_pool(op: LpPool, y: Tensor, x: Tensor) -> Answer:
-    """Return the p-norms of windows."""
+    """p-norm of each window."""
     return _pool(op, y, x, NORM, p=op.p)
 
 
 @kernel(GlobalAveragePool, follows=True)
 def global_average_pool(op: GlobalAveragePool, y: Tensor, x: Tensor) -> Answer:
-    """Return the means of whole images."""
+    """Mean of whole images."""
     if pools_words(y, x):
         return half_pool(AVERAGE, y, x, whole_image(x))
     return fold(FOLDS[ReduceMean], y, x, tuple(range(2, x.rank)), "mean")
@@ -67,7 +67,7 @@ def global_average_pool(op: GlobalAveragePool, y: Tensor, x: Tensor) -> Answer:
 
 @kernel(GlobalMaxPool, follows=True)
 def global_max_pool(op: GlobalMaxPool, y: Tensor, x: Tensor) -> Answer:
-    """Return the largest elements of whole images."""
+    """Maximum of whole images."""
     if pools_words(y, x):
         return half_pool(MAX, y, x, whole_image(x))
     return fold(FOLDS[ReduceMax], y, x, tuple(range(2, x.rank)), "max")
@@ -75,7 +75,7 @@ def global_max_pool(op: GlobalMaxPool, y: Tensor, x: Tensor) -> Answer:
 
 @kernel(GlobalLpPool, follows=True)
 def global_lp_pool(op: GlobalLpPool, y: Tensor, x: Tensor) -> Answer:
-    """Return the p-norms of whole images."""
+    """p-norm of whole images."""
     norm = Fold(
         "a + b",
         element=f"pow(fabs(x), A({op.p}))",
@@ -139,7 +139,7 @@ def _pool(
 
 
 def _vector(y: Tensor, x: Tensor) -> int:
-    """Return the channels of a thread: as many as 16 bytes hold, some where there is much to do."""
+    """Return the channels per thread: up to 16 bytes, if there is enough work."""
     last = x.is_channels_last and y.is_channels_last
     vector = 16 // x.dtype.itemsize if last else SOME if y.size >= MUCH else 1
     return vector if x.dims[1] % vector == 0 else 1

@@ -46,7 +46,7 @@ from ..recipe.source import arithmetic
 QUANTIZED = INTEGERS | SMALL_FLOATS
 SCALES = FLOATS | {float8e8m0}
 BLOCK_WARPS = 8
-#: Ranges of parts of a tensor lie in the workspace after its scale and its zero point.
+#: Workspace offset of partial ranges, after scale and zero point.
 RANGES, MAX_RANGES = 512, 256
 
 
@@ -69,14 +69,14 @@ def spread(
     block: int = 0,
     format: Format = Format.CONTIGUOUS,
 ) -> Spread:
-    """Return struct `Spread`: which element of a scale belongs to which of `dims`.
+    """Return struct `Spread`: which scale belongs to which element of `dims`.
 
     Args:
         dims: the shape.
-        parameter: one for all, one an index of `axis`, or one a block along it.
-        axis: of the shape; not looked at where there is one for all.
-        block: elements of a block; 0 where there are no blocks.
-        format: in which the elements lie; plain where there are blocks.
+        parameter: one scale, one per index of `axis`, or one per block along it.
+        axis: the axis; ignored for a single scale.
+        block: elements per block; 0 if there are no blocks.
+        format: memory format of the elements; contiguous with blocks.
     """
     if parameter is None or (parameter.size == 1 and not block):
         return _spread(1, 1, 1, 0, 0, 0)
@@ -114,7 +114,7 @@ def _has_no_blocks(node: Node) -> bool:
 def quantize_linear(
     op: QuantizeLinear, y: Tensor, x: Tensor, scale: Tensor, zero: Tensor | None = None
 ) -> Answer:
-    """Divide, round, add the zero point and limit to the range."""
+    """Divide, round, add the zero point and saturate."""
     refused = (
         need_dtypes(FLOATS | {int32}, x)
         or need_dtypes(SCALES | {int32}, scale)
@@ -179,7 +179,7 @@ def dynamic_quantize_linear(
 
 
 def _scale_of(x: Tensor, scale: Tensor | Scratch, zero: Tensor | Scratch) -> tuple[Launch, ...]:
-    """Return launches that compute scale and zero point, in several blocks if `x` is long."""
+    """Return launches that compute scale and zero point, with several blocks for a long `x`."""
     whole = Launch(
         "elementwise/dynamic_quantize.cu",
         "find_scale",
@@ -209,7 +209,7 @@ def requantize(
     spreads: tuple[Spread, Spread, Spread],
     bias: Tensor | None = None,
 ) -> Launch:
-    """Return the launch that makes quantized results of the sums at the workspace's start.
+    """Return the launch that quantizes the sums at the start of the workspace.
 
     Args:
         y: the results.
@@ -217,7 +217,7 @@ def requantize(
         scales: of both operands and of y.
         zero: zero point of y.
         spreads: which scale belongs to which result.
-        bias: one int32 per channel, of the sums' scale.
+        bias: one int32 per channel, in the scale of the sums.
     """
     (a_scale, b_scale, y_scale), (of_a, of_b, of_y) = scales, spreads
     return each(
@@ -256,7 +256,7 @@ def matmul_integer(
     *,
     setting: Setting,
 ) -> Answer:
-    """Multiply matrices of integers into int32."""
+    """Integer matrix product with int32 results."""
     refused = need_dtypes(INTEGERS, a, b) or _need_vectors(a_zero, b_zero)
     if refused:
         return refused
@@ -284,7 +284,7 @@ def qlinear_matmul(
     *,
     setting: Setting,
 ) -> Answer:
-    """Multiply quantized matrices and quantize the sums."""
+    """Quantized matrix product."""
     scales = (a_scale, b_scale, y_scale)
     refused = (
         need_dtypes(QUANTIZED, y, a, b)
@@ -313,7 +313,7 @@ def _need_geometry(x: Tensor) -> str:
 
 
 def _formats(context: RecipeContext) -> Formats:
-    """Return the formats of a convolution of integers, whose weights are operand 1 or 3."""
+    """Return the formats of an integer convolution, whose weights are operand 1 or 3."""
     op, x = context.op, context.inputs[0]
     w = context.inputs[1 if isinstance(op, ConvInteger) else 3]
     if not isinstance(op, ConvInteger | QLinearConv) or x is None or w is None:
@@ -332,7 +332,7 @@ def conv_integer(
     *,
     setting: Setting,
 ) -> Answer:
-    """Convolve integers into int32."""
+    """Integer convolution with int32 results."""
     refused = need_dtypes(INTEGERS, x, w) or _need_geometry(x)
     if refused:
         return refused
@@ -359,7 +359,7 @@ def qlinear_conv(
     *,
     setting: Setting,
 ) -> Answer:
-    """Convolve integers and quantize the sums."""
+    """Quantized convolution."""
     scales = (x_scale, w_scale, y_scale)
     refused = (
         need_dtypes(INTEGERS, y, x, w)

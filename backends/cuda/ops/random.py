@@ -1,4 +1,4 @@
-"""Random numbers, other ones in every run unless a seed is given."""
+"""Random numbers; they differ from run to run unless a seed is given."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _key(seed: float | None) -> int:
 
 
 def _words(seed: int | None) -> Array:
-    """Return the state of numpy's RandomState before its first number."""
+    """Return the initial state of numpy's RandomState."""
     found: Any = np.random.RandomState(seed).get_state()
     return found[1]
 
@@ -62,7 +62,7 @@ def _generated(
 def random_uniform(
     op: RandomUniform | RandomUniformLike, y: Tensor, like: Tensor | None = None
 ) -> Answer:
-    """Draw from [low, high)."""
+    """Uniform distribution over [low, high)."""
     return _generated(UNIFORM, y, None, op.seed, op.low, op.high - op.low)
 
 
@@ -70,13 +70,13 @@ def random_uniform(
 def random_normal(
     op: RandomNormal | RandomNormalLike, y: Tensor, like: Tensor | None = None
 ) -> Answer:
-    """Draw from the normal distribution."""
+    """Normal distribution."""
     return _generated(NORMAL, y, None, op.seed, op.mean, op.scale)
 
 
 @kernel(Bernoulli)
 def bernoulli(op: Bernoulli, y: Tensor, x: Tensor) -> Answer:
-    """Draw ones with the probabilities given."""
+    """Ones with the given probabilities."""
     return _generated(BERNOULLI, y, x, op.seed, 0.0, 1.0)
 
 
@@ -119,7 +119,7 @@ def dropout(
 
 @kernel(Multinomial)
 def multinomial(op: Multinomial, y: Tensor, x: Tensor) -> Answer:
-    """Draw classes by their log-probabilities."""
+    """Classes drawn by their log-probabilities."""
     rows, classes = x.dims
     if not classes:
         return "no classes to draw from"

@@ -15,10 +15,10 @@ from ..recipe.source import arithmetic
 
 Layer = RNN | GRU | LSTM
 KINDS = ("rnn", "gru", "gru_linear", "lstm")
-#: Units that a block computes, a warp each.
+#: Units per block, one warp each.
 UNITS = 8
 
-#: Functions of x by name, and the defaults of alpha and beta as far as they have them.
+#: Activation functions by name, with their default alpha and beta.
 _ACTIVATIONS: dict[str, tuple[str, tuple[float, ...]]] = {
     "Relu": ("x > A(0) ? x : A(0)", ()),
     "Tanh": ("tanh(x)", ()),
@@ -35,10 +35,10 @@ _ACTIVATIONS: dict[str, tuple[str, tuple[float, ...]]] = {
 
 
 def _activations(op: Layer, usual: tuple[str, ...], directions: int) -> str:
-    """Return the C++ function of direction, number of the function, and x.
+    """Return the C++ function of direction, index of the function, and x.
 
-    Parameters go to those that take one, in order. The third function, which LSTM applies to its
-    cell, is the only one that does not clip.
+    Parameters are assigned in order to functions that take one. Only the third function, which LSTM
+    applies to its cell, is not clipped.
     """
     names = op.activations or usual * directions
     alphas, betas = iter(op.activation_alpha or ()), iter(op.activation_beta or ())
@@ -69,11 +69,11 @@ def _activations(op: Layer, usual: tuple[str, ...], directions: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """What a unit computes in each step.
+    """The step of a recurrent unit.
 
     Attributes:
         kind: one of `KINDS`.
-        functions: those of one direction, where the operator names none.
+        functions: default activations of one direction.
     """
 
     kind: str
@@ -94,12 +94,12 @@ def _cell(op: Layer) -> _Cell:
 
 
 def recurrent(context: RecipeContext) -> Answer:
-    """Return the launches of a layer: of its first states, each step, and its last states."""
+    """Return the launches of a layer: initial states, one per step, and final states."""
     op, (x, w, r, b, lengths, *states) = context.op, (*context.inputs, *(None,) * 5)[:8]
     if not isinstance(op, Layer) or x is None or w is None or r is None:
         return "no recurrent layer"
     *states, peepholes = states
-    results = (context.y, *context.more, None)[:3]
+    results = (context.y, *context.more, None, None)[:3]
     refused = need_dtypes(FLOATS, x) or need_dtypes((x.dtype,), w, r, b, *states, peepholes)
     refused = refused or need_dtypes((int32,), lengths)
     if refused:
@@ -111,7 +111,7 @@ def recurrent(context: RecipeContext) -> Answer:
     hidden = r.dims[2]
     units = directions * batch * hidden
     room = ceil_div(units * compute.itemsize, 256) * 256
-    # The workspace: two hidden states by turns, the cell, two more of GRU, the inputs' shares.
+    # Workspace: two alternating hidden states, the cell, two more for GRU, the input products.
     places = [Scratch(i * room) for i in range(6)]
     layer = {
         **{"directions": directions, "batch": batch, "time": time, "hidden": hidden},

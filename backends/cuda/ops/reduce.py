@@ -1,4 +1,4 @@
-"""Reductions: sums, means, extremes and where they lie, over any axes."""
+"""Reductions over any axes: sums, means, extrema and their positions."""
 
 from __future__ import annotations
 
@@ -33,28 +33,27 @@ from ..recipe.operands import Scratch, Tensor
 from ..recipe.source import arithmetic
 
 ROWS, COLUMNS = 8, 32
-#: Elements of a row, or rows of a column, that one block reduces.
+#: Elements of a row, or rows of a column, per block.
 ROW_CHUNK, COLUMN_CHUNK = 4096, 256
-#: A grid's second axis has at most that many blocks.
+#: Maximum number of blocks along the second grid axis.
 MAX_BLOCKS = 65535
 
 
-#: Where states that are more than a number are declared.
+#: The header that declares composite states.
 _HEADERS = {"Peak": "norm/logsumexp.cuh", "Place": "reduce/argmax.cuh"}
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """How elements become one, as C++ expressions.
+    """A reduction as C++ expressions.
 
     Attributes:
-        combine: of `a` and `b`, two states.
-        start: the state that changes nothing when combined; ``LOWEST`` and ``GREATEST`` stand for
-            the ends of the dtype.
-        element: of `x` and its index `at`: the state of one element.
-        finish: of the state `a` of all of them and of `count`, their number.
+        combine: combines two states `a` and `b`.
+        start: the neutral state; ``LOWEST`` and ``GREATEST`` stand for the limits of the dtype.
+        element: the state of one element `x` with index `at`.
+        finish: the result from the final state `a` and the number of elements `count`.
         state: the C++ type of a state.
-        floating: integers are computed in float64.
+        floating: whether integers are computed in float64.
     """
 
     combine: str
@@ -65,7 +64,7 @@ class Fold:
     floating: bool = False
 
     def code(self, dtype: DType) -> str:
-        """Return the functions that `reduce.cu` uses, for elements of a dtype."""
+        """Return the functions of `reduce.cu` for elements of a dtype."""
         start = self.start.replace("LOWEST", lowest(dtype)).replace("GREATEST", greatest(dtype))
         head = "__device__ __forceinline__"
         return "\n".join(
@@ -80,11 +79,11 @@ class Fold:
         )
 
     def nbytes(self, dtype: DType) -> int:
-        """Return the size of a state where `dtype` is the arithmetic."""
+        """Return the size of a state if `dtype` is the compute type."""
         return {"A": dtype.itemsize, "Peak": 2 * dtype.itemsize, "Place": 16}[self.state]
 
 
-#: The reductions; comparisons let NaN through.
+#: The reductions; comparisons propagate NaN.
 FOLDS: dict[type[Op], Fold] = {
     ReduceSum: Fold("a + b"),
     ReduceMean: Fold("a + b", finish="a / count", floating=True),
@@ -122,7 +121,7 @@ def reduce(op: Reduce, y: Tensor, x: Tensor, axes: Tensor | None = None) -> Answ
 
 @kernel(ArgMax, ArgMin, follows=_keeps_axes)
 def arg_reduce(op: ArgReduce, y: Tensor, x: Tensor) -> Answer:
-    """Return where the largest or smallest element along an axis lies."""
+    """Return the index of the largest or smallest element along an axis."""
     which = (
         "true" if isinstance(op, ArgMax) else "false",
         "true" if op.select_last_index else "false",
@@ -134,12 +133,12 @@ def arg_reduce(op: ArgReduce, y: Tensor, x: Tensor) -> Answer:
 
 
 def fold(how: Fold, y: Tensor, x: Tensor, axes: Ints, title: str) -> Answer:
-    """Return the launches of a reduction, one axis (or several that lie together) after another.
+    """Return the launches of a reduction, one axis (or run of adjacent axes) after another.
 
     Args:
-        how: what is computed.
-        y: the result, in the format of x, with or without the reduced axes.
-        x: what is reduced, in any format.
+        how: the reduction.
+        y: the result, in the format of x, with or without reduced axes.
+        x: the input, in any format.
         axes: of the logical shape.
         title: for reports.
     """
@@ -175,7 +174,7 @@ def fold(how: Fold, y: Tensor, x: Tensor, axes: Ints, title: str) -> Answer:
 
 
 def _parts(count: int, inner: int) -> int:
-    """Return into how many parts an axis is cut."""
+    """Return into how many parts an axis is split."""
     return max(1, ceil_div(count, ROW_CHUNK if inner == 1 else COLUMN_CHUNK))
 
 
@@ -185,13 +184,13 @@ def _pass(
     ends: tuple[bool, bool],
     total: int,
 ) -> Launch:
-    """Return one pass of a reduction, without its types and its code.
+    """Return one pass of a reduction, without types and code.
 
     Args:
-        operands: what is read, and where the results or those of parts go.
+        operands: the input, and where results or partial results go.
         shape: (outer, count, inner).
-        ends: whether it reads the elements, and whether it gives the results.
-        total: number of elements that become one in the end.
+        ends: whether it reads elements, and whether it computes final results.
+        total: number of elements per final result.
     """
     outer, count, inner = shape
     parts, warps = _parts(count, inner), 1
@@ -219,7 +218,7 @@ def _pass(
 
 
 def _passes(x: Tensor, y: Tensor, axes: Ints) -> list[Ints]:
-    """Return (outer, reduced, inner) for every run of reduced axes in memory, innermost first."""
+    """Return (outer, reduced, inner) for each run of reduced axes in memory, innermost first."""
     if not x.size:
         return [(y.size, 0, 1)]
     runs: list[tuple[bool, int]] = []

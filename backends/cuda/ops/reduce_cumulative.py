@@ -1,4 +1,4 @@
-"""Running totals along an axis."""
+"""Cumulative sums and products along an axis."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ..recipe.layout import Ints, ceil_div
 from ..recipe.operands import Scratch, Tensor
 from ..recipe.source import C_TYPES, arithmetic
 
-#: Elements that a block of `accumulate_rows` adds up at once; and from how many it gets a line.
+#: Elements per step of a block of `accumulate_rows`; and minimum line length for it.
 TILE, LONG = 2048, 256
 
 
-#: Blocks and threads that keep a GPU busy: lines are cut into chunks until there are that many.
+#: Target numbers of blocks and threads: lines are split into chunks until they are reached.
 BLOCKS, ENOUGH = 1024, 1 << 18
 
 
 @kernel(CumSum, CumProd)
 def cumulative(op: Cumulative, y: Tensor, x: Tensor, axis: Tensor) -> Answer:
-    """Go along every line, or along chunks of it once the total of each chunk is known."""
+    """Scan every line, or chunks of it after computing the total of each chunk."""
     refused = need_dtypes(NUMBERS, x) or need_dtypes((int32, int64), axis)
     if refused or not x.rank:
         return refused or "a scalar has no axis"

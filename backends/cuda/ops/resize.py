@@ -1,4 +1,4 @@
-"""Sampling at other positions: resizing axis by axis, and grids of coordinates."""
+"""Resampling: resizing axis by axis, and sampling at grids of coordinates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ....runtime.ir.dtypes import FLOATS, INTEGERS, DType, bfloat16, float16, float32, float64
 from ....runtime.ir.types import Array
-from ....runtime.ops.resampling import Axis, axes_of, nearest, positions_of, taps_of
+from ....runtime.ops.resampling import ResizeAxis, axes_of, nearest, positions_of, taps_of
 from ....runtime.ops.resize import AffineGrid, GridSample, Resize
 from ..algorithms.registry import Answer, kernel, need_dtypes, need_known
 from ..codegen.copies import copy_strided
@@ -27,7 +27,7 @@ def _arithmetic(dtype: DType) -> DType:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """One axis: which elements make each result, [results, taps]; -1 stands for what is outside."""
+    """One axis: the input elements of each result, [results, taps]; -1 is outside."""
 
     axis: int
     indices: Array
@@ -43,7 +43,7 @@ def resize(
     scales: Tensor | None = None,
     sizes: Tensor | None = None,
 ) -> Answer:
-    """Interpolate along one axis after the other, by tables made here."""
+    """Interpolate along one axis after another, with precomputed tables."""
     crops = op.coordinate_transformation_mode == "tf_crop_and_resize"
     refused = need_known(scales=scales, sizes=sizes, roi=roi if crops else None)
     if refused or not y.size:
@@ -56,10 +56,10 @@ def resize(
     return need_dtypes(ANY, x) or _passes(op, y, x, passes)
 
 
-def _pass(op: Resize, axis: Axis, crops: bool) -> _Pass:
+def _pass(op: Resize, axis: ResizeAxis, crops: bool) -> _Pass:
     if axis.new > MAX_TABLE:
         raise TooLarge(f"an axis of {axis.new} elements, each of which would have a row of a table")
-    # Nearest falls as it does in float32, where 3 / 0.6 is 5.
+    # Nearest rounds as in float32, where 3 / 0.6 is 5.
     dtype = float32 if op.mode == "nearest" else float64
     positions = positions_of(op.coordinate_transformation_mode, axis, dtype)
     if op.mode == "nearest":
@@ -163,7 +163,7 @@ def _constants(axes: int, op: GridSample | AffineGrid) -> tuple[tuple[str, int |
 
 @kernel(GridSample)
 def grid_sample(op: GridSample, y: Tensor, x: Tensor, grid: Tensor) -> Answer:
-    """Interpolate between the neighbours of every position of the grid."""
+    """Interpolate at every position of the grid."""
     refused = need_dtypes(FLOATS, grid) or need_dtypes(ANY, x)
     axes = x.rank - 2
     if refused or axes > 3:
@@ -190,7 +190,7 @@ def _wider(a: DType, b: DType) -> DType:
 
 @kernel(AffineGrid)
 def affine_grid(op: AffineGrid, y: Tensor, theta: Tensor, size: Tensor) -> Answer:
-    """Move the coordinates of every pixel."""
+    """Transform the coordinates of every pixel."""
     spatial = y.dims[1:-1]
     return need_dtypes(FLOATS, theta) or each(
         "image/grid.cu",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -15,16 +16,17 @@ from ..recipe.layout import ceil_div
 from ..recipe.operands import Scratch, Tensor
 from ..recipe.source import arithmetic
 
-#: Lines of that many elements are thinned out before they are ranked, by blocks of that many
-#: threads.
-THINNED, SELECTING = 512, 1024
+#: Lines of more elements than that are thinned out before they are ranked, by blocks of that many
+#: threads; or they are sorted in tiles, which are merged, where there are fewer lines than that, or
+#: more than half of the elements are wanted.
+TILE, SELECTING, FEW = 512, 1024, 64
 
 
 @kernel(TopK, outputs=2)
 def top_k(
     op: TopK, y: Tensor | None, x: Tensor, k: Tensor, *, more: tuple[Tensor | None, ...] = ()
 ) -> Answer:
-    """Rank every element by comparing it with all others, of its line or of what is left of it."""
+    """Rank each element by comparison with all others of its line, or all left after filtering."""
     refused = need_dtypes(NUMBERS, x)
     if refused:
         return refused
@@ -36,13 +38,13 @@ def top_k(
     size, kept, inner = x.dims[axis], result.dims[axis], prod(x.dims[axis + 1 :])
     make = partial(
         Launch,
-        "reduce/topk.cu",
         types=(("T", x.dtype), ("A", arithmetic(x.dtype))),
         note=f"{kept} of {size}",
     )
 
     def rank(source: Tensor | Scratch, origins: Scratch | None, count: int, size: int) -> Launch:
         return make(
+            "reduce/topk.cu",
             "top_k",
             grid=(ceil_div(count, THREADS) if kept else 0, 1, 1),
             block=THREADS,
@@ -53,10 +55,14 @@ def top_k(
             constants=(("LARGEST", bool(op.largest)), ("WARPS", THREADS // 32)),
         )
 
-    if size < THINNED or 2 * kept > size or not kept:
+    if size <= TILE or not kept:
         return rank(x, None, x.size, size)
-    values, origins = Scratch(0), Scratch(ceil_div(result.size * x.dtype.itemsize, 256) * 256)
+    lines = x.size // size
+    if lines < FEW or 2 * kept > size:
+        return tuple(_merged(make, op, x, y, places, (lines, size, inner, kept)))
+    values, origins = Scratch(0), Scratch(_aligned(result.size * x.dtype.itemsize))
     thin = make(
+        "reduce/topk.cu",
         "thin_out",
         grid=(x.size // size, 1, 1),
         block=SELECTING,
@@ -69,3 +75,68 @@ def top_k(
     nbytes = origins.offset + 4 * result.size
     last = rank(values, origins, result.size, kept)
     return replace(thin, scratch=nbytes), replace(last, scratch=nbytes)
+
+
+def _merged(
+    make: Callable[..., Launch],
+    op: TopK,
+    x: Tensor,
+    y: Tensor | None,
+    places: Tensor | None,
+    sizes: tuple[int, int, int, int],
+) -> Iterator[Launch]:
+    """Yield the launches that sort tiles and merge them.
+
+    Args:
+        make: makes a launch.
+        op: the operator.
+        x: the elements.
+        y: the k greatest, if they are read.
+        places: where they were, if that is read.
+        sizes: number of lines, of the elements of each, of those between two of these, and k.
+    """
+    lines, size, inner, kept = sizes
+    spans = [TILE << i for i in range(ceil_div(size, TILE).bit_length() + 1)]
+    room = lines * max(ceil_div(size, span) * min(kept, span) for span in spans)
+    runs, span, width = ceil_div(size, TILE), TILE, min(kept, TILE)
+    key = 8 if arithmetic(x.dtype).itemsize == 8 else 4
+    buffers = [_aligned(room * nbytes) for nbytes in (key, 4)]
+    starts = (0, buffers[0], sum(buffers), sum(buffers) + buffers[0])
+    keys, origins, more_keys, more_origins = map(Scratch, starts)
+    make = partial(make, "reduce/topk_merge.cu", block=TILE, scratch=2 * sum(buffers))
+    constants = (("LARGEST", bool(op.largest)), ("WARPS", TILE // 32))
+    yield make(
+        "sort_tiles",
+        grid=(lines * runs, 1, 1),
+        args={
+            **{"x": x, "keys": keys, "places": origins},
+            **{"size": size, "inner": inner, "tiles": runs, "width": width},
+        },
+        constants=(*constants, ("LAST", False)),
+    )
+    while runs > 1:
+        both, count = min(kept, 2 * span), lines * runs * width
+        is_last = runs == 2
+        yield make(
+            "merge_runs",
+            grid=(ceil_div(count, TILE), 1, 1),
+            args={
+                **{"x": x, "keys": keys, "places": origins},
+                "merged_keys": None if is_last else more_keys,
+                "merged_places": None if is_last else more_origins,
+                "values": y if is_last else None,
+                "indices": places if is_last else None,
+                "count": count,
+                "r": {
+                    **{"size": size, "inner": inner, "runs": runs},
+                    **{"span": span, "width": width, "kept": both},
+                },
+            },
+            constants=(*constants, ("LAST", is_last)),
+        )
+        keys, origins, more_keys, more_origins = more_keys, more_origins, keys, origins
+        runs, span, width = ceil_div(runs, 2), 2 * span, both
+
+
+def _aligned(nbytes: int) -> int:
+    return ceil_div(nbytes, 256) * 256

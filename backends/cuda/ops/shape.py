@@ -1,4 +1,4 @@
-"""Operators that make tensors of shapes: constants, ranges, diagonals, triangles."""
+"""Operators that create tensors of a shape: constants, ranges, diagonals, triangles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fourier transforms, by their definition."""
+"""Fourier transforms by definition, windows, and mel weights."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def _transform(
     Args:
         y: the coefficients.
         x: the signals.
-        window: what frames are multiplied by.
-        sizes: numbers of a line, of the transform, and of its results.
+        window: factors of the frames.
+        sizes: lengths of a line, of the transform, and of its result.
         lines: struct `Lines`.
         inverse: whether it is the inverse transform.
         half: whether a line is the first half of a symmetric one.
@@ -70,7 +70,7 @@ def _transform(
 def dft(
     op: DFT, y: Tensor, x: Tensor, length: Tensor | None = None, axis: Tensor | None = None
 ) -> Answer:
-    """Transform along an axis, forth or back."""
+    """Forward or inverse transform along an axis."""
     refused = need_dtypes(FLOATS, x) or need_known(axis=axis, dft_length=length)
     if refused:
         return refused
@@ -115,7 +115,7 @@ def stft(
     return _transform(y, x, window, (count, count, y.dims[2]), lines)
 
 
-#: What is multiplied with the cosines of 0, 1 and 2 times the phase.
+#: Coefficients of the cosines of 0, 1 and 2 times the phase.
 _COSINES: dict[type[Op], tuple[float, ...]] = {
     HannWindow: (0.5, -0.5),
     HammingWindow: (25 / 46, -21 / 46),
@@ -125,7 +125,7 @@ _COSINES: dict[type[Op], tuple[float, ...]] = {
 
 @kernel(*_COSINES)
 def window(op: HannWindow | HammingWindow | BlackmanWindow, y: Tensor, size: Tensor) -> Answer:
-    """Copy a sum of cosines that the host computes; a window of one element is 1."""
+    """Copy a sum of cosines computed on the host; a window of one element is 1."""
     n = y.size
     period = n if op.periodic else n - 1
     phase = 2 * np.pi * np.arange(n) / max(period, 1)
@@ -143,7 +143,7 @@ def mel_weight_matrix(
     lower_edge_hertz: Tensor,
     upper_edge_hertz: Tensor,
 ) -> Answer:
-    """Fill a triangle over the frequencies for each mel bin."""
+    """Write a triangle over the frequencies for each mel bin."""
     edges, sizes = (lower_edge_hertz, upper_edge_hertz), (dft_length, sample_rate)
     refused = need_dtypes(FLOATS - {float64}, *edges) or need_dtypes((int32, int64), *sizes)
     return refused or each(

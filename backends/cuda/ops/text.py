@@ -1,4 +1,4 @@
-"""N-grams of integers; texts live on the host."""
+"""N-grams of integers; strings are on the host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .ml import attribute
 
 @kernel(TfIdfVectorizer)
 def tf_idf_vectorizer(op: TfIdfVectorizer, y: Tensor, x: Tensor) -> Answer:
-    """Count n-grams, and weigh the counts."""
+    """Count n-grams, and weight the counts."""
     if refused := need_dtypes((int32, int64), x):
         return refused
     grams = grams_of(op)

@@ -1,4 +1,4 @@
-"""Steps of optimizers."""
+"""Optimizer steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def optimize(
     *inputs: Tensor,
     more: tuple[Tensor | None, ...] = (),
 ) -> Answer:
-    """Take one step, one launch per tensor."""
+    """Compute one step, one launch per tensor."""
     refused = need_dtypes(FLOATS, rate, *inputs) or need_dtypes((int64,), step)
     if refused:
         return refused

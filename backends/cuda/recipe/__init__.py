@@ -1,1 +1,1 @@
-"""Launches as plain data: what is compiled, with what it is called, on how many threads."""
+"""Launches as plain data: source, compile-time types and constants, arguments, grid."""

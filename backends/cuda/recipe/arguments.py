@@ -1,6 +1,6 @@
-"""Arguments by name: what a recipe gives, as the parameters that the kernel's source declares.
+"""Arguments by name: conversion to the parameters that the kernel source declares.
 
-And what no launch can be: beyond CUDA's grids, or the 32 bits in which many kernels count.
+And the limits of launches: CUDA's grid sizes, and kernels that count in 32 bits.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from .operands import (
     Tensor,
     TensorMap,
 )
-from .source import DTYPES, TENSOR_MAP, Member, Parameter, Signature, signature_of
+from .source import DTYPES, TENSOR_MAP, KernelSignature, Member, Parameter, signature_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Blocks along x, y and z that a launch may have at most.
+#: Maximum number of blocks along x, y and z.
 MAX_BLOCKS = (2**31 - 1, 2**16 - 1, 2**16 - 1)
-#: Elements along an axis for which the host makes tables.
+#: Maximum number of elements along an axis for tables made on the host.
 MAX_TABLE = 1 << 26
 _LOWEST, _GREATEST = -(2**31), 2**31 - 1
-#: The types of elements that kernels only move, as words of any elements.
+#: Word types, as which kernels move elements of any dtype.
 WORDS = (uint8, uint16, uint32, uint64)
-#: The integers of structs by their size; the factor of a divisor is a signed number, too.
+#: Integer types of struct members by size; multipliers of divisors are signed as well.
 _SIGNED: Mapping[int, DType] = MappingProxyType({4: int32, 8: int64})
 _INTEGERS = frozenset({int, bool})
 
@@ -57,25 +57,25 @@ _INTEGERS = frozenset({int, bool})
 
 
 class TooLarge(UnsupportedError):
-    """A size for which a recipe makes no launch; the message is the reason."""
+    """A size that no launch supports; the message is the reason to decline."""
 
 
 def check_grid(entry: str, grid: tuple[int, int, int]) -> None:
-    """Refuse a grid that CUDA does not launch."""
+    """Raise TooLarge for a grid that CUDA cannot launch."""
     if any(blocks > maximum for blocks, maximum in zip(grid, MAX_BLOCKS, strict=True)):
         shown = " x ".join(map(str, grid))
         raise TooLarge(f"{entry} would need a grid of {shown} blocks, more than CUDA launches")
 
 
 def check_ints(values: Iterable[float]) -> None:
-    """Refuse what does not fit into 32 bits, which C would cut off without a word."""
+    """Raise TooLarge for values beyond 32 bits, which C would truncate silently."""
     for value in values:
         if not _LOWEST <= value <= _GREATEST:
             raise TooLarge(f"a size of {value}; the kernel counts in 32 bits")
 
 
 def as_reason(make: Callable[P, R]) -> Callable[P, R | str]:
-    """Return what says why instead of failing, where a size is too large for a recipe."""
+    """Wrap a function to return the message as the reason instead of raising TooLarge."""
 
     @wraps(make)
     def said(*args: P.args, **kwargs: P.kwargs) -> R | str:
@@ -83,7 +83,7 @@ def as_reason(make: Callable[P, R]) -> Callable[P, R | str]:
             return make(*args, **kwargs)
         except TooLarge as error:
             return str(error)
-        except OverflowError as error:  # numpy's word for an argument that does not fit
+        except OverflowError as error:  # numpy's exception for an argument that does not fit
             return f"a size is too large for the kernel: {error}"
 
     return said
@@ -93,7 +93,7 @@ def as_reason(make: Callable[P, R]) -> Callable[P, R | str]:
 
 
 class ArgumentError(KernelError):
-    """Arguments that a kernel does not take; the message names file, entry and parameter."""
+    """Arguments that do not match a kernel's parameters; names file, entry and parameter."""
 
 
 def arranged(
@@ -104,20 +104,20 @@ def arranged(
     constants: Sequence[tuple[str, int | bool | float]],
     code: str,
 ) -> Mapping[str, Argument]:
-    """Return arguments in the order and in the types of a kernel's parameters.
+    """Return arguments in the order and types of a kernel's parameters.
 
     Args:
         file: the file in `kernels/`.
-        entry: its function.
+        entry: the entry point.
         given: the arguments by name.
         types: element type by C++ alias, in pairs.
         constants: compile-time constants by name, in pairs.
         code: generated code.
 
     Raises:
-        ArgumentError: one is missing, unknown, or not what the parameter is.
-        TooLarge: a number of a struct does not fit into 32 bits.
-        OverflowError: a number does not fit into the parameter.
+        ArgumentError: one is missing, unknown, or of the wrong kind.
+        TooLarge: a number of a struct exceeds 32 bits.
+        OverflowError: a number does not fit its parameter.
     """
     signature = signature_of(file, entry, code)
     lengths = tuple(pair for pair in constants if pair[0] in signature.lengths)
@@ -132,20 +132,22 @@ def arranged(
 
 
 class _Unfit(Exception):
-    """Something that is given is not what a parameter is; the message says why."""
+    """An argument that does not match its parameter; the message gives the reason."""
 
 
 class _Slot(Protocol):
-    """A parameter with its element types and lengths: it takes what is given, or refuses."""
+    """A parameter with resolved element types and lengths, which converts its argument."""
 
     def take(self, given: Given) -> Argument: ...
 
 
 @cache
 def _slots(
-    signature: Signature, types: tuple[tuple[str, DType], ...], lengths: tuple[tuple[str, int], ...]
+    signature: KernelSignature,
+    types: tuple[tuple[str, DType], ...],
+    lengths: tuple[tuple[str, int], ...],
 ) -> Mapping[str, _Slot]:
-    """Return the parameters of a kernel that is compiled with these types and constants."""
+    """Return the parameters of a kernel compiled with these types and constants."""
     kernel = _Kernel(signature, dict(types), dict(lengths))
     try:
         return {name: kernel.slot(one) for name, one in signature.parameters.items()}
@@ -155,14 +157,14 @@ def _slots(
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """A kernel with the element types and the constants that it is compiled with."""
+    """A kernel with its element types and compile-time constants."""
 
-    signature: Signature
+    signature: KernelSignature
     types: Mapping[str, DType]
     lengths: Mapping[str, int]
 
     def slot(self, parameter: Parameter) -> _Slot:
-        """Return a parameter as what takes an argument."""
+        """Return the slot of a parameter."""
         name, type_ = parameter.name, parameter.type
         dtype = self.types.get(type_) or DTYPES.get(type_)
         alias = f" = {name_of(self.types[type_])}" if type_ in self.types else ""
@@ -179,7 +181,7 @@ class _Kernel:
         return _Number(name, f"{type_}{alias}", dtype)
 
     def _length(self, member: Member) -> int:
-        """Return how many numbers a member has."""
+        """Return the number of elements of a member."""
         inner = self.signature.structs.get(member.type)
         count = 1 if inner is None else sum(map(self._length, inner))
         if not member.length:
@@ -190,7 +192,7 @@ class _Kernel:
         return count * int(member.length if known is None else known)
 
     def _dtype(self, members: Sequence[Member], name: str) -> DType:
-        """Return the one dtype of all numbers of a struct; unsigned ones count as signed."""
+        """Return the common dtype of a struct's numbers; unsigned ones count as signed."""
         found: set[DType] = set()
         for member in members:
             inner = self.signature.structs.get(member.type)
@@ -208,7 +210,7 @@ class _Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _Pointer:
-    """An address; its dtype is None where the source alone knows what lies there."""
+    """An address; its dtype is None if only the source knows it."""
 
     name: str
     type: str
@@ -243,7 +245,7 @@ class _Map:
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A number of a dtype."""
+    """A number with a dtype."""
 
     name: str
     type: str
@@ -257,7 +259,7 @@ class _Number:
 
 @dataclass(frozen=True, slots=True)
 class _Struct:
-    """A struct of numbers of one dtype, some of them arrays."""
+    """A struct of numbers of one dtype, some of which may be arrays."""
 
     name: str
     type: str
@@ -298,7 +300,7 @@ class _Struct:
 
 
 def _are_numbers(kinds: set[type], dtype: DType) -> bool:
-    """Whether objects of these types are numbers for a parameter of a dtype."""
+    """Whether objects of these types are valid numbers for a parameter with this dtype."""
     if kinds <= _INTEGERS:
         return True
     wanted = (int, float, np.number) if dtype in FLOATS else (int, np.integer)
@@ -306,7 +308,7 @@ def _are_numbers(kinds: set[type], dtype: DType) -> bool:
 
 
 def _misnamed(names: Collection[str], given: Collection[str], what: str) -> str:
-    """Return which names are missing or unknown, in words."""
+    """Return a message about missing or unknown names."""
     missing = [name for name in names if name not in given]
     unknown = [name for name in given if name not in names]
     said = [f"has no {what} {name!r}{did_you_mean(name, missing)}" for name in unknown]

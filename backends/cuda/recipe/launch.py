@@ -1,7 +1,7 @@
-"""Recipes: what a step launches, as plain data.
+"""Recipes: the launches of a step as plain data.
 
-A recipe is made without a GPU, can be compared and printed, and says everything: which file and
-entry, the types and constants it is compiled with, the grid, and the arguments by name.
+A recipe is made without a GPU, can be compared and printed, and is complete: file and entry point,
+types and constants, the grid, and the arguments by name.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ from .targets import Target
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch; raises TooLarge where CUDA could not make it.
+    """One kernel launch; raises TooLarge if CUDA could not launch it.
 
     Attributes:
         file: the file in `kernels/`.
         entry: its ``extern "C"`` function.
-        grid: blocks along x, y and z; no launch happens where one is 0.
-        block: threads of a block.
-        args: what the function takes, by the names of its parameters and in their order; see
-            `Given` for what may be given. Raises ArgumentError unless they fit.
+        grid: blocks along x, y and z; nothing is launched if one is 0.
+        block: threads per block.
+        args: arguments by parameter name, in the order of the parameters; see `Given` for their
+            forms. Raises ArgumentError unless they match.
         types: element type by C++ alias, in pairs.
         constants: compile-time constants by name, in pairs.
-        code: generated functions and macros that the file uses.
-        shared: bytes of dynamic shared memory.
-        scratch: bytes of the workspace that the step needs because of it.
-        cluster: blocks along x, y and z that reach each other's memory (Hopper and newer).
-        early: whether it may begin while the kernel before it runs (PDL): those that call
-            `grid_dependency_sync` do, unless they read before it what others have written.
-        note: what tells it from other launches of its entry, for reports: ``64x64 split 4``.
-        pitched: operands whose `Tensor.row` or `Tensor.strides` it goes by, so that they may be
-            slices of tensors with more channels; it is a promise, that nothing else tells. Those
-            of its epilogue are read by the row of the result, and so can only be the same slice.
-        moot: two arguments, one copied to the other; where both are the same memory, there is
-            nothing to launch.
+        code: generated functions and macros used by the file.
+        shared: dynamic shared memory in bytes.
+        scratch: bytes of workspace that the step needs for it.
+        cluster: blocks along x, y and z of a cluster (Hopper and newer).
+        early: whether it may start before the previous kernel ends (PDL): kernels that call
+            `grid_dependency_sync` may, unless they read results of others before it.
+        note: what distinguishes it from other launches of its entry, for reports: ``64x64 split
+            4``.
+        pitched: operands that it addresses by `Tensor.row` or `Tensor.strides`, so that they may be
+            slices of tensors with more channels; nothing checks this promise. Operands of its
+            epilogue are addressed like the result, and so can only be the same slice.
+        moot: two arguments, one copied to the other; nothing is launched if both are the same
+            memory.
     """
 
     file: str
@@ -71,12 +72,12 @@ class Launch:
 
     @property
     def arguments(self) -> Mapping[str, Argument]:
-        """`args`, numbers in the types of their parameters."""
+        """`args` with numbers converted to the types of their parameters."""
         return cast("Mapping[str, Argument]", self.args)
 
     @property
     def title(self) -> str:
-        """The entry with what tells it apart."""
+        """The entry with its note."""
         return f"{self.entry} {self.note}".strip()
 
     @property
@@ -86,12 +87,12 @@ class Launch:
 
     @property
     def source(self) -> Source:
-        """What must be compiled."""
+        """The source to compile."""
         names = tuple((alias, C_TYPES[dtype]) for alias, dtype in self.types)
         return Source(self.file, names, self.constants, self.code)
 
 
-#: Threads of a block of a kernel that gives each result its own thread.
+#: Threads per block of kernels with one thread per result.
 THREADS = 256
 
 
@@ -106,7 +107,7 @@ def each(
     code: str = "",
     note: str = "",
 ) -> Launch:
-    """Return the launch of a kernel that gives each of `count` results a thread; see `Launch`."""
+    """Return the launch of a kernel with one thread for each of `count` results; see `Launch`."""
     grid = (-(-count // THREADS), 1, 1)
     return Launch(file, entry, grid, THREADS, args, types, constants, code, note=note)
 
@@ -115,12 +116,12 @@ Recipe = Launch | tuple[Launch, ...]
 
 
 def launches_of(recipe: Recipe) -> tuple[Launch, ...]:
-    """Return a recipe's launches in order."""
+    """Return the launches of a recipe, in order."""
     return (recipe,) if isinstance(recipe, Launch) else recipe
 
 
 def pitched_by(recipe: Recipe) -> frozenset[Value]:
-    """Return the values that may be slices: all launches that touch them name them so."""
+    """Return the values that may be slices: those pitched in all launches that access them."""
     named: set[Value] = set()
     refused: set[Value] = set()
     for launch in launches_of(recipe):
@@ -131,28 +132,28 @@ def pitched_by(recipe: Recipe) -> frozenset[Value]:
     return frozenset(named - refused)
 
 
-#: Threads and blocks that a multiprocessor holds at most.
+#: Maximum threads and blocks per multiprocessor.
 MAX_THREADS, MAX_BLOCKS = 2048, 32
 
 
 def fill_of(launch: Launch, target: Target) -> float:
-    """Return the blocks of a launch by those that a GPU holds, as threads and memory allow."""
+    """Return the blocks of a launch divided by the number that the GPU can hold at a time."""
     memory = (target.shared + 1024) // (launch.shared + 1024)
     resident = max(1, min(MAX_THREADS // launch.block, MAX_BLOCKS, memory))
     return prod(launch.grid) / (target.processors * resident)
 
 
 def base_of(argument: Argument) -> Argument:
-    """Return what an argument points to; of numbers and structs the argument itself."""
+    """Return the memory that an argument points to; for numbers and structs the argument itself."""
     return argument.base if isinstance(argument, TensorMap) else argument
 
 
 def sharing(*launches: Launch) -> tuple[Launch, ...]:
-    """Return launches that have the workspace in common."""
+    """Return launches that share one workspace."""
     maximum = max(launch.scratch for launch in launches)
     return tuple(replace(launch, scratch=maximum) for launch in launches)
 
 
 def behind(launches: tuple[Launch, ...]) -> int:
-    """Return where the workspace is free that these launches use the beginning of, in bytes."""
+    """Return the first free byte of the workspace after that used by these launches."""
     return ceil_div(max((launch.scratch for launch in launches), default=0), 256) * 256

@@ -1,4 +1,4 @@
-"""Where the elements of a tensor lie: strides by format, axes that can be merged; and windows."""
+"""Memory layout of tensors: strides by format, merging of axes, and structs of window kernels."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Ints = tuple[int, ...]
 
 
 def order(rank: int, format: Format) -> Ints:
-    """Return the logical axes from the outermost to the innermost in memory."""
+    """Return the logical axes from outermost to innermost in memory."""
     if format is Format.CONTIGUOUS or rank < 3:
         return tuple(range(rank))
     return (0, *range(2, rank), 1)
 
 
 def strides(dims: Ints, format: Format, pitch: int = 0) -> Ints:
-    """Return the distance in elements of neighbours along each logical axis.
+    """Return the stride in elements along each logical axis.
 
     Args:
         dims: the logical shape.
@@ -36,7 +36,7 @@ def strides(dims: Ints, format: Format, pitch: int = 0) -> Ints:
 
 
 def broadcast_strides(dims: Ints, format: Format, shape: Ints, pitch: int = 0) -> Ints:
-    """Return the strides of a tensor read as if it had `shape`: 0 where it is repeated."""
+    """Return the strides of a tensor broadcast to `shape`: 0 where it is repeated."""
     own = strides(dims, format, pitch)
     padded = (1,) * (len(shape) - len(dims)) + dims
     moves = (0,) * (len(shape) - len(dims)) + own
@@ -44,14 +44,14 @@ def broadcast_strides(dims: Ints, format: Format, shape: Ints, pitch: int = 0) -
 
 
 def merge(dims: Sequence[int], moves: Sequence[Ints]) -> tuple[Ints, tuple[Ints, ...]]:
-    """Merge neighbouring axes that every tensor walks through alike.
+    """Merge adjacent axes that are contiguous in every tensor.
 
     Args:
         dims: sizes, outermost first.
-        moves: for each tensor its stride along each of the axes.
+        moves: for each tensor, its stride along each axis.
 
     Returns:
-        As few axes as will do, at least one, with the strides along them.
+        The fewest possible axes, at least one, with their strides.
     """
     axes: list[tuple[int, Ints]] = []
     for i, size in enumerate(dims):
@@ -77,12 +77,12 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def three(values: Ints, missing: int) -> Ints:
-    """Return values for three spatial axes; those in front that an operator lacks are `missing`."""
+    """Return values for three spatial axes; missing leading axes get `missing`."""
     return (missing,) * (3 - len(values)) + tuple(values)
 
 
 def by_axis(**values: Ints) -> dict[str, int]:
-    """Return values for two spatial axes as members ``name_h`` and ``name_w``; one is the width."""
+    """Return values for two spatial axes as members ``name_h``, ``name_w``; one is the width."""
     return {
         f"{name}_{letter}": value
         for name, pair in values.items()
@@ -91,13 +91,13 @@ def by_axis(**values: Ints) -> dict[str, int]:
 
 
 def sizes(prefix: str, dims: Ints) -> dict[str, int]:
-    """Return the extents of an image as members ``prefixheight`` and ``prefixwidth``."""
+    """Return the spatial sizes of an image as members ``prefixheight`` and ``prefixwidth``."""
     height, width = dims if len(dims) == 2 else (1, *dims)
     return {f"{prefix}height": height, f"{prefix}width": width}
 
 
 def moves(prefix: str, strides: Ints) -> dict[str, int]:
-    """Return strides of images, channels, rows and columns as members ``prefix_image`` and on."""
+    """Return strides of images, channels, rows and columns as members ``prefix_image``, …."""
     image, channel, *steps = strides
     row, column = steps if len(steps) == 2 else (0, *steps)
     numbers = {"image": image, "channel": channel, "row": row, "column": column}
@@ -122,6 +122,6 @@ def _windows(x: Ints, y: Ints, view: Window) -> dict[str, Ints]:
 
 
 def spatial_strides(strides: Ints) -> dict[str, int | Ints]:
-    """Return struct `Strides`: distances of images, channels and neighbours along three axes."""
+    """Return struct `Strides`: strides of images, channels and three spatial axes."""
     image, channel, *steps = strides
     return {"image": image, "channel": channel, "spatial": three(tuple(steps), 0)}

@@ -1,4 +1,4 @@
-"""What kernels are given: tensors, packed constants, workspace, structs and tensor maps."""
+"""Kernel operands: tensors, packed constants, workspace, structs and tensor maps."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .layout import Ints, strides
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An operand: a value, and how its elements lie.
+    """An operand: a value and its memory layout.
 
     Attributes:
-        value: what it is.
-        format: the order of its elements.
-        pitch: see `View.pitch`; only launches that name the value as `pitched` meet one.
+        value: the value.
+        format: the memory order of its elements.
+        pitch: see `View.pitch`; only launches that list the value in `pitched` get one.
     """
 
     value: Value
@@ -55,17 +55,17 @@ class Tensor:
 
     @property
     def known(self) -> Array | None:
-        """The elements where they are known before a run: of a constant, or by inference."""
+        """The elements if known before a run: of a constant, or by inference."""
         return self.value.data if self.value.data is not None else self.value.tensor.known
 
     @property
     def ints(self) -> Ints:
-        """The elements of a tensor of integers, which must be `known`."""
+        """The elements of an integer tensor, which must be `known`."""
         return () if self.known is None else tuple(int(v) for v in self.known.flat)
 
     @property
     def strides(self) -> Ints:
-        """The distance in elements of neighbours along each logical axis."""
+        """The stride in elements along each logical axis."""
         return strides(self.dims, self.format, self.pitch)
 
     @property
@@ -75,7 +75,7 @@ class Tensor:
 
     @property
     def extent(self) -> int:
-        """Elements from the first to the last, with the gaps of a slice in between."""
+        """Elements from the first to the last, gaps of a slice included."""
         return extent(self.format, self.value.tensor, self.pitch) // self.dtype.itemsize
 
     @property
@@ -86,12 +86,12 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Constants that a kernel wants in another shape or order.
+    """Constants in another shape or order.
 
     Attributes:
         sources: the constants.
-        layout: names the order; equal layouts mean equal bytes.
-        pack: makes the array of the arrays of `sources`, once per model.
+        layout: identifies the packing; equal layouts mean equal bytes.
+        pack: computes the array from the arrays of `sources`, once per model.
     """
 
     sources: tuple[Value, ...]
@@ -101,21 +101,21 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Part of the workspace: the address `offset` bytes after its start."""
+    """Part of the workspace, `offset` bytes after its start."""
 
     offset: int
 
 
-#: What lies in memory.
+#: An operand in memory.
 Operand = Tensor | Packed | Scratch
 
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A C++ struct by value, all of whose numbers are of one dtype.
+    """A C++ struct passed by value, with numbers of one dtype.
 
     Attributes:
-        members: the numbers by name, in the order in which the kernel declares them.
+        members: the numbers by name, in the kernel's order.
         dtype: of the numbers.
     """
 
@@ -128,23 +128,23 @@ class Struct:
         return tuple(number for _, numbers in self.members for number in numbers)
 
     def __getitem__(self, name: str) -> tuple[int | float, ...]:
-        """Return the numbers of a member; one that is not an array has a single one."""
+        """Return the numbers of a member; a scalar has a single one."""
         return dict(self.members)[name]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """How the copy engine of Hopper sees a tensor, by value: 128 bytes.
+    """A TMA tensor map, passed by value: 128 bytes.
 
     Attributes:
-        base: where it lies.
-        dtype: of its elements.
-        dims: extents, the innermost first; of an image channel, column, row, image.
-        strides: distances in elements, without the innermost, which is 1.
-        box: extents of what is copied at once; of `corners` channels and pixels.
-        corners: the box in which windows begin, less the image: the distances of its first and of
-            its last place from the image's, (column, row) each; pixels are copied row by row of it.
-        steps: distances of what is copied, along every axis; 1 where left out.
+        base: the tensor in memory.
+        dtype: the element type.
+        dims: sizes, innermost first; for an image channel, column, row, image.
+        strides: in elements, except the innermost, which is 1.
+        box: sizes of the box; with `corners`, channels and pixels.
+        corners: offsets of the first and last window start from the image's corners, (column, row)
+            each (im2col mode); pixels in between are copied row by row.
+        steps: element strides within the box; 1 if omitted.
     """
 
     base: Operand
@@ -156,7 +156,7 @@ class TensorMap:
     steps: Ints = ()
 
 
-#: What a kernel gets: a pointer (None is the null pointer), a number, or a struct.
+#: A kernel argument: a pointer (None is null), a number, or a struct.
 Argument = (
     Operand
     | np.int32
@@ -169,18 +169,18 @@ Argument = (
     | TensorMap
     | None
 )
-#: What a recipe gives for a member of a struct: a number, or those of an array or inner struct;
+#: What a recipe passes for a struct member: a number, or those of an array or inner struct;
 #: and all members by name.
 Numbers = int | float | tuple[int, ...] | tuple[float, ...]
 Members = Mapping[str, Numbers]
-#: What a recipe gives for a parameter. Numbers become what the kernel declares; of a struct they
-#: stand by member, or alone if the struct is one array; None is the null pointer, or a struct of
+#: What a recipe passes for a parameter. Numbers are converted to the declared type; a struct is
+#: given by members, or as numbers if it is one array; None is the null pointer, or a struct of
 #: zeros.
 Given = Argument | int | float | Ints | Members
 Arguments = Mapping[str, Given]
 
 
 def index_type(*sizes: int) -> DType:
-    """Return the type that kernels count elements of tensors of these sizes in."""
-    # Kernels round up to whole blocks before they compare, so some room must be left.
+    """Return the integer type with which kernels index tensors of these sizes."""
+    # Kernels round up to whole blocks before comparing, which needs some margin.
     return int32 if max(sizes, default=0) < 2**31 - 2**16 else int64

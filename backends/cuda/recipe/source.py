@@ -1,9 +1,9 @@
-"""The text that NVRTC compiles: a kernel's file with its headers, types and constants.
+"""Kernel sources: the text that NVRTC compiles, and the signatures that it declares.
 
-And what it declares: a kernel's file is the one place that says what its entries take.
+A kernel's file is the only declaration of its parameters.
 
-It is self-contained: types and constants, generated functions, then the file with its own headers
-inlined. So equal texts mean equal code, and the text is the cache key.
+The text is self-contained: types and constants, generated functions, then the file with its own
+headers inlined. So equal texts mean equal code, and the text is the cache key.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ....runtime.ir.dtypes import (
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 
-#: The C++ name of every element type that kernels can read and write.
+#: C++ names of all element types.
 C_TYPES: Mapping[DType, str] = {
     float32: "float",
     float64: "double",
@@ -72,12 +72,12 @@ C_TYPES: Mapping[DType, str] = {
     uint4: "Uint4",
     uint2: "Uint2",
 }
-#: Those of them that `narrow_types.cuh` defines.
+#: Those defined by `narrow_types.cuh`.
 SMALL = (float8e4m3fn, float8e4m3fnuz, float8e5m2, float8e5m2fnuz, float8e8m0, float4e2m1)
 SMALL += (int4, int2, uint4, uint2)
 _SMALL_NAMES = frozenset(C_TYPES[dtype] for dtype in SMALL)
 _HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h"}
-#: What <cmath> and <cstdint> would bring, which NVRTC does not have.
+#: Declarations of <cmath> and <cstdint>, which NVRTC lacks.
 _PRELUDE = (
     "#define INFINITY __int_as_float(0x7f800000)",
     "#define NAN __int_as_float(0x7fffffff)",
@@ -90,31 +90,31 @@ _INCLUDE = re.compile(r'^#include "([\w/]+\.cuh)"$', re.MULTILINE)
 
 
 class UserSource(str):
-    """The name of a source that a user brings, with its text, in place of a file of `kernels/`.
+    """The name of a user's source together with its text, in place of a file of `kernels/`.
 
     Attributes:
-        text: what is compiled.
+        text: the CUDA C++ text.
     """
 
     text: str
 
     def __new__(cls, name: str, text: str) -> UserSource:
-        """Return the name, for messages of the compiler, with the text."""
+        """Return the name, for compiler messages, with the text attached."""
         found = super().__new__(cls, re.sub(r"[^\w.:-]", "_", name))
         found.text = text
         return found
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is the same text under the same name."""
+        """Whether text and name are equal."""
         return isinstance(other, UserSource) and (str(self), self.text) == (str(other), other.text)
 
     def __hash__(self) -> int:
-        """Return a number that equal sources share."""
+        """Return a hash consistent with equality."""
         return hash((str(self), self.text))
 
 
 def arithmetic(dtype: DType) -> DType:
-    """Return the dtype in which kernels compute with elements of another."""
+    """Return the compute dtype of an element type."""
     if dtype in (float32, float64, int32, int64, uint32, uint64):
         return dtype
     return int32 if dtype in INTEGERS or dtype == bool_ else float32
@@ -122,13 +122,13 @@ def arithmetic(dtype: DType) -> DType:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is compiled: a file of `kernels/` with everything that its text leaves open.
+    """What is compiled: a file of `kernels/` and everything that parameterises it.
 
     Attributes:
         file: its path in `kernels/`, such as ``conv/conv.cu``.
         types: C++ type names by alias, in pairs: ``("T", "float")``.
         constants: values by name, in pairs; they become `constexpr`.
-        code: generated functions and macros that the file uses.
+        code: generated functions and macros used by the file.
     """
 
     file: str
@@ -137,7 +137,7 @@ class Source:
     code: str = ""
 
     def text(self) -> str:
-        """Return the whole source, line directives included."""
+        """Return the complete source with line directives."""
         lines = [
             f"#include <{header}>"
             for header in dict.fromkeys(_HEADERS.get(name, "") for _, name in self.types)
@@ -161,7 +161,7 @@ def _constant(name: str, value: int | bool | float) -> str:
 
 
 def read_kernel(file: str) -> str:
-    """Return a file of `kernels/`, or a user's, with headers in place of their #include lines."""
+    """Return a file of `kernels/`, or a user's source, with #include lines resolved."""
     if isinstance(file, UserSource):
         return _inlined(file.text, file)
     return _inlined((KERNELS / file).read_text(encoding="utf-8"), file)
@@ -186,14 +186,14 @@ _WORD = re.compile(r"\w+")
 _STRUCT = re.compile(r"\bstruct (?:alignas\([^)]*\) )?(\w+)")
 _FUNCTION = re.compile(r"\b(?!__launch_bounds__|alignas)(\w+)\s*\(")
 _MEMBER = re.compile(r"(\w+)\s*(?:\[(\w+)\])?\s*(?:=.*)?")
-#: The element types by all names that C++ has for them.
+#: Element types by all their C++ names.
 DTYPES: Mapping[str, DType] = MappingProxyType(
     {name: dtype for dtype, name in C_TYPES.items()}
     | {"int": int32, "long long": int64, "short": int16, "u32": uint32}
     | {"unsigned": uint32, "unsigned int": uint32, "unsigned long long": uint64}
 )
 
-#: The struct of `ptx/tma.cuh` that the driver makes.
+#: The struct in `ptx/tma.cuh` that the driver encodes.
 TENSOR_MAP = "TensorMap"
 
 
@@ -202,8 +202,8 @@ class Parameter:
     """A parameter of a kernel.
 
     Attributes:
-        name: as the kernel calls it.
-        type: its C++ type without qualifiers; of a pointer, that of what it points to.
+        name: its name.
+        type: its C++ type without qualifiers; for a pointer, the pointee's.
         is_pointer: whether it is an address.
     """
 
@@ -217,9 +217,9 @@ class Member:
     """A member of a struct.
 
     Attributes:
-        name: as the struct calls it.
+        name: its name.
         type: its C++ type.
-        length: of an array: a number, or the name of a constant; empty for a single element.
+        length: of an array: a number, or the name of a constant; empty for a scalar.
     """
 
     name: str
@@ -228,15 +228,15 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Signature:
-    """The parameters of a kernel; there is one object of each.
+class KernelSignature:
+    """The parameters of a kernel; cached, so that equal signatures are identical.
 
     Attributes:
         file: the file in `kernels/`.
         entry: its ``extern "C"`` function.
         parameters: by name, in order.
-        structs: the members of every struct that is passed by value, and of those inside of them.
-        lengths: the names of constants that are lengths of their arrays.
+        structs: the members of every struct passed by value, nested ones included.
+        lengths: names of the constants that are array lengths.
     """
 
     file: str
@@ -247,12 +247,12 @@ class Signature:
 
     @property
     def title(self) -> str:
-        """The file and the entry, for messages."""
+        """File and entry, for messages."""
         return f"{self.file}: {self.entry}"
 
 
 def begins_early(file: str, entry: str) -> bool:
-    """Whether a kernel waits for the one in front itself, so that it may begin while that runs.
+    """Whether a kernel waits for its predecessor itself, and so may start before it ends (PDL).
 
     Raises:
         KernelError: there is no such file.
@@ -260,16 +260,16 @@ def begins_early(file: str, entry: str) -> bool:
     return entry in _waiting(KERNELS, file)
 
 
-def signature_of(file: str, entry: str, code: str = "") -> Signature:
-    """Return what a kernel takes.
+def signature_of(file: str, entry: str, code: str = "") -> KernelSignature:
+    """Return the signature of a kernel.
 
     Args:
         file: the file in `kernels/`.
-        entry: its function.
+        entry: the entry point.
         code: generated code, whose macros may repeat a group of parameters.
 
     Raises:
-        KernelError: the file has no such function, or the macro is not defined.
+        KernelError: the file has no such function, or a macro is undefined.
     """
     declared = _declared(KERNELS, file, entry)
     macro = _MACRO.search(declared)
@@ -279,13 +279,13 @@ def signature_of(file: str, entry: str, code: str = "") -> Signature:
 
 @cache
 def _text(folder: Path, file: str) -> str:
-    """Return a file with its headers and without comments."""
+    """Return a file with its headers, without comments."""
     return _COMMENT.sub("", read_kernel(file))
 
 
 @cache
 def _declared(folder: Path, file: str, entry: str) -> str:
-    """Return what stands between the parentheses after the name of a kernel."""
+    """Return the parameter list of a kernel."""
     text = _text(folder, file)
     for found in _ENTRY.finditer(text):
         head = text[found.end() : text.index("{", found.end())]
@@ -297,7 +297,7 @@ def _declared(folder: Path, file: str, entry: str) -> str:
 
 @cache
 def _waiting(folder: Path, file: str) -> frozenset[str]:
-    """Return what calls `grid_dependency_sync` in a file, itself or in what it calls."""
+    """Return the functions of a file that call `grid_dependency_sync`, directly or indirectly."""
     blocks = [(name, set(_WORD.findall(body))) for name, body in _top_level(_text(folder, file))]
     waiting, found = set[str](), {"grid_dependency_sync"}
     while found - waiting:
@@ -307,7 +307,7 @@ def _waiting(folder: Path, file: str) -> frozenset[str]:
 
 
 def _top_level(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the functions and structs of a file: their names and what stands in their braces."""
+    """Yield the functions and structs of a file: name and body."""
     at = 0
     while (opening := text.find("{", at)) >= 0:
         body = _body(text, opening + 1)
@@ -319,7 +319,7 @@ def _top_level(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _repeated(macro: str, code: str, file: str, entry: str) -> int:
-    """Return how often a macro of the generated code, ``#define M(X) X(0) X(1)``, repeats."""
+    """Return how often a generated macro, ``#define M(X) X(0) X(1)``, repeats its argument."""
     found = re.search(rf"^#define {macro}\((\w+)\)(.*)$", code, re.MULTILINE)
     if found is None:
         raise KernelError(f"{file}: {entry}: no code defines the macro {macro}", file=file)
@@ -327,8 +327,8 @@ def _repeated(macro: str, code: str, file: str, entry: str) -> int:
 
 
 @cache
-def _signature(folder: Path, file: str, entry: str, count: int) -> Signature:
-    """Return the signature with that many repetitions of what a macro repeats."""
+def _signature(folder: Path, file: str, entry: str, count: int) -> KernelSignature:
+    """Return the signature for this many repetitions of a repeated parameter group."""
     text, declared = _text(folder, file), _declared(folder, file, entry)
 
     def expanded(macro: re.Match[str]) -> str:
@@ -343,7 +343,7 @@ def _signature(folder: Path, file: str, entry: str, count: int) -> Signature:
     structs = dict(_structs(text, values))
     named = {parameter.name: parameter for parameter in parameters}
     lengths = frozenset(member.length for members in structs.values() for member in members)
-    return Signature(file, entry, MappingProxyType(named), MappingProxyType(structs), lengths)
+    return KernelSignature(file, entry, MappingProxyType(named), MappingProxyType(structs), lengths)
 
 
 def _parameter(declared: str) -> Parameter:
@@ -352,7 +352,7 @@ def _parameter(declared: str) -> Parameter:
 
 
 def _structs(text: str, types: Iterator[str]) -> Iterator[tuple[str, tuple[Member, ...]]]:
-    """Yield the members of the structs among these types, and of the structs in them."""
+    """Yield the members of the structs among these types, nested ones included."""
     for name in dict.fromkeys(types):
         head = re.search(rf"\bstruct (?:alignas\([^)]*\) )?{name}\s*\{{", text)
         if head is None:
@@ -363,7 +363,7 @@ def _structs(text: str, types: Iterator[str]) -> Iterator[tuple[str, tuple[Membe
 
 
 def _body(text: str, start: int) -> str:
-    """Return what stands in braces, the one that opens them before `start`."""
+    """Return the text in the braces opened before `start`."""
     depth, at = 1, start
     while depth:
         depth += {"{": 1, "}": -1}.get(text[at], 0)

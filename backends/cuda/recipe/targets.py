@@ -1,4 +1,4 @@
-"""GPUs as kernels see them, and by name, to plan for one that is not there."""
+"""Target GPUs, by name or as detected: properties that recipes depend on."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from ....runtime.errors import UsageError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The processor that kernels are compiled and sized for.
+    """The GPU for which kernels are compiled and tuned.
 
     Attributes:
-        arch: NVRTC's name for it: ``sm_80``, ``sm_90a``.
-        processors: number of its multiprocessors.
-        shared: bytes of shared memory that one block can have.
-        code: ``cubin``, or ``ptx`` where NVRTC is older than the GPU and the driver finishes.
-        has_clusters: whether blocks can share their memory, and kernels begin early: Hopper and
-            newer.
-        has_tf32: whether its tensor cores take float32 numbers of 11 bits: Ampere and newer.
-        has_wgmma: whether it has the products of four warps that only Hopper has.
+        arch: NVRTC's name: ``sm_80``, ``sm_90a``.
+        processors: number of multiprocessors.
+        shared: maximum shared memory per block in bytes.
+        code: ``cubin``, or ``ptx`` if NVRTC is older than the GPU and the driver compiles the rest.
+        has_clusters: whether it has clusters and programmatic dependent launch: Hopper and newer.
+        has_tf32: whether its tensor cores support TF32: Ampere and newer.
+        has_wgmma: whether it has wgmma: Hopper only.
     """
 
     arch: str
@@ -42,7 +41,7 @@ class Target:
 H200 = Target("sm_90a", 132, 232448)
 A100 = Target("sm_80", 108, 166912)
 
-#: Architectures, with the multiprocessors and the shared memory of a block of a usual GPU of each.
+#: Architectures, with multiprocessors and shared memory per block of a common GPU.
 TARGETS: Mapping[str, Target] = {
     "sm_80": Target("sm_80", 108, 166_912),  # A100
     "sm_86": Target("sm_86", 84, 101_376),  # A40
@@ -55,10 +54,10 @@ TARGETS: Mapping[str, Target] = {
 
 
 def named_target(text: str) -> Target:
-    """Return the target of a name such as ``sm_86``, or ``sm_86:46`` for that many multiprocessors.
+    """Return the target of a name such as ``sm_86``, or ``sm_86:46`` with 46 multiprocessors.
 
     Raises:
-        UsageError: there is no such architecture, or the number makes no sense.
+        UsageError: the architecture is unknown, or the number is invalid.
     """
     match = re.fullmatch(r"(sm_\d+a?)(?::([1-9]\d{0,3}))?", text)
     arch = match[1] if match else text.partition(":")[0]

@@ -1,1 +1,1 @@
-"""Algorithms that are measured, and what was measured before."""
+"""Autotuning: measuring algorithms, and caching the results."""

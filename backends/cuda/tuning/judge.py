@@ -1,4 +1,4 @@
-"""Tries algorithms on the GPU: on tensors of a task's shapes, by events around a recorded graph."""
+"""Measures algorithms on the GPU: random tensors of a task's shapes, events around a CUDA graph."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ..recipe.launch import Launch, launches_of
 from ..recipe.layout import ceil_div, order
 from ..recipe.operands import Operand, Packed, Scratch, Tensor, index_type
 
-#: Blocks that compare results, and warps of one.
+#: Blocks and warps per block for comparing results.
 BLOCKS, WARPS = 1024, 8
 
 
 class DeviceJudge:
-    """The tensors of one task, and what tries algorithms on them.
+    """Measures algorithms on the tensors of one task at a time.
 
     Args:
         device: the GPU.
@@ -42,14 +42,14 @@ class DeviceJudge:
         self._expected: CudaBuffer | None = None
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
-        """Have kernels compiled; see `Judge`."""
+        """Start compiling kernels; see `AlgorithmTimer`."""
         for candidate in candidates:
             if candidate.recipe is not None:
                 for launch in launches_of(candidate.recipe):
                     self._device.compiler.submit(launch.source)
 
     def begin(self, task: Task, reference: Candidate) -> None:
-        """Make the result that others are compared with; see `Judge`."""
+        """Compute the reference result; see `AlgorithmTimer`."""
         self.end()
         self._task = task
         self._stream = self._device.stream()
@@ -60,7 +60,7 @@ class DeviceJudge:
         self._copy(reference.formats[1], self._expected)
 
     def end(self) -> None:
-        """Give the tensors back."""
+        """Free the tensors."""
         for buffer in self._held:
             buffer.close()
         self._held.clear()
@@ -68,7 +68,7 @@ class DeviceJudge:
         self._task = None
 
     def judge(self, candidate: Candidate, minimum: float) -> tuple[float, float]:
-        """Return the microseconds and the relative error of an algorithm; see `Judge`."""
+        """Return the time in microseconds and the relative error; see `AlgorithmTimer`."""
         scratch = self._device.allocate(candidate.workspace)
         try:
             run = self._bound(candidate, scratch)
@@ -130,7 +130,7 @@ class DeviceJudge:
         return buffer
 
     def _copy(self, format: Format, to: CudaBuffer) -> None:
-        """Copy the result in its logical order; the caller waits for the stream."""
+        """Copy the result in logical order; the caller waits for the stream."""
         if self._task is None:
             raise DeviceError("no task has been begun")
         type_ = self._task.y.value.tensor
@@ -138,7 +138,7 @@ class DeviceJudge:
         self._device.copier(plain, View(self._device, self._result, 0, type_, format))(self._stream)
 
     def _difference(self, format: Format) -> float:
-        """Return the relative L2 norm of a result's error; NaN where it has one."""
+        """Return the relative L2 norm of a result's error; NaN if it contains one."""
         if self._task is None or self._expected is None:
             raise DeviceError("no task has been begun")
         y = self._task.y
@@ -163,7 +163,7 @@ class DeviceJudge:
 
 
 def difference(dtype: DType, count: int) -> Launch:
-    """Return the launch that compares arrays: what was found, what was expected, and the sums.
+    """Return the launch that compares two arrays and writes the sums of squares.
 
     Args:
         dtype: a float.
@@ -182,7 +182,7 @@ def difference(dtype: DType, count: int) -> Launch:
 
 
 def _elements(operand: Tensor | Packed) -> Array:
-    """Return what a kernel reads: constants, or random numbers for what is only known in a run."""
+    """Return the elements of an operand: constants, or random numbers for computed values."""
     if isinstance(operand, Packed):
         return operand.pack(*(_constant(value.data) for value in operand.sources))
     if operand.data is not None:

@@ -1,6 +1,6 @@
-"""What was measured once, on disk: an entry for each result, so that nobody waits for anybody.
+"""Tuning results on disk, one entry per result, so that processes need no locks.
 
-A run that is interrupted has kept everything that it measured; what is damaged is measured again.
+An interrupted run has kept everything that it measured; damaged entries are measured again.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Results by key, in a folder that several processes may read and write.
+    """Results by key, in a folder that several processes may use.
 
     Attributes:
-        folder: where they lie, see `Cache`.
+        folder: see `Cache`.
     """
 
     folder: Path
 
     def load(self, key: str) -> dict[str, Any] | None:
-        """Return the result of a key; None where there is none, or none that can be read."""
+        """Return the result for a key; None if there is none, or it is unreadable."""
         data = Cache(self.folder).read(_name(key))
         if data is None:
             return None
@@ -42,7 +42,7 @@ class Records:
         return found if (found.get("key"), found.get("version")) == (key, VERSION) else None
 
     def store(self, key: str, entry: Mapping[str, Any]) -> None:
-        """Write a result so that others see all of it or nothing; a full disk is not an error."""
+        """Write a result atomically; a full disk is not an error."""
         text = json.dumps({"version": VERSION, "key": key, **entry}, indent=1)
         Cache(self.folder).write(_name(key), text.encode())
 

@@ -1,8 +1,8 @@
 """Autotuning: every algorithm is measured on the GPU, and the fastest correct one is kept.
 
-What was measured is kept on disk by what it depends on: the kernels, the GPU, the driver, the task
-and the workspace that is allowed; names of nodes and models play no part. So every model that has
-the same convolution shares the result, and a run that was interrupted goes on where it stopped.
+Results are kept on disk by everything they depend on: kernels, GPU, driver, task and allowed
+workspace; names of nodes and models do not matter. So models that contain the same convolution
+share results, and an interrupted run resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ....runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory, KernelError
 from ....runtime.ir.graph import Node
-from ..algorithms.registry import Choice, RecipeContext, Setting
+from ..algorithms.registry import RecipeContext, Setting, TunedChoice
 from ..algorithms.selection import Candidate, Selector, Task
 from ..families import KERNELS
 from ..recipe.operands import Tensor
@@ -27,22 +27,22 @@ from .records import Records
 if TYPE_CHECKING:
     from ..driver.device import DriverDevice
 
-#: Algorithms that are expected to take more than this many times the best guess are not measured.
+#: Algorithms with an estimate beyond this multiple of the best are not measured.
 HOPELESS = 8.0
-#: Error that an algorithm may have, against the algorithm that the heuristic takes: relative L2
+#: Maximum error relative to the algorithm chosen by estimates, as relative L2
 #: norms. By bytes of an element; and where float32 may be multiplied as tf32.
 TOLERANCE = {2: 2e-2, 4: 2e-5, 8: 1e-12}
 TF32_TOLERANCE = 2e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """A task with the selector that has algorithms for it.
+class TuningTask:
+    """A task with its selector.
 
     Attributes:
         selector: the algorithms.
-        task: what is to be done, without the nodes that follow it.
-        node: the first node that needs it.
+        task: the problem, without its epilogue.
+        node: the first node with this task.
     """
 
     selector: Selector[Any]
@@ -51,17 +51,17 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
-    """What one algorithm took.
+class AlgorithmTime:
+    """The measurement of one algorithm.
 
     Attributes:
         algorithm: its name.
-        variant: its form.
-        microseconds: what it took; infinite where it was not measured.
-        estimate: what the heuristic expected.
-        workspace: bytes.
-        error: relative L2 norm of the difference to the algorithm that the heuristic takes.
-        reason: why it cannot be used, or was not measured; empty where it was.
+        variant: its variant.
+        microseconds: measured time; infinite if not measured.
+        estimate: the estimate.
+        workspace: bytes of workspace.
+        error: relative L2 norm of the difference to the algorithm chosen by estimates.
+        reason: why it does not apply or was not measured; empty if it was.
     """
 
     algorithm: str
@@ -74,32 +74,32 @@ class Timing:
 
     @property
     def title(self) -> str:
-        """The algorithm, with its form."""
+        """The algorithm with its variant."""
         return f"{self.algorithm} {self.variant}".strip()
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What was measured for a task.
+class TuningResult:
+    """The measurements of a task.
 
     Attributes:
         task: its signature.
-        heuristic: title of the algorithm that is taken without measuring.
-        timings: everything that was tried, fastest first.
+        heuristic: title of the algorithm chosen by estimates.
+        timings: everything measured, fastest first.
     """
 
     task: str
     heuristic: str
-    timings: tuple[Timing, ...]
+    timings: tuple[AlgorithmTime, ...]
 
     @property
-    def best(self) -> Timing:
+    def best(self) -> AlgorithmTime:
         """The fastest correct algorithm."""
         return self.timings[0]
 
     @property
-    def chosen(self) -> Timing:
-        """The algorithm that the heuristic takes, in its own form."""
+    def chosen(self) -> AlgorithmTime:
+        """The algorithm chosen by estimates, in its own variant."""
         return next((t for t in self.timings if t.title == self.heuristic), self.best)
 
     @property
@@ -108,37 +108,37 @@ class Result:
         return self.chosen.microseconds / self.best.microseconds - 1
 
 
-class Judge(Protocol):
-    """Tries algorithms on a GPU."""
+class AlgorithmTimer(Protocol):
+    """Measures algorithms on a GPU."""
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
-        """Have kernels compiled that will be tried."""
+        """Start compiling the kernels to be measured."""
         ...
 
     def begin(self, task: Task, reference: Candidate) -> None:
-        """Make the tensors of a task, and the result that others are compared with.
+        """Create the tensors of a task, and the reference result.
 
         Raises:
-            DeviceOutOfMemory: there is no room for them.
+            DeviceOutOfMemory: there is too little memory.
         """
         ...
 
     def judge(self, candidate: Candidate, minimum: float) -> tuple[float, float]:
-        """Return the microseconds and the error of an algorithm.
+        """Return the time in microseconds and the error of an algorithm.
 
         Args:
-            candidate: the algorithm, in the formats that it wants.
-            minimum: the best so far; what is far from it need not be measured well.
+            candidate: the algorithm, in the formats that it needs.
+            minimum: best time so far; candidates far from it are measured less precisely.
 
         Raises:
-            DeviceFault: it stops the GPU for this process.
+            DeviceFault: it makes the GPU unusable for this process.
             DeviceError: it fails.
             KernelError: it does not compile.
         """
         ...
 
     def end(self) -> None:
-        """Give the tensors back."""
+        """Free the tensors."""
         ...
 
 
@@ -146,42 +146,44 @@ Say = Callable[[str], None]
 
 
 class Tuner:
-    """Measures each task once, and remembers it on disk.
+    """Measures each task once, and keeps the results on disk.
 
     Args:
-        records: where results are kept.
+        records: the stored results.
         context: what they depend on besides the task: kernels, GPU, driver.
-        judge: tries algorithms; None where only what is known is wanted.
+        timer: measures algorithms; None to use stored results only.
 
     Attributes:
-        measured: number of tasks that it has measured.
+        measured: number of tasks measured.
     """
 
-    def __init__(self, records: Records, context: str, judge: Judge | None = None) -> None:
+    def __init__(self, records: Records, context: str, timer: AlgorithmTimer | None = None) -> None:
         self._records = records
         self._context = context
-        self._judge = judge
-        self._known: dict[str, Result] = {}
+        self._timer = timer
+        self._known: dict[str, TuningResult] = {}
         self.measured = 0
 
-    def results(self, works: Sequence[Work], say: Say, *, again: bool = False) -> list[Result]:
-        """Return what is known about tasks, measured where it is not.
+    def results(
+        self, works: Sequence[TuningTask], say: Say, *, again: bool = False
+    ) -> list[TuningResult]:
+        """Return the results of tasks, measuring unknown ones.
 
         Args:
             works: the tasks; equal ones are measured once.
-            say: told about the progress.
-            again: measure also what is known.
+            say: called with progress messages.
+            again: whether to measure known tasks again.
         """
-        found: list[Result] = []
+        found: list[TuningResult] = []
         distinct = {self._key(work.task): work for work in works}
         missing = [k for k in distinct if again or self.known(k) is None]
-        if self._judge is not None:
+        if self._timer is not None:
             for key in missing:
                 tried = [candidate for candidate, reason in _trials(distinct[key]) if not reason]
-                self._judge.prepare(tried)
+                self._timer.prepare(tried)
             for number, key in enumerate(missing, 1):
                 say(f"measuring {number} of {len(missing)}: {distinct[key].task.signature}")
-                result = self._measured(distinct[key], self._judge)
+                result = self._measured(distinct[key], self._timer)
                 if result is not None:
                     self.measured += 1
                     self._known[key] = result
@@ -192,17 +194,17 @@ class Tuner:
                 found.append(known)
         return found
 
-    def choices(self, works: Sequence[Work], say: Say) -> dict[str, Choice]:
-        """Return the fastest algorithm of every task, by its signature."""
+    def choices(self, works: Sequence[TuningTask], say: Say) -> dict[str, TunedChoice]:
+        """Return the fastest algorithm of each task, by signature."""
         return {
-            result.task: Choice(
+            result.task: TunedChoice(
                 result.best.algorithm, result.best.variant, result.best.microseconds
             )
             for result in self.results(works, say)
         }
 
-    def known(self, key: str) -> Result | None:
-        """Return what was measured before, by this tuner or by another; None if nothing was."""
+    def known(self, key: str) -> TuningResult | None:
+        """Return a stored result; None if there is none."""
         if key not in self._known:
             entry = self._records.load(key)
             result = None if entry is None else _result(entry)
@@ -217,53 +219,57 @@ class Tuner:
         tf32 = ", tf32" if options.precision == "tf32" else ""
         return f"{self._context}: {task.signature}, {allowed} workspace{tf32}"
 
-    def _measured(self, work: Work, judge: Judge) -> Result | None:
-        """Return the timings of all algorithms; None where none could be measured."""
+    def _measured(self, work: TuningTask, timer: AlgorithmTimer) -> TuningResult | None:
+        """Return the timings of all algorithms; None if none could be measured."""
         picked = work.selector.pick(work.task)
         if picked.recipe is None:
             return None
-        timings: list[Timing] = []
+        timings: list[AlgorithmTime] = []
         minimum = inf
         try:
             with _naming(picked, work.task):
-                judge.begin(work.task, picked)
+                timer.begin(work.task, picked)
             for candidate, reason in _trials(work):
-                timing = _tried(judge, candidate, reason, minimum, work.task)
+                timing = _tried(timer, candidate, reason, minimum, work.task)
                 minimum = min(minimum, timing.microseconds)
                 timings.append(timing)
         except DeviceOutOfMemory:
-            return None  # nothing can be measured beside a model that fills the GPU
+            return None  # no memory left next to a model that fills the GPU
         finally:
-            judge.end()
+            timer.end()
         if minimum == inf:
             return None
         timings.sort(key=lambda timing: timing.microseconds)
-        return Result(work.task.signature, picked.algorithm, tuple(timings))
+        return TuningResult(work.task.signature, picked.algorithm, tuple(timings))
 
 
-def _tried(judge: Judge, candidate: Candidate, reason: str, minimum: float, task: Task) -> Timing:
+def _tried(
+    timer: AlgorithmTimer, candidate: Candidate, reason: str, minimum: float, task: Task
+) -> AlgorithmTime:
     facts = {
         "variant": candidate.variant,
         "estimate": candidate.microseconds,
         "workspace": candidate.workspace,
     }
     if reason:
-        return Timing(candidate.algorithm, reason=reason, **facts)
+        return AlgorithmTime(candidate.algorithm, reason=reason, **facts)
     try:
         with _naming(candidate, task):
-            time, error = judge.judge(candidate, minimum)
+            time, error = timer.judge(candidate, minimum)
     except DeviceFault:
-        raise  # nothing else can be measured in this process
+        raise  # this process can measure nothing more
     except (DeviceError, KernelError) as refused:
-        return Timing(candidate.algorithm, reason=str(refused).splitlines()[0], **facts)
+        return AlgorithmTime(candidate.algorithm, reason=str(refused).splitlines()[0], **facts)
     if not error <= tolerance(task):
-        return Timing(candidate.algorithm, error=error, reason=f"wrong by {error:.1e}", **facts)
-    return Timing(candidate.algorithm, microseconds=time, error=error, **facts)
+        return AlgorithmTime(
+            candidate.algorithm, error=error, reason=f"wrong by {error:.1e}", **facts
+        )
+    return AlgorithmTime(candidate.algorithm, microseconds=time, error=error, **facts)
 
 
 @contextmanager
 def _naming(candidate: Candidate, task: Task) -> Generator[None]:
-    """Let a fault inside name the algorithm that was tried."""
+    """Add the name of the algorithm being measured to a device fault in the block."""
     try:
         yield
     except DeviceFault as fault:
@@ -272,14 +278,14 @@ def _naming(candidate: Candidate, task: Task) -> Generator[None]:
 
 
 def tolerance(task: Task) -> float:
-    """Return the error that an algorithm may have."""
+    """Return the maximum error of an algorithm."""
     if task.setting.options.precision == "tf32":
         return TF32_TOLERANCE
     return TOLERANCE[task.y.dtype.itemsize]
 
 
-def _trials(work: Work) -> Iterator[tuple[Candidate, str]]:
-    """Yield all algorithms of a task, in all forms, with the reason why one is not measured."""
+def _trials(work: TuningTask) -> Iterator[tuple[Candidate, str]]:
+    """Yield all algorithms of a task in all variants, with the reason why one is not measured."""
     candidates = work.selector.candidates(work.task)
     best = min((candidate.microseconds for candidate in candidates), default=inf)
     for algorithm, candidate in zip(work.selector.algorithms, candidates, strict=True):
@@ -298,9 +304,9 @@ def _trials(work: Work) -> Iterator[tuple[Candidate, str]]:
                     yield other, ""
 
 
-def works_of(nodes: Iterable[Node], setting: Setting) -> list[Work]:
-    """Return the tasks of nodes that have selectors, in order, whatever the user asked for them."""
-    found: list[Work] = []
+def works_of(nodes: Iterable[Node], setting: Setting) -> list[TuningTask]:
+    """Return the tasks of nodes that have selectors, in order, ignoring requested algorithms."""
+    found: list[TuningTask] = []
     for node in nodes:
         registered = KERNELS.get(type(node.op))
         selector = None if registered is None else registered.selector
@@ -310,14 +316,14 @@ def works_of(nodes: Iterable[Node], setting: Setting) -> list[Work]:
         own = setting.for_node(node)
         task = selector.task(RecipeContext(node.op, Tensor(node.output), operands, own))
         if not isinstance(task, str):
-            found.append(Work(selector, task, node))
+            found.append(TuningTask(selector, task, node))
     return found
 
 
 # ── on disk ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _entry(result: Result) -> Mapping[str, Any]:
+def _entry(result: TuningResult) -> Mapping[str, Any]:
     timings = [asdict(timing) for timing in result.timings]
     for timing in timings:
         for name in ("microseconds", "estimate"):
@@ -326,18 +332,18 @@ def _entry(result: Result) -> Mapping[str, Any]:
     return {"task": result.task, "heuristic": result.heuristic, "timings": timings}
 
 
-def _timing(entry: Mapping[str, Any]) -> Timing:
-    """Return a timing from its fields, of which one had another name in older files."""
-    return Timing(**{"algorithm" if name == "way" else name: entry[name] for name in entry})
+def _timing(entry: Mapping[str, Any]) -> AlgorithmTime:
+    """Return a timing from its fields, one of which had another name in older files."""
+    return AlgorithmTime(**{"algorithm" if name == "way" else name: entry[name] for name in entry})
 
 
-def _result(entry: Mapping[str, Any]) -> Result | None:
-    """Return what an entry says; None where it makes no sense."""
+def _result(entry: Mapping[str, Any]) -> TuningResult | None:
+    """Return the result stored in an entry; None if it is invalid."""
     try:
         timings = tuple(_timing(timing) for timing in entry["timings"])
         if not timings or not 0 < timings[0].microseconds < inf:
             return None
-        return Result(str(entry["task"]), str(entry["heuristic"]), timings)
+        return TuningResult(str(entry["task"]), str(entry["heuristic"]), timings)
     except (LookupError, TypeError, ValueError):
         return None
 
@@ -348,18 +354,18 @@ def tuner_of(device: DriverDevice, cache: Path, *, measure: bool = True) -> Tune
     Args:
         device: the GPU.
         cache: the folder of `Options.cache`.
-        measure: whether to measure what is not known.
+        measure: whether to measure unknown tasks.
     """
     from .judge import DeviceJudge
 
     context = f"kernels {digest()} on {device.description}"
-    judge = DeviceJudge(device) if measure else None
-    return Tuner(Records(cache / "tuned"), context, judge)
+    timer = DeviceJudge(device) if measure else None
+    return Tuner(Records(cache / "tuned"), context, timer)
 
 
 @cache
 def digest() -> str:
-    """Return what the kernels and the recipes of this package hash to."""
+    """Return a hash of the kernels and recipes of this package."""
     folder = Path(__file__).parents[1]
     found = sha256()
     for file in sorted(path for kind in ("py", "cu", "cuh") for path in folder.rglob(f"*.{kind}")):
