@@ -1,1 +1,1 @@
-"""The intermediate representation, its passes, and the plan that runs it."""
+"""The intermediate representation, its passes, and the plans that run it."""

@@ -1,4 +1,4 @@
-"""Where the backend interface was: `tercet.plugin` has it for other packages."""
+"""Former location of the backend interface; packages import it from `tercet.plugin`."""
 
 from .plan.backend import BuildContext, Claim, Decline, Format, Formats, Step, View
 

@@ -1,4 +1,4 @@
-"""Every error that tercet raises on purpose.
+"""All errors that tercet raises deliberately.
 
 Each class carries the exit code that the command line returns for it:
 0 ok, 1 mismatch, 2 usage, 3 unsupported, 4 bad model, 5 backend unavailable, 6 device fault,
@@ -17,10 +17,10 @@ from .text import message
 
 
 class TercetError(Exception):
-    """Base class of all errors that tercet raises on purpose.
+    """Base class of all errors that tercet raises deliberately.
 
     Its message is safe for a terminal: names from files are escaped, see `message`. `args` and
-    attributes hold them unchanged.
+    attributes hold them unescaped.
     """
 
     exit_code: ClassVar[int] = 2
@@ -53,15 +53,15 @@ class FileError(UsageError, OSError):
 
 
 class InputError(TercetError):
-    """An input or output that does not fit the model: name, dtype, rank or shape."""
+    """An input or output that does not fit the model in name, dtype, rank or shape."""
 
 
 class ModelError(TercetError):
     """A model that cannot be read, or violates the ONNX specification.
 
     Args:
-        reason: what was found, what was expected and what to do.
-        file: path of the model, or None for one that was given in memory.
+        reason: what was found, what was expected, and a remedy.
+        file: path of the model, or None for a model in memory.
         where: node, tensor or attribute, such as ``node 'conv1' (Conv)``.
     """
 
@@ -73,13 +73,13 @@ class ModelError(TercetError):
 
 
 class ModelFileError(ModelError):
-    """A path of a model that does not exist, or cannot be opened."""
+    """The path of a model that does not exist or cannot be opened."""
 
     exit_code = 2
 
 
 class ShapeError(TercetError):
-    """Types that an operator does not accept; `infer` adds the node that has them."""
+    """Types that an operator does not accept; `infer` adds the node."""
 
     exit_code = 4
 
@@ -91,7 +91,7 @@ class LimitError(TercetError):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NodeRefusal:
     """The reason why one backend declined one node."""
 
     node: str
@@ -105,14 +105,16 @@ class UnsupportedError(TercetError):
     """Something valid that tercet cannot do: an unknown operator, or nodes no backend runs.
 
     Args:
-        message: what was asked.
-        refusals: one entry per node and backend, all of them.
-        remedy: what the user can do.
+        message: what was requested.
+        refusals: one entry per node and backend.
+        remedy: a remedy for the user.
     """
 
     exit_code = 3
 
-    def __init__(self, message: str, refusals: Iterable[Refusal] = (), remedy: str = "") -> None:
+    def __init__(
+        self, message: str, refusals: Iterable[NodeRefusal] = (), remedy: str = ""
+    ) -> None:
         self.refusals = tuple(refusals)
         lines = [message]
         for r in self.refusals:
@@ -128,7 +130,7 @@ class BackendUnavailable(TercetError):
     Args:
         backend: its name.
         missing: what is missing.
-        remedy: the command or step that fixes it.
+        remedy: the command or step that makes it available.
     """
 
     exit_code = 5
@@ -149,11 +151,11 @@ class OperatorError(DeviceError):
 
 
 class DeviceOutOfMemory(DeviceError):
-    """A failed allocation on a device; says how much was requested and how much is free."""
+    """A failed allocation on a device; states the requested and the free bytes."""
 
 
 def out_of_memory(where: str, error: MemoryError) -> DeviceOutOfMemory:
-    """Return the error for memory of the host that numpy or Python asked for and did not get."""
+    """Return the error for a host allocation by numpy or Python that failed."""
     wanted = str(error) or "an allocation failed"
     return DeviceOutOfMemory(
         f"{where}: the host has too little memory: {wanted}; max_bytes refuses a model earlier"
@@ -186,15 +188,15 @@ class TimeLimitError(TercetError):
     exit_code = 7
 
 
-#: What Python and numpy raise for data that an operator cannot work on. Types and sizes are checked
-#: before, so this is the net under those checks.
+#: What Python and numpy raise for data that an operator cannot process. Types and sizes are checked
+#: before; this is the safety net.
 FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class TercetWarning(UserWarning):
-    """Base class of everything that tercet warns of through Python's `warnings`.
+    """Base class of all warnings that tercet issues through Python's `warnings`.
 
-    As with errors, names are escaped in what it prints.
+    As with errors, names are escaped when it is printed.
     """
 
     def __str__(self) -> str:
@@ -202,21 +204,21 @@ class TercetWarning(UserWarning):
 
 
 class ModelWarning(TercetWarning):
-    """An irregularity in a model's file, which was read as other runtimes read it."""
+    """An irregularity in a model file, which is interpreted as other runtimes do."""
 
 
 class PerformanceWarning(TercetWarning):
-    """A slow path that the user can avoid; says how. Issued once per model."""
+    """A slow path that the user can avoid, with a remedy. Issued once per model."""
 
 
 class PrecisionWarning(TercetWarning):
-    """Results that reduced precision made infinite or NaN, unlike float32."""
+    """Results that are infinite or NaN in reduced precision, but not in float32."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the known word nearest to `word`, or an empty string."""
+    """Return ``; did you mean 'x'?`` for the known word closest to `word`, or an empty string."""
     by_case = {name.casefold(): name for name in known}
-    if len(word) > 100:  # the comparison takes time with the square of the length
+    if len(word) > 100:  # the comparison takes quadratic time
         return ""
     near = get_close_matches(word.casefold(), by_case, n=1, cutoff=0.5)
     return f"; did you mean '{by_case[near[0]]}'?" if near else ""

@@ -1,4 +1,4 @@
-"""Where the host's device was: `tercet.plugin` has it for other packages."""
+"""Former location of the host device; packages import it from `tercet.plugin`."""
 
 from .plan.host import HOST, array
 

@@ -1,4 +1,4 @@
-"""The options of a model: checked once, then read everywhere."""
+"""The options of a model, validated on construction."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Options:
         stop_at: number of graph rewrites after which the passes stop; None for no limit.
         skip: names of graph passes to skip.
         fold_bytes: limit in bytes of each constant that folding creates.
-        fold_total: limit in bytes of all constants together that folding creates.
+        fold_total: limit in bytes of all constants together that folding creates, less those that
+            they replace.
         keep_quantized: leave the DequantizeLinear of constants in the graph, so that weights stay
             the integers that the file has; `export` and `simplify` write them so.
         finite: assume that all values are finite: products with zero weights may be removed, which
@@ -50,21 +51,21 @@ class Options:
         max_plans: number of plans that a model keeps, one per set of input shapes.
         device: index of the GPU, as CUDA counts them; the host has only 0.
         check_each: synchronize after every step, so that a device fault names its node.
-        streams: maximum number of streams of a device on which the rows of a plan run concurrently
-            where one alone does not fill it; 1 for one after the other.
-        control: where If, Loop and Scan are decided: ``device`` for the device, inside of its
-            recorded work, if it can and the bodies need no host; ``host`` for the host.
+        streams: maximum number of device streams on which rows of a plan run concurrently where one
+            alone does not fill the device; 1 for sequential execution.
+        control: where If, Loop and Scan are decided: ``device`` for the device, inside its recorded
+            work, if it can and the bodies need no host; ``host`` for the host.
         cache: folder for compiled kernels and tuning results.
         conv: the algorithm of every Conv: one of the ``ALGORITHMS`` of a backend's module, or
             several separated by commas, of which each node takes the first that it can use; a node
             that can use none is refused, with the reasons.
         algorithms: the same by name of a node, or of an operator such as ``ConvTranspose``; an
-            entry for a node overrides that of its operator, and both override `conv`.
+            entry for a node overrides that for its operator, and both override `conv`.
         ranges: minimum, typical and maximum size by symbolic dimension, for which backends that
             compile regions build one engine; without it they build one per set of shapes.
-        backend_options: options of single backends by name of the backend: a dict, or an instance
-            of the frozen dataclass ``OPTIONS`` of its module, such as ``{"openvino": {"min_nodes":
-            2}}``; unknown options are refused when the backend is opened.
+        backend_options: options of single backends by backend name: a dict, or an instance of the
+            frozen dataclass ``OPTIONS`` of its module, such as ``{"openvino": {"min_nodes": 2}}``;
+            unknown options are rejected when the backend is opened.
     """
 
     precision: Precision = "float32"
@@ -96,7 +97,7 @@ class Options:
             object.__setattr__(self, name, rule(name, getattr(self, name)))
 
     def of_backend(self, name: str, kind: type[T]) -> T:
-        """Return the options of one backend: what the user gave, else the defaults of `kind`.
+        """Return the options of one backend: the user's, or the defaults of `kind`.
 
         Args:
             name: the backend.
@@ -106,11 +107,11 @@ class Options:
         return found if isinstance(found, kind) else kind()
 
     def algorithms_for(self, operator: str, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the algorithms that the user wants for a node, best first; empty for any.
+        """Return the algorithms requested for a node in order of preference; empty for any.
 
         Args:
             operator: the node's, such as ``Conv``.
-            names: the node's name, and those of the nodes of the file that it stands for.
+            names: the node's name and origins.
         """
         own = (self.algorithms[name] for name in (*names, operator) if name in self.algorithms)
         found = next(own, self.conv if operator == "Conv" else None)
@@ -118,9 +119,9 @@ class Options:
 
 
 def check_algorithms(graph: Graph, algorithms: Mapping[str, str]) -> None:
-    """Raise UsageError for a name in `Options.algorithms` that no node of a file has.
+    """Raise UsageError for a name in `Options.algorithms` that no node of the file has.
 
-    Names of operators are as good, whether the file has such nodes or not.
+    Names of operators are accepted whether or not the file has such nodes.
     """
     if not algorithms:
         return
@@ -136,12 +137,12 @@ def check_algorithms(graph: Graph, algorithms: Mapping[str, str]) -> None:
 
 
 def _algorithms(name: str, value: Any) -> str:
-    """Take the names of algorithms, with commas between or in a list; the backends check them."""
+    """Accept names of algorithms, separated by commas or in a list; backends check them."""
     return value if isinstance(value, str) else ",".join(arguments.words("algorithms")(name, value))
 
 
 def _passes(name: str, value: Any) -> tuple[str, ...]:
-    """Take names of graph passes."""
+    """Accept names of graph passes."""
     found: tuple[str, ...] = arguments.words("names of graph passes")(name, value)
     if found:
         from .passes import STATIC_PASSES, SYMBOLIC_PASSES
@@ -155,7 +156,7 @@ def _passes(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _range(name: str, value: Any) -> tuple[int, int, int]:
-    """Take the sizes that a symbolic dimension may have."""
+    """Accept the sizes that a symbolic dimension may have."""
     expected = "minimum, usual and maximum size, such as (1, 8, 32)"
     sizes = arguments.items(name, value, expected)
     if len(sizes) == 3:
@@ -165,7 +166,7 @@ def _range(name: str, value: Any) -> tuple[int, int, int]:
     raise arguments.refused(name, cast("object", value), expected)
 
 
-#: What each field of `Options` takes.
+#: The rule of each field of `Options`.
 OPTION_RULES: Mapping[str, Rule] = {
     "precision": arguments.one_of(*get_args(Precision)),
     "keep_float32": arguments.words("names of nodes"),

@@ -1,4 +1,4 @@
-"""Text for people: names come from files, and a terminal carries out what some of them contain."""
+"""Safe text for terminals: names come from files and may contain control sequences."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from __future__ import annotations
 def printable(text: str, keep: str = "") -> str:
     r"""Return `text` with every non-printable character as an escape sequence.
 
-    These are control characters (which move the cursor, set a terminal's title, ...), marks that
-    change the direction of writing or have no width, lone surrogates, and separators but the space:
-    what `str.isprintable` is false of. ``\x1b[2J`` is what is left of a sequence that would clear
-    the screen.
+    That includes control characters (which move the cursor, set a terminal's title, ...), marks
+    that change the direction of writing or have no width, lone surrogates, and separators other
+    than the space: everything for which `str.isprintable` is false. ``\x1b[2J`` is what remains of
+    a sequence that would clear the screen.
 
     Args:
         text: any text.
-        keep: characters that stay as they are.
+        keep: characters that stay unchanged.
     """
     if text.isprintable():
         return text
@@ -21,9 +21,9 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def message(text: str) -> str:
-    """Return `text` as a message of one or several lines, all but the first of them indented.
+    """Return `text` as a message of one or more lines, all but the first indented.
 
-    So a name with a line break in it cannot look like another message.
+    So a name with a line break in it cannot imitate another message.
     """
     if text.isprintable():
         return text

@@ -41,7 +41,7 @@ from .ops import (
     training,
 )
 
-#: Importing them is what registers their implementations.
+#: Importing these modules registers their implementations.
 FAMILIES = (
     attention,
     attention_rows,
@@ -78,12 +78,12 @@ FAMILIES = (
     training,
 )
 
-#: ``direct`` rules out Winograd's algorithm, whose rounding error is a few times larger.
+#: ``direct`` excludes Winograd, whose rounding error is a few times larger.
 ALGORITHMS = ("direct",)
 
 __all__ = ["NumpyBackend", "evaluate", "open_backends"]
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:
-    """Return the backend; it needs nothing and is always there."""
+    """Return the backend, which is always available."""
     return (NumpyBackend(),)

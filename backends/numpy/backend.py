@@ -1,4 +1,4 @@
-"""The reference backend: what every other one is held against, on the host."""
+"""The numpy backend: the reference with which all others are compared."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from .engine.step import HostStep
 from .numerics import blas
 from .numerics.elementwise import ELEMENTWISE
 
-#: For nodes that run by themselves.
+#: Options for nodes that run one by one.
 _DEFAULTS = Options()
 
 
 class NumpyBackend:
-    """Runs nodes as numpy calls on the host's memory, in C order."""
+    """Runs nodes as numpy calls on contiguous host memory."""
 
     def __init__(self) -> None:
         self._alone: WeakKeyDictionary[Node, NodeAlone] = WeakKeyDictionary()
@@ -50,7 +50,7 @@ class NumpyBackend:
         return HOST
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
-        """Yield claims of several nodes each, then one of every node by itself."""
+        """Yield claims of fused nodes, then one for every single node."""
         for chain in chains(graph, free):
             yield _claim(chain, options)
         for node in graph.nodes:
@@ -60,7 +60,7 @@ class NumpyBackend:
     def evaluate(
         self, node: Node, values: Sequence[HostValue], weights: Weights
     ) -> Sequence[HostValue]:
-        """Run one node on whatever values it gets; see `Interpreter`."""
+        """Run one node on any values; see `Interpreter`."""
         alone = self._alone.get(node)
         if alone is None:
             alone = self._alone[node] = NodeAlone(node)
@@ -108,16 +108,16 @@ def _build(
 
 
 def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> list[Array] | None:
-    """Run one operator on arrays, for constant folding.
+    """Evaluate one operator on arrays, for constant folding.
 
     Args:
         op: the operator.
-        inputs: its inputs, None where one is left out.
-        count: number of outputs wanted.
+        inputs: its inputs, None for omitted ones.
+        count: number of outputs.
 
     Returns:
-        New arrays, or None where the backend has no implementation, where the results are no
-        tensors, or where the data make no sense.
+        New arrays, or None if the backend has no implementation, if the results are not
+        tensors, or if the data are invalid.
     """
     graph = Graph(type(op).__name__)
     values = [None if data is None else graph.constant(data) for data in inputs]
@@ -133,7 +133,7 @@ def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> list[Array] 
 
 
 def _laid_out(value: HostValue) -> HostValue:
-    """Return an array row by row, as plans have it: how it lies may decide on the last bits."""
+    """Return an array in C order, as in plans: strides may affect the last bits of results."""
     if isinstance(value, np.ndarray) and not value.flags.c_contiguous:
         return value.copy("C")
     return value
@@ -160,7 +160,7 @@ def _run(alone: NodeAlone, values: Sequence[HostValue], weights: Weights) -> Seq
 
 
 def _run_built(node: Node, arrays: Sequence[Array | None], weights: Weights) -> Sequence[HostValue]:
-    """Build the one step of a graph of one node, and play it."""
+    """Build and run the step of a single-node graph."""
     graph = Graph(node.kind)
     values: list[Value | None] = []
     feeds: dict[Value, Array] = {}

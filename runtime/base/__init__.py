@@ -1,1 +1,1 @@
-"""What every room stands on: arguments, limits, locks, files, texts."""
+"""Basics that every other package uses: argument checks, limits, locks, files."""

@@ -1,7 +1,7 @@
-"""Arguments of public functions: each is checked where it comes in, and refused by its name.
+"""Argument checks of public functions, with errors that name the argument.
 
-A rule takes the name of an argument and what a caller gave, and returns what the function wants or
-raises `UsageError`. `checked` applies the rules of a function before it runs.
+A rule takes the name of an argument and the given value, and returns the value in the form that the
+function needs or raises `UsageError`. `checked` applies a function's rules before it runs.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from ..errors import FileError, UsageError, did_you_mean
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Takes an argument's name and value; returns what is wanted, or raises UsageError.
+#: Takes an argument's name and value; returns the converted value, or raises UsageError.
 Rule = Callable[[str, Any], Any]
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
-#: The largest size that an axis may have, and more seconds than anybody waits.
+#: The maximum size of an axis, and a time limit that counts as none.
 MAX_SIZE, FOREVER = 2**63 - 1, 1e8
 
 
 def refused(name: str, value: object, expected: str) -> UsageError:
-    """Return the error for an argument: its name, what was given, and what is expected."""
+    """Return the UsageError for an argument: its name, its value, and what is expected."""
     return UsageError(f"{name}={shown(value)}: expected {expected}")
 
 
 def shown(value: object) -> str:
-    """Return a short text of a value, whatever it is."""
+    """Return a short representation of any value."""
     if isinstance(value, np.ndarray):
         array = cast("np.ndarray[Any, Any]", value)
         return f"<array {array.dtype}{list(array.shape)}>"
     if value is None or isinstance(value, str | bytes | bool | int | float | list | tuple | dict):
         try:
             text = repr(cast("object", value))
-        except ValueError:  # an integer of more digits than Python writes
+        except ValueError:  # an integer with more digits than Python converts
             return "<a huge number>"
         return text if len(text) <= 60 else f"{text[:57]}..."
     return f"<{type(value).__name__}>"
@@ -60,12 +60,12 @@ def optional(rule: Rule) -> Rule:
 
 
 def anything(name: str, value: Any) -> Any:
-    """Take every value: the function says by itself what it wants."""
+    """Accept any value: the function checks it itself."""
     return value
 
 
 def whole(minimum: int | None = None, maximum: int = MAX_SIZE) -> Rule:
-    """Return the rule of a whole number within bounds."""
+    """Return the rule for an integer within bounds."""
     bound = "" if minimum is None else f" >= {minimum}"
 
     def rule(name: str, value: Any) -> int:
@@ -74,7 +74,7 @@ def whole(minimum: int | None = None, maximum: int = MAX_SIZE) -> Rule:
             raise refused(name, cast("object", value), expected)
         try:
             number = operator.index(value)
-        except TypeError as error:  # an array of several
+        except TypeError as error:  # an array of several elements
             raise refused(name, value, expected) from error
         if minimum is not None and number < minimum:
             raise refused(name, value, expected)
@@ -86,7 +86,7 @@ def whole(minimum: int | None = None, maximum: int = MAX_SIZE) -> Rule:
 
 
 def number(*, above: float | None = None, minimum: float | None = None) -> Rule:
-    """Return the rule of a finite number that is above, or at least, some other."""
+    """Return the rule for a finite number with an exclusive or inclusive lower bound."""
     bound = (
         f" > {above:g}" if above is not None else f" >= {minimum:g}" if minimum is not None else ""
     )
@@ -109,7 +109,7 @@ def number(*, above: float | None = None, minimum: float | None = None) -> Rule:
 
 
 def seconds(name: str, value: Any) -> float | None:
-    """Take a number of seconds above 0; None, infinity and very many are no limit."""
+    """Accept a positive number of seconds; None, infinity and huge numbers mean no limit."""
     if value is None or (isinstance(value, float) and value == math.inf):
         return None
     found: float = number(above=0)(name, value)
@@ -117,7 +117,7 @@ def seconds(name: str, value: Any) -> float | None:
 
 
 def instance(kind: type[Any]) -> Rule:
-    """Return the rule of an object of one class."""
+    """Return the rule for an instance of a class."""
 
     def rule(name: str, value: Any) -> Any:
         if not isinstance(value, kind):
@@ -128,21 +128,21 @@ def instance(kind: type[Any]) -> Rule:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Take True or False."""
+    """Accept True or False."""
     if not isinstance(value, bool | np.bool_):
         raise refused(name, value, "True or False")
     return bool(cast("bool", value))
 
 
 def text(name: str, value: Any) -> str:
-    """Take a text, which may be empty."""
+    """Accept a string, which may be empty."""
     if not isinstance(value, str):
         raise refused(name, value, "a text (str)")
     return value
 
 
 def one_of(*known: str) -> Rule:
-    """Return the rule of a word among some."""
+    """Return the rule for one of several words."""
 
     def rule(name: str, value: Any) -> str:
         if isinstance(value, str) and value in known:
@@ -154,7 +154,7 @@ def one_of(*known: str) -> Rule:
 
 
 def word(what: str) -> Rule:
-    """Return the rule of a name, which is not empty."""
+    """Return the rule for a name that is not empty."""
 
     def rule(name: str, value: Any) -> str:
         if not isinstance(value, str) or not value:
@@ -165,7 +165,7 @@ def word(what: str) -> Rule:
 
 
 def words(what: str) -> Rule:
-    """Return the rule of several names; a single one may be a text by itself."""
+    """Return the rule for several names; a single string is one name."""
 
     def rule(name: str, value: Any) -> tuple[str, ...]:
         if isinstance(value, str):
@@ -180,17 +180,17 @@ def words(what: str) -> Rule:
 
 
 def items(name: str, value: Any, expected: str) -> tuple[Any, ...]:
-    """Return the items of a list or another iterable that is neither a text nor a mapping."""
+    """Return the items of an iterable that is neither a string nor a mapping."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise refused(name, cast("object", value), expected)
     try:
         return tuple(cast("Iterable[Any]", value))
-    except TypeError as error:  # an array without axes
+    except TypeError as error:  # a 0-d array
         raise refused(name, cast("object", value), expected) from error
 
 
 def path(name: str, value: Any) -> Path:
-    """Take the path of a file: a text, bytes as the system writes it, or a path object."""
+    """Accept the path of a file: a string, bytes in the system's encoding, or a path object."""
     expected = "the path of a file (str, bytes or os.PathLike)"
     if not isinstance(value, str | bytes | os.PathLike):
         raise refused(name, value, expected)
@@ -204,7 +204,7 @@ def path(name: str, value: Any) -> Path:
 
 
 def nbytes(name: str, value: Any) -> int:
-    """Take a number of bytes, or a text such as ``64MB`` (10**6) or ``64MiB`` (2**20)."""
+    """Accept a number of bytes, or a string such as ``64MB`` (10**6) or ``64MiB`` (2**20)."""
     expected = "a number of bytes >= 0, such as 67108864, '64MB' or '64MiB'"
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([kmgt]i?|)b?\s*", value.lower())
@@ -220,7 +220,7 @@ def nbytes(name: str, value: Any) -> int:
 
 
 def mapping(expected: str, key: Rule = text, value: Rule = anything) -> Rule:
-    """Return the rule of a dictionary, whose keys and values have rules of their own."""
+    """Return the rule for a dictionary, with rules for its keys and values."""
 
     def rule(name: str, given: Any) -> dict[Any, Any]:
         if not isinstance(given, Mapping):
@@ -232,7 +232,7 @@ def mapping(expected: str, key: Rule = text, value: Rule = anything) -> Rule:
 
 
 def dims(name: str, value: Any) -> tuple[str, ...]:
-    """Take sizes of symbolic dimensions, ``{"batch": 4}`` or ``["batch=4"]``; return the latter."""
+    """Accept sizes of symbolic dimensions, ``{"batch": 4}`` or ``["batch=4"]``, as the latter."""
     expected = "sizes by symbolic dimension, such as {'batch': 4} or ['batch=4']"
     if isinstance(value, Mapping):
         sizes = mapping(expected, value=whole(0))(name, cast("object", value))
@@ -241,7 +241,7 @@ def dims(name: str, value: Any) -> tuple[str, ...]:
 
 
 def shapes(name: str, value: Any) -> tuple[str, ...]:
-    """Take shapes of inputs, ``{"x": (1, 3)}``, ``["x=1x3"]``, or ``(1, 3)`` of the only one."""
+    """Accept input shapes: ``{"x": (1, 3)}``, ``["x=1x3"]``, or ``(1, 3)`` if there is one."""
     expected = "shapes by input, such as {'image': (1, 3, 224, 224)} or ['image=1x3x224x224']"
     if isinstance(value, Mapping):
         found = mapping(expected, value=shape)(name, cast("object", value))
@@ -254,7 +254,7 @@ def shapes(name: str, value: Any) -> tuple[str, ...]:
 
 
 def shape(name: str, value: Any) -> tuple[int, ...]:
-    """Take the sizes of the axes of one tensor."""
+    """Accept the shape of one tensor."""
     expected = "the sizes of its axes, such as (1, 3, 224, 224)"
     if isinstance(value, np.ndarray):
         array = cast("np.ndarray[Any, Any]", value)
@@ -275,14 +275,14 @@ def _texts(name: str, value: Any, expected: str) -> tuple[str, ...]:
 # ── calls ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Signature:
+class ArgumentRules:
     """The parameters of a public function, with a rule for each.
 
     Args:
-        function: has no positional-only parameters.
-        rules: by name of a parameter.
-        options: by name of what ``**options`` takes.
-        aliases: other names of parameters, with what they stand for.
+        function: must have no positional-only parameters.
+        rules: by name, those of options included.
+        options: by name of a keyword that ``**options`` accepts.
+        aliases: other names of parameters, by the name they stand for.
 
     Attributes:
         names: of the parameters.
@@ -318,7 +318,7 @@ class Signature:
     def settle(
         self, given: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return checked arguments; raises UsageError for one that does not fit or is unknown."""
+        """Return the converted arguments; raises UsageError if one is invalid or unknown."""
         if len(given) > len(self._positional) and not self._takes_all:
             raise UsageError(
                 f"{self._name} takes {len(self._positional)} positional arguments "
@@ -350,16 +350,16 @@ def checked(
     options: Mapping[str, Rule] | None = None,
     aliases: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator: the arguments of a function are checked before it runs.
+    """Return a decorator that checks the arguments of a function before it runs.
 
     Args:
-        rules: by name of a parameter; what has none is the function's own business.
-        options: by name of what ``**options`` takes.
+        rules: by parameter name; parameters without a rule are passed on as they are.
+        options: by name of a keyword that ``**options`` accepts.
         aliases: other names of parameters, with what they stand for.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        settle = Signature(function, rules, options or {}, aliases or {}).settle
+        settle = ArgumentRules(function, rules, options or {}, aliases or {}).settle
 
         @wraps(function)
         def call(*given: P.args, **named: P.kwargs) -> R:
@@ -381,7 +381,7 @@ def _parts(error: OSError) -> tuple[Any, ...]:
 
 
 def checked_methods(kind: type[R]) -> type[R]:
-    """Decorate a class: arguments that a public method does not have are a UsageError."""
+    """Decorate a class: unknown arguments of its public methods raise UsageError."""
     for name, method in list(vars(kind).items()):
         if not name.startswith("_") and inspect.isfunction(method):
             setattr(kind, name, _told(method))
@@ -389,7 +389,7 @@ def checked_methods(kind: type[R]) -> type[R]:
 
 
 def _told(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that looks at its arguments only once they did not fit."""
+    """Return a wrapper that examines the arguments only after a call failed."""
 
     @wraps(function)
     def call(*given: P.args, **named: P.kwargs) -> R:
@@ -416,6 +416,6 @@ def _unfit(function: str, known: Sequence[str], named: Mapping[str, Any], error:
 
 
 def checked_fields(kind: type[R]) -> type[R]:
-    """Decorate a dataclass: a field that it does not have is a UsageError with the nearest one."""
+    """Decorate a dataclass: an unknown field raises UsageError naming the closest one."""
     kind.__init__ = checked({})(kind.__init__)
     return kind

@@ -1,4 +1,4 @@
-"""The bytes of the host that a model holds, all of them together."""
+"""The budget of host memory of one model."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from .host_memory import allowance
 
 
 class Reserve(Protocol):
-    """Memory that counts as held and that nobody needs now."""
+    """Memory that counts as held, but can be released on demand."""
 
     @property
     def nbytes(self) -> int:
-        """How much there is."""
+        """Bytes that can be released."""
         ...
 
     def relieve(self) -> bool:
-        """Give some of it back; returns whether there was any."""
+        """Release some of it; returns whether there was any."""
         ...
 
 
@@ -30,7 +30,7 @@ class _Nothing:
 
 
 class Budget:
-    """Bytes that the plans of a model and its runs take, up to a limit.
+    """Host memory that the plans and runs of a model may hold together.
 
     Args:
         limit: how many there may be; most of the memory that there is if None.
@@ -47,22 +47,22 @@ class Budget:
         self._lock = forks.lock()
 
     def take(self, nbytes: int, what: str) -> None:
-        """Take bytes before they are allocated; idle plans go where there are not enough left.
+        """Account for bytes before they are allocated, evicting idle plans if needed.
 
-        None goes where all of them would not do.
+        No plan is evicted if evicting all of them would not suffice.
 
         Args:
-            nbytes: how many.
-            what: they are for, such as ``the plan``.
+            nbytes: number of bytes.
+            what: what they are for, such as ``the plan``.
 
         Raises:
-            LimitError: there are not that many.
+            LimitError: the budget is exceeded.
         """
         while not self._is_taken(nbytes):
             self.make_room(nbytes, what)
 
     def make_room(self, nbytes: int, what: str) -> None:
-        """Let idle plans go until that many bytes are left, as `take` does, and take none."""
+        """Evict idle plans until this many bytes are free, as `take` does, but take none."""
         while (held := self._held) + nbytes > self.limit:
             needed = held - self.reserve.nbytes
             if needed + nbytes > self.limit or not self.reserve.relieve():
@@ -80,6 +80,6 @@ class Budget:
             return True
 
     def give(self, nbytes: int) -> None:
-        """Give bytes back."""
+        """Return bytes to the budget."""
         with self._lock:
             self._held -= nbytes

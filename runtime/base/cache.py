@@ -1,12 +1,11 @@
-"""A folder of results that are kept for later processes, and that nobody else may plant there.
+"""A cache folder that later processes read, protected against entries planted by others.
 
-What lies in a cache is run: machine code on a GPU, an engine on the host. So a folder is used only
-if it is the user's own and others cannot write to it; and an entry only with the digest that the
-user's own key gives it, whoever has made the folder. The key lies in the user's default cache, and
-nobody else can read it.
+Cache entries are executed: machine code on a GPU, an engine on the host. So a folder is used only
+if it belongs to the user and nobody else can write to it, and an entry only if it carries the
+digest made with the user's own key. The key lies in the user's default cache folder and is readable
+by nobody else.
 
-Where any of this fails, everything works as if there were no cache, after one warning that says
-why.
+If any of this fails, everything works without a cache, after one warning that gives the reason.
 """
 
 from __future__ import annotations
@@ -44,27 +43,27 @@ def default_cache() -> Path:
         return Path(base) / "tercet"
     try:
         return Path.home() / ".cache" / "tercet"
-    except RuntimeError:  # a user whom the system does not know
+    except RuntimeError:  # a user without an entry in the user database
         return Path(tempfile.gettempdir()) / f"tercet-{os.getuid() if _HAS_OWNERS else 0}"
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A folder of entries by name, which several processes may read and write at a time.
+    """A folder of named entries that several processes may read and write concurrently.
 
-    An entry that is damaged, of another version or not the user's own counts as absent; a folder
-    that cannot be written, or vanishes, is not an error.
+    A damaged entry, or one of another version or user, counts as absent; a folder that cannot be
+    written or disappears is not an error.
 
     Attributes:
-        folder: made when something is written, for its owner alone; it need not exist.
-        key_folder: where the key lies.
+        folder: created on the first write, with access for its owner only.
+        key_folder: the folder of the key.
     """
 
     folder: Path
     key_folder: Path = field(default_factory=default_cache)
 
     def read(self, name: str) -> bytes | None:
-        """Return what was written under a name; None where nothing is, or not what was written."""
+        """Return the bytes written under a name; None if absent or not authentic."""
         try:
             data = (self.folder / name).read_bytes()
         except OSError:
@@ -77,7 +76,7 @@ class Cache:
         return payload if ours else None
 
     def write(self, name: str, payload: bytes) -> None:
-        """Write so that others see all of it or nothing."""
+        """Write an entry atomically."""
         with suppress(OSError):
             _make_folder(self.folder)
             key = self._key()
@@ -86,12 +85,12 @@ class Cache:
                     stream.write(_HEAD + _digest(key, name, payload) + payload)
 
     def refusal(self) -> str:
-        """Return why the cache is not used, and what to do; empty where it is."""
+        """Return why the cache is not used, with a remedy; empty if it is used."""
         reasons = (_distrust(folder) for folder in (self.folder, self.key_folder))
         return next(filter(None, reasons), "") or _distrust_above(self.folder.parent)
 
     def _key(self) -> bytes | None:
-        """Return the user's key; None, with a warning, where the folder cannot be trusted."""
+        """Return the user's key; None, with a warning, if the folder cannot be trusted."""
         if reason := self.refusal():
             _warn(self.folder, reason)
             return None
@@ -106,12 +105,12 @@ class Cache:
 
 
 def _digest(key: bytes, name: str, payload: bytes) -> bytes:
-    """Return what an entry of this name must begin with; no other name's will do."""
+    """Return the digest that an entry of this name must start with; it depends on the name."""
     return hmac.digest(key, name.encode() + b"\0" + payload, "sha256")
 
 
 def _distrust(folder: Path) -> str:
-    """Return why others could have written a folder; empty if they could not, or it is absent."""
+    """Return why others may have written to a folder; empty if not, or if it is absent."""
     if not _HAS_OWNERS:
         return ""
     try:
@@ -127,7 +126,7 @@ def _distrust(folder: Path) -> str:
 
 
 def _distrust_above(folder: Path) -> str:
-    """Return why others could put another folder in place of one in this folder."""
+    """Return why others could replace a folder inside this one."""
     try:
         mode = folder.stat().st_mode
     except OSError:
@@ -145,11 +144,11 @@ def _warn(folder: Path, reason: str) -> None:
 
 
 def _key_in(folder: Path) -> bytes:
-    """Return the key that lies in a folder; one is made where there is none.
+    """Return the key stored in a folder; it is created if missing.
 
     Raises:
         OSError: it cannot be read or written.
-        ValueError: it is not the user's own, or others can read it.
+        ValueError: it belongs to another user, or others can read it.
     """
     _make_folder(folder)
     file = folder / _KEY_NAME
@@ -169,14 +168,14 @@ _READ = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os,
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, for their owner alone whatever the umask is."""
+    """Create a folder and its parents with access for their owner only, whatever the umask is."""
     if not folder.exists():
         _make_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _make_key(file: Path) -> None:
-    """Make a key, whole when it appears; whoever comes first among several has made it."""
+    """Create a key atomically; if several processes race, the first one wins."""
     draft = file.with_name(f".{token_hex(8)}.part")
     try:
         with replacing(draft, mode=0o600) as stream:

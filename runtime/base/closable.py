@@ -1,4 +1,4 @@
-"""Objects that hold memory, files or processes, and give them back on `close`."""
+"""Objects that hold memory, files or processes until `close`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Self
 
 
 class Closable(ABC):
-    """Is closed at the end of a ``with`` block."""
+    """A context manager that closes itself."""
 
     __slots__ = ()
 
     @abstractmethod
     def close(self) -> None:
-        """Give everything back; doing so twice does no harm."""
+        """Release everything; may be called twice."""
 
     def __enter__(self) -> Self:
         return self

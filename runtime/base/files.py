@@ -1,4 +1,4 @@
-"""Writing files: as a whole or not at all, through no link, and under names that none foresees."""
+"""Atomic file writes that follow no symbolic links and use unpredictable temporary names."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
 
-#: Flags of a file that must be new. Windows lacks links to follow, and has texts to leave alone.
+#: Flags to create a file. Windows lacks O_NOFOLLOW, and needs O_BINARY.
 _OPTIONAL = [getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_BINARY")]
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | sum(_OPTIONAL)
 
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o666) -> Generator[BinaryIO]:
-    """Yield a stream whose bytes become the file once all are there; until then it is untouched.
+    """Yield a stream whose bytes replace the file once it is closed; until then it is untouched.
 
-    Whoever has the old file open or mapped keeps it as it was, so a model can be written over
-    itself. A link is replaced, not followed. What is not a plain file, such as a pipe, is written
-    straight to.
+    Whoever has the old file open or mapped keeps its contents, so a model can be written over
+    itself. A link is replaced, not followed. Anything but a regular file, such as a pipe, is
+    written directly.
 
     Args:
-        path: the file, in a folder that is there.
-        mode: permissions of the new file, less those that the umask takes.
+        path: the file, in an existing folder.
+        mode: permissions of the new file, before the umask.
 
     Raises:
-        OSError: it cannot be written; nothing is left behind.
+        OSError: it cannot be written; no partial file is left.
     """
     if _is_special(path):
         with path.open("wb") as stream:
@@ -54,7 +54,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file of UTF-8 as `replacing` does; a lone surrogate becomes an escape sequence."""
+    """Write a UTF-8 file as `replacing` does; lone surrogates become escape sequences."""
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 

@@ -1,9 +1,9 @@
-"""What a forked process needs: locks that nobody holds, and no trace of threads that it lacks.
+"""Support for forked processes: locks that are free in the child, and cleanup of thread state.
 
-A fork copies the memory of all threads and goes on with one. A lock that another thread held would
-stay locked in the new process for ever, and what that thread was about to change stays half done.
-So every lock of tercet comes from here and is opened in the new process, and whoever has handed
-something to other threads says here how to do without it.
+A fork copies the memory of all threads but continues with one. A lock held by another thread would
+stay locked in the child forever, and what that thread was changing stays half done. So every lock
+of tercet is made here and released in the child, and objects that hand work to other threads
+register here how to do without them.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ _generation = 0
 
 
 def lock() -> threading.Lock:
-    """Return a new lock, which is open in a forked process."""
+    """Return a new lock that is free in forked processes."""
     made = threading.Lock()
     _locks.add(made)
     return made
 
 
 def rlock() -> threading.RLock:
-    """Return a new lock that its owner may take again; it is open in a forked process."""
+    """Return a new reentrant lock that is free in forked processes."""
     made = threading.RLock()
     _locks.add(made)
     return made
 
 
 def forget_in_child(method: Callable[[], None]) -> None:
-    """Have a bound method called in every forked process in which its object still lives."""
+    """Have a bound method called in every forked process, as long as its object is alive."""
     _forgetting[:] = [known for known in _forgetting if known() is not None]
     _forgetting.append(WeakMethod(method))
 
 
 def generation() -> int:
-    """Return how many forks lie between this process and the one that imported tercet."""
+    """Return how many forks separate this process from the one that imported tercet."""
     return _generation
 
 

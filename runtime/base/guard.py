@@ -1,7 +1,7 @@
-"""What bounds the work of the calling thread: a time by which it must be done, and bytes.
+"""Limits on the work of the calling thread: a deadline and a memory budget.
 
-Whatever may take long asks `check_time` now and then, and whatever needs memory that no shape tells
-of asks `need`. Neither needs signals, so that limits hold in every thread.
+Code that may take long calls `check_time` regularly, and code that allocates memory not implied by
+shapes calls `need`. Neither uses signals, so limits work in every thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class _Bounds(local):
-    """The bounds of one thread."""
+    """The limits of one thread."""
 
     end: float | None = None
     seconds: float = 0.0
@@ -38,16 +38,16 @@ _BOUNDS = _Bounds()
 
 
 class bounded:
-    """Bounds the work that this thread does in a ``with`` block.
+    """Limit the work of this thread within a ``with`` block.
 
     Args:
-        seconds: it may take; None for no limit but that of a block around this one.
-        budget: the memory that it may take; None for that of a block around this one.
+        seconds: time limit; None for that of an enclosing block, if any.
+        budget: memory budget; None for that of an enclosing block.
 
     Raises:
-        TimeLimitError: from within the block, soon after the time is up.
-        DeviceOutOfMemory: for a MemoryError from within the block.
-        UsageError: the time is not a number of seconds above 0.
+        TimeLimitError: raised from within the block, soon after the deadline.
+        DeviceOutOfMemory: replaces a MemoryError of the block.
+        UsageError: `seconds` is not a positive number.
     """
 
     __slots__ = ("_before", "_budget", "_seconds")
@@ -78,11 +78,11 @@ class bounded:
 
 @contextmanager
 def planning(step: str) -> Generator[None]:
-    """Name the step that cannot be planned, in whatever error a block ends with.
+    """Add the step being planned to whatever error the block raises.
 
     Raises:
-        LimitError: the step wants more memory than there may be.
-        DeviceError: numbers of the model, such as sizes beyond 64 bits, that make no plan.
+        LimitError: the step exceeds the memory budget.
+        DeviceError: numbers in the model, such as sizes beyond 64 bits, cannot be planned.
     """
     try:
         yield
@@ -95,19 +95,19 @@ def planning(step: str) -> Generator[None]:
 
 
 def is_timed() -> bool:
-    """Whether this thread's work must be done by some time."""
+    """Whether this thread has a deadline."""
     return _BOUNDS.end is not None
 
 
 def check_time() -> None:
-    """Raise TimeLimitError if this thread's time is up."""
+    """Raise TimeLimitError if this thread's deadline has passed."""
     end = _BOUNDS.end
     if end is not None and monotonic() > end:
         raise TimeLimitError(f"not done after {_BOUNDS.seconds:.3g} s; a longer timeout may help")
 
 
 def inherited(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that has the bounds of this thread in whatever thread it is called."""
+    """Return a function that runs with the limits of this thread in any thread that calls it."""
     bounds = _BOUNDS.end, _BOUNDS.seconds, _BOUNDS.budget
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -118,13 +118,13 @@ def inherited(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def need(nbytes: int, what: str) -> None:
-    """Refuse memory that no plan has taken, before it is allocated; see `Budget.make_room`.
+    """Check memory that no plan accounts for before it is allocated; see `Budget.make_room`.
 
     Args:
-        nbytes: how much.
-        what: it is for, such as ``the tables of Resize``.
+        nbytes: number of bytes.
+        what: what they are for, such as ``the tables of Resize``.
 
     Raises:
-        LimitError: it is more than a model may take.
+        LimitError: the model's budget is exceeded.
     """
     (_BOUNDS.budget or Budget()).make_room(nbytes, what)

@@ -1,4 +1,4 @@
-"""How much memory of the host there is for this process, and for one model."""
+"""Host memory available to this process, and the default budget of one model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-#: Where Linux says how much memory a container may have: control groups of version 2 and 1.
+#: Files with the memory limit of a container: control groups v2 and v1.
 _CONTROL_GROUPS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -18,7 +18,7 @@ _CONTROL_GROUPS = (
 
 @cache
 def memory() -> int:
-    """Return the bytes of memory that this process can have: the machine's, or a container's."""
+    """Return the bytes of memory available to this process: those of the machine or container."""
     found = [_physical()]
     for path in _CONTROL_GROUPS:
         with suppress(OSError, ValueError):  # ValueError: "max", for no limit
@@ -34,17 +34,17 @@ def memory() -> int:
 
 
 def _physical() -> int:
-    """Return the bytes of memory in the machine; no limit where the system does not tell."""
+    """Return the bytes of physical memory; no limit if the system does not report them."""
     if hasattr(os, "sysconf"):
         with suppress(OSError, ValueError):
             return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if sys.platform == "win32":
-        status = (ctypes.c_uint64 * 8)(64)  # MEMORYSTATUSEX: its own size, load, then bytes in all
+        status = (ctypes.c_uint64 * 8)(64)  # MEMORYSTATUSEX
         if ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
             return status[1]
     return sys.maxsize
 
 
 def allowance() -> int:
-    """Return the bytes that a model may take by default: most of the memory."""
+    """Return the default memory budget of a model in bytes: most of the memory."""
     return memory() * 7 // 8

@@ -1,4 +1,4 @@
-"""How results look where an expression is shown: one line in a console, the whole in a notebook."""
+"""Representations of results: one line in a console, everything in a notebook."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MAX_CHARACTERS = 200
 
 
 class Shown(ABC):
-    """A result: ``repr`` is one line of it, and a notebook shows what `str` says."""
+    """A result whose ``repr`` is one line; notebooks show `str`."""
 
     __slots__ = ()
 
     @abstractmethod
     def _about(self) -> str:
-        """Say in a few words what it is."""
+        """Return a description of a few words."""
 
     def __repr__(self) -> str:
         return one_line(type(self).__name__, self._about())
@@ -28,7 +28,7 @@ class Shown(ABC):
 
 
 def one_line(name: str, text: str) -> str:
-    """Return ``<tercet.NAME text>``, without line breaks and not too long."""
+    """Return ``<tercet.NAME text>``, shortened and without line breaks."""
     plain = printable(text.replace("\n", " "))
     cut = plain if len(plain) <= MAX_CHARACTERS else f"{plain[: MAX_CHARACTERS - 3]}..."
     return f"<tercet.{name} {cut}>"

@@ -1,1 +1,1 @@
-"""Programs: plans, and the control flow and the data-dependent sizes between them."""
+"""Programs: plans, with control flow and data-dependent shapes handled between them."""

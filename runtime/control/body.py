@@ -1,4 +1,4 @@
-"""Bodies of control flow: graphs with known types, and their rows in memory that others give."""
+"""Bodies of control flow: graphs of known types whose memory the owning step provides."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .resources import Resources
 def opened(
     body: Graph, captured: Sequence[Value], resources: Resources, known: Mapping[int, Array]
 ) -> Graph:
-    """Return a body whose captures are inputs after its own, after the passes of a model.
+    """Return a body with its captures as additional inputs, after the model's passes.
 
     Args:
-        body: one of a node's.
-        captured: what its captures stand for.
-        resources: for the passes.
-        known: elements of inputs that are the same whenever it runs, by position.
+        body: one of a node's bodies.
+        captured: the values that its captures stand for.
+        resources: used by the passes.
+        known: elements of inputs that are the same in every run, by position.
     """
     graph = body.opened(captured)
     inputs = graph.inputs
@@ -38,7 +38,7 @@ def opened(
 
 
 def settled(graph: Graph, types: Sequence[ValueType | None], resources: Resources) -> Graph:
-    """Return an opened body for inputs of these types, after the passes of a plan."""
+    """Return an opened body specialised for these input types, after the passes of a plan."""
     named = {v.name: type_ for v, type_ in zip(graph.inputs, types, strict=True)}
     bound = specialise(graph, named)
     optimise(bound, STATIC_PASSES, resources.options, resources.evaluate, Rewrites())
@@ -47,22 +47,22 @@ def settled(graph: Graph, types: Sequence[ValueType | None], resources: Resource
 
 
 class Body:
-    """Rows on one device that run whenever the device decides so.
+    """Rows that a device executes whenever it decides to.
 
-    Its inputs lie where it is told, and so may results; everything else is part of a piece of
-    memory that it shares with what never runs at the same time. Inputs that a Concat joins with
-    others (see `slices`) are copied there first.
+    The caller says where inputs are, and may say where results go; everything else is in scratch
+    memory, which is shared with bodies that never run at the same time. Inputs that a Concat joins
+    with others (see `alias_slices`) are copied there first.
 
     Args:
-        layout: of a graph whose inputs and results all lie on the device.
-        captures: the place in `Node.captures`, by name of the input that stands for it.
-        maximum: the maximum number of streams on which its rows run.
+        layout: of a graph whose inputs and results are all on the device.
+        captures: positions in `Node.captures`, by name of the corresponding input.
+        maximum: maximum number of streams for its rows.
 
     Attributes:
         graph: what it runs.
-        rows: what a run does, in order.
-        outside: names of results that it writes where it is told; set by `place`.
-        scratch: bytes of the memory that it wants; set by `place`.
+        rows: in execution order.
+        outside: names of results that are written to addresses of the caller; set by `place`.
+        scratch: bytes of scratch memory; set by `place`.
     """
 
     def __init__(self, layout: Layout, captures: Mapping[str, int], maximum: int) -> None:
@@ -81,7 +81,7 @@ class Body:
         self._places: dict[Slot, View] = {}
 
     def _own_roots(self) -> dict[str, Slot]:
-        """Return the memory of results that is neither an input's nor larger than the result."""
+        """Return the root tensors of results that neither are inputs nor exceed the result."""
         taken, found = set(self._given), dict[str, Slot]()
         for name, slot in self._layout.outputs.items():
             if slot.root not in taken and slot.nbytes == slot.root.nbytes:
@@ -91,28 +91,28 @@ class Body:
 
     @property
     def steps(self) -> int:
-        """How many things a run does, or gives to the device to decide on."""
+        """Number of operations per run, including decisions left to the device."""
         return sum(row.kind != "view" for row in self.rows) + len(self._copied)
 
     @property
     def nodes(self) -> int:
-        """About how many nodes of a graph it becomes, with those of the bodies in it."""
+        """Approximate number of CUDA graph nodes, nested bodies included."""
         sizes = (getattr(row.step, "nodes", 1) for row in self.rows if row.kind != "view")
         return sum(sizes) + len(self._copied)
 
     def reads(self, input: str) -> bool:
-        """Whether an input has an influence on what it does."""
+        """Whether an input affects the results."""
         slot = self._layout.inputs[input]
         roots = (one.root for row in self.rows for one in row.inputs)
         return slot.root in {*roots, *(result.root for result in self._layout.outputs.values())}
 
     def source(self, output: str) -> str | None:
-        """Return the input whose memory a result is, or is part of; None if it has its own."""
+        """Return the input whose memory a result aliases; None if it has its own."""
         slot = self._layout.outputs.get(output)
         return None if slot is None else self._given.get(slot.root)
 
     def succeeds(self, output: str, input: str) -> bool:
-        """Whether a result may be written where an input lies, because nobody reads that again."""
+        """Whether a result may overwrite an input because the input is not read afterwards."""
         root, old = self._own.get(output), self._layout.inputs[input]
         if root is None or any(slot.root is old for slot in self._layout.outputs.values()):
             return False
@@ -124,7 +124,7 @@ class Body:
     # ── memory ───────────────────────────────────────────────────────────────────────────────
 
     def place(self, outside: Iterable[str]) -> None:
-        """Place everything in `scratch` but the inputs and, of these results, what can be."""
+        """Place everything in scratch memory except inputs and, if possible, these results."""
         self.outside = frozenset(name for name in outside if name in self._own)
         elsewhere = {*self._given, *(self._own[name] for name in self.outside)}
         lives = lives_of(self._layout, self._schedule.begins)
@@ -144,21 +144,21 @@ class Body:
         self.scratch = max(end, ALIGNMENT)
 
     def captured(self, node: Node, view: Callable[[Value], View]) -> dict[str, View]:
-        """Return where the inputs lie that stand for what a node captures.
+        """Return the views of the inputs that stand for captures.
 
         Args:
-            node: whose body it is.
-            view: where each of its captures lies.
+            node: the owner of the body.
+            view: returns the view of a captured value.
         """
         return {name: view(node.captures[place]) for name, place in self._captures.items()}
 
     def bind(self, memory: View, inputs: Mapping[str, View], results: Mapping[str, View]) -> Run:
-        """Return the function that runs it.
+        """Return the function that runs the body.
 
         Args:
             memory: `scratch` bytes.
-            inputs: where each lies.
-            results: where those of `outside` belong; others may be among them.
+            inputs: view of each input.
+            results: views for the results in `outside`; others are ignored.
         """
         self._places = {slot: inputs[name] for slot, name in self._given.items()}
         self._places |= {self._own[name]: results[name] for name in self.outside}
@@ -193,7 +193,7 @@ class Body:
         return replace(place, format=slot.format, pitch=slot.pitch)
 
     def result(self, output: str, memory: View, weights: Weights) -> View:
-        """Return where a result is after a run."""
+        """Return the view of a result after a run."""
         slot = self._layout.outputs.get(output)
         if slot is None:
             return weights.view(self.graph.outputs[output])
@@ -205,7 +205,7 @@ def _of(row: Row) -> set[Slot]:
 
 
 def _overwrites(row: Row, root: Slot, old: Slot) -> bool:
-    """Whether a row reads each element of `old`, and nothing of `root`, before it writes there."""
+    """Whether a row reads each element of `old`, and nothing else of `root`, before writing it."""
     origins = [slot for slot in row.inputs if slot.root is old]
     targets = [slot for slot in row.outputs if slot.root is root]
     if row.claim is None or len(origins) != 1 or len(targets) != 1 or root in _of(row):
@@ -218,12 +218,12 @@ def _overwrites(row: Row, root: Slot, old: Slot) -> bool:
 def finder(
     site: BuildContext, inputs: Sequence[View], outputs: Sequence[View]
 ) -> Callable[[Value], View]:
-    """Return a function that tells where the values lie that a bound step reads and writes."""
+    """Return a function that maps values to the views that a bound step reads and writes."""
     views = dict(zip(site.inputs, inputs, strict=True))
     views.update(zip(site.outputs, outputs, strict=True))
     return lambda value: views[value] if value.data is None else site.weights.view(value)
 
 
 def part(memory: View, offset: int, type_: TensorType) -> View:
-    """Return a tensor that begins `offset` bytes after the start of another."""
+    """Return a tensor that starts `offset` bytes into another."""
     return View(memory.device, memory.buffer, memory.offset + offset, type_)

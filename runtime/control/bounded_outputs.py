@@ -1,4 +1,4 @@
-"""Nodes whose shapes the data decide, on a device: it fills as much as there may be, and counts."""
+"""Nodes with data-dependent output sizes on a device: run with upper bounds, then sliced."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .resources import Resources
 
 
 class Counting:
-    """A node in its own plan, as an operator within bounds; made by `counting`.
+    """A node run in a plan of its own with upper bounds as shapes; made by `counting`.
 
     Args:
-        plan: of that operator alone; its inputs are named by the node's places.
+        plan: runs the bounded operator; its inputs are named by position.
 
     Attributes:
         plan: as given.
@@ -33,7 +33,7 @@ class Counting:
         self._cuts = node.op.cuts if isinstance(node.op, Counted) else ()
 
     def run(self, values: Sequence[HostValue]) -> list[Array]:
-        """Return the node's results on these values of its inputs."""
+        """Return the node's results for these inputs."""
         given = {str(i): value for i, value in enumerate(values) if isinstance(value, np.ndarray)}
         feeds = {v.name: given[v.name] for v in self.plan.graph.inputs}
         *results, found = self.plan.run(feeds).values()
@@ -46,11 +46,11 @@ def _cut(data: Array, axis: int, count: int) -> Array:
 
 
 def counting(node: Node, resources: Resources) -> Counting | None:
-    """Return a function that runs a node on the requested device, if that finds its output sizes.
+    """Return a function that runs a node with data-dependent sizes on the requested device.
 
     Args:
-        node: any.
-        resources: for the plan that can hold it within bounds.
+        node: any node.
+        resources: used to plan the bounded operator.
     """
     if resources.backends[0].device is HOST or not _finds_sizes(node):
         return None
@@ -66,9 +66,9 @@ def counting(node: Node, resources: Resources) -> Counting | None:
 
 
 def bounded(node: Node) -> Graph | None:
-    """Return a node within bounds, alone; None where there is no such form of it.
+    """Return a graph of the bounded form of a node alone; None if it has no such form.
 
-    Its inputs have the numbers of their places as names.
+    Its inputs are named by position.
     """
     op = within_bounds(node.op)
     if op is None or not all(_is_known(value.type) for value in node.reads):
@@ -89,7 +89,7 @@ def bounded(node: Node) -> Graph | None:
 
 
 def _finds_sizes(node: Node) -> bool:
-    """Whether the sizes of the results are in the data, whatever the file declares them to be."""
+    """Whether the output sizes depend on data, whatever the file declares."""
     if within_bounds(node.op) is None:
         return False
     types = node.op.infer(*(None if value is None else value.type for value in node.inputs))

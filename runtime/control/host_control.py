@@ -1,4 +1,4 @@
-"""Running control flow: the host decides which body runs how often, programs do the work."""
+"""Control flow on the host: the host decides which body runs and how often; programs run it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..ops.control import If, Loop, Scan, SequenceMap
 from .search import run_search
 from .tally import Tally
 
-#: Runs a body on the values of its inputs, then those of its captures.
+#: Runs a body on its inputs followed by its captures.
 Body = Callable[[Sequence[HostValue]], list[HostValue]]
 Values = Sequence[HostValue]
 
 
 class Bodies(Protocol):
-    """The bodies of one node, made ready when they are first run."""
+    """The bodies of one node, prepared when they are first run."""
 
     @property
     def node(self) -> Node:
@@ -33,22 +33,22 @@ class Bodies(Protocol):
 
     @property
     def budget(self) -> Budget:
-        """The bytes that all results may have."""
+        """The memory budget of all results."""
         ...
 
     def run(self, body: Graph, inputs: Values) -> list[HostValue]:
-        """Run one of the bodies on its inputs; it gets its captures, too."""
+        """Run a body on its inputs; captures are added."""
         ...
 
 
 def run_if(op: If, bodies: Bodies, values: Values) -> list[HostValue]:
-    """Run the branch that the condition chooses."""
+    """Run the branch that the condition selects."""
     (cond,) = values
     return bodies.run(op.then_branch if _is_true(cond, "cond") else op.else_branch, ())
 
 
 def run_loop(op: Loop, bodies: Bodies, values: Values, tally: Tally) -> list[HostValue]:
-    """Run the body until the count is reached or the condition fails."""
+    """Run the body until the trip count is reached or the condition is false."""
     m, cond, *carried = (*values, *(None,) * (2 - len(values)))
     count = None if m is None else _integer(m, "M")
     going: HostValue = np.array(True) if cond is None else cond
@@ -105,7 +105,7 @@ def run_sequence_map(
 
 
 def _replaced(old: Sequence[HostValue], new: list[HostValue], tally: Tally) -> list[HostValue]:
-    """Return the new state of a loop, held in place of the old one."""
+    """Replace the state of a loop in the tally, and return the new state."""
     for value in new:
         tally.add(value, "the state of the loop")
     for value in old:
@@ -114,16 +114,16 @@ def _replaced(old: Sequence[HostValue], new: list[HostValue], tally: Tally) -> l
 
 
 def run_control(op: Op, bodies: Bodies, values: Values) -> list[HostValue]:
-    """Run a node that has bodies.
+    """Run a node with bodies.
 
     Args:
         op: its operator.
-        bodies: what runs them.
-        values: its inputs, None where one is left out.
+        bodies: runs them.
+        values: its inputs, None for omitted ones.
 
     Raises:
         ShapeError: the values contradict each other.
-        LimitError: the results take more bytes than the options allow.
+        LimitError: the results exceed `Options.max_bytes`.
     """
     tally = Tally(bodies.budget)
     tally.lend(values)
@@ -146,7 +146,7 @@ def run_control(op: Op, bodies: Bodies, values: Values) -> list[HostValue]:
 
 
 class _Stacks:
-    """Results of a body, one an iteration, that become one tensor each."""
+    """Scan outputs: one result per iteration, stacked into one tensor each."""
 
     def __init__(self, count: int, bodies: Bodies, tally: Tally) -> None:
         self._rows: list[list[Array]] = [[] for _ in range(count)]
@@ -158,11 +158,11 @@ class _Stacks:
         return len(self._rows)
 
     def add(self, results: Iterable[HostValue]) -> None:
-        """Take the results of one iteration.
+        """Add the results of one iteration.
 
         Raises:
-            ShapeError: one is not a tensor, or not of the shape of those before it.
-            LimitError: all together are too large.
+            ShapeError: a result is not a tensor, or its shape differs from those before.
+            LimitError: together they are too large.
         """
         for number, (rows, value) in enumerate(zip(self._rows, results, strict=True)):
             row = _tensor(value, f"result {number} of the body")
@@ -176,7 +176,7 @@ class _Stacks:
             self._nbytes += row.nbytes
 
     def results(self, axes: Sequence[int], backward: Sequence[int] = ()) -> list[Array]:
-        """Return the tensors, stacked along `axes`, from the end where `backward` says so."""
+        """Return the tensors stacked along `axes`, in reverse where `backward` is set."""
         outputs = self._bodies.node.outputs[len(self._bodies.node.outputs) - len(self) :]
         need(self._nbytes, "the stacked results")
         made: list[Array] = []
@@ -190,7 +190,7 @@ class _Stacks:
 
 
 def _nothing(type_: object, axis: int) -> Array:
-    """Return what no iterations give: a tensor of length 0 along `axis`."""
+    """Return the result of zero iterations: a tensor of length 0 along `axis`."""
     if not isinstance(type_, TensorType):
         raise ShapeError("the body never ran, and the type of what it stacks is not known")
     shape = [d if isinstance(d, int) else 0 for d in type_.shape or (0,)]

@@ -9,17 +9,17 @@ from .body import Body, finder
 
 
 class Branches:
-    """Both branches, laid out in the same memory, since only one of them runs.
+    """Both branches, laid out in the same memory, as only one of them runs.
 
     Args:
-        then: runs where the condition holds.
-        other: runs where it does not.
-        decisions: of the device.
+        then: runs if the condition is true.
+        other: runs if it is false.
+        decisions: the device's conditional execution.
 
     Attributes:
         bodies: the two branches.
         kernel: see `Step`.
-        nodes: about how many nodes of a graph it becomes.
+        nodes: approximate number of CUDA graph nodes.
         scratch: see `Step`; set by `at`.
         capturable: see `Step`.
     """
@@ -35,7 +35,7 @@ class Branches:
         self._site: BuildContext | None = None
 
     def at(self, site: BuildContext) -> Branches:
-        """Become the step of a site: the branches write what is read straight to its outputs."""
+        """Build the step: branches write the results that are read directly to its outputs."""
         self._site = site
         (node,) = site.nodes
         for body in self.bodies:
@@ -47,7 +47,7 @@ class Branches:
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Run:
-        """Return a function that decides, and runs a branch on these addresses."""
+        """Return a function that evaluates the condition and runs a branch at these addresses."""
         site = self._site
         if site is None or scratch is None or (cond := site.nodes[0].inputs[0]) is None:
             raise ValueError("the branches have no site, no memory or no condition")

@@ -1,4 +1,4 @@
-"""A Loop or a Scan as a step of a plan: the device counts, and knows whether there is more."""
+"""A Loop or Scan as a step of a plan: the device counts and evaluates the condition."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .body import Body, finder, part
 
 COUNTER = TensorType(int64, (2,))
 NUMBER = TensorType(int64, ())
-#: Nodes of a graph that a loop of known length may become, instead of one node around its body: on
-#: an H200 such a node takes 4.1 us a round besides its body, of which a small kernel takes 1.0 us.
+#: Maximum number of graph nodes for an unrolled loop, instead of one conditional node: on
+#: an H200 such a node costs 4.1 us per iteration besides its body; a small kernel takes 1.0 us.
 UNROLLED = 1024
 
 
@@ -27,8 +27,8 @@ class Elements:
     """How a tensor holds one element per iteration.
 
     Attributes:
-        axis: along which they lie, counted from the front.
-        backward: whether the first round has the last element.
+        axis: the axis of iterations, counted from the front.
+        backward: whether the first iteration takes the last element.
     """
 
     axis: int
@@ -36,17 +36,17 @@ class Elements:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
-    """What the inputs and results of a node and of its body are.
+class BodySignature:
+    """The roles of the inputs and results of a node and its body.
 
     Attributes:
-        carried: how many values are carried from round to round.
-        scanned: what the last inputs of the node have an element of for the body.
-        stacked: what the last results of the body are elements of.
-        count: rounds at most, as far as that is known.
-        is_fixed: whether nothing but the count ends it.
-        counts: whether it is a Loop, with a count and a condition before its other inputs; in
-            its body the number of the round is the first input and the condition the first result.
+        carried: number of loop-carried values.
+        scanned: how the node's last inputs are split into elements for the body.
+        stacked: how the body's last results are stacked into results of the node.
+        count: maximum number of iterations, as far as known.
+        is_fixed: whether only the count ends the loop.
+        counts: whether it is a Loop, whose first inputs are count and condition; the body's first
+            input is then the iteration number and its first result the condition.
     """
 
     carried: int
@@ -58,27 +58,27 @@ class Signature:
 
 
 class Repetition:
-    """A body that runs repeatedly on carried values at fixed addresses.
+    """A body that runs repeatedly on loop-carried values at fixed addresses.
 
-    They lie where their last ones are wanted. A round writes new ones there at once if nobody reads
-    the old ones any more (`Body.succeeds`), else when all of it is done.
+    These addresses are the outputs of the step. An iteration writes a new value there directly if
+    the old one is not read afterwards (`Body.succeeds`), else by a copy at its end.
 
     Args:
-        body: without the condition, which always holds when it runs, among its inputs.
-        signature: what its inputs and results are.
-        decisions: of the device.
+        body: without the condition among its inputs, which is always true when it runs.
+        signature: the roles of its inputs and results.
+        decisions: the device's conditional execution.
 
     Attributes:
-        bodies: the body alone.
+        bodies: the body.
         kernel: see `Step`.
-        nodes: about how many nodes of a graph it becomes.
+        nodes: approximate number of CUDA graph nodes.
         scratch: see `Step`; set by `at`.
         capturable: see `Step`.
     """
 
     capturable = True
 
-    def __init__(self, body: Body, signature: Signature, decisions: Decisions) -> None:
+    def __init__(self, body: Body, signature: BodySignature, decisions: Decisions) -> None:
         self.bodies = (body,)
         self.scratch = 0
         self._body, self._signature, self._decisions = body, signature, decisions
@@ -99,8 +99,8 @@ class Repetition:
         self._end = 0
         self._site: BuildContext | None = None
 
-    def _set_size(self, body: Body, signature: Signature) -> None:
-        """Decide whether it is unrolled."""
+    def _set_size(self, body: Body, signature: BodySignature) -> None:
+        """Decide whether to unroll."""
         size = body.nodes + len(self._elements) + len(self._rows) + self._reads_counter
         size += sum(not body.succeeds(new, old) for new, old in self._pairs())
         count, often = signature.count, ""
@@ -113,18 +113,18 @@ class Repetition:
         self.kernel = f"{what}, {body.steps} step{'s' if body.steps != 1 else ''}{often}"
 
     def _pairs(self) -> list[tuple[str, str]]:
-        """Return the names of carried values after and before a round."""
+        """Return the names of loop-carried values after and before an iteration."""
         return list(zip(self._news, self._olds, strict=True))
 
     def _moves_aside(self, new: str, old: str) -> bool:
-        """Whether a result is the old value of another, which may be overwritten before."""
+        """Whether a result is the old value of another that may be overwritten first."""
         source = self._body.source(new)
         return source in self._olds and source != old
 
     # ── memory ───────────────────────────────────────────────────────────────────────────────
 
     def at(self, site: BuildContext) -> Repetition:
-        """Become the step of a site, in whose outputs the carried values lie."""
+        """Build the step, with the loop-carried values in its outputs."""
         self._site, body = site, self._body
         (node,) = site.nodes
         body.place(new for new, old in self._pairs() if body.succeeds(new, old))
@@ -147,7 +147,7 @@ class Repetition:
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Run:
-        """Return a function that sets the carried values, then repeats the body."""
+        """Return a function that initialises the loop-carried values and repeats the body."""
         site, body = self._site, self._body
         if site is None or scratch is None:
             raise ValueError("the loop has no site, or no memory")
@@ -183,7 +183,7 @@ class Repetition:
     def _starts(
         self, node: Node, find: Callable[[Value], View], states: Mapping[str, View]
     ) -> list[Run]:
-        """Return the copies of the initial values to where the carried ones lie."""
+        """Return the copies of the initial loop-carried values."""
         first = 2 if self._signature.counts else 0
         values = [v for v in node.inputs[first:][: len(self._olds)] if v is not None]
         pairs = zip(self._olds, values, strict=True)
@@ -196,7 +196,7 @@ class Repetition:
         elements: Mapping[str, View],
         counter: View,
     ) -> list[Run]:
-        """Return the copies of the elements that a round gets."""
+        """Return the copies of the scanned elements of an iteration."""
         how = self._signature.scanned
         values = [v for v in node.inputs[len(node.inputs) - len(how) :] if v is not None]
         return [
@@ -212,7 +212,7 @@ class Repetition:
         results: Mapping[str, View],
         counter: View,
     ) -> list[Run]:
-        """Return the copies of the elements that a round gives, where somebody reads them."""
+        """Return the copies of an iteration's elements into stacked results that are read."""
         values = node.outputs[len(self._olds) :]
         return [
             self._decisions.put(find(v), results[name], e.axis, counter, backward=e.backward)
@@ -221,7 +221,7 @@ class Repetition:
         ]
 
     def _moves(self, states: Mapping[str, View], results: Mapping[str, View]) -> list[Run]:
-        """Return the copies of the new carried values to where the old ones lie."""
+        """Return the copies of new loop-carried values over the old ones."""
         return [
             states[old].device.copier(states[old], results[new])
             for new, old in self._pairs()

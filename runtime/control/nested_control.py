@@ -1,8 +1,8 @@
-"""Control flow inside of plans, on devices that decide by themselves (`plan.device_control`).
+"""Control flow inside plans, on devices with conditional execution (`plan.device_control`).
 
-An If, Loop or Scan whose bodies are work for the device alone, in shapes that never change, is a
-step like any other: a `Branches` or a `Repetition`, whose bodies lie in its scratch memory. What
-does not qualify is left to the host, see `host_control`, with the reason.
+An If, Loop or Scan whose bodies run on the device alone, with fixed shapes, is a step like any
+other: a `Branches` or a `Repetition` whose bodies use its scratch memory. Other nodes are left to
+the host, see `host_control`, with the reason.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from ..plan.partition import misfit, obstacle
 from ..plan.rows import Layout
 from .body import Body, opened, settled
 from .if_step import Branches
-from .loop_step import Elements, Repetition, Signature
+from .loop_step import BodySignature, Elements, Repetition
 from .resources import Resources
 
 Held = Branches | Repetition
 
 
 class Nesting:
-    """Claims the control flow of one graph that its device decides on; implements `Backend`.
+    """Claims the control flow of one graph that its device can execute; implements `Backend`.
 
     Args:
         resources: what plans are made with.
-        decisions: of the first backend's device.
+        decisions: conditional execution of the first backend's device.
     """
 
     def __init__(self, resources: Resources, decisions: Decisions) -> None:
@@ -49,20 +49,20 @@ class Nesting:
 
     @property
     def name(self) -> str:
-        """The device's, as that of copies."""
+        """The name of the device."""
         return self.device.name
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim]:
-        """Yield a claim for each node that is held; see `Backend`."""
+        """Yield a claim for each node that can be nested; see `Backend`."""
         for node in graph.nodes:
             held = self._held.get(node.name) if node in free else None
             if held is not None:
                 yield Claim((node,), held.at)
 
     def hold(self, node: Node) -> str:
-        """Lay out the bodies of a node; return why the host must run it, empty if it need not.
+        """Lay out the bodies of a node; return why the host must run it, empty if it can be nested.
 
-        Nodes are known by their names from now on, as `Graph.cut` keeps them.
+        Such nodes are identified by name from here on, as `Graph.cut` keeps names.
         """
         found = misfit(node) or self._hold(node)
         if isinstance(found, str):
@@ -101,10 +101,10 @@ class Nesting:
         return Branches(then, other, self._decisions)
 
     def _loop(self, node: Node, op: Loop) -> Held | str:
-        """Hold a Loop.
+        """Lay out a Loop.
 
-        While its body runs the condition holds, so that it is a constant there. What is stacked
-        has a size that is known where nothing but a known count ends the loop.
+        The condition is true whenever the body runs, so it is a constant there. Stacked results
+        have a known size if only a known count ends the loop.
         """
         m, cond, *initial = (*node.inputs, *(None,) * (2 - len(node.inputs)))
         (types,) = _entering(node)
@@ -126,7 +126,7 @@ class Nesting:
         reason = _unequal(results, types[2:])
         stacked = (Elements(0),) * (len(results) - carried)
         is_fixed = not ends and count is not None
-        found = Signature(carried, (), stacked, count, is_fixed, counts=True)
+        found = BodySignature(carried, (), stacked, count, is_fixed, counts=True)
         return reason or Repetition(body, found, self._decisions)
 
     def _scan(self, node: Node, op: Scan) -> Held | str:
@@ -142,7 +142,7 @@ class Nesting:
         axes, backward = op.scan_output_axes, op.scan_output_directions
         stacked = _elements(axes, backward, [len(v.tensor.dims) + 1 for v in results[carried:]])
         count = sources[0][scanned[0].axis]
-        found = Signature(carried, scanned, stacked, count)
+        found = BodySignature(carried, scanned, stacked, count)
         return _unequal(results, types[:carried]) or Repetition(body, found, self._decisions)
 
     # ── bodies ───────────────────────────────────────────────────────────────────────────────
@@ -154,13 +154,13 @@ class Nesting:
         types: tuple[ValueType | None, ...],
         known: dict[int, Array],
     ) -> Body | str:
-        """Lay a body out; return why it cannot be done.
+        """Lay out a body; return why that is impossible.
 
         Args:
-            node: whose body it is.
+            node: its owner.
             body: one of the graphs of its operator.
             types: of the body's inputs.
-            known: elements of inputs that are the same whenever it runs, by position.
+            known: elements of inputs that are the same in every run, by position.
         """
         captured = _captured(node, body)
         graph = opened(body, [node.captures[i] for i in captured], self._resources, known)
@@ -208,9 +208,9 @@ class Nesting:
 
 
 def nesting_of(resources: Resources) -> Nesting | None:
-    """Return what holds control flow in plans of the first backend's device; None if it cannot.
+    """Return what nests control flow in plans of the first backend's device; None if it cannot.
 
-    Step by step (`Options.check_each`) the host decides, so that every step has a row.
+    With `Options.check_each` the host decides, so that every step has a row.
     """
     options, device = resources.options, resources.backends[0].device
     decisions = decisions_of(device)
@@ -220,7 +220,7 @@ def nesting_of(resources: Resources) -> Nesting | None:
 
 
 def _captured(node: Node, body: Graph) -> range:
-    """Return the places in `Node.captures` of what one of a node's bodies captures."""
+    """Return the positions in `Node.captures` of the captures of one body."""
     end = 0
     for each in node.op.graphs():
         start, end = end, end + len(each.captures)
@@ -244,7 +244,7 @@ def _known_count(m: Value) -> int | None:
 
 
 def _is_true(cond: Value | None) -> bool:
-    """Whether a condition is known to hold, as one that is left out does."""
+    """Whether a condition is known to be true, as an omitted one is."""
     if cond is None:
         return True
     known = cond.data if cond.data is not None else cond.tensor.known
@@ -252,7 +252,7 @@ def _is_true(cond: Value | None) -> bool:
 
 
 def _unequal(results: list[Value], types: tuple[ValueType | None, ...]) -> str:
-    """Return which carried value has another type after a round than before; empty if none."""
+    """Return the loop-carried value whose type changes in an iteration; empty if none does."""
     for value, type_ in zip(results, types, strict=False):
         if value.type != type_:
             return f"'{value.name}' is {value.type or '?'} after a round, {type_ or '?'} before"

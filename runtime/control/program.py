@@ -1,10 +1,10 @@
-"""A program: plans, and between them what the host must run to learn the next sizes.
+"""A program: plans, and between them what the host runs to determine data-dependent shapes.
 
-Most graphs are one plan. A plan cannot hold sequences, strings, or tensors whose shape depends on
-the data, nor control flow but for what its device decides on (`nested_control`), so such nodes
-split the graph into *stages*: a plan, then nodes that run one by one. Where enough work depends on
-data-dependent sizes, that part of the graph becomes a *tail*: a separate graph, which gets
-a program for every set of types that it meets.
+Most graphs are one plan. A plan cannot hold sequences, strings, tensors with data-dependent shapes,
+or control flow that its device cannot decide (`nested_control`). Such nodes split the graph into
+*stages*: a plan, then nodes that run one by one. Where enough work depends on data-dependent
+shapes, that part of the graph becomes a *tail*: a separate graph, with a program for every set of
+types it encounters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..errors import (
     DeviceError,
     LimitError,
     ModelError,
-    Refusal,
+    NodeRefusal,
     ShapeError,
     UnsupportedError,
     out_of_memory,
@@ -47,21 +47,21 @@ from .tally import Tally, check_sizes
 
 
 class Program:
-    """A graph with known input types that runs repeatedly, one caller at a time.
+    """A graph with known input types that runs repeatedly, for one caller at a time.
 
     Args:
-        graph: what it runs.
+        graph: the graph it runs.
         resources: what it is made with.
-        is_body: whether its inputs differ from one run to the next, as in a loop.
-        ends: where inputs and results lie; on the host, unless it is one plan.
+        is_body: whether its input types may differ between runs, as in a loop.
+        ends: where inputs and results are; on the host, unless it is one plan.
 
     Attributes:
         graph: what it runs.
         stages: in order.
-        tail: the programs of what depends on sizes that the stages find out, or None.
-        resident: runs it for callers with arrays on its device, if it is one plan on a device
-            that exchanges arrays; else None.
-        is_general: whether the body of a loop has the types of its inputs in every iteration.
+        tail: the programs of the part with data-dependent shapes, or None.
+        resident: runs it on device arrays of callers, if it is one plan on a device that exchanges
+            arrays; else None.
+        is_general: whether it is a loop body whose input types hold in every iteration.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Program:
         return {node: reason for node, reason in reasons.items() if reason}
 
     def _cut_tail(self, late: set[Node]) -> Sequence[Value]:
-        """Make the late nodes the tail; return what it reads."""
+        """Move the late nodes to the tail; return the values that it reads."""
         made = {value for node in late for value in node.outputs}
         nodes = (node for node in self.graph.nodes if node in late)
         reads = dict.fromkeys(value for node in nodes for value in node.reads)
@@ -157,7 +157,7 @@ class Program:
 
     @property
     def is_plan(self) -> bool:
-        """Whether it is one plan and nothing else, whose results are arrays of their own."""
+        """Whether it is a single plan whose results are separate arrays."""
         return self._only is not None
 
     def _plan(self, graph: Graph, ends: IOPlacement = HOST_IO) -> Plan:
@@ -172,14 +172,14 @@ class Program:
         """Run once.
 
         Args:
-            feeds: a value of the program's types for every input.
+            feeds: a value of the program's type for every input.
 
         Returns:
-            The results by output name; they may be, or look into, arrays of `feeds`.
+            The results by output name; they may be arrays of `feeds` or views of them.
 
         Raises:
-            ModelError, DeviceError: a node cannot work on the data it gets; names the node.
-            LimitError: a result would take more than `Options.max_bytes`.
+            ModelError, DeviceError: a node fails on its data; the message names the node.
+            LimitError: a result would exceed `Options.max_bytes`.
         """
         if self._only is not None:
             return {**self._only.run(_arrays(feeds))}
@@ -246,7 +246,7 @@ class Program:
     # ── description ──────────────────────────────────────────────────────────────────────────
 
     def walk(self) -> Iterator[Program]:
-        """Yield this program, then those of its bodies and of its tail, as far as they exist."""
+        """Yield this program, then those of its bodies and tail that exist already."""
         yield self
         for bodies in self._bodies.values():
             yield from bodies.walk()
@@ -254,20 +254,20 @@ class Program:
             yield from self.tail.walk()
 
     def bodies_of(self, node: Node) -> Iterator[Program]:
-        """Yield the programs of a node's bodies, as far as they have run."""
+        """Yield the programs of a node's bodies that have run."""
         return iter(self._bodies[node]) if node in self._bodies else iter(())
 
     def why_on_host(self, node: Node) -> str:
-        """Return why the host decides on a node with bodies; empty where nobody else could."""
+        """Return why the host runs a node with bodies; empty if no device could."""
         return self._on_host.get(node, "")
 
     def plan_of(self, node: Node) -> Plan | None:
-        """Return the plan of a node that a device runs by itself, within bounds; else None."""
+        """Return the plan that runs a node with upper bounds on a device; None for other nodes."""
         return self._counted[node].plan if node in self._counted else None
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """Its plans in the order of execution, those of bodies and tails left out."""
+        """Its plans in execution order, without those of bodies and tails."""
         found: list[Plan | None] = []
         for stage in self.stages:
             found += [stage.plan, *map(self.plan_of, stage.nodes)]
@@ -275,33 +275,33 @@ class Program:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The rows of its plans in the order of execution."""
+        """The rows of its plans in execution order."""
         return tuple(row for plan in self.plans for row in plan.rows)
 
     @property
-    def refusals(self) -> tuple[Refusal, ...]:
-        """What backends declined on the way."""
+    def refusals(self) -> tuple[NodeRefusal, ...]:
+        """What backends declined."""
         return tuple(refusal for plan in self.plans for refusal in plan.refusals)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What its placement says about all rows together."""
+        """Notes of the placement that concern all rows."""
         return ()
 
     @property
     def memory(self) -> Memory:
-        """The bytes that it holds, bodies and tail included."""
+        """Bytes that it holds, bodies and tail included."""
         parts = [plan.memory for program in self.walk() for plan in program.plans]
         weights = {d.name: s.nbytes for d, s in self._resources.stores.items()}
         return Memory.total(parts, weights)
 
     @property
     def taken(self) -> int:
-        """The bytes that its plans, and those of bodies and tail, took from the model's budget."""
+        """Bytes of the model's budget held by its plans, bodies and tail included."""
         return sum(plan.taken for program in self.walk() for plan in program.plans)
 
     def close(self) -> None:
-        """Give all memory back; the program cannot run afterwards."""
+        """Release all memory; the program cannot run afterwards."""
         self._only = None
         if self.resident is not None:
             self.resident.close()
@@ -317,12 +317,12 @@ class Program:
 
 
 class Programs:
-    """The programs of one graph, one for every set of input types; the last few are kept.
+    """The programs of one graph, one for every set of input types; the most recent are kept.
 
     Args:
         graph: a graph whose input types are not all known.
         resources: what programs are made with.
-        owner: the node whose body it is, if it is one.
+        owner: the node whose body it is, if any.
     """
 
     def __init__(self, graph: Graph, resources: Resources, owner: Op | None = None) -> None:
@@ -333,15 +333,15 @@ class Programs:
         self._found: OrderedDict[Hashable, Program] = OrderedDict()
 
     def run(self, values: Sequence[HostValue]) -> dict[str, HostValue]:
-        """Run on the values of the graph's inputs; see `Program.run`."""
+        """Run on values of the graph's inputs; see `Program.run`."""
         return self.find(values).run(self.feeds(values))
 
     def feeds(self, values: Sequence[HostValue]) -> dict[str, HostValue]:
-        """Return the values by the names of the graph's inputs."""
+        """Return the values by name of the graph's inputs."""
         return {v.name: data for v, data in zip(self.graph.inputs, values, strict=True)}
 
     def find(self, values: Sequence[HostValue]) -> Program:
-        """Return the program for values of these types, made where there is none."""
+        """Return the program for values of these types; it is made if missing."""
         pairs = zip(values, self.graph.inputs, strict=True)
         types = tuple(type_of(data, formal.type) for data, formal in pairs)
         key, known = self._keys.find(types, values)
@@ -354,7 +354,7 @@ class Programs:
                     program = Program(graph, self._resources, is_body=is_body)
                     program.is_general = is_general
             except UnsupportedError:
-                # What a body gets differs from one iteration to the next.
+                # The inputs of a body differ between iterations.
                 if self._owner is not None or not self._keys.learn(types, values):
                     raise
                 return self.find(values)
@@ -365,9 +365,10 @@ class Programs:
         return program
 
     def _bound(self, types: Types) -> tuple[Graph, bool]:
-        """Return the graph for inputs of these types, and whether that is so in every iteration.
+        """Return the graph for these input types, and whether they hold in every iteration.
 
-        It is made so, unless the file declares these very types: then it says that they stay.
+        Types are generalised to hold in every iteration, unless the file declares exactly these
+        types.
         """
         general = self._widened(types)
         pairs = zip(self.graph.inputs, types, general, strict=True)
@@ -377,7 +378,7 @@ class Programs:
         return settled(self.graph, general, self._resources), True
 
     def _widened(self, types: Types) -> Types:
-        """Return types that the inputs of a loop's body have in every iteration."""
+        """Return types of a loop body's inputs that hold in every iteration."""
         count = len(self._owner.graphs()[0].inputs) if isinstance(self._owner, Loop) else 0
         while self._owner is not None and count:
             named = {v.name: type_ for v, type_ in zip(self.graph.inputs, types, strict=True)}
@@ -389,16 +390,16 @@ class Programs:
         return types
 
     def __iter__(self) -> Iterator[Program]:
-        """Yield those that are kept."""
+        """Yield the programs kept."""
         return iter(self._found.values())
 
     def walk(self) -> Iterator[Program]:
-        """Yield those that are kept, and those inside them."""
+        """Yield the programs kept, and those inside them."""
         for program in self:
             yield from program.walk()
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
         for program in self._found.values():
             program.close()
         self._found.clear()
@@ -423,7 +424,7 @@ class _Bodies:
         return self._resources.budget
 
     def enter(self, values: Mapping[Value, HostValue]) -> None:
-        """Take the values that the captures have in this run of the node."""
+        """Set the captured values for this run of the node."""
         self._values = values
         self._running = None
 
@@ -453,7 +454,7 @@ class _Bodies:
             yield from program.walk()
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
         for programs in self._programs.values():
             programs.close()
 
@@ -471,7 +472,7 @@ def _texts(values: Iterable[HostValue]) -> str:
 
 
 def _check_type(value: Value, data: HostValue, where: str) -> None:
-    """Refuse a result that contradicts what was inferred, which the plans after it rely on."""
+    """Raise ModelError for a result that contradicts inference, which later plans rely on."""
     if isinstance(value.type, TensorType) and value.type.is_static:
         found = type_of(data, value.type)
         if found != value.type:

@@ -1,4 +1,4 @@
-"""What programs are made with, and what they are looked up by."""
+"""What programs are made with, and the keys by which they are cached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..base import forks
 from ..base.budget import Budget
-from ..errors import Refusal, UnsupportedError
+from ..errors import NodeRefusal, UnsupportedError
 from ..ir.dtypes import string
 from ..ir.graph import Node
 from ..ir.hints import Doubts
@@ -25,7 +25,7 @@ from ..plan.weights import WeightStore
 
 Types = tuple[ValueType | None, ...]
 
-#: Most elements of an input that decide on shapes.
+#: Maximum number of elements of an input that may determine shapes.
 DECIDING = 64
 
 
@@ -34,12 +34,12 @@ class Resources:
     """What programs are made with.
 
     Attributes:
-        backends: the requested one, then fallbacks.
+        backends: the requested backend, then fallbacks.
         options: see `Options`.
         stores: constants by device.
-        evaluate: runs one operator on arrays, for constant folding.
-        budget: the bytes of the host that all of it may take.
-        doubts: hears of types that the file declares wrongly.
+        evaluate: evaluates one operator on arrays, for constant folding.
+        budget: the host memory budget.
+        doubts: reports wrongly declared types.
         lock: held while a program is made.
     """
 
@@ -53,14 +53,14 @@ class Resources:
 
     @property
     def on_host(self) -> bool:
-        """Whether no other memory than the host's is in use."""
+        """Whether only host memory is in use."""
         return all(backend.device is HOST for backend in self.backends)
 
     def interpreter(self, nodes: Iterable[Node]) -> Interpreter | None:
-        """Return the interpreter of nodes that are in no plan.
+        """Return the interpreter that runs nodes outside plans.
 
         Raises:
-            UnsupportedError: there are such nodes, and none of the backends runs them.
+            UnsupportedError: there are such nodes, but no backend runs them.
         """
         for backend in self.backends:
             if isinstance(backend, Interpreter):
@@ -69,7 +69,7 @@ class Resources:
         if not lonely:
             return None
         refusals = [
-            Refusal(node.name, node.kind, node.signature(), backend.name, obstacle(node))
+            NodeRefusal(node.name, node.kind, node.signature(), backend.name, obstacle(node))
             for node in lonely
             for backend in self.backends
         ]
@@ -83,17 +83,17 @@ class Resources:
 
 
 class Keys:
-    """By what programs are looked up: input types, with elements of small inputs if need be.
+    """Cache keys of programs: input types, and elements of small inputs if needed.
 
-    Nobody but an `Interpreter` runs nodes whose sizes are found out while they run. But sizes often
-    come in as inputs, such as the shape of a Reshape; then each one gets its own program.
+    Only an `Interpreter` can run nodes whose output sizes become known during a run. But sizes are
+    often inputs, such as the shape of a Reshape; then each of them gets its own program.
     """
 
     def __init__(self) -> None:
         self._needed: set[Types] = set()
 
     def find(self, types: Types, values: Sequence[HostValue]) -> tuple[Hashable, Types]:
-        """Return a key, and the types that a program is to be made for."""
+        """Return the key, and the types for which to make a program."""
         if types not in self._needed:
             return types, types
         found = tuple(map(_with_elements, types, values))
@@ -101,7 +101,7 @@ class Keys:
         return (types, *(data.tobytes() for data in elements)), found
 
     def learn(self, types: Types, values: Sequence[HostValue]) -> bool:
-        """Look at elements from now on; False if that is done already, or there are none."""
+        """Include elements in keys from now on; False if there is nothing more to include."""
         found = map(_with_elements, types, values)
         if types in self._needed or all(a is b for a, b in zip(found, types, strict=True)):
             return False
@@ -110,14 +110,14 @@ class Keys:
 
 
 def is_deciding(type_: ValueType | None) -> TypeGuard[TensorType]:
-    """Whether it is the type of a small vector or scalar, whose elements may decide on shapes."""
+    """Whether a type is that of a small vector or scalar, whose elements may determine shapes."""
     if not isinstance(type_, TensorType) or not type_.is_static or type_.dtype == string:
         return False
     return len(type_.dims) <= 1 and type_.size <= DECIDING
 
 
 def _with_elements(type_: ValueType | None, value: HostValue) -> ValueType | None:
-    """Return the type with its elements where they may decide on shapes."""
+    """Return the type with its elements where they may determine shapes."""
     if not is_deciding(type_) or not isinstance(value, np.ndarray):
         return type_
     return replace(type_, value=value.copy())

@@ -1,7 +1,7 @@
-"""Searches for texts: the host chooses words, programs run the decoder on what there is so far.
+"""Text search operators: the host selects tokens, programs run the decoder.
 
-They follow onnxruntime, whose operators they are: words are banned before they are compared, in the
-order of `_Words.scores`; a beam that ends goes into the list of its text's hypotheses.
+They follow onnxruntime, which defines them: tokens are banned before scores are compared, in the
+order of `_Words.scores`; a finished beam goes into the list of its text's hypotheses.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ..ops.contrib_search import FIRST_INPUTS, BeamSearch, GreedySearch, Samplin
 
 #: Runs one of a node's bodies on its inputs.
 Run = Callable[[Graph, Sequence[HostValue]], list[HostValue]]
-#: The score of words that are banned, and of beams that have not begun.
+#: The score of banned tokens, and of beams that have not started.
 LOWEST, ABSENT = np.finfo(np.float32).min, np.float32(-1e9)
 
 
 def run_search(op: Search, run: Run, values: Sequence[HostValue]) -> list[HostValue]:
-    """Run a search on the values of its inputs.
+    """Run a search operator.
 
     Raises:
         ShapeError: the values contradict each other.
@@ -69,7 +69,7 @@ def _number(given: _Given, name: str, default: float) -> float:
 
 
 class _Decoder:
-    """A decoder with the states of what it has read: one row for each text, or beam of it."""
+    """A decoder with its states: one row per text, or per beam of a text."""
 
     def __init__(self, op: Search, run: Run, texts: Array, mask: Array | None) -> None:
         self._op = op
@@ -78,7 +78,7 @@ class _Decoder:
         self._states: list[HostValue] = []
 
     def read(self, words: Array) -> Array:
-        """Return the logits after the last one of these words [rows, count], in float32."""
+        """Return the float32 logits after the last of these tokens [rows, count]."""
         first = not self._states
         body = self._op.init_decoder if first and self._op.init_decoder else self._op.decoder
         if first:
@@ -96,12 +96,12 @@ class _Decoder:
         return logits[:, -1, :size].astype(np.float32)
 
     def choose(self, rows: Array) -> None:
-        """Go on with the states of these rows, each in place of another beam of its text."""
+        """Continue with the states of these rows, each replacing another beam of its text."""
         self._states = [x[:, rows] if isinstance(x, np.ndarray) else x for x in self._states]
 
 
 def _nothing(body: Graph, layer: int, rows: int) -> Array:
-    """Return the state of a layer that has read nothing."""
+    """Return the empty state of a layer."""
     formal = body.inputs[FIRST_INPUTS + layer]
     type_ = formal.declared if isinstance(formal.declared, TensorType) else formal.type
     if not isinstance(type_, TensorType) or type_.shape is None or len(type_.shape) != 5:
@@ -117,14 +117,14 @@ def _nothing(body: Graph, layer: int, rows: int) -> Array:
 
 @dataclass(slots=True)
 class _Words:
-    """Which words may come next, and what stands against them.
+    """Which tokens may come next, and their penalties.
 
     Attributes:
         op: the search.
-        penalty: of words that a text has already.
-        min_length: of texts, before which none may end.
-        mask: words that are allowed, if not all.
-        prefix: those that are allowed as the first one of each text.
+        penalty: of tokens that a text already contains.
+        min_length: minimum length of texts.
+        mask: allowed tokens, if restricted.
+        prefix: tokens allowed as the first one of each text.
     """
 
     op: Search
@@ -144,7 +144,7 @@ class _Words:
         )
 
     def scores(self, texts: Array, scores: Array, is_first: bool) -> Array:
-        """Return the scores [rows, words] of what comes after texts [rows, length]."""
+        """Return the scores [rows, vocabulary] of tokens after texts [rows, length]."""
         scores = scores.copy()
         for row, text in zip(scores, texts, strict=True):
             if self.penalty != 1:
@@ -162,7 +162,7 @@ class _Words:
         return scores
 
     def _repeated(self, text: Array) -> Array:
-        """Return the words that would complete an n-gram that a text has already."""
+        """Return the tokens that would complete an n-gram that a text already contains."""
         size = self.op.no_repeat_ngram_size
         if size < 1 or len(text) < size:
             return np.zeros(0, int)
@@ -175,7 +175,7 @@ class _Words:
 
 
 def _line(op: GreedySearch | Sampling, run: Run, given: _Given) -> list[HostValue]:
-    """Return texts that go on with one word at a time, and the last logits of those drawn."""
+    """Return texts extended token by token, and the last logits if tokens are sampled."""
     texts, limit = _prompt(given)
     words, decoder = _Words.of(op, given), _Decoder(op, run, texts, _array(given, "attention_mask"))
     draw = np.random.default_rng(_seed(given))
@@ -214,7 +214,7 @@ def _seed(given: _Given) -> int | None:
 
 
 def _filtered(op: Sampling, scores: Array, presence: Array | None) -> Array:
-    """Return scores, those of unlikely words replaced by the filter value."""
+    """Return scores with unlikely tokens replaced by the filter value."""
     with np.errstate(over="ignore"):
         scores = scores / np.float32(op.temperature)
     if presence is not None:
@@ -246,7 +246,7 @@ def _drawn(scores: Array, draw: np.random.Generator) -> Array:
 
 @dataclass(slots=True)
 class _Hypotheses:
-    """The best ends of one text: its score, and the words."""
+    """The best finished beams of one text: scores and tokens."""
 
     limit: int
     penalty: float
@@ -255,20 +255,20 @@ class _Hypotheses:
     is_done: bool = False
 
     def add(self, text: Array, total: float) -> None:
-        """Take an end into account."""
+        """Add a finished beam."""
         self.found.append((total / len(text) ** self.penalty, text))
         self.found.sort(key=lambda one: -one[0])
         del self.found[self.limit :]
 
     def look(self, best: float, length: int) -> None:
-        """Find out whether no beam can become better than what there is."""
+        """Determine whether any running beam can still become better."""
         if len(self.found) == self.limit:
             worst = self.found[-1][0]
             self.is_done = self.is_done or self.early or worst >= best / length**self.penalty
 
 
 def _beams(op: BeamSearch, run: Run, given: _Given) -> list[HostValue]:
-    """Return the best texts, their scores, and the scores of all words in all steps."""
+    """Return the best texts, their scores, and the scores of all tokens in all steps."""
     prompt, limit = _prompt(given)
     beams = int(_number(given, "num_beams", 1))
     kept = int(_number(given, "num_return_sequences", 1))
@@ -320,7 +320,7 @@ def _log_softmax(logits: Array) -> Array:
 def _followed(
     op: BeamSearch, scores: Array, texts: Array, ends: list[_Hypotheses], beams: int
 ) -> tuple[Array, Array, Array]:
-    """Return the rows that go on, with which words, and what they add up to."""
+    """Return the rows to continue, their next tokens, and their total scores."""
     words = scores.shape[1]
     rows, chosen = np.zeros(len(scores), int), np.full(len(scores), op.pad_token_id, np.int32)
     totals = np.zeros(len(scores), np.float32)

@@ -1,4 +1,4 @@
-"""Stages of a graph: what a plan can run, what runs one by one after it, and what must wait."""
+"""Stages of a graph: what a plan runs, what runs node by node after it, and what must wait."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Stage:
     """A plan, and the nodes after it that run one by one.
 
     Attributes:
-        plan: what runs first, or None.
+        plan: runs first, or None.
         inputs: the values that the plan reads.
-        outputs: the values that it computes and that somebody outside it reads.
-        nodes: what runs after it, in order.
+        outputs: the values that it computes for readers outside it.
+        nodes: nodes that run after it, in order.
     """
 
     plan: Plan | None = None
@@ -35,11 +35,11 @@ class Stage:
 
 
 def levels_of(nodes: Iterable[Node], alone: Container[Node]) -> list[tuple[list[Node], list[Node]]]:
-    """Return stages: nodes that a plan can run, and those that run one by one after it.
+    """Return stages: nodes that a plan can run, and nodes that run one by one after it.
 
     Args:
         nodes: in topological order.
-        alone: those that no plan is to run, whatever their types are.
+        alone: nodes that no plan may run, whatever their types.
     """
     ready: dict[Value, int] = {}
     levels: list[tuple[list[Node], list[Node]]] = []
@@ -55,23 +55,23 @@ def levels_of(nodes: Iterable[Node], alone: Container[Node]) -> list[tuple[list[
 
 
 def late_nodes(graph: Graph, resources: Resources, *, is_body: bool) -> set[Node]:
-    """Return the nodes that wait for data-dependent sizes, and belong to the tail.
+    """Return the nodes that wait for data-dependent shapes, and belong to the tail.
 
-    On the host that pays only for nodes that multiply matrices, and for sizes that the file says
-    are always the same; it takes along what depends on them. To plan for new sizes takes longer
-    than to run a few cheap nodes one by one. Graph inputs without a size belong to bodies of
-    loops, and change from iteration to iteration.
-    Where nobody runs single nodes, one whose size a few elements decide waits for them, too.
+    On the host this pays only for nodes that multiply matrices, and for shapes that the file
+    declares; nodes that depend on them follow. Planning for new shapes takes longer than running a
+    few cheap nodes one by one. Graph inputs without a size belong to loop bodies, and change from
+    iteration to iteration. If no backend runs single nodes, a node whose size depends on a few
+    elements waits for them, too.
 
     Args:
-        graph: whose nodes they are.
+        graph: the graph of the nodes.
         resources: what its plans are made with.
         is_body: see `Program`.
     """
     on_host = resources.on_host
     changing = on_host and any(map(_is_unsized, graph.inputs))
     lonely = not any(isinstance(b, Interpreter) for b in resources.backends)
-    # What the graph is given counts in bodies alone: elsewhere `Keys` has looked at it already.
+    # Graph inputs count in bodies only: elsewhere `Keys` has examined them already.
     looked_at = () if is_body else graph.inputs
     late: set[Node] = set()
     made: set[Value] = set()
@@ -89,7 +89,7 @@ def late_nodes(graph: Graph, resources: Resources, *, is_body: bool) -> set[Node
 
 
 def _waits_for_elements(node: Node, looked_at: Container[Value]) -> bool:
-    """Whether elements that only a run tells may decide on the size of a node's results."""
+    """Whether elements known only in a run may determine a node's output size."""
     is_counted = within_bounds(node.op) is not None
     if is_counted or node.op.graphs() or not any(map(_is_unsized, node.outputs)):
         return False
@@ -98,11 +98,11 @@ def _waits_for_elements(node: Node, looked_at: Container[Value]) -> bool:
 
 
 def last_reads(stages: Iterable[Stage], kept: Container[Value]) -> dict[Node, list[Value]]:
-    """Return, by nodes that run one by one, the values that are not read after them.
+    """Return, by node that runs alone, the values that are not read after it.
 
     Args:
-        stages: all of a program.
-        kept: values that are not to be let go.
+        stages: all stages of a program.
+        kept: values that must not be freed.
     """
     last: dict[Value, Node | None] = {}
     for stage in stages:

@@ -1,4 +1,4 @@
-"""The values that a run holds, counted in the bytes that a model may take."""
+"""The values that a run holds, in bytes of the model's budget."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..ir.types import Array, HostValue, TensorType, bytes_of
 
 
 class Tally:
-    """The values that one run holds; memory that several of them share counts once.
+    """The values that one run holds; shared memory counts once.
 
     Args:
-        budget: that it takes the bytes from.
+        budget: what the bytes are taken from.
     """
 
     def __init__(self, budget: Budget) -> None:
@@ -38,14 +38,14 @@ class Tally:
             self._taken += new
 
     def lend(self, values: Iterable[HostValue]) -> None:
-        """Note values whose memory belongs to somebody else."""
+        """Register values whose memory belongs to the caller."""
         for value in values:
             for owner, _ in _pieces(value):
                 count, _ = self._owners.get(owner, (0, 0))
                 self._owners[owner] = count + 1, 0
 
     def drop(self, value: HostValue) -> None:
-        """Hold a value no more."""
+        """Release a value."""
         gone = 0
         for owner, _ in _pieces(value):
             count, nbytes = self._owners.pop(owner)
@@ -57,14 +57,14 @@ class Tally:
         self._taken -= gone
 
     def close(self) -> None:
-        """Hold nothing any more."""
+        """Release all values."""
         self._budget.give(self._taken)
         self._owners.clear()
         self._taken = 0
 
 
 def _pieces(value: HostValue) -> Iterator[tuple[int, Array | dict[object, object]]]:
-    """Yield what owns the memory of a value, by identity."""
+    """Yield the owners of a value's memory, by identity."""
     if isinstance(value, np.ndarray):
         while isinstance(value.base, np.ndarray):
             value = value.base
@@ -77,15 +77,15 @@ def _pieces(value: HostValue) -> Iterator[tuple[int, Array | dict[object, object
 
 
 def check_sizes(graph: Graph, budget: Budget, on_host: bool) -> None:
-    """Refuse what would fill the memory before anything is planned for it.
+    """Check total sizes against the budget before anything is planned.
 
-    A constant of one element repeated takes few bytes so far, but most operators go over all its
-    elements, and some write them out.
+    A broadcast constant takes few bytes so far, but most operators visit all its elements, and some
+    materialise them.
 
     Args:
-        graph: with integer shapes, as far as they are known.
+        graph: with integer shapes, as far as known.
         budget: of the host.
-        on_host: whether results that are computed lie there, too.
+        on_host: whether computed results are on the host as well.
     """
     for node in graph.nodes:
         where = f"node '{node.name}' ({node.kind})"

@@ -1,1 +1,1 @@
-"""The graph: values, nodes, operators, types, and their inference."""
+"""The graph: values, nodes, operators, types, and type inference."""

@@ -1,14 +1,14 @@
-"""The element types that ONNX allows, operator by operator.
+"""The element types that ONNX allows, by operator.
 
 A signature has a word for every input, an arrow, and a word for every output. A word is a set of
-dtypes, such as ``floats+bool``; ``T=floats`` also gives the dtype that is found there a name, and
-every other ``T`` is that same dtype. Dots follow what may come any number of times. A sequence or
-an optional counts as what it holds, a map as ``key:value``.
+dtypes, such as ``floats+bool``; ``T=floats`` also names the actual dtype, and every other ``T``
+must be the same dtype. Dots mark a variadic parameter. A sequence or optional counts as its
+element, a map as ``key:value``.
 
 The sets are those of the newest opset, which contain those of all older ones. Only Erf,
-ReduceLogSum and ReduceLogSumExp lost dtypes, and keep them here. SequenceAt may take a map from
-what ZipMap gives, which nothing else can. tests/spec compares the table with the schemas in the
-`onnx` package.
+ReduceLogSum and ReduceLogSumExp lost dtypes, and keep them here. SequenceAt also accepts the maps
+of ZipMap, for which ONNX has no other consumer. tests/spec compares the table with the schemas in
+the `onnx` package.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
 #: The domains that the table refers to.
 DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 
-#: What a value is made of: a dtype, or those of a map's keys and values.
+#: The element type of a value: a dtype, or those of a map's keys and values.
 Element = DType | tuple[DType, DType]
 
 _BYTES = frozenset({dtypes.int8, dtypes.uint8})
@@ -40,13 +40,13 @@ _ATOMS = _SMALL | {dtypes.float4e2m1, dtypes.float8e8m0}
 _PLAIN = FLOATS | _WHOLE | COMPLEX | {dtypes.bool_, dtypes.string}
 _STORED = _PLAIN | _FP8 | _ATOMS
 
-#: The maps that ONNX has.
+#: The map types of ONNX.
 MAPS: frozenset[Element] = frozenset({
     *((dtypes.int64, value) for value in (dtypes.float32, dtypes.float64, dtypes.string)),
     *((dtypes.string, value) for value in (dtypes.float32, dtypes.float64, dtypes.int64)),
 })  # fmt: skip
 
-#: The sets of dtypes that have a name; a dtype's own name is a set of one.
+#: Named sets of dtypes; a dtype's own name is a set of one.
 SETS: dict[str, frozenset[Element]] = {
     "floats": FLOATS,
     "integers": _WHOLE,
@@ -207,12 +207,12 @@ SIGNATURES = {
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What one input or output may be made of.
+    """The element types allowed for one input or output.
 
     Attributes:
-        parameter: the name that values of the same dtype share, or empty.
-        allowed: the dtypes.
-        repeats: whether it stands for all that follow, too.
+        parameter: the name shared by values that must have the same dtype, or empty.
+        allowed: the allowed dtypes.
+        repeats: whether it applies to all further parameters as well.
     """
 
     parameter: str
@@ -222,7 +222,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What the inputs and the outputs of an operator may be made of, in order."""
+    """The element types allowed for the inputs and outputs of an operator, in order."""
 
     inputs: tuple[Constraint, ...]
     outputs: tuple[Constraint, ...]
@@ -233,7 +233,7 @@ _WIDE = ContextVar("wide", default=False)
 
 @contextmanager
 def float64_for_float32() -> Generator[None]:
-    """Let float64 stand wherever ONNX allows float32, for a model that is run in more digits."""
+    """Allow float64 wherever ONNX allows float32, to run a model in higher precision."""
     token = _WIDE.set(True)
     try:
         yield
@@ -242,13 +242,13 @@ def float64_for_float32() -> Generator[None]:
 
 
 def is_wide() -> bool:
-    """Whether float64 may stand for float32."""
+    """Whether float64 may replace float32."""
     return _WIDE.get()
 
 
 @per_operator
 def signature_of(operator: type[Op]) -> Signature | None:
-    """Return the signature of an operator; None for one that is not ONNX's."""
+    """Return the signature of an operator; None for operators outside ONNX."""
     name = operator.__name__
     if operator.domain not in DOMAINS or OPERATORS.get((operator.domain, name)) is not operator:
         return None
@@ -257,13 +257,14 @@ def signature_of(operator: type[Op]) -> Signature | None:
 
 
 def check_inputs(op: Op, types: Sequence[ValueType | None]) -> dict[str, Element]:
-    """Check the dtypes of an operator's inputs; None stands for one that is left out.
+    """Check the dtypes of an operator's inputs; None stands for an omitted one.
 
     Returns:
-        The dtype that each parameter of the signature stands for.
+        The actual dtype of each type parameter of the signature.
 
     Raises:
-        ShapeError: ONNX does not allow these dtypes; names the input and what it may be.
+        ShapeError: ONNX does not allow these dtypes; the message names the input and the allowed
+            dtypes.
     """
     bound: dict[str, Element] = {}
     signature = signature_of(type(op))
@@ -273,12 +274,12 @@ def check_inputs(op: Op, types: Sequence[ValueType | None]) -> dict[str, Element
 
 
 def check_outputs(op: Op, types: Sequence[ValueType | None], bound: dict[str, Element]) -> None:
-    """Check the dtypes that an operator's attributes, or the rule for its outputs, have chosen.
+    """Check the output dtypes, as attributes or the operator's rule chose them.
 
     Args:
         op: the operator.
-        types: of its outputs; None where nothing is known.
-        bound: what `check_inputs` has returned.
+        types: of its outputs; None if unknown.
+        bound: the result of `check_inputs`.
 
     Raises:
         ShapeError: ONNX does not allow these dtypes.
@@ -303,7 +304,7 @@ def _check(
         if element is None:
             continue
         title = names[min(i, len(names) - 1)] if names else f"output {i}"
-        # A statistic that ONNX has in float32 is float64 where `stash_type` says so.
+        # Statistics that ONNX defines as float32 are float64 if `stash_type` says so.
         may_widen = not names or is_wide()
         wide = element == dtypes.float64 and dtypes.float32 in constraint.allowed
         widened = may_widen and wide
@@ -321,7 +322,7 @@ def _check(
 
 
 def _element_of(found: ValueType | None) -> Element | None:
-    """Return what a value is made of, or None where that is not known."""
+    """Return the element type of a value, or None if unknown."""
     while isinstance(found, SequenceType | OptionalType):
         found = found.element
     if isinstance(found, MapType):
@@ -340,7 +341,7 @@ def _text(element: Element) -> str:
 
 
 def _parsed(text: str) -> Signature:
-    """Return the signature that a key of `SIGNATURES` stands for."""
+    """Return the signature denoted by a key of `SIGNATURES`."""
     named: dict[str, frozenset[Element]] = {}
     inputs, outputs = text.split("->")
     return Signature(
@@ -359,7 +360,7 @@ def _constraint(word: str, named: dict[str, frozenset[Element]]) -> Constraint:
 
 
 def _set(text: str) -> frozenset[Element]:
-    """Return the set that sums and differences of names stand for."""
+    """Return the set denoted by sums and differences of names."""
     found: set[Element] = set()
     for part in text.split("+"):
         first, *less = part.split("-")

@@ -1,4 +1,4 @@
-"""Operators that users bring: a function on arrays, and a shape rule if they have one."""
+"""Custom operators: a function on arrays, and optionally a shape rule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .types import Array, HostValue, TensorType, ValueType
 
 @dataclass(frozen=True, slots=True)
 class CustomOperator:
-    """How to run an operator that ONNX does not have.
+    """The implementation of a custom operator.
 
         def swish(x, *, beta=1.0):
             return x / (1 + np.exp(-beta * x))
@@ -29,17 +29,17 @@ class CustomOperator:
         tercet.load(path, operators={("my.domain", "Swish"): swish})
 
     Attributes:
-        function: takes the inputs as arrays by position (None where an optional one is left out,
-            which needs the default None) and the attributes by keyword; returns an array, or a
-            tuple of as many as the node has outputs. Its inputs are read-only.
+        function: takes the inputs as arrays by position (None for an omitted optional input, whose
+            parameter must default to None) and the attributes by keyword; returns an array, or a
+            tuple with one entry per output. Its inputs are read-only.
         infer: takes the `TensorType`s of the inputs and the attributes in the same way and returns
-            the type of the result, or a tuple of types. Without it sizes are known only when the
-            operator has run, and what depends on them is planned then.
-        kernels: functions by name of a backend that give its own form of the operator: for
-            ``cuda`` a `tercet.CudaKernel`, or a list of them, of the inputs, then the outputs
-            (objects with ``dims``, ``dtype`` and ``size``; None for what is left out or not read),
-            and the attributes by keyword; or a text, why there is none for these. They need
-            `infer`. `function` is what they are compared with.
+            the type of the result, or a tuple of types. Without it, shapes are known only after the
+            operator has run, and dependent nodes are planned then.
+        kernels: functions by backend name that provide a native implementation: for ``cuda`` a
+            `tercet.CudaKernel`, or a list of them, from the inputs, then the outputs (objects with
+            ``dims``, ``dtype`` and ``size``; None if omitted or unused), and the attributes by
+            keyword; or a string, the reason why it has none. They need `infer`. `function` is their
+            reference.
     """
 
     function: Callable[..., Any]
@@ -55,10 +55,10 @@ _AROUND: ContextVar[Given] = ContextVar("operators", default={})  # noqa: B039 -
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Custom(Op):
-    """Base class of the operators that users bring.
+    """Base class of custom operators.
 
     Attributes:
-        definition: how to run it.
+        definition: the implementation.
     """
 
     outputs: ClassVar[tuple[int, int | None]] = (1, None)
@@ -70,10 +70,10 @@ class Custom(Op):
 
 
 def run_custom(node: Node, inputs: Sequence[HostValue]) -> tuple[HostValue, ...]:
-    """Run the function of a node on read-only inputs.
+    """Run the function of a custom node on read-only inputs.
 
     Raises:
-        OperatorError: the function raised, or gave something else than the node's results.
+        OperatorError: the function raised, or its result does not fit the node's outputs.
     """
     op = node.op
     if not isinstance(op, Custom):
@@ -95,7 +95,7 @@ def run_custom(node: Node, inputs: Sequence[HostValue]) -> tuple[HostValue, ...]
 
 
 def _read_only(value: HostValue) -> HostValue:
-    """Return a value that cannot be written to; its memory is read elsewhere, too."""
+    """Return a read-only view of a value, whose memory has other readers."""
     if isinstance(value, list):
         return [_read_only(each) for each in value]
     if isinstance(value, np.ndarray):
@@ -105,7 +105,7 @@ def _read_only(value: HostValue) -> HostValue:
 
 
 def _result(data: Any, value: Value, where: str) -> HostValue:
-    """Return what a function gave for an output; raises OperatorError if that is no such value."""
+    """Return the value of an output; raises OperatorError if it is invalid."""
     if isinstance(data, list):
         items = cast("list[Any]", data)
         return [_result(each, Value(value.name), where) for each in items]
@@ -136,22 +136,22 @@ def _fits(array: Array, type_: TensorType) -> bool:
 
 
 def _kind_of(default: object) -> Any:
-    """Return the type that an attribute has whose default is this one."""
+    """Return the type of an attribute with this default."""
     if isinstance(default, bool | str):
         return type(default)
     return int | float if isinstance(default, int | float) else Any
 
 
 def declare(domain: str, name: str, given: CustomOperator | Callable[..., Any]) -> type[Op]:
-    """Return the class of an operator that a user brings.
+    """Return the `Op` class of a custom operator.
 
     Args:
         domain: its domain in the file.
-        name: its name there.
-        given: the function, or the function with a shape rule.
+        name: its name in the file.
+        given: the function, or a `CustomOperator`.
 
     Raises:
-        UsageError: the function's parameters do not tell the inputs and the attributes.
+        UsageError: the function's parameters do not determine the inputs and attributes.
     """
     definition = given if isinstance(given, CustomOperator) else CustomOperator(given)
     if not callable(definition.function):
@@ -180,7 +180,7 @@ def declare(domain: str, name: str, given: CustomOperator | Callable[..., Any]) 
 
 
 def _rule(definition: CustomOperator, inputs: list[Parameter]) -> Callable[..., Inferred]:
-    """Return the method `infer`, whose parameters tell what the operator's inputs are."""
+    """Return the method `infer`, whose parameters declare the operator's inputs."""
 
     def infer(self: Custom, *types: ValueType | None) -> Inferred:
         if definition.infer is None:
@@ -209,7 +209,7 @@ def _rule(definition: CustomOperator, inputs: list[Parameter]) -> Callable[..., 
 
 @contextmanager
 def operators_in(given: Given) -> Generator[None]:
-    """Let every model that is loaded in the block know these operators."""
+    """Make these operators known to every model loaded within the block."""
     token = _AROUND.set({**_AROUND.get(), **given})
     try:
         yield
@@ -221,7 +221,7 @@ def with_custom(
     known: Mapping[tuple[str, str], type[Op]],
     given: Given,
 ) -> dict[tuple[str, str], type[Op]]:
-    """Return the operators that are known, those of `operators_in`, and those that a user brings.
+    """Return all known operators: built-in, those of `operators_in`, and the user's.
 
     Raises:
         UsageError: a key is not a pair of domain and name.

@@ -1,7 +1,7 @@
-"""Element types: numpy's own dtypes, with ml_dtypes for those that numpy lacks.
+"""Element types: numpy's dtypes, with ml_dtypes for those that numpy lacks.
 
-A dtype is a `numpy.dtype` everywhere in tercet; strings are `object` arrays of `str`. Types of
-less than a byte (int4, float4_e2m1fn, ...) take one byte per element in memory.
+A dtype is a `numpy.dtype` everywhere in tercet; strings are `object` arrays of `str`. Sub-byte
+types (int4, float4_e2m1fn, ...) take one byte per element in memory.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def name_of(dtype: DType) -> str:
 
 
 def bits_of(dtype: DType) -> int:
-    """Return the bits that one element takes in an ONNX file (4 for int4, 2 for int2)."""
+    """Return the bits per element in an ONNX file (4 for int4, 2 for int2)."""
     if dtype in FLOAT6S:
         return 6
     if dtype in (int4, uint4, float4e2m1):

@@ -1,14 +1,16 @@
 """The intermediate representation: values, nodes and graphs, all in one opset.
 
-A `Graph` changes only through its methods, which keep producers, consumers and names right.
-Control-flow bodies are graphs of their own, closed over nothing: what a body reads from outside
-is a formal parameter in `Graph.captures`, and the node that owns the body holds the matching
+A `Graph` changes only through its methods, which keep producers, consumers and names consistent.
+Control-flow bodies are separate graphs without access to outer scopes: what a body reads from
+outside is a formal parameter in `Graph.captures`, and the owning node holds the corresponding
 values in `Node.captures`.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 
 from ..text import printable
 from .node import Node, Value
@@ -17,15 +19,20 @@ from .types import Array, ValueType
 
 __all__ = ["Graph", "Node", "Value"]
 
+_position = attrgetter("position")
+#: A new node is placed at this fraction of the gap to the next node. Many nodes are inserted before
+#: the same one, each after the last, so most of the gap is left for those that follow.
+_SHARE = 8
+
 
 class Graph:
     """Nodes in topological order, with the graph's inputs and outputs.
 
     Attributes:
-        name: the file's name for it.
-        inputs: what a caller feeds.
-        captures: formal parameters of a control-flow body for values from outside it.
-        nodes: in an order in which each comes after those that it reads from.
+        name: its name in the file.
+        inputs: the values that a caller feeds.
+        captures: formal parameters of a control-flow body for outer values.
+        nodes: in topological order.
         general: the graph with symbolic dimensions that this one was specialised from, or None.
     """
 
@@ -55,17 +62,17 @@ class Graph:
 
     @property
     def outputs(self) -> Mapping[str, Value]:
-        """The graph's results by the name that callers know; a value may appear twice."""
+        """The graph's results by external name; a value may appear twice."""
         return self._outputs
 
     @property
     def values(self) -> Mapping[str, Value]:
-        """Every value by its name."""
+        """All values by name."""
         return self._names
 
     @property
     def constants(self) -> tuple[Value, ...]:
-        """The constants that something reads or that are outputs."""
+        """The constants that are read or are outputs."""
         known = (v for v in self._names.values() if v.is_constant)
         return tuple(v for v in known if v.consumers or v in self._labels)
 
@@ -74,11 +81,15 @@ class Graph:
         return value in self._labels
 
     def sole_consumer(self, value: Value) -> Node | None:
-        """Return the node that alone reads `value`, once; None if others do, or if it is output."""
+        """Return the only reader of `value`; None if it is read twice or is an output."""
         if len(value.consumers) != 1 or self.is_output(value):
             return None
         ((node, count),) = value.consumers.items()
         return node if count == 1 else None
+
+    def in_order(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
+        """Return a set of its nodes in topological order."""
+        return tuple(sorted(nodes, key=_position))
 
     def __contains__(self, node: Node) -> bool:
         return bool(node.outputs) and self._names.get(node.outputs[0].name) is node.outputs[0]
@@ -86,7 +97,7 @@ class Graph:
     # ── building ─────────────────────────────────────────────────────────────────────────────
 
     def fresh_name(self, wanted: str) -> str:
-        """Return `wanted`, or with a number after it where a value has that name."""
+        """Return `wanted`, with a number appended if a value has that name."""
         return _fresh(wanted, self._names)
 
     def _add(self, value: Value) -> Value:
@@ -96,19 +107,19 @@ class Graph:
         return value
 
     def add_input(self, name: str, type: ValueType | None) -> Value:
-        """Add a graph input after the others."""
+        """Append a graph input."""
         value = self._add(Value(name, type))
         self.inputs += (value,)
         return value
 
     def add_capture(self, name: str, type: ValueType | None) -> Value:
-        """Add a formal parameter for a value from outside this body."""
+        """Add a formal parameter for an outer value."""
         value = self._add(Value(name, type))
         self.captures += (value,)
         return value
 
     def constant(self, data: Array, name: str = "constant") -> Value:
-        """Add a constant; its name gets a number where it is taken."""
+        """Add a constant; a number is appended to its name if it is taken."""
         return self._add(Value(self.fresh_name(name), data=data))
 
     def insert(
@@ -126,12 +137,12 @@ class Graph:
 
         Args:
             op: the operator.
-            inputs: what it reads.
-            outputs: names of its outputs, or how many.
-            name: the node's name; its operator's name where it has none.
+            inputs: its inputs.
+            outputs: names of its outputs, or their number.
+            name: the node's name; the operator's name if empty.
             captures: actual values for the captures of the bodies in `op`.
-            before: the node to put it before; after all if None.
-            origin: nodes that it replaces, whose names it remembers.
+            before: the node to insert it before; appended if None.
+            origin: nodes that it replaces, whose names it keeps.
         """
         minimum, maximum = arity(type(op))
         if len(inputs) < minimum or (maximum is not None and len(inputs) > maximum):
@@ -147,12 +158,33 @@ class Graph:
         node.outputs = tuple(self._add(Value(text, producer=node)) for text in outputs)
         node.captures = tuple(captures)
         self._wire(node, tuple(inputs))
-        at = len(self._nodes) if before is None else self._nodes.index(before)
-        self._nodes.insert(at, node)
+        self._put(node, before)
         return node
 
+    def _put(self, node: Node, before: Node | None = None) -> None:
+        """Insert a node before another one or at the end."""
+        nodes = self._nodes
+        if before is None:
+            node.position = nodes[-1].position + 1 if nodes else 0.0
+            nodes.append(node)
+            return
+        at = self._index(before)
+        left = nodes[at - 1].position if at else before.position - 1
+        node.position = left + (before.position - left) / _SHARE
+        nodes.insert(at, node)
+        if not left < node.position < before.position:
+            for place, each in enumerate(nodes):
+                each.position = float(place)
+
+    def _index(self, node: Node) -> int:
+        """Return the position of a node; raises ValueError if it is not in the graph."""
+        at = bisect_left(self._nodes, node.position, key=_position)
+        if at == len(self._nodes) or self._nodes[at] is not node:
+            raise ValueError(f"'{node.name}' is not a node of this graph")
+        return at
+
     def set_outputs(self, outputs: Mapping[str, Value]) -> None:
-        """Make these the graph's results, by the names that callers know."""
+        """Set the graph's results, by external name."""
         self._outputs, self._labels = dict(outputs), {}
         for name, value in outputs.items():
             self._labels.setdefault(value, []).append(name)
@@ -171,39 +203,46 @@ class Graph:
                 value.consumers.pop(node, None)
 
     def set_data(self, value: Value, data: Array) -> None:
-        """Give a constant other elements."""
+        """Replace the elements of a constant."""
         if value.data is None:
             raise ValueError(f"'{value.name}' is not a constant")
         value.fix(data)
 
     def freeze(self, value: Value, data: Array) -> None:
-        """Turn an input into a constant with these elements."""
+        """Turn an input into a constant."""
         self.inputs = tuple(each for each in self.inputs if each is not value)
         value.fix(data)
 
+    def drop_input(self, value: Value) -> None:
+        """Remove an input; raises ValueError if somebody reads it."""
+        if value.consumers or self.is_output(value):
+            raise ValueError(f"'{value.name}' is still read")
+        self.inputs = tuple(each for each in self.inputs if each is not value)
+        del self._names[value.name]
+
     def set_inputs(self, node: Node, inputs: Sequence[Value | None]) -> None:
-        """Make `node` read other values."""
+        """Replace the inputs of `node`."""
         self._unwire(node)
         self._wire(node, tuple(inputs))
 
     def set_op(self, node: Node, op: Op) -> None:
-        """Give `node` other attributes, or another operator with the same outputs."""
+        """Replace the operator of `node`, or its attributes; its outputs stay."""
         node.op = op
 
     def rename(self, node: Node, name: str) -> None:
-        """Give `node` this name, or one with a number after it where another node has it."""
+        """Rename `node`; a number is appended if another node has that name."""
         self._node_names.discard(node.name)
         node.name = _fresh(name, self._node_names)
         self._node_names.add(node.name)
 
     def relabel(self, value: Value, name: str) -> None:
-        """Give a computed value this name, or one with a number after it where another has it."""
+        """Rename a computed value; a number is appended if another value has that name."""
         del self._names[value.name]
         value.name = _fresh(name, self._names)
         self._names[value.name] = value
 
     def redirect(self, old: Value, new: Value) -> None:
-        """Let everybody who reads `old`, callers included, read `new`."""
+        """Make all readers of `old`, graph outputs included, read `new`."""
         if old is new:
             return
         for node, count in old.consumers.items():
@@ -217,27 +256,33 @@ class Graph:
             new.declared = new.declared or old.declared
 
     def replace(self, node: Node, values: Sequence[Value]) -> None:
-        """Remove `node` and let everybody read `values` instead of its outputs."""
+        """Remove `node`, and make all readers of its outputs read `values`."""
         for old, new in zip(node.outputs, values, strict=True):
             self.redirect(old, new)
         self.remove(node)
 
     def settle(self, node: Node, results: Sequence[Array]) -> None:
-        """Turn the outputs of `node` into constants with these elements, and remove the node."""
+        """Replace `node` by constants with these elements."""
         for value, data in zip(node.outputs, results, strict=True):
             value.producer = None
             value.fix(data)
         self._unwire(node)
-        self._nodes.remove(node)
+        del self._nodes[self._index(node)]
         self._node_names.discard(node.name)
 
+    def drop(self, value: Value) -> bool:
+        """Forget a constant that nobody reads; return whether nobody does."""
+        if value.data is None or value.consumers or self.is_output(value):
+            return False
+        return self._names.pop(value.name, None) is not None
+
     def remove(self, node: Node) -> None:
-        """Remove a node whose outputs nobody reads; raises ValueError if somebody does."""
+        """Remove a node whose outputs are unused; raises ValueError if they are not."""
         for value in node.outputs:
             if value.consumers or self.is_output(value):
                 raise ValueError(f"'{value.name}' of node '{node.name}' is still read")
         self._unwire(node)
-        self._nodes.remove(node)
+        del self._nodes[self._index(node)]
         self._forget(node)
 
     def _forget(self, node: Node) -> None:
@@ -246,7 +291,7 @@ class Graph:
             del self._names[value.name]
 
     def sweep(self) -> list[Node]:
-        """Remove the nodes and constants that no result depends on; return those nodes."""
+        """Remove nodes and constants that no result depends on; return these nodes."""
         needed = set(self._outputs.values())
         kept, dead = list[Node](), list[Node]()
         for node in reversed(self._nodes):
@@ -264,7 +309,7 @@ class Graph:
         return dead[::-1]
 
     def clone(self) -> Graph:
-        """Return a copy that can be rewritten alone, bodies too; constants share their arrays."""
+        """Return an independent copy, bodies included; constants share their arrays."""
         copy = Graph(self.name)
         copy.general = self.general
         image = {v: copy._add(v.twin(v.name)) for v in self._names.values()}
@@ -276,7 +321,7 @@ class Graph:
         return copy
 
     def _adopt(self, node: Node, outputs: tuple[Value, ...], image: Mapping[Value, Value]) -> None:
-        """Append a copy of another graph's node, which reads the images of what that one reads."""
+        """Append a copy of another graph's node, with its inputs mapped to this graph."""
         twin = Node(_with_own_bodies(node.op), node.name, node.origin)
         twin.outputs = outputs
         for value in outputs:
@@ -284,10 +329,10 @@ class Graph:
         twin.captures = tuple(image[v] for v in node.captures)
         self._wire(twin, tuple(image[v] if v else None for v in node.inputs))
         self._node_names.add(twin.name)
-        self._nodes.append(twin)
+        self._put(twin)
 
     def extract(self, outputs: Mapping[str, Value]) -> Graph:
-        """Return a copy that computes these values alone, of the same inputs."""
+        """Return a copy that computes only these values, from the same inputs."""
         copy = self.clone()
         copy.set_outputs({name: copy.values[value.name] for name, value in outputs.items()})
         copy.sweep()
@@ -297,7 +342,7 @@ class Graph:
         """Return a copy of the part that computes some values from others.
 
         Args:
-            inputs: values of this graph that become the copy's inputs, under their names.
+            inputs: values of this graph that become the copy's inputs, with the same names.
             outputs: values of this graph that become its results, under these names.
 
         Raises:
@@ -325,10 +370,10 @@ class Graph:
         return part
 
     def opened(self, actual: Sequence[Value]) -> Graph:
-        """Return a copy of a body whose captures are inputs, after its own.
+        """Return a copy of a body with its captures as additional inputs.
 
         Args:
-            actual: what the captures stand for; those that are constants become constants.
+            actual: the captured values; constants among them become constants of the copy.
         """
         copy = self.clone()
         for formal, value in zip(copy.captures, actual, strict=True):
@@ -340,15 +385,15 @@ class Graph:
         return copy
 
     def splice(self, node: Node, body: Graph, inputs: Sequence[Value] = ()) -> tuple[Value, ...]:
-        """Put copies of a body's nodes before the node that owns it.
+        """Copy a body's nodes in front of the node that owns it.
 
         Args:
-            node: the owner, which stays.
+            node: the owner, which is kept.
             body: one of ``node.op.graphs()``.
-            inputs: what the body's inputs stand for.
+            inputs: the values for the body's inputs.
 
         Returns:
-            What the body computes.
+            The body's results.
         """
         image = dict(zip(body.inputs, inputs, strict=True))
         captures = iter(node.captures)
@@ -375,7 +420,7 @@ class Graph:
         return tuple(image[value] for value in body.outputs.values())
 
     def walk(self) -> Iterator[Node]:
-        """Yield every node, those of control-flow bodies after the one that owns them."""
+        """Yield every node; nodes of a control-flow body follow its owner."""
         for node in self._nodes:
             yield node
             for body in node.op.graphs():
@@ -383,7 +428,7 @@ class Graph:
 
 
 def _with(values: tuple[Value | None, ...], old: Value, new: Value) -> tuple[Value | None, ...]:
-    """Return the values with `new` wherever `old` was; a node may have thousands of them."""
+    """Return the values with `new` in place of `old`; a node may have thousands."""
     found, at = list(values), -1
     for _ in range(values.count(old)):
         at = found.index(old, at + 1)

@@ -1,4 +1,4 @@
-"""Sizes that grow from run to run, as multiples of one count: what is known about them exactly."""
+"""Sizes that grow from run to run, as exact linear functions of one count."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 
 class Grown(str):
-    """The size `step` * k + `first` for every k >= 0, where k is one count for a whole graph.
+    """The size `step` * k + `first` for any k >= 0, where k is one count per graph.
 
-    It is a symbol, equal to those with the same text; sums, differences, multiples and the order
-    of such sizes are known.
+    It is a symbol, equal to those with the same text; sums, differences, multiples and the order of
+    such sizes are known.
 
     Attributes:
-        first: the least size that it stands for, at least 0.
-        step: by how much it grows, at least 1.
-        bound: k is less than that; None where there is none.
+        first: the size at k = 0, at least 0.
+        step: growth per step, not 0; negative for what remains of a fixed size.
+        bound: exclusive upper bound of k; None if unbounded, which shrinking sizes never are.
     """
 
     first: int
@@ -23,7 +23,8 @@ class Grown(str):
     bound: int | None
 
     def __new__(cls, first: int, step: int, bound: int | None = None) -> Grown:
-        made = super().__new__(cls, f"{first}+{step if step > 1 else ''}k")
+        sign, times = "-" if step < 0 else "+", abs(step) if abs(step) > 1 else ""
+        made = super().__new__(cls, f"{first}{sign}{times}k")
         made.first, made.step, made.bound = first, step, bound
         return made
 
@@ -32,7 +33,7 @@ class Grown(str):
 
 
 def combined(a: Any, b: Any, sign: int) -> Any:
-    """Return a + sign * b where one of them has grown; None if that is not a size."""
+    """Return a + sign * b where one of them grows; None if that is not a size."""
     if not isinstance(a, Grown) and not isinstance(b, Grown):
         return None
     left, right = _parts(a), _parts(b)
@@ -41,11 +42,13 @@ def combined(a: Any, b: Any, sign: int) -> Any:
     first, step = left[0] + sign * right[0], left[1] + sign * right[1]
     if step == 0:
         return first
-    return Grown(first, step, _bound(a, b)) if step > 0 and first >= 0 else None
+    bound = _bound(a, b)
+    last = first if step > 0 else -1 if bound is None else first + step * (bound - 1)
+    return Grown(first, step, bound) if min(first, last) >= 0 else None
 
 
 def multiplied(a: Any, b: Any) -> Any:
-    """Return a * b where one of them has grown; None where that is unknown."""
+    """Return a * b where one of them grows; None if unknown."""
     size, by = (a, b) if isinstance(a, Grown) else (b, a)
     if not isinstance(size, Grown) or isinstance(by, Grown) or not _is_number(by) or by < 0:
         return None
@@ -53,17 +56,17 @@ def multiplied(a: Any, b: Any) -> Any:
 
 
 def divided(a: Any, b: Any) -> Any:
-    """Return a / b where a has grown and b always divides it; else None."""
+    """Return a / b where a grows and b always divides it; else None."""
     if not isinstance(a, Grown) or not _is_number(b) or b < 1 or a.first % b or a.step % b:
         return None
     return Grown(a.first // b, a.step // b, a.bound)
 
 
 def span(a: Any, b: Any) -> tuple[float, float] | None:
-    """Return the minimum and maximum that a - b can be; None where that is unknown.
+    """Return the minimum and maximum of a - b; None if unknown.
 
     Args:
-        a: a size, which may have grown.
+        a: a size, which may grow.
         b: another one.
     """
     left, right = _parts(a), _parts(b)
@@ -76,7 +79,7 @@ def span(a: Any, b: Any) -> tuple[float, float] | None:
 
 
 def order(a: Any, b: Any) -> int | None:
-    """Return the sign of a - b for sizes of which one may have grown; None where it changes."""
+    """Return the sign of a - b for sizes that may grow; None if it changes."""
     found = span(a, b)
     if found is None:
         return None

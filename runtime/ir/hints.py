@@ -1,9 +1,9 @@
-"""Types that a file declares for what its nodes compute: hints that nothing relies on.
+"""Types that a file declares for computed values: hints that nothing relies on.
 
-What is in `Value.type` follows from the inputs and the operators. A declaration says what the
-exporter believed; it is often out of date, and may be a lie. So it never sizes memory and never
-steers a rewrite. It is shown to users where nothing better is known, it says which sizes are worth
-planning for although they are data-dependent, and where it is wrong, the user is warned, once.
+`Value.type` follows from the inputs and operators. A declaration is what the exporter believed; it
+is often outdated and may be wrong. So it never sizes memory and never enables a rewrite. It is
+shown to users where nothing better is known, it identifies data-dependent shapes worth planning
+for, and if it turns out wrong, the user is warned once.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..errors import ModelWarning
 from .graph import Graph, Value
 from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
 
-#: Values that a warning names; the others are counted.
+#: Number of values that a warning names; the others are only counted.
 SHOWN = 3
 
 
 def without_shapes(type_: ValueType | None) -> ValueType | None:
-    """Return a declared type without what memory could be sized by, for values of unknown type."""
+    """Return a declared type reduced to what sizes no memory, for values of unknown type."""
     match type_:
         case TensorType():
             return type_.with_shape(None)
@@ -33,7 +33,7 @@ def without_shapes(type_: ValueType | None) -> ValueType | None:
 
 
 def shown(value: Value) -> ValueType | None:
-    """Return the type of a value, completed by what the file declares, for display only."""
+    """Return the type of a value, completed by its declaration, for display only."""
     found, declared = value.type, value.declared
     if not isinstance(found, TensorType) or not isinstance(declared, TensorType):
         return declared if found is None else found
@@ -48,7 +48,7 @@ def shown(value: Value) -> ValueType | None:
 
 
 def is_promised(value: Value) -> bool:
-    """Whether the file declares every size of a tensor of which only a run tells them."""
+    """Whether the file declares all sizes of a tensor with data-dependent shape."""
     found, declared = value.type, value.declared
     if not isinstance(declared, TensorType) or not declared.is_static:
         return False
@@ -56,7 +56,7 @@ def is_promised(value: Value) -> bool:
 
 
 def contradicts(found: ValueType | None, declared: ValueType | None) -> bool:
-    """Whether a tensor's dtype, rank or sizes are other than what is declared."""
+    """Whether a tensor's dtype, rank or sizes differ from the declaration."""
     if not isinstance(found, TensorType) or not isinstance(declared, TensorType):
         return False
     if found.dtype != declared.dtype:
@@ -70,14 +70,14 @@ def contradicts(found: ValueType | None, declared: ValueType | None) -> bool:
 
 
 def _all(graph: Graph) -> Iterator[Graph]:
-    """Yield a graph, then the bodies in it."""
+    """Yield a graph and all bodies in it."""
     yield graph
     yield from (body for node in graph.walk() for body in node.op.graphs())
 
 
 @dataclass(slots=True)
 class Doubts:
-    """What a model's file declares wrongly; its user hears of it once.
+    """Wrong declarations of a model's file, of which its user is warned once.
 
     Attributes:
         file: the model's path, or None.
@@ -88,14 +88,14 @@ class Doubts:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def look(self, graph: Graph) -> None:
-        """Warn of values whose types contradict what the file declares, if nobody has done so."""
+        """Warn of values whose types contradict their declarations, unless already done."""
         if self._told:
             return
         values = (v for each in _all(graph) for v in each.values.values())
         self._tell((v, v.type) for v in values if contradicts(v.type, v.declared))
 
     def meet(self, value: Value, found: ValueType | None) -> None:
-        """Warn of a value that turns out to be of another type than the file declares."""
+        """Warn of a value whose actual type contradicts its declaration."""
         if not self._told and contradicts(found, value.declared):
             self._tell([(value, found)])
 

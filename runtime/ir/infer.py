@@ -1,4 +1,4 @@
-"""Shape inference on the IR, and the step from symbolic to integer shapes."""
+"""Type inference, and specialisation from symbolic to integer shapes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Types = tuple[ValueType | None, ...]
 
 
 def infer(graph: Graph, *, file: str | None = None) -> None:
-    """Set the type of every value that a node computes, in place, from those of the inputs.
+    """Set the type of every computed value in place, from the types of the inputs.
 
     Raises:
-        ModelError: an operator does not accept the types it gets; names file, node and types.
+        ModelError: an operator does not accept its input types; names file, node and types.
     """
     for node in graph.nodes:
         check_time()
@@ -55,7 +55,7 @@ def infer_node(node: Node, *, file: str | None = None) -> None:
         value.type = _merge(type_, value.type) or without_shapes(value.declared)
 
 
-#: What errors call the types of values.
+#: The names of types of values in errors.
 _KINDS = {
     TensorType: "a tensor",
     SequenceType: "a sequence",
@@ -65,14 +65,14 @@ _KINDS = {
 
 
 def check_types(op: Op, types: Sequence[ValueType | None]) -> dict[str, Element]:
-    """Check the kinds and the dtypes of an operator's inputs, of which None is left out.
+    """Check the kinds and dtypes of an operator's inputs; None stands for an omitted one.
 
     Returns:
         The dtypes by type parameter, for `check_outputs`.
 
     Raises:
-        ShapeError: a required input is left out, is a sequence in place of a tensor, or is of a
-            dtype that ONNX does not allow.
+        ShapeError: a required input is missing, is a sequence instead of a tensor, or has a dtype
+            that ONNX does not allow.
     """
     kinds, names = input_kinds(type(op)), input_names(type(op))
     for i, found in enumerate(types):
@@ -99,7 +99,7 @@ def _enter_bodies(node: Node, types: Sequence[ValueType | None] | None, file: st
 
 
 def _infer_body(op: Op, body: Graph, inputs: Types, file: str | None) -> None:
-    """Infer a body for inputs of these types, or of the wider ones that later iterations need."""
+    """Infer a body for these input types, or for the wider ones that later iterations need."""
     made = (value for node in body.walk() for value in node.outputs)
     before = {value: value.type for value in (*body.inputs, *made)}
     while True:
@@ -119,7 +119,7 @@ def _inputs_text(node: Node) -> str:
 
 
 def _merge(found: ValueType | None, known: ValueType | None) -> ValueType | None:
-    """Return what inference found, filled up with what was known before: never a declaration."""
+    """Return the inferred type completed by the previous one; declarations are not used."""
     if found is None:
         return known
     if not isinstance(found, TensorType) or not isinstance(known, TensorType):
@@ -137,11 +137,11 @@ def _merge(found: ValueType | None, known: ValueType | None) -> ValueType | None
 def specialise(graph: Graph, types: Mapping[str, ValueType | None]) -> Graph:
     """Return a copy of `graph` for inputs of these types, with shape arithmetic folded.
 
-    Values whose elements follow from the shapes alone become constants, so that nothing of the
-    arithmetic that exporters write around Reshape and Slice is left to be executed.
+    Values whose elements follow from shapes alone become constants, so that none of the shape
+    arithmetic that exporters write around Reshape and Slice is left to execute.
 
     Args:
-        graph: a graph with symbolic dimensions; stays as it is.
+        graph: a graph with symbolic dimensions; not modified.
         types: the type of every graph input, by name.
     """
     bound = graph.clone()
@@ -157,14 +157,14 @@ def specialise(graph: Graph, types: Mapping[str, ValueType | None]) -> Graph:
 
 
 def _forget_symbols(type_: ValueType | None) -> ValueType | None:
-    """Keep of a type what no longer depends on the symbols that were just bound."""
+    """Drop from a type what depends on symbols that were just bound."""
     if not isinstance(type_, TensorType) or type_.shape is None:
         return type_
     return TensorType(type_.dtype, tuple(d if isinstance(d, int) else None for d in type_.shape))
 
 
 def fold_known(graph: Graph) -> int:
-    """Replace every value whose elements inference knows by a constant; return how many."""
+    """Replace values whose elements inference knows by constants; return how many."""
     folded = 0
     for node in list(graph.nodes):
         known = [known_elements(value) for value in node.outputs]
@@ -177,5 +177,5 @@ def fold_known(graph: Graph) -> int:
 
 
 def known_elements(value: Value) -> Array | None:
-    """Return all elements of a computed value, where inference knows them, else None."""
+    """Return all elements of a computed value if inference knows them, else None."""
     return value.type.known if isinstance(value.type, TensorType) else None

@@ -1,4 +1,4 @@
-"""Files that are mapped into memory: whether they are still as long, and giving them back."""
+"""Memory-mapped files: checks for truncation, and their release."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A file of which the arrays of a model are views.
+    """A file whose mapping backs arrays of a model.
 
     Attributes:
-        name: what the model calls it.
+        name: its name in the model.
         file: the model's path.
-        nbytes: as many as were mapped.
-        mapping: gone when no array needs it any more.
+        nbytes: number of mapped bytes.
+        mapping: the mapping; freed with the last array that uses it.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Mapped:
     mapping: ref[mmap]
 
     def check(self) -> None:
-        """Refuse a file that has become shorter: to read where it ended would kill the process.
+        """Raise ModelFileError if the file was truncated: reading it would raise SIGBUS.
 
         Raises:
             ModelFileError: it is.
@@ -45,14 +45,14 @@ class Mapped:
 
 
 def release(files: Sequence[Mapped], graph: Graph) -> None:
-    """Give files back at once that nobody uses but a closed model.
+    """Release files at once if only a closed model uses them.
 
-    Graphs are full of circles, so the collector would come for them some day. One that a user
-    keeps has no nodes any more.
+    Graphs contain reference cycles, which the garbage collector would free later. A graph that a
+    user kept loses its nodes.
 
     Args:
-        files: of the model.
-        graph: as it was read.
+        files: the model's files.
+        graph: the graph as imported.
     """
     if any(each.mapping() is not None for each in files):
         graph.set_outputs({})

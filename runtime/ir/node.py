@@ -1,6 +1,8 @@
-"""Values and the nodes that compute them; a `Graph` keeps both in order."""
+"""Values and nodes; a `Graph` keeps both in order."""
 
 from __future__ import annotations
+
+from typing import cast
 
 from ..text import printable
 from .op import Op
@@ -12,9 +14,9 @@ class Value:
 
     Attributes:
         name: unique in its graph.
-        type: dtype and shape as far as inputs and operators prove them; None where nothing is.
-        declared: what the file says about it: a hint, which `hints` compares and nobody relies on.
-        data: the elements of a constant, which is read-only, else None.
+        type: dtype and shape as far as inputs and operators prove them; None if unknown.
+        declared: the type declared in the file: a hint, see `hints`.
+        data: the elements of a constant, read-only; else None.
         producer: the node that computes it, or None for inputs, captures and constants.
         consumers: the nodes that read it, with the number of times each does.
     """
@@ -42,12 +44,12 @@ class Value:
         return printable(f"%{self.name}: {self.type or '?'}")
 
     def fix(self, data: Array) -> None:
-        """Become a constant with these elements, which is read-only from here."""
+        """Turn it into a constant with these elements, which become read-only."""
         self.type = type_ = constant_type(data)
         self.data = type_.value
 
     def twin(self, name: str) -> Value:
-        """Return another value of this type and these elements, if any, without a producer."""
+        """Return another value with this type and data, without a producer."""
         return Value(name, self.type, data=self.data, declared=self.declared)
 
     @property
@@ -57,7 +59,7 @@ class Value:
 
     @property
     def tensor(self) -> TensorType:
-        """The type of a value that is known to be a tensor; raises TypeError otherwise."""
+        """The type of a tensor; raises TypeError for other values."""
         if not isinstance(self.type, TensorType):
             raise TypeError(f"'{self.name}' is {self.type or 'of unknown type'}, not a tensor")
         return self.type
@@ -67,21 +69,23 @@ class Node:
     """One operator applied to values. Compared by identity.
 
     Attributes:
-        op: the operator with its attributes.
-        inputs: what it reads, None where an optional input is left out.
-        captures: what the bodies among its attributes read from outside, in the order of
-            `op.graphs()` and of each body's `Graph.captures`.
-        outputs: what it computes, one `Value` each.
-        name: the file's name for it, unique in its graph.
-        origin: names of all the file's nodes that it stands for.
+        op: the operator and its attributes.
+        inputs: its inputs, None for omitted optional ones.
+        captures: outer values that its bodies read, in the order of `op.graphs()` and of each
+            body's `Graph.captures`.
+        outputs: one `Value` each.
+        position: increases along the graph's order; set by `Graph`.
+        name: its name in the file, unique in its graph.
+        origin: names of all nodes of the file that it stands for.
     """
 
-    __slots__ = ("__weakref__", "captures", "inputs", "name", "op", "origin", "outputs")
+    __slots__ = ("__weakref__", "captures", "inputs", "name", "op", "origin", "outputs", "position")
 
     def __init__(self, op: Op, name: str, origin: tuple[str, ...]) -> None:
         self.op = op
         self.name = name
         self.origin = origin
+        self.position = 0.0
         self.inputs: tuple[Value | None, ...] = ()
         self.captures: tuple[Value, ...] = ()
         self.outputs: tuple[Value, ...] = ()
@@ -93,14 +97,16 @@ class Node:
 
     @property
     def kind(self) -> str:
-        """The operator's name, with its domain where that is not ai.onnx."""
+        """The operator's name, with its domain unless that is ai.onnx."""
         domain, name = self.op.domain, type(self.op).__name__
         return f"{domain}::{name}" if domain else name
 
     @property
     def reads(self) -> tuple[Value, ...]:
-        """Every value that it depends on, each once: inputs, then captures."""
-        return tuple(dict.fromkeys(v for v in (*self.inputs, *self.captures) if v is not None))
+        """Every value that it depends on, without duplicates: inputs, then captures."""
+        found = dict.fromkeys(self.inputs + self.captures)
+        found.pop(None, None)
+        return tuple(cast("dict[Value, None]", found))
 
     @property
     def output(self) -> Value:
@@ -108,6 +114,6 @@ class Node:
         return self.outputs[0]
 
     def signature(self) -> str:
-        """Return the types that it takes and gives, for messages."""
+        """Return its input and output types, for messages."""
         takes = ", ".join(str(v.type or "?") if v else "_" for v in self.inputs)
         return f"({takes}) -> {', '.join(str(v.type or '?') for v in self.outputs)}"

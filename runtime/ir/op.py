@@ -1,4 +1,4 @@
-"""What an operator is: a frozen dataclass of the specification's attributes, and a shape rule."""
+"""Operators: a frozen dataclass of the specification's attributes, and a shape rule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from typing import (
     get_args,
     get_type_hints,
 )
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -34,17 +33,18 @@ Inferred = ValueType | tuple[ValueType | None, ...] | None
 class Op:
     """Base class of all operators.
 
-    A subclass has the specification's attributes as fields, with the specification's defaults,
-    and one method, `infer`, whose parameters are the operator's inputs: those without a default
-    are required, those with the default None are optional, and ``*name`` is variadic.
+    A subclass has the specification's attributes as fields with their defaults, and one method,
+    `infer`, whose parameters are the operator's inputs: those without a default are required, those
+    with the default None are optional, and ``*name`` is variadic.
 
     Attributes:
         domain: the specification's domain, "" for ai.onnx.
         outputs: minimum and maximum number of outputs; None for no upper bound.
-        view: whether the output is the first input's bytes under another shape.
+        view: whether the output is the first input's memory with another shape.
         deterministic: False for operators that draw random numbers.
-        chooses: whether only one of its bodies runs; what the others do need not make sense.
-        dense: whether it multiplies matrices, so that planning pays for shapes that are met once.
+        chooses: whether only one of its bodies runs; the others need not be valid.
+        dense: whether it multiplies matrices, so that planning pays off even for shapes that occur
+            once.
     """
 
     domain: ClassVar[str] = ""
@@ -55,10 +55,10 @@ class Op:
     dense: ClassVar[bool] = False
 
     def infer(self, *inputs: Any, **_: Any) -> Inferred:
-        """Return the type of every output, given the types of the inputs (None: left out).
+        """Return the type of every output, given the types of the inputs (None: omitted).
 
-        Types may lack a shape or have symbolic dimensions; unknown results are None, and None in
-        place of them all says that nothing is known about any.
+        Types may lack a shape or have symbolic dimensions; unknown results are None, and a single
+        None means that nothing is known about any output.
 
         Raises:
             ShapeError: the operator does not accept these types.
@@ -66,7 +66,7 @@ class Op:
         raise TypeError(f"{type(self).__name__} declares no shape rule")
 
     def body_inputs(self, *inputs: Any, **_: Any) -> tuple[tuple[ValueType | None, ...], ...]:
-        """Return the types of the inputs of every body in `graphs`, given those of the node's.
+        """Return the input types of every body in `graphs`, given those of the node.
 
         Raises:
             ShapeError: the operator does not accept these types.
@@ -80,16 +80,19 @@ class Op:
 
         Args:
             body: inferred for `inputs`.
-            inputs: the types of a first iteration, or those that this method found wider.
+            inputs: the types of the first iteration, or wider ones that this method returned.
 
         Raises:
-            ShapeError: there are none.
+            ShapeError: there are no such types.
         """
         return inputs
 
     def graphs(self) -> tuple[Graph, ...]:
-        """Return the sub-graphs among the attributes, in field order."""
-        found = (getattr(self, name) for name in body_names(type(self)))
+        """Return the graphs among the attributes, in field order."""
+        names = body_names(type(self))
+        if not names:
+            return ()
+        found = (getattr(self, name) for name in names)
         return tuple(graph for graph in found if graph is not None)
 
     def __str__(self) -> str:
@@ -114,7 +117,7 @@ T = TypeVar("T", bound=Op)
 def op(cls: type[T]) -> type[T]:
     """Declare an operator: make the class a frozen dataclass and register it by domain and name.
 
-    Defaults are rounded to float32, as every float attribute in a file is.
+    Defaults are rounded to float32, like float attributes in files.
     """
     for name, value in list(vars(cls).items()):
         if isinstance(value, float):
@@ -128,7 +131,7 @@ def op(cls: type[T]) -> type[T]:
 
 
 class TensorAttribute:
-    """A tensor attribute: an array with value semantics, so that operators compare and hash."""
+    """A tensor attribute: an array that compares and hashes by value."""
 
     __slots__ = ("array",)
 
@@ -154,25 +157,27 @@ R = TypeVar("R")
 
 
 def per_operator(function: Callable[[type[Op]], R]) -> Callable[[type[Op]], R]:
-    """Compute a function once for each operator.
+    """Cache the result of a function per operator class.
 
-    Classes of custom operators, and whatever their functions hold, are forgotten with their models.
+    The class holds the result, so classes of custom operators are freed with their models.
     """
-    known: WeakKeyDictionary[type[Op], R] = WeakKeyDictionary()
+    key = f"_{function.__module__}.{function.__qualname__}"
 
     @wraps(function)
     def call(operator: type[Op]) -> R:
-        found = known.get(operator)
-        if found is None:
-            found = known[operator] = function(operator)
-        return found
+        try:
+            return operator.__dict__[key]
+        except KeyError:
+            found = function(operator)
+            setattr(operator, key, found)
+            return found
 
     return call
 
 
 @per_operator
 def body_names(operator: type[Op]) -> tuple[str, ...]:
-    """Return the names of the attributes that hold a graph."""
+    """Return the names of the graph attributes."""
     return tuple(f.name for f in fields(operator) if "Graph" in str(f.type))
 
 
@@ -194,19 +199,19 @@ def arity(operator: type[Op]) -> tuple[int, int | None]:
 
 @per_operator
 def input_names(operator: type[Op]) -> tuple[str, ...]:
-    """Return the names of the inputs; the last one stands for all the rest where it is variadic."""
+    """Return the names of the inputs; a variadic operator's last one covers all further ones."""
     return tuple(inspect.signature(operator.infer).parameters)[1:]
 
 
 @per_operator
 def input_kinds(operator: type[Op]) -> tuple[tuple[type, ...], ...]:
-    """Return, input by input, which classes of types `infer` takes; NoneType where optional."""
+    """Return, for each input, the classes of types that `infer` accepts; NoneType if optional."""
     hints = get_type_hints(operator.infer)
     return tuple(get_args(hints[name]) or (hints[name],) for name in input_names(operator))
 
 
 def with_attributes(op: Op, **changes: object) -> Op:
-    """Return `op` with other attributes."""
+    """Return a copy of `op` with other attributes."""
     unknown = set(changes) - set(attributes(type(op)))
     if unknown:
         raise TypeError(f"{op} has no attribute {sorted(unknown)}")

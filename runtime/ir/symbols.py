@@ -1,8 +1,7 @@
-"""Symbolic dimensions of inputs: the sizes that callers give them, and what if they disagree.
+"""Symbolic dimensions of inputs: binding them to actual sizes, and resolving conflicts.
 
-Exporters give one name to sizes that are different ("?", "dim"), and most runtimes never look at
-names. So a name that is one size in all inputs is relied on, and one that is not counts as an
-unknown size, wherever it stands.
+Exporters give one name to different sizes ("?", "dim"), and most runtimes ignore names. So a name
+with the same size in all inputs is relied on, and any other counts as an unknown size.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from .grown import Grown
 from .infer import infer
 from .types import TensorType, ValueType
 
-#: The different sizes of each symbol, each with the first input that has it.
+#: The sizes of each symbol, each with the first input that has it.
 Sizes = dict[str, dict[int | Grown, str]]
 
 
 def sizes_of(inputs: Iterable[Value], types: Mapping[str, ValueType | None]) -> Sizes:
-    """Return what types of actual inputs tell of the symbols in the declared ones.
+    """Return the sizes of symbols, from the types of actual inputs.
 
     Args:
-        inputs: with the types that the model declares.
-        types: by the name of the input; inputs that are not there tell nothing.
+        inputs: with declared types.
+        types: actual types by input name; may be incomplete.
     """
     found: Sizes = {}
     for value in inputs:
@@ -37,7 +36,7 @@ def sizes_of(inputs: Iterable[Value], types: Mapping[str, ValueType | None]) -> 
 
 
 def ambiguous(sizes: Sizes) -> dict[str, str]:
-    """Return the symbols with several sizes, and a sentence about each."""
+    """Return the symbols with several sizes, each with a sentence about it."""
     return {
         symbol: " but ".join(f"{size} in input '{name}'" for size, name in each.items())
         for symbol, each in sizes.items()
@@ -46,7 +45,7 @@ def ambiguous(sizes: Sizes) -> dict[str, str]:
 
 
 def loosened(graph: Graph, symbols: Set[str]) -> Graph:
-    """Return a copy of a graph, inferred anew, whose inputs have unknown sizes for some symbols."""
+    """Return a re-inferred copy of a graph in which some symbols are unknown sizes."""
     copy = graph.clone()
     for value in copy.inputs:
         if isinstance(value.type, TensorType) and value.type.shape is not None:

@@ -12,9 +12,9 @@ import numpy as np
 
 from .dtypes import DType, int64, name_of, string
 
-#: About what an entry of a dictionary takes beside its elements.
+#: Approximate overhead in bytes of a dictionary entry.
 _ENTRY = 100
-#: An integer, the name of a symbol ("batch"), or None for a size that nobody knows yet.
+#: An integer, the name of a symbol ("batch"), or None for an unknown size.
 Dim = int | str | None
 Shape = tuple[Dim, ...]
 Array = np.ndarray[Any, Any]
@@ -26,14 +26,13 @@ def _dim_text(dim: Dim) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Dtype and shape of a tensor, and its elements where they are known.
+    """Dtype and shape of a tensor, and its elements if known.
 
     Attributes:
         dtype: element type.
-        shape: one `Dim` an axis, or None where not even the rank is known.
-        value: the elements of a constant; or an `object` array of `Dim` for integer tensors that
-            are computed from shapes and of which some elements are known. Takes no part in
-            equality or hashing.
+        shape: one `Dim` per axis, or None if the rank is unknown.
+        value: the elements of a constant; or an `object` array of `Dim` for integer tensors
+            computed from shapes, with some elements known. Ignored by equality and hashing.
     """
 
     dtype: DType
@@ -52,12 +51,12 @@ class TensorType:
 
     @property
     def rank(self) -> int | None:
-        """Number of axes, or None where it is unknown."""
+        """Number of axes, or None if unknown."""
         return None if self.shape is None else len(self.shape)
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The shape as integers; raises ValueError where it is not static."""
+        """The shape as integers; raises ValueError if it is not static."""
         if self.shape is None:
             raise ValueError(f"{self} has no static shape")
         for dim in self.shape:
@@ -77,7 +76,7 @@ class TensorType:
 
     @property
     def known(self) -> Array | None:
-        """All elements as an array of `dtype`, or None unless every one of them is known."""
+        """All elements as an array of `dtype`, or None unless all are known."""
         if self.value is None or self.value.dtype == self.dtype:
             return self.value
         if all(isinstance(d, int) for d in self.value.flat):
@@ -94,15 +93,15 @@ class TensorType:
         return tuple(int(v) for v in self.value.flat)
 
     def with_shape(self, shape: Shape | None) -> TensorType:
-        """Return the type of other tensors of this dtype."""
+        """Return a type with this dtype and another shape."""
         return TensorType(self.dtype, shape)
 
     def with_dtype(self, dtype: DType) -> TensorType:
-        """Return the type of another tensor of this shape."""
+        """Return a type with this shape and another dtype."""
         return TensorType(dtype, self.shape)
 
     def without_value(self) -> TensorType:
-        """Return the type alone, its elements forgotten."""
+        """Return the type without known elements."""
         return self if self.value is None else replace(self, value=None)
 
 
@@ -128,7 +127,7 @@ class OptionalType:
 
 @dataclass(frozen=True, slots=True)
 class MapType:
-    """A dictionary, as `ai.onnx.ml` has them. A scalar that it holds is a scalar of numpy's."""
+    """A dictionary of ai.onnx.ml; scalars in it are numpy scalars."""
 
     key: DType
     element: ValueType | None
@@ -137,20 +136,20 @@ class MapType:
         return f"map({name_of(self.key)}, {self.element or '?'})"
 
 
-#: Views of constants by the id of the array, which each keeps alive.
+#: Read-only views of constants by the id of their array, which the view keeps alive.
 _VIEWS: WeakValueDictionary[int, Array] = WeakValueDictionary()
 
 ValueType = TensorType | SequenceType | OptionalType | MapType
 
-#: What a value is while a model runs on the host: an array, the list of a sequence, the dictionary
-#: of a map, or None for an optional without an element.
+#: A value while a model runs on the host: an array, a list for a sequence, a dictionary
+#: for a map, or None for an empty optional.
 HostValue = Array | list[Any] | dict[Any, Any] | None
 
 
 def constant_type(data: Array) -> TensorType:
-    """Return the type of a constant with these elements, of which it has a view to read alone.
+    """Return the type of a constant, with a read-only view of its elements.
 
-    Constants of one array have one view: graphs and backends know constants by their arrays.
+    There is one view per array: graphs and backends identify constants by their arrays.
     """
     if not data.flags.writeable:
         return TensorType(data.dtype, data.shape, data)
@@ -162,7 +161,7 @@ def constant_type(data: Array) -> TensorType:
 
 
 def dims_type(dims: Shape) -> TensorType:
-    """Return the type of a 1-D int64 tensor whose elements are these dimensions."""
+    """Return the type of a 1-D int64 tensor with these dimensions as elements."""
     value = np.empty(len(dims), object)
     value[:] = dims
     return TensorType(int64, (len(dims),), value)
@@ -173,7 +172,7 @@ def type_of(data: HostValue, declared: ValueType | None = None) -> ValueType | N
 
     Args:
         data: the value.
-        declared: what the graph says about it, for what the value itself does not tell.
+        declared: the graph's type for it, for what the value itself does not show.
     """
     if isinstance(data, np.ndarray):
         return TensorType(data.dtype, data.shape)
@@ -189,9 +188,9 @@ def type_of(data: HostValue, declared: ValueType | None = None) -> ValueType | N
 
 
 def bytes_of(data: Array | dict[object, object]) -> int:
-    """Return the bytes that an array or a map takes, the characters of strings with them.
+    """Return the bytes of an array or map, including the characters of strings.
 
-    Elements that are one object, and axes along which an array repeats, count once.
+    Shared elements, and axes along which an array is broadcast, count once.
     """
     if isinstance(data, dict):
         return _ENTRY * len(data)

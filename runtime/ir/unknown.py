@@ -1,6 +1,6 @@
-"""Unknown operators: all of a model's in one error, and what stands in for them.
+"""Unknown operators: reported together in one error, and placeholders for them.
 
-A model with stand-ins can be looked into: what is read from an unknown operator has no type but the
+A model with placeholders can be inspected: outputs of an unknown operator have no type except the
 dtype that the file declares, and no backend runs it.
 """
 
@@ -22,15 +22,15 @@ SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class UnknownOperator:
-    """An operator that a model uses, and tercet has not.
+    """An operator of a model that tercet does not have.
 
     Attributes:
         domain: "" for ai.onnx.
-        name: the file's name for it.
-        overload: which of several functions of the name; "" where it is not a function.
+        name: its name in the file.
+        overload: which of several functions of that name; "" if it is not a function.
         opset: the version of the domain that the file imports.
-        nodes: names of the nodes that are of it; what they compute where they have none.
-        hint: the nearest operator that there is, or where such operators come from; or "".
+        nodes: names of its nodes, or of their outputs if they have none.
+        hint: the closest known operator, or where such operators come from; or "".
     """
 
     domain: str
@@ -42,7 +42,7 @@ class UnknownOperator:
 
     @property
     def kind(self) -> str:
-        """The operator with its domain, as a message shows it."""
+        """The operator with its domain, as shown in messages."""
         name = f"{self.name}:{self.overload}" if self.overload else self.name
         return f"{self.domain}::{name}" if self.domain else name
 
@@ -54,7 +54,7 @@ class UnknownOperator:
 
 
 class UnknownOperators(UnsupportedError):
-    """Operators that a model uses and tercet does not know.
+    """Operators of a model that tercet does not have.
 
     Args:
         operators: all of them.
@@ -79,7 +79,7 @@ class UnknownOperators(UnsupportedError):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Opaque(Op):
-    """Base class of what stands in for unknown operators; see `stand_in`."""
+    """Base class of placeholders for unknown operators; see `stand_in`."""
 
     outputs = (0, None)
     given: tuple[tuple[str, Any], ...] = ()
@@ -89,10 +89,10 @@ class Opaque(Op):
 
 
 def stand_in(domain: str, name: str) -> type[Op]:
-    """Return an operator that takes and gives anything, and that nobody runs.
+    """Return a placeholder operator that accepts any inputs and cannot be run.
 
     Args:
-        domain: the file's.
-        name: the file's; Python's types have names without control characters.
+        domain: its domain in the file.
+        name: its name in the file, without control characters.
     """
     return type(printable(name), (Opaque,), {"domain": domain, "__doc__": "Unknown."})

@@ -1,4 +1,4 @@
-"""Whether a graph is sound, for those who write passes and importers."""
+"""Consistency check of a graph, for authors of passes and importers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .graph import Graph, Node, Value
 
 
 def verify(graph: Graph) -> None:
-    """Raise ValueError unless order, producers, consumers and names fit together."""
+    """Raise ValueError unless order, producers, consumers and names are consistent."""
     seen: set[Value] = {*graph.inputs, *graph.captures}
     reads: dict[Value, dict[Node, int]] = {}
     for node in graph.nodes:

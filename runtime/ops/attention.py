@@ -1,4 +1,4 @@
-"""Attention and what transformers put around it."""
+"""Attention, rotary embeddings and linear attention."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _heads(x: TensorType | None, heads: int | None, name: str) -> Heads:
 
 
 def _is_float64(dtype: DType | None) -> bool:
-    """Whether an attribute asks for float64; numpy calls None equal to it."""
+    """Whether an attribute requests float64; numpy considers None equal to it."""
     return dtype is not None and dtype == float64
 
 
@@ -54,11 +54,11 @@ class Attention(Op):
     """softmax(softcap(scale * q @ k.T) + mask) @ v, head by head (ONNX 25).
 
     Inputs are [batch, heads, length, size], or [batch, length, heads * size] with the number of
-    heads as attributes; a head of k and v serves as many consecutive heads of q as there are to
-    each. Query i stands at position ``i + offset``, where offset is the length of the past, or
-    ``nonpad_kv_seqlen - length`` of its sample; `is_causal` and the window bounds refer to that.
-    Rows in which everything is masked give zeros. Outputs are y, the keys and values including
-    the past, and the scores at the stage `qk_matmul_output_mode`.
+    heads as attributes; each head of k and v serves a group of consecutive heads of q. Query i is
+    at position ``i + offset``, where offset is the length of the past, or ``nonpad_kv_seqlen -
+    length`` of its sample; `is_causal` and the window bounds refer to that. Fully masked rows give
+    zeros. Outputs are y, the keys and values including the past, and the scores at the stage
+    `qk_matmul_output_mode`.
     """
 
     dense = True
@@ -75,7 +75,7 @@ class Attention(Op):
 
     @property
     def is_wide(self) -> bool:
-        """Whether scores are computed in float64 whatever the inputs are."""
+        """Whether scores are computed in float64 regardless of the inputs."""
         return _is_float64(self.softmax_precision)
 
     def infer(
@@ -131,7 +131,7 @@ class Attention(Op):
 
 
 def _past_length(past: TensorType | None, shape: Heads, name: str) -> Dim:
-    """Return the length of a cache [batch, heads, length, size], 0 where there is none."""
+    """Return the length of a cache [batch, heads, length, size], 0 if there is none."""
     if past is None:
         return 0
     need_rank(past, 4, name)
@@ -154,7 +154,7 @@ def _need_mask(mask: TensorType | None, scores: Heads) -> None:
 
 
 def _joined(like: TensorType, b: Dim, h: Dim, length: Dim, size: Dim) -> TensorType:
-    """Return the result's type, of rank 3 or 4 as the queries are."""
+    """Return the result's type, with the rank of the queries, 3 or 4."""
     if like.shape is None:
         return like.with_shape(None)
     if len(like.shape) == 4:
@@ -179,7 +179,7 @@ class FlexAttention(Op):
 
     @property
     def is_wide(self) -> bool:
-        """Whether scores are computed in float64 whatever the inputs are."""
+        """Whether scores are computed in float64 regardless of the inputs."""
         return _is_float64(self.softmax_precision)
 
     def precision(self, dtype: DType) -> DType:

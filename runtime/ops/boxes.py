@@ -1,4 +1,4 @@
-"""Boxes: pooling over regions of images, and which of overlapping ones to keep."""
+"""Regions of interest: pooling over regions of images, and non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ class RoiAlign(Op):
 
 @op
 class NonMaxSuppression(Op):
-    """Boxes by falling score without those that overlap a better one, as int64 [found, 3].
+    """Boxes in order of falling score, without those that overlap a better one: int64 [found, 3].
 
     A row is (batch, class, box). Boxes are [batch, boxes, 4], scores [batch, classes, boxes].
 
     Attributes:
-        center_point_box: whether a box is (x, y, width, height) of its centre, not two corners
-            (y1, x1, y2, x2).
+        center_point_box: whether a box is (x, y, width, height) of its centre instead of two
+            corners (y1, x1, y2, x2).
     """
 
     center_point_box: int = 0

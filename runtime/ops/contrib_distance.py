@@ -1,4 +1,4 @@
-"""Distances between points, of the domain com.microsoft: nearest neighbours and kernels have them.
+"""Pairwise distances of the domain com.microsoft, used by nearest neighbours and kernel methods.
 
 ONNX does not have them; they are declared in `docs/ContribOperators.md` of onnxruntime.
 """

@@ -1,4 +1,4 @@
-"""Inverses and paths through matrices, of the domain com.microsoft.
+"""Matrix inverse and dynamic time warping of the domain com.microsoft.
 
 ONNX does not have them; they are declared in `docs/ContribOperators.md` of onnxruntime.
 """
@@ -17,7 +17,7 @@ from .shapes import dim, need_rank, same_dim
 
 @op
 class Inverse(Op):
-    """The inverse of every matrix of [..., n, n]; of one that has none it is not defined."""
+    """The inverse of every matrix of [..., n, n]; undefined for singular matrices."""
 
     domain: ClassVar[str] = DOMAIN
 
@@ -35,7 +35,7 @@ class Inverse(Op):
 class DynamicTimeWarping(Op):
     """Rows and columns of the cheapest path from corner to corner of [m, n] or [1, m, n]: [2, ?].
 
-    A step leads to the next row, to the next column or to both.
+    A step leads to the next row, the next column or both.
     """
 
     domain: ClassVar[str] = DOMAIN

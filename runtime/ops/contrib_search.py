@@ -1,4 +1,4 @@
-"""Searches for texts, of the domain com.microsoft: loops around a decoder that is an attribute.
+"""Text search operators of the domain com.microsoft: loops around a decoder graph.
 
 ONNX does not have them; they are declared in `docs/ContribOperators.md` of onnxruntime. The decoder
 of GPT-2 (`model_type` 0) takes ids, positions and a mask [rows, length], and past states
@@ -18,20 +18,20 @@ from ..ir.types import Dim, TensorType
 from .contrib_text import DOMAIN
 from .shapes import dim, int_of, need_rank
 
-#: What a decoder takes before its past states.
+#: The inputs of a decoder before its past states.
 FIRST_INPUTS = 3
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Search(Op):
-    """What searches have in common.
+    """Common attributes of the searches.
 
     Attributes:
-        decoder: what gives the logits of the next word.
-        init_decoder: what does so for the prompt; the same if None.
-        encoder: of models with one.
-        no_repeat_ngram_size: n-grams of this size occur once in a text; 0: no matter.
-        vocab_size: words, of the logits that there may be; -1: all.
+        decoder: computes the logits of the next token.
+        init_decoder: the same for the prompt; `decoder` if None.
+        encoder: for models with one.
+        no_repeat_ngram_size: n-grams of this size may occur only once in a text; 0 for no limit.
+        vocab_size: number of tokens in the logits; -1 for all.
     """
 
     domain: ClassVar[str] = DOMAIN
@@ -65,7 +65,7 @@ class Search(Op):
 
 @op
 class GreedySearch(Search):
-    """Texts that go on with the likeliest word: [batch, max_length]."""
+    """Texts continued with the most likely token: [batch, max_length]."""
 
     def infer(
         self,
@@ -83,9 +83,9 @@ class GreedySearch(Search):
 
 @op
 class Sampling(Search):
-    """Texts that go on with words that are drawn: [batch, max_length], and the last logits.
+    """Texts continued with sampled tokens: [batch, max_length], and the last logits.
 
-    Of the words only the likeliest are left whose probabilities add up to `top_p`.
+    Tokens are sampled from the most likely ones whose probabilities sum to `top_p`.
     """
 
     outputs = (1, 2)
@@ -117,10 +117,10 @@ class Sampling(Search):
 
 @op
 class BeamSearch(Search):
-    """The likeliest texts of `num_beams` that are followed at a time.
+    """The most likely texts found by following `num_beams` at a time.
 
-    [batch, num_return_sequences, max_length], their scores, and those of every word in every step:
-    [max_length - length, batch, num_beams, words].
+    [batch, num_return_sequences, max_length], their scores, and the scores of every token in every
+    step: [max_length - length, batch, num_beams, vocabulary].
     """
 
     outputs = (1, 3)

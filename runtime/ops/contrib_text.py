@@ -1,4 +1,4 @@
-"""Operators of the domain com.microsoft that converters of text pipelines write.
+"""Text operators of the domain com.microsoft that converters of text pipelines write.
 
 ONNX does not have them; they are declared in `docs/ContribOperators.md` of onnxruntime.
 """
@@ -18,16 +18,15 @@ DOMAIN = "com.microsoft"
 
 @op
 class Tokenizer(Op):
-    r"""Tokens of [c] or [n, c] texts along a new last axis, filled up with `pad_value`.
+    r"""Tokens of [c] or [n, c] strings along a new last axis, padded with `pad_value`.
 
     Attributes:
-        mark: whether a text's tokens stand between the tokens "\x02" and "\x03".
-        mincharnum: number of characters below which a token is left out.
-        pad_value: stands where a text has fewer tokens than another one.
-        separators: patterns of RE2; each cuts what the ones before it left. One that is empty cuts
-            between all characters.
-        tokenexp: a pattern of RE2 that tokens match, where there are no separators; "." matches
-            line breaks, too.
+        mark: whether the tokens of a string are enclosed in "\x02" and "\x03".
+        mincharnum: minimum length of a token in characters; shorter ones are dropped.
+        pad_value: fills rows with fewer tokens than others.
+        separators: RE2 patterns, applied in turn; an empty one splits between all characters.
+        tokenexp: an RE2 pattern that tokens match, instead of separators; "." also matches line
+            breaks.
     """
 
     domain: ClassVar[str] = DOMAIN

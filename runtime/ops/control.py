@@ -1,7 +1,7 @@
-"""Control flow: operators whose attributes are graphs.
+"""Control flow: operators with graphs as attributes.
 
-`Op.body_inputs` says what goes into a body; `infer` reads what the body's own inference found to
-come out of it.
+`Op.body_inputs` gives the input types of a body; `infer` reads the types that inference found for
+its outputs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Types = tuple[ValueType | None, ...]
 
 
 def _results(body: Graph) -> Types:
-    """Return the types of what a body computes, their elements forgotten."""
+    """Return the output types of a body, without known elements."""
     return tuple(_without_value(value.type) for value in body.outputs.values())
 
 
@@ -43,7 +43,7 @@ def _without_shape(type_: ValueType | None) -> ValueType | None:
 
 @op
 class If(Op):
-    """What `then_branch` computes if the condition holds, else what `else_branch` computes."""
+    """The results of `then_branch` if the condition holds, else those of `else_branch`."""
 
     outputs = (1, None)
     chooses = True
@@ -109,7 +109,7 @@ class Loop(Op):
         return (*final, *(_stacked(r, count, 0) for r in results[1 + carried :]))
 
     def _count(self, m: TensorType | None, cond: TensorType | None) -> Dim:
-        """Return how often the body runs, if a known count ends it and nothing else can."""
+        """Return the number of iterations, if it is known and only the count ends the loop."""
         going: Value | None = next(iter(self.body.outputs.values()))
         while going is not None and going.producer is not None and _is_identity(going.producer):
             going = going.producer.inputs[0]
@@ -127,7 +127,7 @@ def _is_identity(node: Node) -> bool:
 
 
 def _stacked(element: ValueType | None, count: Dim, axis: int) -> TensorType | None:
-    """Return the type of `count` results of a body along a new axis."""
+    """Return the type of `count` results of a body stacked along a new axis."""
     if element is None:
         return None
     if not isinstance(element, TensorType):
@@ -187,7 +187,7 @@ class Scan(Op):
         return (*final, *stacked)
 
     def _split(self, types: tuple[ValueType, ...]) -> tuple[Types, tuple[TensorType, ...]]:
-        """Return the types of the state, and those of what is scanned."""
+        """Return the types of the state variables, and those of the scanned inputs."""
         if not 1 <= self.num_scan_inputs <= len(types):
             raise ShapeError(f"num_scan_inputs={self.num_scan_inputs} of {len(types)} inputs")
         at = len(types) - self.num_scan_inputs
@@ -211,7 +211,7 @@ def _element(x: TensorType, axis: int) -> TensorType:
 
 @op
 class SequenceMap(Op):
-    """`body` once for every element of the list; further lists go along, tensors stay the same."""
+    """`body` applied to every element of a list; tensors are passed as they are."""
 
     outputs = (1, None)
     body: Graph

@@ -188,10 +188,10 @@ class CausalConvWithState(Op):
 def convolved(
     op: Op, x: TensorType, w: TensorType, group: int, kernel_shape: Ints | None
 ) -> Shape | None:
-    """Return the shape of a convolution's result; every operator of Conv's kind asks here.
+    """Return the output shape of a convolution; shared by all operators like Conv.
 
     Raises:
-        ShapeError: ranks, channels, groups or windows that contradict each other.
+        ShapeError: ranks, channels, groups or windows are inconsistent.
     """
     rank = _ranks_agree(x, w)
     channels = times(dim(w, 1), group)
@@ -220,7 +220,7 @@ def _ranks_agree(x: TensorType, w: TensorType) -> int | None:
 def _moved_by(
     type_: TensorType | None, name: str, shape: Shape, channels: int | str | None
 ) -> Shape:
-    """Check offsets or mask against the result's shape; return it as precise as they make it."""
+    """Check offsets or mask against the result's shape, and return the refined shape."""
     if type_ is None or type_.shape is None:
         return shape
     need_rank(type_, len(shape), name)

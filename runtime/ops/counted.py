@@ -1,7 +1,7 @@
-"""Operators whose results have sizes that they find out, within bounds, with a count beside them.
+"""Operators with data-dependent sizes in a bounded form: maximal outputs and a count.
 
-A plan can hold these, because all their shapes are known. `counting` runs one in place of a
-node whose own shapes depend on the data, reads the count, and cuts the results.
+A plan can hold these, because all their shapes are known. `counting` runs one in place of a node
+with data-dependent shapes, reads the count, and slices the results.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ COUNT = TensorType(int64, (1,))
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Counted(Op):
-    """An operator within bounds.
+    """An operator with bounded output sizes.
 
-    Its results are as large as they can get; after what was found they hold anything. One more
-    result, int64[1], tells how much was found. No file has such operators.
+    Its outputs have their maximal size; elements beyond the count are undefined. One more output,
+    int64 [1], is the count. No file has such operators.
     """
 
     outputs = (2, None)
 
     @property
     def cuts(self) -> tuple[int | None, ...]:
-        """The axis along which each result is too long; None where it is not."""
+        """The axis along which each result is to be sliced; None if it is complete."""
         return (0,)
 
 
@@ -50,14 +50,14 @@ class CountedNonZero(Counted):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CountedUnique(Counted):
-    """Unique as no more values than there are places."""
+    """Unique with one value per element of the input."""
 
     axis: int | None = None
     sorted: int = 1
 
     @property
     def cuts(self) -> tuple[int | None, ...]:
-        """The axis of the values; where each place has a result, there is none to cut."""
+        """The axis of the values; the inverse indices need no slicing."""
         return (self.axis or 0, 0, None, 0)
 
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
@@ -68,7 +68,7 @@ class CountedUnique(Counted):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CountedCompress(Counted):
-    """Compress as no more slices than there are conditions."""
+    """Compress with one slice per condition."""
 
     axis: int | None = None
 
@@ -107,7 +107,7 @@ class CountedNonMaxSuppression(Counted):
 
 
 def within_bounds(op: Op) -> Counted | None:
-    """Return the operator within bounds, or None if there is no such form of it."""
+    """Return the bounded form of an operator, or None if it has none."""
     match op:
         case NonZero():
             return CountedNonZero()

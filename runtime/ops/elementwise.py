@@ -107,7 +107,7 @@ class Pow(Op):
 
 @op
 class Max(Variadic):
-    """The largest of the inputs; NaN where one is."""
+    """The largest of the inputs; NaN if one is."""
 
     function = np.maximum
     symbols = max_symbol
@@ -115,7 +115,7 @@ class Max(Variadic):
 
 @op
 class Min(Variadic):
-    """The least of the inputs; NaN where one is."""
+    """The smallest of the inputs; NaN if one is."""
 
     function = np.minimum
     symbols = min_symbol
@@ -136,7 +136,7 @@ class Mean(Variadic):
 
 @op
 class Neg(KnownUnary):
-    """The opposite, -x."""
+    """The negative, -x."""
 
     function = np.negative
 
@@ -158,7 +158,7 @@ class Sign(KnownUnary):
 
 @op
 class Floor(KnownUnary):
-    """The largest integer that is not above x."""
+    """The largest integer not above x."""
 
     function = np.floor
     symbols = keep
@@ -166,7 +166,7 @@ class Floor(KnownUnary):
 
 @op
 class Ceil(KnownUnary):
-    """The least integer that is not below x."""
+    """The smallest integer not below x."""
 
     function = np.ceil
     symbols = keep
@@ -174,7 +174,7 @@ class Ceil(KnownUnary):
 
 @op
 class Round(KnownUnary):
-    """The nearest integer; halves to the even one."""
+    """The nearest integer; ties to even."""
 
     function = np.rint
     symbols = keep
@@ -196,7 +196,7 @@ class Sqrt(KnownUnary):
 
 @op
 class Clip(Op):
-    """The input limited to [min, max]; `max` wins where the limits cross."""
+    """The input clamped to [min, max]; `max` wins if min > max."""
 
     def infer(
         self, input: TensorType, min: TensorType | None = None, max: TensorType | None = None
@@ -283,7 +283,7 @@ class Xor(Logical):
 
 @op
 class Not(KnownUnary):
-    """The opposite of a boolean."""
+    """Logical negation."""
 
     function = np.logical_not
 
@@ -331,7 +331,7 @@ class IsNaN(Predicate):
 
 @op
 class IsInf(Predicate):
-    """Whether x is infinite, of the signs that are requested."""
+    """Whether x is infinite, of the requested signs."""
 
     detect_negative: int = 1
     detect_positive: int = 1
@@ -358,13 +358,13 @@ def _choose(condition: Any, x: Any, y: Any) -> Any:
 # ── conversion ───────────────────────────────────────────────────────────────────────────────────
 
 
-#: Dtypes that a size survives a cast to.
+#: Dtypes that represent sizes exactly.
 _HOLD_SIZES = frozenset({int32, int64, uint32, uint64, float32, float64})
 
 
 def _convert(x: TensorType, dtype: DType) -> TensorType:
     def cast(data: Array) -> Array | None:
-        """Cast; floats outside of the integers have no defined result."""
+        """Cast; floats outside the integer range have no defined result."""
         if data.dtype.kind == "f" and dtype.kind in "iu":
             limits = np.iinfo(dtype)
             if not (np.trunc(data).clip(limits.min, limits.max) == np.trunc(data)).all():
@@ -534,7 +534,7 @@ class HardSwish(Unary):
 
 @op
 class LeakyRelu(Unary):
-    """`x` from 0 on, else α x."""
+    """`x` for x >= 0, else α x."""
 
     alpha: float = 0.01
 
@@ -546,7 +546,7 @@ class Mish(Unary):
 
 @op
 class PRelu(Op):
-    """`x` from 0 on, else slope · x; the slope is broadcast to x, not x to the slope."""
+    """`x` for x >= 0, else slope · x; the slope is broadcast to x, not x to the slope."""
 
     def infer(self, x: TensorType, slope: TensorType) -> TensorType:
         same_dtype(x, slope)

@@ -1,4 +1,4 @@
-"""What elementwise operators share: their shapes, and what becomes of elements that are symbols."""
+"""Common rules of elementwise operators: shapes, and arithmetic on symbolic sizes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Unary(Op):
 
 
 class KnownUnary(Op):
-    """Like `Unary`, for operators that also occur in the arithmetic of shapes.
+    """Like `Unary`, for operators that also occur in shape arithmetic.
 
     Attributes:
-        function: computes the elements where they are known.
-        symbols: computes an element that is a symbol.
+        function: computes known elements.
+        symbols: computes a symbolic element.
     """
 
     function: ClassVar[ArrayFunction]
@@ -53,10 +53,9 @@ class Binary(Op):
     """Two tensors of one dtype, broadcast to each other.
 
     Attributes:
-        gives: the dtype of the result, where it is not that of the inputs.
-        function: computes the elements where they are known; None for operators that do not occur
-            in the arithmetic of shapes.
-        symbols: computes an element of which an operand is a symbol.
+        gives: dtype of the result, if it differs from the inputs'.
+        function: computes known elements; None for operators that do not occur in shape arithmetic.
+        symbols: computes an element with a symbolic operand; None if unknown.
     """
 
     gives: ClassVar[DType | None] = None
@@ -67,7 +66,7 @@ class Binary(Op):
         kind = type(self)
         dtype = same_dtype(a, b)
         result = TensorType(kind.gives or dtype, broadcast(a.shape, b.shape))
-        if kind.function is None:
+        if kind.function is None or a.value is None or b.value is None:
             return result
         return compute(result, kind.function, a, b, symbols=kind.symbols)
 
@@ -91,7 +90,7 @@ class Variadic(Op):
         kind, dtype, total = type(self), same_dtype(data, *rest), data
         for other in rest:
             result = TensorType(dtype, broadcast(total.shape, other.shape))
-            if kind.function is not None:
+            if kind.function is not None and total.value is not None and other.value is not None:
                 result = compute(result, kind.function, total, other, symbols=kind.symbols)
             total = result
         return total
@@ -101,7 +100,7 @@ class Variadic(Op):
 
 
 def divide(a: Array, b: Array) -> Array | None:
-    """Divide; integers toward zero, and not at all by zero."""
+    """Divide; integers truncate toward zero, and division by zero is undefined."""
     if a.dtype.kind not in "iu":
         return a / b
     if not b.all():
@@ -111,26 +110,26 @@ def divide(a: Array, b: Array) -> Array | None:
 
 
 def keep(a: Any) -> Any:
-    """What floor, ceil, round and abs make of a size."""
+    """Return a size unchanged, as floor, ceil, round and abs do."""
     return a if isinstance(a, str) else None
 
 
 def add_symbol(a: Any, b: Any) -> Any:
-    """What 0 leaves of a size when it is added, and sums of sizes that grow together."""
+    """Add sizes: 0 is neutral, and growing sizes have known sums."""
     if b == 0:
         return a
     return b if a == 0 else combined(a, b, 1)
 
 
 def subtract_symbol(a: Any, b: Any) -> Any:
-    """What a size less 0, or less itself, is, and differences of sizes that grow together."""
+    """Subtract sizes: 0 is neutral, a - a is 0, and growing sizes have known differences."""
     if b == 0:
         return a
     return 0 if a is not None and a == b else combined(a, b, -1)
 
 
 def multiply_symbol(a: Any, b: Any) -> Any:
-    """What 1 and 0 make of a size."""
+    """Multiply sizes: 1 is neutral, and 0 gives 0."""
     if a == 1 or b == 1:
         return b if a == 1 else a
     named = isinstance(a, str) or isinstance(b, str)
@@ -138,12 +137,12 @@ def multiply_symbol(a: Any, b: Any) -> Any:
 
 
 def divide_symbol(a: Any, b: Any) -> Any:
-    """What a size by 1, or by what always divides it, is."""
+    """Divide sizes by 1, or by a number that always divides them."""
     return a if b == 1 else divided(a, b)
 
 
 def max_symbol(a: Any, b: Any) -> Any:
-    """The greater of two of which it is known which that is."""
+    """Return the larger of two sizes if their order is known."""
     if a is not None and a == b:
         return a
     found = span(a, b)
@@ -153,7 +152,7 @@ def max_symbol(a: Any, b: Any) -> Any:
 
 
 def min_symbol(a: Any, b: Any) -> Any:
-    """The lesser of two; see `max_symbol`."""
+    """Return the smaller of two sizes if their order is known."""
     greater = max_symbol(a, b)
     return None if greater is None else b if greater is a else a
 

@@ -1,6 +1,6 @@
-"""Forests as arrays: what the three operators of decision trees say, in one form for all backends.
+"""Decision forests as arrays: one form of the three tree operators, for all backends.
 
-`ensemble_of` reads an operator's lists once; nothing behind it knows which operator it was.
+`ensemble_of` reads an operator's lists once; later code does not depend on the operator.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..ir.types import Array
 from .ml import TRANSFORMS
 from .ml_trees import NodeLists, TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor
 
-#: How a node compares x with its value; TreeEnsemble has the seventh, a set of values.
+#: How a node compares x with its value; only TreeEnsemble has the seventh, set membership.
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 EQUAL, MEMBER = 4, 6
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
@@ -26,17 +26,17 @@ class Forest:
     """Trees as arrays over all nodes.
 
     Attributes:
-        feature: which column a node looks at: int32.
-        value: what it compares with: float64.
-        mode: how, as an index of `MODES`: int8.
-        missing: whether NaN goes to the true side.
-        children: [2, nodes], the false and the true one: int32; a leaf is its own child.
+        feature: column of the input that each node compares: int32.
+        value: the value it is compared with: float64.
+        mode: the comparison, as an index of `MODES`: int8.
+        missing: whether NaN takes the true branch.
+        children: [2, nodes], the false and the true child: int32; a leaf is its own child.
         roots: one node per tree.
-        depth: steps after which every row has arrived.
-        targets: how many there are.
-        first: [nodes + 1], where the weights of a node begin in `target` and `weight`.
-        target: to what a weight of a leaf belongs, in ascending order per leaf: int32.
-        weight: the weights: float64.
+        depth: number of steps after which every row has reached a leaf.
+        targets: number of targets.
+        first: [nodes + 1], where each node's weights start in `target` and `weight`.
+        target: target of each leaf weight, ascending per leaf: int32.
+        weight: leaf weights: float64.
     """
 
     feature: Array
@@ -53,18 +53,18 @@ class Forest:
 
     @property
     def is_leaf(self) -> Array:
-        """Which nodes are leaves."""
+        """Whether each node is a leaf."""
         return self.children[0] == np.arange(len(self.feature))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ensemble:
-    """A forest, and what its leaves become.
+    """A forest and the aggregation of its leaf weights.
 
     Attributes:
         forest: the trees.
         aggregate: one of `AGGREGATES`, over all trees.
-        base: what is added to the result: nothing, one number, or one for each target; float64.
+        base: added to the result: empty, one number, or one per target; float64.
         transform: the `post_transform`.
         is_binary: whether the one target is the second of two classes.
         is_probability: whether its score is a probability rather than a margin.
@@ -79,7 +79,7 @@ class Ensemble:
 
 
 def ensemble_of(op: NodeLists | TreeEnsemble) -> Ensemble | str:
-    """Return the trees of an operator, or what is wrong with them."""
+    """Return the ensemble of an operator, or what is wrong with it."""
     if isinstance(op, TreeEnsemble):
         forest = _newest(op)
         if isinstance(forest, str):
@@ -99,7 +99,7 @@ def _regressor(op: NodeLists) -> Ensemble | str:
     parts = _ints(op.target_treeids), _ints(op.target_nodeids), _ints(op.target_ids)
     targets = op.n_targets or 1
     if targets == 1 and len({len(part) for part in (*parts, weights)}) == 1:
-        # skl2onnx repeats the number of a leaf for every class: a leaf has one, not their sum.
+        # skl2onnx repeats a leaf's weight for every class: it counts once.
         first = np.unique(np.stack(parts[:2]), axis=1, return_index=True)[1]
         parts, weights = (parts[0][first], parts[1][first], parts[2][first]), weights[first]
     forest = _parallel(op, *parts, weights, targets)
@@ -109,7 +109,7 @@ def _regressor(op: NodeLists) -> Ensemble | str:
 
 
 def _based(ensemble: Ensemble) -> Ensemble | str:
-    """Return an ensemble unless its base values fit no target."""
+    """Return the ensemble, or an error if its base values fit no target."""
     count, targets = ensemble.base.size, ensemble.forest.targets
     return ensemble if count in (0, 1, targets) else f"{count} base_values for {targets} targets"
 
@@ -146,7 +146,7 @@ def _ints(values: Sequence[int] | None) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Finds nodes by tree and node id."""
+    """Finds nodes by (tree id, node id)."""
 
     trees: Array
     nodes: Array
@@ -163,11 +163,11 @@ class _Names:
 
     @property
     def are_unique(self) -> bool:
-        """Whether no two nodes have one name."""
+        """Whether no two nodes have the same id."""
         return bool((self.keys[1:] != self.keys[:-1]).all())
 
     def find(self, trees: Array, nodes: Array) -> Array | str:
-        """Return where the nodes are in the lists, or which one is missing."""
+        """Return the indices of nodes in the lists, or which one is missing."""
         places = np.searchsorted(self.trees, trees), np.searchsorted(self.nodes, nodes)
         at = [np.minimum(p, len(d) - 1) for p, d in zip(places, self._distinct, strict=True)]
         found = (self.trees[at[0]] == trees) & (self.nodes[at[1]] == nodes)
@@ -192,7 +192,7 @@ def _parallel(
     weights: Array,
     targets: int,
 ) -> Forest | str:
-    """Build a forest from parallel lists of nodes, and of the weights of leaves."""
+    """Build a forest from parallel lists of nodes and leaf weights."""
     trees, ids = _ints(op.nodes_treeids), _ints(op.nodes_nodeids)
     tensor = op.nodes_values_as_tensor
     values = _floats(op.nodes_values if tensor is None else tensor.array)
@@ -235,7 +235,7 @@ def _parallel(
 
 
 def _newest(op: TreeEnsemble) -> Forest | str:
-    """Build a forest of TreeEnsemble; a member test is a chain of equalities."""
+    """Build a forest from a TreeEnsemble; a membership test becomes a chain of equalities."""
     modes = op.nodes_modes.array.ravel().astype(np.int64)
     if not ((modes >= 0) & (modes <= MEMBER)).all():
         return f"nodes_modes with {modes[(modes < 0) | (modes > MEMBER)][0]}"
@@ -282,7 +282,7 @@ def _newest(op: TreeEnsemble) -> Forest | str:
 
 
 def _ends(is_leaf: Array, ids: Array, heads: Array, inner: int, leaves: int) -> Array | None:
-    """Return the nodes that ids of leaves and of inner nodes stand for, or None."""
+    """Return the nodes denoted by ids of leaves and inner nodes, or None."""
     if not ((ids >= 0) & (ids < np.where(is_leaf, leaves, len(heads)))).all():
         return None
     found = inner + ids
@@ -295,7 +295,7 @@ def _padded(nodes: Array, leaves: int) -> Array:
 
 
 def _sets(op: TreeEnsemble) -> Iterator[list[float]]:
-    """Yield the sets of `membership_values`, each ended by NaN; an empty one holds just that."""
+    """Yield the sets of `membership_values`, each terminated by NaN; an empty set is just that."""
     if op.membership_values is not None:
         values = op.membership_values.array.ravel()
         for part in np.split(values, np.flatnonzero(np.isnan(values)) + 1)[:-1]:
@@ -348,9 +348,9 @@ def _made(
 
 
 def _levels(children: Array, roots: Array) -> tuple[int, int]:
-    """Return the number of levels below the roots, and of the nodes that they lead to.
+    """Return the number of levels below the roots and below other nodes.
 
-    Where branches meet in a circle there are more levels than nodes.
+    A cycle gives more levels than nodes.
     """
     level, depth = np.unique(roots), -1
     reached = np.zeros(children.shape[1], bool)
@@ -362,9 +362,9 @@ def _levels(children: Array, roots: Array) -> tuple[int, int]:
 
 
 def in_breadth(forest: Forest) -> tuple[Array, Array] | None:
-    """Return nodes tree by tree and level by level, children side by side, and the trees' begins.
+    """Return nodes in breadth-first order by tree, siblings adjacent, and where each tree starts.
 
-    A node comes behind its false sibling; None where a node has two parents, so that there is no
+    The true child follows its false sibling; None if a node has two parents, so that there is no
     such order.
     """
     level, tree = forest.roots, np.arange(len(forest.roots))

@@ -1,4 +1,4 @@
-"""Operators that read or write the elements that other inputs point at."""
+"""Operators that read or write elements by index."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .shapes import (
 
 
 def _known_indices(indices: TensorType, *sizes: Dim) -> Array | None:
-    """Return small known indices counted from the front.
+    """Return small known indices, counted from the front.
 
     Args:
         indices: any tensor of indices.
-        sizes: the axis they point into; or one axis for each column of `indices`.
+        sizes: the axis they index; or one axis per column of `indices`.
 
     Raises:
-        ShapeError: they are not int32 or int64, or one lies outside of its axis.
+        ShapeError: they are not int32 or int64, or out of range.
     """
     if indices.dtype not in (int32, int64):
         raise ShapeError(f"indices are {indices}; expected int32 or int64")
@@ -48,7 +48,7 @@ def _known_indices(indices: TensorType, *sizes: Dim) -> Array | None:
 
 @op
 class Gather(Op):
-    """The slices of `data` along `axis` that `indices` name."""
+    """The slices of `data` along `axis` selected by `indices`."""
 
     axis: int = 0
 
@@ -66,7 +66,7 @@ class Gather(Op):
 
 @op
 class GatherElements(Op):
-    """At every place, the element of `data` whose index along `axis` is given there."""
+    """At each position, the element of `data` with the given index along `axis`."""
 
     axis: int = 0
 
@@ -87,7 +87,7 @@ def _align(axis: int, data: TensorType, other: TensorType, name: str) -> None:
 
 @op
 class GatherND(Op):
-    """The elements, or slices, of `data` that the last axis of `indices` gives coordinates of.
+    """The elements or slices of `data` at the coordinates in the last axis of `indices`.
 
     Attributes:
         batch_dims: leading axes that `data` and `indices` share.
@@ -113,10 +113,10 @@ class GatherND(Op):
 
 @op
 class ScatterElements(Op):
-    """`data` with `updates` at the indices along `axis`.
+    """`data` with `updates` written at the indices along `axis`.
 
     Attributes:
-        reduction: what becomes of the old element: none, add, mul, max, min.
+        reduction: how updates combine with old elements: none, add, mul, max, min.
     """
 
     axis: int = 0
@@ -132,10 +132,10 @@ class ScatterElements(Op):
 
 @op
 class ScatterND(Op):
-    """`data` with `updates`, elements or slices, at the coordinates `indices`.
+    """`data` with `updates`, elements or slices, written at the coordinates `indices`.
 
     Attributes:
-        reduction: what becomes of the old element: none, add, mul, max, min.
+        reduction: how updates combine with old elements: none, add, mul, max, min.
     """
 
     reduction: str = "none"
@@ -167,10 +167,10 @@ class ScatterND(Op):
 
 @op
 class TensorScatter(Op):
-    """The cache with `update` written along `axis`, from `write_indices` [batch] (0) on.
+    """The cache with `update` written along `axis`, starting at `write_indices` [batch] (0).
 
     Attributes:
-        mode: ``linear``, or ``circular``: after the last place comes the first.
+        mode: ``linear``, or ``circular``: positions wrap around.
     """
 
     axis: int = -2
@@ -205,7 +205,7 @@ class TensorScatter(Op):
 
 @op
 class OneHot(Op):
-    """A new axis of size `depth`: `values[1]` where the index points, `values[0]` elsewhere."""
+    """A new axis of size `depth`: `values[1]` at the index, `values[0]` elsewhere."""
 
     axis: int = -1
 
@@ -238,12 +238,14 @@ def _depth_of(depth: TensorType) -> Dim:
 
 @op
 class Compress(Op):
-    """The slices along `axis` where `condition` holds; elements of the flat input without it."""
+    """The slices along `axis` where `condition` is true; `axis` defaults to the flattened input.
+
+    A condition of several axes is read flat.
+    """
 
     axis: int | None = None
 
     def infer(self, input: TensorType, condition: TensorType) -> TensorType:
-        need_rank(condition, 1, "condition")
         if condition.dtype != bool_:
             raise ShapeError(f"condition is {condition}; expected bool")
         known = condition.known if is_small(condition) else None

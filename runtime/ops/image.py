@@ -1,4 +1,4 @@
-"""Images in files."""
+"""Encoded images."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .shapes import need_choice, need_rank
 class ImageDecoder(Op):
     """The image in the bytes of a file, as uint8 [height, width, channels] (ONNX 20).
 
-    BMP, JPEG, JPEG 2000, TIFF, PNG, WebP and portable image formats; three channels, or one for
-    the `pixel_format` "Grayscale". Bytes that are not an image give an empty tensor.
+    BMP, JPEG, JPEG 2000, TIFF, PNG, WebP and portable image formats; three channels, or one for the
+    `pixel_format` "Grayscale". Bytes that are not an image give an empty tensor.
     """
 
     pixel_format: str = "RGB"

@@ -1,4 +1,4 @@
-"""Losses of classifications."""
+"""Classification losses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _loss(
 class NegativeLogLikelihoodLoss(Op):
     """-input[n, target, *d] * weight[target], and its sum or weighted mean (ONNX 22).
 
-    Positions whose target is `ignore_index` give 0 and have no weight.
+    Positions whose target is `ignore_index` give 0 and have weight 0.
     """
 
     ignore_index: int | None = None

@@ -1,4 +1,4 @@
-"""Matrix products and what comes with them."""
+"""Matrix products, Einsum and determinants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .shapes import (
 
 
 def matmul_shape(a: TensorType, b: TensorType) -> Shape | None:
-    """Return the shape of a @ b by numpy's rule; every operator of MatMul's kind asks here."""
+    """Return the shape of a @ b by numpy's rule; shared by all operators like MatMul."""
     for name, type_ in (("a", a), ("b", b)):
         if type_.rank == 0:
             raise ShapeError(f"{name} is a scalar; a matrix product needs an axis to sum over")
@@ -68,7 +68,7 @@ class Gemm(Op):
 
 @op
 class Einsum(Op):
-    """numpy.einsum: the sum over the letters that the result lacks (ONNX 28)."""
+    """numpy.einsum: the sum over the letters missing in the result (ONNX 28)."""
 
     dense = True
     equation: str
@@ -96,12 +96,12 @@ class Einsum(Op):
 
 
 def einsum_terms(equation: str) -> tuple[tuple[str, ...], str]:
-    """Return the input terms and the result's term of an equation, an ellipsis as one dot.
+    """Return the input terms and the output term of an equation, an ellipsis as one dot.
 
-    Without an arrow the result has the letters that occur once, in ASCII order, after the dot.
+    Without an arrow the output has the letters that occur once, in ASCII order, after the dot.
 
     Raises:
-        ShapeError: the equation is not one.
+        ShapeError: the equation is malformed.
     """
     plain = equation.replace(" ", "")
     left, arrow, result = plain.replace("...", ".").partition("->")
@@ -123,7 +123,7 @@ def einsum_terms(equation: str) -> tuple[tuple[str, ...], str]:
 
 
 def _letters(term: str, type_: TensorType) -> tuple[dict[str, Dim], Shape | None]:
-    """Return the size of each letter of a term, and the axes under its ellipsis."""
+    """Return the size of each letter of a term, and the axes of its ellipsis."""
     if type_.shape is None:
         return dict.fromkeys(term.replace(".", "")), None
     before, dot, after = term.partition(".")

@@ -1,8 +1,8 @@
 """Classical machine learning: the domain ai.onnx.ml.
 
 Features are [n, c]; where a vector [c] is allowed it stands for [1, c]. `post_transform` is NONE,
-SOFTMAX, LOGISTIC, SOFTMAX_ZERO or PROBIT. Attributes come in one variant per element type, of
-which a model sets one.
+SOFTMAX, LOGISTIC, SOFTMAX_ZERO or PROBIT. Attributes come in one variant per element type, of which
+a model sets one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def table_of(x: TensorType, columns: Dim, transform: str) -> TensorType:
 
 
 def one_of(first: Sized | None, second: Sized | None, names: str) -> int:
-    """Return the length of the one of two attributes that is set."""
+    """Return the length of whichever of two attributes is set."""
     if bool(first) == bool(second):
         raise ShapeError(f"exactly one of {names} must be set")
     return len(first or second or ())
@@ -58,7 +58,7 @@ def classified(
 
 
 def need_lengths(what: str, *attributes: Sized | None) -> None:
-    """Raise ShapeError unless all attributes that are set have one length."""
+    """Raise ShapeError unless all attributes that are set have the same length."""
     lengths = {len(a) for a in attributes if a is not None}
     if len(lengths) > 1:
         raise ShapeError(f"{what} must be of one length, not {sorted(lengths)}")
@@ -95,7 +95,7 @@ class Binarizer(Op):
 class CastMap(Op):
     """The values of a map with int64 keys, in the order of the keys, as [1, count] (version 1).
 
-    With the `map_form` SPARSE the key is the column, of `max_map` ones.
+    With the `map_form` SPARSE the key is the column, out of `max_map`.
     """
 
     domain: ClassVar = DOMAIN
@@ -132,7 +132,7 @@ class CategoryMapper(Op):
 
 @op
 class DictVectorizer(Op):
-    """Values of a map at the keys of the vocabulary, 0 where it has none: [1, v] (version 1)."""
+    """Values of a map at the keys of the vocabulary, 0 for missing keys: [1, v] (version 1)."""
 
     domain: ClassVar = DOMAIN
     int64_vocabulary: Ints | None = None
@@ -187,17 +187,17 @@ class Imputer(Op):
 
 
 def _need_per_column(x: TensorType, count: int, what: str) -> None:
-    """Raise ShapeError unless there is one element for all columns, or one for each."""
+    """Raise ShapeError unless there is one element for all columns, or one per column."""
     if count != 1 and x.shape is not None:
         same_dim(x.shape[-1] if x.shape else 1, count, f"columns of x {x} and {what}")
 
 
 @op
 class LabelEncoder(Op):
-    """Every element looked up among the keys, and replaced by the value there (version 4).
+    """Every element looked up among the keys and replaced by its value (version 4).
 
-    Elements that are no key become the default of the values' type; nan is equal to nan, and the
-    last of equal keys wins.
+    Unknown elements become the default of the values' type; NaN equals NaN, and the last of equal
+    keys wins.
     """
 
     domain: ClassVar = DOMAIN
@@ -238,13 +238,13 @@ class LabelEncoder(Op):
 
     @property
     def values(self) -> Array:
-        """What the keys stand for."""
+        """The value of each key."""
         lists = self.values_floats, self.values_int64s, self.values_strings
         return _variant(self.values_tensor, *lists)
 
     @property
     def default(self) -> Array:
-        """What stands for everything else: one element."""
+        """The value of unknown elements."""
         if self.default_tensor is not None:
             return self.default_tensor.array.reshape(())
         dtype = self.values.dtype
@@ -274,7 +274,7 @@ def _only(
     strings: Strings | None,
     tensor: TensorAttribute | None,
 ) -> tuple[DType, int]:
-    """Return dtype and number of the elements of the one variant that is set."""
+    """Return dtype and number of elements of the variant that is set."""
     found: list[tuple[DType, int]] = []
     for dtype, values in ((float32, floats), (int64, ints), (string, strings)):
         found.extend([] if values is None else [(dtype, len(values))])
@@ -289,7 +289,7 @@ def _only(
 class LinearClassifier(Op):
     """Labels and scores x @ coefficients.T + intercepts, a row per class (version 1).
 
-    A single row with two classes gives the score of the second one.
+    With two classes and one row of coefficients, that row scores the second class.
     """
 
     dense = True
@@ -347,9 +347,9 @@ class Normalizer(Op):
 
 @op
 class OneHotEncoder(Op):
-    """1 at the category that x is, 0 at all others, along a new last axis (version 1).
+    """1 at the category equal to x, 0 at all others, along a new last axis (version 1).
 
-    Without `zeros` an unknown category is an error. Numbers are cast to integers before.
+    Without `zeros` an unknown category is an error. Numbers are converted to integers first.
     """
 
     domain: ClassVar = DOMAIN
@@ -381,8 +381,8 @@ class Scaler(Op):
 class SVMClassifier(Op):
     """Labels and scores of a support vector machine, one against one (version 1).
 
-    Scores are per class with probabilities (`prob_a`) and for linear models (no vectors), else
-    one per pair of classes; two classes always have two.
+    Scores are per class with probabilities (`prob_a`) and for linear models (no vectors), else one
+    per pair of classes; two classes always have two scores.
     """
 
     dense = True
@@ -417,7 +417,7 @@ def _need_kernel(kernel_type: str, kernel_params: Floats | None) -> None:
 
 @op
 class SVMRegressor(Op):
-    """Regression, or detection of outliers, by a support vector machine: [n, 1] (version 1)."""
+    """Regression or outlier detection by a support vector machine: [n, 1] (version 1)."""
 
     dense = True
     domain: ClassVar = DOMAIN

@@ -68,7 +68,7 @@ class TreeEnsemble(Op):
 
 
 def need_features(features: Iterable[int], x: TensorType) -> None:
-    """Raise ShapeError for a node that looks at a column that `x` does not have."""
+    """Raise ShapeError if a node compares a column that `x` does not have."""
     columns = x.shape[-1] if x.shape else None
     maximum = columns if isinstance(columns, int) else MAX_SIZE
     wrong = next((feature for feature in features if not 0 <= feature < maximum), None)
@@ -78,9 +78,9 @@ def need_features(features: Iterable[int], x: TensorType) -> None:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class NodeLists(Op):
-    """Many decision trees as older models have them, their nodes in parallel lists.
+    """Decision trees as older models store them, with parallel lists of nodes.
 
-    (tree id, node id) names a node.
+    Nodes are identified by (tree id, node id).
     """
 
     domain: ClassVar = DOMAIN
@@ -101,7 +101,7 @@ class NodeLists(Op):
 
     @property
     def features(self) -> Iterator[int]:
-        """The columns that nodes look at; leaves look at none, whatever their number is."""
+        """The columns that inner nodes compare; the entries of leaves are ignored."""
         nodes = zip(self.nodes_modes or (), self.nodes_featureids or (), strict=False)
         return (feature for mode, feature in nodes if mode != "LEAF")
 

@@ -1,4 +1,4 @@
-"""Operators that move, repeat, join and cut elements, whose values they leave as they are."""
+"""Operators that move, repeat, join and split elements without changing them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .shapes import (
 
 @op
 class Transpose(Op):
-    """The axes in the order `perm`; reversed where it is left out."""
+    """The axes in the order `perm`; reversed if omitted."""
 
     perm: tuple[int, ...] | None = None
 
@@ -56,7 +56,7 @@ class Transpose(Op):
 
 @op
 class Expand(Op):
-    """The input broadcast with `shape`, each to the other."""
+    """The input broadcast together with `shape`."""
 
     def infer(self, input: TensorType, shape: TensorType) -> TensorType:
         wanted = ints_of(shape, "shape")
@@ -117,7 +117,7 @@ class Concat(Op):
 
 @op
 class Split(Op):
-    """Parts along `axis`: of the sizes `split`, or of equal ones, the last the smallest.
+    """Parts along `axis`: of the sizes `split`, or equal ones, of which the last is the smallest.
 
     `num_outputs` is always set: the importer fills in the number of the node's outputs.
     """
@@ -170,7 +170,7 @@ def _equal_parts(length: Dim, count: int) -> Dims:
 
 
 def bounds_of_slice(start: int, end: int, step: int, size: int) -> tuple[int, int]:
-    """Return `start` and `end` of a slice counted from the front and clamped as Slice clamps them.
+    """Return `start` and `end` counted from the front and clamped as Slice clamps them.
 
     With a negative step, `end` may be -1: before the first element. There are
     ``len(range(start, end, step))`` elements.
@@ -183,7 +183,7 @@ def bounds_of_slice(start: int, end: int, step: int, size: int) -> tuple[int, in
 
 @op
 class Slice(Op):
-    """From `starts` to before `ends` by `steps`, along `axes` (all where left out)."""
+    """Elements from `starts` to before `ends` by `steps`, along `axes` (all if omitted)."""
 
     def infer(
         self,
@@ -216,11 +216,11 @@ class Slice(Op):
 
 
 def grown_bound(size: Dim, bound: Dim) -> Dim:
-    """Return a bound of a slice by steps of 1, counted from the front and clamped.
+    """Return a slice bound with step 1, counted from the front and clamped.
 
     Args:
-        size: of the axis; it or the bound has grown.
-        bound: as Slice has it.
+        size: of the axis; it or the bound is a growing size.
+        bound: the bound as given to Slice.
     """
     if isinstance(bound, int) and bound < 0:
         bound = max(0, size + bound) if isinstance(size, int) else combined(size, bound, 1)
@@ -233,7 +233,7 @@ def grown_bound(size: Dim, bound: Dim) -> Dim:
 
 
 def grown_extent(size: Dim, start: Dim, end: Dim) -> Dim:
-    """Return what a slice by steps of 1 leaves of an axis, where bounds or size have grown."""
+    """Return the length of a slice with step 1 where bounds or size grow."""
     low, high = grown_bound(size, start), grown_bound(size, end)
     found = span(high, low)
     if found is None or found[0] < 0 < found[1]:
@@ -246,7 +246,7 @@ def grown_extent(size: Dim, start: Dim, end: Dim) -> Dim:
 
 
 def _sliced(size: Dim, start: Dim, end: Dim, step: Dim) -> tuple[Dim, slice]:
-    """Return what is left of an axis, and the Python slice that leaves it."""
+    """Return the new size of an axis, and the corresponding Python slice."""
     whole = slice(None)
     if step == 0:
         raise ShapeError("a step is 0")
@@ -269,9 +269,9 @@ def _sliced(size: Dim, start: Dim, end: Dim, step: Dim) -> tuple[Dim, slice]:
 
 @op
 class Pad(Op):
-    """`pads` more elements (fewer where negative) before and after `axes` (all where left out).
+    """`pads` more elements (fewer if negative) before and after `axes` (all if omitted).
 
-    `pads` holds those before every axis, then those after every axis.
+    `pads` holds the amounts before all axes, then those after all axes.
     """
 
     mode: str = "constant"
@@ -313,7 +313,7 @@ class Pad(Op):
 
 @op
 class DepthToSpace(Op):
-    """[n, c, h, w] to [n, c/b², h·b, w·b]: channels become blocks of b × b pixels."""
+    """[n, c, h, w] to [n, c/b², h·b, w·b]: channels become b × b blocks of pixels."""
 
     blocksize: int
     mode: str = "DCR"
@@ -328,7 +328,7 @@ class DepthToSpace(Op):
 
 @op
 class SpaceToDepth(Op):
-    """[n, c, h, w] to [n, c·b², h/b, w/b]: blocks of b × b pixels become channels."""
+    """[n, c, h, w] to [n, c·b², h/b, w/b]: b × b blocks of pixels become channels."""
 
     blocksize: int
     mode: str = "DCR"
@@ -379,7 +379,7 @@ class ReverseSequence(Op):
 
 @op
 class CenterCropPad(Op):
-    """The middle of `axes` (all where left out) cropped, or padded with zeros, to `shape`."""
+    """The centre of `axes` (all if omitted) cropped, or padded with zeros, to `shape`."""
 
     axes: tuple[int, ...] | None = None
 

@@ -1,4 +1,4 @@
-"""The n-grams of TfIdfVectorizer as a tree of states, for all backends."""
+"""The n-grams of TfIdfVectorizer as a trie, for all backends."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .text import TfIdfVectorizer
 
 
 class Grams:
-    """The n-grams of a pool as a tree: state 0 is the root, and an item leads to another state.
+    """The n-grams of a pool as a trie: state 0 is the root, and items lead to other states.
 
     Raises:
-        ShapeError: there are not as many as `ngram_indexes`.
+        ShapeError: their number differs from that of `ngram_indexes`.
 
     Attributes:
         codes: the code of every item that occurs.
-        keys: ``state * len(codes) + code`` of all steps, sorted.
+        keys: ``state * len(codes) + code`` of all transitions, sorted.
         targets: the states that they lead to.
-        ends: for every state the number of the n-gram that ends there, or -1.
+        ends: for every state the index of the n-gram that ends there, or -1.
     """
 
     def __init__(self, op: TfIdfVectorizer) -> None:

@@ -1,4 +1,4 @@
-"""Normalizations: results of the input's shape, from statistics over some of its axes."""
+"""Normalizations: results with the input's shape, from statistics over some axes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class InstanceNormalization(Op):
 class GroupNormalization(Op):
     """y = (x - mean) / sqrt(var + epsilon) * scale + bias, over groups of channels (ONNX 21).
 
-    `scale` and `bias` have one element per channel; the first stage computes in `stash_type`.
+    `scale` and `bias` have one element per channel; statistics are computed in `stash_type`.
     """
 
     epsilon: float = 1e-5
@@ -136,7 +136,7 @@ class RMSNormalization(Op):
 
 @op
 class LpNormalization(Op):
-    """x / (sum |x|**p) ** (1/p) over `axis`, p being 1 or 2; 0 where the norm is 0 (ONNX 22)."""
+    """x / (sum |x|**p) ** (1/p) over `axis`, with p = 1 or 2; 0 if the norm is 0 (ONNX 22)."""
 
     axis: int = -1
     p: int = 2
@@ -162,7 +162,7 @@ class MeanVarianceNormalization(Op):
 
 @op
 class LRN(Op):
-    """x / (bias + alpha/size * s)**beta, s the sum of x**2 over `size` near channels (ONNX 13).
+    """x / (bias + alpha/size * s)**beta, s the sum of x**2 over `size` adjacent channels (ONNX 13).
 
     Channels ``c - (size-1)//2`` to ``c + ceil((size-1)/2)``, as far as they exist.
     """
@@ -216,9 +216,9 @@ class Hardmax(Op):
 class Dropout(Op):
     """In training x * mask / (1 - ratio) with a random mask; otherwise x (ONNX 22).
 
-    `ratio` is 0.5 and `training_mode` false where they are left out; the second output is the
-    mask, all true outside of training. A `seed` of None is drawn anew; with one, the mask is where
-    numpy's RandomState of it (MT19937) draws `ratio` or more, which ONNX's own cases ask for.
+    `ratio` defaults to 0.5 and `training_mode` to false; the second output is the mask, all true
+    outside training. Without a `seed` the mask differs from run to run; with one, the mask is where
+    numpy's RandomState(seed) (MT19937) draws `ratio` or more, as ONNX's own test cases require.
     """
 
     outputs: ClassVar = (1, 2)
@@ -237,7 +237,7 @@ class Dropout(Op):
 
     @property
     def generator_seed(self) -> int | None:
-        """What numpy's RandomState is made of: 32 bits."""
+        """The 32-bit seed of numpy's RandomState."""
         return None if self.seed is None else self.seed & 0xFFFF_FFFF
 
 

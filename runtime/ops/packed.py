@@ -1,4 +1,4 @@
-"""Products with weights of a few bits, of the domain com.microsoft, which stay packed in memory.
+"""Products with weights of a few bits that stay packed in memory, of the domain com.microsoft.
 
 ONNX does not have them; they are declared in `docs/ContribOperators.md` of onnxruntime.
 """
@@ -17,7 +17,7 @@ from .shapes import dim, need_rank, product, same_dim, same_dtype
 
 _FLOATS = (float32, float16, bfloat16)
 
-#: What codes of four bits stand for, by `quant_type`.
+#: The values of the 4-bit codes, by `quant_type`.
 _HALF = (0.0, 0.0052083334, 0.6666667, 1.0, 0.33333334, 0.5, 0.16666667, 0.25)
 BNB4: tuple[tuple[float, ...], ...] = (
     (*_HALF, *(-value for value in _HALF)),
@@ -34,11 +34,11 @@ BNB4: tuple[tuple[float, ...], ...] = (
 class MatMulNBits(Op):
     """a [.., K] times the transpose of (b - zero_points) * scales [N, K], plus a bias [N].
 
-    b [N, ceil(K / block_size), block_size * bits / 8] has the integers of each row, lowest bits
-    first, in blocks that have one scale and zero point each: scales [N * ceil(K / block_size)].
-    Zero points are of a's dtype, one a block, or packed as the integers are, each row in whole
-    bytes; 2 ** (bits - 1) where they are left out. `g_idx` says which block each of the K columns
-    belongs to, in place of its position. `accuracy_level` allows less than this computes with.
+    b [N, ceil(K / block_size), block_size * bits / 8] holds the integers of each row, lowest bits
+    first, in blocks with one scale and zero point each: scales [N * ceil(K / block_size)]. Zero
+    points have a's dtype, one per block, or are packed like the integers, each row in whole bytes;
+    2 ** (bits - 1) if omitted. `g_idx` maps each of the K columns to its block, instead of its
+    position. `accuracy_level` permits less precision than is used here.
     """
 
     dense = True
@@ -52,12 +52,12 @@ class MatMulNBits(Op):
 
     @property
     def blocks(self) -> int:
-        """Blocks of a row."""
+        """Number of blocks per row."""
         return -(-self.K // self.block_size)
 
     @property
     def is_prepacked(self) -> str:
-        """Why nobody here can read the weights; empty where they are as described."""
+        """Why the weights cannot be read; empty if they have the documented layout."""
         if not self.weight_prepacked:
             return ""
         return (

@@ -1,4 +1,4 @@
-"""Poolings: one number for each window, channel by channel; and poolings over regions."""
+"""Pooling: one number per window and channel."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def _pooled(op: Op, x: TensorType, kernel_shape: Ints) -> TensorType:
 
 @op
 class MaxPool(Op):
-    """Largest element of each window, padding left out (ONNX 22).
+    """Largest element of each window, without padding (ONNX 22).
 
-    The second output has its position in the whole input, flattened in C order over all axes
+    The second output is its position in the whole input, flattened in C order over all axes
     (`storage_order=1`: the spatial axes in Fortran order).
     """
 
@@ -53,7 +53,7 @@ class MaxPool(Op):
 class AveragePool(Op):
     """Mean of each window, over the padding too if `count_include_pad` (ONNX 22).
 
-    What `ceil_mode` adds beyond the padding is never counted.
+    Elements that `ceil_mode` adds beyond the padding are never counted.
     """
 
     auto_pad: str = "NOTSET"
@@ -129,8 +129,8 @@ class GlobalLpPool(Op):
 class MaxUnpool(Op):
     """Zeros with every x at the flat position `i` that MaxPool reported (ONNX 22).
 
-    Positions refer to the shape found from the attributes, also where the input `output_shape`
-    asks for a larger one.
+    Positions refer to the shape computed from the attributes, even if the input `output_shape`
+    requests a larger one.
     """
 
     kernel_shape: Ints

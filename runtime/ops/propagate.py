@@ -1,8 +1,8 @@
-"""Elements that follow from shapes, carried through the arithmetic that exporters write.
+"""Propagation of known elements through the shape arithmetic that exporters write.
 
-`TensorType.value` of a small tensor is either an array of its dtype (every element is known) or
-an `object` array of numbers, symbols and None. Results are exactly what the operator computes:
-known elements go through numpy in the tensor's own dtype.
+`TensorType.value` of a small tensor is either an array of its dtype (all elements known) or an
+`object` array of numbers, symbols and None. Results are exactly those of the operator: known
+elements are computed by numpy in the tensor's own dtype.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from ..ir import dtypes
 from ..ir.dtypes import DType
 from ..ir.types import Array, TensorType
 
-#: No more elements than this are ever looked at.
+#: Maximum number of elements that are propagated.
 MAX_ELEMENTS = 4096
 
 FLOATS = frozenset({dtypes.float16, dtypes.float32, dtypes.float64})
 NUMBERS = frozenset(d for d in dtypes.INTEGERS if d.isbuiltin == 1) | FLOATS | {dtypes.bool_}
 
-#: A function of arrays; None where the result is undefined, such as x/0 for integers.
+#: A function of arrays; None if the result is undefined, such as x/0 for integers.
 ArrayFunction = Callable[..., Any]
-#: What an element is for operands that are not all numbers: a number, a symbol, or None.
+#: Computes an element from operands that are not all numbers: a number, a symbol, or None.
 SymbolRule = Callable[..., Any]
 
 
 def unknown(*operands: Any) -> None:
-    """The rule for operators that give nothing known unless all operands are numbers."""
+    """The rule for operators with unknown results unless all operands are numbers."""
 
 
 def is_small(x: TensorType) -> bool:
-    """Whether `x` is a tensor of numbers whose elements may be looked at."""
+    """Whether `x` is a numeric tensor small enough to propagate."""
     if x.dtype not in NUMBERS or not x.is_static:
         return False
     return max(x.dims, default=0) <= MAX_ELEMENTS and x.size <= MAX_ELEMENTS
 
 
 def elements(x: TensorType) -> Array | None:
-    """Return the elements of a small tensor, all None where nothing is known; None if large."""
+    """Return the elements of a small tensor, all None if unknown; None if it is large."""
     if not is_small(x):
         return None
     if x.value is not None:
@@ -50,7 +50,7 @@ def elements(x: TensorType) -> Array | None:
 
 
 def with_value(x: TensorType, value: Array) -> TensorType:
-    """Return `x` with these elements, as an array of its dtype where every one is known."""
+    """Return `x` with these elements, as an array of its dtype if all are known."""
     if not is_small(x) or value.shape != x.shape:
         return x
     if value.dtype == object:
@@ -69,7 +69,7 @@ def _is_number(value: Array) -> Array:
 
 
 def _dense(value: Array, dtype: DType) -> Array:
-    """Return an object array of numbers as an array of `dtype`, wrapped as a cast wraps."""
+    """Return an object array of numbers as an array of `dtype`, wrapping like a cast."""
     if dtype in FLOATS:
         return value.astype(np.float64).astype(dtype)
     wrapped = np.array([int(v) % 2**64 for v in value.flat], np.uint64)
@@ -77,12 +77,12 @@ def _dense(value: Array, dtype: DType) -> Array:
 
 
 def rearrange(result: TensorType, move: Callable[[Array], Array], x: TensorType) -> TensorType:
-    """Return `result` with the elements that `move` picks out of those of `x`.
+    """Return `result` with the elements of `x` that `move` selects.
 
     Args:
         result: type of the result.
-        move: a function that moves elements and computes nothing.
-        x: the tensor it moves elements of.
+        move: a function that moves elements without computing.
+        x: the tensor whose elements it moves.
     """
     return combine(result, lambda arrays: move(arrays[0]), x)
 
@@ -90,8 +90,8 @@ def rearrange(result: TensorType, move: Callable[[Array], Array], x: TensorType)
 def combine(
     result: TensorType, move: Callable[[list[Array]], Array], *inputs: TensorType
 ) -> TensorType:
-    """Return `result` with the elements that `move` picks out of several `inputs`; see above."""
-    if not is_small(result) or all(x.value is None for x in inputs):
+    """Return `result` with elements of several `inputs` that `move` selects."""
+    if all(x.value is None for x in inputs) or not is_small(result):
         return result
     found = [elements(x) for x in inputs]
     arrays = [a for a in found if a is not None]
@@ -99,7 +99,7 @@ def combine(
         return result
     if any(a.dtype == object for a in arrays):
         arrays = [a.astype(object) for a in arrays]
-    value: Array = np.asarray(move(arrays), arrays[0].dtype)  # numpy gives 0-d results as scalars
+    value: Array = np.asarray(move(arrays), arrays[0].dtype)  # numpy returns 0-d results as scalars
     return with_value(result, value)
 
 
@@ -109,13 +109,13 @@ def compute(
     *inputs: TensorType,
     symbols: SymbolRule = unknown,
 ) -> TensorType:
-    """Return `result` with the elements that the elementwise `function` gives.
+    """Return `result` with the elements that `function` computes.
 
     Args:
         result: type of the result.
         function: computes arrays of the result's shape from broadcast arrays.
         inputs: the operands.
-        symbols: gives an element whose operands are not all numbers, from these operands.
+        symbols: computes an element whose operands are not all numbers.
     """
     known = _broadcast_elements(result, inputs)
     if known is None:
@@ -143,8 +143,8 @@ def compute(
 
 
 def _broadcast_elements(result: TensorType, inputs: Sequence[TensorType]) -> list[Array] | None:
-    """Return the elements of all inputs in the shape of `result`; None if that is pointless."""
-    if not is_small(result) or all(x.value is None for x in inputs):
+    """Return the elements of all inputs broadcast to `result`; None if none are known."""
+    if all(x.value is None for x in inputs) or not is_small(result):
         return None
     found = [elements(x) for x in inputs]
     fitting = [a for a in found if a is not None and a.ndim <= len(result.dims)]
@@ -158,9 +158,11 @@ def _scalar(element: Any) -> Any:
 
 
 def reduce(result: TensorType, function: Callable[[Array], Any], x: TensorType) -> TensorType:
-    """Return `result` with what `function` computes of all of `x`, if all of it is known."""
+    """Return `result` with the value of `function` on all of `x`, if `x` is known."""
+    if x.value is None or not is_small(result) or not is_small(x):
+        return result
     data = x.known
-    if not is_small(result) or not is_small(x) or data is None:
+    if data is None:
         return result
     with np.errstate(all="ignore"):
         found = function(data)

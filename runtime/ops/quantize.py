@@ -1,4 +1,4 @@
-"""Quantization: integers (or small floats) that stand for (q - zero_point) * scale."""
+"""Quantization: integers (or small floats) that represent (q - zero_point) * scale."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Ints = tuple[int, ...]
 
 
 def _may_be_single(shape: Shape | None) -> bool:
-    """Whether a tensor may have one element; [1] is as good as a scalar."""
+    """Whether a tensor may have one element; shape [1] counts as a scalar."""
     if not shape:
         return True
     return len(shape) == 1 and (shape[0] == 1 or not isinstance(shape[0], int))
 
 
 def _need_same_shape(scale: TensorType, zero_point: TensorType | None, name: str) -> None:
-    """Check that scale and zero point are of one shape; [1] is as good as a scalar."""
+    """Check that scale and zero point have the same shape; [1] counts as a scalar."""
     if zero_point is not None and not (
         _may_be_single(scale.shape) and _may_be_single(zero_point.shape)
     ):
@@ -58,8 +58,8 @@ class QuantizeLinear(Op):
     """saturate(round_half_even(x / y_scale) + y_zero_point) (ONNX 28).
 
     The scale is a scalar, one per index of `axis`, or one per block of `block_size` along it. The
-    result is of `output_dtype`, else of the zero point's dtype, else uint8; the division is done
-    in `precision`, else in the scale's dtype. `saturate` 0 lets float8 overflow to inf or nan.
+    result has `output_dtype`, else the zero point's dtype, else uint8; the division is computed in
+    `precision`, else in the scale's dtype. `saturate` 0 lets float8 overflow to inf or nan.
     """
 
     axis: int = 1
@@ -100,7 +100,7 @@ class DequantizeLinear(Op):
 
 @op
 class DynamicQuantizeLinear(Op):
-    """QuantizeLinear to uint8 by the range of x itself, made to include 0 (ONNX 11).
+    """QuantizeLinear to uint8 by the range of x itself, extended to include 0 (ONNX 11).
 
     scale = (max - min) / 255, zero point = saturate(round_half_even(-min / scale)).
     """
@@ -125,7 +125,8 @@ def _need_per_channel(x: TensorType | None, channels: Dim, name: str) -> None:
 class ConvInteger(Op):
     """Conv of (x - x_zero_point) with (w - w_zero_point), exact in int32 (ONNX 10).
 
-    Padding is x_zero_point, that is 0 after subtraction; w_zero_point may have one per filter.
+    Padding is x_zero_point, that is, 0 after subtraction; w_zero_point may have one element per
+    filter.
     """
 
     dense = True
@@ -155,7 +156,8 @@ class ConvInteger(Op):
 class QLinearConv(Op):
     """Conv of dequantized x and w, quantized by y_scale and y_zero_point (ONNX 10).
 
-    The bias is int32 of scale x_scale * w_scale; w_scale and w_zero_point may have one per filter.
+    The bias is int32 with scale x_scale * w_scale; w_scale and w_zero_point may have one element
+    per filter.
     """
 
     dense = True

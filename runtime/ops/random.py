@@ -1,6 +1,6 @@
-"""Operators that draw random numbers; the same seed gives the same numbers on every backend.
+"""Random operators; equal seeds give equal numbers on every backend.
 
-`docs/rulings.md` says which; without a seed they are other ones in every run.
+`docs/rulings.md` defines the generators; without a seed, results differ from run to run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .shapes import checked, need_rank
 
 
 def key_of(seed: float) -> int:
-    """Return the key that a seed stands for: the bits of the float32 that a file holds."""
+    """Return the key for a seed: the bits of the float32 that a file holds."""
     return int(np.float32(seed).view(np.uint32))
 
 
@@ -28,10 +28,10 @@ class Random(Op):
 
 @op
 class Bernoulli(Random):
-    """1 with the probability that the input gives, else 0.
+    """1 with the probability given by the input, else 0.
 
     Attributes:
-        dtype: of the result; that of the input if None.
+        dtype: of the result; the input's if None.
     """
 
     dtype: DType | None = None
@@ -57,7 +57,7 @@ class Multinomial(Random):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RandomShape(Random):
-    """Numbers of a `shape` that is an attribute."""
+    """Random numbers with the attribute `shape`."""
 
     shape: tuple[int, ...]
     dtype: DType = float32
@@ -69,7 +69,7 @@ class RandomShape(Random):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RandomLike(Random):
-    """Numbers of the input's shape, and of its dtype where `dtype` is None."""
+    """Random numbers with the input's shape, and its dtype if `dtype` is None."""
 
     dtype: DType | None = None
     seed: float | None = None
@@ -80,7 +80,7 @@ class RandomLike(Random):
 
 @op
 class RandomNormal(RandomShape):
-    """Numbers of the normal distribution."""
+    """Normally distributed numbers."""
 
     mean: float = 0.0
     scale: float = 1.0
@@ -88,7 +88,7 @@ class RandomNormal(RandomShape):
 
 @op
 class RandomNormalLike(RandomLike):
-    """Numbers of the normal distribution, for the shape of the input."""
+    """Normally distributed numbers with the input's shape."""
 
     mean: float = 0.0
     scale: float = 1.0
@@ -96,7 +96,7 @@ class RandomNormalLike(RandomLike):
 
 @op
 class RandomUniform(RandomShape):
-    """Numbers of the uniform distribution on [low, high)."""
+    """Uniformly distributed numbers in [low, high)."""
 
     high: float = 1.0
     low: float = 0.0
@@ -104,7 +104,7 @@ class RandomUniform(RandomShape):
 
 @op
 class RandomUniformLike(RandomLike):
-    """Numbers of the uniform distribution on [low, high), for the shape of the input."""
+    """Uniformly distributed numbers in [low, high) with the input's shape."""
 
     high: float = 1.0
     low: float = 0.0

@@ -1,9 +1,9 @@
-"""Recurrent layers: one step per position, with weights that all positions share.
+"""Recurrent layers: one step per position, with weights shared by all positions.
 
-Weights are stacked by direction and, within one, by gate: w [directions, gates * hidden, input],
-r [directions, gates * hidden, hidden], b [directions, 2 * gates * hidden] (first that of w, then
-that of r). `layout` 1 puts the batch first in x, y and the states, and only there. Sequences
-shorter than x (`sequence_lens`) give zeros in y; the reverse direction begins at their own end.
+Weights are stacked by direction and, within one, by gate: w [directions, gates * hidden, input], r
+[directions, gates * hidden, hidden], b [directions, 2 * gates * hidden] (that of w, then that of
+r). `layout` 1 puts the batch first in x, y and the states only. Sequences shorter than x
+(`sequence_lens`) give zeros in y; the reverse direction starts at each sequence's own end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ACTIVATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """The attributes that the three layers share, and how many gates each has."""
+    """The attributes shared by the three layers, and the number of gates of each."""
 
     name: str
     gates: int
@@ -77,7 +77,7 @@ class _Cell:
         sequence_lens: TensorType | None,
         states: dict[str, TensorType | None],
     ) -> tuple[TensorType, TensorType]:
-        """Return the types of the results and of one state, the inputs checked."""
+        """Check the inputs, and return the types of the results and of one state."""
         self.check()
         same_dtype(x, w, r, b, *states.values())
         for name, type_ in (("x", x), ("w", w), ("r", r), *states.items()):

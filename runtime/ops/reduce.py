@@ -1,4 +1,4 @@
-"""Operators that fold the elements along some axes into one, and running totals."""
+"""Reductions along axes, and cumulative sums and products."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .shapes import exact_ints_of, int_of, ints_of, normalize_axes, normalize_ax
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Reduce(Op):
-    """One value for all elements along `axes`.
+    """A reduction of all elements along `axes`.
 
-    Without axes (left out, or empty) it reduces all of them, or, with `noop_with_empty_axes`, none.
+    If axes are omitted or empty, it reduces all of them, or none with `noop_with_empty_axes`.
 
     Attributes:
-        keepdims: whether reduced axes stay, with size 1.
-        function: computes elements that are known, from an array, `axis` and `keepdims`; None for
-            operators that do not occur in the arithmetic of shapes.
-        rounds: whether floats depend on the order of the computation, which backends choose.
+        keepdims: whether reduced axes remain, with size 1.
+        function: computes known elements from an array, `axis` and `keepdims`; None for operators
+            that do not occur in shape arithmetic.
+        rounds: whether float results depend on the order of computation, which backends choose.
     """
 
     function: ClassVar[ArrayFunction | None] = None
@@ -103,7 +103,7 @@ class ReduceMean(Reduce):
 
 @op
 class ReduceMin(Reduce):
-    """The least element."""
+    """The smallest element."""
 
     function = np.min
     rounds = False
@@ -130,11 +130,12 @@ class ReduceSumSquare(Reduce):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ArgReduce(Op):
-    """The position along `axis` of one element, as int64.
+    """The index along `axis` of one element, as int64.
 
     Attributes:
-        keepdims: whether the axis stays, with size 1.
-        select_last_index: whether the last of several equal elements counts, not the first.
+        keepdims: whether the axis remains, with size 1.
+        select_last_index: whether the last of several equal elements is selected instead of the
+            first.
     """
 
     axis: int = 0
@@ -153,20 +154,20 @@ class ArgReduce(Op):
 
 @op
 class ArgMax(ArgReduce):
-    """The position of the largest element."""
+    """The index of the largest element."""
 
 
 @op
 class ArgMin(ArgReduce):
-    """The position of the least element."""
+    """The index of the smallest element."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Cumulative(Op):
-    """Running totals along the axis that the second input gives.
+    """Cumulative results along the axis given by the second input.
 
     Attributes:
-        exclusive: whether each total leaves its own element out.
+        exclusive: whether each result excludes its own element.
         reverse: whether it runs from the last element to the first.
     """
 
@@ -182,9 +183,9 @@ class Cumulative(Op):
 
 @op
 class CumSum(Cumulative):
-    """Running sums."""
+    """Cumulative sums."""
 
 
 @op
 class CumProd(Cumulative):
-    """Running products."""
+    """Cumulative products."""

@@ -1,4 +1,4 @@
-"""Where Resize takes its elements from: positions and weights along each axis."""
+"""The sampling positions of Resize: positions and weights along each axis."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .resize import Resize
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
-    """An axis to resize.
+class ResizeAxis:
+    """An axis being resized.
 
     Attributes:
-        index: which one.
+        index: its number.
         old: its size.
         new: its size in the result.
-        length: the size that was requested: a fraction where scales are.
-        scale: result positions to one position of the input.
-        begin: where the region of interest begins, as a share of the axis.
-        end: where it ends.
+        length: the requested size; fractional if scales are given.
+        scale: output positions per input position.
+        begin: start of the region of interest, as a fraction of the axis.
+        end: its end.
     """
 
     index: int
@@ -38,7 +38,7 @@ class Axis:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing changes along it, if no region is cut out."""
+        """Whether the axis is unchanged if no region is cropped."""
         return self.scale == 1 and self.old == self.new
 
 
@@ -49,16 +49,16 @@ def axes_of(
     scales: Array | None,
     sizes: Array | None,
     roi: Array | None,
-) -> Iterator[Axis]:
-    """Yield the axes to resize.
+) -> Iterator[ResizeAxis]:
+    """Yield the axes being resized.
 
     Args:
         op: the attributes.
         old: shape of the input.
         new: shape of the result.
         scales: one factor per axis, or empty, or None.
-        sizes: one size per axis where there are no scales.
-        roi: where the region begins along every axis, then where it ends; None for all of it.
+        sizes: one size per axis if there are no scales.
+        roi: where the region starts along every axis, then where it ends; None for everything.
     """
     rank = len(old)
     places = range(rank) if op.axes is None else [a % rank for a in op.axes]
@@ -77,11 +77,11 @@ def axes_of(
         factors = [float(r) for r in ratios]
         lengths = [float(r * old[a]) for a, r in zip(places, ratios, strict=True)]
     for a, length, factor, begin, end in zip(places, lengths, factors, begins, ends, strict=True):
-        yield Axis(a, old[a], new[a], length, factor, begin, end)
+        yield ResizeAxis(a, old[a], new[a], length, factor, begin, end)
 
 
-def positions_of(mode: str, axis: Axis, dtype: DType) -> Array:
-    """Return where in the input each element of the result lies, computed in `dtype`."""
+def positions_of(mode: str, axis: ResizeAxis, dtype: DType) -> Array:
+    """Return the input position of each output element, computed in `dtype`."""
     y = np.arange(axis.new, dtype=dtype)
     scale, length = dtype.type(axis.scale), dtype.type(axis.length)
     last = axis.old - 1
@@ -97,13 +97,15 @@ def positions_of(mode: str, axis: Axis, dtype: DType) -> Array:
     if mode == "pytorch_half_pixel" and axis.new == 1:
         return np.zeros_like(y)
     centres = (y + 0.5) / scale
+    if mode == "tf_half_pixel_for_nn":
+        return centres
     if mode == "half_pixel_symmetric":
         centres = axis.old / 2 * (1 - axis.new / length) + centres
     return centres - 0.5
 
 
 def nearest(mode: str, positions: Array, size: int) -> Array:
-    """Return the index nearest to each position, of an axis of `size` elements."""
+    """Return the index nearest to each position, for an axis of `size` elements."""
     low = np.floor(positions)
     rest = positions - low
     up = {
@@ -115,8 +117,8 @@ def nearest(mode: str, positions: Array, size: int) -> Array:
     return np.clip((low + up).astype(int64), 0, size - 1)
 
 
-def taps_of(op: Resize, axis: Axis, positions: Array) -> tuple[Array, Array]:
-    """Return the indices and the weights [taps, positions] that make each element."""
+def taps_of(op: Resize, axis: ResizeAxis, positions: Array) -> tuple[Array, Array]:
+    """Return the indices and weights [taps, positions] that make up each element."""
     stretch = max(1.0, 1 / axis.scale) if op.antialias else 1.0
     reach = stretch if op.mode == "linear" else 2 * stretch
     left = np.ceil(positions) - 1
@@ -135,12 +137,12 @@ def taps_of(op: Resize, axis: Axis, positions: Array) -> tuple[Array, Array]:
 
 
 def linear(distance: Array) -> Array:
-    """Return the weights of neighbours: 1 at a distance of 0, 0 from 1 on."""
+    """Return linear interpolation weights by distance: 1 at 0, 0 from 1 on."""
     return np.maximum(1 - np.abs(distance), 0)
 
 
 def cubic(distance: Array, a: float) -> Array:
-    """Return Keys' weights of neighbours: 1 at a distance of 0, 0 at 1 and from 2 on."""
+    """Return Keys' cubic weights by distance: 1 at 0, 0 at 1 and from 2 on."""
     d = np.abs(distance)
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((d - 5) * d + 8) * d * a - 4 * a

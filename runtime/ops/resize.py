@@ -1,4 +1,4 @@
-"""Sampling at other positions: resizing, and grids of coordinates."""
+"""Resampling: resizing, and sampling at a grid of coordinates."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from .shapes import (
 class Resize(Op):
     """Interpolation along `axes` (all by default) by `scales`, or to `sizes` (ONNX 19).
 
-    Exactly one of the two is given; an empty tensor counts as left out. With scales the result has
+    Exactly one of the two is given; an empty tensor counts as omitted. With scales the result has
     ``floor(size * scale)`` elements, times the extent of `roi` for "tf_crop_and_resize"; the
-    product is one of float32, as in onnxruntime, so that 10 * 0.7 is 7.
+    product is computed in float32, as in onnxruntime, so that 10 * 0.7 is 7.
     """
 
     antialias: int = 0
@@ -81,6 +81,7 @@ class Resize(Op):
             "align_corners",
             "asymmetric",
             "tf_crop_and_resize",
+            "tf_half_pixel_for_nn",  # of opset 11 alone, but tf2onnx writes it in newer ones, too
         )
         policy = self.keep_aspect_ratio_policy
         need_choice(policy, "keep_aspect_ratio_policy", "stretch", "not_larger", "not_smaller")
@@ -124,7 +125,7 @@ def _given(x: TensorType | None) -> TensorType | None:
 
 
 def _length(x: TensorType) -> int | None:
-    """Return the number of elements of a vector, None where it may still turn out to be none."""
+    """Return the number of elements of a vector, None if it may turn out to be empty."""
     size = dim(x, 0) if x.rank == 1 else None
     return size if isinstance(size, int) else None
 

@@ -1,4 +1,4 @@
-"""Operators that look for elements: the largest, the distinct, the non-zero, the best boxes."""
+"""Operators that find elements: the largest, the distinct, the non-zero."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .shapes import checked, int_of, normalize_axis, product
 
 @op
 class TopK(Op):
-    """The `k` largest (or least) elements along `axis`, and their positions.
+    """The `k` largest (or smallest) elements along `axis`, and their indices.
 
-    Of equal elements the one with the lower index comes first.
+    Of equal elements, the one with the lower index comes first.
     """
 
     outputs = (2, 2)
@@ -53,11 +53,11 @@ class NonZero(Op):
 class Unique(Op):
     """The distinct elements, or slices along `axis`.
 
-    Further outputs: where each occurs first, which of them stands at every place of the input, and
-    how often each occurs.
+    Further outputs: the first occurrence of each, the index of each input element among them, and
+    their counts.
 
     Attributes:
-        sorted: whether they ascend, rather than stand in the order of their first occurrence.
+        sorted: whether they are sorted, or in order of first occurrence.
     """
 
     outputs = (1, 4)

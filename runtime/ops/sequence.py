@@ -20,7 +20,7 @@ def _sequence_of(element: ValueType | None) -> SequenceType:
 
 @op
 class SequenceEmpty(Op):
-    """No tensors, of `dtype` (float32 if None)."""
+    """An empty sequence of tensors of `dtype` (float32 if None)."""
 
     dtype: DType | None = None
 
@@ -41,7 +41,7 @@ class SequenceConstruct(Op):
 
 @op
 class SequenceInsert(Op):
-    """The list with `tensor` before `position` (after all where left out)."""
+    """The list with `tensor` before `position` (appended if omitted)."""
 
     def infer(
         self, input_sequence: SequenceType, tensor: TensorType, position: TensorType | None = None
@@ -54,7 +54,7 @@ class SequenceInsert(Op):
 
 @op
 class SequenceErase(Op):
-    """The list without the element at `position` (the last where left out)."""
+    """The list without the element at `position` (the last if omitted)."""
 
     def infer(
         self, input_sequence: SequenceType, position: TensorType | None = None
@@ -82,10 +82,10 @@ class SequenceLength(Op):
 
 @op
 class SplitToSequence(Op):
-    """Parts of a tensor along `axis`: of the size, or the sizes, `split` (1 where left out).
+    """Parts of a tensor along `axis`, of the size or sizes `split` (1 if omitted).
 
     Attributes:
-        keepdims: whether parts of size 1 keep the axis; they do where `split` is given.
+        keepdims: whether parts of size 1 keep the axis; always true if `split` is given.
     """
 
     axis: int = 0
@@ -103,7 +103,7 @@ class SplitToSequence(Op):
 
 
 def _part_size(split: TensorType, length: Dim) -> Dim:
-    """Return the size that all parts have, or None."""
+    """Return the size of all parts if it is the same, or None."""
     sizes = ints_of(split, "split", maximum=1 << 16)
     if sizes is None or not all(isinstance(size, int) for size in sizes):
         return None
@@ -139,7 +139,7 @@ class ConcatFromSequence(Op):
 
 @op
 class Optional(Op):
-    """The input as an optional; an empty one of `type` where it is left out."""
+    """The input as an optional; an empty one of `type` if it is omitted."""
 
     type: ValueType | None = None
 
@@ -154,7 +154,7 @@ class Optional(Op):
 
 @op
 class OptionalHasElement(Op):
-    """Whether there is something in the optional; a bool scalar."""
+    """Whether the optional has an element; a bool scalar."""
 
     def infer(self, input: ValueType | None = None) -> TensorType:
         result = TensorType(bool_, ())
@@ -165,7 +165,7 @@ class OptionalHasElement(Op):
 
 @op
 class OptionalGetElement(Op):
-    """What is in the optional; the input itself where it is none."""
+    """The element of the optional; the input itself if it is not an optional."""
 
     def infer(self, input: ValueType) -> ValueType | None:
         return input.element if isinstance(input, OptionalType) else input

@@ -1,4 +1,4 @@
-"""Operators that read and change shapes, and those that make tensors of a shape."""
+"""Operators that read and change shapes, and that create tensors of a shape."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ class Identity(Op):
 
 @op
 class Reshape(Op):
-    """The elements in C order under another shape.
+    """The elements in C order with another shape.
 
-    In `shape`, -1 stands for what is left, and 0 for the input's own size of that axis, or, with
-    `allowzero`, for 0.
+    In `shape`, -1 stands for the remaining size, and 0 for the input's own size of that axis, or
+    for 0 with `allowzero`.
     """
 
     view = True
@@ -109,7 +109,7 @@ class Reshape(Op):
 
 
 def _with_copies(wanted: Sequence[Dim], shape: Dims | None) -> Sequence[Dim]:
-    """Return `wanted` with the sizes of `shape` in place of its zeros."""
+    """Return `wanted` with its zeros replaced by the sizes of `shape`."""
     if shape is None:
         return [None if size == 0 else size for size in wanted]
     if 0 in wanted[len(shape) :]:
@@ -118,14 +118,14 @@ def _with_copies(wanted: Sequence[Dim], shape: Dims | None) -> Sequence[Dim]:
 
 
 def _balanced(shape: Dims, dims: Dims, rest: int | None) -> Dims:
-    """Return `dims` with the size at `rest` such that it has as many elements as `shape`.
+    """Return `dims` with the size at `rest` set so that the number of elements is that of `shape`.
 
-    Symbols that occur on both sides cancel, so a symbolic batch does not hide the other sizes.
+    Symbols on both sides cancel, so that a symbolic batch does not hide the other sizes.
     """
     have = Counter(shape)
     want = Counter(d for i, d in enumerate(dims) if i != rest)
     if rest is None and have[0] and want[0]:
-        return dims  # both are empty, whatever their other sizes
+        return dims  # both are empty, whatever the other sizes
     unknown = have.pop(None, 0) + want.pop(None, 0)
     have, want = have - want, want - have
     if unknown:
@@ -149,7 +149,7 @@ def _balanced(shape: Dims, dims: Dims, rest: int | None) -> Dims:
 
 @op
 class Flatten(Op):
-    """A matrix: the axes before `axis` in one, all others in the other."""
+    """A matrix: the axes before `axis` become one axis, the others the other."""
 
     view = True
     axis: int = 1
@@ -166,7 +166,7 @@ class Flatten(Op):
 
 @op
 class Squeeze(Op):
-    """The tensor without `axes` of size 1; without any of size 1 where `axes` is left out."""
+    """The tensor without `axes` of size 1; without all axes of size 1 if `axes` is omitted."""
 
     view = True
 
@@ -190,7 +190,7 @@ class Squeeze(Op):
 
 @op
 class Unsqueeze(Op):
-    """The tensor with new axes of size 1, which are `axes` of the result."""
+    """The tensor with new axes of size 1 at the positions `axes` of the result."""
 
     view = True
 
@@ -214,7 +214,7 @@ class Constant(Op):
     """A tensor that is part of the model; exactly one attribute is set.
 
     Attributes:
-        sparse_value: the tensor that a sparse one stands for, zeros written out.
+        sparse_value: the dense form of a sparse tensor.
     """
 
     value: TensorAttribute | None = None
@@ -250,7 +250,7 @@ class Constant(Op):
 
 @op
 class ConstantOfShape(Op):
-    """A tensor of the shape `input`, filled with the one element `value` (float32 0)."""
+    """A tensor of the shape `input`, filled with one element, `value` (float32 0)."""
 
     value: TensorAttribute | None = None
 
@@ -277,7 +277,7 @@ class Range(Op):
     """The numbers `start` + i · `delta` before `limit`.
 
     Attributes:
-        stash_type: dtype that float16 and bfloat16 are computed in.
+        stash_type: dtype in which float16 and bfloat16 are computed.
     """
 
     stash_type: DType = float32
@@ -302,7 +302,7 @@ class Range(Op):
 
 
 def _distance(first: Dim, last: Dim) -> Dim:
-    """Return how far it is from one size, not all of them numbers, to another; None if unknown."""
+    """Return the difference of two sizes, not both numbers; None if unknown."""
     if first == 0:
         return last
     found = combined(last, first, -1)
@@ -314,7 +314,7 @@ def _scalar(x: TensorType) -> Any:
 
 
 def _count(start: Any, limit: Any, delta: Any) -> int:
-    """Return how many numbers there are from `start` to before `limit` in steps of `delta`."""
+    """Return how many numbers lie from `start` to before `limit` in steps of `delta`."""
     if delta == 0:
         raise ShapeError("delta is 0")
     if isinstance(delta, int):
@@ -341,7 +341,7 @@ class EyeLike(Op):
 
 @op
 class Trilu(Op):
-    """The triangle of every matrix from diagonal `k` up (`upper`) or down, zeros elsewhere."""
+    """The triangle of every matrix above (`upper`) or below diagonal `k`, zeros elsewhere."""
 
     upper: int = 1
 

@@ -1,4 +1,4 @@
-"""Arithmetic on shapes that shape rules share; symbols and unknown sizes go through all of it."""
+"""Shape arithmetic shared by shape rules, with symbols and unknown sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_SIZE = 2**63 - 1
 
 
 def checked(dims: Iterable[Dim]) -> Shape:
-    """Return `dims` as a shape; raises ShapeError for sizes and ranks that no tensor has."""
+    """Return `dims` as a shape; raises ShapeError for impossible sizes or ranks."""
     shape = tuple(dims)
     if len(shape) > MAX_RANK:
         raise ShapeError(f"a tensor of {len(shape)} axes; at most {MAX_RANK} are supported")
@@ -27,14 +27,14 @@ def checked(dims: Iterable[Dim]) -> Shape:
 
 
 def normalize_axis(axis: int, rank: int, name: str = "axis") -> int:
-    """Return `axis` counted from the front; raises ShapeError outside of [-rank, rank)."""
+    """Return `axis` counted from the front; raises ShapeError outside [-rank, rank)."""
     if not -rank <= axis < rank:
         raise ShapeError(f"{name}={axis} lies outside of a tensor of rank {rank}")
     return axis + rank if axis < 0 else axis
 
 
 def normalize_axes(axes: Iterable[int], rank: int, name: str = "axes") -> tuple[int, ...]:
-    """Return `axes` counted from the front, in order; raises ShapeError for one named twice."""
+    """Return `axes` counted from the front, sorted; raises ShapeError for duplicates."""
     found = tuple(normalize_axis(axis, rank, name) for axis in axes)
     if len(set(found)) != len(found):
         raise ShapeError(f"{name}={found} names an axis twice")
@@ -42,10 +42,10 @@ def normalize_axes(axes: Iterable[int], rank: int, name: str = "axes") -> tuple[
 
 
 def same_dim(a: Dim, b: Dim, what: str) -> Dim:
-    """Return the more precise of two sizes that must agree.
+    """Return the more precise of two sizes that must be equal.
 
     Raises:
-        ShapeError: both are known and differ; `what` says which sizes they are.
+        ShapeError: both are known and differ; `what` describes them.
     """
     if isinstance(a, int) and isinstance(b, int) and a != b:
         raise ShapeError(f"{what} must agree: {a} against {b}")
@@ -55,7 +55,7 @@ def same_dim(a: Dim, b: Dim, what: str) -> Dim:
 
 
 def same_shape(a: Shape | None, b: Shape | None, what: str) -> Shape | None:
-    """Return the more precise of two shapes that must agree; raises ShapeError if they cannot."""
+    """Return the more precise of two shapes that must be equal; raises ShapeError otherwise."""
     if a is None or b is None:
         return b if a is None else a
     if len(a) != len(b):
@@ -64,12 +64,12 @@ def same_shape(a: Shape | None, b: Shape | None, what: str) -> Shape | None:
 
 
 def broadcast(*shapes: Shape | None) -> Shape | None:
-    """Return the shape that these broadcast to by ONNX's (numpy's) rule.
+    """Return the broadcast shape by ONNX's (numpy's) rule.
 
-    A known size other than 1 decides its axis, whatever the others are.
+    A known size other than 1 determines its axis, whatever the others are.
 
     Raises:
-        ShapeError: known sizes contradict each other.
+        ShapeError: known sizes are incompatible.
     """
     known = [shape for shape in shapes if shape is not None]
     if len(known) != len(shapes):
@@ -88,7 +88,7 @@ def _broadcast_two(a: Shape, b: Shape) -> Shape:
 
 
 def broadcast_dim(a: Dim, b: Dim) -> Dim:
-    """Return the size that two sizes of one axis broadcast to; raises ShapeError if they do not."""
+    """Return the broadcast of two sizes of an axis; raises ShapeError if they are incompatible."""
     if a == 1 or b == 1:
         return b if a == 1 else a
     if isinstance(a, int) and isinstance(b, int) and a != b:
@@ -101,9 +101,9 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
 
 
 def product(dims: Iterable[Dim]) -> Dim:
-    """Return the number of elements; a symbol survives multiplication by 1, and 0 decides.
+    """Return the number of elements; symbols survive multiplication by 1, and 0 gives 0.
 
-    Sizes that have grown can be multiplied by numbers.
+    Growing sizes can be multiplied by numbers.
     """
     total, symbols = 1, list[Dim]()
     for dim in dims:
@@ -136,7 +136,7 @@ def need_rank(type_: TensorType | None, ranks: int | tuple[int, ...], name: str)
 
 
 def need_one(type_: TensorType | None, name: str) -> None:
-    """Raise ShapeError if input `name` is known to be neither a scalar nor of one element."""
+    """Raise ShapeError if input `name` is known not to have exactly one element."""
     if type_ is not None and type_.shape is not None:
         count = product(type_.shape)
         if isinstance(count, int) and count != 1:
@@ -144,14 +144,14 @@ def need_one(type_: TensorType | None, name: str) -> None:
 
 
 def shape_text(shape: Shape | None) -> str:
-    """Return a shape as messages show it: ``[n,3,224,?]``."""
+    """Return a shape as shown in messages: ``[n,3,224,?]``."""
     if shape is None:
         return "[...]"
     return f"[{','.join('?' if d is None else str(d) for d in shape)}]"
 
 
 def need_vector(type_: TensorType | None, size: Dim, name: str) -> None:
-    """Raise ShapeError unless input `name` can be one-dimensional with `size` elements."""
+    """Raise ShapeError unless input `name` can be 1-D with `size` elements."""
     need_rank(type_, 1, name)
     found = dim(type_, 0)
     if isinstance(found, int) and isinstance(size, int) and found != size:
@@ -169,7 +169,7 @@ def need_broadcastable(type_: TensorType | None, target: Shape | None, name: str
 
 
 def dim(type_: TensorType | None, axis: int) -> Dim:
-    """Return the size of one axis, None where it is unknown."""
+    """Return the size of one axis, None if unknown."""
     return None if type_ is None or type_.shape is None else type_.shape[axis]
 
 
@@ -190,7 +190,7 @@ def times(a: Dim, b: Dim) -> Dim:
 
 
 def same_dtype(*types: TensorType | None) -> DType:
-    """Return the one dtype of all `types` (None: left out); raises ShapeError if they differ."""
+    """Return the common dtype of `types` (None: omitted); raises ShapeError if they differ."""
     found = [t.dtype for t in types if t is not None]
     if any(dtype != found[0] for dtype in found):
         text = " and ".join(dict.fromkeys(map(name_of, found)))
@@ -199,17 +199,17 @@ def same_dtype(*types: TensorType | None) -> DType:
 
 
 def common_shape(a: Shape | None, b: Shape | None) -> Shape | None:
-    """Return what is sure of the shape of a tensor that has one of two shapes."""
+    """Return what two alternative shapes have in common."""
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple(p if p == q else None for p, q in zip(a, b, strict=True))
 
 
 def common_type(a: ValueType | None, b: ValueType | None, what: str) -> ValueType | None:
-    """Return what is sure of a value that has one of two types; raises ShapeError if none can be.
+    """Return what two alternative types have in common; raises ShapeError if nothing.
 
     Args:
-        a: one type; None where it is unknown.
+        a: one type; None if unknown.
         b: the other.
         what: names the value, for the message.
     """
@@ -234,11 +234,12 @@ def ints_of(x: TensorType | None, name: str, maximum: int = MAX_RANK) -> tuple[D
     """Return the elements of the small integer vector (or scalar) `name` as far as known.
 
     Returns:
-        One entry an element, unknown ones None; None where not even their number is known, and
-        where the input is left out.
+        One entry per element, None for unknown ones; None if their number is unknown, or if
+        the input is omitted.
 
     Raises:
-        ShapeError: it is not integer, has more than one axis, or more than `maximum` elements.
+        ShapeError: it is not an integer tensor, has more than one axis, or more than `maximum`
+            elements.
     """
     if x is None:
         return None
@@ -265,7 +266,7 @@ def exact_ints_of(x: TensorType | None, name: str) -> tuple[int, ...] | None:
 
 
 def int_of(x: TensorType | None, name: str) -> Dim:
-    """Return the one element of the integer scalar (or vector of length 1) `name`."""
+    """Return the element of the integer scalar (or vector of length 1) `name`."""
     found = ints_of(x, name, maximum=1)
     if found is None:
         return None
@@ -275,6 +276,6 @@ def int_of(x: TensorType | None, name: str) -> Dim:
 
 
 def need_choice(value: str, name: str, *choices: str) -> None:
-    """Raise ShapeError unless the attribute `name` has one of the values that ONNX gives it."""
+    """Raise ShapeError unless the attribute `name` has one of the values that ONNX allows."""
     if value not in choices:
         raise ShapeError(f"{name}={value!r}; ONNX has {', '.join(choices)}")

@@ -1,6 +1,6 @@
-"""Signals: Fourier transforms, windows and the mel scale.
+"""Signal processing: Fourier transforms, windows and the mel scale.
 
-Complex numbers are a last axis of 2, real ones of 1.
+Complex numbers have a last axis of size 2, real ones of size 1.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def _need_parts(x: TensorType, name: str, allowed: tuple[int, ...]) -> None:
 class DFT(Op):
     """Discrete Fourier transform along `axis` (an input, -2 by default) (ONNX 20).
 
-    The signal is cut or padded by zeros to `dft_length`. `onesided` gives the first
-    dft_length // 2 + 1 coefficients of a real signal; together with `inverse` it takes them, and
-    gives dft_length real numbers, by default 2 * (size - 1).
+    The signal is truncated or zero-padded to `dft_length`. `onesided` gives the first dft_length //
+    2 + 1 coefficients of a real signal; together with `inverse` it takes them and gives dft_length
+    real numbers, by default 2 * (size - 1).
     """
 
     inverse: int = 0

@@ -28,10 +28,10 @@ class StringConcat(Op):
 
 @op
 class StringSplit(Op):
-    """Parts between delimiters along a new last axis, filled up with "", and their number.
+    """Parts between delimiters along a new last axis, padded with "", and their number.
 
     Attributes:
-        delimiter: any white space where it is None or empty.
+        delimiter: any white space if None or empty.
         maxsplit: maximum number of splits, from the left; no limit if None.
     """
 
@@ -51,7 +51,7 @@ class StringNormalizer(Op):
 
     Attributes:
         case_change_action: ``LOWER``, ``UPPER`` or ``NONE``.
-        locale: whose rules the case follows; None for the default.
+        locale: of the case conversion; None for the default.
     """
 
     case_change_action: str = "NONE"
@@ -73,7 +73,7 @@ class StringNormalizer(Op):
 
 @op
 class RegexFullMatch(Op):
-    """Whether all of a string matches `pattern`, in the syntax of RE2."""
+    """Whether the whole string matches `pattern`, in RE2 syntax."""
 
     pattern: str | None = None
 
@@ -84,13 +84,13 @@ class RegexFullMatch(Op):
 
 @op
 class TfIdfVectorizer(Op):
-    """How often each n-gram of a pool occurs in [c] or in every row of [n, c], perhaps weighted.
+    """How often each n-gram of a pool occurs in [c] or in every row of [n, c], optionally weighted.
 
     Attributes:
         mode: ``TF`` counts, ``IDF`` 1 and 0, ``TFIDF`` counts, the last two weighted.
-        ngram_counts: where the 1-grams, 2-grams, ... begin in the pool.
-        ngram_indexes: the place of each n-gram in the result.
-        max_skip_count: maximum number of items between two of an n-gram.
+        ngram_counts: where the 1-grams, 2-grams, ... start in the pool.
+        ngram_indexes: the output index of each n-gram.
+        max_skip_count: maximum number of skipped items between two items of an n-gram.
     """
 
     mode: str
@@ -113,7 +113,7 @@ class TfIdfVectorizer(Op):
         return TensorType(float32, None if batch is None else (*batch, self._last + 1))
 
     def _need_pool(self) -> None:
-        """Refuse lengths and places that no n-gram of the pool can have."""
+        """Raise ShapeError for lengths and indices that no n-gram of the pool can have."""
         if not 1 <= self.min_gram_length <= self.max_gram_length:
             raise ShapeError(
                 f"min_gram_length={self.min_gram_length}, max_gram_length={self.max_gram_length}; "

@@ -1,7 +1,7 @@
 """Optimizer steps and gradients: ai.onnx.preview.training.
 
 The inputs after `r` (learning rate) and `t` (step) are lists: all tensors to optimize, then their
-gradients, then each kind of state, in one order; the outputs are the new tensors and states.
+gradients, then each kind of state, in the same order; the outputs are the new tensors and states.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def _step(name: str, kinds: int, inputs: tuple[TensorType, ...]) -> tuple[Tensor
 
     Args:
         name: the operator, for messages.
-        kinds: how many lists the inputs are made of.
-        inputs: the lists, one after the other.
+        kinds: number of lists among the inputs.
+        inputs: the lists, concatenated.
     """
     count, rest = divmod(len(inputs), kinds)
     if rest or not count:

@@ -1,8 +1,8 @@
-"""The geometry of sliding windows: the one place that turns attributes into pads and sizes.
+"""The geometry of sliding windows: attributes to pads and sizes, for all operators.
 
-Convolutions, poolings and every backend ask here. An operator takes part by having some of the
-attributes `strides`, `dilations`, `pads`, `auto_pad`, `ceil_mode`, `output_padding` and
-`output_shape`; those that it lacks count as their defaults.
+Convolutions, poolings and every backend use it. Operators may have any of the attributes `strides`,
+`dilations`, `pads`, `auto_pad`, `ceil_mode`, `output_padding` and `output_shape`; missing ones have
+their defaults.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Window:
     the output positions ``i*stride - pad_begin + k*dilation``; `pads_end` may be negative there.
 
     Attributes:
-        kernel: elements of a window.
-        strides: distance of neighbouring windows.
-        dilations: distance of neighbouring elements of one window.
+        kernel: number of elements of a window.
+        strides: distance between neighbouring windows.
+        dilations: distance between neighbouring elements of a window.
         pads_begin: padding before the first element.
         pads_end: padding after the last element.
-        output: number of windows; of a transposed window the size of the result.
+        output: number of windows; for a transposed window the size of the result.
     """
 
     kernel: Ints
@@ -47,18 +47,18 @@ class Window:
 
     @property
     def extent(self) -> Ints:
-        """From a window's first element to its last, both included."""
+        """Distance from a window's first element to its last, both included."""
         pairs = zip(self.kernel, self.dilations, strict=True)
         return tuple((k - 1) * dilation + 1 for k, dilation in pairs)
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether every axis is padded alike at both ends."""
+        """Whether every axis has equal padding at both ends."""
         return self.pads_begin == self.pads_end
 
     @property
     def is_dilated(self) -> bool:
-        """Whether the elements of a window lie apart."""
+        """Whether any dilation exceeds 1."""
         return any(d != 1 for d in self.dilations)
 
 
@@ -80,7 +80,7 @@ class _Axis:
         return (self.kernel - 1) * self.dilation + 1
 
     def split(self, total: int) -> tuple[int, int]:
-        """Return the padding before and after, of which SAME_UPPER gives more to the end."""
+        """Return the padding before and after; SAME_UPPER puts the odd element at the end."""
         total = max(total, 0)
         small = total // 2
         return (small, total - small) if self.auto_pad == "SAME_UPPER" else (total - small, small)
@@ -101,11 +101,11 @@ class _Axis:
         if not self.ceil:
             return begin, end, room // self.stride + 1
         last = -(-room // self.stride)
-        # A window that would begin in the padding at the end is left out.
+        # A window that would start in the padding at the end is dropped.
         return begin, end, last if last * self.stride >= size + begin else last + 1
 
     def spread(self, size: int, output: int | None) -> tuple[int, int, int]:
-        """Return padding before and after and the size of a transposed window's result."""
+        """Return padding before and after, and the output size of a transposed window."""
         _need_elements(size)
         full = (size - 1) * self.stride + self.extent + self.extra
         begin, end = self.begin, self.end
@@ -119,7 +119,7 @@ class _Axis:
                 f"the result of {size} elements, stride {self.stride}, a window of {self.extent}"
                 f" and pads {begin} and {end} would have {output} elements"
             )
-        # What output_padding and output_shape append lies after everything else.
+        # Elements added by output_padding and output_shape are at the end.
         return begin, full - self.extra - begin - output, output
 
 
@@ -179,7 +179,7 @@ def transposed_window_dims(op: Op, spatial: Shape, kernel: Shape) -> Shape:
 
 
 def kernel_dims(kernel_shape: Ints | None, weight: Shape) -> Shape:
-    """Return the window of a convolution: its attribute and its weights' axes must agree.
+    """Return the window of a convolution; its attribute and weights must agree.
 
     Args:
         kernel_shape: the attribute, or None.
@@ -266,7 +266,7 @@ def _output_shape(op: Op, rank: int) -> tuple[int | None, ...]:
 def _ints(
     op: Op, name: str, length: int, *, default: Literal[0, 1], minimum: Literal[0, 1]
 ) -> Ints:
-    """Return an attribute of `length` integers, or the default for each."""
+    """Return an attribute of `length` integers, or its default for each axis."""
     value = cast(Ints | None, getattr(op, name, None))
     if value is None:
         return (default,) * length

@@ -1,1 +1,1 @@
-"""From a graph with integer shapes to rows in memory: the backend interface, claims, plans."""
+"""From a graph with integer shapes to bound rows: the backend interface, claims, plans."""

@@ -1,9 +1,9 @@
-"""Tensors that lie inside of others, so that Concat, Split and Slice need not copy anything.
+"""Tensors placed inside others, so that Concat, Split and Slice need no copy.
 
-A slice either has no gaps, because all axes outside of the one that is cut have size 1 (an image
-of a batch of one, cut along its channels in C order); every step can read and write it.
-Or its rows have gaps: the channels of a channels-last image, the columns of a matrix, or the
-parts of rows that an Attention reads. Those are for steps that say so, see `Formats.pitched`.
+A slice may have no gaps, because all axes before the one that is cut have size 1 (an image of a
+batch of one, cut along its channels in C order); every step can read and write it. Or its rows have
+gaps: the channels of a channels-last image, the columns of a matrix, or parts of rows that an
+Attention reads. Those are for steps that declare it, see `Formats.pitched`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from ..ir.graph import Node, Value
     from .rows import Layout, Row, Slot
 
-#: Slices begin at multiples of that many bytes, and so do their rows: kernels read whole words.
+#: Alignment in bytes of slices and their rows, as kernels read whole words.
 ALIGNMENT = 16
 
 
 class _Cut(NamedTuple):
-    """How slices along an axis of a tensor lie in its memory.
+    """The memory layout of slices along an axis of a tensor.
 
     Attributes:
         step: bytes from one index of the axis to the next.
@@ -39,7 +39,7 @@ class _Cut(NamedTuple):
 
 
 def _cut_of(slot: Slot, axis: int) -> _Cut | None:
-    """Return how an axis of a slot is cut; None where slices would have gaps that nobody knows."""
+    """Return how an axis of a slot is cut; None if the gaps would be unsupported."""
     dims, itemsize = slot.type.dims, slot.type.dtype.itemsize
     if slot.format is Format.CHANNELS_LAST_8 or not slot.nbytes:
         return None
@@ -58,7 +58,7 @@ def _cut_of(slot: Slot, axis: int) -> _Cut | None:
 
 
 class _Slices:
-    """Finds slices in a layout whose steps are not built yet."""
+    """Finds slices in a layout whose steps are not yet built."""
 
     def __init__(self, layout: Layout, dense: Set[Node]) -> None:
         self.layout = layout
@@ -75,7 +75,7 @@ class _Slices:
     # ── what is joined ───────────────────────────────────────────────────────────────────────
 
     def join(self, row: Row, op: Concat) -> None:
-        """Let the inputs of a Concat be written where they are going to lie in its output."""
+        """Have the inputs of a Concat written directly into its output."""
         (whole,), parts = row.outputs, self._parts(row)
         axis = normalize_axis(op.axis, len(whole.type.dims))
         cut = _cut_of(whole, axis)
@@ -96,7 +96,7 @@ class _Slices:
             self._make_view(row)
 
     def _parts(self, row: Row) -> tuple[Slot, ...] | None:
-        """Return the slots of a Concat's inputs; None where some are constants or come twice."""
+        """Return the slots of a Concat's inputs; None if some are constant or occur twice."""
         by_value = {slot.value: slot for slot in row.inputs}
         values = [value for value in row.nodes[0].inputs if value is not None]
         if len(by_value) != len(values) or any(value.is_constant for value in values):
@@ -105,7 +105,7 @@ class _Slices:
         return parts if all(slot.nbytes for slot in parts) else None
 
     def _lie_in_order(self, parts: Sequence[Slot], starts: Sequence[int], cut: _Cut) -> bool:
-        """Whether tensors lie after each other already, as in a Concat of more."""
+        """Whether tensors are already adjacent, as in a Concat of more."""
         first = parts[0]
         return all(
             slot.alias is not None
@@ -117,7 +117,7 @@ class _Slices:
         )
 
     def rejoin(self, row: Row, op: Split) -> None:
-        """Let the input of a Split be written where its outputs lie, if that is in one piece."""
+        """Have the input of a Split written where its outputs are, if these are adjacent."""
         whole, parts = row.inputs[0], row.outputs
         axis = normalize_axis(op.axis, len(whole.type.dims))
         cut = _cut_of(whole, axis)
@@ -134,12 +134,12 @@ class _Slices:
     # ── what is cut ──────────────────────────────────────────────────────────────────────────
 
     def cut(self, row: Row, axis: int, starts: Sequence[int]) -> None:
-        """Let slices of a tensor be read where they lie.
+        """Have slices of a tensor read in place.
 
         Args:
             row: of a Split or Slice.
-            axis: that is cut.
-            starts: where each output begins along it.
+            axis: the axis that is cut.
+            starts: start of each output along it.
         """
         whole = row.inputs[0]
         cut = _cut_of(whole, axis)
@@ -153,7 +153,7 @@ class _Slices:
     # ── who takes it ─────────────────────────────────────────────────────────────────────────
 
     def _may_lie(self, slot: Slot, pitch: int, without: Row) -> bool:
-        """Whether a slot has no place yet, and all but one of its rows take it with gaps."""
+        """Whether a slot is not placed yet and all but one of its rows accept gaps."""
         if slot.alias is not None or slot in self.layout.lent:
             return False
         if not pitch:
@@ -170,7 +170,7 @@ class _Slices:
         return source is not None and self._may_lie(source, pitch, writer)
 
     def _takes(self, row: Row, slot: Slot) -> bool:
-        """Whether a row reads or writes a slot that has gaps between its rows."""
+        """Whether a row accepts gaps between the rows of a slot."""
         if row.claim is not None:
             has_channels = slot.format is Format.CHANNELS_LAST or len(slot.type.dims) == 2
             reads_heads = all(
@@ -183,7 +183,7 @@ class _Slices:
         return row.kind == "view" and _is_cut(row.nodes[0])
 
     def _followed(self, slot: Slot) -> Slot | None:
-        """Return the input that dies where a slot takes its place, if that is how it gets gaps."""
+        """Return the input that a slot replaces in place, if that is how it gets gaps."""
         writer = self.writers.get(slot)
         if writer is None or writer.claim is None or not self.dense.isdisjoint(writer.nodes):
             return None
@@ -196,7 +196,7 @@ class _Slices:
         return source
 
     def _before(self, slot: Slot, pitch: int) -> Iterator[Slot]:
-        """Yield a slot, and with gaps those whose place it takes, one after the other."""
+        """Yield a slot, and with gaps also those that it replaces in place, in turn."""
         source: Slot | None = slot
         while source is not None:
             yield source
@@ -211,7 +211,7 @@ def _is_cut(node: Node) -> bool:
 
 
 def _starts(parts: Sequence[Slot], axis: int, cut: _Cut) -> list[int] | None:
-    """Return the byte at which each part begins; None where kernels could not read words there."""
+    """Return the byte offset of each part; None if kernels could not read words there."""
     sizes = [slot.type.dims[axis] * cut.step for slot in parts]
     starts = list(accumulate(sizes, initial=0))[:-1]
     return None if any(start % ALIGNMENT for start in starts) else starts
@@ -222,7 +222,7 @@ def _lay(slot: Slot, whole: Slot, offset: int, pitch: int) -> None:
 
 
 def _bounds(op: Slice, row: Row) -> tuple[int, int] | None:
-    """Return axis and start of a Slice that cuts neighbours out of one axis, None for others."""
+    """Return axis and start of a Slice of consecutive elements of one axis, None for others."""
     node, dims = row.nodes[0], row.inputs[0].type.dims
     known = [_ints(value) for value in node.inputs[1:]]
     starts, ends, axes, steps = (*known, (), ())[:4]
@@ -241,7 +241,7 @@ def _bounds(op: Slice, row: Row) -> tuple[int, int] | None:
 
 
 def _ints(value: Value | None) -> tuple[int, ...] | None:
-    """Return the elements of an input; () for one that is left out, None for unknown ones."""
+    """Return the elements of an input; () for an omitted one, None if unknown."""
     if value is None:
         return ()
     known = value.data if value.data is not None else value.tensor.known
@@ -249,9 +249,10 @@ def _ints(value: Value | None) -> tuple[int, ...] | None:
 
 
 def share_slices(layout: Layout, dense: Set[Node] = frozenset()) -> None:
-    """Turn rows of Concat, Split and Slice into views, where all that touches them allows it.
+    """Turn rows of Concat, Split and Slice into views where all their readers and writers allow it.
 
-    Later Concats come first: what an earlier one joins is often the beginning of a later one.
+    Later Concats are handled first: the result of an earlier one is often the beginning of a later
+    one.
 
     Args:
         layout: before its steps are built.

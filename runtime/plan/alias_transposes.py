@@ -1,7 +1,7 @@
-"""Transposes that give the axes of the same bytes other names, and so need not run.
+"""Transposes that only rename the axes of the same bytes, and so need not run.
 
-A image whose channels come last is, byte by byte, a channels-last image; what a network that was
-made for the one hands to a convolution that wants the other is there already.
+An NHWC image is, byte by byte, an NCHW image in channels-last format: a step that requests that
+format can read it in place.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .partition import Assigned, reads_of, results_of
 
 
 def demands(graph: Graph, steps: Sequence[Assigned]) -> dict[Value, set[Format]]:
-    """Return for each value the formats in which it is going to be read.
+    """Return for each value the formats in which it will be read.
 
-    Steps that take their input as it lies hand on what is asked of their results.
+    Steps that accept any format pass on what is requested of their results.
     """
     asked: dict[Value, set[Format]] = {
         value: {Format.CONTIGUOUS} for value in graph.outputs.values()
@@ -36,12 +36,12 @@ def demands(graph: Graph, steps: Sequence[Assigned]) -> dict[Value, set[Format]]
 def renamed(
     node: Node, given: Iterable[Format], asked: Set[Format]
 ) -> tuple[Format, Format] | None:
-    """Return formats of a Transpose's input and result in which both have the same bytes.
+    """Return formats of a Transpose's input and output in which both have the same bytes.
 
     Args:
         node: any node; only a Transpose has such formats.
-        given: those in which the input lies.
-        asked: those in which the result is read.
+        given: formats of the input.
+        asked: formats in which the result is read.
     """
     if not isinstance(node.op, Transpose):
         return None

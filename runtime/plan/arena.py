@@ -1,4 +1,4 @@
-"""Placing tensors with known lifetimes in one block of memory."""
+"""Placement of tensors with known lifetimes in one block of memory."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 import numpy as np
 
 ALIGNMENT = 256
-#: Blocks from which on arrays pay.
+#: Number of blocks from which on numpy arrays are faster than lists.
 MANY = 400
 
 
 @dataclass(slots=True)
 class Allocation:
-    """Bytes that are needed from step `first` to step `last`, both included.
+    """Bytes that are needed from step `first` to step `last`, inclusive.
 
     Attributes:
         nbytes: size, a multiple of `ALIGNMENT` (see `aligned`).
-        first: number of the step that writes it.
-        last: number of the last step that reads it.
-        offset: where it starts in the arena, once `pack` has placed it.
+        first: index of the step that writes it.
+        last: index of the last step that reads it.
+        offset: its start in the arena, set by `pack`.
     """
 
     nbytes: int
@@ -35,7 +35,7 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-#: Orders in which greedy placement takes the blocks. None is best for every graph: chains with
+#: Orders in which blocks are placed greedily. None is best for every graph: chains with
 #: skips like the largest first, long thin networks like the order of execution.
 _ORDERS: tuple[Callable[[Allocation], tuple[int, ...]], ...] = (
     lambda b: (-b.nbytes, b.first),
@@ -46,10 +46,10 @@ _ORDERS: tuple[Callable[[Allocation], tuple[int, ...]], ...] = (
 
 
 def pack(blocks: Sequence[Allocation]) -> int:
-    """Set the offset of every block so that no two that live at one time overlap.
+    """Set the offset of every block so that blocks with overlapping lifetimes do not overlap.
 
     Offline dynamic storage allocation is NP-hard; this takes the best of a few greedy placements.
-    `peak` is the lower bound to compare with; a chain, where each block meets only its
+    `peak` is the lower bound to compare with; a chain, where each block overlaps only its
     neighbours, always reaches it.
 
     Returns:
@@ -68,7 +68,7 @@ def pack(blocks: Sequence[Allocation]) -> int:
 
 
 def peak(blocks: Sequence[Allocation]) -> int:
-    """Return the maximum number of bytes that live at one time: no arena can be smaller."""
+    """Return the maximum number of bytes alive at any time: a lower bound for every arena."""
     changes: dict[int, int] = {}
     for block in blocks:
         changes[block.first] = changes.get(block.first, 0) + block.nbytes
@@ -81,7 +81,7 @@ def peak(blocks: Sequence[Allocation]) -> int:
 
 
 def _place(blocks: Sequence[Allocation], order: Sequence[int]) -> tuple[int, list[int]]:
-    """Put each block into the tightest gap that is free over its whole life."""
+    """Place each block in the tightest gap that is free over its lifetime."""
     arena = _placed(blocks)
     for i in order:
         gaps = [gap for gap in arena.gaps(i, None) if gap[1] - gap[0] >= blocks[i].nbytes]
@@ -90,7 +90,7 @@ def _place(blocks: Sequence[Allocation], order: Sequence[int]) -> tuple[int, lis
 
 
 def _place_from_both_ends(blocks: Sequence[Allocation], cap: int) -> tuple[int, list[int]]:
-    """Fill an arena of `cap` bytes alternately from the bottom and from the top."""
+    """Fill an arena of `cap` bytes alternately from the bottom and the top."""
     arena = _placed(blocks)
     for turn, i in enumerate(sorted(range(len(blocks)), key=lambda i: blocks[i].first)):
         size = blocks[i].nbytes
@@ -109,7 +109,7 @@ def _placed(blocks: Sequence[Allocation]) -> _Placed | _ManyPlaced:
 
 
 class _Placed:
-    """Blocks that have an offset already, sorted by it."""
+    """Blocks that have been placed, sorted by offset."""
 
     def __init__(self, blocks: Sequence[Allocation]) -> None:
         self.blocks = blocks
@@ -118,7 +118,7 @@ class _Placed:
         self._sorted: list[tuple[int, int]] = []
 
     def gaps(self, i: int, cap: int | None) -> list[tuple[int, int]]:
-        """Return the free stretches over the life of block `i`, up to `cap` or without an end."""
+        """Return the free ranges over the lifetime of block `i`, up to `cap` or unbounded."""
         block, end = self.blocks[i], 0
         found: list[tuple[int, int]] = []
         for offset, j in self._sorted:
@@ -142,18 +142,18 @@ class _Placed:
 
 
 class _ManyPlaced:
-    """The same for thousands of blocks, in arrays."""
+    """The same for thousands of blocks, with numpy arrays."""
 
     def __init__(self, blocks: Sequence[Allocation]) -> None:
         self.blocks = blocks
         self.offsets = [0] * len(blocks)
         self.size = 0
         self._count = 0
-        #: Where each begins and ends, and the steps from which and to which it is needed.
+        #: Start and end of each block, and its first and last step.
         self._table = np.zeros((4, len(blocks)), np.int64)
 
     def gaps(self, i: int, cap: int | None) -> list[tuple[int, int]]:
-        """Return the free stretches over the life of block `i`, up to `cap` or without an end."""
+        """Return the free ranges over the lifetime of block `i`, up to `cap` or unbounded."""
         block = self.blocks[i]
         starts, ends, firsts, lasts = self._table[:, : self._count]
         alive = (lasts >= block.first) & (firsts <= block.last)

@@ -79,7 +79,7 @@ class Forking(Stream, Protocol):
 
 @runtime_checkable
 class Joinable(Protocol):
-    """A run on the host that starts faster together with others of its kind."""
+    """A host run that is cheaper to start together with others of its kind."""
 
     def joined(self, others: Sequence[Run]) -> Run | None:
         """Return a run that does this and then `others`; None if they are of other kinds."""
@@ -351,7 +351,7 @@ class Claim:
 
 
 class Backend(Protocol):
-    """Runs nodes; has one method besides its name and device."""
+    """Claims and runs nodes; one method besides its name and device."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Binding rows to their addresses: once per plan, so that a run only replays."""
+"""Binding rows to their addresses, once per plan, so that a run only replays."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def bind_row(
 
     Args:
         row: a row of a plan or of a control-flow body.
-        view: returns where a slot lies.
-        workspace: returns scratch memory of the row's stream, for a type.
+        view: returns the view of a slot.
+        workspace: returns scratch memory of the row's stream for a type.
     """
     if row.kind == "view":
         return None

@@ -1,4 +1,4 @@
-"""Devices that decide by themselves, in the middle of recorded work, what of it comes next."""
+"""Conditional execution on devices: control flow decided inside recorded work."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Rounds:
     """How often a body runs.
 
     Attributes:
-        counter: int64[2], which the device keeps: the number of the round, counted from 0, and
-            whether there is another one.
-        count: rounds at most, an int64 of the device or known; None for no limit.
-        first: the condition (bool, one element) before the first round; None where it holds.
-        going: the condition after each round; None where it holds.
+        counter: int64 [2] on the device: the iteration number, counted from 0, and whether there is
+            a next one.
+        count: maximum number of iterations, an int64 on the device or known; None for no limit.
+        first: the condition (bool, one element) before the first iteration; None if true.
+        going: the condition after each iteration; None if true.
         is_read: whether the body reads the counter.
-        is_unrolled: whether it is to be recorded `count` times, which is known then and nothing
-            else ends it: so there is nothing to decide on.
+        is_unrolled: whether the body is recorded `count` times, as only a known count ends the
+            loop.
     """
 
     counter: View
@@ -32,10 +32,10 @@ class Rounds:
 
 
 class Decisions(Protocol):
-    """What control flow becomes on a device that knows the condition before the host does.
+    """Conditional execution on a device that knows conditions before the host does.
 
-    What is returned can be part of a recording, where the device decides while it replays it, and
-    may be called outside of one: then the host waits for what the condition is.
+    The returned functions may be part of a recording, where the device decides during replay, or be
+    called outside one; then the host waits for the condition.
     """
 
     def refusal(self, step: Step) -> str:
@@ -43,30 +43,30 @@ class Decisions(Protocol):
         ...
 
     def choose(self, cond: View, then: Run, other: Run) -> Run:
-        """Return a function: runs `then` if `cond` (bool, one element) is true, else `other`."""
+        """Return a function that runs `then` if `cond` (bool, one element) holds, else `other`."""
         ...
 
     def repeat(self, body: Run, rounds: Rounds) -> Run:
-        """Return a function that does `body` repeatedly."""
+        """Return a function that runs `body` repeatedly."""
         ...
 
     def take(self, dst: View, src: View, axis: int, counter: View, *, backward: bool) -> Run:
-        """Return a function that copies the element of this round along an axis of `src` to `dst`.
+        """Return a function that copies an iteration's element of `src` to `dst`.
 
         Args:
-            dst: of the shape of `src` without the axis.
-            src: as long along the axis as there are rounds.
+            dst: has the shape of `src` without the axis.
+            src: its axis has one element per iteration.
             axis: counted from the front.
             counter: see `Rounds`.
-            backward: whether the first round gets the last element.
+            backward: whether the first iteration takes the last element.
         """
         ...
 
     def put(self, dst: View, src: View, axis: int, counter: View, *, backward: bool) -> Run:
-        """Return what copies `src` to the element of this round along an axis of `dst`."""
+        """Return a function that copies `src` to an iteration's element of `dst`."""
         ...
 
 
 def decisions_of(device: Device) -> Decisions | None:
-    """Return how a device decides on control flow; None for one that leaves it to the host."""
+    """Return a device's conditional execution; None if it leaves control flow to the host."""
     return getattr(device, "decisions", None)

@@ -1,4 +1,4 @@
-"""Runs of a plan for callers who hold arrays on its device, or have their own stream."""
+"""Plans run for callers with arrays on the device, or with streams of their own."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from .plan import Plan
 
 
 class Resident:
-    """Runs a plan in the order of streams that callers give.
+    """Runs a plan in the order of the caller's streams.
 
-    Where inputs and results all lie on the device, the host gives the work to the stream and does
-    not wait. Several streams take turns: each run waits, on the device, for the one before.
+    If inputs and results are all on the device, the host enqueues the work on the stream and does
+    not wait. Runs on different streams are serialized: each waits, on the device, for the previous
+    one.
 
     Args:
-        plan: what runs.
-        exchange: of the plan's device.
+        plan: the plan.
+        exchange: the device's exchange of arrays with callers.
     """
 
     def __init__(self, plan: Plan, exchange: Exchange) -> None:
@@ -35,12 +36,12 @@ class Resident:
         """Run once.
 
         Args:
-            feeds: for every input an array of the host, or one on the device where the plan's
-                `ends` say so.
-            stream: in whose order.
+            feeds: for every input an array on the host, or one on the device if the plan's `ends`
+                say so.
+            stream: whose order the work follows.
 
         Returns:
-            New arrays by output name: numpy's, or the device's where the plan's `ends` say so.
+            New arrays by output name: numpy arrays, or device arrays if `ends` say so.
         """
         if not self.plan.ends.on_device:
             self.start(feeds, stream)
@@ -57,15 +58,15 @@ class Resident:
         return {**results}
 
     def _give_up(self, feeds: Mapping[str, Feed], stream: Stream) -> None:
-        """Keep what a stream may still read after a run of which it has only been given a part."""
+        """Keep alive what a stream may still read after a run that was enqueued only in part."""
         try:
             self.finish(feeds, stream)
-        except DeviceError:  # no event can be had: the caller's arrays are free when all is done
+        except DeviceError:  # no event available: keep the caller's arrays until everything is done
             with suppress(DeviceError):
                 stream.synchronize()
 
     def start(self, feeds: Mapping[str, Feed], stream: Stream) -> None:
-        """Give a run to `stream`, without copies of its results; inputs left out stay as they are.
+        """Enqueue a run on `stream`, without copying results; omitted inputs are unchanged.
 
         With results on the device, `finish` must follow.
         """
@@ -74,22 +75,22 @@ class Resident:
             if isinstance(feed, Lent):
                 self._exchange.copy(self.plan.inputs[name], feed.view, stream)
             elif isinstance(feed, np.ndarray):
-                self._turns.wait()  # the run before may still read what lies on the host
+                self._turns.wait()  # the previous run may still read host memory
                 self.plan.feed(name, feed)
         self.plan.execute(stream)
 
     def finish(self, feeds: Mapping[str, Feed], stream: Stream) -> None:
-        """Note that `stream` has been given all of a run, and what reads its results."""
+        """Record that all of a run, and the reads of its results, are enqueued on `stream`."""
         kept = [feed.owner for feed in feeds.values() if isinstance(feed, Lent)]
         self._turns.end(stream, kept)
 
     def _empty(self, stream: Stream) -> dict[str, Handle]:
-        """Return new arrays for the results: before the run, which then need not be undone."""
+        """Return new arrays for the results, allocated before the run."""
         outputs = self.plan.graph.outputs
         return {n: self._exchange.empty(v.tensor, stream) for n, v in outputs.items()}
 
     def _source(self, name: str) -> View:
-        """Return where a result is after a run."""
+        """Return the view of a result after a run."""
         if name in self.plan.outputs:
             return self.plan.outputs[name]
         if name not in self._constants:
@@ -98,16 +99,16 @@ class Resident:
         return self._constants[name]
 
     def sources(self) -> dict[str, View]:
-        """Return where the results are after a run, by output name."""
+        """Return the views of the results after a run, by output name."""
         return {name: self._source(name) for name in self.plan.graph.outputs}
 
     def wait(self) -> None:
-        """Wait until the device has done every run."""
+        """Wait until all runs are complete on the device."""
         self._turns.wait()
 
     def close(self) -> None:
-        """Wait, and give back what is not the plan's."""
-        with suppress(DeviceError):  # a device that failed says so to whoever reads results
+        """Wait, and release everything but the plan."""
+        with suppress(DeviceError):  # readers of results get the error of a failed device
             self.wait()
         for view in self._constants.values():
             view.buffer.close()

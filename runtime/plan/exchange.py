@@ -1,4 +1,4 @@
-"""Arrays in a device's memory that callers hold, and streams that are theirs."""
+"""Exchange of device arrays and streams with callers."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from .backend import Device, Format, Stream, View
 
 @dataclass(frozen=True, slots=True)
 class IOPlacement:
-    """Where the tensors lie that a plan is fed with, and those that it gives.
+    """Where the inputs and results of a plan are.
 
     Attributes:
-        inputs: name and format of each input that lies on the plan's device; the others come from
-            the host.
-        on_device: whether the results stay on the plan's device.
-        lent: memory on the plan's device, by the name of the input that always lies there; a result
-            may take its place.
-        kept: names of results that stay on the plan's device whatever `on_device` says.
+        inputs: name and format of each input on the plan's device; other inputs are on the host.
+        on_device: whether results stay on the plan's device.
+        lent: memory on the plan's device by the name of the input that is always there; a result
+            may replace it in place.
+        kept: names of results that stay on the device regardless of `on_device`.
+        stays: names of inputs among `lent` that no result may overwrite.
     """
 
     inputs: tuple[tuple[str, Format], ...] = ()
     on_device: bool = False
     lent: Mapping[str, View] = field(default_factory=dict[str, View], hash=False)
     kept: tuple[str, ...] = ()
+    stays: tuple[str, ...] = ()
 
 
-#: Everything comes from the host and goes back there.
+#: All inputs and results are on the host.
 HOST_IO = IOPlacement()
 
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """An array of a caller in device memory.
+    """A caller's array in device memory.
 
     Attributes:
         view: its elements.
@@ -52,19 +53,19 @@ class Lent:
         return self.view.type
 
 
-#: What is fed to a model: a value of the host, or an array on the model's device.
+#: An input of a model: a value on the host, or an array on the model's device.
 Feed = HostValue | Lent
 
 
 class Event(Protocol):
-    """A point in the order of a stream."""
+    """A point in the order of a stream, as a CUDA event."""
 
     def record(self, stream: Stream) -> None:
-        """Move the point after all that `stream` has been given so far."""
+        """Set the point after everything enqueued on `stream` so far."""
         ...
 
     def precede(self, stream: Stream) -> None:
-        """Let what `stream` is given from now on wait for the point; the host does not wait."""
+        """Make later work of `stream` wait for the point; the host does not wait."""
         ...
 
     def synchronize(self) -> None:
@@ -73,32 +74,32 @@ class Event(Protocol):
 
     @property
     def is_reached(self) -> bool:
-        """Whether the device has come to the point."""
+        """Whether the device has reached the point."""
         ...
 
 
 class Handle(Protocol):
-    """An array on a device, as callers get it: it owns its memory unless it says otherwise."""
+    """An array on a device as callers get it; it owns its memory unless stated otherwise."""
 
     @property
     def elements(self) -> View:
-        """Where they are."""
+        """The view of its elements."""
         ...
 
     def numpy(self) -> Array:
-        """Return a copy on the host, once the elements are complete."""
+        """Return a copy on the host; waits until the elements are complete."""
         ...
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         ...
 
 
 class Exchange(Protocol):
-    """What a device does that takes arrays of its own memory from callers, and gives them some."""
+    """How a device accepts arrays in its memory from callers, and returns such arrays."""
 
     def stream(self, given: Any) -> Stream:
-        """Return the caller's stream, or for None the one where callers expect their work.
+        """Return the caller's stream; for None, the stream on which callers expect their work.
 
         Raises:
             UsageError: it is not a stream of this device.
@@ -106,60 +107,60 @@ class Exchange(Protocol):
         ...
 
     def event(self) -> Event:
-        """Return a point in no stream yet."""
+        """Return a new event, not yet recorded."""
         ...
 
     def take(self, array: Any, stream: Stream) -> Lent:
-        """Return a caller's array, uncopied, and let `stream` wait for its elements.
+        """Wrap a caller's array without a copy, and make `stream` wait for its elements.
 
         Raises:
-            InputError: it lies elsewhere, or has gaps.
+            InputError: it is on another device, or not contiguous.
         """
         ...
 
     def empty(self, type_: TensorType, stream: Stream) -> Handle:
-        """Return a new array whose elements `stream` is going to write; raises DeviceOutOfMemory.
+        """Return a new array that `stream` will write; raises DeviceOutOfMemory.
 
-        Its memory is allocated, and given back, in the order of the stream.
+        Its memory is allocated and freed in stream order.
         """
         ...
 
     def handle(self, view: View, stream: Stream) -> Handle:
-        """Return an array that is somebody else's memory, written in the order of the stream."""
+        """Return an array over memory owned by someone else, written in stream order."""
         ...
 
     def copy(self, dst: View, src: View, stream: Stream) -> None:
-        """Copy between views of equal type and format in the order of the stream."""
+        """Copy between views of equal type and format in stream order."""
         ...
 
     def is_pinned(self, data: Array) -> bool:
-        """Whether the device reads and writes an array of the host by itself, without a copy."""
+        """Whether a host array is pinned, so that the device can access it directly."""
         ...
 
     def fetch(self, view: View, stream: Stream) -> Array:
-        """Return a copy on the host, in plain order; the host waits for it."""
+        """Return a contiguous copy on the host; the host waits for it."""
         ...
 
     def trim(self) -> None:
-        """Return memory of arrays that are no longer referenced to the system."""
+        """Return the memory of unreferenced arrays to the system."""
         ...
 
 
 def exchange_of(device: Device) -> Exchange | None:
-    """Return how a device exchanges arrays with callers; None for one that only copies."""
+    """Return a device's exchange with callers; None if it only copies."""
     return getattr(device, "exchange", None)
 
 
-#: How many runs a plan may be ahead of its device, each keeping its inputs alive.
+#: Maximum number of enqueued runs of a plan; each keeps its inputs alive.
 MAX_AHEAD = 16
 
 
 @dataclass(slots=True)
 class StreamSerializer:
-    """Runs of one plan on streams of its callers: the next waits, on the device, for the last.
+    """Serializes runs of one plan on several streams: each waits, on the device, for the last.
 
-    What a run reads is kept alive until the device has read it, whatever stream its owner works
-    on. A host that is many runs ahead waits for the device.
+    Inputs of a run are kept alive until the device has read them, whatever stream their owner uses.
+    A host that is too many runs ahead waits for the device.
     """
 
     exchange: Exchange
@@ -169,7 +170,7 @@ class StreamSerializer:
     _spare: list[Event] = field(default_factory=list[Event])
 
     def begin(self, stream: Stream) -> None:
-        """Let `stream` wait for the run before."""
+        """Make `stream` wait for the previous run."""
         ahead = self._ahead
         if len(ahead) >= MAX_AHEAD:
             ahead[0][0].synchronize()
@@ -179,13 +180,13 @@ class StreamSerializer:
             ahead[-1][0].precede(stream)
 
     def end(self, stream: Stream, kept: Sequence[object]) -> None:
-        """Note that `stream` has been given all of a run, which reads from `kept`."""
+        """Record that all of a run, which reads from `kept`, is enqueued on `stream`."""
         event = self._spare.pop() if self._spare else self.exchange.event()
         event.record(stream)
         self._ahead.append((event, kept))
 
     def wait(self) -> None:
-        """Wait on the host until every run is done."""
+        """Wait on the host until every run is complete."""
         while self._ahead:
             event, _ = self._ahead.popleft()
             event.synchronize()

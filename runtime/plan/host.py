@@ -1,4 +1,4 @@
-"""The host's memory as a device."""
+"""The host as a device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALIGNMENT = 256
 
 
 def _check_fits(nbytes: int) -> None:
-    """Refuse what the machine cannot hold: systems that overcommit would kill the process later."""
+    """Refuse what exceeds the machine's memory: overcommit would get the process killed."""
     if nbytes > memory():
         raise DeviceOutOfMemory(
             f"cpu: {nbytes} bytes asked for in one piece; the machine has {memory()} in all"
@@ -23,7 +23,7 @@ def _check_fits(nbytes: int) -> None:
 
 
 class HostBuffer:
-    """Bytes of the host, aligned to 256."""
+    """Host memory, aligned to 256 bytes."""
 
     __slots__ = ("memory",)
 
@@ -40,7 +40,7 @@ class HostBuffer:
 
     @classmethod
     def around(cls, data: Array) -> HostBuffer:
-        """Return a buffer that is `data`'s own memory (contiguous; may be read-only)."""
+        """Return a buffer over the memory of `data` (contiguous; may be read-only)."""
         buffer = cls.__new__(cls)
         buffer.memory = data
         return buffer
@@ -54,7 +54,7 @@ class HostBuffer:
 
 
 class HostStream:
-    """The host does everything at once."""
+    """A stream whose work is done immediately."""
 
     __slots__ = ()
 
@@ -63,7 +63,7 @@ class HostStream:
 
 
 class HostDevice:
-    """The host: numpy's memory, one implicit stream, nothing to record."""
+    """The host: numpy memory, one implicit stream, no recordings."""
 
     name = "cpu"
 
@@ -80,7 +80,7 @@ class HostDevice:
         return HostStream()
 
     def upload(self, data: Array) -> View:
-        """Return `data` itself where it is contiguous, a contiguous copy otherwise."""
+        """Return `data` itself if it is contiguous, else a contiguous copy."""
         if not data.flags.c_contiguous:
             _check_fits(data.nbytes)
             data = np.ascontiguousarray(data).reshape(data.shape)
@@ -108,7 +108,7 @@ HOST = HostDevice()
 
 
 def array(view: View) -> Array:
-    """Return the elements of a view on the host as they lie in memory, without a copy."""
+    """Return the elements of a host view in memory order, without a copy."""
     if not isinstance(view.buffer, HostBuffer):
         raise TypeError(f"{view.type} lies on {view.device.name}, not on the host")
     memory = view.buffer.memory
@@ -124,7 +124,7 @@ def array(view: View) -> Array:
 
 
 def logical(view: View) -> Array:
-    """Return the elements of a view on the host in the order of the logical shape, uncopied."""
+    """Return the elements of a host view in the order of the logical shape, without a copy."""
     elements = array(view)
     if view.format is Format.CONTIGUOUS or elements.ndim < 3:
         return elements

@@ -1,4 +1,4 @@
-"""From claims to rows: steps, copies, reformats and views, and which tensors share memory."""
+"""From claims to rows: steps, copies, reformats and views, and shared memory."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def lay_out(
 ) -> tuple[Layout, Partition]:
     """Partition a static graph, build every step and insert the copies.
 
-    A backend may still decline while it builds; its node is then offered to the others.
+    A backend may still decline while building; its node is then offered to the others.
     `control.nested_control` claims control flow.
 
     Raises:
-        UnsupportedError: a node that no backend takes.
-        ModelError: a tensor would reach beyond the memory in which it lies.
+        UnsupportedError: no backend takes a node.
+        ModelError: a tensor would extend beyond its memory.
     """
     bars = Bars()
     _settle_views(graph)
@@ -55,9 +55,9 @@ def lay_out(
 
 
 def _build(layout: Layout, bars: Bars) -> bool:
-    """Build all steps; return False, and bar what was declined, where a backend does so.
+    """Build all steps; if a backend declines, bar its claim and return False.
 
-    It may be the slices that it does not want; so they go first.
+    The reason may be slices that it does not accept, so those are removed first.
     """
     for row in layout.rows:
         check_time()
@@ -74,7 +74,7 @@ def _build(layout: Layout, bars: Bars) -> bool:
 
 
 def _settle_views(graph: Graph) -> None:
-    """Make the views of constants constants, where no pass has done so: they have no slot."""
+    """Turn views of constants into constants, if no pass has; they have no slot."""
     for node in [node for node in graph.nodes if node.op.view]:
         source, result = node.inputs[0], node.output.type
         if source is None or source.data is None or not isinstance(result, TensorType):
@@ -84,7 +84,7 @@ def _settle_views(graph: Graph) -> None:
 
 
 def _alias_in_place(layout: Layout) -> None:
-    """Give outputs the memory of inputs that die in the step, where the claim allows it."""
+    """Give outputs the memory of inputs that end with the step, where the claim allows it."""
     lives = lives_of(layout)
     for number, row in enumerate(layout.rows):
         for out, source in row.claim.in_place if row.claim else ():
@@ -103,9 +103,9 @@ def _alias_in_place(layout: Layout) -> None:
 
 
 def _check_places(slots: Iterable[Slot]) -> None:
-    """Refuse tensors that would reach beyond the memory of the tensor in which they lie.
+    """Raise ModelError for tensors that extend beyond the memory of the tensor containing them.
 
-    Backends write what they are told to write, so this is where it is ruled out for all of them.
+    Backends write where they are told to, so this is checked here for all of them.
     """
     for slot in slots:
         root, end = slot.root, slot.offset_in_root + slot.extent

@@ -1,4 +1,4 @@
-"""Which backend runs which nodes: asks, checks, and orders the claims."""
+"""Which backend runs which nodes: collects, checks and orders the claims."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from ..base.guard import check_time
-from ..errors import Refusal, UnsupportedError
+from ..errors import NodeRefusal, UnsupportedError
 from ..ir.dtypes import string
 from ..ir.graph import Graph, Node, Value
 from ..ir.grown import Grown
@@ -18,7 +18,7 @@ from .backend import Backend, Claim, Decline, measured
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Nodes that run as one step, and who runs them; the planner does views without anybody."""
+    """Nodes that run as one step, with their backend; views need none."""
 
     nodes: tuple[Node, ...]
     backend: Backend | None
@@ -27,23 +27,23 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Every node of a graph, in an order in which the steps can run.
+    """Every node of a graph, in an order in which steps can run.
 
     Attributes:
         steps: the assignment.
-        refusals: everything that a backend declined, also where another one took the node.
+        refusals: all declines, including those of nodes that another backend took.
     """
 
     steps: tuple[Assigned, ...]
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[NodeRefusal, ...]
 
 
 @dataclass(slots=True)
 class Bars:
-    """What `build` declined earlier.
+    """Declines of earlier attempts to build.
 
     Attributes:
-        pairs: reasons by backend and node, which are not asked about each other again.
+        pairs: reasons by backend and node; these pairs are not tried again.
         dense: nodes whose tensors must not be slices with gaps.
     """
 
@@ -51,7 +51,7 @@ class Bars:
     dense: set[Node] = field(default_factory=set[Node])
 
     def add(self, backend: str, node: Node, reason: str) -> None:
-        """Note that the backend of this name declined `node` while building."""
+        """Record that the backend of this name declined `node` while building."""
         self.pairs[backend, node.name] = reason
 
     def allows(self, backend: Backend, node: Node) -> bool:
@@ -71,17 +71,17 @@ def partition(
     Args:
         graph: all shapes static.
         backends: the requested one, then fallbacks.
-        options: handed to the backends.
-        bars: what earlier attempts at building ruled out.
-        nesting: claims control flow, which nobody else is offered.
+        options: passed to the backends.
+        bars: what earlier attempts to build ruled out.
+        nesting: claims control flow, which is not offered to other backends.
 
     Raises:
-        UnsupportedError: a node that no backend takes; lists every such node with every reason.
+        UnsupportedError: no backend takes a node; lists all such nodes with all reasons.
     """
     free: dict[Node, None] = dict.fromkeys(graph.nodes)
     order = {node: i for i, node in enumerate(graph.nodes)}
     groups: list[Assigned] = []
-    refusals: list[Refusal] = []
+    refusals: list[NodeRefusal] = []
     if nesting is not None:
         for held in nesting.claim(graph, free.keys(), options):
             if isinstance(held, Claim):
@@ -106,7 +106,8 @@ def partition(
     groups.extend(Assigned((node,), None, None) for node in views)
     for node in views:
         del free[node]
-    refusals = [r for r in refusals if r.node not in {node.name for node in views}]
+    seen = {node.name for node in views}
+    refusals = [r for r in refusals if r.node not in seen]
     if free:
         _refuse(list(free), refusals, backends)
     return Partition(_sorted(groups, order), tuple(refusals))
@@ -126,7 +127,7 @@ def obstacle(node: Node) -> str:
 
 
 def misfit(node: Node) -> str:
-    """Return which tensor of a node no plan can hold, and why; empty if they all fit."""
+    """Return which tensor of a node no plan can hold, and why; empty if there is none."""
     for value in (*node.reads, *node.outputs):
         if not isinstance(value.type, TensorType):
             what = value.type or "of unknown type"
@@ -140,14 +141,14 @@ def misfit(node: Node) -> str:
     return ""
 
 
-def _refusal(node: Node, backend: Backend, reason: str) -> Refusal:
-    return Refusal(node.name, node.kind, node.signature(), backend.name, reason)
+def _refusal(node: Node, backend: Backend, reason: str) -> NodeRefusal:
+    return NodeRefusal(node.name, node.kind, node.signature(), backend.name, reason)
 
 
 def _ruled_out(
     free: dict[Node, None], offered: Set[Node], backend: Backend, bars: Bars
-) -> list[Refusal]:
-    found: list[Refusal] = []
+) -> list[NodeRefusal]:
+    found: list[NodeRefusal] = []
     for node in free:
         if node in offered:
             continue
@@ -156,7 +157,7 @@ def _ruled_out(
     return found
 
 
-def _refuse(free: list[Node], refusals: list[Refusal], backends: Sequence[Backend]) -> None:
+def _refuse(free: list[Node], refusals: list[NodeRefusal], backends: Sequence[Backend]) -> None:
     missing = {node.name for node in free}
     said = [r for r in refusals if r.node in missing]
     heard = {(r.node, r.backend) for r in said}
@@ -175,7 +176,7 @@ def _refuse(free: list[Node], refusals: list[Refusal], backends: Sequence[Backen
 
 
 def _is_convex(nodes: tuple[Node, ...], order: dict[Node, int]) -> bool:
-    """Whether no path leaves `nodes` and comes back."""
+    """Whether no path leaves `nodes` and re-enters them."""
     inside = set(nodes)
     last = max(order[n] for n in nodes)
     tainted: set[Node] = set()
@@ -194,7 +195,7 @@ def _is_convex(nodes: tuple[Node, ...], order: dict[Node, int]) -> bool:
 
 
 def _sorted(groups: list[Assigned], order: dict[Node, int]) -> tuple[Assigned, ...]:
-    """Return the groups so that each comes after those it reads from, else in file order."""
+    """Return the groups in topological order, else in file order."""
     owner = {node: i for i, group in enumerate(groups) for node in group.nodes}
     after: list[set[int]] = [set() for _ in groups]
     waits = [0] * len(groups)
@@ -221,14 +222,14 @@ def _sorted(groups: list[Assigned], order: dict[Node, int]) -> tuple[Assigned, .
 
 
 def reads_of(nodes: tuple[Node, ...]) -> tuple[Value, ...]:
-    """Return what the nodes read from outside, constants left out, each once."""
+    """Return the non-constant values that the nodes read from outside, without duplicates."""
     inside = {value for node in nodes for value in node.outputs}
     seen = dict.fromkeys(v for node in nodes for v in node.reads)
     return tuple(v for v in seen if v not in inside and not v.is_constant)
 
 
 def results_of(graph: Graph, nodes: tuple[Node, ...]) -> tuple[Value, ...]:
-    """Return what the nodes compute that other nodes read."""
+    """Return the values of these nodes that other nodes read."""
     inside = set(nodes)
     return tuple(
         value

@@ -1,6 +1,6 @@
 """A plan: one graph with integer shapes, laid out in memory, every step bound once.
 
-Fixed addresses are what makes the arena, CUDA graphs and a fast Python loop one mechanism.
+Fixed addresses make the arena, CUDA graphs and a fast Python loop one mechanism.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from .weights import WeightStore
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes that a plan or a model holds.
+    """Bytes held by a plan or model.
 
     Attributes:
         activations: arena by device.
-        floor: maximum number of bytes that live at one time, by device: no arena can be smaller.
-        tensors: all activations together by device, as if each had memory of its own.
+        floor: maximum number of bytes alive at any time, by device: a lower bound of every arena.
+        tensors: all activations by device, as if each had memory of its own.
         workspace: scratch bytes by device: the sum over streams of their largest step.
-        workspace_sum: scratch of all steps together, had each its own.
+        workspace_sum: scratch of all steps, as if each had its own.
         weights: constants by device.
     """
 
@@ -51,7 +51,7 @@ class Memory:
 
     @staticmethod
     def total(parts: Sequence[Memory], weights: Mapping[str, int]) -> Memory:
-        """Return the bytes of several plans of one model, which share their weights."""
+        """Return the bytes of several plans of one model, which share weights."""
 
         def added(kind: str) -> dict[str, int]:
             sums: dict[str, int] = {}
@@ -73,20 +73,20 @@ class _Arena:
 
 
 class Plan:
-    """A layout with addresses: runs repeatedly, one caller at a time.
+    """A layout with addresses that runs repeatedly, for one caller at a time.
 
     Attributes:
         graph: the graph with integer shapes.
-        rows: what a run does, in order.
-        refusals: what backends declined on the way.
+        rows: in execution order.
+        refusals: what backends declined.
         memory: bytes by kind and device.
-        device: the first backend's, of which `ends` speaks.
-        ends: where inputs and results lie.
-        constants: results that are known.
-        inputs: where each input belongs.
-        outputs: where each result is after a run, those that are constants left out.
-        schedule: which row runs on which stream, and waits for which.
-        taken: bytes of the host that it took from the budget.
+        device: the first backend's, to which `ends` refers.
+        ends: where inputs and results are.
+        constants: results that are constant.
+        inputs: the view of each input.
+        outputs: the view of each non-constant result after a run.
+        schedule: which row runs on which stream, and what it waits for.
+        taken: host bytes taken from the budget.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Plan:
             raise
 
     def _place(self, layout: Layout, stores: Mapping[Device, WeightStore]) -> None:
-        """Allocate, bind every row to its addresses, and record."""
+        """Allocate memory, bind every row to its addresses, and record."""
         self.schedule = assign(self.rows, self._max_streams)
         self._arenas = self._allocate(layout)
         self._workspaces = self._allocate_workspaces()
@@ -151,7 +151,7 @@ class Plan:
 
     def _allocate(self, layout: Layout) -> dict[Device, _Arena]:
         lives = lives_of(layout, self.schedule.begins)
-        for slot in layout.inputs.values():  # what was fed stays, so that rows can be run again
+        for slot in layout.inputs.values():  # inputs are preserved, so that rows can be run again
             if slot.device is HOST and slot in lives and self.device is not HOST:
                 lives[slot] = (lives[slot][0], len(self.rows))
         by_device: dict[Device, list[Slot]] = {HOST: []} if self.constants else {}
@@ -166,7 +166,7 @@ class Plan:
             size = pack(blocks)
             if device is HOST:
                 self._take(size, layout)
-            # The host's arena is what the accelerator copies from and to: it pins it.
+            # The accelerator copies from and to the host's arena, so it is pinned.
             owner = self.device if device is HOST else device
             buffer = owner.staging(size) if device is HOST else device.allocate(size)
             self._buffers.append(buffer)
@@ -175,7 +175,7 @@ class Plan:
         return arenas
 
     def _take(self, arena: int, layout: Layout) -> None:
-        """Take what the plan and its results need of the host from the model's budget."""
+        """Take the host memory of the plan and its results from the model's budget."""
         scratch = [r.step.scratch for r in self.rows if r.step is not None and r.device is HOST]
         given = (slot for name, slot in layout.outputs.items() if name not in self.ends.kept)
         results = sum(slot.nbytes for slot in given)
@@ -188,7 +188,7 @@ class Plan:
         self.taken = total
 
     def _largest(self) -> str:
-        """Return which step gives most, as the end of a sentence."""
+        """Return which step has the largest result, as the end of a sentence."""
         if not self.rows:
             return ""
         row = max(self.rows, key=lambda r: sum(slot.nbytes for slot in r.outputs))
@@ -196,7 +196,7 @@ class Plan:
         return f"; its largest step is {row.title}, which gives {made}"
 
     def _allocate_workspaces(self) -> dict[tuple[Device, int], Buffer]:
-        """Allocate for each stream of each device the largest scratch memory of its steps."""
+        """Allocate, for each stream of each device, the largest scratch memory of its steps."""
         need: dict[tuple[Device, int], int] = {}
         for row in self.rows:
             if row.step is not None and row.step.scratch:
@@ -244,7 +244,7 @@ class Plan:
         return bind_row(row, self._view, workspace)
 
     def _chain(self) -> list[Run]:
-        """Return what a run calls: segments of device rows recorded, host rows as they are."""
+        """Return the calls of a run: recorded segments of device rows, and host rows."""
         runs: list[Run] = []
         pending = segments(self.rows)
         for number, row in enumerate(self.rows):
@@ -253,11 +253,11 @@ class Plan:
             if row.device is HOST and row.run is not None:
                 runs.append(row.run)
         if self.ends.on_device and runs and runs[-1] is _synchronize:
-            runs.pop()  # callers wait for the results, if at all, where they read them
+            runs.pop()  # callers wait for results where they read them
         return runs
 
     def _segment(self, segment: range) -> list[Run]:
-        """Return a segment of device rows, recorded if it may be, and a wait after it."""
+        """Return a segment of device rows, recorded if possible, followed by a wait."""
         rows = [row for row in self.rows[segment.start : segment.stop] if row.run is not None]
         together = self.together(segment)
         recorded = None
@@ -269,8 +269,8 @@ class Plan:
         """Return a function that enqueues a segment of device rows on a stream and side streams.
 
         Args:
-            segment: numbers of the rows.
-            copies: whether to run those that move data between devices.
+            segment: indices of the rows.
+            copies: whether to include rows that move data between devices.
         """
         rows = self.rows[segment.start : segment.stop]
         if any(row.stream for row in rows):
@@ -289,28 +289,28 @@ class Plan:
         Returns:
             New arrays by output name.
         """
-        self.device.enter()  # which memory of the host that it pins depends on, too
+        self.device.enter()  # pinned host memory depends on it, too
         for name in self._inputs:
             self.feed(name, feeds[name])
         self._execute(self._stream)
         return self.results()
 
     def feed(self, name: str, data: Array) -> None:
-        """Copy an input that comes from the host to where it belongs."""
+        """Copy a host input to its view."""
         np.copyto(self._inputs[name], data)
 
     def results(self) -> dict[str, Array]:
-        """Return copies of the results that lie on the host after a run."""
+        """Return copies of the results on the host after a run."""
         results = {name: data.copy() for name, data in self.constants.items()}
         results |= {n: self._results.copy(n, data) for n, data in self._outputs.items()}
         return {name: results[name] for name in self.graph.outputs if name in results}
 
     def execute(self, stream: Stream | None = None) -> None:
-        """Run on the inputs that lie in the arena; results stay there.
+        """Run on inputs that are already in the arena; results stay there.
 
         Args:
-            stream: whose order the work is put in; the plan's own if None. The host waits for
-                the results that lie on it, and for nothing else.
+            stream: whose order the work follows; the plan's own if None. The host waits only for
+                results on the host.
         """
         self.device.enter()
         self._execute(stream or self._stream)
@@ -344,7 +344,7 @@ class Plan:
                 raise type(error)(f"{where}: {error}") from error
 
     def close(self) -> None:
-        """Give all memory back; the plan cannot run afterwards."""
+        """Release all memory; the plan cannot run afterwards."""
         self._budget.give(self.taken)
         self.taken = 0
         self._runs, self._joined = [], []
@@ -359,7 +359,7 @@ class Plan:
 
 
 def _joined(runs: Sequence[Run]) -> list[Run]:
-    """Return runs of which neighbours on the host that can be joined are one."""
+    """Return the runs with adjacent host runs joined where possible."""
     found: list[Run] = []
     for joinable, group in groupby(runs, key=lambda run: isinstance(run, Joinable)):
         together: Sequence[Run] = list(group)

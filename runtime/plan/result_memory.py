@@ -1,7 +1,7 @@
-"""Memory for results that callers have let go of, used again.
+"""Reuse of the memory of results that callers have released.
 
-The system gives large arrays fresh pages and clears each at its first write, which takes several
-times as long as copying a result there.
+The system provides large arrays with fresh pages, and clears each at its first write, which takes
+several times as long as copying a result.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import numpy as np
 
 from ..ir.types import Array
 
-#: Bytes from which a result's memory is used again; the allocator keeps smaller pieces by itself.
+#: Minimum size in bytes for reuse; the allocator caches smaller blocks by itself.
 MIN_BYTES = 1 << 22
 
 
 class ResultMemory:
-    """Where the results of one plan go: memory that their last holder gives back for the next run.
+    """Memory for the results of one plan, returned by its last holder for the next run.
 
-    It keeps the memory of at most one array of each name, so that no more is held between runs than
-    one run's results.
+    It keeps at most one array of each name, so that no more is held between runs than one run's
+    results.
     """
 
     def __init__(self) -> None:
         self._spare: dict[str, Array] = {}
 
     def copy(self, name: str, data: Array) -> Array:
-        """Return a copy of the result `name`, an array that is the caller's own."""
+        """Return a copy of the result `name`, an array owned by the caller."""
         if data.nbytes < MIN_BYTES or data.dtype.hasobject:
             return data.copy()
         memory = self._spare.pop(name, None)
@@ -40,17 +40,17 @@ class ResultMemory:
         return result
 
     def take_back(self, name: str, memory: Array) -> None:
-        """Keep memory that nobody else holds any more for the next result of this name."""
+        """Keep memory without other holders for the next result of this name."""
         self._spare[name] = memory
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept and that nobody holds."""
+        """Bytes kept without a holder."""
         return sum(memory.nbytes for memory in list(self._spare.values()))
 
 
 class _Loan:
-    """Memory in the hands of callers; every view of it holds the loan, which ends with the last."""
+    """Memory held by callers; every view of it keeps the loan alive."""
 
     __slots__ = ("__array_interface__", "_memory", "_name", "_owner")
 

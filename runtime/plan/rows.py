@@ -21,21 +21,21 @@ Kind = Literal["step", "copy", "reformat", "view"]
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A tensor at one place and in one format.
+    """A tensor in one place and format.
 
     Attributes:
-        value: what it holds.
-        device: where.
-        format: in which order.
+        value: its value in the graph.
+        device: the device of its memory.
+        format: the order of its elements.
         type: dtype and shape.
-        root: the slot whose memory it uses; itself unless it is a view or made in place.
-        first: row that writes it; -1 for inputs.
-        last: last row that reads it.
-        alias: the slot in whose memory it lies; None for roots.
-        offset: the byte of `alias` at which it begins.
-        pitch: elements from one of its rows to the next where there are gaps, 0 where there are
-            none; see `View.pitch`.
-        block: its place in the arena, for roots.
+        root: the slot whose memory it uses; itself unless it is a view or computed in place.
+        first: index of the row that writes it; -1 for inputs.
+        last: index of the last row that reads it.
+        alias: the slot that contains it; None for roots.
+        offset: its start in `alias`, in bytes.
+        pitch: elements from one of its rows to the next if there are gaps, else 0; see
+            `View.pitch`.
+        block: its allocation in the arena, for roots.
     """
 
     value: Value
@@ -59,7 +59,7 @@ class Slot:
 
     @property
     def offset_in_root(self) -> int:
-        """The byte of the root's memory at which it begins."""
+        """Its start in the root's memory, in bytes."""
         slot, offset = self, 0
         while slot.alias is not None:
             offset += slot.offset
@@ -68,31 +68,31 @@ class Slot:
 
     @property
     def extent(self) -> int:
-        """Bytes from its first element to its last, with the gaps of others in between."""
+        """Bytes from its first element to its last, gaps included."""
         return extent(self.format, self.type, self.pitch)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements in this format."""
+        """Bytes of its elements in this format, without gaps."""
         return self.format.nbytes(self.type)
 
 
 @dataclass(slots=True)
 class Row:
-    """One thing that a run does, or a view, which it need not do.
+    """One operation of a run, or a view, which does nothing.
 
     Attributes:
         kind: what it is.
-        nodes: those of the graph that it stands for; none for copies and reformats.
-        device: where it happens.
-        backend: who does it: a backend's name, a device's, or ``plan`` for views.
-        kernel: what runs, for reports.
-        inputs: what it reads.
-        outputs: what it writes.
-        claim: what a backend offered to do, for steps.
+        nodes: the graph's nodes that it stands for; none for copies and reformats.
+        device: where it runs.
+        backend: the name of a backend or device, or ``plan`` for views.
+        kernel: the name of what runs, for reports.
+        inputs: the slots that it reads.
+        outputs: the slots that it writes.
+        claim: the backend's offer, for steps.
         step: what the claim built.
-        run: the step or copy on its addresses, once the plan has placed everything.
-        stream: number of the stream on which it runs, see `plan.streams`.
+        run: the bound step or copy, once everything is placed.
+        stream: index of its stream, see `plan.streams`.
     """
 
     kind: Kind
@@ -116,12 +116,12 @@ class Row:
 
 
 class Layout:
-    """Rows and slots of a graph, before anything has an address.
+    """Rows and slots of a graph before addresses are assigned.
 
     Args:
         graph: with integer shapes.
         stores: constants by device.
-        ends: where inputs and results lie.
+        ends: where inputs and results are.
         device: the one that `ends` refers to.
     """
 
@@ -159,7 +159,7 @@ class Layout:
         self.rows.append(row)
 
     def fetch(self, value: Value, device: Device, format: Format) -> Slot:
-        """Return `value` on `device` in `format`, with a visible row for each copy it takes."""
+        """Return `value` on `device` in `format`, adding a row for each copy needed."""
         places = self.places[value]
         for slot in places:
             if slot.device is device and slot.format is format:
@@ -195,7 +195,7 @@ class Layout:
         return target
 
     def view(self, node: Node) -> None:
-        """Let the output of a view use the memory of its input."""
+        """Make the output of a view share the memory of its input."""
         value = node.inputs[0]
         if value is None:
             raise ValueError(f"view '{node.name}' has no input")
@@ -212,12 +212,12 @@ class Layout:
         self._emit(row)
 
     def rename(self, nodes: Sequence[Node], device: Device, asked: Set[Format]) -> bool:
-        """Let the output of a Transpose use the memory of its input, if that has the right order.
+        """Make the output of a Transpose share its input's memory, if the order of bytes allows it.
 
         Args:
             nodes: of a step.
             device: where it would run.
-            asked: formats in which its result is going to be read.
+            asked: formats in which its result will be read.
         """
         value = nodes[0].inputs[0] if nodes[0].inputs else None
         if value is None or value.is_constant or len(nodes) > 1:
@@ -229,7 +229,7 @@ class Layout:
         return found is not None
 
     def step(self, assigned: Assigned) -> None:
-        """Add the row of a claim, which is not built yet, and the copies that it takes."""
+        """Add the row of a claim, not yet built, and the copies that it needs."""
         backend, claim = assigned.backend, assigned.claim
         if backend is None or claim is None:
             raise ValueError("only views run without a backend")
@@ -247,7 +247,7 @@ class Layout:
         self._emit(row)
 
     def build(self, row: Row) -> Decline | None:
-        """Build the step of a row, or return the decline where the backend changed its mind."""
+        """Build the step of a row; return the decline if the backend declines."""
         if row.claim is None:
             return None
         slots = (*row.inputs, *row.outputs)
@@ -266,9 +266,9 @@ class Layout:
         return None
 
     def _present(self, reads: Sequence[Value], device: Device) -> Format:
-        """Return the format in which most bytes of `reads` already lie on `device`.
+        """Return the format in which most bytes of `reads` are already on `device`.
 
-        Of two with as many, it is the one that came later: somebody else has asked for it.
+        Of formats with equally many bytes, the most recent one: another row has requested it.
         """
         votes: dict[Format, int] = {}
         for value in reads:
@@ -278,9 +278,9 @@ class Layout:
         return max(reversed(votes), key=votes.__getitem__) if votes else Format.CONTIGUOUS
 
     def finish(self) -> None:
-        """Bring the graph's results to where they are wanted.
+        """Bring the graph's results to where they are requested.
 
-        What callers put on the device stays as it is, so that a run may follow without it.
+        Inputs that callers put on the device are preserved, so that a run may follow without them.
         """
         for name, value in self.graph.outputs.items():
             if not value.is_constant:
@@ -289,16 +289,17 @@ class Layout:
                 self.outputs[name] = slot
         inputs = (slot for slot in self.inputs.values() if slot not in self.lent)
         given = [slot for slot in inputs if slot.device is not HOST]
+        given += [self.inputs[name] for name in self._ends.stays]
         for slot in (*given, *self.outputs.values()):
             slot.root.last = slot.last = len(self.rows)
 
 
 def lives_of(layout: Layout, begins: Sequence[int] = ()) -> dict[Slot, tuple[int, int]]:
-    """Return for each root the first row that writes to its memory and the last that reads it.
+    """Return for each root the first row that writes its memory and the last that reads it.
 
     Args:
         layout: the rows.
-        begins: for each row, the row that is given for it as a first one; see `StreamSchedule`.
+        begins: for each row, the one that counts as its first; see `StreamSchedule`.
     """
     lives: dict[Slot, tuple[int, int]] = {}
     for slot in layout.slots:

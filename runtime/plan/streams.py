@@ -1,4 +1,4 @@
-"""Parallel branches: which rows of a plan run concurrently, and which wait for which.
+"""Parallel branches: which rows of a plan run concurrently, and what each waits for.
 
 The rows between two host rows are a segment, which is recorded as one graph. Each row of a segment
 is assigned to a stream, numbered from 0. A stream runs its rows in plan order; a row waits for rows
@@ -39,7 +39,7 @@ class StreamSchedule:
 
 
 def segments(rows: Sequence[Row]) -> list[range]:
-    """Return the runs of device rows between host rows, as ranges of row numbers; no views."""
+    """Return the ranges of consecutive device rows, without views, as row indices."""
     found: list[range] = []
     first: int | None = None
     for number, row in enumerate(rows):
@@ -88,8 +88,8 @@ def _order(
     waits: list[tuple[int, ...]],
     begins: list[int],
 ) -> None:
-    """Fill in `waits` and `begins` of a segment, leaving out waits that others imply."""
-    ended: dict[int, int] = {}  # by row: bit i says that the i-th row has ended when this one has
+    """Set `waits` and `begins` of a segment, without waits that others imply."""
+    ended: dict[int, int] = {}  # by row: bit i is set if row i has ended by then
     last: dict[int, int] = {}  # by stream
     place = {number: i for i, number in enumerate(numbers)}
     for number in numbers:
@@ -110,7 +110,7 @@ def _choose_streams(
     rows: Sequence[Row], numbers: Sequence[int], sources: dict[int, set[int]], maximum: int
 ) -> None:
     ends: dict[int, float] = {}
-    free: list[float] = [0.0]  # when each stream has done what it has
+    free: list[float] = [0.0]  # when each stream becomes idle
     for number in numbers:
         row = rows[number]
 
@@ -145,7 +145,7 @@ def _microseconds(row: Row) -> float:
 
 
 class _Touch(NamedTuple):
-    """Bytes of a root slot that a row touches: `width` bytes every `pitch`, from `first` on."""
+    """Bytes of a root slot that a row accesses: `width` bytes every `pitch`, from `first` on."""
 
     row: int
     writes: bool
@@ -155,7 +155,7 @@ class _Touch(NamedTuple):
     pitch: int
 
     def meets(self, other: _Touch) -> bool:
-        """Whether both touch some byte."""
+        """Whether both access a common byte."""
         if self.end <= other.first or other.end <= self.first:
             return False
         if not self.pitch or self.pitch != other.pitch:
@@ -171,7 +171,7 @@ def _touch(number: int, slot: Slot, *, writes: bool) -> _Touch:
 
 
 def _dependencies(rows: Sequence[Row], numbers: Sequence[int]) -> dict[int, set[int]]:
-    """Return for each row the earlier ones that share bytes with it, of which one writes them."""
+    """Return for each row the earlier ones that access common bytes, with at least one write."""
     found: dict[int, set[int]] = {}
     touched: dict[Slot, list[_Touch]] = {}
     for number in numbers:
@@ -199,7 +199,7 @@ def side_by_side(
     Args:
         rows: the rows of the plan.
         schedule: which row waits for which.
-        segment: numbers of the rows.
+        segment: indices of the rows.
         copies: whether to run rows that move data between devices.
     """
     numbers = [i for i in segment if rows[i].kind != "view"]

@@ -10,7 +10,7 @@ from ..ir.graph import Graph, Value
 from ..ir.types import Array
 from .backend import Device, View
 
-#: The ids of the arrays that something is made of, and what it is packed for.
+#: The ids of the source arrays, and the packing.
 _Key = tuple[tuple[int, ...], Hashable]
 
 
@@ -19,10 +19,10 @@ class WeightStore:
 
     Args:
         device: where they are stored.
-        budget: what they are taken from, on the host.
+        budget: the budget for copies on the host.
 
-    Constants are known by the identity of their arrays, which clones of a graph share, so a
-    constant that every plan reads is stored once.
+    Constants are identified by their arrays, which clones of a graph share, so a constant that
+    every plan reads is stored once.
     """
 
     def __init__(self, device: Device, budget: Budget | None = None) -> None:
@@ -39,13 +39,13 @@ class WeightStore:
         return sum(view.nbytes for view in self._views.values())
 
     def view(self, value: Value) -> View:
-        """Return a constant as it is, in C order."""
+        """Return a constant, contiguous in C order."""
         return self.packed((value,), "contiguous", _as_it_is)
 
     def packed(
         self, sources: tuple[Value, ...], layout: Hashable, pack: Callable[..., Array]
     ) -> View:
-        """Return ``pack(*arrays of sources)``, made once per (sources, layout)."""
+        """Return ``pack(*arrays of sources)``, computed once per (sources, layout)."""
         arrays = [_data(value) for value in sources]
         key = (tuple(id(data) for data in arrays), layout)
         with self._lock:
@@ -61,7 +61,7 @@ class WeightStore:
             return self._views[key]
 
     def _take(self, key: _Key, packed: Array, arrays: list[Array]) -> None:
-        """Take from the budget what is stored beside the model's own arrays."""
+        """Take from the budget what is stored in addition to the model's own arrays."""
         is_own = any(packed is data for data in arrays) and packed.flags.c_contiguous
         if self._budget is not None and not is_own:
             self._budget.take(packed.nbytes, "packed constants")
@@ -72,7 +72,7 @@ class WeightStore:
             self._budget.give(self._taken.pop(key, 0))
 
     def forget(self, arrays: Set[int]) -> None:
-        """Drop what is made of arrays with these ids; plans that still use it keep it alive."""
+        """Drop what derives from arrays with these ids; plans that use it keep it alive."""
         with self._lock:
             for key in [key for key in self._views if not arrays.isdisjoint(key[0])]:
                 self._give(key)
@@ -81,7 +81,7 @@ class WeightStore:
                 del self._sources[number]
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         with self._lock:
             for key in list(self._taken):
                 self._give(key)
@@ -102,7 +102,7 @@ def _data(value: Value) -> Array:
 
 
 def arrays_of(graph: Graph) -> set[int]:
-    """Return the ids of the arrays that are a graph's constants, those of bodies included."""
+    """Return the ids of the arrays of a graph's constants, including those of bodies."""
     bodies = (body for node in graph.walk() for body in node.op.graphs())
     values = (value for each in (graph, *bodies) for value in each.values.values())
     return {id(value.data) for value in values if value.data is not None}

@@ -1,4 +1,4 @@
-"""Depthwise convolutions by copies for the columns of the kernel: right for every geometry."""
+"""Depthwise convolutions by copies of the image: right for every geometry."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 import tercet
 from tercet.backends.numpy.windows.depthwise import Depthwise
+from tercet.backends.numpy.windows.depthwise_last import DepthwiseLast
 
 from .graphs import Array, model, node, random
 
@@ -18,15 +19,24 @@ from .graphs import Array, model, node, random
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take this way wherever it exists, whether it pays or not."""
     monkeypatch.setattr(Depthwise, "unfolded", float("inf"))
+    monkeypatch.setattr(DepthwiseLast, "nanoseconds", 1e12)
 
 
-def run(x: Array, constants: dict[str, Array], **attributes: Any) -> Array:
+@pytest.fixture
+def last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the way with channels last wherever it exists."""
+    monkeypatch.setattr(DepthwiseLast, "nanoseconds", 0.0)
+
+
+def run(
+    x: Array, constants: dict[str, Array], named: str = "depthwise", /, **attributes: Any
+) -> Array:
     attributes["group"] = x.shape[1]
     nodes = [node("Conv", ["x", *constants], "a", **attributes), node("Relu", "a", "y")]
     with tercet.load(model(nodes, {"x": x}, constants), stop_at=0) as loaded:
         result = loaded.run({"x": x})["y"]
         kernels = [row.kernel for row in loaded.prepare().rows if row.kind == "step"]
-    assert any("depthwise" in kernel for kernel in kernels)
+    assert any(named in kernel for kernel in kernels)
     return result
 
 
@@ -66,6 +76,39 @@ def test_every_geometry(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.abs(run(x, {"w": w, "b": b}, **attributes) - wanted).max() < 1e-5
     monkeypatch.setattr("tercet.backends.numpy.windows.depthwise.COPIES", 1 << 12)  # of few rows
     assert np.abs(run(x, {"w": w, "b": b}, **attributes) - wanted).max() < 1e-5
+
+
+@pytest.mark.usefixtures("last")
+@pytest.mark.parametrize("name", [name for name in GEOMETRIES if GEOMETRIES[name][1] == 1])
+def test_every_geometry_with_channels_last(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of channels, those of half precision too, add up in the same order."""
+    kernel, _, given = GEOMETRIES[name]
+    attributes: dict[str, Any] = {"pads": (1,) * 4, "strides": (1, 1), "dilations": (1, 1)} | given
+    x, w, b = random(2, 70, 21, 25), random(70, 1, *kernel), random(70)
+    found = run(x, {"w": w, "b": b}, "channels last", **attributes)
+    assert np.abs(found - expected(x, w, b, **attributes)).max() < 1e-5
+    halves = [a.astype(np.float16) for a in (x, w, b)]
+    half = run(halves[0], {"w": halves[1], "b": halves[2]}, "channels last", **attributes)
+    assert np.abs(half - expected(*halves, **attributes)).max() < 2e-2
+    monkeypatch.setattr("tercet.backends.numpy.windows.depthwise_last.COPIES", 1 << 17)
+    assert (run(x, {"w": w, "b": b}, "channels last", **attributes) == found).all()
+
+
+@pytest.mark.usefixtures("last")
+def test_a_residual_behind_channels_last() -> None:
+    x, w = random(1, 40, 9, 9), random(40, 1, 3, 3)
+    nodes = [
+        node("Conv", ["x", "w"], "a", group=40, pads=[1, 1, 1, 1]),
+        *(node("Add", ["a", "x"], "s"), node("Relu", "s", "y")),
+    ]
+    with tercet.load(model(nodes, {"x": x}, {"w": w}), stop_at=0) as loaded:
+        found = loaded.run({"x": x})["y"]
+        (kernel,) = (row.kernel for row in loaded.prepare().rows if row.kind == "step")
+    assert "Conv + Add + Relu" in kernel
+    assert "channels last" in kernel
+    geometry = {"pads": (1, 1, 1, 1), "strides": (1, 1), "dilations": (1, 1)}
+    unbounded = expected(x, w, np.full(40, 1e3, np.float32), **geometry) - 1e3
+    assert np.abs(found - np.maximum(unbounded + x, 0)).max() < 1e-5
 
 
 def test_equal_channels_give_equal_results() -> None:

@@ -1,10 +1,11 @@
-"""float32 to float16, bit for bit as numpy rounds it."""
+"""Halves: float32 is rounded to them bit for bit as numpy does, and they are sorted right."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from tercet import run_op
 from tercet.backends.numpy.numerics.halves import store
 
 
@@ -28,3 +29,17 @@ def test_arrays_with_gaps() -> None:
     with np.errstate(all="ignore"):
         store(found, source)
         assert (found == source.astype(np.float16)).all()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_distinct_halves_are_distinct(seed: int) -> None:
+    """`np.sort` of halves leaves some out of order on some processors, and `np.unique` with it."""
+    draw = np.random.default_rng(seed)
+    kinds = draw.permutation(np.arange(-8, 8) / 4).astype(np.float16)
+    places = draw.integers(0, len(kinds), 23040)
+    values, first, inverse, counts = run_op("Unique", kinds[places], outputs=4)
+    assert values.dtype == np.float16
+    assert values.tolist() == sorted(kinds.tolist())
+    assert (values[inverse] == kinds[places]).all()
+    assert (kinds[places][first] == values).all()
+    assert counts.tolist() == [int((kinds[places] == value).sum()) for value in values]

@@ -41,6 +41,7 @@ LARGE: list[tuple[str, *tuple[tuple[int, ...], ...]]] = [
     ("Conv", (1, 64, 56, 56), (64, 64, 3, 3)),
     ("Conv", (1, 128, 28, 28), (128, 128, 3, 3)),
     ("Conv", (1, 8, 24, 24), (32, 8, 1, 1)),
+    ("Conv", (1, 576, 14, 14), (576, 1, 3, 3)),
     ("Det", (3, 300, 300)),
 ]
 ELEMENTWISE_NAMES = {kind.__name__ for kind in ELEMENTWISE}
@@ -132,7 +133,10 @@ def large() -> Iterator[tuple[ModelProto, list[Array]]]:
         arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
         names = [f"x{i}" for i in range(len(arrays))]
         stored = [numpy_helper.from_array(x, n) for n, x in zip(names[1:], arrays[1:], strict=True)]
-        node = helper.make_node(kind, names, ["y"])
+        group: dict[str, Any] = {}
+        if kind == "Conv":
+            group["group"] = shapes[0][1] // shapes[1][1]
+        node = helper.make_node(kind, names, ["y"], **group)
         graph = helper.make_graph(
             [node],
             "one",

@@ -112,7 +112,10 @@ def test_a_caller_that_had_to_wait_works_alone_for_a_while(monkeypatch: pytest.M
     team = Crew()
     team.play(counting(2)[1])
     names: list[str] = []
-    note = lambda: names.append(threading.current_thread().name)  # noqa: E731 - one line says it
+
+    def note() -> None:
+        names.append(threading.current_thread().name)
+
     team.play([[[note]] * 4] * 2)
     assert names == [threading.current_thread().name] * 4
     monkeypatch.setattr(thread_pool, "perf_counter", lambda: 2.0 + 2 * thread_pool.LONGEST_REST)

@@ -1,1 +1,1 @@
-"""How nodes run: the registry, tapes of calls, blocks that stay in the cache, threads."""
+"""Execution: the registry, recorded calls (tapes), cache blocking, threads."""

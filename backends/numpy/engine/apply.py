@@ -1,4 +1,4 @@
-"""Steps of elementwise nodes alone, and of operators that are plain functions."""
+"""Steps of elementwise nodes, and of operators that are plain functions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .cost import ELEMENT, blocks_worth
 from .registry import Kernel
 from .step import Bound, HostStep, Tape
 
-#: Elements of a block that several calls work on: they should find it in the second-level cache.
+#: Elements per block for several calls, sized for the L2 cache.
 BLOCK = 1 << 15
 
 
 def elementwise_claim(chain: Chain) -> Claim:
-    """Return the claim of a chain whose head is elementwise too."""
+    """Return the claim of a chain with an elementwise head."""
 
     def build(site: BuildContext) -> HostStep:
         count = thread_pool.size()
@@ -36,9 +36,9 @@ def elementwise_claim(chain: Chain) -> Claim:
 
 
 def in_place(chain: Chain) -> tuple[tuple[Value, Value], ...]:
-    """Return the pairs of the result and an input of the head that may share memory.
+    """Return pairs of the result and an input of the head that may share memory.
 
-    The head must read an element before the result gets it, and no later stage may read it at all.
+    The head must read an element before it is written, and later stages must not read it.
     """
     later = {value for stage in chain.stages for value in stage.others} | {*chain.head.inputs[2:]}
     inputs = [value for value in chain.head.inputs[:2] if value is not None]
@@ -71,9 +71,9 @@ def _record_elementwise(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
 
 
 def _frame(chain: Chain, is_shared: bool) -> Frame:
-    """Return the coarsest frame that all operands fit: flat, by row, by channel, or none joined.
+    """Return the coarsest frame that fits all operands: flat, by row, by channel, or unmerged.
 
-    An image that several threads share is cut by channels and positions, where that is possible.
+    An image shared by several threads is cut by channels and positions if possible.
     """
     dims = chain.output.tensor.dims
     rank = len(dims)
@@ -89,7 +89,7 @@ def _frame(chain: Chain, is_shared: bool) -> Frame:
 
 
 def kernel_claim(node: Node, kernel: Kernel) -> Claim:
-    """Return the claim of one node that a plain function runs."""
+    """Return the claim of a node run by a plain function."""
 
     def build(site: BuildContext) -> HostStep:
         return HostStep(node.kind, site, lambda bound: [record_kernel(node, kernel, bound)])
@@ -102,7 +102,7 @@ def kernel_claim(node: Node, kernel: Kernel) -> Claim:
 
 
 def record_kernel(node: Node, kernel: Kernel, bound: Bound) -> Tape:
-    """Return the calls of one node that a plain function runs."""
+    """Return the recorded calls of a node run by a plain function."""
     arrays = [bound.get(value) for value in node.inputs]
     if kernel.writes:
         return [partial(kernel.function, node.op, *arrays, out=bound[node.output])]
@@ -122,7 +122,7 @@ def record_kernel(node: Node, kernel: Kernel, bound: Bound) -> Tape:
 def call(
     op: Op, kernel: Kernel, inputs: list[HostValue], types: Sequence[ValueType | None] = ()
 ) -> tuple[HostValue, ...]:
-    """Run a plain function on values and return new ones, of these types where they are known."""
+    """Call a plain function and return new values, of these types if known."""
     if not kernel.writes:
         return tuple(map(_as_value, _as_tuple(kernel.function(op, *inputs))))
     arrays = [data if isinstance(data, np.ndarray) else None for data in inputs]
@@ -138,14 +138,14 @@ def _as_value(result: Any) -> HostValue:
 def call_elementwise(
     op: Op, inputs: list[Array | None], types: Sequence[ValueType | None] = ()
 ) -> tuple[Array, ...]:
-    """Run an elementwise operator on arrays and return a new one, of a type if it is known."""
+    """Run an elementwise operator on arrays; return a new array, of a given type if known."""
     out = _empty(op, inputs, types)
     ELEMENTWISE[type(op)](op)(*inputs, out=out)
     return (out,)
 
 
 def _empty(op: Op, inputs: list[Array | None], known: Sequence[ValueType | None]) -> Array:
-    """Return an array for the first output, whose type is known or told by inference."""
+    """Return an array for the first output, whose type is known or inferred."""
     first = known[0] if known else None
     if not (isinstance(first, TensorType) and first.is_static):
         found = op.infer(*(x if x is None else TensorType(x.dtype, x.shape, x) for x in inputs))

@@ -1,4 +1,4 @@
-"""Cutting tensors into blocks that stay in the cache while several calls work on them."""
+"""Cache blocking: cutting tensors into blocks for several calls."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ....runtime.ir.types import Array
 #: One slice per axis.
 Block = tuple[slice, ...]
 
-#: Fewest positions of a share of an image: calls on shorter rows are slow.
+#: Minimum positions per thread's share of an image: calls on shorter rows are slow.
 SHORTEST = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A tensor's axes joined into fewer, from which blocks are cut.
+    """A tensor's axes merged to fewer, from which blocks are cut.
 
     Attributes:
         dims: the tensor's shape.
-        starts: the axis with which each joined axis begins; the first one is 0.
+        starts: the first axis of each merged axis; starts with 0.
     """
 
     dims: tuple[int, ...]
@@ -32,7 +32,7 @@ class Frame:
 
     @classmethod
     def finest(cls, dims: tuple[int, ...]) -> Frame:
-        """Return the frame that joins no axes; a scalar has one axis in it."""
+        """Return the frame without merged axes; a scalar gets one axis."""
         return cls(dims, tuple(range(len(dims))) or (0,))
 
     def _join(self, dims: tuple[int, ...]) -> tuple[int, ...]:
@@ -41,11 +41,11 @@ class Frame:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes of the joined axes."""
+        """The sizes of the merged axes."""
         return self._join(self.dims)
 
     def fits(self, dims: tuple[int, ...]) -> bool:
-        """Whether `dims` broadcast to the tensor so that every joined axis is whole or 1."""
+        """Whether `dims` broadcast to the tensor so that every merged axis is whole or 1."""
         if len(dims) > len(self.dims):
             return False
         aligned = (1,) * (len(self.dims) - len(dims)) + dims
@@ -54,12 +54,12 @@ class Frame:
         return all(part == whole or prod(part) == 1 for part, whole in parts)
 
     def view(self, data: Array) -> Array:
-        """Return a contiguous array that `fits`, with its axes joined."""
+        """Return a contiguous array that `fits`, with its axes merged."""
         aligned = (1,) * (len(self.dims) - data.ndim) + data.shape
         return data.reshape(self._join(aligned))
 
     def block(self, box: Block) -> Block:
-        """Return a box of the tensor, contiguous within each joined axis, as a block of this."""
+        """Return a box of the tensor, contiguous within each merged axis, as a block."""
         found: list[slice] = []
         for start, end in zip(self.starts, (*self.starts[1:], len(self.dims)), strict=True):
             first, count = 0, 1
@@ -71,13 +71,13 @@ class Frame:
 
 
 def cut(data: Array, block: Block) -> Array:
-    """Return the part of `data` in `block`; axes of size 1 stay whole."""
+    """Return the part of `data` in `block`; axes of size 1 are kept whole."""
     slices = zip(data.shape, block, strict=True)
     return data[tuple(slice(None) if size == 1 else part for size, part in slices)]
 
 
 def blocks(shape: tuple[int, ...], limit: int) -> Iterator[Block]:
-    """Yield blocks of at most `limit` elements (but at least one) that cover `shape` in C order."""
+    """Yield blocks of at most `limit` elements (at least one) that cover `shape` in C order."""
     if 0 in shape:
         return
     inner, axis = 1, len(shape)
@@ -99,15 +99,15 @@ def blocks(shape: tuple[int, ...], limit: int) -> Iterator[Block]:
 
 
 def shares(shape: tuple[int, ...], count: int, limit: int) -> list[list[Block]]:
-    """Cut a result into shares for several threads, each in blocks of at most `limit` elements.
+    """Divide a result among threads, each with blocks of at most `limit` elements.
 
-    One image [1, channels, positions] is cut by positions, as convolutions cut it: a core then
-    finds in its cache what it has written itself.
+    A single image [1, channels, positions] is cut by positions, as convolutions do, so that a core
+    finds what it has written in its cache.
 
     Args:
-        shape: of the result, its axes joined.
-        count: most shares.
-        limit: elements of a block.
+        shape: of the result, with merged axes.
+        count: maximum number of shares.
+        limit: elements per block.
     """
     if count > 1 and len(shape) == 3 and shape[0] == 1 and shape[2] >= count * SHORTEST:
         bounds = [shape[2] * i // count for i in range(count + 1)]

@@ -1,4 +1,4 @@
-"""A node, and the elementwise nodes that are applied to blocks of its result."""
+"""Fused chains: a node, and elementwise nodes applied to blocks of its result."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .step import Bound, Tape
 
 
 class Finish(Protocol):
-    """Adds the stages of a chain to a tape, for one block; see `Chain.finish`."""
+    """Records the stages of a chain for one block; see `Chain.finish`."""
 
     def __call__(self, tape: Tape, block: Block, source: Array | None = None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """An elementwise node applied in place to the result of what comes before it.
+class ChainStage:
+    """An elementwise node applied in place to the previous result.
 
     Attributes:
         node: the node.
-        at: which of its inputs is that result.
+        at: index of the input that is the previous result.
     """
 
     node: Node
@@ -36,20 +36,20 @@ class Stage:
 
     @property
     def others(self) -> tuple[Value, ...]:
-        """What it reads besides."""
+        """Its other inputs."""
         return tuple(v for i, v in enumerate(self.node.inputs) if v is not None and i != self.at)
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A node, and the elementwise nodes that run on each block of its result."""
+    """A node, and the elementwise nodes applied to each block of its result."""
 
     head: Node
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[ChainStage, ...] = ()
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes, the head first."""
+        """All nodes, head first."""
         return (self.head, *(stage.node for stage in self.stages))
 
     @property
@@ -64,14 +64,14 @@ class Chain:
 
     @property
     def calls(self) -> int:
-        """How many calls the stages make for each element, long ones counted as several."""
+        """Number of calls of the stages per element, expensive ones counted several times."""
         return sum(CALLS.get(type(stage.node.op), 1) for stage in self.stages)
 
     def frame(self, *candidates: tuple[int, ...]) -> Frame:
-        """Return the first frame of the result that every operand of the stages fits.
+        """Return the first frame of the result that fits every operand of the stages.
 
         Args:
-            candidates: `Frame.starts`, coarse ones first; after them comes every axis by itself.
+            candidates: `Frame.starts`, coarse ones first; the unmerged frame is tried last.
         """
         dims = self.output.tensor.dims
         operands = [value.tensor.dims for stage in self.stages for value in stage.others]
@@ -82,15 +82,15 @@ class Chain:
         return Frame.finest(dims)
 
     def finish(self, frame: Frame, bound: Bound, dtype: DType | None = None) -> Finish:
-        """Return a function that adds to a tape the stages on one block of the result.
+        """Return a function that records the stages for one block of the result.
 
-        The block's elements so far lie in the result itself, or in an array of the block's shape
-        that the stages may overwrite.
+        The previous values of the block are in the result itself, or in an array of its shape that
+        the stages may overwrite.
 
         Args:
             frame: of the result.
             bound: the step's arrays.
-            dtype: that of the elements so far; None for that of the result.
+            dtype: of the previous values; None for that of the result.
         """
         own = self.output.tensor.dtype
         target = frame.view(bound[self.output])

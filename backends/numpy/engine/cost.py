@@ -1,15 +1,15 @@
-"""How long work takes on one core, roughly, and into how many blocks it is worth cutting."""
+"""A rough cost model for one core, and the number of blocks worth making."""
 
 from __future__ import annotations
 
-#: Nanoseconds of one multiplication in a product of matrices.
+#: Nanoseconds per multiplication in a matrix product.
 PRODUCT = 0.02
-#: Nanoseconds that a call takes for one element of the result while that is in the cache.
+#: Nanoseconds per element of a call on cached data.
 ELEMENT = 0.3
-#: Nanoseconds of fetching an element of a matrix that is used once.
+#: Nanoseconds to fetch an element of a matrix that is used once.
 FETCH = 0.2
 
-#: Nanoseconds of work below which waking another thread costs more than it helps.
+#: Minimum nanoseconds of work worth waking another thread.
 WORTH = 250_000
 #: Fewest nanoseconds of a block. Each thread gets up to `MAX_BLOCKS` of them, because one thread
 #: may be late, but only of `LARGE_BLOCK` ones: threads hold each other up with every call.
@@ -17,7 +17,7 @@ MIN_BLOCK, LARGE_BLOCK, MAX_BLOCKS = 60_000, 500_000, 2
 
 
 def blocks_worth(nanoseconds: float, workers: int) -> int:
-    """Return how many blocks work should be cut into, one if it is best done by the caller."""
+    """Return the number of blocks for some work, one if the caller should do it alone."""
     if workers == 1 or nanoseconds < WORTH:
         return 1
     share = max(1, min(workers, int(nanoseconds / MIN_BLOCK)))

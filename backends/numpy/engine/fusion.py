@@ -1,4 +1,4 @@
-"""Which nodes run as one step: a head, and the elementwise nodes that follow it alone."""
+"""Fusion: which nodes run as one step, a head followed by elementwise nodes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.types import TensorType
 from ..numerics.elementwise import ELEMENTWISE
 from .blocking import Frame
-from .chain import Chain, Stage
+from .chain import Chain, ChainStage
 from .registry import BUILDERS
 
 
 def chains(graph: Graph, free: Set[Node]) -> Iterator[Chain]:
-    """Yield groups of two or more of the `free` nodes, each node in one of them at most.
+    """Yield disjoint groups of two or more of the `free` nodes.
 
-    Heads with much arithmetic choose first, chains of nothing but elementwise nodes last.
+    Heads with much arithmetic are served first, purely elementwise chains last.
     """
     left = set(free)
     nodes = [node for node in graph.nodes if node in free]
@@ -29,7 +29,7 @@ def chains(graph: Graph, free: Set[Node]) -> Iterator[Chain]:
 
 
 def _follow(graph: Graph, head: Node, free: Set[Node]) -> Chain:
-    stages: list[Stage] = []
+    stages: list[ChainStage] = []
     result = head.output
     while stage := _next(graph, result, free):
         stages.append(stage)
@@ -37,14 +37,14 @@ def _follow(graph: Graph, head: Node, free: Set[Node]) -> Chain:
     return Chain(head, tuple(stages))
 
 
-def _next(graph: Graph, result: Value, free: Set[Node]) -> Stage | None:
-    """Return the node after `result` if it can work on blocks of it, in place."""
+def _next(graph: Graph, result: Value, free: Set[Node]) -> ChainStage | None:
+    """Return the node that follows `result` if it can process blocks of it in place."""
     node = graph.sole_consumer(result)
     if node is None or node not in free or type(node.op) not in ELEMENTWISE:
         return None
     if node.output.type != result.type:
         return None
-    stage = Stage(node, node.inputs.index(result))
+    stage = ChainStage(node, node.inputs.index(result))
     finest = Frame.finest(result.tensor.dims)
     for value in stage.others:
         other = value.type

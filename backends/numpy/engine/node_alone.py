@@ -1,4 +1,4 @@
-"""Nodes that run by themselves: the types of results, inferred once for each set of inputs."""
+"""Nodes that run one by one: their result types, inferred once per set of inputs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ....runtime.ir.graph import Node
 from ....runtime.ir.infer import check_types
 from ....runtime.ir.types import HostValue, TensorType, ValueType, type_of
 
-#: Elements of a tensor that may decide on the shape of a result.
+#: Maximum elements of a tensor that may determine a result's shape.
 KNOWN = 1 << 16
-#: Elements of one that results are looked up by, and sets of inputs that are remembered.
+#: Maximum elements in a lookup key, and number of cached sets of inputs.
 FEW, MAX_SETS = 64, 16
 
 Types = tuple[ValueType | None, ...]
@@ -23,7 +23,7 @@ Types = tuple[ValueType | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Types of results, and what is to be said of their bytes before these are allocated."""
+    """Types of results, and their size for the budget."""
 
     types: Types
     nbytes: int
@@ -31,46 +31,46 @@ class _Found:
 
     @classmethod
     def of(cls, types: Types) -> _Found:
-        """Return what is to be known of results of these types."""
+        """Return the entry for results of these types."""
         sized = [t for t in types if isinstance(t, TensorType) and t.is_static]
         what = f"the result {', '.join(map(str, sized[:4]))}"
         return cls(types, sum(result.nbytes for result in sized), what)
 
     @property
     def is_static(self) -> bool:
-        """Whether all results are tensors of known shapes."""
+        """Whether all results are tensors of known shape."""
         return all(isinstance(t, TensorType) and t.is_static for t in self.types)
 
 
-#: A set of inputs that was seen once.
+#: Marks a set of inputs seen once.
 _ONCE = _Found((), 0, "")
 
 
 class NodeAlone:
-    """A node, and what its results were for the inputs that it had so far.
+    """A node, with the result types for inputs seen so far.
 
-    Shapes mostly follow from those of the inputs, and else from few elements, such as those that a
-    Reshape reads. Where neither is so, types are inferred anew in each run.
+    Shapes usually follow from those of the inputs, else from a few elements, such as those that a
+    Reshape reads. Otherwise types are inferred in each run.
     """
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        # None where elements decide.
+        # None if elements matter.
         self._by_shapes: dict[Hashable, _Found | None] = {}
         self._by_elements: dict[Hashable, _Found | None] = {}
 
     def types(self, values: Sequence[HostValue]) -> Types:
-        """Return the types of the results, nothing where those of the inputs are not known.
+        """Return the types of the results, empty if input types are unknown.
 
         Raises:
-            LimitError: they would be too large; nothing is allocated before.
+            LimitError: they would be too large; nothing has been allocated.
         """
         found = self._looked_up(values) or self._inferred(values, KNOWN)
         need(found.nbytes, found.what)
         return found.types
 
     def check(self, values: Sequence[HostValue]) -> None:
-        """Infer types from all elements; raises ShapeError for what makes no sense."""
+        """Infer types from all elements; raises ShapeError for invalid inputs."""
         self._inferred(values, KNOWN)
 
     def _looked_up(self, values: Sequence[HostValue]) -> _Found | None:
@@ -96,9 +96,9 @@ class NodeAlone:
         values: Sequence[HostValue],
         maximum: int,
     ) -> _Found | None:
-        """Return what is known for a key, or is inferred from so many elements; None if neither.
+        """Return the cached or inferred entry for a key with this many elements, or None.
 
-        Shapes that grow from run to run are never seen again: the first time counts for nothing.
+        Growing shapes never recur, so a first occurrence is not cached.
         """
         if key not in known:
             if len(known) >= MAX_SETS:
@@ -111,7 +111,7 @@ class NodeAlone:
         return known[key]
 
     def _inferred(self, values: Sequence[HostValue], maximum: int) -> _Found:
-        """Infer the types from those of the inputs, of which so many elements are known."""
+        """Infer result types from input types with this many known elements."""
         node = self.node
         pairs = zip(node.inputs, values, strict=True)
         types = [None if source is None else _known_type(data, maximum) for source, data in pairs]
@@ -124,7 +124,7 @@ class NodeAlone:
 
 
 def _known_type(value: HostValue, maximum: int) -> ValueType | None:
-    """Return the type of a value, with the elements that decide on shapes."""
+    """Return the type of a value with the elements that may determine shapes."""
     if isinstance(value, np.ndarray) and value.size <= maximum:
         return TensorType(value.dtype, value.shape, value)
     return type_of(value)

@@ -1,12 +1,12 @@
-"""The two kinds of implementation that the backend knows, and the decorators that declare them.
+"""The two kinds of implementations, and the decorators that register them.
 
-A *kernel* is a plain function ``f(op, *arrays)`` that returns an array, or a tuple of them; inputs
-that are left out arrive as None. Where it has a keyword-only parameter `out` it fills that array
-instead and returns nothing.
+A *kernel* is a plain function ``f(op, *arrays)`` that returns an array, or a tuple of them; omitted
+inputs are None. With a keyword-only parameter `out` it fills that array instead and returns
+nothing.
 
 A *builder* ``f(chain, site, options)`` returns a `HostStep`, or the reason why it does not run the
-node. It packs weights, asks for scratch, and applies to each block of its result, while that is
-hot in the cache, the elementwise nodes that the chain has after its head.
+node. It packs weights, requests scratch memory, and applies the chain's elementwise nodes to each
+block of its result while that is in the cache.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Kernel:
     Attributes:
         function: takes the operator and arrays.
         writes: whether it fills `out`.
-        in_place: whether `out` may be the first input itself.
+        in_place: whether `out` may be the first input.
     """
 
     function: Callable[..., Any]
@@ -43,12 +43,12 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A builder of steps.
+    """A registered builder of steps.
 
     Attributes:
         function: makes the step of a chain.
-        fuses: whether it takes elementwise nodes after the operator.
-        in_place: whether the result may lie in the operator's first input.
+        fuses: whether it fuses following elementwise nodes.
+        in_place: whether the result may overwrite the first input.
     """
 
     function: Builder
@@ -61,7 +61,7 @@ BUILDERS: dict[type[Op], Built] = {}
 
 
 def kernel(*operators: type[Op], in_place: bool = False) -> Callable[[F], F]:
-    """Declare a plain function as the implementation of `operators`."""
+    """Register a plain function as the implementation of `operators`."""
 
     def declare(function: F) -> F:
         writes = "out" in signature(function).parameters
@@ -74,7 +74,7 @@ def kernel(*operators: type[Op], in_place: bool = False) -> Callable[[F], F]:
 def builder(
     *operators: type[Op], fuses: bool = False, in_place: bool = False
 ) -> Callable[[Builder], Builder]:
-    """Declare a builder of steps as the implementation of `operators`."""
+    """Register a builder of steps as the implementation of `operators`."""
 
     def declare(function: Builder) -> Builder:
         BUILDERS.update(dict.fromkeys(operators, Built(function, fuses, in_place)))

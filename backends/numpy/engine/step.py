@@ -1,4 +1,4 @@
-"""Steps on the host: a tape of numpy calls on fixed arrays, recorded once, played every run."""
+"""Host steps: tapes of numpy calls on fixed arrays, recorded once, replayed in every run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..numerics import blas
 from .cost import blocks_worth
 from .thread_pool import CREW
 
-#: Calls without arguments, made one after the other.
+#: A tape: calls without arguments, executed in order.
 Tape = list[Callable[[], object]]
 
 ALIGNMENT = 64
@@ -29,7 +29,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Elements in the workspace, from the byte `offset` on."""
+    """A range of the workspace, starting at byte `offset`."""
 
     offset: int
     size: int
@@ -37,7 +37,7 @@ class Piece:
 
 
 class Scratch:
-    """The workspace that a step wants: how much of it, and what lies where."""
+    """The workspace layout of a step."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -50,7 +50,7 @@ class Scratch:
 
 
 class Bound:
-    """The arrays that one step works on: inputs, outputs and constants by value, and scratch."""
+    """The arrays of a step: inputs, outputs and constants by value, and scratch."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Bound:
         self._scratch = None if scratch is None else array(scratch)
 
     def part(self, first: int, nbytes: int) -> Bound:
-        """Return the same arrays with some bytes of the workspace alone."""
+        """Return the same arrays with a part of the workspace."""
         made = copy(self)
         if self._scratch is not None:
             made._scratch = self._scratch[first : first + nbytes]
@@ -75,7 +75,7 @@ class Bound:
         return array(self._weights.view(value)) if value.is_constant else self._arrays[value]
 
     def get(self, value: Value | None) -> Array | None:
-        """Return the array of a value; None for inputs left out and unused outputs."""
+        """Return the array of a value; None for omitted inputs and unused outputs."""
         if value is None or not (value.is_constant or value in self._arrays):
             return None
         return self[value]
@@ -88,11 +88,11 @@ class Bound:
         return array(self._weights.packed((value,), layout, lambda data: data.astype(dtype)))
 
     def packed(self, sources: tuple[Value, ...], layout: Any, pack: Callable[..., Array]) -> Array:
-        """Return what `pack` makes of constants, made once per model; see `Weights.packed`."""
+        """Return the packed form of constants, computed once per model; see `Weights.packed`."""
         return array(self._weights.packed(sources, layout, pack))
 
     def scratch(self, piece: Piece, shape: tuple[int, ...]) -> Array:
-        """Return the first elements of a piece of the workspace as an array of `shape`."""
+        """Return the beginning of a piece of the workspace as an array of `shape`."""
         size = prod(shape)
         if self._scratch is None or size > piece.size:
             raise ValueError(f"{size} elements of scratch were not reserved")
@@ -101,12 +101,12 @@ class Bound:
 
 
 def portions(tapes: Sequence[Tape], nanoseconds: float, workers: int) -> list[Tape]:
-    """Join neighbouring tapes to blocks that are worth handing to another thread.
+    """Join adjacent tapes to portions that are worth handing to another thread.
 
     Args:
         tapes: calls on small blocks, in order.
-        nanoseconds: what all of them take on one core.
-        workers: how many threads there are.
+        nanoseconds: total time on one core.
+        workers: number of threads.
     """
     count = max(1, min(len(tapes), blocks_worth(nanoseconds, workers)))
     bounds = [len(tapes) * i // count for i in range(count + 1)]
@@ -115,15 +115,15 @@ def portions(tapes: Sequence[Tape], nanoseconds: float, workers: int) -> list[Ta
 
 @dataclass(frozen=True, slots=True)
 class HostStep:
-    """A step that plays tapes.
+    """A step that replays tapes.
 
     Attributes:
         kernel: for the placement report.
-        site: where it runs.
-        record: makes the tapes for arrays: one for each block, which may run in any order.
-        workers: threads that it makes tapes for; each has its own workspace.
-        own: bytes of workspace for each of them.
-        capturable: never; the host has nothing to capture.
+        site: its build context.
+        record: records the tapes for bound arrays: one per block, in any order.
+        workers: number of threads that it records tapes for; each has its own workspace.
+        own: workspace per thread in bytes.
+        capturable: always false; there is nothing to capture on the host.
     """
 
     kernel: str
@@ -141,10 +141,10 @@ class HostStep:
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Run:
-        """Record the tapes on these addresses and return what plays them.
+        """Record the tapes on these addresses and return their run.
 
         Raises:
-            DeviceError: when they are played, for data that an operator cannot work on.
+            DeviceError: raised by the run for data that an operator cannot process.
         """
         bound = Bound(self.site, inputs, outputs, scratch)
         jobs = [self.record(bound.part(i * self.own, self.own)) for i in range(self.workers)]
@@ -158,25 +158,25 @@ class HostRun:
 
     def __init__(self, jobs: list[list[Tape]], nodes: Sequence[Node]) -> None:
         self._jobs, self._nodes = jobs, nodes
-        # One block is done before the crew has been asked.
+        # A single block is faster without other threads.
         alone = [call for tape in jobs[0] for call in tape]
         self._alone = tuple(alone) if len(jobs[0]) <= 1 else None
         self._is_dense = any(node.op.dense for node in nodes)
 
     def __call__(self, stream: object) -> None:
-        """Play them."""
+        """Replay the tapes."""
         with np.errstate(all="ignore"):
             if self._alone is not None and not self._is_dense:
                 self.play()
                 return
-            with blas.one_thread():  # which would share out a product
+            with blas.one_thread():  # which would split a product
                 self.play()
 
     def play(self) -> None:
-        """Play them where numpy's warnings and the threads of BLAS are off.
+        """Replay the tapes, with numpy's warnings and BLAS threads disabled by the caller.
 
         Raises:
-            DeviceError: the data are none that an operator can work on.
+            DeviceError: an operator cannot process the data.
         """
         try:
             if self._alone is None:
@@ -190,7 +190,7 @@ class HostRun:
             raise DeviceError(f"{_names(self._nodes)} on numpy: {error}") from error
 
     def joined(self, others: Sequence[Run]) -> Run | None:
-        """Return a function that plays this and then others; None if one of them is not a tape."""
+        """Return a function that replays this and then others; None if one is not a tape."""
         parts = [self, *(run for run in others if isinstance(run, HostRun))]
         if len(parts) <= len(others):
             return None

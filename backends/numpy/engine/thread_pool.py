@@ -1,8 +1,8 @@
-"""A few threads that share the blocks of one step with its caller.
+"""A thread pool that shares the blocks of one step with the caller.
 
-numpy releases the interpreter while it computes, so blocks run side by side, each with its own part
-of the workspace, and what one core has written it mostly reads again itself. Results do not depend
-on who does what: a block's calls are the same on every thread.
+numpy releases the GIL while it computes, so blocks run in parallel, each with its own part of the
+workspace, and a core mostly reads what it has written itself. Results do not depend on the
+distribution: a block's calls are the same on every thread.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 from ....runtime.base import forks
 from ..numerics import blas
 
-#: Calls without arguments, made one after the other.
+#: A tape: calls without arguments, executed in order.
 Tape = Sequence[Callable[[], object]]
-#: Tapes that may run in any order: one per block, for each worker.
+#: Tapes in any order: one per block, for each worker.
 Jobs = Sequence[Sequence[Tape]]
 
-#: More threads than this would wait for the interpreter more than they would compute.
+#: Maximum threads: more would mostly wait for the GIL.
 MAX_THREADS = 8
-#: Seconds without work after which a thread ends.
+#: Idle seconds after which a thread ends.
 PATIENCE = 5.0
 #: A caller that waits longer than this (seconds), and than half of its own work, has lost the other
 #: core to another program. It works alone for a while, because each such loss costs milliseconds:
@@ -35,56 +35,55 @@ SHORTEST_REST, LONGEST_REST = 4e-3, 0.25
 
 
 def size() -> int:
-    """Return how many workers a step should prepare blocks for, the caller included.
+    """Return the number of workers for which a step should prepare blocks, caller included.
 
-    As many as numpy's BLAS is set to use; one, which leaves the threads to BLAS, where that cannot
-    be told to keep to its caller's thread.
+    That is the number of BLAS threads, or one if BLAS cannot be limited to its caller's thread.
     """
     return max(1, min(blas.threads() or 1, MAX_THREADS))
 
 
 def _work(worker: int, jobs: Jobs, queues: Sequence[deque[int]]) -> None:
-    """Do the worker's own blocks from the front, then those of the others from the back."""
+    """Process the worker's own blocks from the front, then those of others from the back."""
     tapes = jobs[worker]
     for queue in (queues[worker], *queues[:worker], *queues[worker + 1 :]):
         take = queue.popleft if queue is queues[worker] else queue.pop
         while queue:
             try:
                 block = take()
-            except IndexError:  # somebody else took the last one
+            except IndexError:  # another worker took the last one
                 break
             for call in tapes[block]:
                 call()
 
 
 class _Order:
-    """One worker's part, which a thread begins if it comes before the caller is done with all."""
+    """One worker's part, which its thread starts unless the caller is done by then."""
 
     def __init__(self, worker: int, jobs: Jobs, queues: Sequence[deque[int]]) -> None:
         self.worker, self.jobs, self.queues = worker, jobs, queues
         self.is_wanted = True
         self.error: BaseException | None = None
-        self._working = Lock()  # of one step, which ends with its process
+        self._working = Lock()  # for one step
 
     def carry_out(self) -> None:
-        """Work, if the caller still wants it."""
+        """Work, if the caller still needs it."""
         with self._working:
             if not self.is_wanted:
                 return
             try:
                 _work(self.worker, self.jobs, self.queues)
-            except BaseException as error:  # the caller raises it
+            except BaseException as error:  # re-raised by the caller
                 self.error = error
 
     def finish(self) -> None:
-        """Wait for the thread if it has begun, else tell it not to; may be called again."""
+        """Wait for the thread if it has started, else cancel; may be called again."""
         self.is_wanted = False
         with self._working:
             pass
 
 
 class _Hand:
-    """One thread; it ends when it has had nothing to do for long."""
+    """One thread, which ends after being idle."""
 
     def __init__(self, name: str, crew: Lock) -> None:
         self.crew = crew
@@ -105,7 +104,7 @@ class _Hand:
 
 
 def _finish(orders: Sequence[_Order]) -> None:
-    """Finish all orders, even if that is interrupted; raises then what did so."""
+    """Finish all orders, even if interrupted; then re-raise the interruption."""
     interrupted: BaseException | None = None
     while True:
         try:
@@ -119,7 +118,7 @@ def _finish(orders: Sequence[_Order]) -> None:
 
 
 class Crew:
-    """All threads of the process; one step at a time has them, others run on their callers."""
+    """All threads of the process; used by one step at a time, others run on their callers."""
 
     def __init__(self) -> None:
         self._lock = forks.lock()
@@ -129,10 +128,10 @@ class Crew:
         forks.forget_in_child(self.forget)
 
     def play(self, jobs: Jobs) -> None:
-        """Do all blocks, where each product runs on one thread (`blas.one_thread`).
+        """Process all blocks, with each product on one thread (`blas.one_thread`).
 
         Args:
-            jobs: for each worker the tapes of all blocks; worker 0 is the caller.
+            jobs: for each worker, the tapes of its blocks; worker 0 is the caller.
         """
         count = len(jobs[0])
         wanted = min(len(jobs), count)
@@ -150,7 +149,7 @@ class Crew:
         bounds = [count * worker // wanted for worker in range(wanted + 1)]
         queues = [deque(range(bounds[w], bounds[w + 1])) for w in range(wanted)]
         orders = [_Order(worker, jobs, queues) for worker in range(1, wanted)]
-        # Whatever interrupts the caller, and wherever: no thread may work for it any longer.
+        # However the caller is interrupted, no thread may continue working for it.
         try:
             try:
                 for hand, order in zip(self._ready(wanted - 1), orders, strict=True):
@@ -172,7 +171,7 @@ class Crew:
                 raise order.error
 
     def _judge(self, is_late: bool) -> None:
-        """Rest if the others were late; rest shorter the next time if they were not."""
+        """Pause if others were late; pause less the next time if they were not."""
         if is_late:
             self._alone_until = perf_counter() + self._rest
             self._rest = min(2 * self._rest, LONGEST_REST)
@@ -186,7 +185,7 @@ class Crew:
         return self._hands[:number]
 
     def forget(self) -> None:
-        """Be without threads again: a forked process has none of its parent's."""
+        """Drop all threads, which do not exist in a forked process."""
         self._hands = []
 
 

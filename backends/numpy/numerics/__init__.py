@@ -1,1 +1,1 @@
-"""Arithmetic that numpy lacks, or does otherwise: products, conversions, functions."""
+"""Numerics that numpy lacks or does differently: products, conversions, functions."""

@@ -1,4 +1,4 @@
-"""The threads that numpy's own matrix products run on."""
+"""The thread count of numpy's BLAS."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NAMES = tuple(
 
 @cache
 def _functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """Return OpenBLAS's functions that get and set its threads, from the library in numpy's wheel.
+    """Return OpenBLAS's functions to get and set its thread count, from numpy's wheel.
 
-    None where numpy came with another BLAS, which is then left to itself.
+    None for another BLAS, which is not controlled.
     """
     package = Path(np.__file__).parent
     for folder in (package.parent / "numpy.libs", package / ".dylibs"):
@@ -38,10 +38,10 @@ def _functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 
 class _Limit:
-    """The callers that want one BLAS thread, and the setting to restore.
+    """The callers that need single-threaded BLAS, and the setting to restore.
 
-    Whoever was interrupted before leaving is forgotten when it is collected, so that nothing is
-    left behind by exceptions that come at any time, such as KeyboardInterrupt.
+    Callers interrupted before leaving are dropped when they are collected, so that exceptions at
+    any point, such as KeyboardInterrupt, leave nothing behind.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class _Limit:
         forks.forget_in_child(self.reset)
 
     def reset(self) -> None:
-        """Forget the callers: their threads are not there in a forked process."""
+        """Drop the callers, whose threads do not exist in a forked process."""
         self.callers = WeakSet()
         if self.holds:
             self.holds = False
@@ -63,9 +63,9 @@ _LIMIT = _Limit()
 
 
 def threads() -> int | None:
-    """Return how many threads numpy's OpenBLAS is to use; None for another BLAS.
+    """Return the configured thread count of numpy's OpenBLAS; None for another BLAS.
 
-    What `one_thread` does for a moment does not count.
+    Temporary changes by `one_thread` do not count.
     """
     functions = _functions()
     if functions is None:
@@ -74,7 +74,7 @@ def threads() -> int | None:
 
 
 def set_threads(number: int) -> bool:
-    """Let numpy's OpenBLAS use that many threads; False, and no effect, for another BLAS."""
+    """Set the thread count of numpy's OpenBLAS; False, without effect, for another BLAS."""
     functions = _functions()
     if functions is None:
         return False
@@ -87,9 +87,9 @@ def set_threads(number: int) -> bool:
 
 
 class one_thread:
-    """Let each product run on its caller's thread alone in a block, for all callers in the process.
+    """Run products on their caller's thread alone within the block, for all callers in the process.
 
-    Does nothing for another BLAS than OpenBLAS.
+    Without effect for BLAS other than OpenBLAS.
     """
 
     def __enter__(self) -> None:
@@ -101,9 +101,7 @@ class one_thread:
             if not _LIMIT.holds:
                 _LIMIT.before = get()
                 _LIMIT.holds = True
-            if (
-                not _LIMIT.callers
-            ):  # whoever left last may have been interrupted after setting it back
+            if not _LIMIT.callers:  # the last caller may have been interrupted after restoring it
                 put(1)
             _LIMIT.callers.add(self)
 

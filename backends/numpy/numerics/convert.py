@@ -1,4 +1,4 @@
-"""Conversions between element types as ONNX has them."""
+"""Dtype conversions with the semantics of ONNX."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .halves import store
 def convert(x: Array, to: DType, *, saturate: bool = True, round_mode: str = "up") -> Array:
     """Return `x` as dtype `to`, by the rules of ONNX's Cast.
 
-    Floats truncate to integers; integers lose their high bits; a float that is out of range
-    becomes infinite, or, in a float8 type with `saturate`, the largest finite number.
+    Floats truncate to integers; integers drop their high bits; an out-of-range float becomes
+    infinite, or, in a float8 type with `saturate`, the largest finite number.
 
     Args:
         x: any tensor.
-        to: the dtype wanted.
-        saturate: for float8 types alone.
-        round_mode: ``up``, ``down`` or ``nearest``, for float8e8m0 alone.
+        to: the target dtype.
+        saturate: for float8 types only.
+        round_mode: ``up``, ``down`` or ``nearest``, for float8e8m0 only.
     """
     if x.dtype == to:
         return x
@@ -55,7 +55,7 @@ def _from_text(x: Array, to: DType) -> Array:
 
 
 def _integer(text: str) -> int:
-    """Return the integer that a text is, or that its number truncates to."""
+    """Return the integer in a string, truncating other numbers."""
     try:
         return int(text)
     except ValueError:
@@ -70,12 +70,12 @@ def _to_text(x: Array) -> Array:
     return texts.reshape(x.shape)
 
 
-#: How the specification writes what is not a number.
+#: The specification's spellings of non-finite numbers.
 _RESERVED = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
 
 
 def _to_exponent(x: Array, saturate: bool, round_mode: str) -> Array:
-    """Return powers of two: the biased exponents of float32, rounded; 255 is NaN."""
+    """Return the biased exponents of powers of two from rounded float32; 255 is NaN."""
     bits = x.view(np.uint32)
     exponent = ((bits >> 23) & 0xFF).astype(np.int32)
     fraction = bits & 0x7FFFFF
@@ -96,9 +96,9 @@ def _to_exponent(x: Array, saturate: bool, round_mode: str) -> Array:
 
 
 def round_to_integer(x: Array, to: DType) -> Array:
-    """Return `x` rounded to the nearest integers, halves to even, limited to the range of `to`.
+    """Return `x` rounded half to even and saturated to the range of `to`.
 
-    NaN becomes the least value, see docs/rulings.md.
+    NaN becomes the smallest value, see docs/rulings.md.
     """
     low, high = _limits(to, x.dtype)
     return np.fmin(np.fmax(np.rint(x), low), high).astype(to)
@@ -106,18 +106,18 @@ def round_to_integer(x: Array, to: DType) -> Array:
 
 @lru_cache(256)
 def _limits(to: DType, dtype: DType) -> tuple[Array, Array]:
-    """Return the minimum and maximum integer of a dtype as arrays of another one."""
+    """Return the minimum and maximum integer of a dtype as arrays of another dtype."""
     limits = ml_dtypes.iinfo(to)
     return np.array(int(limits.min)).astype(dtype), np.array(int(limits.max)).astype(dtype)
 
 
 def blank(dtype: DType) -> Any:
-    """Return what fills up a tensor: 0, False or an empty text."""
+    """Return the padding value of a dtype: 0, False or an empty string."""
     return "" if dtype == string else np.zeros((), dtype)[()]
 
 
 def lowest(dtype: DType) -> Any:
-    """Return the least number of a dtype: -inf for floats."""
+    """Return the smallest number of a dtype: -inf for floats."""
     if dtype.kind in "iu":
         return np.iinfo(dtype).min
     return False if dtype.kind == "b" else -np.inf

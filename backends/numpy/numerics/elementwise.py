@@ -1,8 +1,8 @@
-"""Operators that compute each element of the result from one element of every input: a table.
+"""Elementwise operators: a table of functions.
 
-A row turns an operator into a function of arrays with the keyword `out`. The function may be given
-one of its inputs as `out`, so it writes `out` last. Half floats are computed in float32 where a
-formula has more than one operation.
+A row maps an operator to a function of arrays with the keyword `out`. `out` may be one of the
+inputs, so the function must write it last. Half floats are computed in float32 in formulas with
+several operations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .convert import convert
 from .halves import store
 from .special import erf, gelu
 
-#: Elements for which the calls around `np.clip` take longer than it saves.
+#: Maximum size for which the overhead of `np.clip` exceeds its savings.
 FEW = 4096
 _ZEROS = {dtype: np.zeros((), dtype) for dtype in (float32, float64)}
 
@@ -31,7 +31,7 @@ Row = Callable[[Any], Function]
 
 
 def _wide(x: Array) -> Array:
-    """Return half floats as float32, everything else as it is."""
+    """Return half floats as float32, others unchanged."""
     return x.astype(float32) if x.dtype == float16 or x.dtype == bfloat16 else x
 
 
@@ -39,7 +39,7 @@ def _wide(x: Array) -> Array:
 
 
 def divide(a: Array, b: Array, *, out: Array) -> None:
-    """Divide; integers toward zero, x/0 = 0 for them."""
+    """Divide; integers truncate toward zero, with x/0 = 0."""
     if a.dtype.kind not in "iu":
         np.true_divide(a, b, out=out)
         return
@@ -74,7 +74,7 @@ _POWERS: dict[float, Function] = {
 
 
 def _fold(function: Function) -> Function:
-    """Return `function` of two arrays, applied to any number of them."""
+    """Return `function` of two arrays folded over any number."""
 
     def folded(*arrays: Array, out: Array) -> None:
         rest = [x for x in arrays if x is not out]
@@ -96,7 +96,7 @@ def mean(*arrays: Array, out: Array) -> None:
 
 
 def clip(x: Array, low: Array | None = None, high: Array | None = None, *, out: Array) -> None:
-    """Limit x to [low, high]; `high` wins where the limits cross."""
+    """Clamp x to [low, high]; `high` wins if low > high."""
     if x.dtype.kind == "f":
         floor = -np.inf if low is None else low.reshape(())
         np.clip(x, floor, np.inf if high is None else high.reshape(()), out=out)
@@ -118,17 +118,17 @@ def modulo(fmod: int) -> Function:
 
 
 def equal(a: Array, b: Array, *, out: Array) -> None:
-    """Compare; strings too."""
+    """Compare, including strings."""
     np.copyto(out, a == b)
 
 
 def is_nan(x: Array, *, out: Array) -> None:
-    """Return where x is not a number."""
+    """Return where x is NaN."""
     np.isnan(x.astype(float32) if x.dtype in FLOAT8S else x, out=out)
 
 
 def is_inf(op: ops.IsInf) -> Function:
-    """Return where x is infinite with one of the signs that `op` asks for."""
+    """Return where x is infinite with a requested sign."""
 
     def function(x: Array, *, out: Array) -> None:
         wide = x.astype(float32) if x.dtype in FLOAT8S else x
@@ -148,7 +148,7 @@ def where(condition: Array, x: Array, y: Array, *, out: Array) -> None:
 
 
 def shift(op: ops.BitShift) -> Function:
-    """Return x shifted by y bits; nothing is left after as many bits as x has."""
+    """Return x shifted by y bits; shifts by at least the width give 0."""
     return np.left_shift if op.direction == "LEFT" else np.right_shift
 
 
@@ -166,7 +166,7 @@ def cast(op: ops.Cast | ops.CastLike) -> Function:
 
 
 def bit_cast(x: Array, *, out: Array) -> None:
-    """Read the bits of x as the dtype of `out`."""
+    """Reinterpret the bits of x as the dtype of `out`."""
     np.copyto(out, np.ascontiguousarray(x).reshape(x.shape).view(out.dtype))
 
 
@@ -174,7 +174,7 @@ def bit_cast(x: Array, *, out: Array) -> None:
 
 
 def _half(formula: Callable[[Array], Array]) -> Function:
-    """Return a formula of one array as a function with `out`; half floats go through float32."""
+    """Return a unary formula as a function with `out`; half floats are computed in float32."""
 
     def function(x: Array, *, out: Array) -> None:
         store(out, formula(_wide(x)))
@@ -183,7 +183,7 @@ def _half(formula: Callable[[Array], Array]) -> Function:
 
 
 def _wider(function: Function) -> Function:
-    """Return a function of one array that is given half floats as float32."""
+    """Return a unary function that gets half floats as float32."""
 
     def wider(x: Array, *, out: Array) -> None:
         wide = _wide(x)
@@ -199,7 +199,7 @@ def _wider(function: Function) -> Function:
 def relu(x: Array, *, out: Array) -> None:
     """max(0, x)."""
     if x.size <= FEW and x.dtype in _ZEROS:
-        np.maximum(_ZEROS[x.dtype], x, out=out)  # -0 stays as it is, as with clip
+        np.maximum(_ZEROS[x.dtype], x, out=out)  # -0 is preserved, as with clip
     elif x.dtype.kind == "f":
         np.clip(x, 0, np.inf, out=out)  # several times as fast as a maximum with a scalar
     else:
@@ -207,7 +207,7 @@ def relu(x: Array, *, out: Array) -> None:
 
 
 def leaky_relu(x: Array, alpha: Any, *, out: Array) -> None:
-    """Return x from 0 on, else alpha·x."""
+    """Return x for x >= 0, else alpha·x."""
     scaled = np.multiply(x, alpha)
     if np.ndim(alpha) == 0 and 0 <= alpha <= 1:
         np.maximum(x, scaled, out=out)
@@ -216,7 +216,7 @@ def leaky_relu(x: Array, alpha: Any, *, out: Array) -> None:
 
 
 def prelu(x: Array, slope: Array, *, out: Array) -> None:
-    """Return x from 0 on, else slope·x."""
+    """Return x for x >= 0, else slope·x."""
     np.copyto(out, np.where(x < 0, x * slope, x))
 
 
@@ -384,7 +384,7 @@ ELEMENTWISE: dict[type[Op], Row] = {
     ops.ThresholdedRelu: lambda op: _half(lambda x: np.where(x > op.alpha, x, 0)),
 }
 
-#: How many simple calls a row takes as long as, where it is more than one.
+#: Cost of a row in simple calls, if more than one.
 CALLS: dict[type[Op], int] = {
     ops.Erf: 6,
     ops.Exp: 2,

@@ -1,4 +1,4 @@
-"""float32 to float16 in a few passes: numpy takes 30 times as long for subnormal results."""
+"""Fast conversion of float32 to float16: numpy is 30 times slower for subnormal results."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import numpy as np
 from ....runtime.ir.dtypes import float16, float32
 from ....runtime.ir.types import Array
 
-#: Elements that are converted at a time, so that what lies between the passes stays in the cache.
+#: Elements per block, so that intermediate results stay in the cache.
 BLOCK = 1 << 15
-#: Bits of the least float32 that is a normal float16, of the least that is none, and of infinity.
+#: Bits of the smallest float32 that is a normal float16, of the first beyond it, and of infinity.
 _NORMAL, _OVER, _INFINITE = 0x38800000, 0x47800000, 0x7F800000
-#: 1/2 has, in its last place, the least float16: what is added to it is rounded to a multiple.
+#: The last place of 1/2 is the smallest float16: adding to it rounds to a multiple of that.
 _HALF = 0x3F000000
 
 
 def store(out: Array, source: Array) -> None:
-    """Copy into `out` of another dtype; float32 is rounded to float16 as numpy rounds it."""
+    """Copy into `out` of another dtype; float32 is rounded to float16 as numpy does."""
     if out.dtype != float16 or source.dtype != float32:
         np.copyto(out, source, casting="unsafe")
     elif out.flags.c_contiguous and source.flags.c_contiguous and out.shape == source.shape:
@@ -33,7 +33,7 @@ def _narrow(out: Array, source: Array) -> None:
     magnitude = np.bitwise_xor(bits, sign)
     small = np.add(magnitude.view(float32), float32.type(0.5)).view(np.int32)
     np.subtract(small, np.int32(_HALF), out=small)
-    # Halves round to even: one more where the last bit that stays is 1.
+    # Ties round to even: add one if the last remaining bit is 1.
     found = np.right_shift(magnitude, np.int32(13))
     np.bitwise_and(found, np.int32(1), out=found)
     np.add(found, magnitude, out=found)

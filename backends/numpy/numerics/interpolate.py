@@ -1,4 +1,4 @@
-"""Interpolation: which neighbours a position has along an axis, and what they weigh."""
+"""Interpolation: neighbours and weights of positions along an axis."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from .convert import blank
 
 
 def arithmetic(dtype: DType) -> DType:
-    """Return the dtype of weighted sums of elements of `dtype`.
+    """Return the dtype for weighted sums of `dtype`.
 
     Raises:
-        ValueError: it is that of strings.
+        ValueError: it is the string dtype.
     """
     if dtype == string:
         raise ValueError("between two strings lies nothing")
@@ -43,8 +43,8 @@ def arithmetic(dtype: DType) -> DType:
 def narrowed(sums: Array, dtype: DType) -> Array:
     """Return weighted sums in the dtype of the result.
 
-    Integers are truncated, as by Cast and in onnxruntime, and saturated; what only a rounding error
-    keeps from being an integer counts as one.
+    Integers are truncated, as by Cast and in onnxruntime, and saturated; values within rounding
+    error of an integer count as that integer.
     """
     if dtype in INTEGERS:
         limits = ml_dtypes.iinfo(dtype)
@@ -55,11 +55,11 @@ def narrowed(sums: Array, dtype: DType) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """One neighbour along an axis, of every position; all arrays are of one shape.
+    """One neighbour of every position along an axis; all arrays have the same shape.
 
     Attributes:
-        index: where it is, from 0 to the axis' size - 1.
-        inside: whether it is there; what is not counts as 0.
+        index: its index, from 0 to the axis' size - 1.
+        inside: whether it is inside; otherwise it counts as 0.
         weight: its weight.
     """
 
@@ -69,7 +69,7 @@ class Tap:
 
 
 def surrounded_by_zeros(position: Array, size: int) -> tuple[Tap, Tap]:
-    """Return both neighbours of each position, those beyond the borders being 0."""
+    """Return both neighbours of each position, with zeros beyond the borders."""
     position = np.clip(position, -2, size + 1)
     low = np.floor(position)
     taps: list[Tap] = []
@@ -81,13 +81,13 @@ def surrounded_by_zeros(position: Array, size: int) -> tuple[Tap, Tap]:
 
 
 def sampled(x: Array, axes: Sequence[Sequence[Tap]], weighted: bool = True) -> Array:
-    """Return [..., positions]: sums over all combinations of the neighbours along each axis.
+    """Return [..., positions]: sums over all combinations of neighbours along each axis.
 
     Args:
         x: [..., *spatial].
-        axes: for each spatial axis the neighbours; their arrays, of shape [..., positions],
-            broadcast with those of the other axes and with the leading axes of `x`.
-        weighted: whether the neighbours are multiplied by their weights.
+        axes: for each spatial axis the neighbours; their arrays, [..., positions], broadcast with
+            those of other axes and the leading axes of `x`.
+        weighted: whether neighbours are multiplied by their weights.
     """
     spatial = x.shape[x.ndim - len(axes) :]
     flat = x.reshape(*x.shape[: x.ndim - len(axes)], prod(spatial))

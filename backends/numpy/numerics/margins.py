@@ -1,10 +1,10 @@
-"""Even float32 products on OpenBLAS's kernels for AVX2, which add in two orders.
+"""Consistent float32 products on OpenBLAS's AVX2 kernels, which use two orders of summation.
 
-These kernels add the products of an element one after the other, or those of even and of odd depths
-apart. Which way an element goes depends on where it lies in its block of `BLOCK` columns. Apart go
-the first and the last whole tile of `TILE` columns, and of the rows that whole groups of `GROUP`
-leave over all but up to `REST`. So blocks are multiplied as they are, and then their outer tiles
-once more, as the inner ones of another matrix.
+These kernels sum the products of an element in sequence, or even and odd depths separately. Which
+order an element gets depends on its position in its block of `BLOCK` columns. Summed separately are
+the first and the last whole tile of `TILE` columns, and all but up to `REST` of the rows left over
+by whole groups of `GROUP`. So blocks are multiplied as they are, and then their outer tiles once
+more, as inner tiles of another matrix.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ import numpy as np
 
 from ....runtime.ir.types import Array
 
-#: Columns that the kernels take at once, and those of a block, which is packed as a whole.
+#: Columns per kernel tile, and per packed block.
 TILE, BLOCK = 8, 320
-#: Rows that the kernels take at once, and how many left over are still added in one order.
+#: Rows per kernel tile, and how many remaining rows are still summed in one order.
 GROUP, REST = 12, 3
-#: Rows that are packed together, at most.
+#: Maximum number of rows packed together.
 PACKED = GROUP * 1024
-#: Columns up to which a matrix between two margins costs less than a product of the outer tiles.
+#: Maximum columns for which a matrix with margins is cheaper than recomputing outer tiles.
 NARROW = 64
-#: Elements of the left matrix up to which rows of zeros cost less than another call.
+#: Maximum elements of the left matrix for which zero rows are cheaper than another call.
 WHOLE = 1 << 16
 
-#: Where columns go in a matrix with margins, and which ones.
+#: Target positions of columns in a matrix with margins, and which columns.
 Places = Sequence[tuple[slice, slice]]
 
 
 def recorded(a: Array, b: Array, out: Array, *, is_fixed: bool = False) -> Callable[[], object]:
-    """Return the call that puts a @ b, matrices or stacks of float32, into `out`, evenly.
+    """Return the call that computes a @ b consistently into `out`, for (stacked) float32 matrices.
 
     Args:
         a: matrices of two rows or more.
         b: matrices of two columns or more.
-        out: where the product goes.
-        is_fixed: whether `b` never changes.
+        out: the result.
+        is_fixed: whether `b` is constant.
     """
     if b.ndim == 2 < a.ndim and a.flags.c_contiguous and out.flags.c_contiguous:
         a, out = a.reshape(-1, a.shape[-1]), out.reshape(-1, out.shape[-1])
@@ -67,7 +67,7 @@ def recorded(a: Array, b: Array, out: Array, *, is_fixed: bool = False) -> Calla
 
 
 def _turned(a: Array, b: Array, out: Array) -> Callable[[], None]:
-    """Return the call that takes the rows for columns."""
+    """Return the call with rows and columns exchanged."""
     product = np.empty((*out.shape[:-2], *out.shape[:-3:-1]), out.dtype)
     multiply = recorded(b.swapaxes(-1, -2), a.swapaxes(-1, -2), product)
 
@@ -79,7 +79,7 @@ def _turned(a: Array, b: Array, out: Array) -> Callable[[], None]:
 
 
 def _cost(m: int, n: int) -> int:
-    """Return how many elements are computed for m x n."""
+    """Return the number of elements computed for m x n."""
     if n < TILE or m <= REST:
         return m * n
     rows = m if m % GROUP <= REST else -(-m // GROUP) * GROUP
@@ -91,7 +91,7 @@ def _cost(m: int, n: int) -> int:
 
 @lru_cache(1024)
 def _cut(n: int) -> tuple[list[slice], list[Places]]:
-    """Return the blocks of `n` columns, and the groups of tiles that go between margins."""
+    """Return the blocks of `n` columns, and the groups of tiles placed between margins."""
     tiles, blocks = _outer_tiles(n), list(_parts(n, BLOCK, TILE))
     if tiles and n <= NARROW:
         tiles, blocks = list(range(0, n, TILE)), []
@@ -100,7 +100,7 @@ def _cut(n: int) -> tuple[list[slice], list[Places]]:
 
 
 def _parts(size: int, maximum: int, grain: int) -> Iterator[slice]:
-    """Yield parts of at most that many rows or columns, none of them a vector."""
+    """Yield parts of at most this many rows or columns, none of which is a vector."""
     starts = list(range(0, size, maximum))
     if size % maximum == 1 and size > maximum:
         starts[-1] -= grain
@@ -108,7 +108,7 @@ def _parts(size: int, maximum: int, grain: int) -> Iterator[slice]:
 
 
 def _outer_tiles(n: int) -> list[int]:
-    """Return where the tiles start that are the first or the last whole one of their block."""
+    """Return the starts of tiles that are the first or last whole ones of their block."""
     found: list[int] = []
     for block in _parts(n, BLOCK, TILE):
         if whole := (block.stop - block.start) // TILE * TILE:
@@ -117,7 +117,7 @@ def _outer_tiles(n: int) -> list[int]:
 
 
 def _places(tiles: list[int], n: int) -> Iterator[tuple[slice, slice]]:
-    """Yield where some tiles of `n` columns go between margins, neighbours together."""
+    """Yield the positions of tiles between margins, merging neighbours."""
     first = 0
     for i in range(1, len(tiles) + 1):
         if i == len(tiles) or tiles[i] != tiles[i - 1] + TILE:
@@ -128,7 +128,7 @@ def _places(tiles: list[int], n: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _between_margins(b: Array, places: Places) -> Array:
-    """Return a matrix of some tiles of columns, with a tile of zeros before and after them."""
+    """Return tiles of columns as a matrix with a zero tile before and after them."""
     width = (-(-places[-1][0].stop // TILE) + 1) * TILE
     if b.strides[-2] < b.strides[-1]:
         inner = np.zeros((*b.shape[:-2], width, b.shape[-2]), b.dtype).swapaxes(-1, -2)
@@ -140,20 +140,20 @@ def _between_margins(b: Array, places: Places) -> Array:
 
 
 def _takes_padding(m: int, k: int, n: int) -> bool:
-    """Return whether rows of zeros cost less than packing `n` columns again for the last rows."""
+    """Return whether zero rows are cheaper than packing `n` columns again for the last rows."""
     is_cheap = m * k <= WHOLE and m * (n + k) < 2 * k * n
     return m % GROUP > REST and (m < GROUP or is_cheap)
 
 
 def _with_whole_groups(a: Array) -> Array:
-    """Return matrices with rows of zeros after that make their groups whole."""
+    """Return matrices with zero rows appended to complete their groups."""
     rows = np.zeros((*a.shape[:-2], -(-a.shape[-2] // GROUP) * GROUP, a.shape[-1]), a.dtype)
     rows[..., : a.shape[-2], :] = a
     return rows
 
 
 def _multiply_rows(a: Array, b: Array, out: Array) -> None:
-    """Multiply whole groups of rows, and those left over together with some before them.
+    """Multiply whole groups of rows, and the remaining ones together with some before them.
 
     `a` may have more rows than `out`.
     """

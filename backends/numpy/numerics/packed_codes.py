@@ -1,4 +1,4 @@
-"""Weights of a few bits as floats: with their scales, or the bare codes, which take less time."""
+"""Unpacking weights of a few bits to floats: with scales, or the bare codes, which is faster."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ....runtime.ops.packed import BNB4, MatMulBnb4, MatMulNBits
 
 
 class IntegerCodes:
-    """The integers of MatMulNBits less half of their range, times `factor`, plane by plane.
+    """The centred integers of MatMulNBits times `factor`, plane by plane.
 
-    A byte has an integer of each *plane*; those of one plane lie together: a row is
-    [planes, blocks, width], for elements [blocks, width, planes].
+    A byte contains one integer of each *plane*; those of one plane are adjacent: a row is [planes,
+    blocks, width], for elements [blocks, width, planes].
 
     Attributes:
-        planes: integers of a byte.
-        width: bytes of a block.
-        blocks: of a row.
-        factor: power of two that all of them are multiplied by.
+        planes: integers per byte.
+        width: bytes per block.
+        blocks: blocks per row.
+        factor: power of two that multiplies all of them.
     """
 
     def __init__(self, op: MatMulNBits) -> None:
@@ -34,9 +34,9 @@ class IntegerCodes:
     def calls(
         self, operands: list[Array | None], first: int, last: int, out: Array, spare: Array
     ) -> Iterator[Callable[[], object]]:
-        """Yield what puts rows into `out` [rows, planes, blocks * width].
+        """Yield the calls that write rows to `out` [rows, planes, blocks * width].
 
-        `spare` has as many bytes, which are overwritten.
+        `spare` has as many bytes, and is overwritten.
         """
         packed = _given(operands[1]).reshape(self._op.N, -1)[first:last]
         every = spare.reshape(out.shape)
@@ -57,7 +57,7 @@ class IntegerCodes:
     def scales(
         self, operands: list[Array | None], first: int, last: int
     ) -> tuple[Array, Array | None]:
-        """Return scales, and zero points of the codes where these are not 0: [rows, blocks]."""
+        """Return scales, and zero points of the codes if not 0: [rows, blocks]."""
         _, _, scales, points, *_ = (*operands, None)
         factors = _given(scales).reshape(self._op.N, self.blocks)[first:last]
         factors = factors.astype(float32, copy=False)
@@ -67,7 +67,7 @@ class IntegerCodes:
 
 
 class TableCodes:
-    """The numbers that codes of MatMulBnb4 stand for, in blocks that end with their rows.
+    """The values of MatMulBnb4's codes, in blocks that end with their rows.
 
     The attributes are those of `IntegerCodes`.
     """
@@ -81,7 +81,7 @@ class TableCodes:
     def calls(
         self, operands: list[Array | None], first: int, last: int, out: Array, spare: Array
     ) -> Iterator[Callable[[], object]]:
-        """Yield what puts rows into `out` [rows, 1, K]."""
+        """Yield the calls that write rows to `out` [rows, 1, K]."""
         half = self._op.K // 2
         packed = _given(operands[1]).reshape(-1)[first * half : last * half]
         yield partial(_look_up, _numbers_of(self._op.quant_type), packed, out)
@@ -118,7 +118,7 @@ def unpack_integers(
 def unpack_table(
     op: MatMulBnb4, operands: list[Array | None], first: int, last: int, out: Array
 ) -> None:
-    """Fill `out` [rows, K] with the numbers that codes stand for, times the factors of blocks."""
+    """Fill `out` [rows, K] with the values of codes times the factors of their blocks."""
     start, stop = first * op.K, last * op.K
     flat = out.reshape(-1)
     packed = _given(operands[1]).reshape(-1)[start // 2 : -(-stop // 2)]
@@ -138,7 +138,7 @@ def unpack_table(
 
 
 def _given(operand: Array | None) -> Array:
-    """Return an operand that no node leaves out."""
+    """Return an operand that is never omitted."""
     assert operand is not None
     return operand
 
@@ -156,7 +156,7 @@ def _points(op: MatMulNBits, zero_points: Array, first: int, last: int) -> Array
 
 
 def _look_up(table: Array, packed: Array, out: Array) -> None:
-    """Fill `out` with what every byte stands for."""
+    """Fill `out` with the values of every byte."""
     shape = (*packed.shape, table.shape[1])
     table = table.astype(out.dtype, copy=False)
     np.take(table, packed, axis=0, out=out.reshape(shape), mode="clip")
@@ -164,14 +164,14 @@ def _look_up(table: Array, packed: Array, out: Array) -> None:
 
 @cache
 def _integers_of(bits: int, zero_point: int) -> Array:
-    """Return the integers that every byte has, lowest bits first, less a zero point."""
+    """Return the integers in every byte, lowest bits first, less a zero point."""
     every = np.arange(256)[:, None] >> np.arange(0, 8, bits)
     return np.asarray((every & ((1 << bits) - 1)) - zero_point, float32)
 
 
 @cache
 def _numbers_of(quant_type: int) -> Array:
-    """Return the two numbers that every byte stands for, highest bits first."""
+    """Return the two values in every byte, highest bits first."""
     table = np.array(BNB4[quant_type], float32)
     every = np.arange(256)
     return np.stack([table[every >> 4], table[every & 15]], 1)

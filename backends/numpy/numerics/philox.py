@@ -1,9 +1,9 @@
-"""Random numbers by counting: Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, 2011).
+"""Counter-based random numbers: Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, 2011).
 
-Elements 2n and 2n + 1 of a result are made of the four words of counter n, whose key is the seed:
-the words (0, 1) and (2, 3) are a number of [0, 1) each, of 53 bits; Box and Muller's method turns
-both into two of the normal distribution. So a number depends on its position and the seed alone,
-and every backend gives the same ones: `backends/cuda/kernels/elementwise/random.cu`.
+Elements 2n and 2n + 1 of a result derive from the four words of counter n, with the seed as key:
+the word pairs (0, 1) and (2, 3) are 53-bit numbers in [0, 1); the Box-Muller transform turns both
+into two normally distributed numbers. So a number depends only on its position and the seed, and
+every backend gives the same ones: `backends/cuda/kernels/elementwise/random.cu`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 from ....runtime.ir.types import Array
 
 ROUNDS = 10
-#: Multipliers of words 0 and 2, and what is added to the key in every round.
+#: Multipliers of words 0 and 2, and the key increments per round.
 MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL = 0x9E3779B9, 0xBB67AE85
-#: Counters that are turned into words together.
+#: Counters per block.
 BLOCK = 1 << 14
 
 _LOW, _SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
 def philox(counter: tuple[Array, Array, Array, Array], key: tuple[int, int]) -> tuple[Array, ...]:
-    """Return four words for each counter; words of 32 bits, held in uint64."""
+    """Return four words per counter; 32-bit words in uint64."""
     w0, w1, w2, w3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
@@ -37,7 +37,7 @@ def philox(counter: tuple[Array, Array, Array, Array], key: tuple[int, int]) -> 
 
 
 def _blocks(seed: int, count: int) -> Iterator[tuple[slice, Array, Array]]:
-    """Yield where pairs of elements are among `count` pairs, and their numbers of [0, 1)."""
+    """Yield the ranges of pairs among `count` pairs, and their numbers in [0, 1)."""
     key = seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF
     for first in range(0, count, BLOCK):
         last = min(first + BLOCK, count)
@@ -48,12 +48,12 @@ def _blocks(seed: int, count: int) -> Iterator[tuple[slice, Array, Array]]:
 
 
 def _unit(high: Array, low: Array) -> Array:
-    """Return numbers of [0, 1) of two words each."""
+    """Return numbers in [0, 1) from two words each."""
     return ((high << np.uint64(21)) ^ (low >> np.uint64(11))) * 2.0**-53
 
 
 def uniform(seed: int, shape: tuple[int, ...]) -> Array:
-    """Return numbers of [0, 1), as float64."""
+    """Return uniform numbers in [0, 1), as float64."""
     count = int(np.prod(shape, dtype=np.int64))
     found = np.empty((-(-count // 2), 2))
     for part, first, second in _blocks(seed, len(found)):
@@ -62,7 +62,7 @@ def uniform(seed: int, shape: tuple[int, ...]) -> Array:
 
 
 def normal(seed: int, shape: tuple[int, ...]) -> Array:
-    """Return numbers of the standard normal distribution, as float64."""
+    """Return standard normal numbers, as float64."""
     count = int(np.prod(shape, dtype=np.int64))
     found = np.empty((-(-count // 2), 2))
     for part, first, second in _blocks(seed, len(found)):

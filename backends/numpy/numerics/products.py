@@ -1,10 +1,10 @@
-"""Matrix products in which equal rows and equal columns give equal results, wherever they lie.
+"""Matrix products in which equal rows and columns give equal results, wherever they are.
 
-BLAS adds the products of an element in an order that depends on where the element lies: what is
-left over at the edges of its tiles goes through other kernels. Results then differ in their last
-bits where they should be equal. Sizes that are multiples of its tiles leave nothing over, so what
-would be left is computed apart, padded with zeros. Which sizes those are depends on the processor;
-it is tried out on first use, in a few milliseconds. Where even whole tiles differ, `margins` helps.
+BLAS sums the products of an element in an order that depends on its position: remainders at the
+edges of tiles use other kernels. Results that should be equal then differ in their last bits.
+Multiples of the tile size have no remainders, so these are computed separately, padded with zeros.
+The tile sizes depend on the processor and are determined on first use, in a few milliseconds. Where
+even whole tiles differ, `margins` helps.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from ....runtime.ir.dtypes import DType, float32, float64
 from ....runtime.ir.types import Array
 from . import blas, margins
 
-#: Rows and columns that leave nothing over in any of OpenBLAS's kernels.
+#: Rows and columns without remainders in any of OpenBLAS's kernels.
 ROWS, COLUMNS = 4, 16
-#: The same for columns whose elements lie side by side, more than a few of them: these kernels take
+#: The same for contiguous columns, unless they are few: these kernels compute
 #: dot products.
 DOTS, FEW = 4, 8
-#: Elements of a matrix up to which a second, padded one costs less than another call.
+#: Maximum elements of a matrix for which a padded copy is cheaper than another call.
 WHOLE = 1 << 16
-#: Multiplications up to which OpenBLAS may take kernels for small matrices.
+#: Maximum multiplications for which OpenBLAS may use small-matrix kernels.
 SMALL = 10**6
 
 
 def sums(dtype: DType) -> DType:
-    """Return the dtype in which products of numbers of `dtype` are summed.
+    """Return the dtype in which products of `dtype` are summed.
 
-    float32 for half floats and float32, but float64 where there is no way to make BLAS even for
-    float32. Others as they are.
+    float32 for half floats and float32, but float64 if BLAS cannot be made consistent for float32.
+    Others unchanged.
     """
     if dtype.kind in "iubc" or dtype == float64:
         return dtype
@@ -41,12 +41,12 @@ def sums(dtype: DType) -> DType:
 
 
 def is_small(m: int, k: int, n: int) -> bool:
-    """Return whether BLAS may take a kernel for small matrices, if the left one lies by rows."""
+    """Return whether BLAS may use a small-matrix kernel for a row-major left matrix."""
     return m > 1 and m * k * n <= SMALL
 
 
 def multiply(a: Array, b: Array) -> Array:
-    """Return a @ b, as `numpy.matmul` has it, of matrices of one dtype, or stacks of them."""
+    """Return a @ b, as `numpy.matmul`, for (stacked) matrices of one dtype."""
     if (wide := sums(a.dtype)) != a.dtype:
         return multiply(a.astype(wide), b.astype(wide)).astype(a.dtype)
     if _grain(a, b) == (1, 1) and not _needs_margins(a, b):
@@ -58,15 +58,15 @@ def multiply(a: Array, b: Array) -> Array:
 
 
 def recorded(a: Array, b: Array, out: Array, *, is_fixed: bool = False) -> Callable[[], object]:
-    """Return the call that puts a @ b into `out`, whose dtype is that of the sums.
+    """Return the call that computes a @ b into `out`, which has the dtype of the sums.
 
-    It may be made repeatedly, for what lies in the same arrays.
+    It may be repeated, for new contents of the same arrays.
 
     Args:
         a: matrices, or a vector.
         b: the same.
-        out: where the product goes.
-        is_fixed: whether `b` never changes.
+        out: the result.
+        is_fixed: whether `b` is constant.
     """
     if b.ndim == 1:
         return recorded(a, b[:, np.newaxis], out[..., np.newaxis])
@@ -91,7 +91,7 @@ def recorded(a: Array, b: Array, out: Array, *, is_fixed: bool = False) -> Calla
 
 
 def _grain(a: Array, b: Array) -> tuple[int, int]:
-    """Return of what the rows and the columns must be multiples for BLAS to be even."""
+    """Return the multiples of rows and columns for which BLAS is consistent."""
     if a.dtype not in (float32, float64):
         return 1, 1
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
@@ -112,25 +112,25 @@ def _grain(a: Array, b: Array) -> tuple[int, int]:
 
 
 def _needs_margins(a: Array, b: Array) -> bool:
-    """Return whether a product is even only between margins."""
+    """Return whether a product is consistent only between margins."""
     if a.dtype != float32 or not min(a.shape[-1], a.shape[-2] - 1, b.shape[-1] - 1) > 0:
         return False
     return not _is_even_inside() and _is_even_between_margins()
 
 
 def _multiply_widened(a: Array, b: Array, out: Array) -> None:
-    """Put a @ b into `out`, in its dtype."""
+    """Compute a @ b into `out`, in its dtype."""
     recorded(a.astype(out.dtype, copy=False), b.astype(out.dtype, copy=False), out)()
 
 
 def _multiply_padded(a: Array, b: Array, out: Array, rows: int, columns: int) -> None:
-    """Put a @ b into `out`, with both padded to multiples of the grain."""
+    """Compute a @ b into `out`, with both padded to multiples of the grain."""
     product = np.matmul(_padded(a, -2, rows), _padded(b, -1, columns))
     np.copyto(out, product[..., : out.shape[-2], : out.shape[-1]])
 
 
 def _turned(a: Array, b: Array, out: Array) -> Callable[[], None]:
-    """Return the call that multiplies by a copy of `a` that is stored by columns."""
+    """Return the call that multiplies by a column-major copy of `a`."""
     copy = np.empty((*a.shape[:-2], *a.shape[:-3:-1]), a.dtype).swapaxes(-1, -2)
 
     def call() -> None:
@@ -141,9 +141,9 @@ def _turned(a: Array, b: Array, out: Array) -> Callable[[], None]:
 
 
 def _by_vector(vector: Array, b: Array, out: Array, grain: int, maximum: int) -> Callable[[], None]:
-    """Return the call that multiplies as many columns as are a multiple, and the rest padded.
+    """Return the call that multiplies a multiple of the grain of columns, and the rest padded.
 
-    Up to `maximum` elements of a matrix that never changes are padded as a whole, here and now.
+    A constant matrix of up to `maximum` elements is padded as a whole, immediately.
     """
     whole = 0 if b.size <= maximum else b.shape[-1] - b.shape[-1] % grain
     first, last = (..., slice(0, whole)), (..., slice(whole, None))
@@ -167,7 +167,7 @@ def _by_vector(vector: Array, b: Array, out: Array, grain: int, maximum: int) ->
 
 
 def _padded(x: Array, axis: int, grain: int) -> Array:
-    """Return matrices with as many zeros after an axis as make it a multiple of the grain."""
+    """Return matrices zero-padded along an axis to a multiple of the grain."""
     missing = -x.shape[axis] % grain
     if not missing:
         return x
@@ -182,25 +182,25 @@ def _padded(x: Array, axis: int, grain: int) -> Array:
 
 @cache
 def _has_one_order(dtype: DType) -> bool:
-    """Return whether all but the kernels for small matrices and for vectors add in one order."""
+    """Return whether all kernels but those for small matrices and vectors sum in one order."""
     return _is_even(dtype, ((5, 64, 7), (17, 64, 33), (3, 100, 2), (12, 64, 250), (100, 64, 196)))
 
 
 @cache
 def _has_even_vectors(dtype: DType) -> bool:
-    """Return whether products of a vector and a multiple of the grain are even."""
+    """Return whether products of a vector and a multiple of the grain are consistent."""
     return _is_even(dtype, ((1, 27, 4), (1, 27, 16), (1, 500, 20)))
 
 
 @cache
 def _is_even_inside() -> bool:
-    """Return whether all whole tiles of float32 are added in one order."""
+    """Return whether all whole float32 tiles are summed in one order."""
     return _is_even(float32, ((24, 64, 48), (4, 64, 32)))
 
 
 @cache
 def _is_even_between_margins() -> bool:
-    """Return whether float32 is even where OpenBLAS has kernels that add in two orders."""
+    """Return whether margins make float32 consistent on kernels with two orders."""
     sizes = ((2, 64, 19), (7, 64, 33), (24, 64, 49), (31, 400, 75), (33, 64, 649))
     return _has_even_vectors(float32) and _is_even(float32, sizes, _multiply_between_margins)
 
@@ -217,9 +217,9 @@ def _is_even(
     sizes: tuple[tuple[int, int, int], ...],
     multiply: Callable[[Array, Array], Array] = np.matmul,
 ) -> bool:
-    """Try whether equal rows and equal columns give equal results, for sizes [m, k, n].
+    """Test whether equal rows and columns give equal results, for sizes [m, k, n].
 
-    Both matrices are stored by columns: there are no kernels for small ones of these.
+    Both matrices are column-major, for which there are no small-matrix kernels.
     """
     with blas.one_thread():
         for m, k, n in sizes:

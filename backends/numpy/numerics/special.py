@@ -1,4 +1,4 @@
-"""Functions that numpy lacks."""
+"""Special functions that numpy lacks."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ _GELU = tuple(c * -sqrt(2) / 2 ** (_LAST - i) for i, c in enumerate(_ATANH_ERF))
 
 
 def erf(x: Array) -> Array:
-    """Return the error function: to 1e-16 in float64, to 4 units of the last place in float32."""
+    """Return the error function: to 1e-16 in float64, to 4 ulp in float32."""
     return np.tanh(_odd(_ATANH_ERF, x)) if x.dtype == float32 else _erf(x)
 
 

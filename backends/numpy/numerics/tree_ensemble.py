@@ -1,4 +1,4 @@
-"""Forests of decision trees: all rows go down all trees at once, one level per step."""
+"""Decision forests: all rows traverse all trees in parallel, one level per step."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ....runtime.base.guard import need
 from ....runtime.ir.types import Array
 from ....runtime.ops.forest import Forest
 
-#: Leaves times targets of the rows that go down together.
+#: Maximum leaves times targets of the rows processed together.
 BLOCK = 1 << 20
 
-#: In the order of `forest.MODES`.
+#: Comparisons in the order of `forest.MODES`.
 COMPARE: tuple[Callable[..., Array], ...] = (
     np.less_equal,
     np.less,
@@ -27,14 +27,14 @@ COMPARE: tuple[Callable[..., Array], ...] = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trees:
-    """A forest whose leaves have a weight for every target.
+    """A forest with dense leaf weights for every target.
 
     Attributes:
         forest: the trees.
-        weights: [nodes, targets], what a leaf adds.
-        counts: [nodes, targets], whether it adds anything.
-        modes: the comparisons that there are, by their places in `COMPARE`.
-        may_miss: whether an element that is not a number leads anywhere else than another one.
+        weights: [nodes, targets], weights of leaves.
+        counts: [nodes, targets], whether a leaf has a weight.
+        modes: the comparisons in use, as indices of `COMPARE`.
+        may_miss: whether NaN takes another branch than comparison would.
     """
 
     forest: Forest
@@ -45,7 +45,7 @@ class Trees:
 
     @classmethod
     def of(cls, forest: Forest) -> Trees:
-        """Spread the weights of a forest."""
+        """Make the weights of a forest dense."""
         shape = len(forest.feature), forest.targets
         need(9 * shape[0] * shape[1], "the weights of the leaves")
         weights, counts = np.zeros(shape), np.zeros(shape, bool)
@@ -55,7 +55,7 @@ class Trees:
         return cls(forest, weights, counts, modes, bool(forest.missing.any()))
 
     def leaves(self, rows: Array) -> Array:
-        """Return the leaf of each row in each tree: [rows, trees]."""
+        """Return the leaf reached by each row in each tree: [rows, trees]."""
         trees, count = self.forest, len(self.forest.feature)
         children, elements = trees.children.reshape(-1), rows.reshape(-1)
         places = np.tile(trees.roots, (len(rows), 1))
@@ -74,7 +74,7 @@ class Trees:
         return places
 
     def aggregated(self, rows: Array, how: str) -> tuple[Array, Array]:
-        """Return sums (or averages, or extremes) [rows, targets], and whether there is any."""
+        """Return sums (or averages, minima, maxima) [rows, targets], and whether there are any."""
         trees, targets = len(self.forest.roots), self.forest.targets
         sums = np.zeros((len(rows), targets))
         found = np.zeros(sums.shape, bool)

@@ -1,4 +1,4 @@
-"""Attention and what transformers put around it; half floats are computed in float32."""
+"""Attention, rotary embeddings and linear attention; half floats are computed in float32."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..numerics.products import multiply, sums
 
 
 def by_head(x: Array, heads: int | None) -> Array:
-    """Return [batch, heads, length, size] of what may be [batch, length, heads * size]."""
+    """Return [batch, length, heads * size] as [batch, heads, length, size]."""
     if x.ndim == 4:
         return x
     assert heads is not None
@@ -25,13 +25,13 @@ def by_head(x: Array, heads: int | None) -> Array:
 
 
 def _joined(x: Array) -> Array:
-    """Return [batch, length, heads * size]."""
+    """Return [batch, heads, length, size] as [batch, length, heads * size]."""
     b, heads, length, size = x.shape
     return x.swapaxes(1, 2).reshape(b, length, heads * size)
 
 
 def _products(a: Array, b: Array) -> Array:
-    """Multiply the matrices of every head; one of `b` serves several consecutive ones of `a`."""
+    """Multiply the matrices of every head; heads of `b` are shared by consecutive heads of `a`."""
     batch, heads, rows, size = a.shape
     together = a.reshape(batch, b.shape[1], heads // b.shape[1] * rows, size)
     return multiply(together, b).reshape(batch, heads, rows, b.shape[-1])
@@ -48,7 +48,7 @@ def attention(
     past_value: Array | None = None,
     nonpad_kv_seqlen: Array | None = None,
 ) -> tuple[Array, Array, Array, Array]:
-    """Return the results, the keys and values with the past, and the scores."""
+    """Return the results, the keys and values including the past, and the scores."""
     queries = by_head(q, op.q_num_heads)
     keys, values = (by_head(x, op.kv_num_heads) for x in (k, v))
     past = 0
@@ -78,7 +78,7 @@ def _bias(
     past: int,
     nonpad_kv_seqlen: Array | None,
 ) -> Array:
-    """Return what is added to scores of `shape`: the mask, and -inf where a key is not seen."""
+    """Return the bias for scores of `shape`: the mask, and -inf for hidden keys."""
     batch, _, rows, total = shape
     queries = np.arange(rows)[:, np.newaxis] + past
     keys = np.arange(total)
@@ -97,7 +97,7 @@ def _bias(
 
 
 def seen_keys(op: Attention, queries: Array, keys: Array) -> Array:
-    """Return which keys a query sees, by where both of them stand: [..., rows, keys]."""
+    """Return which keys each query sees, from their positions: [..., rows, keys]."""
     seen = np.ones(np.broadcast_shapes(queries.shape, keys.shape), bool)
     if op.is_causal:
         seen &= keys <= queries
@@ -109,7 +109,7 @@ def seen_keys(op: Attention, queries: Array, keys: Array) -> Array:
 
 
 def _softmax(scores: Array, bias: Array) -> Array:
-    """Return the softmax over the keys; zeros where all of them are masked."""
+    """Return the softmax over the keys; zeros if all are masked."""
     greatest = scores.max(-1, keepdims=True, initial=-np.inf)
     exponentials = np.exp(scores - np.where(np.isneginf(greatest), 0, greatest))
     total = exponentials.sum(-1, keepdims=True)
@@ -119,7 +119,7 @@ def _softmax(scores: Array, bias: Array) -> Array:
 
 @kernel(FlexAttention)
 def flex_attention(op: FlexAttention, q: Array, k: Array, v: Array) -> Array:
-    """Return the results where no body modifies scores; a pass writes out those with one."""
+    """Return the results without bodies; a pass inlines those with bodies."""
     assert not op.graphs()
     dtype = float64 if op.is_wide else sums(q.dtype)
     scale = q.shape[3] ** -0.5 if op.scale is None else op.scale
@@ -162,7 +162,7 @@ def linear_attention(
     decay: Array | None = None,
     beta: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Update a state per head with every position, and read it."""
+    """Update a state per head at every position, and read it."""
     dtype = sums(query.dtype)
     heads = op.kv_num_heads
     q = by_head(query, op.q_num_heads).astype(dtype)

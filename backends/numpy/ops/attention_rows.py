@@ -1,6 +1,6 @@
-"""Attention in blocks of some heads and some rows of queries, whose scores stay in the cache.
+"""Attention in blocks of heads and query rows, whose scores stay in the cache.
 
-A block takes as few calls as possible: threads hold each other up with every call that they make.
+Blocks make as few calls as possible, because threads block each other with every call.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from ..engine.step import Bound, HostStep, Scratch, Tape, portions
 from ..numerics.products import multiply, recorded, sums
 from .attention import attention, by_head, seen_keys
 
-#: Scores of a block, and rows that it has at least, for the products' sake.
+#: Scores per block, and minimum rows per block for efficient products.
 BLOCK, MIN_ROWS = 1 << 17, 32
-#: Calls that are made for each score, roughly.
+#: Approximate number of calls per score.
 CALLS = 5
-#: Keys that a varying number is rounded to: whole groups of BLAS.
+#: Granularity of a varying number of keys: whole groups of BLAS.
 GROUP = 16
 
 
 @builder(Attention)
 def attention_rows(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Attend without a past and to the first output alone; all else is left to `attention`."""
+    """Attention without a past and with one output; everything else is left to `attention`."""
     node = chain.head
     op, (q, k, *_) = node.op, node.inputs
     assert isinstance(op, Attention)
@@ -68,7 +68,7 @@ def attention_rows(chain: Chain, site: BuildContext, options: Options) -> HostSt
 
 
 def _sizes(dims: tuple[int, ...], heads: int | None) -> tuple[int, int, int]:
-    """Return heads, length and size of a head."""
+    """Return heads, length and head size."""
     if len(dims) == 4:
         return dims[1], dims[2], dims[3]
     count = heads or 1
@@ -134,9 +134,9 @@ def _record(chain: Chain, bound: Bound, work: tuple[Array, Array]) -> list[Tape]
 
 
 def _grouped(x: Array, sources: int) -> Array:
-    """Return [batch, h, rows, n] as [batch, heads of the keys, heads that share one, rows, n].
+    """Return [batch, h, rows, n] as [batch, key heads, query heads per key head, rows, n].
 
-    A single row for each head is as good as several rows for one.
+    A single row per head is merged to several rows per key head.
     """
     batch, heads, rows, last = x.shape
     repeats = heads // sources
@@ -144,33 +144,33 @@ def _grouped(x: Array, sources: int) -> Array:
 
 
 def _by_score(mask: Array, batch: int, queries: Array, rows: int) -> Array:
-    """Return the mask repeated over samples, heads and rows."""
+    """Return the mask broadcast over samples, heads and rows."""
     _, sources, *each, _ = queries.shape
     return np.broadcast_to(mask, (batch, sources * prod(each) // rows, rows, mask.shape[-1]))
 
 
 def _hidden(op: Attention, rows: int, total: int) -> Array | None:
-    """Return which keys a row does not see because of where they stand; None where it sees all."""
+    """Return which keys a row does not see because of positions; None if it sees all."""
     if not op.is_causal and op.left_window_size < 0 and op.right_window_size < 0:
         return None
     return ~seen_keys(op, np.arange(rows)[:, np.newaxis], np.arange(total))
 
 
-#: Multiply queries by keys, and scores by values.
+#: The products of queries and keys, and of scores and values.
 _Products = tuple[Callable[[], object], Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """What one block reads and writes.
+    """The operands of one block.
 
     Attributes:
-        work: for the scaled queries and for the scores, of the dtype in which these are computed.
-        q: queries [heads of the keys, heads that share one, rows, size].
-        k: keys [heads of the keys, 1, total, size].
+        work: for scaled queries and scores, in the compute dtype.
+        q: queries [key heads, query heads per key head, rows, size].
+        k: keys [key heads, 1, total, size].
         v: values likewise.
-        out: the result, like the queries.
-        mask: added to the scores, or where they are shown; it may end before they do.
+        out: the result, with the layout of the queries.
+        mask: additive or boolean; may be shorter than the keys.
     """
 
     work: tuple[Array, Array]
@@ -181,7 +181,7 @@ class _Operands:
     mask: Array | None
 
     def products(self) -> _Products | None:
-        """Return the calls that compute scores and result, None where something is converted."""
+        """Return the calls that compute scores and result, None if conversion is needed."""
         queries, scores = self.work
         if not self.k.dtype == self.v.dtype == self.out.dtype == scores.dtype:
             return None
@@ -191,9 +191,9 @@ class _Operands:
         )
 
     def among(self, keys: slice, valid: int) -> _Operands:
-        """Return the same with some keys alone, and the values of those before the number `valid`.
+        """Return the same for some keys, with the values of those before `valid`.
 
-        What stands after may be anything, NaN too.
+        Later ones may be anything, including NaN.
         """
         queries, scores = self.work
         return replace(
@@ -208,12 +208,12 @@ class _Operands:
 def _attend_first(
     op: Attention, operands: _Operands, lengths: Array, rows: int, part: slice
 ) -> None:
-    """Attend to the first keys, as many as `lengths` says when it runs.
+    """Attention to the first keys, as many as `lengths` says at run time.
 
     Args:
         op: the operator.
         operands: of the block.
-        lengths: the number of keys of its sample, [1].
+        lengths: number of keys of its sample, [1].
         rows: of the sample.
         part: the rows of the block.
     """
@@ -234,7 +234,7 @@ def _attend_first(
 def _attend(
     op: Attention, operands: _Operands, hidden: Array | None, products: _Products | None
 ) -> None:
-    """Put softmax(scale * q @ k' + mask) @ v of a block into its result."""
+    """Compute softmax(scale * q @ k' + mask) @ v of a block."""
     queries, scores = operands.work
     q, mask, out, dtype = operands.q, operands.mask, operands.out, scores.dtype
     scale = q.shape[-1] ** -0.5 if op.scale is None else op.scale
@@ -269,7 +269,7 @@ def _attend(
 
 
 def _add_mask(scores: Array, mask: Array) -> None:
-    """Add a mask, or hide what it does not show; keys that it does not reach are hidden."""
+    """Apply a mask; keys beyond it are hidden."""
     own = scores[..., : mask.shape[-1]]
     if mask.dtype == bool_:
         np.copyto(own, -np.inf, where=~mask)

@@ -1,4 +1,4 @@
-"""Boxes: pooling over regions of images, and which of overlapping ones to keep."""
+"""Regions of interest: pooling, and non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _arithmetic(dtype: DType) -> DType:
 def roi_align(op: RoiAlign, x: Array, rois: Array, batch_indices: Array) -> Array:
     """Pool bilinear samples of each region.
 
-    The maximum is over the samples' four weighted neighbours, as the specification's examples and
-    onnxruntime have it, not over the samples.
+    The maximum is over the samples' four weighted neighbours, as in the specification's examples
+    and onnxruntime, not over the samples.
     """
     dtype = _arithmetic(x.dtype)
     size = (op.output_height, op.output_width)
@@ -61,7 +61,7 @@ def _samples(
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Return both neighbours of all samples along one axis: indices and weights.
 
-    Samples more than one element away from the input weigh nothing, others stay at its border.
+    Samples more than one element outside have weight 0, others are clamped to the border.
     """
     begin, end = ends
     extent = end - begin
@@ -94,7 +94,7 @@ def max_roi_pool(op: MaxRoiPool, x: Array, rois: Array) -> Array:
 
 
 def _greatest(x: Array, axis: int, ends: tuple[int, int], cells: int) -> Array:
-    """Return the largest elements of `cells` overlapping stretches between both ends."""
+    """Return the maxima of `cells` overlapping ranges between both ends."""
     begin, size = ends[0], max(ends[1] - ends[0] + 1, 1)
     edges = [(i * size // cells, -(-(i + 1) * size // cells)) for i in range(cells)]
     limits = np.clip(begin + np.array(edges), 0, x.shape[axis])
@@ -116,7 +116,7 @@ def non_max_suppression(
     iou_threshold: Array | None = None,
     score_threshold: Array | None = None,
 ) -> Array:
-    """Return [image, class, box] of the boxes to keep, those of higher score first."""
+    """Return [image, class, box] of the boxes to keep, higher scores first."""
     maximum = int(_scalar(max_output_boxes_per_class, 0))
     overlap = _scalar(iou_threshold, 0)
     minimum = _scalar(score_threshold, -np.inf)
@@ -136,7 +136,7 @@ def _scalar(x: Array | None, default: float) -> float:
 
 
 def _corners(boxes: Array, centred: bool) -> Array:
-    """Return [4, boxes]: the lesser and the greater coordinates along both axes."""
+    """Return [4, boxes]: the lower and upper coordinates along both axes."""
     wide = boxes.astype(_arithmetic(boxes.dtype)).T
     if centred:
         middle, half = wide[:2], wide[2:] / 2
@@ -157,7 +157,7 @@ def _kept(corners: Array, candidates: Array, maximum: int, overlap: float) -> Ar
 
 
 def _overlaps(box: Array, others: Array) -> Array:
-    """Return intersection over union of one box with others; 0 where either has no area."""
+    """Return intersection over union of one box with others; 0 if either has no area."""
     sides = np.minimum(box[2:], others[2:]) - np.maximum(box[:2], others[:2])
     shared = sides.clip(0).prod(0)
     areas = [(b[2:] - b[:2]).prod(0) for b in (box, others)]

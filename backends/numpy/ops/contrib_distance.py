@@ -1,4 +1,4 @@
-"""Distances between points; see `runtime.ops.contrib_distance`."""
+"""Pairwise distances; see `runtime.ops.contrib_distance`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ....runtime.ir.types import Array
 from ....runtime.ops.contrib_distance import CDist
 from ..engine.registry import kernel
 
-#: Elements of differences that are held at one time.
+#: Elements of differences held at a time.
 BLOCK = 1 << 20
 
 
 @kernel(CDist)
 def cdist(op: CDist, a: Array, b: Array) -> Array:
-    """Return the distances, from differences in float64: near points lose no digits."""
+    """Return the distances, from differences in float64, so that close points lose no digits."""
     result = np.empty((len(a), len(b)), a.dtype)
     rows = max(1, BLOCK // max(1, b.size))
     wide = b.astype(float64)

@@ -1,4 +1,4 @@
-"""Inverses and paths through matrices; see `runtime.ops.contrib_linalg`."""
+"""Matrix inverse and dynamic time warping; see `runtime.ops.contrib_linalg`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..engine.registry import kernel
 
 @kernel(Inverse)
 def inverse(op: Inverse, x: Array) -> Array:
-    """Return inverses; those of matrices that have none are NaN."""
+    """Return inverses; NaN for singular matrices."""
     wide = x if x.dtype == float64 else x.astype(float32)
     try:
         return np.linalg.inv(wide).astype(x.dtype)
@@ -26,7 +26,7 @@ def inverse(op: Inverse, x: Array) -> Array:
 
 @kernel(DynamicTimeWarping)
 def dynamic_time_warping(op: DynamicTimeWarping, x: Array) -> Array:
-    """Return the path with the least sum, found from its end."""
+    """Return the path with the smallest sum, traced back from its end."""
     costs = x.reshape(x.shape[-2:])
     m, n = costs.shape
     sums = np.full((m + 1, n + 1), np.inf, float32)

@@ -1,4 +1,4 @@
-"""Tokens and hashes of texts; see `runtime.ops.contrib_text`."""
+"""Tokenization and hashing of strings; see `runtime.ops.contrib_text`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ....runtime.ir.dtypes import int32, string, uint32
 from ....runtime.ir.types import Array
 from ....runtime.ops.contrib_text import MurmurHash3, Tokenizer
 from ..engine.registry import kernel
-from ..regex.matcher import Pattern, compile_pattern
+from ..regex.matcher import Automaton, compile_pattern
 
 _START, _END = "\x02", "\x03"
 
@@ -40,8 +40,8 @@ def _tokens(op: Tokenizer, text: str) -> list[str]:
     return row
 
 
-def _matches(pattern: Pattern, text: str, minimum: int) -> list[str]:
-    """Return what matches, from the left; of matches that begin together the longest."""
+def _matches(pattern: Automaton, text: str, minimum: int) -> list[str]:
+    """Return the matches from left to right; of those with the same start, the longest."""
     found: list[str] = []
     at = 0
     while (span := pattern.search(text, at)) is not None:
@@ -53,8 +53,8 @@ def _matches(pattern: Pattern, text: str, minimum: int) -> list[str]:
     return found
 
 
-def _parts(pattern: Pattern, text: str, minimum: int) -> list[str]:
-    """Return what lies between matches; a match of no character takes the one after it along."""
+def _parts(pattern: Automaton, text: str, minimum: int) -> list[str]:
+    """Return the text between matches; an empty match takes the next character along."""
     found: list[str] = []
     begin = 0
     while (span := pattern.search(text, begin)) is not None:
@@ -69,7 +69,7 @@ def _parts(pattern: Pattern, text: str, minimum: int) -> list[str]:
 
 @kernel(MurmurHash3)
 def murmur_hash3(op: MurmurHash3, x: Array) -> Array:
-    """Return the hashes: of texts in UTF-8, of numbers as they lie in memory."""
+    """Return the hashes: of strings in UTF-8, of numbers as stored in memory."""
     if x.dtype == string:
         hashes = np.array([_hash_of_text(text, op.seed) for text in x.flat], uint32)
     else:
@@ -87,7 +87,7 @@ def _hash_of_text(text: str, seed: int) -> np.uint32:
 
 
 def _hashes(words: Array, rest: Array, seed: int) -> Array:
-    """Return the MurmurHash3 (x86, 32 bits) of rows of words with up to three bytes after them."""
+    """Return the MurmurHash3 (x86, 32 bits) of rows of words followed by up to three bytes."""
     state = np.full(len(words), seed & 0xFFFFFFFF, uint32)
     for word in words.T:
         state = _rotated(state ^ _scrambled(word.astype(uint32)), 13) * uint32.type(5)

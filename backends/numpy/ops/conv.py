@@ -1,10 +1,10 @@
 """Convolutions as matrix products.
 
-Every convolution is one product ``weights [m, c * kernel] @ columns [c * kernel, positions]`` for
-each block of positions. A block's columns are gathered by one strided copy into the workspace (none
-for 1x1 with stride 1), and its result gets bias and activation while it is hot. Groups, depthwise
-convolutions among them, are stacks of such products, several groups to a block. Where it saves
-time, a 3x3 or depthwise convolution goes another way: see `winograd` and `depthwise`.
+Every convolution is one product ``weights [m, c * kernel] @ columns [c * kernel, positions]`` per
+block of positions. A block's columns are gathered by one strided copy into the workspace (none for
+1x1 with stride 1), and bias and activation are applied while its result is in the cache. Groups,
+including depthwise convolutions, are stacks of such products, several groups per block. Where it is
+faster, 3x3 and depthwise convolutions use other algorithms: see `winograd` and `depthwise`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ from ..numerics.halves import store
 from ..numerics.products import is_small, recorded, sums
 from ..windows.columns import Unfolding
 from ..windows.depthwise import Depthwise
+from ..windows.depthwise_last import DepthwiseLast
 from ..windows.winograd import Winograd
 
-#: Bytes of columns in a block: what is gathered should still be near when it is multiplied.
+#: Bytes of columns per block, so that they are still in the cache when multiplied.
 COLUMNS = 1 << 20
-#: Fewest positions, and filters, of a block that is a part of an image: thin products are slow.
+#: Minimum positions and filters per block of a partial image: thin products are slow.
 NARROWEST, FEWEST = 256, 32
-#: Share of its time that Winograd's way, which is less exact, may take to be taken.
+#: Maximum relative time for which Winograd, which is less accurate, is chosen.
 WORTHWHILE = 0.85
 
 
 def operands(node: Node) -> tuple[Value, Value, Value | None]:
-    """Return the first two inputs, which must be there, and the third one."""
+    """Return the first two inputs, which are required, and the third one."""
     first, second, *rest = node.inputs
     if first is None or second is None:
         raise ValueError(f"'{node.name}' lacks an input")
@@ -54,7 +55,7 @@ def operands(node: Node) -> tuple[Value, Value, Value | None]:
 
 @builder(Conv, fuses=True)
 def conv(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Run a convolution over any number of axes, with the elementwise nodes after it."""
+    """Run a convolution over any number of axes with its fused elementwise nodes."""
     x, _, _ = operands(chain.head)
     if x.tensor.dtype not in FLOATS:
         return f"dtype {name_of(x.tensor.dtype)}"
@@ -67,11 +68,13 @@ def conv(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
         made = _Convolution(chain, limit, 1)
     if options.conv in ("direct", "naive"):
         return made.step(site)
-    others: list[tuple[Winograd | Depthwise, float]] = []
+    others: list[tuple[Winograd | DepthwiseLast | Depthwise, float]] = []
     if Winograd.applies(chain):
         others.append((Winograd(chain), WORTHWHILE * made.nanoseconds))
     if Depthwise.applies(chain):
         depthwise = Depthwise(chain)
+        if DepthwiseLast.applies(chain):
+            others.append((DepthwiseLast(chain), min(depthwise.nanoseconds, depthwise.unfolded)))
         others.append((depthwise, depthwise.unfolded))
     for other, most in others:
         fits = options.workspace is None or other.nbytes * other.workers <= options.workspace
@@ -84,9 +87,9 @@ class _Convolution:
     """The geometry of one convolution, cut into blocks.
 
     Args:
-        chain: the convolution and what follows it.
-        limit: bytes of columns and sums in a block.
-        narrowest: fewest positions of a block that is a part of an image.
+        chain: the convolution and its fused nodes.
+        limit: bytes of columns and sums per block.
+        narrowest: minimum positions per block of a partial image.
     """
 
     def __init__(self, chain: Chain, limit: int, narrowest: int) -> None:
@@ -112,10 +115,10 @@ class _Convolution:
         return self.scratch.nbytes * self.workers
 
     def _reserve_sums(self) -> Piece | None:
-        """Return workspace for the sums of a block, where they do not go into the result at once.
+        """Return workspace for a block's sums unless they go directly into the result.
 
-        A block of some columns of the result lies there in pieces; bias and activation take half
-        the time on a copy in one piece.
+        A block of some columns is not contiguous in the result; bias and activation take half the
+        time on a contiguous copy.
         """
         is_split = len(self.boxes) > 1 and (self.bias is not None or self.chain.stages)
         if not is_split and self.x.tensor.dtype == self.dtype:
@@ -126,14 +129,14 @@ class _Convolution:
 
     @property
     def nanoseconds(self) -> float:
-        """What it takes on one core."""
+        """Estimated time on one core."""
         columns = self.x.tensor.dims[0] * self.group * self.positions
         gathering = self.rows * ELEMENT
         result = self.filters * (self.rows * PRODUCT + (1 + self.chain.calls) * ELEMENT)
         return columns * (gathering + result)
 
     def _cut(self, limit: int, narrowest: int) -> None:
-        """Choose blocks: whole groups, or boxes of outputs and filters of one group at a time."""
+        """Choose blocks: whole groups, or boxes of outputs and filters of one group."""
         wanted = blocks_worth(self.nanoseconds, self.workers)
         images = max(1, self.x.tensor.dims[0])
         column = max(1, (self.rows + self.filters) * self.dtype.itemsize)
@@ -153,7 +156,7 @@ class _Convolution:
         self.parts = [slice(start, stop) for start, stop in pairwise(bounds)]
 
     def step(self, site: BuildContext) -> HostStep:
-        """Return what runs it."""
+        """Return the step."""
         how = "direct" if self.unfolding.matrix is None else "unfolded"
         stack = f"{self.group}x " if self.group > 1 else ""
         kernel = f"{how} product {stack}{self.filters}x{self.rows}x{self.positions}"
@@ -223,7 +226,7 @@ class _Convolution:
 
 
 def _product(a: Array, b: Array, out: Array) -> Callable[[], object]:
-    """Return a product of stacks of matrices; a stack of one as the plain product it is."""
+    """Return the product of stacked matrices; a stack of one as a plain product."""
     if len(a) == 1:
         return recorded(a[0], b[0], out[0])
     return recorded(a, b, out)

@@ -1,4 +1,4 @@
-"""Transposed convolutions: a matrix product, whose columns are added where the windows lie."""
+"""Transposed convolutions: a matrix product, whose columns are added at their windows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .conv import COLUMNS, operands
 
 @builder(ConvTranspose, fuses=True)
 def conv_transpose(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Run a transposed convolution over any number of axes, with the nodes after it."""
+    """Run a transposed convolution over any number of axes with its fused nodes."""
     x, _, _ = operands(chain.head)
     if x.tensor.dtype not in FLOATS:
         return f"dtype {name_of(x.tensor.dtype)}"
@@ -59,7 +59,7 @@ class _Transposed:
             self.sums = self.scratch.take(size, self.dtype)
 
     def step(self, site: BuildContext) -> HostStep:
-        """Return the function that runs it."""
+        """Return the step."""
         channels = self.x.tensor.dims[1] // self.group
         size = f"{self.filters * self.taps}x{channels}x{self.positions}"
         name = f"{self.chain.title}: product {size} and {self.taps} sums"
@@ -97,7 +97,7 @@ class _Transposed:
         return tapes
 
     def _scatter(self, tape: Tape, bound: Bound, weights: Array, data: Array, sums: Array) -> None:
-        """Multiply weights [channels, filters, taps] with data, and add every tap to its place."""
+        """Multiply weights [channels, filters, taps] by data, and add every tap at its position."""
         channels, filters, taps = weights.shape
         columns = bound.scratch(self.columns, (filters * taps, self.positions))
         matrix = weights.reshape(channels, filters * taps).T
@@ -113,7 +113,7 @@ class _Transposed:
 
 
 def _start(sums: Array, bias: Array | None) -> partial[object]:
-    """Return a function that gives every sum its first value."""
+    """Return a function that initialises every sum."""
     if bias is None:
         return partial(sums.fill, 0)
     return partial(np.copyto, sums, bias.reshape(-1, *[1] * (sums.ndim - 1)))

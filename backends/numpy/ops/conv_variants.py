@@ -1,4 +1,4 @@
-"""Convolution's relatives: folding, deformed, causal."""
+"""Col2Im, deformable and causal convolutions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _by_channel(b: Array, rank: int) -> Array:
 
 
 def _folded(columns: Array, geometry: Window, size: tuple[int, ...]) -> Array:
-    """Return the sums of overlapping windows, each at its place in an image.
+    """Return the sums of overlapping windows at their positions in an image.
 
     Args:
         columns: the windows' elements [images, *kernel, *windows].
@@ -44,7 +44,7 @@ def _folded(columns: Array, geometry: Window, size: tuple[int, ...]) -> Array:
 
 @kernel(Col2Im)
 def col2im(op: Col2Im, x: Array, image_shape: Array, block_shape: Array) -> Array:
-    """Fold blocks into images."""
+    """Sum blocks into images."""
     if x.dtype == string:
         raise ValueError("the sum of strings is nothing")
     size = tuple(image_shape.tolist())
@@ -63,7 +63,7 @@ def deform_conv(
     b: Array | None = None,
     mask: Array | None = None,
 ) -> Array:
-    """Sample at shifted positions, and multiply the samples by the weights."""
+    """Sample at shifted positions and multiply by the weights."""
     dtype = _arithmetic(x.dtype)
     n, channels, *spatial = x.shape
     axes, filters = len(spatial), len(w)
@@ -88,7 +88,7 @@ def deform_conv(
 
 
 def _positions(geometry: Window, moved: Array) -> list[Array]:
-    """Return along each axis where to sample: [n, groups, 1, taps, *output]."""
+    """Return the sampling positions along each axis: [n, groups, 1, taps, *output]."""
     axes = len(geometry.kernel)
     kernel_grid = np.indices(geometry.kernel).reshape(axes, -1, *[1] * axes)
     output_grid = np.indices(geometry.output)

@@ -1,4 +1,4 @@
-"""Operators that read or write the elements that other inputs point at."""
+"""Operators that read or write elements by index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..engine.registry import kernel
 
 
 def _from_front(indices: Array, size: int, what: str = "indices") -> Array:
-    """Return indices counted from the front; raises IndexError for those outside of the axis."""
+    """Return indices counted from the front; raises IndexError if out of range."""
     if indices.size and (indices.min() < -size or indices.max() >= size):
         found = f"{indices.min()} to {indices.max()}"
         raise IndexError(f"{what} run from {found}, outside of an axis of {size} elements")
@@ -29,12 +29,12 @@ def gather(op: ops.Gather, data: Array, indices: Array, *, out: Array) -> None:
 
 @kernel(ops.GatherElements)
 def gather_elements(op: ops.GatherElements, data: Array, indices: Array, *, out: Array) -> None:
-    """Take the element whose index along an axis is given at every place."""
+    """Take the element with the given index along an axis at each position."""
     np.copyto(out, data[_along(op.axis, data, indices)])
 
 
 def _along(axis: int, data: Array, indices: Array) -> tuple[Array, ...]:
-    """Return an index of every element of `indices`, which stands for the one along `axis`."""
+    """Return the full index of every element of `indices` along `axis`."""
     grid: list[Any] = list(np.ogrid[tuple(slice(size) for size in indices.shape)])
     grid[axis] = _from_front(indices, data.shape[axis])
     return tuple(grid)
@@ -42,7 +42,7 @@ def _along(axis: int, data: Array, indices: Array) -> tuple[Array, ...]:
 
 @kernel(ops.GatherND)
 def gather_nd(op: ops.GatherND, data: Array, indices: Array, *, out: Array) -> None:
-    """Take the slices whose coordinates the last axis of `indices` gives."""
+    """Take the slices at the coordinates in the last axis of `indices`."""
     batch = tuple(np.ogrid[tuple(slice(size) for size in indices.shape[: op.batch_dims])])
     inner = indices.ndim - 1 - op.batch_dims
     lead = tuple(grid.reshape(*grid.shape, *[1] * inner) for grid in batch)
@@ -73,7 +73,7 @@ def _scatter(out: Array, where: tuple[Array, ...], updates: Array, reduction: st
 def scatter_elements(
     op: ops.ScatterElements, data: Array, indices: Array, updates: Array, *, out: Array
 ) -> None:
-    """Write elements at the given indices along an axis."""
+    """Write elements at indices along an axis."""
     np.copyto(out, data)
     _scatter(out, _along(op.axis, data, indices), updates, op.reduction)
 
@@ -82,7 +82,7 @@ def scatter_elements(
 def scatter_nd(
     op: ops.ScatterND, data: Array, indices: Array, updates: Array, *, out: Array
 ) -> None:
-    """Write slices at the given coordinates."""
+    """Write slices at coordinates."""
     np.copyto(out, data)
     _scatter(out, _coordinates(data.shape, indices), updates, op.reduction)
 
@@ -91,7 +91,7 @@ def scatter_nd(
 def tensor_scatter(
     op: ops.TensorScatter, cache: Array, update: Array, first: Array | None = None, *, out: Array
 ) -> None:
-    """Write a stretch of every batch entry of a cache."""
+    """Write a range of each batch entry of a cache."""
     if out.ctypes.data != cache.ctypes.data:
         np.copyto(out, cache)
     target, source = (np.moveaxis(a, op.axis, 1) for a in (out, update))
@@ -106,7 +106,7 @@ def tensor_scatter(
 
 @kernel(ops.OneHot)
 def one_hot(op: ops.OneHot, indices: Array, depth: Array, values: Array, *, out: Array) -> None:
-    """Put `values[1]` where the index points, `values[0]` elsewhere."""
+    """Write `values[1]` at the index, `values[0]` elsewhere."""
     size = out.shape[op.axis]
     places = np.expand_dims(indices.astype(np.int64), op.axis)
     line = np.arange(size).reshape([-1 if i == op.axis % out.ndim else 1 for i in range(out.ndim)])
@@ -117,6 +117,6 @@ def one_hot(op: ops.OneHot, indices: Array, depth: Array, values: Array, *, out:
 
 @kernel(ops.Compress)
 def compress(op: ops.Compress, data: Array, condition: Array) -> Array:
-    """Take the slices where the condition holds."""
+    """Take the slices where the condition is true."""
     places = np.flatnonzero(condition)
     return data.reshape(-1)[places] if op.axis is None else np.take(data, places, op.axis)

@@ -1,4 +1,4 @@
-"""Decoding of images, by Pillow where it is installed."""
+"""Image decoding by Pillow, if it is installed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ....runtime.ir.types import Array
 from ....runtime.ops.image import ImageDecoder
 from ..engine.registry import kernel
 
-#: What the specification lists, and nothing else that Pillow might try, such as PostScript.
+#: The formats in the specification, and no others that Pillow might try, such as PostScript.
 FORMATS = ("BMP", "JPEG", "JPEG2000", "TIFF", "PNG", "WEBP", "PPM")
 
 
 @kernel(ImageDecoder)
 def image_decoder(op: ImageDecoder, encoded_stream: Array) -> Array:
-    """Return an image [height, width, channels]; [0, 0, channels] for bytes that are none.
+    """Return an image [height, width, channels]; [0, 0, channels] for invalid bytes.
 
-    Transparency is dropped, and of 16 bits a channel the upper 8 are taken.
+    Transparency is dropped, and 16-bit channels are reduced to their upper 8 bits.
 
     Raises:
         UnsupportedError: Pillow is not installed.
-        LimitError: the image has more pixels than Pillow takes for honest.
+        LimitError: the image exceeds Pillow's pixel limit.
     """
     is_grey = op.pixel_format == "Grayscale"
     pixels = _pixels(encoded_stream.tobytes(), "L" if is_grey else "RGB")
@@ -43,7 +43,7 @@ def _pixels(data: bytes, mode: str) -> Array:
         raise UnsupportedError("ImageDecoder without Pillow", remedy=remedy) from error
     try:
         with Image.open(BytesIO(data), formats=FORMATS) as image:
-            if image.mode.startswith("I"):  # one channel of 16 bits, which Pillow would clip
+            if image.mode.startswith("I"):  # a single 16-bit channel, which Pillow would clip
                 return _narrowed(np.asarray(image), mode)
             return np.asarray(image.convert(mode))
     except Image.DecompressionBombError as error:
@@ -53,6 +53,6 @@ def _pixels(data: bytes, mode: str) -> Array:
 
 
 def _narrowed(grey: Array, mode: str) -> Array:
-    """Return 16-bit grey as 8 bits, in three equal channels for RGB."""
+    """Return 16-bit grey as 8 bits, repeated to three channels for RGB."""
     upper = (np.clip(grey, 0, 0xFFFF) >> 8).astype(uint8)
     return upper if mode == "L" else np.repeat(upper[..., np.newaxis], 3, axis=-1)

@@ -1,4 +1,4 @@
-"""Losses of classifications, computed in float32 or wider."""
+"""Classification losses, computed in float32 or wider."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _loss(
     target: Array,
     weight: Array | None,
 ) -> Array:
-    """Return the loss of logarithms of probabilities [n, classes, *d] against classes [n, *d]."""
+    """Return the loss of log-probabilities [n, classes, *d] against classes [n, *d]."""
     classes = logarithms.shape[1]
     ignored = np.zeros(target.shape, bool)
     if op.ignore_index is not None:
@@ -46,7 +46,7 @@ def negative_log_likelihood_loss(
 def softmax_cross_entropy_loss(
     op: SoftmaxCrossEntropyLoss, scores: Array, labels: Array, weights: Array | None = None
 ) -> tuple[Array, Array]:
-    """Return the loss, and the logarithms of the probabilities."""
+    """Return the loss, and the log-probabilities."""
     wide = scores.astype(float64 if scores.dtype == float64 else float32)
     shifted = wide - wide.max(1, keepdims=True, initial=-np.inf)
     logarithms = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))

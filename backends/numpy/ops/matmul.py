@@ -25,22 +25,22 @@ from ..numerics.halves import store
 from ..numerics.products import recorded, sums
 from .conv import operands
 
-#: Rows or columns that BLAS's kernels take at once, a multiple of what each of them does.
+#: A common multiple of the tile sizes of BLAS's kernels.
 GROUP = 16
 
 
 @builder(MatMul, fuses=True)
 def matmul(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Multiply stacks of matrices, with the elementwise nodes after the product."""
+    """Multiply stacked matrices, with fused elementwise nodes."""
     a, b, _ = operands(chain.head)
     return _Product(chain, a, b, sums(a.tensor.dtype)).step(site)
 
 
 @builder(Gemm, fuses=True)
 def gemm(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Multiply two matrices and add a third one, with the elementwise nodes after.
+    """Multiply two matrices and add a third one, with fused elementwise nodes.
 
-    Integers with factors are summed in float64, as the factors are floats.
+    Scaled integers are summed in float64, as the factors are floats.
     """
     a, b, _ = operands(chain.head)
     op, dtype = chain.head.op, sums(a.tensor.dtype)
@@ -50,7 +50,7 @@ def gemm(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
 
 
 class _Product:
-    """alpha * a @ b + beta * c, the addend and all but the product left out for MatMul."""
+    """alpha * a @ b + beta * c; for MatMul only the product."""
 
     def __init__(self, chain: Chain, a: Value, b: Value, dtype: DType) -> None:
         self.chain, self.a, self.b, self.dtype = chain, a, b, dtype
@@ -62,7 +62,7 @@ class _Product:
         self.workers = 1 if self.scratch.nbytes else thread_pool.size()
 
     def step(self, site: BuildContext) -> HostStep:
-        """Return the function that runs it."""
+        """Return the step."""
         name = f"{self.chain.title}: {self.a.tensor} @ {self.b.tensor}"
         return HostStep(name, site, self._record, self.workers, self.scratch.nbytes)
 
@@ -89,7 +89,7 @@ class _Product:
         return tapes
 
     def _boxes(self, a: Array, b: Array) -> Iterator[Block]:
-        """Yield the parts of the result: some of its stacks, rows or columns."""
+        """Yield the parts of the result: some stacks, rows or columns."""
         whole = tuple(slice(0, size) for size in self.dims)
         calls = 1 + self.chain.calls
         nanoseconds = prod(self.dims) * (a.shape[-1] * PRODUCT + calls * ELEMENT) + b.size * FETCH
@@ -109,7 +109,7 @@ class _Product:
             yield (*whole[:axis], slice(start, stop), *whole[axis + 1 :])
 
     def _joined(self, box: Block) -> tuple[tuple[int, ...], ...]:
-        """Return which axes may be joined, coarse first, so that boxes are contiguous in each."""
+        """Return which axes may be merged, coarse first, so that boxes are contiguous in each."""
         last = max(1, len(self.dims) - 1)
         parts = (part.stop - part.start for part in box)
         whole = [part == size for part, size in zip(parts, self.dims, strict=True)]
@@ -148,7 +148,7 @@ def _multiply(
 
 
 def _stacks(data: Array, box: Block) -> Array:
-    """Return the stacks of an operand that the leading axes of a box of the result need."""
+    """Return the stacks of an operand needed for the leading axes of a box of the result."""
     lead = box[: len(box) - 2]
     own = lead[len(lead) - (data.ndim - 2) :]
     sizes = data.shape[:-2]
@@ -157,7 +157,7 @@ def _stacks(data: Array, box: Block) -> Array:
 
 @kernel(Einsum)
 def einsum(op: Einsum, *inputs: Array) -> Array:
-    """Sum over the letters that the result lacks."""
+    """Sum over the letters missing in the result."""
     dtype = inputs[0].dtype
     wide = [x.astype(sums(dtype), copy=False) for x in inputs]
     return np.einsum(op.equation.replace(" ", ""), *wide, optimize=len(wide) > 1).astype(dtype)

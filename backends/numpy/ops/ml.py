@@ -1,4 +1,4 @@
-"""Classical machine learning: features, and what turns sums into scores."""
+"""Classical machine learning: feature transforms and scores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows_of(x: Array) -> Array:
 
 
 def labels_of(places: Array, ints: Sequence[int] | None, strings: Sequence[str] | None) -> Array:
-    """Return the class labels at these places."""
+    """Return the class labels with these indices."""
     return np.array(strings, string)[places] if strings else np.array(ints, int64)[places]
 
 
@@ -51,7 +51,7 @@ def transformed(scores: Array, transform: str) -> Array:
 
 
 def _probit(p: Array) -> Array:
-    """Return the inverse of the normal distribution by Winitzki's formula, as onnxruntime does."""
+    """Return the inverse normal distribution by Winitzki's formula, as in onnxruntime."""
     sign = np.where(p < 0.5, -1, 1)
     logarithm = np.log(4 * p * (1 - p))
     middle = 2 / (np.pi * 0.147) + 0.5 * logarithm
@@ -59,12 +59,12 @@ def _probit(p: Array) -> Array:
 
 
 def both_classes(scores: Array, transform: str, probabilities: bool) -> Array:
-    """Return the scores of two classes [n, 2], given those of the second one [n, 1].
+    """Return the scores of two classes [n, 2] from those of the second one [n, 1].
 
     Args:
         scores: of the second class.
         transform: the `post_transform`.
-        probabilities: whether the first class has 1 minus the score, rather than its negative.
+        probabilities: whether the first class has 1 minus the score instead of its negative.
     """
     if transform == "PROBIT":
         return _probit(scores)
@@ -92,7 +92,7 @@ def binarizer(op: Binarizer, x: Array) -> Array:
 
 
 def _looked_up(x: Array, keys: Array, values: Array, default: Any, dtype: DType) -> Array:
-    """Return the value at the last key that equals each element; a NaN equals another."""
+    """Return the value of the last key equal to each element; NaN equals NaN."""
     default = np.asarray(default).astype(dtype).reshape(())
     if not len(keys):
         return np.full(x.shape, default, dtype)
@@ -123,7 +123,7 @@ def category_mapper(op: CategoryMapper, x: Array) -> Array:
 
 @kernel(FeatureVectorizer)
 def feature_vectorizer(op: FeatureVectorizer, *inputs: Array) -> Array:
-    """Put features side by side."""
+    """Concatenate features."""
     return np.concatenate([np.atleast_2d(x).astype(float32) for x in inputs], 1)
 
 
@@ -138,7 +138,7 @@ def imputer(op: Imputer, x: Array) -> Array:
 
 @kernel(Normalizer)
 def normalizer(op: Normalizer, x: Array) -> Array:
-    """Divide rows by their norm; rows of zeros stay."""
+    """Divide rows by their norm; zero rows are unchanged."""
     wide = x.astype(float64)
     if op.norm == "MAX":
         norm = wide.max(-1, keepdims=True, initial=-np.inf)
@@ -151,7 +151,7 @@ def normalizer(op: Normalizer, x: Array) -> Array:
 
 @kernel(OneHotEncoder)
 def one_hot_encoder(op: OneHotEncoder, x: Array) -> Array:
-    """Put 1 at the category of each element."""
+    """Write 1 at the category of each element."""
     if op.cats_strings:
         categories = np.array(op.cats_strings, string)
     else:

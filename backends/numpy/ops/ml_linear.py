@@ -22,7 +22,7 @@ def linear_regressor(op: LinearRegressor, x: Array) -> Array:
 
 
 def _regressed(scores: Array, transform: str) -> Array:
-    """Return scores after a `post_transform`; a single one knows PROBIT alone."""
+    """Return transformed scores; single scores support PROBIT only."""
     if scores.shape[1] == 1 and transform != "PROBIT":
         return scores.astype(float32)
     return transformed(scores, transform).astype(float32)
@@ -49,7 +49,7 @@ def linear_classifier(op: LinearClassifier, x: Array) -> tuple[Array, Array]:
 
 
 def _kernel(op: SVMClassifier | SVMRegressor, rows: Array, vectors: Array) -> Array:
-    """Return the kernel of every row with every vector: [rows, vectors]."""
+    """Return the kernel values of every row and vector: [rows, vectors]."""
     gamma, offset, degree = op.kernel_params or (0.0, 0.0, 0.0)
     if op.kernel_type == "RBF":
         squares = np.square(rows[:, np.newaxis] - vectors).sum(2)
@@ -67,7 +67,7 @@ def _coefficients(op: SVMClassifier | SVMRegressor, dtype: DType, rows: int) -> 
 
 @kernel(SVMRegressor)
 def svm_regressor(op: SVMRegressor, x: Array) -> Array:
-    """Return the weighted kernels with the support vectors, plus rho."""
+    """Return the weighted kernel values with the support vectors, plus rho."""
     rows = rows_of(x)
     coefficients = _coefficients(op, rows.dtype, 1)
     if op.n_supports:
@@ -83,7 +83,7 @@ def svm_regressor(op: SVMRegressor, x: Array) -> Array:
 
 @kernel(SVMClassifier)
 def svm_classifier(op: SVMClassifier, x: Array) -> tuple[Array, Array]:
-    """Return the labels that win most of the pairs, and the scores."""
+    """Return the labels that win most pairs, and the scores."""
     rows = rows_of(x)
     classes = len(op.classlabels_ints or op.classlabels_strings or ())
     if sum(op.vectors_per_class or ()):
@@ -104,7 +104,7 @@ def svm_classifier(op: SVMClassifier, x: Array) -> tuple[Array, Array]:
 
 
 def _pairs(op: SVMClassifier, rows: Array, classes: int) -> Array:
-    """Return the score of every pair of classes, positive where the first one wins."""
+    """Return the score of every pair of classes, positive if the first one wins."""
     counts = op.vectors_per_class or ()
     ends = np.cumsum(counts)
     spans = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
@@ -142,7 +142,7 @@ def _probabilities(op: SVMClassifier, scores: Array, classes: int) -> Array:
 
 
 def _coupled(won: Array) -> Array:
-    """Return the probabilities that fit those of winning against each other class best."""
+    """Return the class probabilities that best fit the pairwise ones."""
     classes = len(won)
     matrix = -won.T * won
     np.fill_diagonal(matrix, np.square(won).sum(0))

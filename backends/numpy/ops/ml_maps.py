@@ -1,6 +1,6 @@
-"""Classical machine learning: maps, which are dictionaries, from and to tensors.
+"""Classical machine learning: conversion between maps (dictionaries) and tensors.
 
-A map's values are Python's or numpy's numbers, or texts; a Python float stands for a float32.
+A map's values are Python or numpy numbers, or strings; a Python float stands for a float32.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def zip_map(op: ZipMap, x: Array) -> list[dict[Any, float]]:
 
 @kernel(DictVectorizer)
 def dict_vectorizer(op: DictVectorizer, x: dict[Any, Any]) -> Array:
-    """Return the values at the vocabulary as a row; 0, or "", where there is none."""
+    """Return the values of the vocabulary's keys as a row; 0, or "", for missing keys."""
     vocabulary = op.string_vocabulary or op.int64_vocabulary or ()
     _, dtype = _values(x)
     none = "" if dtype == string else 0
@@ -47,7 +47,7 @@ def dict_vectorizer(op: DictVectorizer, x: dict[Any, Any]) -> Array:
 
 @kernel(CastMap)
 def cast_map(op: CastMap, x: dict[int, Any]) -> Array:
-    """Return the values as [1, count], by ascending key or with the key as place."""
+    """Return the values as [1, count], by ascending key or with the key as index."""
     to = {"TO_FLOAT": float32, "TO_STRING": string, "TO_INT64": int64}[op.cast_to]
     keys = sorted(x)
     found, _ = _values({key: x[key] for key in keys})

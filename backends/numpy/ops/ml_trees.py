@@ -1,4 +1,4 @@
-"""Decision trees of `ai.onnx.ml`: forests built from lists of nodes, once."""
+"""Decision trees of ai.onnx.ml; forests are built once from lists of nodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _record(node: Node, run: Callable[[Array], tuple[Array, ...]], bound: Bound)
 
 @builder(TreeEnsemble, TreeEnsembleRegressor)
 def tree_ensemble(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Aggregate the leaves' weights."""
+    """Aggregate leaf weights."""
     op = chain.head.op
     assert isinstance(op, TreeEnsemble | TreeEnsembleRegressor)
     ensemble = ensemble_of(op)
@@ -57,7 +57,7 @@ def tree_ensemble(chain: Chain, site: BuildContext, options: Options) -> HostSte
 
 
 def _regressed(sums: Array, transform: str) -> Array:
-    """Return sums after a `post_transform`; a single target knows PROBIT alone."""
+    """Return transformed sums; single targets support PROBIT only."""
     if sums.shape[1] == 1 and transform != "PROBIT":
         return sums
     return transformed(sums, transform)
@@ -65,7 +65,7 @@ def _regressed(sums: Array, transform: str) -> Array:
 
 @builder(TreeEnsembleClassifier)
 def tree_ensemble_classifier(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Add the leaves' weights, and find the class that has most."""
+    """Add leaf weights and find the class with the largest sum."""
     op = chain.head.op
     assert isinstance(op, TreeEnsembleClassifier)
     ensemble = ensemble_of(op)
@@ -88,9 +88,9 @@ def tree_ensemble_classifier(chain: Chain, site: BuildContext, options: Options)
 
 
 def _of_one(score: Array, ensemble: Ensemble) -> tuple[Array, Array]:
-    """Return classes and scores where all weights belong to one of two classes.
+    """Return classes and scores if all weights belong to one of two classes.
 
-    Weights that are all positive make a probability, others a margin.
+    Weights that are all positive give a probability, others a margin.
     """
     limit = 0.5 if ensemble.is_probability else 0
     scores = both_classes(score, ensemble.transform, ensemble.is_probability)

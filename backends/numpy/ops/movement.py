@@ -1,4 +1,4 @@
-"""Operators that move elements: permuting, joining, cutting, padding, repeating."""
+"""Operators that move elements: permuting, joining, slicing, padding, repeating."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def tile(op: movement.Tile, data: Array, repeats: Array, *, out: Array) -> None:
 
 @builder(movement.Concat)
 def concat(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Put the inputs one after the other."""
+    """Concatenate the inputs."""
     count = thread_pool.size()
     return HostStep(chain.title, site, partial(_record_concat, chain, count), count)
 
 
 def _record_concat(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
-    """Copy every input to its place: channels by several threads, each some images or positions."""
+    """Copy every input to its place, distributed over threads by channels."""
     op, result = chain.head.op, bound[chain.output]
     assert isinstance(op, movement.Concat)
     axis, parts = op.axis % result.ndim, [bound[v] for v in chain.head.inputs if v is not None]
@@ -83,7 +83,7 @@ def _record_concat(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
 
 @kernel(movement.Split)
 def split(op: movement.Split, data: Array, sizes: Array | None = None) -> tuple[Array, ...]:
-    """Cut into parts along an axis."""
+    """Split along an axis."""
     length = data.shape[op.axis]
     if sizes is None:
         count = op.num_outputs or 1
@@ -105,7 +105,7 @@ def slice_(
     *,
     out: Array,
 ) -> None:
-    """Take a stretch of some axes."""
+    """Slice some axes."""
     first, last = starts.reshape(-1).tolist(), ends.reshape(-1).tolist()
     along = range(len(first)) if axes is None else axes.reshape(-1).tolist()
     by = [1] * len(first) if steps is None else steps.reshape(-1).tolist()
@@ -126,7 +126,7 @@ def pad(
     *,
     out: Array,
 ) -> None:
-    """Add elements before and after, or take some away where `pads` is negative."""
+    """Add elements before and after, or crop where `pads` is negative."""
     amounts = pads.reshape(-1).tolist()
     axes = np.arange(data.ndim) if axes is None else axes.reshape(-1)
     along = [axis % data.ndim for axis in axes.tolist()]
@@ -144,6 +144,8 @@ def pad(
         out.fill(blank(data.dtype) if constant_value is None else constant_value.item())
         inner = zip(grown, trimmed.shape, strict=True)
         out[tuple(slice(a, a + count) for (a, _), count in inner)] = trimmed
+    elif not any(map(any, grown)):  # np.pad takes no scalar
+        np.copyto(out, trimmed)
     else:
         sizes = (a + size + b for (a, b), size in zip(grown, trimmed.shape, strict=True))
         need(prod(sizes) * data.itemsize, "the padded tensor")
@@ -155,7 +157,7 @@ _PAD_MODES: dict[str, Any] = {"edge": "edge", "reflect": "reflect", "wrap": "wra
 
 @kernel(movement.DepthToSpace)
 def depth_to_space(op: movement.DepthToSpace, x: Array, *, out: Array) -> None:
-    """Make blocks of pixels of channels."""
+    """Rearrange channels to blocks of pixels."""
     n, c, h, w = x.shape
     b = op.blocksize
     if op.mode == "DCR":
@@ -167,7 +169,7 @@ def depth_to_space(op: movement.DepthToSpace, x: Array, *, out: Array) -> None:
 
 @kernel(movement.SpaceToDepth)
 def space_to_depth(op: movement.SpaceToDepth, x: Array, *, out: Array) -> None:
-    """Make channels of blocks of pixels."""
+    """Rearrange blocks of pixels to channels."""
     n, c, h, w = x.shape
     b = op.blocksize
     split = x.reshape(n, c, h // b, b, w // b, b)
@@ -176,7 +178,7 @@ def space_to_depth(op: movement.SpaceToDepth, x: Array, *, out: Array) -> None:
 
 
 def need_lengths(lengths: Array, time: int) -> None:
-    """Raise IndexError for lengths of sequences that are negative or more than there is."""
+    """Raise IndexError for sequence lengths that are negative or too large."""
     if lengths.size and (lengths.min() < 0 or lengths.max() > time):
         found = f"{lengths.min()} to {lengths.max()}"
         raise IndexError(f"lengths run from {found}, outside of 0 to {time}")
@@ -194,7 +196,7 @@ def reverse_sequence(op: movement.ReverseSequence, x: Array, lengths: Array, *, 
 
 @kernel(movement.CenterCropPad)
 def center_crop_pad(op: movement.CenterCropPad, x: Array, wanted: Array, *, out: Array) -> None:
-    """Take the middle, with zeros around it where there is not enough."""
+    """Crop the centre, or pad it with zeros."""
     out.fill(blank(out.dtype))
     source, target = [slice(None)] * x.ndim, [slice(None)] * x.ndim
     for axis, (have, want) in enumerate(zip(x.shape, out.shape, strict=True)):

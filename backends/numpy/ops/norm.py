@@ -29,7 +29,7 @@ from ..engine.cost import ELEMENT, blocks_worth
 from ..engine.registry import builder, kernel
 from ..engine.step import Bound, HostStep, Piece, Scratch, Tape, portions
 
-#: Elements of a block that several calls work on.
+#: Elements per block for several calls.
 BLOCK = 1 << 15
 
 
@@ -51,7 +51,7 @@ def _stashed(x: Array, dtype: DType) -> Array:
 
 @builder(BatchNormalization, fuses=True, in_place=True)
 def batch_normalization(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Scale and shift every channel, with the elementwise nodes after it."""
+    """Scale and shift each channel, with fused elementwise nodes."""
     op, x = chain.head.op, chain.head.inputs[0]
     assert isinstance(op, BatchNormalization)
     assert x is not None
@@ -95,7 +95,7 @@ def _record_batchnorm(
 def _affine(
     op: BatchNormalization, kind: DType, parameters: tuple[Value, ...], bound: Bound
 ) -> tuple[Callable[[], None] | None, Array]:
-    """Return factors and addends [2, channels], and what computes them in every run if need be."""
+    """Return scale and shift [2, channels], and the calls that compute them if needed."""
     dtype = float64 if kind == float64 else float32
 
     def pack(scale: Array, shift: Array, mean: Array, variance: Array) -> Array:
@@ -199,7 +199,7 @@ def _record_lrn(
 
 
 def _sum_rows(rows: Array, size: int, out: Array) -> None:
-    """Add `size` neighbouring rows, for each row of `out`."""
+    """Sum `size` adjacent rows for each row of `out`."""
     if size == 1:
         np.copyto(out, rows)
         return

@@ -1,7 +1,7 @@
-"""Softmax and the normalizations of transformers: every row by itself, some rows to a block.
+"""Softmax and the normalizations of transformers, in blocks of independent rows.
 
-Sums over a row are dot products, of a row with ones or with itself: BLAS adds up a row several
-times as fast as a reduction does, and in an order that does not depend on the other rows.
+Sums over a row are dot products, with ones or with itself: BLAS sums a row several times as fast as
+a reduction, and in an order independent of other rows.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..engine.cost import ELEMENT
 from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, Tape, portions
 
-#: Elements of a block that several calls work on.
+#: Elements per block for several calls.
 BLOCK = 1 << 15
-#: Calls that one of these operators makes for each element, roughly.
+#: Approximate number of calls per element.
 CALLS = 5
 
 
@@ -35,12 +35,12 @@ def _arithmetic(*dtypes: DType) -> DType:
 
 
 def _sums(x: Array, y: Array) -> Array:
-    """Return the sum of x·y over the last axis, which is kept as 1."""
+    """Return the sum of x·y over the last axis, kept as 1."""
     return np.vecdot(x, y)[..., np.newaxis]
 
 
 def _total(x: Array) -> Array:
-    """Return the sums along axis 1, which is kept as 1."""
+    """Return the sum along axis 1, kept as 1."""
     return _sums(x, np.ones(x.shape[1], x.dtype)) if x.ndim == 2 else x.sum(1, keepdims=True)
 
 
@@ -71,7 +71,7 @@ def _record_softmax(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
 
 
 def _softmax(x: Array, out: Array) -> None:
-    """Half floats are rounded after each node of the function that ONNX defines Softmax by."""
+    """Compute softmax; half floats are rounded after each node of ONNX's function definition."""
     half = x.dtype in (float16, bfloat16)
     work = np.empty(x.shape, float32) if half else out
     np.subtract(x, x.max(1, keepdims=True, initial=-np.inf), out=work)
@@ -90,7 +90,7 @@ def _log_softmax(x: Array, out: Array) -> None:
 
 @builder(LayerNormalization, RMSNormalization, fuses=True)
 def layer_normalization(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Normalize over the last axes, with the elementwise nodes after it."""
+    """Normalize over the last axes, with fused elementwise nodes."""
     if chain.output.tensor.dtype not in FLOATS:
         return f"dtype {name_of(chain.output.tensor.dtype)}"
     count = thread_pool.size()
@@ -143,7 +143,7 @@ def _layer_norm(
     out: Array,
     statistics: Sequence[Array | None],
 ) -> None:
-    """Put (x - mean) / sqrt(var + epsilon) * scale + shift into `out`, computed in `dtype`."""
+    """Compute (x - mean) / sqrt(var + epsilon) * scale + shift into `out`, in `dtype`."""
     wide, size = x.astype(dtype, copy=False), x.shape[1]
     work = out if out.dtype == dtype else np.empty(x.shape, dtype)
     mean = _total(wide) / size
@@ -168,7 +168,7 @@ def _rms_norm(
     out: Array,
     statistics: Sequence[Array | None],
 ) -> None:
-    """Put x / sqrt(mean(x²) + epsilon) * scale into `out`, computed in `dtype`."""
+    """Compute x / sqrt(mean(x²) + epsilon) * scale into `out`, in `dtype`."""
     wide = x.astype(dtype, copy=False)
     work = out if out.dtype == dtype else np.empty(x.shape, dtype)
     root = np.sqrt(_sums(wide, wide) / x.shape[1] + epsilon)

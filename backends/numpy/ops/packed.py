@@ -1,8 +1,8 @@
-"""Products with packed weights: some rows of them are unpacked, multiplied, and overwritten.
+"""Products with packed weights, which are unpacked a few rows at a time.
 
-Never more than a few hundred kilobytes of them are floats at a time, which stay in the cache. For
-few rows of the other operand, the bare codes of each block are multiplied, and the sums scaled:
-that takes one multiplication a block in place of one an element.
+At most a few hundred kilobytes of them are floats at a time, which stay in the cache. For few rows
+of the other operand, the bare codes of each block are multiplied and the sums scaled: one scaling
+per block instead of one per element.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from ..engine.step import Bound, HostStep, Scratch, Tape, portions
 from ..numerics.packed_codes import IntegerCodes, TableCodes, unpack_integers, unpack_table
 from ..numerics.products import recorded, sums
 
-#: Elements of the weights that are unpacked at a time.
+#: Elements of weights unpacked at a time.
 ELEMENTS = 1 << 18
-#: Rows come in groups of that many, where there are as many: whole bytes, and whole groups of BLAS.
+#: Granularity of rows: whole bytes, and whole groups of BLAS.
 GROUP = 16
-#: Rows of the other operand for which sums are scaled in place of weights.
+#: Maximum rows of the other operand for which sums are scaled instead of weights.
 FEW = 8
-#: Nanoseconds on one core for an element of the weights.
+#: Nanoseconds per element of the weights on one core.
 UNPACK = 0.35
 
 
 @builder(MatMulNBits)
 def matmul_nbits(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Multiply by integers of a few bits."""
+    """Product with integers of a few bits."""
     op = chain.head.op
     assert isinstance(op, MatMulNBits)
     if op.is_prepacked:
@@ -52,7 +52,7 @@ def matmul_nbits(chain: Chain, site: BuildContext, options: Options) -> HostStep
 
 @builder(MatMulBnb4)
 def matmul_bnb4(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Multiply by codes of bitsandbytes."""
+    """Product with the 4-bit codes of bitsandbytes."""
     op = chain.head.op
     assert isinstance(op, MatMulBnb4)
     is_whole = op.transB and op.K % op.block_size == 0
@@ -63,7 +63,7 @@ def matmul_bnb4(chain: Chain, site: BuildContext, options: Options) -> HostStep 
 
 
 def _is_wide(chain: Chain) -> bool:
-    """Whether it is a model in float64, where weights are unpacked as such, too."""
+    """Whether the model is in float64, in which case weights are unpacked to it as well."""
     return chain.output.tensor.dtype == float64
 
 
@@ -74,7 +74,7 @@ def _rows(chain: Chain) -> int:
 
 
 class _CodeProduct:
-    """A few rows times the transpose of weights [rows, length], whose blocks' sums are scaled."""
+    """A few rows times transposed weights [rows, length], with sums scaled per block."""
 
     def __init__(self, chain: Chain, rows: int, codes: IntegerCodes | TableCodes) -> None:
         self._node, self._codes, self._count = chain.head, codes, rows
@@ -91,7 +91,7 @@ class _CodeProduct:
         self._sums = self._scratch.take(of_blocks, self._dtype)
 
     def step(self, site: BuildContext) -> HostStep:
-        """Return what runs it."""
+        """Return the step."""
         name = f"{self._node.kind}: {len(self._parts)} parts, sums scaled"
         workers = thread_pool.size() if len(self._parts) > 1 else 1
         return HostStep(name, site, self._record, workers, self._scratch.nbytes)
@@ -119,7 +119,7 @@ class _CodeProduct:
         def scale() -> None:
             scales, points = codes.scales(operands, first, last)
             if points is not None:
-                # What is left is 1 / factor of what is summed.
+                # Compensates for `factor`.
                 of_block = left.sum((0, 3))[..., np.newaxis] * codes.factor
                 np.subtract(total, of_block * points.T[:, np.newaxis], out=total)
             np.multiply(total, scales.T[:, np.newaxis], out=total)
@@ -144,7 +144,7 @@ class _CodeProduct:
         return tape
 
     def _arranged(self, x: Array, left: Array) -> Callable[[], object]:
-        """Return the call that puts rows in the order of the codes, by 1 / factor of them."""
+        """Return the call that reorders rows to match the codes, divided by `factor`."""
         codes = self._codes
         shape = len(x), codes.blocks, codes.width, codes.planes
         missing = self._length - x.shape[1]
@@ -157,19 +157,19 @@ class _CodeProduct:
         return partial(arrange, x)
 
 
-#: Fills an array [rows, length] with the rows from the first number to before the second.
+#: Fills an array [rows, length] with a range of rows.
 Unpack = Callable[[list[Array | None], int, int, Array], None]
 
 
 class _Product:
-    """The first input times the transpose of weights [rows, length], or times these weights.
+    """The first input times weights [rows, length] or their transpose.
 
     Args:
         chain: whose head it is.
         rows: of the weights.
-        length: elements of a row, those that pad the last block with it.
-        unpack: gives some rows.
-        adds: whether the weights are not transposed, so that products of their rows are added.
+        length: elements per row, padding of the last block included.
+        unpack: unpacks a range of rows.
+        adds: whether the weights are not transposed, so that products of row ranges are summed.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class _Product:
         self._workers = 1 if adds else thread_pool.size()
 
     def step(self, site: BuildContext) -> HostStep:
-        """Return what runs it."""
+        """Return the step."""
         name = f"{self._node.kind}: {len(self._bounds) - 1} parts"
         return HostStep(name, site, self._record, self._workers, self._scratch.nbytes)
 

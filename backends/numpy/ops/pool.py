@@ -1,4 +1,4 @@
-"""Poolings: windows are reduced one axis after the other, by a few calls on shifted views."""
+"""Pooling: windows are reduced axis by axis, by a few calls on shifted views."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from ..engine.cost import ELEMENT
 from ..engine.registry import builder, kernel
 from ..engine.step import Bound, HostStep, Scratch, Tape, portions
 from ..numerics.convert import lowest
-from ..windows.window_axis import Axis, axes_of_window
+from ..windows.window_axis import WindowAxis, axes_of_window
 
-#: Elements of the input that are reduced along all axes before the next ones are read.
+#: Elements of the input per block.
 BLOCK = 1 << 16
-#: Bytes that the host needs for each element of a window while it plans.
+#: Bytes per window element needed during planning.
 TAP = 256
 
-#: Takes a source and a target.
+#: A function of source and target.
 Map = Callable[[Array, Array], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What is done to the elements of a window.
+    """The reduction of a window.
 
     Attributes:
-        ufunc: joins two elements.
+        ufunc: combines two elements.
         start: its neutral element.
-        dtype: in which it is computed.
-        prepare: applied to a block of the input first; None where the input is reduced as it is.
+        dtype: the compute dtype.
+        prepare: applied to a block of the input first; None if not needed.
         finish: applied to a reduced block last.
     """
 
@@ -63,8 +63,10 @@ class Reduction:
     prepare: Map | None = None
     finish: Map | None = None
 
-    def slide(self, tape: Tape, axis: Axis, number: int, source: Array, target: Array) -> None:
-        """Add the calls that reduce the windows along axis `number` of `source` into `target`."""
+    def slide(
+        self, tape: Tape, axis: WindowAxis, number: int, source: Array, target: Array
+    ) -> None:
+        """Record the calls that reduce the windows along an axis of `source` into `target`."""
         lead = (slice(None),) * number
         need(axis.kernel * TAP, "the taps of a window")
         taps = [axis.tap(k) for k in range(axis.kernel)]
@@ -89,16 +91,16 @@ class Reduction:
                 tape.append(partial(self.ufunc, result, source[(*lead, part)], out=result))
 
 
-def axes_of(op: Any, spatial: tuple[int, ...]) -> tuple[Axis, ...]:
+def axes_of(op: Any, spatial: tuple[int, ...]) -> tuple[WindowAxis, ...]:
     """Return the windows of a pooling, axis by axis."""
     return axes_of_window(window(op, spatial, op.kernel_shape), spatial)
 
 
 class Pooling:
-    """A pooling, cut into blocks of channels."""
+    """A pooling operator, cut into blocks of channels."""
 
     def __init__(
-        self, chain: Chain, axes: tuple[Axis, ...], reduction: Reduction, options: Options
+        self, chain: Chain, axes: tuple[WindowAxis, ...], reduction: Reduction, options: Options
     ) -> None:
         self.chain, self.axes, self.reduction = chain, axes, reduction
         self.x, self.y = _ends(chain)
@@ -116,7 +118,7 @@ class Pooling:
         self.pieces = [self.scratch.take(size, reduction.dtype) for _ in range(count)]
 
     def _between(self, spatial: tuple[int, ...]) -> list[int]:
-        """Return the elements of one plane of each array between the input and the result."""
+        """Return the elements per plane of each intermediate array."""
         sizes = [prod(spatial)] if self.reduction.prepare is not None else []
         for i, axis in enumerate(self.axes, 1):
             if not axis.is_trivial:
@@ -127,7 +129,7 @@ class Pooling:
         return sizes[:-1] if reaches_result and has_work else sizes
 
     def step(self, site: BuildContext) -> HostStep:
-        """Return the function that runs it."""
+        """Return the step."""
         name = f"{self.chain.title} {'x'.join(str(axis.kernel) for axis in self.axes)}"
         return HostStep(name, site, self._record, self.workers, self.scratch.nbytes)
 
@@ -185,7 +187,7 @@ def _ends(chain: Chain) -> tuple[Value, Value]:
 
 @builder(MaxPool)
 def max_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Take the largest element of each window, and its position where that is wanted."""
+    """Maximum of each window, and optionally its position."""
     op, (x, _) = chain.head.op, _ends(chain)
     assert isinstance(op, MaxPool)
     axes = axes_of(op, x.tensor.dims[2:])
@@ -197,7 +199,7 @@ def max_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep | s
 
 
 def _record_argmax(
-    chain: Chain, axes: tuple[Axis, ...], storage_order: int, bound: Bound
+    chain: Chain, axes: tuple[WindowAxis, ...], storage_order: int, bound: Bound
 ) -> list[Tape]:
     x, _ = _ends(chain)
     values, places = chain.head.outputs
@@ -208,7 +210,7 @@ def _record_argmax(
 
 
 def _argmax(
-    x: Array, axes: tuple[Axis, ...], storage_order: int, best: Array, places: Array
+    x: Array, axes: tuple[WindowAxis, ...], storage_order: int, best: Array, places: Array
 ) -> None:
     """Fill `best` and `places` tap by tap; of equal elements the first counts, of NaNs the last."""
     best.fill(lowest(x.dtype))
@@ -231,7 +233,7 @@ def _argmax(
 
 @builder(AveragePool)
 def average_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Take the mean of each window."""
+    """Mean of each window."""
     op, (x, _) = chain.head.op, _ends(chain)
     assert isinstance(op, AveragePool)
     if x.tensor.dtype not in FLOATS:
@@ -258,7 +260,7 @@ def _widen(data: Array, out: Array) -> None:
 
 @builder(LpPool)
 def lp_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Take the p-norm of each window."""
+    """p-norm of each window."""
     op, (x, _) = chain.head.op, _ends(chain)
     assert isinstance(op, LpPool)
     if x.tensor.dtype not in FLOATS:
@@ -278,21 +280,21 @@ def lp_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep | st
 
 @kernel(GlobalAveragePool)
 def global_average_pool(op: GlobalAveragePool, x: Array, *, out: Array) -> None:
-    """Take the mean of each channel."""
+    """Mean of each channel."""
     rows = x.reshape(*x.shape[:2], prod(x.shape[2:]))
     np.mean(rows, axis=2, dtype=_sums_of(x.dtype), out=out.reshape(x.shape[:2]))
 
 
 @kernel(GlobalMaxPool)
 def global_max_pool(op: GlobalMaxPool, x: Array, *, out: Array) -> None:
-    """Take the largest element of each channel."""
+    """Maximum of each channel."""
     rows = x.reshape(*x.shape[:2], prod(x.shape[2:]))
     np.max(rows, axis=2, out=out.reshape(x.shape[:2]))
 
 
 @kernel(GlobalLpPool)
 def global_lp_pool(op: GlobalLpPool, x: Array) -> Array:
-    """Take the p-norm of each channel."""
+    """p-norm of each channel."""
     wide = np.abs(x.astype(_sums_of(x.dtype)))
     axes = tuple(range(2, x.ndim))
     return (np.power(wide, op.p).sum(axes, keepdims=True) ** (1 / op.p)).astype(x.dtype)
@@ -302,7 +304,7 @@ def global_lp_pool(op: GlobalLpPool, x: Array) -> Array:
 def max_unpool(
     op: MaxUnpool, x: Array, indices: Array, output_shape: Array | None = None, *, out: Array
 ) -> None:
-    """Put every element where MaxPool found it, zeros elsewhere."""
+    """Write each element where MaxPool found it, zeros elsewhere."""
     natural = (*x.shape[:2], *transposed_window(op, x.shape[2:], op.kernel_shape).output)
     small = np.zeros(natural, x.dtype)
     small.reshape(-1)[indices.reshape(-1)] = x.reshape(-1)

@@ -1,7 +1,7 @@
-"""Quantization, and products of integers: exact sums in floats wide enough, for BLAS has no other.
+"""Quantization, and integer products as exact float sums, as BLAS has no integers.
 
-A sum of n products of two differences of bytes is below n * 255 * 255 in magnitude. Up to 2**24
-float32 holds it exactly, up to 2**53 float64 does.
+A sum of n products of two differences of bytes is below n * 255 * 255 in magnitude. float32 is
+exact up to 2**24, float64 up to 2**53.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from ..windows.columns import windows
 
 
 def _spread(parameter: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array:
-    """Return a scale or zero point such that it broadcasts to `shape`."""
+    """Return a scale or zero point in a shape that broadcasts to `shape`."""
     if parameter.size == 1 and not block_size:
         return parameter.reshape(())
     axis = 0 if len(shape) == 1 else axis % len(shape)
@@ -60,7 +60,7 @@ def _spread(parameter: Array, shape: tuple[int, ...], axis: int, block_size: int
 
 
 def _saturated(ratio: Array, zero_point: Array | None, to: DType, saturate: bool = True) -> Array:
-    """Return round(ratio) + zero_point within the range of `to`; floats are not rounded first."""
+    """Return round(ratio) + zero_point saturated to `to`; floats are not rounded first."""
     wide = ratio if ratio.dtype == float64 else ratio.astype(float32, copy=False)
     if to in INTEGERS:
         wide = np.rint(wide)
@@ -98,7 +98,7 @@ def dequantize_linear(
 
 @kernel(DynamicQuantizeLinear)
 def dynamic_quantize_linear(op: DynamicQuantizeLinear, x: Array) -> tuple[Array, Array, Array]:
-    """Quantize to uint8 by the range of `x` and 0; the scale of zeros alone is 1."""
+    """Quantize to uint8 by the range of `x` and 0; the scale of all zeros is 1."""
     low = np.minimum.reduce(x, None, initial=0)
     high = np.maximum.reduce(x, None, initial=0)
     scale = np.float32(high - low) / np.float32(255)
@@ -114,15 +114,15 @@ def dynamic_quantize_linear(op: DynamicQuantizeLinear, x: Array) -> tuple[Array,
 
 # ── the same in blocks ───────────────────────────────────────────────────────────────────────────
 
-#: What float32 holds exactly, whatever is taken from it.
+#: Dtypes whose differences are exact in float32.
 _SHORT = (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.uint16), np.dtype(np.int16))
-#: Calls that are made for each element, roughly.
+#: Approximate number of calls per element.
 CALLS = 6
 
 
 @builder(QuantizeLinear)
 def quantize_in_blocks(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Quantize float32 in blocks that stay in the cache; all else is left to the plain function."""
+    """Quantize float32 in cache blocks; everything else is left to the plain function."""
     op, (x, scale, *_) = chain.head.op, chain.head.inputs
     assert isinstance(op, QuantizeLinear)
     assert x is not None
@@ -138,7 +138,7 @@ def quantize_in_blocks(chain: Chain, site: BuildContext, options: Options) -> Ho
 
 @builder(DequantizeLinear)
 def dequantize_in_blocks(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Put short integers into float32 in blocks; all else is left to the plain function."""
+    """Dequantize narrow integers in blocks; everything else is left to the plain function."""
     op, (x, scale, *_) = chain.head.op, chain.head.inputs
     assert isinstance(op, DequantizeLinear)
     assert x is not None
@@ -159,7 +159,7 @@ def _left_to_kernel(chain: Chain, site: BuildContext) -> HostStep:
 
 
 def _parameters(chain: Chain, axis: int, bound: Bound) -> tuple[Frame, Array, Array | None]:
-    """Return the frame of blocks, and scale and zero point as float32 in it; None for zeros."""
+    """Return the frame of blocks, with scale and zero point as float32 in it; None for zeros."""
     _, scale, zero_point, *_ = (*chain.head.inputs, None)
     dims = chain.output.tensor.dims
     given = [value for value in (scale, zero_point) if value is not None]
@@ -220,12 +220,12 @@ def _record_dequantize(chain: Chain, axis: int, workers: int, bound: Bound) -> l
 
 
 def _exact(rows: int) -> DType:
-    """Return the dtype that holds sums of `rows` products of bytes."""
+    """Return a dtype that holds sums of `rows` products of bytes exactly."""
     return float32 if rows * 255 * 255 <= 1 << 24 else float64
 
 
 def _exact_with(weights: Array, axis: int | tuple[int, ...]) -> DType:
-    """Return the dtype that holds sums of these weights times bytes, along some axes."""
+    """Return a dtype that holds sums of these weights times bytes, along some axes, exactly."""
     greatest = np.abs(weights).sum(axis).max(initial=0) * 255
     return float32 if greatest <= 1 << 24 else float64
 
@@ -237,12 +237,12 @@ def _centred(x: Array, zero_point: Array | None, dtype: DType) -> Array:
 
 
 def _wrapped(sums: Array) -> Array:
-    """Return exact sums as int32, where they wrap around."""
+    """Return exact sums as int32 with wrap-around."""
     return sums.astype(int32) if sums.dtype == float32 else sums.astype(int64).astype(int32)
 
 
 def _by_filter(parameter: Array | None, rank: int) -> Array | None:
-    """Return one element, or one per filter, such that it broadcasts to weights of `rank` axes."""
+    """Return one element, or one per filter, shaped to broadcast to weights of `rank` axes."""
     return None if parameter is None else parameter.reshape(-1, *[1] * (rank - 1))
 
 
@@ -279,7 +279,7 @@ def conv_integer(
     x_zero_point: Array | None = None,
     w_zero_point: Array | None = None,
 ) -> Array:
-    """Convolve integers into int32."""
+    """Integer convolution with int32 results."""
     return _wrapped(_convolved(op, x, w, x_zero_point, w_zero_point))
 
 
@@ -296,7 +296,7 @@ def qlinear_conv(
     y_zero_point: Array,
     b: Array | None = None,
 ) -> Array:
-    """Convolve integers and quantize the sums."""
+    """Quantized convolution."""
     sums = _wrapped(_convolved(op, x, w, x_zero_point, w_zero_point))
     if b is not None:
         sums += b.reshape(-1, *[1] * (x.ndim - 2))
@@ -306,7 +306,7 @@ def qlinear_conv(
 
 
 def _by_row(parameter: Array) -> Array:
-    """Return one element, or one per row, such that it broadcasts to matrices."""
+    """Return one element, or one per row, shaped to broadcast to matrices."""
     return parameter.reshape(-1, 1) if parameter.ndim == 1 else parameter
 
 
@@ -326,19 +326,19 @@ def matmul_integer(
     a_zero_point: Array | None = None,
     b_zero_point: Array | None = None,
 ) -> Array:
-    """Multiply matrices of integers into int32."""
+    """Integer matrix product with int32 results."""
     return _wrapped(_product(a, b, a_zero_point, b_zero_point))
 
 
-#: Elements of the weights that are floats at a time, and rows of the other operand.
+#: Elements of weights converted at a time, and maximum rows of the other operand.
 ELEMENTS, ROWS = 1 << 18, 256
-#: Columns come in groups of that many.
+#: Granularity of columns.
 GROUP = 16
 
 
 @builder(MatMulInteger)
 def matmul_integer_in_blocks(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Multiply by constant weights, of which some columns at a time are made floats."""
+    """Multiply by constant weights, converted to floats some columns at a time."""
     a, b, a_zero_point, b_zero_point, *_ = (*chain.head.inputs, None, None)
     assert a is not None
     assert b is not None
@@ -373,7 +373,7 @@ class _IntegerProduct:
         self._nanoseconds = b.data.size * (FETCH + self._rows * PRODUCT)
 
     def step(self, site: BuildContext) -> HostStep:
-        """Return what runs it."""
+        """Return the step."""
         name = f"{self._node.kind}: {self._dtype.name}"
         return HostStep(name, site, self._record, thread_pool.size(), self._scratch.nbytes)
 
@@ -429,7 +429,7 @@ def qlinear_matmul(
     y_scale: Array,
     y_zero_point: Array,
 ) -> Array:
-    """Multiply quantized matrices and quantize the sums."""
+    """Quantized matrix product."""
     sums = _product(a, b, a_zero_point, b_zero_point)
     if a.dtype in INTEGERS and b.dtype in INTEGERS:
         sums = _wrapped(sums)

@@ -1,4 +1,4 @@
-"""Random numbers; with a seed every run draws the same ones."""
+"""Random numbers; with a seed, every run gives the same ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..numerics.convert import convert
 
 
 def _uniform(seed: float | None, shape: tuple[int, ...]) -> Array:
-    """Return numbers of [0, 1); other ones in every run without a seed."""
+    """Return uniform numbers in [0, 1); without a seed they differ from run to run."""
     return (
         np.random.default_rng().random(shape)
         if seed is None
@@ -30,52 +30,52 @@ def _uniform(seed: float | None, shape: tuple[int, ...]) -> Array:
 
 
 def _normal(seed: float | None, shape: tuple[int, ...]) -> Array:
-    """Return numbers of the standard normal distribution."""
+    """Return standard normal numbers."""
     if seed is None:
         return np.random.default_rng().standard_normal(shape)
     return philox.normal(key_of(seed), shape)
 
 
 def _scaled(numbers: Array, low: float, span: float, dtype: DType) -> Array:
-    """Return low + numbers * span, by way of float32 in a type that is narrower than float64."""
+    """Return low + numbers * span, computed via float32 for narrower types than float64."""
     found = low + numbers * span
     return found if dtype == float64 else convert(found.astype(float32), dtype)
 
 
 @kernel(RandomNormal)
 def random_normal(op: RandomNormal) -> Array:
-    """Draw from the normal distribution."""
+    """Normal distribution."""
     return _scaled(_normal(op.seed, op.shape), op.mean, op.scale, op.dtype)
 
 
 @kernel(RandomNormalLike)
 def random_normal_like(op: RandomNormalLike, x: Array) -> Array:
-    """Draw from the normal distribution."""
+    """Normal distribution."""
     return _scaled(_normal(op.seed, x.shape), op.mean, op.scale, op.dtype or x.dtype)
 
 
 @kernel(RandomUniform)
 def random_uniform(op: RandomUniform) -> Array:
-    """Draw from the uniform distribution."""
+    """Uniform distribution."""
     return _scaled(_uniform(op.seed, op.shape), op.low, op.high - op.low, op.dtype)
 
 
 @kernel(RandomUniformLike)
 def random_uniform_like(op: RandomUniformLike, x: Array) -> Array:
-    """Draw from the uniform distribution."""
+    """Uniform distribution."""
     return _scaled(_uniform(op.seed, x.shape), op.low, op.high - op.low, op.dtype or x.dtype)
 
 
 @kernel(Bernoulli)
 def bernoulli(op: Bernoulli, x: Array) -> Array:
-    """Draw 1 with the given probabilities."""
+    """Ones with the given probabilities."""
     drawn = _uniform(op.seed, x.shape) < x.astype(float64)
     return convert(drawn, op.dtype or x.dtype)
 
 
 @kernel(Multinomial)
 def multinomial(op: Multinomial, x: Array) -> Array:
-    """Draw classes; their probabilities are given as logarithms, up to a factor."""
+    """Classes drawn by unnormalized log-probabilities."""
     wide = x.astype(float64)
     cumulated = np.exp(wide - wide.max(1, keepdims=True)).cumsum(1)
     drawn = _uniform(op.seed, (len(x), op.sample_size)) * cumulated[:, -1:]

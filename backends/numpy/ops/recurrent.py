@@ -1,4 +1,4 @@
-"""Recurrent layers: one product for the inputs of a whole sequence, then one small one a step."""
+"""Recurrent layers: one product for the inputs of a whole sequence, then a small one per step."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..engine.registry import kernel
 from ..numerics.products import multiply, recorded, sums
 from .movement import need_lengths
 
-#: Puts f(x) into `out`, which may be x.
+#: Writes f(x) to `out`, which may be x.
 Function = Callable[[Array, Array], object]
-#: What a layer carries from step to step, each [directions, batch, hidden]; the first is also its
+#: The states of a layer, each [directions, batch, hidden]; the first is also its
 #: result. A step overwrites them.
 State = tuple[Array, ...]
-#: Makes the next state of the input's share of the gates [directions, batch, gates * hidden].
+#: Computes the next state from the input part of the gates [directions, batch, gates * hidden].
 Step = Callable[[Array], object]
 
 
@@ -73,7 +73,7 @@ def _softplus(x: Array, out: Array) -> None:
     np.logaddexp(x, 0, out)
 
 
-#: By name: the function and the defaults of its alpha and beta, as far as it has them.
+#: Function and default alpha and beta by name.
 ACTIVATIONS: dict[str, tuple[Callable[..., object], tuple[float, ...]]] = {
     "Relu": (_relu, ()),
     "Tanh": (np.tanh, ()),
@@ -91,7 +91,7 @@ ACTIVATIONS: dict[str, tuple[Callable[..., object], tuple[float, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Activation:
-    """A name, its parameters, and what its argument is clipped to on both sides."""
+    """A named activation with its parameters and symmetric clipping bound."""
 
     name: str
     parameters: tuple[float, ...]
@@ -99,7 +99,7 @@ class _Activation:
 
     @property
     def function(self) -> Function:
-        """What computes it."""
+        """The function that computes it."""
         function, _ = ACTIVATIONS[self.name]
         parameters, clip = self.parameters, self.clip
         if clip is None and not parameters:
@@ -116,10 +116,10 @@ class _Activation:
 def _activations(
     op: LSTM | GRU | RNN, usual: tuple[str, ...], directions: int
 ) -> Iterator[tuple[_Activation, ...]]:
-    """Yield the activations of each direction; parameters go to those that take one, in order.
+    """Yield the activations of each direction; parameters are assigned in order.
 
-    The third one, which LSTM applies to its cell, is the only one that does not clip: that is how
-    onnxruntime reads "the input of activations".
+    Only the third one, which LSTM applies to its cell, is not clipped: that is how onnxruntime
+    reads "the input of activations".
     """
     names = op.activations or usual * directions
     alphas, betas = iter(op.activation_alpha or ()), iter(op.activation_beta or ())
@@ -138,13 +138,13 @@ def _activations(
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Directions that have the same activations, and so make each step together.
+    """Directions with equal activations, which are stepped together.
 
     Attributes:
         which: the directions.
         functions: the activations.
-        r: the weights of the states, ready for products from the right [directions, hidden, ..].
-        state: what the next step begins with; overwritten by it.
+        r: recurrent weights, ready for right products [directions, hidden, ..].
+        state: the initial state; overwritten by each step.
     """
 
     which: slice
@@ -154,7 +154,7 @@ class _Layer:
 
 
 class _Sequences:
-    """The inputs of a layer in the order [time, batch, ...], and its results as they come."""
+    """The inputs of a layer in the order [time, batch, ...], and its results."""
 
     def __init__(
         self, op: LSTM | GRU | RNN, arrays: tuple[Array, Array, Array], lengths: Array | None
@@ -177,11 +177,11 @@ class _Sequences:
         return x.astype(self.dtype, copy=False)
 
     def layers(self, usual: tuple[str, ...], states: Sequence[Array | None]) -> Iterator[_Layer]:
-        """Yield the directions in groups that make their steps together.
+        """Yield the directions in groups that are stepped together.
 
         Args:
-            usual: the activations where the operator has none.
-            states: what to begin with, zeros where None.
+            usual: default activations.
+            states: initial states, zeros if None.
         """
         first = 0
         for found, group in groupby(_activations(self.op, usual, self.directions)):
@@ -198,7 +198,7 @@ class _Sequences:
             yield _Layer(which, functions, self.r[which].swapaxes(1, 2), state)
 
     def biases(self, b: Array | None) -> tuple[Array, Array]:
-        """Return the biases that go with the inputs and with the states [directions, 1, ..]."""
+        """Return the biases of inputs and states [directions, 1, ..]."""
         size = self.w.shape[1]
         shape = (self.directions, 2 * size)
         both = np.zeros(shape, self.dtype) if b is None else self.wide(b)
@@ -209,8 +209,8 @@ class _Sequences:
 
         Args:
             layer: the directions.
-            bias: added to the input's share of the gates [all directions, 1, gates * hidden].
-            step: makes one step of these directions.
+            bias: added to the input part of the gates [all directions, 1, gates * hidden].
+            step: computes one step of these directions.
         """
         which, state = layer.which, layer.state
         y = self.y[:, which]
@@ -231,7 +231,7 @@ class _Sequences:
         self.last.append(state)
 
     def _shares(self, which: slice, bias: Array) -> Array:
-        """Return the input's share of the gates [time, directions, batch, gates * hidden]."""
+        """Return the input part of the gates [time, directions, batch, gates * hidden]."""
         size = self.w.shape[1]
         x = self.x.reshape(self.time * self.batch, self.x.shape[2])
         found = np.empty((self.time, which.stop - which.start, self.batch, size), self.dtype)
@@ -245,7 +245,7 @@ class _Sequences:
         return direction == 1 or self.op.direction == "reverse"
 
     def _turned(self, x: Array) -> Array:
-        """Return [time, batch, ..] from each sequence's own end to its beginning."""
+        """Return [time, batch, ..] reversed within each sequence."""
         if self.lengths is None:
             return x[::-1].copy()
         steps, ends = np.arange(self.time)[:, np.newaxis], self.lengths
@@ -253,7 +253,7 @@ class _Sequences:
         return np.take_along_axis(x, order[..., np.newaxis], 0)
 
     def results(self) -> tuple[Array, ...]:
-        """Return y and the last states, in the layout that was requested."""
+        """Return y and the last states in the requested layout."""
         y, states = self.y, [np.concatenate(parts) for parts in zip(*self.last, strict=True)]
         if self.op.layout:
             y, states = y.transpose(2, 0, 1, 3), [s.swapaxes(0, 1) for s in states]
@@ -282,7 +282,7 @@ def rnn(
 
 
 def _product(state: Array, r: Array) -> tuple[Array, Callable[[], object]]:
-    """Return where state @ r goes, and the call that puts it there."""
+    """Return the buffer of state @ r, and the call that computes it."""
     found = np.empty((*state.shape[:-1], r.shape[-1]), r.dtype)
     return found, recorded(state, r, found, is_fixed=True)
 
@@ -313,7 +313,7 @@ def gru(
     sequences = _Sequences(op, (x, w, r), sequence_lens)
     of_input, of_state = sequences.biases(b)
     bias = of_input + of_state
-    if op.linear_before_reset:  # what goes with the state is reset with its product
+    if op.linear_before_reset:  # the recurrent bias is reset together with the product
         bias[..., 2 * sequences.hidden :] = of_input[..., 2 * sequences.hidden :]
     for layer in sequences.layers(("Sigmoid", "Tanh"), [initial_h]):
         if op.linear_before_reset:
@@ -346,7 +346,7 @@ def _gru_step(layer: _Layer) -> Step:
 
 
 def _gru_linear_step(layer: _Layer, bias: Array) -> Step:
-    """Reset the state's product, and the bias [directions, 1, hidden] that goes with it."""
+    """Reset the state's product and its bias [directions, 1, hidden]."""
     (h,), (f, g) = layer.state, layer.functions
     size = h.shape[-1]
     found, multiply = _product(h, layer.r)
@@ -367,7 +367,7 @@ def _gru_linear_step(layer: _Layer, bias: Array) -> Step:
 
 
 def _mix(h: Array, new: Array, z: Array) -> None:
-    """Put new + z * (h - new) into h."""
+    """Compute new + z * (h - new) into h."""
     np.subtract(h, new, h)
     np.multiply(h, z, h)
     np.add(h, new, h)
@@ -396,12 +396,12 @@ def lstm(
 
 
 def _lstm_step(layer: _Layer, peepholes: Array | None, input_forget: bool) -> Step:
-    """Of three gates and the new cell; without peepholes, the gates are all made at once.
+    """Compute three gates and the new cell; without peepholes, all gates at once.
 
     Args:
         layer: the directions.
         peepholes: from the cell to input, output and forget gate [directions, 1, 3 * hidden].
-        input_forget: whether the cell forgets as much as it takes in.
+        input_forget: whether the forget gate is 1 minus the input gate.
     """
     (hidden, cell), (f, g, h) = layer.state, layer.functions
     size, spare = cell.shape[-1], np.empty_like(cell)
@@ -410,7 +410,7 @@ def _lstm_step(layer: _Layer, peepholes: Array | None, input_forget: bool) -> St
     together = gates[..., : 3 * size]
 
     def update() -> None:
-        """Put the new cell in its place; `i` and `k` are made."""
+        """Compute the new cell; `i` and `k` are ready."""
         if input_forget:
             np.subtract(1, i, k)
         g(new, new)

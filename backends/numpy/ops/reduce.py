@@ -22,7 +22,7 @@ def _wide(x: Array) -> Array:
 
 
 def _real(x: Array) -> Array:
-    """Return integers as float64, for functions that have no integer results."""
+    """Return integers as float64, for functions without integer results."""
     return x.astype(float64) if x.dtype.kind in "iu" else _wide(x)
 
 
@@ -71,7 +71,7 @@ REDUCERS: dict[type[ops.Reduce], Reducer] = {
 
 @kernel(*REDUCERS)
 def reduce(op: ops.Reduce, data: Array, axes: Array | None = None, *, out: Array) -> None:
-    """Fold the elements along some axes into one."""
+    """Reduce along some axes."""
     given = None if axes is None else tuple(int(axis) for axis in axes.reshape(-1))
     along = op.axes(given, data.ndim)
     wide = data if isinstance(op, ops.ReduceMax | ops.ReduceMin) else _wide(data)
@@ -80,7 +80,7 @@ def reduce(op: ops.Reduce, data: Array, axes: Array | None = None, *, out: Array
 
 @kernel(ops.ArgMax, ops.ArgMin)
 def arg_reduce(op: ops.ArgReduce, data: Array) -> Array:
-    """Return the position of the largest or smallest element along an axis."""
+    """Return the index of the largest or smallest element along an axis."""
     find: Any = np.argmax if isinstance(op, ops.ArgMax) else np.argmin
     if not op.select_last_index:
         return find(data, op.axis, keepdims=bool(op.keepdims))
@@ -90,7 +90,7 @@ def arg_reduce(op: ops.ArgReduce, data: Array) -> Array:
 
 @kernel(ops.CumSum, ops.CumProd)
 def cumulate(op: ops.Cumulative, x: Array, axis: Array, *, out: Array) -> None:
-    """Return running sums or products along an axis."""
+    """Return cumulative sums or products along an axis."""
     accumulate = np.add if isinstance(op, ops.CumSum) else np.multiply
     along = int(axis.reshape(-1)[0])
     data, result = (np.moveaxis(array, along, 0) for array in (_wide(x), out))

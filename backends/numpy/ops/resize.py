@@ -1,4 +1,4 @@
-"""Sampling at other positions: resizing axis by axis, and grids of coordinates."""
+"""Resampling: resizing axis by axis, and sampling at grids of coordinates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ....runtime.ops.resize import AffineGrid, GridSample, Resize
 from ..engine.registry import kernel
 from ..numerics.interpolate import Tap, arithmetic, narrowed, sampled
 
-#: Elements of results that are made at a time, so that they stay in the cache.
+#: Elements of results per block, so that they stay in the cache.
 BLOCK = 1 << 16
 
 # ── resizing ─────────────────────────────────────────────────────────────────────────────────────
@@ -36,9 +36,9 @@ def resize(
     *,
     out: Array,
 ) -> None:
-    """Interpolate along one axis after the other: first those that shrink.
+    """Interpolate along one axis after another, shrinking ones first.
 
-    Elements of the last axis are gathered one by one. So where axes grow, the last comes first.
+    Elements of the last axis are gathered individually. So where axes grow, the last is first.
     """
     if not out.size:
         return
@@ -50,7 +50,7 @@ def resize(
     growing = [axis for axis in axes if axis.new > axis.old]
     steps: list[_Step] = []
     for axis in (*shrinking, *reversed(growing)):
-        # Nearest falls as it does in float32, where 3 / 0.6 is 5.
+        # Nearest rounds as in float32, where 3 / 0.6 is 5.
         dtype = float32 if op.mode == "nearest" else float64
         positions = positions_of(op.coordinate_transformation_mode, axis, dtype)
         if op.mode == "nearest":
@@ -71,7 +71,7 @@ def resize(
         np.copyto(out, np.asarray(op.extrapolation_value).astype(x.dtype), where=outside)
 
 
-#: An axis, for each position along it the elements that it is made of, and their weights.
+#: An axis, and for each position the source elements and their weights.
 _Step = tuple[int, Array, Array | None]
 
 
@@ -86,7 +86,7 @@ def _resize_images(x: Array, steps: list[_Step], is_exact: bool, out: Array) -> 
 
 
 def _along(axis: int, line: Array, rank: int) -> Array:
-    """Return a vector as a tensor of `rank` axes that extends along one of them."""
+    """Return a vector as a tensor of `rank` axes along one of them."""
     return line.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
@@ -106,7 +106,7 @@ def _weighted(x: Array, axis: int, indices: Array, weights: Array) -> Array:
 
 @kernel(GridSample)
 def grid_sample(op: GridSample, x: Array, grid: Array, *, out: Array) -> None:
-    """Interpolate between the neighbours of every position of the grid."""
+    """Interpolate at every position of the grid."""
     if not out.size:
         return
     n, _, *spatial = x.shape
@@ -152,7 +152,7 @@ def _neighbours(op: GridSample, coordinates: Array, size: int, dtype: DType) -> 
 
 
 def _reflected(position: Array, low: float, high: float) -> Array:
-    """Return positions mirrored at both borders until they lie between them."""
+    """Return positions reflected at both borders until they are between them."""
     extent = high - low
     if extent == 0:
         return np.full_like(position, low)
@@ -173,7 +173,7 @@ def affine_grid(op: AffineGrid, theta: Array, size: Array) -> Array:
 
 
 def _line(size: int, align_corners: bool) -> Array:
-    """Return the coordinates of the pixels of an axis, which extends from -1 to 1."""
+    """Return pixel coordinates along an axis from -1 to 1."""
     if align_corners:
         return np.linspace(-1, 1, size) if size > 1 else np.zeros(size)
     return (2 * np.arange(size) + 1) / size - 1

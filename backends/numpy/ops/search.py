@@ -1,4 +1,4 @@
-"""Operators that look for elements: the largest, the distinct, the non-zero."""
+"""Operators that find elements: the largest, the distinct, the non-zero."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from math import prod
 import numpy as np
 
 from ....runtime.base.guard import check_time
-from ....runtime.ir.dtypes import int64
+from ....runtime.ir.dtypes import float16, float32, int64
 from ....runtime.ir.types import Array
 from ....runtime.ops.search import NonZero, TopK, Unique
 from ..engine.registry import kernel
 
-#: Elements that are looked at between two looks at the clock.
+#: Elements processed between two checks of the deadline.
 BLOCK = 1 << 24
 
 
 @kernel(TopK)
 def top_k(op: TopK, x: Array, k: Array) -> tuple[Array, Array]:
-    """Return the largest (or smallest) elements; of equal ones that with the lower index first."""
+    """Return the largest (or smallest) elements; of equal ones the lower index comes first."""
     count = int(k.reshape(-1)[0])
     if op.largest:
         size = x.shape[op.axis]
@@ -46,10 +46,13 @@ def non_zero(op: NonZero, x: Array) -> Array:
 
 @kernel(Unique)
 def unique(op: Unique, x: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the distinct elements or slices, where they are, and how often."""
+    """Return the distinct elements or slices, their positions and counts."""
+    # numpy 2.4 sorts float16 incorrectly on processors with AVX-512 VBMI2.
+    wide = x.astype(float32) if x.dtype == float16 else x
     values, first, inverse, counts = np.unique(
-        x, return_index=True, return_inverse=True, return_counts=True, axis=op.axis
+        wide, return_index=True, return_inverse=True, return_counts=True, axis=op.axis
     )
+    values = values.astype(x.dtype, copy=False)
     inverse = inverse.reshape(-1)
     if not op.sorted:
         order = np.argsort(first, kind="stable")

@@ -1,4 +1,4 @@
-"""Operators on sequences, which are lists, and on optionals, which are the value or None."""
+"""Operators on sequences (lists) and optionals (a value or None)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..engine.registry import kernel
 
 
 def _place(position: Array, maximum: int, length: int) -> int:
-    """Return a position from the front; raises IndexError outside of -length to `maximum`."""
+    """Return a position from the front; raises IndexError outside -length to `maximum`."""
     at = int(position.reshape(()))
     if not -length <= at <= maximum:
         raise IndexError(
@@ -73,7 +73,7 @@ def sequence_length(op: ops.SequenceLength, sequence: list[Any]) -> Array:
 def split_to_sequence(
     op: ops.SplitToSequence, data: Array, split: Array | None = None
 ) -> list[Any]:
-    """Cut into parts of one size, or of given sizes, along an axis."""
+    """Split along an axis, into parts of one size or of given sizes."""
     length = data.shape[op.axis]
     if split is not None and split.ndim == 1:
         sizes = split.tolist()
@@ -92,7 +92,7 @@ def split_to_sequence(
 
 @kernel(ops.ConcatFromSequence)
 def concat_from_sequence(op: ops.ConcatFromSequence, sequence: list[Any]) -> Array:
-    """Put the elements one after the other, along an axis that they have or a new one."""
+    """Concatenate the elements along an existing or a new axis."""
     return (np.stack if op.new_axis else np.concatenate)(sequence, op.axis)
 
 
@@ -101,19 +101,19 @@ def concat_from_sequence(op: ops.ConcatFromSequence, sequence: list[Any]) -> Arr
 
 @kernel(ops.Optional)
 def optional(op: ops.Optional, element: Any = None) -> Any:
-    """Return the input, None where there is none."""
+    """Return the input, None if omitted."""
     return element
 
 
 @kernel(ops.OptionalHasElement)
 def optional_has_element(op: ops.OptionalHasElement, element: Any = None) -> Array:
-    """Return whether there is anything."""
+    """Return whether there is an element."""
     return np.array(element is not None)
 
 
 @kernel(ops.OptionalGetElement)
 def optional_get_element(op: ops.OptionalGetElement, element: Any) -> Any:
-    """Return what is there."""
+    """Return the element."""
     if element is None:
         raise ValueError("the optional is empty")
     return element

@@ -1,4 +1,4 @@
-"""Operators that make, read and change shapes."""
+"""Operators that create, read and change shapes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def size(op: ops.Size, data: Array) -> Array:
 
 @kernel(ops.Identity)
 def identity(op: ops.Identity, data: Any) -> Any:
-    """Return a copy of a tensor; a sequence, an optional or a map as it is."""
+    """Return a copy of a tensor; sequences, optionals and maps unchanged."""
     return data.copy() if isinstance(data, np.ndarray) else data
 
 
 @kernel(ops.Reshape, ops.Flatten, ops.Squeeze, ops.Unsqueeze)
 def reshape(op: Any, data: Array, arguments: Array | None = None, *, out: Array) -> None:
-    """Copy the elements in C order; the planner makes a view of it where it can."""
+    """Copy the elements in C order; the planner makes it a view where possible."""
     np.copyto(out, data.reshape(out.shape))
 
 
@@ -45,7 +45,7 @@ def constant(op: ops.Constant) -> Array:
 
 @kernel(ops.ConstantOfShape)
 def constant_of_shape(op: ops.ConstantOfShape, wanted: Array, *, out: Array) -> None:
-    """Fill."""
+    """Fill with a constant."""
     np.copyto(out, op.fill)
 
 

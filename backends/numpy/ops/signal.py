@@ -24,7 +24,7 @@ def _wide(x: Array) -> Array:
 
 
 def _numbers(x: Array) -> Array:
-    """Return what a last axis of one or two parts stands for."""
+    """Return complex or real numbers from a last axis of two or one parts."""
     parts = np.ascontiguousarray(_wide(x))
     if x.shape[-1] == 1:
         return parts[..., 0]
@@ -32,7 +32,7 @@ def _numbers(x: Array) -> Array:
 
 
 def _parts(x: Array, dtype: DType) -> Array:
-    """Return complex numbers as a last axis of two parts."""
+    """Return complex numbers with a last axis of two parts."""
     return np.stack([x.real, x.imag], -1).astype(dtype)
 
 
@@ -42,7 +42,7 @@ def _integer(x: Array) -> int:
 
 @kernel(DFT)
 def dft(op: DFT, x: Array, dft_length: Array | None = None, axis: Array | None = None) -> Array:
-    """Transform along an axis, forth or back."""
+    """Forward or inverse transform along an axis."""
     along = (-2 if axis is None else _integer(axis)) % x.ndim
     n = None if dft_length is None else _integer(dft_length)
     signal = _numbers(x)

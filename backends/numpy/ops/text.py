@@ -15,13 +15,13 @@ from ....runtime.ops.ngrams import Grams, grams_of
 from ..engine.registry import kernel
 from ..regex.matcher import compile_pattern
 
-#: Texts that are joined between two looks at the clock.
+#: Strings processed between two checks of the deadline.
 BLOCK = 1 << 18
 
 
 @kernel(ops.StringConcat)
 def string_concat(op: ops.StringConcat, x: Array, y: Array, *, out: Array) -> None:
-    """Put the texts of `y` after those of `x`."""
+    """Append the strings of `y` to those of `x`."""
     sizes = (sum(map(getsizeof, data.flat)) * out.size // data.size for data in (x, y) if data.size)
     need(sum(sizes), "the texts of StringConcat")
     out = np.atleast_1d(out)
@@ -35,7 +35,7 @@ def string_concat(op: ops.StringConcat, x: Array, y: Array, *, out: Array) -> No
 
 @kernel(ops.StringSplit)
 def string_split(op: ops.StringSplit, x: Array) -> tuple[Array, Array]:
-    """Return the parts of every text, filled up with "", and how many there are."""
+    """Return the parts of every string, padded with "", and their number."""
     maximum = -1 if op.maxsplit is None else op.maxsplit
     found = [text.split(op.delimiter or None, maximum) for text in x.flat]
     counts = np.array([len(parts) for parts in found], int64)
@@ -51,7 +51,7 @@ _CASES: dict[str, Callable[[str], str]] = {"NONE": str, "LOWER": str.lower, "UPP
 
 @kernel(ops.StringNormalizer)
 def string_normalizer(op: ops.StringNormalizer, x: Array) -> Array:
-    """Drop stop words and change the case, by Unicode's rules in every locale."""
+    """Drop stop words and change case, by Unicode's rules in every locale."""
     fold = str if op.is_case_sensitive else str.lower
     stopwords = set(map(fold, op.stopwords or ()))
     change = _CASES[op.case_change_action]
@@ -63,7 +63,7 @@ def string_normalizer(op: ops.StringNormalizer, x: Array) -> Array:
 
 @kernel(ops.RegexFullMatch)
 def regex_full_match(op: ops.RegexFullMatch, x: Array) -> Array:
-    """Return which texts match as a whole."""
+    """Return which strings match as a whole."""
     pattern = compile_pattern(op.pattern or "")
     return np.array([pattern.matches(text) for text in x.flat], bool_).reshape(x.shape)
 
@@ -78,7 +78,7 @@ def _encoded(grams: Grams, x: Array) -> Array:
 
 
 def _followed(grams: Grams, states: Array, codes: Array) -> Array:
-    """Return the states that items lead to, -1 where there is none."""
+    """Return the next states for items, -1 if there is none."""
     keys = states * len(grams.codes) + codes
     places = np.minimum(np.searchsorted(grams.keys, keys), len(grams.keys) - 1)
     is_there = (states >= 0) & (codes >= 0) & (grams.keys[places] == keys)
@@ -87,7 +87,7 @@ def _followed(grams: Grams, states: Array, codes: Array) -> Array:
 
 @kernel(ops.TfIdfVectorizer)
 def tf_idf_vectorizer(op: ops.TfIdfVectorizer, x: Array) -> Array:
-    """Count n-grams whose items are up to `max_skip_count` items apart; those of one item once."""
+    """Count n-grams with items up to `max_skip_count` apart; 1-grams count once."""
     grams = grams_of(op)
     codes = _encoded(grams, np.atleast_2d(x))
     length = codes.shape[1]
@@ -107,7 +107,7 @@ def tf_idf_vectorizer(op: ops.TfIdfVectorizer, x: Array) -> Array:
 
 
 def _weighted(op: ops.TfIdfVectorizer, counts: Array) -> Array:
-    """Return, from the counts by n-gram, the weighted ones by place in the result."""
+    """Return weighted counts by output index, from counts by n-gram."""
     if op.mode == "IDF":
         np.minimum(counts, 1, out=counts)
     if op.mode != "TF" and op.weights:

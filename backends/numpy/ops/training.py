@@ -1,4 +1,4 @@
-"""Steps of optimizers."""
+"""Optimizer steps."""
 
 from __future__ import annotations
 

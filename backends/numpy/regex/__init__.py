@@ -1,1 +1,1 @@
-"""RE2's regular expressions, matched in linear time."""
+"""RE2 regular expressions, matched in linear time."""

@@ -1,4 +1,4 @@
-"""Sets of characters as ranges of code points: those that RE2 has names for, and what cases do."""
+"""Character sets as ranges of code points: RE2's named classes, and case folding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from itertools import groupby
 from string import hexdigits
 
-#: First and last code points; sorted, disjoint, and not adjacent.
+#: Ranges of code points, inclusive; sorted, disjoint, and not adjacent.
 Ranges = tuple[tuple[int, int], ...]
 
 #: The largest code point.
@@ -17,7 +17,7 @@ LAST = sys.maxunicode
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Return ranges that may overlap as ranges that do not."""
+    """Return overlapping ranges as disjoint ones."""
     found: list[tuple[int, int]] = []
     for a, b in sorted(ranges):
         if found and a <= found[-1][1] + 1:
@@ -72,7 +72,7 @@ POSIX: dict[str, Ranges] = {
 
 @cache
 def categories() -> dict[str, Ranges]:
-    """Return the code points of every general category of Unicode, and of every group of them."""
+    """Return the code points of every Unicode general category and group of categories."""
     found: dict[str, list[tuple[int, int]]] = {"Any": [(0, LAST)]}
     for name, codes in groupby(range(LAST + 1), lambda code: unicodedata.category(chr(code))):
         run = list(codes)
@@ -90,16 +90,16 @@ def _folded(char: str) -> str:
 
 @cache
 def _cases() -> dict[int, tuple[int, ...]]:
-    """Return, for every code point that has another case, all that differ in case alone."""
+    """Return, for every code point with case variants, all of them."""
     found: dict[str, list[int]] = {}
-    for code in range(0x1F000):  # there are no cases above
+    for code in range(0x1F000):  # no case variants above
         found.setdefault(_folded(chr(code)), []).append(code)
     groups = [tuple(codes) for codes in found.values() if len(codes) > 1]
     return {code: codes for codes in groups for code in codes}
 
 
 def in_every_case(ranges: Ranges) -> Ranges:
-    """Return the ranges with all characters that differ from one of theirs in case alone."""
+    """Return the ranges extended by all case variants."""
     cases = _cases()
     inside = (c for a, b in ranges for c in range(a, min(b, 0x1F000) + 1) if c in cases)
     return union((*ranges, *((other, other) for code in inside for other in cases[code])))

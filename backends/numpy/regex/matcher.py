@@ -1,9 +1,9 @@
-"""Matching of texts with RE2's syntax; whether all of a text matches, in a time linear in it.
+"""Matching of RE2 patterns against whole texts, in linear time.
 
-The pattern becomes an automaton whose reachable sets of states are made, and remembered, as texts
-ask for them; so no pattern and no text is slow, as they can be for Python's `re`, whose syntax and
-classes differ besides. What a group captures, and greed, make no difference to whether all of a
-text matches. Source: https://github.com/google/re2/wiki/Syntax.
+The pattern becomes an automaton whose reachable state sets are built lazily and cached; so no
+pattern and no text is slow, unlike with Python's `re`, whose syntax and classes also differ.
+Captures and greediness do not affect whether a whole text matches. Source:
+https://github.com/google/re2/wiki/Syntax.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .parser import Alternatives, Assertion, Characters, Repeat, Sequence, Tree,
 MAX_STATES = 100_000
 MAX_REMEMBERED = 10_000
 
-#: What lies beside a position, as far as assertions care.
+#: The neighbourhood of a position, as assertions distinguish it.
 _EDGE, _NEWLINE, _WORD, _OTHER = range(4)
 
 States = frozenset[int]
 
 
 @lru_cache(64)
-def compile_pattern(pattern: str) -> Pattern:
-    """Return the automaton of a pattern; raises ValueError for one that RE2 would not take."""
-    return Pattern(parse(pattern))
+def compile_pattern(pattern: str) -> Automaton:
+    """Return the automaton of a pattern; raises ValueError for one that RE2 rejects."""
+    return Automaton(parse(pattern))
 
 
 def _kind(char: str) -> int:
@@ -53,14 +53,14 @@ def _holds(assertion: str, before: int, after: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A state that reads a character of some ranges."""
+    """A state that consumes a character of some ranges."""
 
     starts: tuple[int, ...]
     ends: tuple[int, ...]
     target: int
 
     def takes(self, char: str) -> bool:
-        """Return whether the character is in one of them."""
+        """Return whether the character is in the ranges."""
         code = ord(char)
         at = bisect_right(self.starts, code) - 1
         return at >= 0 and code <= self.ends[at]
@@ -68,14 +68,14 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """A state that reads nothing and goes on where an assertion holds."""
+    """A state that consumes nothing and continues if an assertion holds."""
 
     assertion: str
     target: int
 
 
-class Pattern:
-    """The automaton; state 0 accepts. A tuple stands for a state that goes on to any of several."""
+class Automaton:
+    """The automaton; state 0 accepts. A tuple is a state that leads to any of several."""
 
     def __init__(self, tree: Tree) -> None:
         self._states: list[_Read | _Check | tuple[int, ...]] = [()]
@@ -95,10 +95,10 @@ class Pattern:
         return 0 in self._reachable(states, before, _EDGE)
 
     def search(self, text: str, begin: int = 0) -> tuple[int, int] | None:
-        """Return where the first match at or after `begin` lies, the longest that begins there.
+        """Return the first match at or after `begin`, the longest with that start.
 
-        What assertions see is the whole text. Each place is tried in turn, so that the time is
-        linear only where failing matches are short.
+        Assertions see the whole text. Each position is tried in turn, so the time is linear only if
+        failing matches are short.
         """
         kinds = [_EDGE, *map(_kind, text), _EDGE]
         for first in range(begin, len(text) + 1):
@@ -116,7 +116,7 @@ class Pattern:
     # ── running ──────────────────────────────────────────────────────────────────────────────
 
     def _reachable(self, states: States, before: int, after: int) -> States:
-        """Return all that `states` lead to without reading, those that read and the end alone."""
+        """Return all states reachable from `states` without consuming a character."""
         key = (states, before, after)
         if key in self._reached:
             return self._reached[key]
@@ -155,7 +155,7 @@ class Pattern:
         return len(self._states) - 1
 
     def _build(self, tree: Tree, target: int) -> int:
-        """Add the states of a tree that go on to `target`; return the first of them."""
+        """Add the states of a tree that lead to `target`; return the first of them."""
         match tree:
             case Characters(ranges):
                 starts, ends = tuple(a for a, _ in ranges), tuple(b for _, b in ranges)

@@ -1,4 +1,4 @@
-"""The syntax of RE2's patterns: text → tree."""
+"""Parser of RE2 syntax: from text to tree."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ class Characters:
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """No character, between two for which `kind` (one of ``A z ^ $ b B``) holds."""
+    """An empty match between two characters for which `kind` (one of ``A z ^ $ b B``) holds."""
 
     kind: str
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """All parts, one after the other."""
+    """A concatenation."""
 
     parts: tuple[Tree, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """One of the parts."""
+    """An alternation."""
 
     parts: tuple[Tree, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A part between `minimum` and `maximum` times; None for any number."""
+    """Between `minimum` and `maximum` repetitions; None for any number."""
 
     part: Tree
     minimum: int
@@ -64,12 +64,12 @@ Tree = Characters | Assertion | Sequence | Alternatives | Repeat
 
 
 def parse(pattern: str) -> Tree:
-    """Return the tree of a pattern; raises ValueError where RE2 would not take it."""
+    """Return the tree of a pattern; raises ValueError if RE2 rejects it."""
     return _Parser(pattern).whole()
 
 
 def _times(tree: Tree) -> int:
-    """Return how often the repetitions inside each other repeat what is innermost."""
+    """Return the product of nested repetition counts."""
     match tree:
         case Repeat(part, minimum, maximum):
             return max(1, minimum, maximum or 0) * _times(part)
@@ -81,7 +81,7 @@ def _times(tree: Tree) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Flags:
-    """Ignore case, lines have ends of their own, a dot is a line's end too, least repetition."""
+    """Ignore case, multi-line, dot matches newline, ungreedy."""
 
     i: bool = False
     m: bool = False
@@ -99,7 +99,7 @@ class _Parser:
         self._depth = 0
 
     def whole(self) -> Tree:
-        """Return the tree of all of the pattern."""
+        """Return the tree of the whole pattern."""
         tree = self._alternatives()
         if self._at < len(self._pattern):
             raise self._error("unexpected )")
@@ -115,7 +115,7 @@ class _Parser:
         return self._pattern[self._at : self._at + 1]
 
     def _take(self, text: str) -> bool:
-        """Step over `text` if it comes next."""
+        """Consume `text` if it comes next."""
         if not self._pattern.startswith(text, self._at):
             return False
         self._at += len(text)
@@ -128,7 +128,7 @@ class _Parser:
         return self._pattern[self._at - 1]
 
     def _until(self, end: str) -> str:
-        """Step after `end`; return what is before it."""
+        """Consume up to and including `end`; return the text before it."""
         stop = self._pattern.find(end, self._at)
         if stop < 0:
             raise self._error(f"missing {end}")
@@ -144,7 +144,7 @@ class _Parser:
     # ── structure ────────────────────────────────────────────────────────────────────────────
 
     def _alternatives(self) -> Tree:
-        """Read up to a closing parenthesis or the end; flags set inside end there."""
+        """Parse up to a closing parenthesis or the end; flags set inside end there."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise self._error(f"more than {MAX_DEPTH} groups inside each other")
@@ -175,7 +175,7 @@ class _Parser:
         return Sequence(tuple(parts))
 
     def _counts(self) -> tuple[int, int | None] | None:
-        """Read a repetition operator; return None where none comes next."""
+        """Parse a repetition operator; return None if there is none."""
         simple: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
         start = self._at
         if self._peek() in simple:
@@ -195,7 +195,7 @@ class _Parser:
         return counts
 
     def _atoms(self) -> list[Tree]:
-        """Read one atom, or all characters of a quotation; none where only flags are set."""
+        """Parse one atom, or all characters of a quotation; none if only flags are set."""
         char = self._next()
         match char:
             case "(":
@@ -217,7 +217,7 @@ class _Parser:
         return Characters(self._of_case(ranges_of(char)))
 
     def _of_case(self, ranges: Ranges, is_negated: bool = False) -> Ranges:
-        """Return what stands for these characters, or for all but them, under the flags."""
+        """Return the set of these characters, or its complement, under the flags."""
         found = in_every_case(ranges) if self._flags.i else ranges
         return complement(found) if is_negated else found
 
@@ -242,7 +242,7 @@ class _Parser:
             raise self._error(f"a bad name {name!r} of a group")
 
     def _set_flags(self) -> str:
-        """Read flags; return what ends them, a colon or a parenthesis."""
+        """Parse flags; return the terminator, a colon or a parenthesis."""
         value, flags = True, self._flags
         while (char := self._next()) not in ":)":
             if char == "-" and value:
@@ -272,7 +272,7 @@ class _Parser:
         return [self._literal(self._escaped_character())]
 
     def _escaped_class(self) -> Ranges | None:
-        """Read what follows a backslash, if it is a class: ``d``, ``pL``, ``P{Lu}``."""
+        """Parse a class after a backslash: ``d``, ``pL``, ``P{Lu}``."""
         char = self._peek()
         if char and char in "dswDSW":
             return self._of_case(PERL[self._next().lower()], char.isupper())

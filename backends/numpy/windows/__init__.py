@@ -1,1 +1,1 @@
-"""Windows over images: unfolding, taps, Winograd's transforms."""
+"""Sliding windows over images: im2col, taps, Winograd transforms."""

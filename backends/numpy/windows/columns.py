@@ -1,4 +1,4 @@
-"""Unfolding: a matrix with one column for each window of an image, block by block."""
+"""im2col: a matrix with one column per window of an image, block by block."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..engine.step import Bound, Piece, Scratch, Tape
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The part of the padded input that the windows of a box of outputs cover.
+    """The part of the padded input covered by the windows of a box of outputs.
 
     Attributes:
-        inside: what of it lies in the input.
-        at: where that part lies in the region.
+        inside: the part inside the input.
+        at: the position of that part in the region.
         shape: its size, padding included.
     """
 
@@ -37,7 +37,7 @@ class Region:
 
 
 def region(window: Window, spatial: tuple[int, ...], box: Block) -> Region:
-    """Return what the windows of the outputs in `box` cover."""
+    """Return the region of the outputs in `box`."""
     inside: list[slice] = []
     at: list[slice] = []
     shape: list[int] = []
@@ -56,7 +56,7 @@ def region(window: Window, spatial: tuple[int, ...], box: Block) -> Region:
 def windows(image: Array, window: Window, counts: tuple[int, ...]) -> Array:
     """Return a view [channels, *kernel, *counts] of the windows over `image` [channels, *spatial].
 
-    The first window begins at the image's first element.
+    The first window starts at the image's first element.
     """
     channels, *steps = image.strides
     taps = [step * d for step, d in zip(steps, window.dilations, strict=True)]
@@ -67,14 +67,14 @@ def windows(image: Array, window: Window, counts: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Unfolding:
-    """Makes matrices [groups, channels * kernel, positions] out of images, for boxes of outputs.
+    """Writes matrices [groups, channels * kernel, positions] of images, for boxes of outputs.
 
     Attributes:
         window: the windows.
         spatial: the input's spatial sizes.
-        channels: channels of one group.
-        padded: workspace for a region with its padding; None where no box has any.
-        matrix: workspace for a matrix; None where images are matrices as they are.
+        channels: channels per group.
+        padded: workspace for a padded region; None if there is no padding.
+        matrix: workspace for a matrix; None if images are matrices already.
     """
 
     window: Window
@@ -93,14 +93,14 @@ class Unfolding:
         blocks: tuple[int, list[Block]],
         scratch: Scratch,
     ) -> Unfolding:
-        """Reserve the workspace that the largest block takes.
+        """Reserve the workspace of the largest block.
 
         Args:
             window: the windows.
             source: type of the input [n, channels, *spatial].
             group: number of groups.
             dtype: dtype of the matrices.
-            blocks: most groups in a block, and all boxes of outputs.
+            blocks: maximum groups per block, and all boxes of outputs.
             scratch: the workspace.
         """
         groups, boxes = blocks
@@ -117,7 +117,7 @@ class Unfolding:
         return cls(window, spatial, channels, padded, matrix)
 
     def fill(self, tape: Tape, bound: Bound, image: Array, box: Block) -> Array:
-        """Add the calls that fill a matrix to the tape, and return the matrix.
+        """Record the calls that fill a matrix, and return the matrix.
 
         Args:
             tape: the calls.

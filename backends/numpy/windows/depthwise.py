@@ -1,9 +1,9 @@
-"""Depthwise convolutions of two axes: a copy of the image for each column of the kernel.
+"""2-D depthwise convolutions: one copy of the image per column of the kernel.
 
-In a copy, the pixels that meet one tap are side by side from row to row: the outputs of a channel
-are sums of a few long stretches, each times a number, which `numpy.einsum` adds in one pass. That
-takes a third of the copies that a matrix of all windows does. Strides split the rows of the copies
-into phases: those that the first row of the kernel meets, those that the second one does, ...
+In such a copy, the pixels for one tap are contiguous from row to row: the outputs of a channel are
+sums of a few long ranges, each times a number, which `numpy.einsum` adds in one pass. That needs a
+third of im2col's copies. Strides split the rows of the copies into phases: the rows that meet the
+first row of the kernel, the second, ...
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from ..engine.step import Bound, HostStep, Scratch, Tape
 from ..numerics.halves import store
 from ..numerics.products import sums
 from .columns import region
-from .window_axis import Axis, axes_of_window
+from .window_axis import WindowAxis, axes_of_window
 
-#: Bytes of copies and sums in a block, which should stay in the cache.
+#: Bytes of copies and sums per block, sized for the cache.
 COPIES = 1 << 19
-#: Nanoseconds of a product and its sum, of copying a pixel, and of what a row of pixels and a
-#: stretch take besides.
+#: Nanoseconds per multiply-add, per copied pixel, and of overhead per row of pixels and
+#: per range.
 TAP, COPY, ROW, STRETCH = 0.1, 0.1, 4.5, 25.0
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Rows of an image as far from each other as windows are, and which of the kernel meet them.
+    """Rows of an image spaced by the stride, and the kernel rows that meet them.
 
     Attributes:
-        first: the first of the image's rows.
+        first: the first of these rows.
         taps: the rows of the kernel.
-        start: which row of the phase the first of them meets in the first window.
-        step: how many rows further on the next of them does.
+        start: row of the phase that the first kernel row meets in the first window.
+        step: distance in rows to the next one.
     """
 
     first: int
@@ -72,10 +72,10 @@ class Phase:
 
 
 class Depthwise:
-    """One convolution, cut into blocks: some channels of some rows.
+    """A depthwise convolution, cut into blocks of channels and rows.
 
     Args:
-        chain: a convolution that `applies`, and what follows it.
+        chain: a convolution for which `applies` holds, and its fused nodes.
     """
 
     def __init__(self, chain: Chain) -> None:
@@ -103,7 +103,7 @@ class Depthwise:
 
     @classmethod
     def applies(cls, chain: Chain) -> bool:
-        """Whether the head is a depthwise convolution of two axes."""
+        """Whether the head is a 2-D depthwise convolution."""
         op, (x, w, *_) = chain.head.op, chain.head.inputs
         if not isinstance(op, Conv) or x is None or w is None or x.tensor.rank != 4:
             return False
@@ -113,7 +113,7 @@ class Depthwise:
 
     @property
     def nanoseconds(self) -> float:
-        """What it takes on one core."""
+        """Estimated time on one core."""
         rows, columns = self.window.output
         (high, wide), positions = self.window.kernel, rows * columns
         copies = wide * len(self.phases) * (rows + high) * (ROW + columns * COPY)
@@ -124,7 +124,7 @@ class Depthwise:
 
     @property
     def unfolded(self) -> float:
-        """What products of unfolded windows take on one core."""
+        """Estimated time of im2col and products on one core."""
         rows, columns = self.window.output
         tap = rows * (ROW + columns * COPY / 2) + self.filters * rows * columns * TAP
         stages = (1 + self.chain.calls) * ELEMENT * rows * columns * self.filters
@@ -132,7 +132,7 @@ class Depthwise:
         return images * (prod(self.window.kernel) * tap + stages)
 
     def _cut(self) -> None:
-        """Choose how many channels, and which rows, are a block."""
+        """Choose the channels and rows of a block."""
         high, wide = self.window.output
         copies = self.window.kernel[1] * len(self.phases)
         row = (copies + self.filters) * wide * self.dtype.itemsize
@@ -143,7 +143,7 @@ class Depthwise:
         self.together = max(1, min(self.channels, share, fits))
 
     def step(self, site: BuildContext) -> HostStep:
-        """Return what runs it."""
+        """Return the step."""
         size = "x".join(map(str, (self.channels * self.filters, *self.window.output)))
         kernel = f"depthwise {'x'.join(map(str, self.window.kernel))} of {size}"
         name = f"{self.chain.title}: {kernel}"
@@ -197,9 +197,9 @@ class Depthwise:
         return tapes
 
     def _copies(
-        self, tape: Tape, bound: Bound, image: Array, box: Block, across: Axis
+        self, tape: Tape, bound: Bound, image: Array, box: Block, across: WindowAxis
     ) -> list[tuple[Phase, Array]]:
-        """Record the copies of some channels; return by phases what each tap meets.
+        """Record the copies of some channels; return by phase what each tap reads.
 
         Returns:
             Arrays [channels, columns of the kernel, its rows, outputs].

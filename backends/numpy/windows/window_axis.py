@@ -1,4 +1,4 @@
-"""Windows along one axis, tap by tap: which elements the first, the second, ... of each are."""
+"""Windows along one axis, tap by tap: the input elements of each tap."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ....runtime.ops.window import Window
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class WindowAxis:
     """Windows along one axis; see `Window`."""
 
     size: int
@@ -28,7 +28,7 @@ class Axis:
         return self.kernel == self.stride == 1 and not self.begin and not self.end
 
     def tap(self, k: int) -> tuple[slice, slice]:
-        """Return the outputs whose `k`-th element is in the input, and these elements."""
+        """Return the outputs whose `k`-th element is inside the input, and these elements."""
         shift = k * self.dilation - self.begin
         low = min(max(-(shift // self.stride), 0), self.output)
         high = min(max((self.size - 1 - shift) // self.stride + 1, low), self.output)
@@ -37,14 +37,14 @@ class Axis:
         return slice(low, high), slice(start, stop, self.stride)
 
     def counts(self, padding: bool) -> Array:
-        """Return the number of elements in each window, those in the padding too if wanted."""
+        """Return the number of elements in each window, optionally with padding."""
         first = np.arange(self.output) * self.stride - self.begin
         at = first[:, None] + np.arange(self.kernel) * self.dilation
         low, high = (-self.begin, self.size + self.end) if padding else (0, self.size)
         return ((at >= low) & (at < high)).sum(1)
 
 
-def axes_of_window(window: Window, spatial: tuple[int, ...]) -> tuple[Axis, ...]:
+def axes_of_window(window: Window, spatial: tuple[int, ...]) -> tuple[WindowAxis, ...]:
     """Return sliding windows axis by axis.
 
     Args:
@@ -54,17 +54,19 @@ def axes_of_window(window: Window, spatial: tuple[int, ...]) -> tuple[Axis, ...]
     return _zipped(spatial, window, window.output)
 
 
-def transposed_axes(window: Window, spatial: tuple[int, ...]) -> tuple[Axis, ...]:
-    """Return the windows of a transposed convolution as windows that slide over its result.
+def transposed_axes(window: Window, spatial: tuple[int, ...]) -> tuple[WindowAxis, ...]:
+    """Return the windows of a transposed convolution as windows over its result.
 
     Args:
         window: the transposed windows.
-        spatial: the input's spatial sizes: how many windows there are.
+        spatial: the input's spatial sizes: the numbers of windows.
     """
     return _zipped(window.output, window, spatial)
 
 
-def _zipped(sizes: tuple[int, ...], window: Window, counts: tuple[int, ...]) -> tuple[Axis, ...]:
+def _zipped(
+    sizes: tuple[int, ...], window: Window, counts: tuple[int, ...]
+) -> tuple[WindowAxis, ...]:
     w = window
     fields = (sizes, w.kernel, w.strides, w.dilations, w.pads_begin, w.pads_end, counts)
-    return tuple(Axis(*values) for values in zip(*fields, strict=True))
+    return tuple(WindowAxis(*values) for values in zip(*fields, strict=True))

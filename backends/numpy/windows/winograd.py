@@ -1,4 +1,4 @@
-"""3x3 convolutions of stride 1 by Winograd's minimal filtering: fewer products for more sums.
+"""Winograd's minimal filtering of 3x3 convolutions with stride 1: F(4x4, 3x3).
 
 A tile of 4 x 4 outputs depends on 6 x 6 inputs. Transformed, they take one product with each
 transformed filter and element, 36 instead of 144 (Lavin and Gray, Fast algorithms for convolutional
@@ -38,12 +38,12 @@ from ..numerics import blas
 from ..numerics.elementwise import ELEMENTWISE
 from ..numerics.products import recorded, sums
 
-#: Bound of the relative error of one convolution of independent normal inputs and filters.
+#: Upper bound of the relative error for independent normal inputs and filters.
 ERROR = 5e-6
 
-#: Outputs of a tile along each axis, and inputs that they depend on.
+#: Outputs and inputs of a tile along each axis.
 M, N = 4, 6
-#: Transforms a filter g: G g Gᵀ.
+#: The filter transform: G g Gᵀ.
 G = np.array(
     [
         [1, 0, 0],
@@ -58,12 +58,12 @@ G = np.array(
 #: Nanoseconds on one core: the transforms of a tile of one input channel and of one filter's
 #: products, fetching an element of a filter, and the calls that a block makes.
 INPUT_TILE, OUTPUT_TILE, FETCH, BLOCK = 50.0, 40.0, 0.4, 150_000.0
-#: Products of fewer columns than this take as long as if they had that many.
+#: Products with fewer columns take as long as with this many.
 THINNEST = 16
 
 
 def _transform(d: Sequence[Array], r: Sequence[Array], t: Array) -> None:
-    """Put the transform of six inputs into `r`; `t` is workspace for one."""
+    """Compute the transform of six inputs into `r`; `t` is scratch."""
     d0, d1, d2, d3, d4, d5 = d
     r0, r1, r2, r3, r4, r5 = r
     np.multiply(d1, sqrt(0.5), out=r1)
@@ -89,7 +89,7 @@ def _transform(d: Sequence[Array], r: Sequence[Array], t: Array) -> None:
 
 
 def _collect(m: Sequence[Array], y: Sequence[Array], t: Array) -> None:
-    """Put the four outputs of six products into `y`; `t` is workspace for one."""
+    """Compute the four outputs of six products into `y`; `t` is scratch."""
     m0, m1, m2, m3, m4, m5 = m
     y0, y1, y2, y3 = y
     np.add(m1, m2, out=y2)
@@ -111,21 +111,21 @@ def _collect(m: Sequence[Array], y: Sequence[Array], t: Array) -> None:
 
 
 def _transformed(filters: Array) -> Array:
-    """Return filters [k, c, 3, 3] as matrices [36, c, k]: products go by their transposes."""
+    """Return filters [k, c, 3, 3] as matrices [36, c, k], for products by their transposes."""
     with blas.one_thread():
         found = np.einsum("ia,kcab,jb->ijck", G, filters.astype(float64), G, optimize=True)
     return found.reshape(N * N, *filters.shape[1::-1]).astype(sums(filters.dtype), "C")
 
 
 class Winograd:
-    """One convolution, cut into blocks: some rows of tiles, and some filters.
+    """A Winograd convolution, cut into blocks of tile rows and filters.
 
     Args:
-        chain: a convolution that `applies`, and what follows it.
+        chain: a convolution for which `applies` holds, and its fused nodes.
 
     Attributes:
-        nanoseconds: what it takes on one core. That alone decides whether this way is taken, so
-            that the numbers of a model do not depend on how many threads there are.
+        nanoseconds: estimated time on one core. It alone decides whether Winograd is used, so that
+            results do not depend on the number of threads.
     """
 
     def __init__(self, chain: Chain) -> None:
@@ -155,7 +155,7 @@ class Winograd:
 
     @classmethod
     def applies(cls, chain: Chain) -> bool:
-        """Whether the head is a convolution that Winograd's filtering computes."""
+        """Whether the head is a 3x3 convolution with stride 1."""
         op, (x, w, *_) = chain.head.op, chain.head.inputs
         if not isinstance(op, Conv) or x is None or w is None or not w.is_constant:
             return False
@@ -165,12 +165,12 @@ class Winograd:
         return geometry.strides == geometry.dilations == (1, 1) and all(geometry.output)
 
     def _minimum(self, workers: int) -> tuple[float, int, int]:
-        """Return the nanoseconds of the quickest blocks, their rows and the shares of filters."""
+        """Return the estimate of the fastest blocking, its rows and filter shares."""
         choices = product(range(1, self.rows + 1), range(1, workers + 1))
         return min((self._cost(*choice, workers), *choice) for choice in choices)
 
     def _cost(self, depth: int, parts: int, workers: int) -> float:
-        """Return the nanoseconds that blocks of that many rows and a share of the filters take."""
+        """Return the estimate for blocks of this many rows and a share of the filters."""
         blocks = self.images * -(-self.rows // depth) * parts
         filters, tiles = -(-self.filters // parts), depth * self.pitch
         product = PRODUCT * max(tiles, THINNEST) + FETCH
@@ -179,7 +179,7 @@ class Winograd:
         return -(-blocks // workers) * block
 
     def _early(self) -> int:
-        """Return how many stages can work on outputs while these lie tile by tile."""
+        """Return how many stages can process outputs while they are in tile order."""
         count = 0
         for stage in self.chain.stages:
             if stage.others:
@@ -188,7 +188,7 @@ class Winograd:
         return count
 
     def step(self, site: BuildContext) -> HostStep:
-        """Return the function that runs it."""
+        """Return the step."""
         size = "x".join(map(str, self.window.output))
         kernel = f"Winograd 4x4 of {self.filters}x{self.channels}x{size}"
         name = f"{self.chain.title}: {kernel}"
@@ -229,7 +229,7 @@ class Winograd:
         return tapes
 
     def _take_in(self, tape: Tape, bound: Bound, image: Array, rows: range) -> Array:
-        """Record the transform of rows of tiles of an image; return it, [36, c, tiles]."""
+        """Record the input transform of tile rows; return it, [36, c, tiles]."""
         c, pitch, depth = self.channels, self.pitch, len(rows)
         tiles = depth * pitch
         phases = bound.scratch(self.phases, (M, M, c, depth + 1, pitch))
@@ -257,7 +257,7 @@ class Winograd:
         return inputs.reshape(N * N, c, tiles)
 
     def _add_up(self, tape: Tape, bound: Bound, products: Array, part: slice) -> Array:
-        """Record what makes outputs [4, 4, filters * tiles] of the products; return them."""
+        """Record the output transform [4, 4, filters * tiles] of the products; return it."""
         size = products[0].size
         m = products.reshape(N, N, size)
         halves = bound.scratch(self.halves, (M, N, size))
@@ -282,10 +282,10 @@ class Winograd:
 
 
 def _phase(first: int, count: int, size: int) -> tuple[slice, slice]:
-    """Return the places of a phase that lie inside of an axis, and which pixels they are.
+    """Return the positions of a phase inside an axis, and their pixels.
 
     Args:
-        first: the pixel of the first place; the others follow four pixels apart.
+        first: pixel of the first position; later ones are four pixels apart.
         count: number of places.
         size: pixels of the axis.
     """

@@ -1,0 +1,130 @@
+"""Depthwise convolutions of small images, channels-last, so that a tap covers many channels.
+
+Rows of small images are short, and starting a loop over one costs more than running it. In a
+channels-last copy, `numpy.einsum` adds a tap of all channels of a pixel in one loop.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise, product
+from math import prod
+
+import numpy as np
+
+from ....runtime.ir.types import Array
+from ....runtime.ops.window import window
+from ....runtime.plan.backend import BuildContext
+from ..engine import thread_pool
+from ..engine.blocking import lengths
+from ..engine.chain import Chain
+from ..engine.cost import ELEMENT, blocks_worth
+from ..engine.step import Bound, HostStep, Scratch, Tape
+from ..numerics.halves import store
+from ..numerics.products import sums
+from .columns import region, windows
+from .depthwise import Depthwise
+
+#: Bytes of image and sums per block, sized for the cache.
+COPIES = 1 << 20
+#: Minimum channels per block.
+FEWEST = 16
+#: Channels a multiple of this many bytes apart collide in few cache sets.
+CLASH = 1 << 10
+#: Nanoseconds per element copied in and out, per multiply-add, and of overhead per loop.
+INTO, OUT, TAP, LOOP = 0.6, 0.75, 0.16, 15.0
+
+
+class DepthwiseLast:
+    """A depthwise convolution, cut into blocks of channels of an image.
+
+    Args:
+        chain: a convolution for which `applies` holds, and its fused nodes.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        x, w, *rest = chain.head.inputs
+        assert x is not None
+        assert w is not None
+        self.x, self.w, self.bias = x, w, rest[0] if rest else None
+        spatial = x.tensor.dims[2:]
+        self.window = window(chain.head.op, spatial, w.tensor.dims[2:])
+        self.box = tuple(slice(0, size) for size in self.window.output)
+        self.region = region(self.window, spatial, self.box)
+        self.dtype, self.workers = sums(x.tensor.dtype), thread_pool.size()
+        images, channels = x.tensor.dims[:2]
+        sizes = prod(self.region.shape), prod(self.window.output)
+        self.together = COPIES // (sum(sizes) * self.dtype.itemsize)
+        self.fewest = -(-channels // max(1, self.together))
+        wanted = -(-blocks_worth(self.nanoseconds, self.workers) // images)
+        count = max(1, min(max(wanted, self.fewest), channels // FEWEST))
+        bounds = [channels * i // count for i in range(count + 1)]
+        self.parts = [slice(start, stop) for start, stop in pairwise(bounds)]
+        most = max(part.stop - part.start for part in self.parts)
+        scratch = Scratch()
+        self.image, self.sums = (scratch.take(most * size, self.dtype) for size in sizes)
+        self.nbytes = scratch.nbytes
+
+    @classmethod
+    def applies(cls, chain: Chain) -> bool:
+        """Whether the head is a 2-D depthwise convolution with many channels."""
+        if not Depthwise.applies(chain):
+            return False
+        x, w, *_ = chain.head.inputs
+        assert x is not None
+        assert w is not None
+        channels, size = x.tensor.dims[1], prod(x.tensor.dims[2:]) * x.tensor.dtype.itemsize
+        is_plain = w.is_constant and w.tensor.dims[0] == channels >= FEWEST
+        return is_plain and bool(size % CLASH) and cls(chain).together >= FEWEST
+
+    @property
+    def nanoseconds(self) -> float:
+        """Estimated time on one core."""
+        images, channels, *spatial = self.x.tensor.dims
+        outputs, taps = prod(self.window.output), prod(self.window.kernel)
+        stages = (1 + self.chain.calls) * ELEMENT
+        channel = prod(spatial) * INTO + outputs * (taps * TAP + OUT + stages)
+        return images * (channels * channel + self.fewest * taps * outputs * LOOP)
+
+    def step(self, site: BuildContext) -> HostStep:
+        """Return the step."""
+        size = "x".join(map(str, (self.w.tensor.dims[0], *self.window.output)))
+        kernel = f"depthwise {'x'.join(map(str, self.window.kernel))} of {size}, channels last"
+        name = f"{self.chain.title}: {kernel}"
+        return HostStep(name, site, self._record, self.workers, self.nbytes)
+
+    def _record(self, bound: Bound) -> list[Tape]:
+        x, result = bound[self.x], bound[self.chain.output]
+        weights = bound.packed((self.w,), ("channels last", self.dtype), self._turned)
+        bias = None if self.bias is None else bound.as_dtype(self.bias, self.dtype)
+        frame = self.chain.frame((0, 1, 2))
+        finish = self.chain.finish(frame, bound, self.dtype)
+        tapes: list[Tape] = []
+        for image, some in product(range(len(x)), self.parts):
+            tape: Tape = []
+            count = some.stop - some.start
+            copy = bound.scratch(self.image, (*self.region.shape, count))
+            if self.region.is_padded:
+                tape.append(partial(copy.fill, 0))
+            pixels = x[(image, some, *self.region.inside)].transpose(1, 2, 0)
+            tape.append(partial(np.copyto, copy[self.region.at], pixels))
+            total = bound.scratch(self.sums, (*self.window.output, count))
+            seen = windows(copy.transpose(2, 0, 1), self.window, self.window.output)
+            factors = weights[..., some]
+            tape.append(partial(np.einsum, "cuvxy,uvc->xyc", seen, factors, out=total))
+            if bias is not None:
+                tape.append(partial(np.add, total, bias[some], out=total))
+            place = frame.block((slice(image, image + 1), some, *self.box))
+            found, target = total.transpose(2, 0, 1), result[image, some]
+            if self.chain.stages and found.dtype != target.dtype:
+                finish(tape, place, found.reshape(lengths(place)))
+            else:
+                tape.append(partial(store, target, found))
+                finish(tape, place)
+            tapes.append(tape)
+        return tapes
+
+    def _turned(self, w: Array) -> Array:
+        """Return the weights as [rows of the kernel, columns, channels]."""
+        return w[:, 0].transpose(1, 2, 0).astype(self.dtype, "C")
