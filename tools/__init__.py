@@ -1,1 +1,1 @@
-"""The command line, and what developers run."""
+"""The command line, and tools for developers."""

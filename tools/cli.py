@@ -1,6 +1,6 @@
-"""The command line: `tercet run`, `compare` and all the others.
+"""The command line: `tercet run`, `compare`, ….
 
-Commands import what they need when they run, so that help is there at once.
+Commands import their dependencies when they run, so that help is fast.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from .. import __version__
+from ..version import __version__
 from .commands import files, generating, machine, measuring, running, tuning
 from .commands.data_dir import with_data_dir
 from .commands.freezing import with_frozen_inputs
@@ -22,7 +22,7 @@ from .commands.options import PROCESS, Debug
 from .common.failures import INTERNAL, INTERRUPTED, end_of, is_closed_pipe
 from .common.warned import listening
 
-#: Options by their former names, which still work but are in no help.
+#: Former names of options, which still work but are not in the help.
 FORMER = {"again": "force", "conv": "conv-algorithm", "streams": "concurrency"}
 
 
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and end the process with its exit code.
 
     Args:
-        arguments: those after the program's name; the process's own if None.
+        arguments: those after the program's name; the process's arguments if None.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     PROCESS.is_command = arguments is None
@@ -71,21 +71,21 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _begin_watchdog() -> None:
-    """Forget what a command before this one has left of its --timeout."""
+    """Reset what a previous command left of its --timeout."""
     deadline = sys.modules.get(f"{__package__}.common.deadline")
     if deadline is not None:
         deadline.WATCHDOG.has_rung = False
 
 
 def _call_off_watchdog() -> None:
-    """A command has ended; see `deadline.Watchdog`, which is there if it had a --timeout."""
+    """Disarm the watchdog after a command; see `deadline.Watchdog`."""
     deadline = sys.modules.get(f"{__package__}.common.deadline")
     if deadline is not None:
         deadline.WATCHDOG.disarm()
 
 
 def _leave_if_interrupted(code: object) -> None:
-    """End a process of our own where work was interrupted; see `deadline.leave`."""
+    """End the process if its work was interrupted; see `deadline.leave`."""
     deadline = sys.modules.get(f"{__package__}.common.deadline")
     if not PROCESS.is_command or deadline is None or not isinstance(code, int):
         return
@@ -94,7 +94,7 @@ def _leave_if_interrupted(code: object) -> None:
 
 
 def _let_streams_take_anything() -> None:
-    """Have characters that the locale lacks written as escape sequences, not raise errors."""
+    """Write characters that the locale lacks as escape sequences instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -139,7 +139,7 @@ COMMANDS = (
     machine.demo,
 )
 for command in COMMANDS:
-    # The whole sentence: typer would cut it, however wide the terminal is.
+    # The whole sentence: typer would truncate it, however wide the terminal is.
     summary = (command.__doc__ or "").partition("\n")[0]
     whole = with_frozen_inputs(with_operators(with_data_dir(with_groups(command))))
     app.command(short_help=summary)(whole)

@@ -1,11 +1,11 @@
 """Latency, throughput and accuracy of models on several runners, at several concurrencies.
 
-Four phases are told apart. *Load*: from the file to a model that is ready. *Cold*: the first run,
-which compiles kernels and packs weights. *Warm*: the second one. *Steady*: all runs after the
-warm-up. With one stream the runners take turns, run by run, so that a change of the machine's
-pace meets them all, and a figure is a latency. With more, each runner has the machine to itself
-while that many threads run the model at once, each on a plan and a stream of its own, and what
-counts is the throughput.
+Four phases are distinguished. *Load*: from the file to a model that is ready. *Cold*: the first
+run, which compiles kernels and packs weights. *Warm*: the second run. *Steady*: all runs after the
+warm-up. With one caller, runners take turns, run by run, so that changes in machine speed affect
+all of them, and figures are latencies. With several, each runner has the machine to itself while
+that many threads call the model concurrently, each with its own plan and stream, and the figure is
+throughput.
 """
 
 from __future__ import annotations
@@ -23,15 +23,11 @@ import numpy as np
 
 from ...api import Loadable, Operators, load
 from ...arguments import in_data_dir, public
-from ...backends.numpy import evaluate
 from ...backends.numpy.numerics import blas
 from ...runtime.base.arguments import instance, number, optional, whole, words
 from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError
-from ...runtime.ir.infer import specialise
-from ...runtime.ir.types import TensorType
-from ...runtime.options import Options
-from ...runtime.passes import STATIC_PASSES, optimise
-from ...runtime.session.model import Model, TensorInfo
+from ...runtime.options import OPTION_RULES, Options
+from ...runtime.session.model import Model
 from ..common.console import Say, silent
 from ..common.deadline import OutOfTime, settle, time_limit
 from ..common.environment import PACKAGES, device_environment
@@ -41,10 +37,7 @@ from ..common.inputs import (
     Given,
     Inputs,
     Shapes,
-    Wanted,
     asked,
-    given_inputs,
-    make_inputs,
 )
 from ..common.measure import Repeat, Timing, interleave, timed
 from ..common.threads import use_threads
@@ -54,7 +47,7 @@ from ..runners.runners import (
     ONNXRUNTIME,
     REFERENCE,
     Runner,
-    Settings,
+    RunnerSettings,
     check_names,
     default_names,
     open_runner,
@@ -71,7 +64,9 @@ from .bench_arguments import (
     sources_rule,
 )
 from .bench_cases import ALL_PASSES, Bench, Case
-from .bench_check import Limits, against, complaints, read_bench, slower
+from .bench_check import BenchLimits, against, complaints, read_bench, slower
+from .bench_feeds import batch_of, feeds_of
+from .bench_passes import rewriting_passes, without_pass
 from .bench_quality import Quality, judged
 
 MIN_RUNS, MAX_RUNS = 5, 100_000
@@ -82,16 +77,16 @@ class Schedule:
     """What is measured of each model.
 
     Attributes:
-        batches: sizes of the batch; None for what the model says, 1 where it is symbolic.
-        precisions: of float32 tensors, on tercet's backends.
+        batches: batch sizes; None for the model's own, 1 if symbolic.
+        precisions: compute precisions of float32 tensors, on tercet's backends.
         concurrency: concurrent callers; 1 measures latency, more measure throughput.
-        pipeline: whether to measure a stream of batches as well, whose copies and work overlap
-            (`Model.map`), on tercet's backends.
-        passes: whether to measure each graph pass that rewrites the model by leaving it out, on
+        pipeline: whether to also measure a stream of batches with overlapped copies (`Model.map`),
+            on tercet's backends.
+        passes: whether to also measure the model without each graph pass that rewrites it, on
             tercet's backends.
-        duration: seconds of steady runs of each runner.
-        warm_up: seconds of runs before that do not count.
-        accuracy: whether to run every model in float64, too.
+        duration: seconds of steady runs per runner.
+        warm_up: seconds of preceding runs that are not measured.
+        accuracy: whether to also run every model in float64.
     """
 
     batches: tuple[int | None, ...] = (None,)
@@ -111,16 +106,21 @@ class Schedule:
             raise UsageError("a duration is more than 0 seconds, a warm-up 0 or more")
 
 
+def _precisions(name: str, value: Any) -> tuple[str, ...]:
+    """Accept compute precisions, one or several."""
+    return tuple(OPTION_RULES["precision"](name, each) for each in words("precisions")(name, value))
+
+
 @public(
     sources=sources_rule,
     batch=sizes_rule,
     concurrency=concurrency_rule,
-    precision=words("precisions"),
+    precision=_precisions,
     compare=optional(saved_rule),
     old=optional(saved_rule),
     assert_p50=optional(latencies_rule),
     schedule=optional(instance(Schedule)),
-    limits=optional(instance(Limits)),
+    limits=optional(instance(BenchLimits)),
     assert_ops=optional(whole(0)),
     assert_error=optional(number(minimum=0)),
     assert_ratio=optional(number(above=0)),
@@ -145,7 +145,7 @@ def bench(
     assert_error: float | None = None,
     assert_ratio: float | None = None,
     schedule: Schedule | None = None,
-    limits: Limits | None = None,
+    limits: BenchLimits | None = None,
     old: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     seed: int = 0,
     shapes: Shapes = (),
@@ -161,65 +161,65 @@ def bench(
 ) -> Bench:
     """Measure models on several runners.
 
-    The arguments are called as the options of ``tercet bench``, which docs/cli.md describes.
+    Arguments are named like the options of ``tercet bench``, which docs/cli.md describes.
 
     Args:
         sources: one or several of paths, bytes of files, and `ModelProto`.
-        runners: names of backends, ``onnxruntime`` or ``onnx.reference``; every backend that
-            can run here, and onnxruntime, if None.
+        runners: names of backends, ``onnxruntime`` or ``onnx.reference``; if None, every available
+            backend and onnxruntime.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
             random ones if None.
-        batch: sizes of the batch; what the model says, and 1 where it is symbolic, where empty.
-        precision: arithmetic of float32 tensors, one or several.
+        batch: batch sizes; if empty, the model's own, 1 if symbolic.
+        precision: compute precision of float32 tensors, one or several.
         concurrency: concurrent callers; 1 measures latency, more measure throughput.
-        duration: seconds of steady runs of each runner.
-        warm_up: seconds of runs before that do not count.
-        accuracy: whether to run every model in float64, too, and to judge the results: a wrong
-            one is a complaint.
-        pipeline: whether to measure a stream of batches as well; see `Schedule`.
-        passes: whether to measure each graph pass that rewrites the model, by leaving it out.
-        compare: an earlier benchmark to compare with: a file that ``tercet bench --json`` wrote, or
+        duration: seconds of steady runs per runner.
+        warm_up: seconds of preceding runs that are not measured.
+        accuracy: whether to also run every model in float64 and check the results: a wrong one is a
+            complaint.
+        pipeline: whether to also measure a stream of batches; see `Schedule`.
+        passes: whether to also measure the model without each graph pass that rewrites it.
+        compare: an earlier benchmark to compare with: a file written by ``tercet bench --json``, or
             `Bench.to_dict`.
         assert_p50: maximum median latency: ``"5ms"``, ``["cudnn=300us"]``, or seconds by
             runner.
         assert_ops: maximum number of steps.
         assert_error: maximum error of tercet's backends.
         assert_ratio: with `compare`: maximum ratio of a median to the earlier one.
-        schedule: batch, precision, concurrency, duration, warm_up, accuracy, pipeline and passes
-            in one.
-        limits: what the assert arguments say, in one.
+        schedule: batch, precision, concurrency, duration, warm_up, accuracy, pipeline and passes as
+            one object.
+        limits: the assert arguments as one object.
         old: the same as `compare`.
-        seed: of random inputs.
+        seed: seed of random inputs.
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
-        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
-        fallback: backend for nodes that one of tercet's backends does not run.
-        skip_unavailable: leave out who cannot run here or does not run the model.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 if not given.
+        fallback: backend for nodes that a tercet backend declines.
+        skip_unavailable: skip runners that are unavailable or cannot run the model.
         operators: custom operators; see `tercet.load`.
-        external_data_dir: the folder of the weights that the models keep in other files; their own
-            folders if None.
-        threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
-        timeout: seconds after which it ends with the cases that are measured; None for no limit.
-        say: told about each stage.
+        external_data_dir: the folder of the models' external data; their own if None.
+        threads: number of CPU threads of each runner; numpy's setting if None.
+        timeout: time limit in seconds, after which the cases measured so far are returned; None for
+            no limit.
+        say: called with a description of each stage.
         **options: further fields of `Options`.
 
     Raises:
-        BackendUnavailable: a runner cannot run here.
-        UnsupportedError: a runner does not run a model.
-        InputError: inputs that do not fit.
+        BackendUnavailable: a runner is unavailable here.
+        UnsupportedError: a runner cannot run a model.
+        InputError: the inputs do not fit the model.
         ModelError: a model cannot be read.
-        UsageError: an unknown runner, or a batch that a model does not take.
-        TimeLimitError: the time was up before the first case was measured.
+        UsageError: an unknown runner, or a batch size that a model rejects.
+        TimeLimitError: the time limit passed before the first case was measured.
     """
     names = tuple(runners) if runners is not None else default_names()
     check_names(names)
     given = asked(inputs, seed, shapes, dims)
     parts = several(batch) or (None,), several(precision), several(concurrency)
     chosen = schedule or Schedule(*parts, duration, warm_up, accuracy, pipeline, passes)
-    kept = limits or Limits(limits_of(assert_p50), assert_ops, assert_error, assert_ratio)
+    kept = limits or BenchLimits(limits_of(assert_p50), assert_ops, assert_error, assert_ratio)
     old = compare if old is None else old
-    # Each caller at a time has its own plan.
+    # Concurrent callers have separate plans.
     options.setdefault("max_plans", max(Options().max_plans, *chosen.concurrency))
-    settings = Settings((), fallback, "float32", options, operators)
+    settings = RunnerSettings((), fallback, "float32", options, operators)
     series = _Series(names, chosen, settings)
     series.skip = skip_unavailable
     before = None if old is None else read_bench(old)
@@ -237,7 +237,7 @@ def bench(
 
 @dataclass(slots=True)
 class _Entry:
-    """A runner that has run twice."""
+    """A runner after its first two runs."""
 
     name: str
     runner: Runner
@@ -249,18 +249,18 @@ class _Entry:
 
     @property
     def title(self) -> str:
-        """What it is told by among those that take turns."""
+        """Its label among the runners being interleaved."""
         return f"{self.name} without {self.without}" if self.without else self.name
 
     @property
     def model(self) -> Model | None:
-        """The loaded model of one of tercet's own."""
+        """The loaded model, for a tercet backend."""
         found = getattr(self.runner, "model", None)
         return found if isinstance(found, Model) else None
 
 
 class _Series:
-    def __init__(self, names: Sequence[str], schedule: Schedule, settings: Settings) -> None:
+    def __init__(self, names: Sequence[str], schedule: Schedule, settings: RunnerSettings) -> None:
         self.skip = False
         self.say: Say = silent
         self._late = False
@@ -269,7 +269,7 @@ class _Series:
         self._about: dict[str, str] = {}
 
     def environment(self) -> dict[str, str]:
-        """Return where all this was measured."""
+        """Return the environment of the measurement."""
         threads = str(blas.threads() or "?")
         return {**self._about, "threads": threads}
 
@@ -278,7 +278,7 @@ class _Series:
         operators = self._settings.operators
         with load(source, stop_at=0, operators=operators) as model:
             for batch in self._schedule.batches:
-                feeds = _feeds(model.inputs, inputs, batch)
+                feeds = feeds_of(model.inputs, inputs, batch)
                 for precision in self._schedule.precisions:
                     judge = None
                     if self._schedule.accuracy:
@@ -316,14 +316,14 @@ class _Series:
     def _variants(
         self, name: str, source: Loadable, feeds: Inputs, precision: str, judge: Judge | None
     ) -> Iterator[_Entry]:
-        """Yield a runner, and where passes are measured the same without each of them."""
+        """Yield a runner, and if passes are measured, the same without each of them."""
         entry = self._entered(name, source, feeds, precision, judge)
         if entry is None:
             return
         yield entry
         if entry.model is None or not self._schedule.passes:
             return
-        for left_out in (*_rewriting_passes(entry.model, feeds), ALL_PASSES):
+        for left_out in (*rewriting_passes(entry.model, feeds), ALL_PASSES):
             without = self._entered(name, source, feeds, precision, judge, left_out)
             if without is not None:
                 yield without
@@ -342,7 +342,7 @@ class _Series:
         except (BackendUnavailable, UnsupportedError) as error:
             if not self.skip:
                 raise
-            what = f"{name}, {model_title(source)}, batch {_batch(feeds)}, {precision}"
+            what = f"{name}, {model_title(source)}, batch {batch_of(feeds)}, {precision}"
             self.skipped[what] = str(error)
             return None
 
@@ -358,7 +358,7 @@ class _Series:
         self.say(f"{name}: loading {model_title(source)}")
         settings = replace(self._settings, precision=precision)
         if without:
-            settings = replace(settings, options=_without(settings.options, without))
+            settings = replace(settings, options=without_pass(settings.options, without))
         begin = perf_counter()
         runner = open_runner(name, source, settings)
         loaded = perf_counter() - begin
@@ -381,9 +381,9 @@ class _Series:
                 self._about = device_environment(device, PACKAGES)
 
     def _latency(self, entries: Sequence[_Entry], feeds: Inputs) -> dict[str, tuple[Timing, float]]:
-        """Measure all in turn; return their times and the items in a second.
+        """Measure all in turn; return their times and items per second.
 
-        If the time is up meanwhile, what has been measured counts.
+        If the time limit passes, what has been measured counts.
         """
         calls = {entry.title: _call(entry, feeds) for entry in entries}
         for name, call in calls.items():
@@ -397,13 +397,13 @@ class _Series:
             settle()
             self._late = True
         return {
-            name: (Timing(tuple(found)), _batch(feeds) / float(np.mean(found)))
+            name: (Timing(tuple(found)), batch_of(feeds) / float(np.mean(found)))
             for name, found in samples.items()
             if found
         }
 
     def _crowd(self, entry: _Entry, feeds: Inputs, concurrency: int) -> tuple[Timing, float]:
-        """Let several threads run the model at once; return times and the items in a second."""
+        """Run the model in several threads; return times and items per second."""
         call = _call(entry, feeds)
         self.say(f"{entry.title}: {concurrency} concurrent callers")
         with ThreadPoolExecutor(concurrency) as pool:
@@ -416,10 +416,10 @@ class _Series:
             loops = [pool.submit(_loop, call, until) for _ in range(concurrency)]
             samples = [sample for loop in loops for sample in loop.result()]
             whole = perf_counter() - begin
-        return Timing(tuple(samples)), _batch(feeds) * len(samples) / whole
+        return Timing(tuple(samples)), batch_of(feeds) * len(samples) / whole
 
     def _piped(self, name: str, model: Model, feeds: Inputs) -> tuple[Timing, float]:
-        """Let a model run a stream of batches; return the times between results, and the rate."""
+        """Run a stream of batches; return the times between results, and items per second."""
         self.say(f"{name}: a stream of batches")
         samples: list[float] = []
         with closing(model.map(repeat(feeds.arrays))) as results:
@@ -428,7 +428,7 @@ class _Series:
             until = perf_counter() + self._schedule.duration
             while len(samples) < MIN_RUNS or perf_counter() < until:
                 samples.append(timed(lambda: next(results)))
-        return Timing(tuple(samples)), _batch(feeds) / float(np.mean(samples))
+        return Timing(tuple(samples)), batch_of(feeds) / float(np.mean(samples))
 
 
 def _call(entry: _Entry, feeds: Inputs) -> Callable[[], object]:
@@ -465,7 +465,7 @@ def _case(
         model=title,
         runner=entry.name,
         about=entry.runner.about,
-        batch=_batch(feeds),
+        batch=batch_of(feeds),
         precision=entry.runner.precision,
         concurrency=concurrency,
         load=entry.load,
@@ -480,58 +480,3 @@ def _case(
         reason=entry.quality.reason,
         without=entry.without,
     )
-
-
-def _rewriting_passes(model: Model, feeds: Inputs) -> list[str]:
-    """Return the graph passes that change a model with inputs of these shapes, in their order."""
-    log = model.rewrites.copy()
-    types = {
-        name: TensorType(array.dtype, array.shape)
-        for name, array in feeds.arrays.items()
-        if isinstance(array, np.ndarray)
-    }
-    if len(types) == len(model.inputs):
-        optimise(specialise(model.graph, types), STATIC_PASSES, model.options, evaluate, log)
-    return list(log.counts)
-
-
-def _without(options: Mapping[str, Any], left_out: str) -> dict[str, Any]:
-    """Return the options of a model that lacks a graph pass, or `ALL_PASSES`."""
-    if left_out == ALL_PASSES:
-        return {**options, "stop_at": 0}
-    return {**options, "skip": (*options.get("skip", ()), left_out)}
-
-
-# ── inputs ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def _batch(feeds: Inputs) -> int:
-    """Return the size of the first axis of the first input that has one."""
-    shapes = (np.shape(data) for data in feeds.arrays.values())
-    return next((int(shape[0]) for shape in shapes if shape), 1)
-
-
-def _feeds(
-    infos: Sequence[TensorInfo],
-    inputs: Asked,
-    batch: int | None,
-) -> Inputs:
-    if not isinstance(inputs, Wanted):
-        feeds = given_inputs(infos, inputs)
-    elif batch is None:
-        return make_inputs(infos, inputs)
-    else:
-        feeds = make_inputs(infos, replace(inputs, dims=_batch_dims(infos, inputs, batch)))
-    if batch is not None and _batch(feeds) != batch:
-        name = next(iter(feeds.arrays), "")
-        raise UsageError(
-            f"a batch of {batch} is asked for; input '{name}' has {_batch(feeds)}, which the model "
-            "or what was given for it decides"
-        )
-    return feeds
-
-
-def _batch_dims(infos: Sequence[TensorInfo], inputs: Wanted, batch: int) -> tuple[str, ...]:
-    """Return the sizes of symbols with that of the first axis of the first input among them."""
-    first = next((info.shape[0] for info in infos if info.shape), None)
-    return (*inputs.dims, *((f"{first}={batch}",) if isinstance(first, str) else ()))

@@ -1,4 +1,4 @@
-"""What the arguments of `bench` may be."""
+"""Argument checks of `bench`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_STREAMS = 1024
 
 
 def sources_rule(name: str, value: Any) -> Any:
-    """Take a model, or a list of them."""
+    """Accept a model, or a list of models."""
     if not isinstance(value, list | tuple):
         return model(name, value)
     if not value:
@@ -23,13 +23,13 @@ def sources_rule(name: str, value: Any) -> Any:
 
 
 def sizes_rule(name: str, value: Any) -> tuple[int, ...]:
-    """Take one number, or several."""
+    """Accept one or several numbers."""
     several = value if isinstance(value, list | tuple) else (value,)
     return tuple(whole(1)(name, each) for each in several)
 
 
 def concurrency_rule(name: str, value: Any) -> tuple[int, ...]:
-    """Take one number of callers, or several."""
+    """Accept one or several numbers of callers."""
     sizes = sizes_rule(name, value)
     if not sizes or max(sizes) > MAX_STREAMS:
         raise refused(name, value, f"numbers from 1 to {MAX_STREAMS}")
@@ -37,19 +37,19 @@ def concurrency_rule(name: str, value: Any) -> tuple[int, ...]:
 
 
 def saved_rule(name: str, value: Any) -> Any:
-    """Take a benchmark that was saved, or the file of one."""
+    """Accept a saved benchmark, or its file."""
     return value if isinstance(value, Mapping) else path(name, value)
 
 
 def latencies_rule(name: str, value: Any) -> Any:
-    """Take latencies as texts, or seconds by runner."""
+    """Accept latencies as strings, or seconds by runner."""
     if isinstance(value, Mapping):
         return mapping("seconds by runner", value=number(above=0))(name, value)
     return words("latencies, such as '5ms' or 'cudnn=300us'")(name, value)
 
 
 def limits_of(given: str | Sequence[str] | Mapping[str, float] | None) -> Mapping[str, float]:
-    """Return seconds by runner, "" for all of tercet's backends."""
+    """Return seconds by runner, "" for all tercet backends."""
     if given is None or isinstance(given, Mapping):
         return given or {}
     return latency_limits((given,) if isinstance(given, str) else given)

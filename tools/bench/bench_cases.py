@@ -1,4 +1,4 @@
-"""What a benchmark found: cases, each one runner on one model in one way."""
+"""Benchmark results: cases, each one runner on one model in one configuration."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..common.measure import Timing
 from ..common.views import shown
 from ..verdict.agreement import Word
 
-#: What tells a case from the others of a benchmark.
+#: The fields that identify a case within a benchmark.
 KEY = ("model", "runner", "batch", "precision", "concurrency", "without")
-#: `Case.without` where no graph pass ran.
+#: `Case.without` if no graph pass ran.
 ALL_PASSES = "any pass"
 
 
@@ -23,22 +23,23 @@ class Case:
 
     Attributes:
         model: the file's name.
-        runner: who ran it.
-        about: what that is and where it runs.
+        runner: the runner.
+        about: its description and device.
         batch: size of the first axis of the first input.
-        precision: arithmetic of float32 tensors.
+        precision: compute precision of float32 tensors.
         concurrency: number of concurrent callers.
-        load: seconds from the source to a model that is ready.
+        load: seconds from the source to a ready model.
         cold: seconds of the first run.
         warm: seconds of the second run.
         steady: later runs, arrays in to arrays out.
-        rate: items of the batch in a second.
-        device: the device's own time, copies left out; None where it cannot be had.
+        rate: items of the batch per second.
+        device: device time without copies; None if unavailable.
         error: maximum relative L2 distance of an output from float64; None if not requested.
-        steps: what the plans do, copies and views left out; None but for tercet's backends.
-        verdict: ``ok``, ``MISMATCH`` or ``inconclusive``; None if not requested, or not known.
+        steps: number of steps of the plans, without copies and views; None except for tercet's
+            backends.
+        verdict: ``ok``, ``MISMATCH`` or ``inconclusive``; None if not requested or unknown.
         reason: why it is not ok; empty if it is.
-        without: the graph pass that was left out, `ALL_PASSES`, or empty.
+        without: the graph pass left out, `ALL_PASSES`, or empty.
     """
 
     model: str
@@ -61,7 +62,7 @@ class Case:
 
     @property
     def key(self) -> tuple[str | int, ...]:
-        """What it is told by in another benchmark."""
+        """Its identity in another benchmark."""
         return tuple(getattr(self, part) for part in KEY)
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,11 +99,11 @@ class Against:
     """One case in two benchmarks.
 
     Attributes:
-        model, runner, batch, precision, concurrency, without: which one.
+        model, runner, batch, precision, concurrency, without: its identity.
         before: median latency in milliseconds.
-        after: likewise.
-        verdict: ``faster`` or ``slower`` where the stretches from the 10th to the 90th percentile
-            do not meet, ``same`` where they do.
+        after: the same in the new one.
+        verdict: ``faster`` or ``slower`` if the ranges from 10th to 90th percentile do not overlap,
+            else ``same``.
         error_before: distance from float64.
         error_after: likewise.
     """
@@ -121,7 +122,7 @@ class Against:
 
     @property
     def ratio(self) -> float:
-        """After by before."""
+        """Median after divided by median before."""
         return self.after / self.before
 
     def to_dict(self) -> dict[str, Any]:
@@ -131,15 +132,15 @@ class Against:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Bench(Shown):
-    """What came out of `bench`; print it, or look at `cases`.
+    """The result of `bench`; print it, or read `cases`.
 
     Attributes:
-        cases: everything that was measured.
-        skipped: why a runner has no case, by runner and what was wanted.
+        cases: all measurements.
+        skipped: why a runner has no case, by runner and configuration.
         environment: machine and versions.
-        complaints: limits that were not kept, and wrong results.
-        against: the cases that an older benchmark has, too.
-        stopped: why cases are missing; empty if none is.
+        complaints: violated limits, and wrong results.
+        against: the cases that an earlier benchmark has as well.
+        stopped: why cases are missing; empty if none are.
     """
 
     cases: tuple[Case, ...]
@@ -154,14 +155,14 @@ class Bench(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether every limit was kept and no result is wrong."""
+        """Whether every limit is met and no result is wrong."""
         return not self.complaints
 
     def __str__(self) -> str:
         return shown(self)
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one flat row a case, as `pandas.DataFrame` takes them."""
+        """Return one flat row per case, for `pandas.DataFrame`."""
         rows: list[dict[str, Any]] = []
         for case in self.cases:
             row = case.to_dict()

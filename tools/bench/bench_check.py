@@ -1,4 +1,4 @@
-"""Limits that a benchmark is to keep, and another benchmark that it is held against."""
+"""Limits of a benchmark, and its comparison with an earlier one."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What the cases of tercet's backends must keep; those of others only where they are named.
+class BenchLimits:
+    """Limits for tercet's backends; other runners only if named.
 
     Attributes:
-        p50: median latency in seconds by runner; the empty name is everybody.
-        ops: steps of a plan.
+        p50: median latency in seconds by runner; the empty name is every runner.
+        ops: number of steps of a plan.
         error: relative L2 distance from float64.
-        ratio: median latency by that of an older benchmark.
+        ratio: ratio of the median latency to that of an earlier benchmark.
     """
 
     p50: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -36,7 +36,7 @@ class Limits:
 
 
 def latency_limits(texts: Iterable[str]) -> dict[str, float]:
-    """Return seconds by runner from texts like ``5ms`` and ``cudnn=300us``.
+    """Return seconds by runner from strings like ``5ms`` and ``cudnn=300us``.
 
     Raises:
         UsageError: a string that is not a duration, or an unknown runner.
@@ -53,10 +53,10 @@ def latency_limits(texts: Iterable[str]) -> dict[str, float]:
     return found
 
 
-def complaints(cases: Sequence[Case], limits: Limits) -> list[str]:
-    """Return a sentence for each limit that a case does not keep, and for each wrong result.
+def complaints(cases: Sequence[Case], limits: BenchLimits) -> list[str]:
+    """Return a sentence for each violated limit and each wrong result.
 
-    Limits are for the model as it is run; what lacks a graph pass need not keep them.
+    Limits apply to the model with all passes only.
     """
     found: list[str] = []
     for case in cases:
@@ -83,14 +83,14 @@ def complaints(cases: Sequence[Case], limits: Limits) -> list[str]:
 
 
 def against(old: Mapping[str, Any], new: Sequence[Case]) -> tuple[Against, ...]:
-    """Return the cases that two benchmarks have in common, in the order of the new one.
+    """Return the cases common to two benchmarks, in the order of the new one.
 
     Args:
-        old: `Bench.to_dict`.
-        new: what was measured now.
+        old: `Bench.to_dict` of the earlier one.
+        new: the new cases.
 
     Raises:
-        InputError: they have no case in common, or the old one is damaged.
+        InputError: they have no common case, or the old one is damaged.
     """
     try:
         return _common(old, new)
@@ -132,11 +132,11 @@ def read_bench(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[st
     """Return a saved benchmark as a dictionary.
 
     Args:
-        source: a file that ``tercet bench --json`` wrote, or `Bench.to_dict`.
+        source: a file written by ``tercet bench --json``, or `Bench.to_dict`.
 
     Raises:
-        InputError: a file that is not a benchmark.
-        OSError: a file that cannot be read.
+        InputError: the file is not a benchmark.
+        OSError: the file cannot be read.
     """
     if isinstance(source, Mapping):
         return source
@@ -149,8 +149,8 @@ def read_bench(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[st
     return found
 
 
-def slower(found: Iterable[Against], limits: Limits) -> list[str]:
-    """Return a sentence for each case that is slower than it was by more than `limits.ratio`."""
+def slower(found: Iterable[Against], limits: BenchLimits) -> list[str]:
+    """Return a sentence for each case slower than before by more than `limits.ratio`."""
     maximum = float("inf") if limits.ratio is None else limits.ratio
     return [
         f"{each.model} on {each.runner}, batch {each.batch}, {each.precision}: "

@@ -1,4 +1,4 @@
-"""Whether what a runner computes is right, and how far from float64 it is."""
+"""Correctness of a runner's results, and their distance from float64."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Quality:
     """The results of one runner.
 
     Attributes:
-        error: maximum relative L2 distance of an output from float64; None where that is unknown.
-        verdict: ``ok``, ``MISMATCH`` or ``inconclusive``; None likewise.
+        error: maximum relative L2 distance of an output from float64; None if unknown.
+        verdict: ``ok``, ``MISMATCH`` or ``inconclusive``; None if unknown.
         reason: the first output that is not ok, and why; empty if all are.
     """
 
@@ -29,10 +29,10 @@ class Quality:
 
 
 def judged(judge: Judge, found: Mapping[str, HostValue]) -> Quality:
-    """Hold results against those in float64, rounded to the dtypes that they have.
+    """Compare results with those in float64, rounded to their dtypes.
 
     Args:
-        judge: knows the model, its inputs, and the precision of the runner.
+        judge: the judge for the model, its inputs, and the runner's precision.
         found: the results, by name.
     """
     exact, ours = judge.exact, flat(found)

@@ -1,4 +1,4 @@
-"""A benchmark in a terminal."""
+"""Terminal view of a benchmark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .bench_cases import Against, Bench, Case
 
 
 def show_bench(console: Console, found: Bench) -> None:
-    """Print where it was measured, the cases of each model, and the limits that were not kept."""
+    """Print the environment, the cases of each model, and violated limits."""
     facts(console, found.environment)
     for model in dict.fromkeys(case.model for case in found.cases):
         console.print()
@@ -68,7 +68,7 @@ def _same_run(one: Case, other: Case) -> bool:
 
 
 def _show_passes(console: Console, whole: Case, without: Sequence[Case]) -> None:
-    """Show what each graph pass is worth: the time without it by the time with all of them."""
+    """Print the value of each graph pass: time without it relative to time with all."""
     setting = f"batch {whole.batch}, {whole.concurrency} at a time"
     console.print(Text(f"graph passes, {_who(whole)}, {setting}"))
     table = grid("", "steps", "p10", "p50", "p90", "by all passes", "error")

@@ -1,1 +1,1 @@
-"""`tercet bisect`: the rewrite, the node or the precision that makes a result wrong."""
+"""`tercet bisect`: finds the rewrite, node or precision that makes a result wrong."""

@@ -1,13 +1,12 @@
-"""Which rewrite, or which node, makes a result wrong? And how little of the model shows it?
+"""Bisection: the rewrite or node that makes a result wrong, and the smallest model showing it.
 
-The module is not called ``bisect``: Python would take it for its own when a script of this folder
-is started by its path.
+The module is not called ``bisect``, because Python would mistake it for its own when a script of
+this folder is started by its path.
 
-The runner runs the file as it is, then the optimised graph. Where the reference, too, is wrong
-on the optimised graph, the rewrites are bisected by their number (`Options.stop_at`). Otherwise
-steps are, of the graph that is wrong: each half of them runs on the runner, the rest on the
-reference. What is found is cut out of the model, with the reference's tensors as inputs, as long as
-it stays wrong.
+The runner runs the file unoptimised, then optimised. If the reference is wrong on the optimised
+graph as well, rewrites are bisected by number (`Options.stop_at`). Otherwise steps of the wrong
+graph are bisected: each half runs on the runner, the rest on the reference. The faulty part is cut
+out of the model, with the reference's tensors as inputs, and reduced as long as it stays wrong.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from ..common.deadline import time_limit
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from ..common.threads import use_threads
 from ..common.views import shown
-from ..compare.layers import Match
+from ..compare.layers import LayerMatcher
 from ..export.export import model_title
 from ..runners.replay import (
     BackendPlayer,
@@ -44,7 +43,7 @@ from ..runners.replay import (
     prepared,
     run_all,
 )
-from ..runners.runners import Settings
+from ..runners.runners import RunnerSettings
 from ..verdict.agreement import Word
 from ..verdict.error_bounds import Finding, Judge, exit_code, overall
 from .reduction import Reduced, reduce_graph
@@ -52,23 +51,23 @@ from .reduction import Reduced, reduce_graph
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Bisection(Shown):
-    """What was found; print it.
+    """The result of `bisect`; print it.
 
     Attributes:
         model: the file.
-        reference: who computes what is right.
-        runner: who is held against it.
-        inputs: what both were fed.
-        fault: ``none``, ``rewrite``, ``nodes``, ``together`` where only the whole graph is wrong,
-            or ``unknown`` where the time was up.
-        rewrites: all of them in order.
-        rewrite: the first one that makes the result wrong.
-        nodes: the file's names of the nodes that do.
-        findings: the outputs as they are with the fault.
-        runs: how many times the runner ran.
-        reduced: the smallest part that is wrong; None if nothing is.
-        stopped: why the search is not complete; empty if it is.
-        allow_inconclusive: whether `exit_code` lets pass what is inconclusive.
+        reference: the reference runner.
+        runner: the runner under test.
+        inputs: the common inputs.
+        fault: ``none``, ``rewrite``, ``nodes``, ``together`` if only the whole graph is wrong, or
+            ``unknown`` if the time limit passed.
+        rewrites: all rewrites, in order.
+        rewrite: the first rewrite that makes the result wrong.
+        nodes: the file's names of the faulty nodes.
+        findings: the outputs with the fault.
+        runs: number of runs.
+        reduced: the smallest wrong part; None if nothing is wrong.
+        stopped: why the search is incomplete; empty if it is complete.
+        allow_inconclusive: whether `exit_code` is 0 for inconclusive results.
     """
 
     model: str
@@ -90,19 +89,19 @@ class Bisection(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is known to be wrong, and nothing is inconclusive."""
+        """Whether nothing is wrong or inconclusive."""
         return self.verdict == "ok"
 
     @property
     def verdict(self) -> Word:
-        """``MISMATCH`` where there is a fault; else the worst verdict of an output."""
+        """``MISMATCH`` if there is a fault; else the worst verdict of an output."""
         if self.fault not in ("none", "unknown"):
             return "MISMATCH"
         return overall([finding.agreement.verdict for finding in self.findings])
 
     @property
     def exit_code(self) -> int:
-        """What the command line ends with."""
+        """The exit code of the command line."""
         allowed = self.allow_inconclusive
         return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
 
@@ -158,33 +157,32 @@ def bisect(
 
     Args:
         source: a path, bytes, or a `ModelProto`.
-        runners: reference and runner, by name; the same backend twice looks at the passes
-            alone. Where None, numpy against itself.
+        runners: names of reference and runner; the same backend twice tests only the passes. If
+            None, numpy against itself.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
             random ones if None.
-        seed: of random inputs.
+        seed: seed of random inputs.
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
-        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
-        fallback: backend for nodes that one of tercet's backends does not run.
-        precision: arithmetic of float32 tensors on the runner; the bounds are what it costs.
-        passes: others than the usual ones.
-        reduce: whether to look for the smallest part of the model that is wrong.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 if not given.
+        fallback: backend for nodes that a tercet backend declines.
+        precision: compute precision of float32 tensors on the runner, on which the bounds depend.
+        passes: passes to use instead of the default ones.
+        reduce: whether to look for the smallest wrong part of the model.
         operators: custom operators; see `tercet.load`.
-        external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder if None.
-        threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
-        allow_inconclusive: whether `Bisection.exit_code` is 0 for what is inconclusive, too.
-        timeout: seconds after which it ends with what it has; None for as long as it takes.
-        say: told about each stage.
+        external_data_dir: the folder of the model's external data; its own if None.
+        threads: number of CPU threads of each runner; numpy's setting if None.
+        allow_inconclusive: whether `Bisection.exit_code` is 0 for inconclusive results.
+        timeout: time limit in seconds, after which partial results are returned; None for no limit.
+        say: called with a description of each stage.
         **options: further fields of `Options`.
 
     Raises:
-        UsageError: runners that are not two.
-        BackendUnavailable, UnsupportedError: a runner cannot run here, or not the model.
-        InputError: inputs that do not fit.
+        UsageError: there are not two runners.
+        BackendUnavailable, UnsupportedError: a runner is unavailable here, or cannot run the model.
+        InputError: the inputs do not fit the model.
         ModelError: the model cannot be read.
     """
-    settings = Settings((), fallback, precision, options, operators)
+    settings = RunnerSettings((), fallback, precision, options, operators)
     given = asked(inputs, seed, shapes, dims)
     chosen = runners or ("numpy",)
     if len(chosen) > 2:
@@ -211,12 +209,12 @@ def bisect(
     )
 
 
-#: Nodes that run as one.
+#: Nodes that run as one step.
 Step = tuple[Node, ...]
 
 
 class _Trial:
-    """Runs variants of one model, and says about each whether it is wrong."""
+    """Runs variants of one model and tells whether each is wrong."""
 
     def __init__(
         self, reference: Player, runner: Player, options: Options, passes: PassList
@@ -229,7 +227,7 @@ class _Trial:
         self.runs = 0
 
     def search(self, imported: Graph, feeds: Values, *, reduce: bool) -> None:
-        """Find out what is wrong with a model; `found` grows by what is known so far."""
+        """Find the fault of a model; `found` is updated with intermediate results."""
         plain = prepared(imported, feeds, replace(self._options, stop_at=0), self._passes)
         self.say(f"{self._reference.name}: the file as it is")
         values = run_all(self._reference, plain, feeds)
@@ -277,7 +275,7 @@ class _Trial:
         log: Rewrites,
         findings: Callable[[Graph], list[Finding]],
     ) -> None:
-        """Halve the number of rewrites, between one that is right and one that is wrong."""
+        """Bisect the number of rewrites, between a correct and a wrong one."""
         good, bad = 0, len(log)
         while bad - good > 1:
             middle = (good + bad) // 2
@@ -298,10 +296,10 @@ class _Trial:
         values: Values,
         findings: Callable[..., list[Finding]],
     ) -> None:
-        """Find every node that makes the result wrong when it alone is the runner's.
+        """Find every node that makes the result wrong when only it runs on the runner.
 
-        Where a runner is not a backend, its nodes cannot be mixed with others: it replays each
-        one by itself on what the reference has computed.
+        Nodes of a runner that is not a backend cannot be mixed with others: it replays each
+        separately on the reference's values.
         """
         reference, runner = self._reference, self._runner
         if isinstance(reference, BackendPlayer) and isinstance(runner, BackendPlayer):
@@ -317,7 +315,7 @@ class _Trial:
             found = [] if len(found) == len(units) > 1 else found
             names = dict.fromkeys(name for nodes in found for n in nodes for name in n.origin)
         else:
-            match = Match(runner, graph, values, say=self.say)
+            match = LayerMatcher(runner, graph, values, say=self.say)
             layers = match.alone(graph, runner.units(graph))
             wrong = (layer for layer in layers if layer.verdict == "wrong")
             names = dict.fromkeys(name for layer in wrong for name in layer.nodes)
@@ -349,7 +347,7 @@ def _wrong(findings: Iterable[Finding]) -> bool:
 
 
 def _worse(first: list[Finding], second: list[Finding]) -> list[Finding]:
-    """Return the findings with the worse verdict, the second ones where both have the same."""
+    """Return the findings with the worse verdict, the second ones if equal."""
     one = overall([finding.agreement.verdict for finding in first])
     two = overall([finding.agreement.verdict for finding in second])
     return second if overall((one, two)) == two else first
@@ -361,14 +359,13 @@ def _result(graph: Graph, name: str, values: Values) -> HostValue:
 
 
 def guilty(steps: Sequence[Step], is_wrong: Callable[[Sequence[Step]], bool]) -> list[Step]:
-    """Return every step that is wrong by itself, by halving what is wrong.
+    """Return every step that is wrong by itself, by bisection.
 
-    Where some are wrong but neither half of them is, they are wrong only together: then all of
-    them are returned.
+    If some steps are wrong together but neither half is, all of them are returned.
 
     Args:
-        steps: the nodes of each; all of them together are wrong.
-        is_wrong: tells whether some of them are.
+        steps: the nodes of each step; all of them together are wrong.
+        is_wrong: tells whether a subset is wrong.
     """
     if len(steps) == 1:
         return list(steps)
@@ -380,34 +377,34 @@ def guilty(steps: Sequence[Step], is_wrong: Callable[[Sequence[Step]], bool]) ->
 
 
 def mixed(reference: BackendPlayer, runner: BackendPlayer, names: Set[str]) -> BackendPlayer:
-    """Return who runs the named nodes on the runner's backends, and all others on the other."""
+    """Return backends that run the named nodes on the runner's, all others on the reference's."""
     own = tuple(_Limited(each, frozenset(names), runner.options) for each in runner.backends)
     return BackendPlayer(runner.name, (*own, *reference.backends), reference.options)
 
 
 class _Limited:
-    """A backend that claims some nodes only."""
+    """A backend restricted to some nodes."""
 
     def __init__(self, backend: Backend, names: frozenset[str], options: Options) -> None:
         self._backend, self._names, self._options = backend, names, options
 
     @property
     def name(self) -> str:
-        """The backend's."""
+        """The backend's name."""
         return self._backend.name
 
     @property
     def device(self) -> Device:
-        """The backend's."""
+        """The backend's device."""
         return self._backend.device
 
     def prepare(self, graph: Graph, free: Set[Node], options: Options) -> _Limited:
-        """Let the backend measure what its claims of those nodes depend on."""
+        """Let the backend measure for its claims of these nodes."""
         found = measured(self._backend, graph, self._own(free), self._options)
         return _Limited(found, self._names, self._options)
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterable[Claim | Decline]:
-        """Yield what the backend says about those nodes."""
+        """Yield the backend's claims and declines for these nodes."""
         return self._backend.claim(graph, self._own(free), self._options)
 
     def _own(self, free: Set[Node]) -> frozenset[Node]:

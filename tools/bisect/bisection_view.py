@@ -1,4 +1,4 @@
-"""A bisection in a terminal."""
+"""Terminal view of a bisection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .bisection import Bisection
 
 
 def show_bisection(console: Console, found: Bisection) -> None:
-    """Print what is wrong, and the smallest part that shows it."""
+    """Print what is wrong, and the smallest part showing it."""
     facts(
         console,
         {

@@ -1,10 +1,10 @@
-"""Which nodes must stay float32 for a result in half precision to keep a tolerance?
+"""Finds the nodes that must stay float32 to meet a tolerance in half precision.
 
-Every node that the pass `to_half` would narrow is tried: alone in half precision, all others in
-float32, it shows how much of the error is its own. Then as many of the worst ones stay float32 as
-the tolerance takes, found by halving; and last, ever smaller pieces of that list are left out as
-long as the tolerance is still kept (delta debugging). What is left is a list of which no name can
-be spared, and which ``--keep-float32`` takes.
+Every node that the pass `to_half` would convert is tried alone in half precision, with all others
+in float32, which shows its own share of the error. Then as many of the worst ones stay float32 as
+the tolerance requires, found by bisection; finally, ever smaller parts of that list are dropped as
+long as the tolerance is met (delta debugging). No name of the resulting list, which
+``--keep-float32`` accepts, can be dropped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..common.threads import use_threads
 from ..common.views import shown
 from ..export.export import model_title
 from ..runners.replay import Player, open_player, prepared
-from ..runners.runners import Settings
+from ..runners.runners import RunnerSettings
 from ..verdict.error_bounds import flat
 from ..verdict.float64_reference import Oracle
 from .reduction import smallest, thinned
@@ -44,26 +44,25 @@ HALVES: Final = ("float16", "bfloat16")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PrecisionResult(Shown):
-    """What was found; print it.
+    """The result of `keep_float32`; print it.
 
-    An error is the largest difference of an output from the same model in float64, by the
-    largest magnitude of that output; the worst output counts.
+    An error is the largest difference of an output from float64, divided by the largest magnitude
+    of that output; the worst output counts.
 
     Attributes:
         model: the file.
-        backend: who ran it.
-        precision: of the nodes that do not stay float32.
-        inputs: what it was fed.
-        tolerance: the error that is allowed.
-        candidates: the file's names of the nodes that would compute in half precision.
-        keep: those that must not.
-        error: with these in float32.
-        error_half: with none of them.
-        error_float32: with all of them.
-        alone: by candidate, the error where it alone is in half precision; empty if nobody had
-            to know.
-        runs: how often the model ran.
-        stopped: why `keep` is longer than it need be; empty if it is not.
+        backend: the backend.
+        precision: of nodes that do not stay float32.
+        inputs: the inputs.
+        tolerance: the allowed error.
+        candidates: the file's names of nodes that would compute in half precision.
+        keep: the nodes that must stay float32.
+        error: the error with these in float32.
+        error_half: the error with none of them in float32.
+        error_float32: the error with all of them in float32.
+        alone: by candidate, the error with only it in half precision; empty if not needed.
+        runs: number of runs.
+        stopped: why `keep` may be longer than necessary; empty if it is minimal.
     """
 
     model: str
@@ -85,14 +84,14 @@ class PrecisionResult(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether the tolerance can be kept; if not, float32 does not keep it either."""
+        """Whether the tolerance can be met; if not, not even float32 meets it."""
         return self.error <= self.tolerance
 
     def __str__(self) -> str:
         return shown(self)
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one flat row a candidate, as `pandas.DataFrame` takes them, the worst first."""
+        """Return one flat row per candidate, for `pandas.DataFrame`, worst first."""
         ranked = sorted(self.candidates, key=lambda name: -self.alone.get(name, 0.0))
         kept = set(self.keep)
         return [
@@ -102,7 +101,7 @@ class PrecisionResult(Shown):
 
     @public()
     def save(self, file: str | os.PathLike[str]) -> None:
-        """Write the names to a file, one per line, as ``--keep-float32 @FILE`` takes it."""
+        """Write the names to a file, one per line, for ``--keep-float32 @FILE``."""
         write_text(Path(file), "".join(f"{name}\n" for name in self.keep))
 
     def to_dict(self) -> dict[str, Any]:
@@ -145,39 +144,41 @@ def keep_float32(
     say: Say = silent,
     **options: Any,
 ) -> PrecisionResult:
-    """Find nodes that must stay float32 for the outputs to keep a tolerance in half precision.
+    """Find the nodes that must stay float32 for outputs to meet a tolerance in half precision.
 
-    The list goes to ``tercet.load(..., keep_float32=found.keep)``.
+    Pass the list to ``tercet.load(..., keep_float32=found.keep)``.
 
     Args:
         source: a path, bytes, or a `ModelProto`.
-        tolerance: largest difference from float64, by the largest magnitude of the output.
+        tolerance: largest allowed difference from float64, divided by the largest magnitude of the
+            output.
         precision: ``float16`` or ``bfloat16``.
         backend: the backend to run on.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
             random ones if None.
-        seed: of random inputs.
+        seed: seed of random inputs.
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
-        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
-        fallback: backend for nodes that this one does not run.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 if not given.
+        fallback: backend for nodes that this one declines.
         operators: custom operators; see `tercet.load`.
-        external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder if None.
-        threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
-        timeout: seconds after which the shortest list so far counts; None for no limit.
-        say: told about each stage.
+        external_data_dir: the folder of the model's external data; its own if None.
+        threads: number of CPU threads of each runner; numpy's setting if None.
+        timeout: time limit in seconds, after which the shortest list so far is returned; None for
+            no limit.
+        say: called with a description of each stage.
         **options: further fields of `Options`.
 
     Raises:
-        UsageError: a precision that is not a half precision, or a tolerance that is not above 0.
-        BackendUnavailable, UnsupportedError: the backend cannot run here, or not the model.
-        InputError: inputs that do not fit.
+        UsageError: the precision is not a half precision, or the tolerance is not positive.
+        BackendUnavailable, UnsupportedError: the backend is unavailable here, or cannot run the
+            model.
+        InputError: the inputs do not fit the model.
         ModelError: the model cannot be read.
-        TimeLimitError: the time was up before anything was known.
+        TimeLimitError: the time limit passed before there was any result.
     """
     if not tolerance > 0:
         raise UsageError(f"a tolerance of {tolerance:g}; it is more than 0")
-    settings = Settings((), fallback, precision, options, operators)
+    settings = RunnerSettings((), fallback, precision, options, operators)
     player, given = open_player(backend, settings), asked(inputs, seed, shapes, dims)
     search: _Search | None = None
     feeds = Inputs({}, {})
@@ -267,7 +268,7 @@ class _Search:
 
 
 def _candidates(wide: Graph, narrow: Graph) -> tuple[str, ...]:
-    """Return the file's names of nodes that give float32 in one graph, and half in another."""
+    """Return the file's names of nodes that are float32 in one graph, and half in another."""
     found: dict[str, None] = {}
     before = {node.name: node for node in wide.nodes}
     for node in narrow.nodes:
@@ -283,7 +284,7 @@ def _dtype(node: Node) -> np.dtype | None:
 
 
 def _error(found: Mapping[str, Array], exact: Mapping[str, Array]) -> float:
-    """Return the largest difference by the largest magnitude; infinite where types differ."""
+    """Return the largest difference divided by the largest magnitude; infinite if types differ."""
     worst = 0.0
     for name, right in exact.items():
         ours = found.get(name)

@@ -1,4 +1,4 @@
-"""What must stay float32, in a terminal."""
+"""Terminal view of nodes that must stay float32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHOWN = 15
 
 
 def show_kept(console: Console, found: PrecisionResult) -> None:
-    """Print the errors, the nodes that cost most, and the option that keeps the tolerance."""
+    """Print the errors, the most expensive nodes, and the option that meets the tolerance."""
     facts(
         console,
         {

@@ -1,4 +1,4 @@
-"""The smallest part of a model that is still wrong, with inputs and a script that shows it."""
+"""Reduction of a model to its smallest wrong part, with inputs and a script."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ... import __version__
 from ...importers.onnx.writing.export import About
 from ...importers.onnx.writing.save import save
 from ...runtime.base.files import write_text
 from ...runtime.errors import UnsupportedError
 from ...runtime.ir.graph import Graph, Node
 from ...runtime.ir.types import Array, HostValue
+from ...version import __version__
 from ..common.archives import write_archive
 from ..runners.replay import Values, feeds_of, part_of
 
-#: Tells whether a graph is wrong on some inputs.
+#: Whether a graph is wrong on given inputs.
 IsWrong = Callable[[Graph, Values], bool]
 
 T = TypeVar("T")
 
-#: The oldest opset that parts are written in.
+#: The minimum opset of written parts.
 _OPSET = 13
 
 
@@ -34,7 +34,7 @@ class Reduced:
 
     Attributes:
         graph: the part.
-        feeds: what it reads, as the reference computed it.
+        feeds: its inputs, as the reference computed them.
         nodes: the file's names of its nodes.
     """
 
@@ -54,16 +54,16 @@ class Reduced:
 def reduce_graph(
     graph: Graph, values: Values, is_wrong: IsWrong, suspects: Sequence[Node] = ()
 ) -> Reduced | None:
-    """Return the smallest run of nodes that is wrong, as far as cutting from both ends finds it.
+    """Return the smallest wrong range of nodes found by trimming both ends.
 
     Args:
         graph: as the file has it, with types of the inputs bound.
-        values: everything that the reference computes on the way, and the inputs.
+        values: all values that the reference computed, and the inputs.
         is_wrong: runs a part on some of these values.
-        suspects: nodes that are likely to be wrong: each is tried alone at first, then all of them.
+        suspects: likely faulty nodes: tried individually first, then together.
 
     Returns:
-        None where not even all nodes are wrong on these values.
+        None if not even all nodes together are wrong on these values.
     """
     nodes = list(graph.nodes)
 
@@ -85,7 +85,7 @@ def reduce_graph(
 
 
 def _shortest(nodes: list[Node], attempt: Callable[[Sequence[Node]], bool]) -> list[Node]:
-    """Cut nodes off the end, then off the beginning, as long as the rest stays wrong."""
+    """Trim nodes off the end, then off the start, as long as the rest stays wrong."""
     end = smallest(len(nodes), lambda count: attempt(nodes[:count]))
     nodes = nodes[:end]
     count = smallest(len(nodes), lambda count: attempt(nodes[len(nodes) - count :]))
@@ -93,7 +93,7 @@ def _shortest(nodes: list[Node], attempt: Callable[[Sequence[Node]], bool]) -> l
 
 
 def smallest(maximum: int, holds: Callable[[int], bool]) -> int:
-    """Return a small count for which something holds that holds for `maximum`, by halving."""
+    """Return a small count with a property that `maximum` has, by bisection."""
     low, high = 0, maximum
     while high - low > 1:
         middle = (low + high) // 2
@@ -105,11 +105,11 @@ def smallest(maximum: int, holds: Callable[[int], bool]) -> int:
 
 
 def thinned(items: list[T], attempt: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Leave out items in between, in ever smaller pieces, as long as something holds of the rest.
+    """Drop items in ever smaller pieces as long as the rest has a property.
 
     Args:
-        items: those of which it holds.
-        attempt: tells whether it holds of some.
+        items: items that have the property.
+        attempt: tests a subset.
     """
     size = len(items) // 2
     while size:
@@ -133,14 +133,14 @@ import sys
 from pathlib import Path
 
 from tercet.tools.bisect.bisection import bisect
-from tercet.tools.common.inputs import Wanted
+from tercet.tools.common.inputs import InputRequest
 
 FOLDER = Path(__file__).resolve().parent
 
 found = bisect(
     FOLDER / "{stem}.onnx",
     {runners},
-    Wanted(folder=FOLDER / "{stem}.npz"),
+    InputRequest(folder=FOLDER / "{stem}.npz"),
     reduce=False,
     **{options},
 )
@@ -160,14 +160,14 @@ def write_reduced(
     """Write ``reduced.onnx``, ``reduced.npz`` and ``reproduce.py`` to a folder.
 
     Args:
-        reduced: what is to be shown.
-        folder: where; it is made where it is not there.
-        model: what the part was cut out of.
+        reduced: the part.
+        folder: the folder; created if missing.
+        model: the model that the part was cut out of.
         runners: names of the reference and the runner.
-        options: what else they were opened with.
+        options: further options of the runners.
 
     Raises:
-        UnsupportedError: it reads a list or another thing that no .npz file can hold.
+        UnsupportedError: an input is a list or something else that no .npz file can hold.
         OSError: the files cannot be written.
     """
     arrays = {name: _array(name, value) for name, value in reduced.feeds.items()}

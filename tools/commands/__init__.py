@@ -1,1 +1,1 @@
-"""The commands, by what they are for; `tools/cli.py` registers them."""
+"""The commands by topic; `tools/cli.py` registers them."""

@@ -1,4 +1,4 @@
-"""One more option for commands that read a model: it holds around the command."""
+"""Options added to all commands that read a model, effective while the command runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def added_option(
     around: Callable[[Any], AbstractContextManager[Any]],
     readers: frozenset[str],
 ) -> Callable[[Command], Command]:
-    """Return a decorator that gives a command an option.
+    """Return a decorator that adds an option to a command.
 
     Args:
-        name: of the parameter, None where the option is not given.
-        annotation: its type, with the `typer.Option`.
-        around: opens, for a value, the context in which the command runs.
-        readers: parameters by which a command that reads a model is known; others stay as they are,
-            and so do those that have a parameter of this name already.
+        name: name of the parameter; None if the option is not given.
+        annotation: its type with the `typer.Option`.
+        around: returns the context manager for a value, in which the command runs.
+        readers: parameters that identify a command reading a model; other commands, and those that
+            have the parameter already, are unchanged.
     """
 
     def decorate(command: Command) -> Command:

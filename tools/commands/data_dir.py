@@ -1,4 +1,4 @@
-"""The option of every command that reads a model: where its external data are."""
+"""The option for external data, of every command that reads a model."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def _around(folder: Path) -> AbstractContextManager[Any]:
     return external_data_in(folder)
 
 
-#: Gives a command the option, if it reads a model.
+#: Adds the option to a command that reads a model.
 with_data_dir = added_option("external_data_dir", _DataDir, _around, frozenset({"model", "models"}))

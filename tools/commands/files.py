@@ -1,4 +1,4 @@
-"""Commands that look into a file, and write others."""
+"""Commands that inspect and write model files."""
 
 from __future__ import annotations
 

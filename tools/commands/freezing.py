@@ -1,4 +1,4 @@
-"""The option of every command that reads a model: inputs that are the same in every run."""
+"""The option for frozen inputs, of every command that reads a model."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def _around(texts: Sequence[str]) -> AbstractContextManager[Any]:
     return frozen_in(read_named("--freeze-input", texts))
 
 
-#: Gives a command the option, if it reads a model and has none of its own.
+#: Adds the option to a command that reads a model, unless it has its own.
 with_frozen_inputs = added_option("freeze", Freeze, _around, frozenset({"model", "models"}))

@@ -4,26 +4,214 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...runtime.errors import UsageError
+from .groups import Common
 from .options import (
     BackendOptions,
-    Debug,
     Device,
     Fallback,
-    Json,
     Precision,
     Threads,
-    Timeout,
     Tune,
     backend_options_of,
     exit_code,
     integers,
 )
+
+if TYPE_CHECKING:
+    from ..generate.generate import Asked, Written
+
+
+@dataclass(frozen=True, slots=True)
+class PromptOptions:
+    """The prompt, or the input of an encoder."""
+
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prompt", "-p", metavar="TEXT", help="Text to continue; - reads it from stdin."
+        ),
+    ] = None
+    ids: Annotated[
+        str,
+        typer.Option("--ids", metavar="1,2,3", help="Token ids to continue; needs no tokenizer."),
+    ] = ""
+    input_features: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.npy", help="Input of an audio or image encoder: [batch, ...]."),
+    ] = None
+    audio: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.wav", help="Audio for a speech model such as Whisper."),
+    ] = None
+    language: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="With --audio: spoken language, such as en; default: detect."
+        ),
+    ] = None
+    task: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --audio: transcribe or translate.")
+    ] = None
+    decoder_ids: Annotated[
+        str,
+        typer.Option(metavar="1,2,3", help="First tokens of an encoder-decoder's decoder."),
+    ] = ""
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Apply the chat template: the prompt is a user message.")
+    ] = False
+    system: Annotated[
+        str, typer.Option(metavar="TEXT", help="With --chat: the system message.")
+    ] = ""
+
+    @property
+    def asked(self) -> Asked:
+        """The only input given.
+
+        Raises:
+            UsageError: none or several are given, or an option belongs to another kind of input.
+        """
+        from ..generate.generate import Asked
+
+        texts = [sys.stdin.read() if text == "-" else text for text in self.prompt or ()]
+        if sum(map(bool, (texts, self.ids, self.input_features, self.audio))) != 1:
+            raise UsageError(
+                "give --prompt TEXT, --ids 1,2,3, --input-features FILE.npy or --audio FILE.wav"
+            )
+        if not texts:
+            if self.chat:
+                raise UsageError("--chat is for texts: --prompt")
+            ids = integers("--ids", self.ids) if self.ids else None
+            return Asked(None, ids, self.input_features, self.audio)
+        if not self.chat:
+            if self.system:
+                raise UsageError("--system belongs to --chat")
+            return Asked(texts[0] if len(texts) == 1 else texts)
+        if len(texts) > 1:
+            raise UsageError("--chat takes one --prompt")
+        messages = [{"role": "system", "content": self.system}] if self.system else []
+        return Asked([*messages, {"role": "user", "content": texts[0]}])
+
+    def as_settings(self) -> dict[str, Any]:
+        """Return the settings of `Generator.generate` that describe the input."""
+        begun = integers("--decoder-ids", self.decoder_ids) if self.decoder_ids else None
+        return {"language": self.language, "task": self.task, "decoder_ids": begun}
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderOptions:
+    """The decoder and its backend."""
+
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            "--variant",
+            "--file",
+            metavar="NAME",
+            help="Which of several model files: q4, model_q4.onnx.",
+        ),
+    ] = None
+    backend: Annotated[
+        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Backend to run on.")
+    ] = "numpy"
+    fallback: Fallback = None
+    precision: Precision = "float32"
+    device: Device = 0
+    tune: Tune = False
+    backend_option: BackendOptions = None
+
+    def as_options(self) -> dict[str, Any]:
+        """Return the options by their names in `Generator`."""
+        return {
+            "backend": self.backend,
+            "variant": self.variant,
+            "fallback": self.fallback,
+            "precision": self.precision,
+            "device": self.device,
+            "tune": self.tune,
+            "backend_options": backend_options_of(self.backend_option),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """Sampling, and the end of a text."""
+
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Maximum number of new tokens; default: the model's setting, or 128."
+        ),
+    ] = None
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Stop before this text; repeatable."),
+    ] = None
+    temperature: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Sampling temperature; 0 for greedy decoding."),
+    ] = None
+    top_k: Annotated[
+        int | None, typer.Option(metavar="N", help="Sample from the N most likely tokens.")
+    ] = None
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Nucleus sampling: the smallest set of tokens with total probability X.",
+        ),
+    ] = None
+    min_p: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Sample from tokens at least X times as likely as the most likely one.",
+        ),
+    ] = None
+    repetition_penalty: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Penalty for tokens that already occur; above 1 makes them less likely.",
+        ),
+    ] = None
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed for sampling.")] = 0
+    num_return_sequences: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Number of continuations per prompt.")
+    ] = 1
+
+    def as_settings(self) -> dict[str, Any]:
+        """Return the settings by their names in `Generator.generate`."""
+        return {**asdict(self), "stop": self.stop or ()}
+
+
+@dataclass(frozen=True, slots=True)
+class CacheOptions:
+    """The KV caches and the prefill."""
+
+    prefill_chunk: Annotated[
+        int, typer.Option(metavar="N", help="Tokens per prefill step; fewer take less memory.")
+    ] = 1024
+    capacity: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Capacity of the caches in tokens; default: the model's setting."
+        ),
+    ] = None
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Prompt cache: read if the file exists, to skip what it holds of the prompt; "
+            "then written.",
+        ),
+    ] = None
 
 
 def generate(
@@ -35,119 +223,11 @@ def generate(
             show_default=False,
         ),
     ],
-    prompt: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--prompt", "-p", metavar="TEXT", help="Text to continue; - reads it from stdin."
-        ),
-    ] = None,
-    ids: Annotated[
-        str,
-        typer.Option("--ids", metavar="1,2,3", help="Token ids to continue; needs no tokenizer."),
-    ] = "",
-    input_features: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.npy", help="What an encoder of sound or pictures reads: [batch, ...]."
-        ),
-    ] = None,
-    audio: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.wav", help="Sound for a speech model such as Whisper."),
-    ] = None,
-    language: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="With --audio: what is spoken, such as en; else found."),
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --audio: transcribe, or translate.")
-    ] = None,
-    decoder_ids: Annotated[
-        str,
-        typer.Option(metavar="1,2,3", help="Tokens that an encoder's decoder begins with."),
-    ] = "",
-    chat: Annotated[
-        bool, typer.Option("--chat", help="Apply the chat template: the prompt is a user message.")
-    ] = False,
-    system: Annotated[
-        str, typer.Option(metavar="TEXT", help="With --chat: the system message.")
-    ] = "",
-    variant: Annotated[
-        str | None,
-        typer.Option(
-            "--variant",
-            "--file",
-            metavar="NAME",
-            help="Which of several model files: q4, model_q4.onnx.",
-        ),
-    ] = None,
-    backend: Annotated[
-        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Backend to run on.")
-    ] = "numpy",
-    fallback: Fallback = None,
-    precision: Precision = "float32",
-    device: Device = 0,
-    tune: Tune = False,
-    backend_option: BackendOptions = None,
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Maximum number of new tokens; default: the model's setting, or 128."
-        ),
-    ] = None,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="Stop before this text; repeatable."),
-    ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="Sampling temperature; 0 for greedy decoding."),
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(metavar="N", help="Sample from the N most likely tokens.")
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            help="Nucleus sampling: the smallest set of tokens with total probability X.",
-        ),
-    ] = None,
-    min_p: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            help="Sample from tokens at least X times as likely as the most likely one.",
-        ),
-    ] = None,
-    repetition_penalty: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            help="Penalty for tokens that already occur; above 1 makes them less likely.",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed for sampling.")] = 0,
-    num_return_sequences: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Number of continuations per prompt.")
-    ] = 1,
-    prefill_chunk: Annotated[
-        int, typer.Option(metavar="N", help="Tokens per prefill step; fewer take less memory.")
-    ] = 1024,
-    capacity: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Capacity of the caches in tokens; default: the model's setting."
-        ),
-    ] = None,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Prompt cache: read if the file exists, to skip what it holds of the prompt; "
-            "then written.",
-        ),
-    ] = None,
+    *,
+    prompt: PromptOptions,
+    decoder: DecoderOptions,
+    sampling: SamplingOptions,
+    caches: CacheOptions,
     twice: Annotated[
         bool,
         typer.Option(
@@ -158,9 +238,7 @@ def generate(
         bool, typer.Option("--show-ids", help="Also print token ids of prompts and results.")
     ] = False,
     threads: Threads = None,
-    timeout: Timeout = None,
-    json: Json = False,
-    debug: Debug = False,
+    common: Common,
 ) -> None:
     """Generate text with a decoder such as Llama."""
     from ...runtime.text import printable
@@ -175,48 +253,33 @@ def generate(
         sys.stdout.write(printable(text, "\n\t") if is_terminal else text)
         sys.stdout.flush()
 
-    how: dict[str, Any] = {
-        "max_new_tokens": max_new_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "seed": seed,
-        "num_return_sequences": num_return_sequences,
-        "language": language,
-        "task": task,
-        "decoder_ids": integers("--decoder-ids", decoder_ids) if decoder_ids else None,
-    }
-    if stop:
-        how["stop"] = stop
-    asked = _asked(prompt or [], ids, input_features, audio, chat=chat, system=system)
-    # A spinner would draw over text that comes.
-    with progress() if json else nullcontext(silent) as say, use_threads(threads):
+    asked = prompt.asked
+    # A spinner would overwrite the text as it arrives.
+    with progress() if common.json else nullcontext(silent) as say, use_threads(threads):
         found = write(
             folder,
-            backend,
             asked,
-            how,
-            cache=cache,
+            {**sampling.as_settings(), **prompt.as_settings()},
+            cache=caches.cache,
             twice=twice,
-            timeout=timeout,
+            timeout=common.timeout,
             say=say,
-            give=None if json else give,
-            variant=variant,
-            prefill_chunk=prefill_chunk,
-            capacity=capacity,
-            fallback=fallback,
-            precision=precision,
-            device=device,
-            tune=tune,
-            backend_options=backend_options_of(backend_option),
+            give=None if common.json else give,
+            prefill_chunk=caches.prefill_chunk,
+            capacity=caches.capacity,
+            **decoder.as_options(),
         )
-    if json:
+    if common.json:
         print_json(open_console(), {**found.to_dict(), "warnings": HEARD.to_list()})
-        raise typer.Exit(exit_code(found.ok, found.stopped))
+    else:
+        _show(found, with_ids=show_ids)
+    raise typer.Exit(exit_code(found.ok, found.stopped))
+
+
+def _show(found: Written, *, with_ids: bool) -> None:
+    """End the text on stdout; write ids, times and failures to stderr."""
     sys.stdout.write("\n")
-    if show_ids:
+    if with_ids:
         for row in found.generation.prompts:
             typer.echo(f"prompt: {' '.join(map(str, row))}", err=True)
         for row in found.generation.ids:
@@ -226,35 +289,3 @@ def generate(
         typer.echo(found.difference or "the second run had the same tokens", err=True)
     if found.stopped:
         typer.echo(f"not complete: {found.stopped}", err=True)
-    raise typer.Exit(exit_code(found.ok, found.stopped))
-
-
-def _asked(
-    prompts: list[str],
-    ids: str,
-    features: Path | None,
-    audio: Path | None,
-    *,
-    chat: bool,
-    system: str,
-) -> Any:
-    """Return the only thing that is requested."""
-    from ..generate.generate import Asked
-
-    if sum(map(bool, (prompts, ids, features, audio))) != 1:
-        raise UsageError(
-            "give --prompt TEXT, --ids 1,2,3, --input-features FILE.npy or --audio FILE.wav"
-        )
-    if not prompts:
-        if chat:
-            raise UsageError("--chat is for texts: --prompt")
-        return Asked(None, integers("--ids", ids) if ids else None, features, audio)
-    texts = [sys.stdin.read() if text == "-" else text for text in prompts]
-    if not chat:
-        if system:
-            raise UsageError("--system belongs to --chat")
-        return Asked(texts[0] if len(texts) == 1 else texts)
-    if len(texts) > 1:
-        raise UsageError("--chat takes one --prompt")
-    messages = [{"role": "system", "content": system}] if system else []
-    return Asked([*messages, {"role": "user", "content": texts[0]}])

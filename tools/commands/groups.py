@@ -1,4 +1,4 @@
-"""Groups of options that several commands have: declared once, passed to a command as one value."""
+"""Option groups shared by several commands: declared once, passed as one value."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..common.inputs import Inputs, Wanted
+    from ..common.inputs import InputRequest, Inputs
 
 Command = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """How every command ends, and what it prints."""
+    """Options of every command: time limit and output."""
 
     timeout: Timeout = None
     json: Json = False
@@ -65,7 +65,7 @@ class Common:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmOptions:
-    """Arithmetic, device and algorithms of a run."""
+    """Precision, device and algorithms."""
 
     precision: Precision = "float32"
     device: Device = 0
@@ -73,7 +73,7 @@ class AlgorithmOptions:
     algorithm: Algorithms = None
 
     def as_options(self) -> dict[str, Any]:
-        """Return the options by their names in Python."""
+        """Return the options by their Python names."""
         return {
             "precision": self.precision,
             "device": self.device,
@@ -84,7 +84,7 @@ class AlgorithmOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions(AlgorithmOptions):
-    """How a model is optimised, placed and run."""
+    """Optimisation, placement and execution of a model."""
 
     fallback: Fallback = None
     keep: KeepFloat32 = ""
@@ -111,39 +111,39 @@ class ShapeOptions:
     dims: Dims = None
 
     def as_options(self) -> dict[str, Any]:
-        """Return the options by their names in Python."""
+        """Return the options by their Python names."""
         return {"shapes": self.shapes or (), "dims": self.dims or ()}
 
 
 @dataclass(frozen=True, slots=True)
 class InputOptions(ShapeOptions):
-    """Where the inputs of a run come from."""
+    """Sources of inputs."""
 
     files: Files = None
     inputs_from: Folder = None
     seed: Seed = 0
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> InputRequest:
         """The inputs that the options describe."""
         return wanted_inputs(self.files, self.inputs_from, self.seed, self.shapes, self.dims)
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderInputOptions(InputOptions):
-    """The same, or a step of a decoder."""
+    """The same, or one step of a decoder."""
 
     tokens: Tokens = ""
     decode_step: DecodeStep = None
 
-    def of(self, model: Path) -> Wanted | Inputs:
+    def of(self, model: Path) -> InputRequest | Inputs:
         """Return the inputs for a model."""
         return decoded(model, self.wanted, self.tokens, self.decode_step)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageInputOptions(DecoderInputOptions):
-    """The same, and how images become tensors."""
+    """The same, and the conversion of images to tensors."""
 
     scale: Scale = 255
     mean: Mean = "0"
@@ -152,7 +152,7 @@ class ImageInputOptions(DecoderInputOptions):
     bgr: Bgr = False
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> InputRequest:
         pixels = (self.scale, self.mean, self.std, self.crop, self.bgr)
         return wanted_inputs(
             self.files, self.inputs_from, self.seed, self.shapes, self.dims, pixels
@@ -161,13 +161,13 @@ class ImageInputOptions(DecoderInputOptions):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """How often a model runs, and on how many threads."""
+    """Number of runs and of threads."""
 
     repeat: Repeats = None
     threads: Threads = None
 
     def used(self) -> AbstractContextManager[Any]:
-        """Run on these threads for a while."""
+        """Return a context manager that uses this number of threads."""
         from ..common.threads import use_threads
 
         return use_threads(self.threads)
@@ -175,22 +175,22 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """How a model is written."""
+    """How a model file is written."""
 
     opset: Opset = None
     external: External = None
     force: Force = False
 
     def as_options(self) -> dict[str, Any]:
-        """Return the options by their names in Python."""
+        """Return the options by their Python names."""
         return {"opset": self.opset, "external": self.external, "force": self.force}
 
 
 def with_groups(command: Command) -> Command:
-    """Return a command with the fields of its groups as parameters.
+    """Return a command whose parameters are the fields of its option groups.
 
     Args:
-        command: a parameter whose annotation is a dataclass stands for the fields of that.
+        command: parameters annotated with a dataclass are replaced by its fields.
     """
     signature = inspect.signature(command, eval_str=True)
     groups = {

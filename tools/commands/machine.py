@@ -1,4 +1,4 @@
-"""Commands about this machine and about tercet itself."""
+"""Commands about this machine and tercet itself."""
 
 from __future__ import annotations
 

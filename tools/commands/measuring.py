@@ -14,7 +14,7 @@ from .options import Threads, exit_code, integers, show, split
 
 if TYPE_CHECKING:
     from ..bench.bench import Schedule
-    from ..bench.bench_check import Limits
+    from ..bench.bench_check import BenchLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class BenchRunOptions(RunOptions):
 
 @dataclass(frozen=True, slots=True)
 class ScheduleOptions:
-    """What a benchmark measures, and for how long."""
+    """What a benchmark measures, and how long."""
 
     batch: Annotated[
         str, typer.Option(metavar="1,8", help="Batch sizes; default: the model's, or 1.")
@@ -67,7 +67,7 @@ class ScheduleOptions:
     ] = True
 
     def of(self, precisions: str) -> Schedule:
-        """Return the schedule, with precisions that commas separate."""
+        """Return the schedule, with comma-separated precisions."""
         from ..bench.bench import Schedule
 
         return Schedule(
@@ -84,7 +84,7 @@ class ScheduleOptions:
 
 @dataclass(frozen=True, slots=True)
 class LimitOptions:
-    """Limits that a benchmark must keep."""
+    """Limits of a benchmark."""
 
     assert_p50: Annotated[
         list[str] | None,
@@ -104,12 +104,12 @@ class LimitOptions:
     ] = None
 
     @property
-    def limits(self) -> Limits:
-        """The limits that are given."""
-        from ..bench.bench_check import Limits, latency_limits
+    def limits(self) -> BenchLimits:
+        """The given limits."""
+        from ..bench.bench_check import BenchLimits, latency_limits
 
         p50 = latency_limits(self.assert_p50 or ())
-        return Limits(p50, self.assert_ops, self.assert_error, self.assert_ratio)
+        return BenchLimits(p50, self.assert_ops, self.assert_error, self.assert_ratio)
 
 
 def profile(

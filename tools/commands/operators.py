@@ -1,4 +1,4 @@
-"""The option of every command that reads a model: custom operators, from a Python file."""
+"""The option for custom operators, of every command that reads a model."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _EXPECTED = (
 
 
 def read_operators(file: Path) -> Mapping[tuple[str, str], Any]:
-    """Execute a Python file and return what it calls OPERATORS.
+    """Execute a Python file and return its OPERATORS.
 
     Raises:
         FileError: the file cannot be read.
-        UsageError: it raises an error, or sets nothing of that name.
+        UsageError: it raises an error, or does not set OPERATORS.
     """
     try:
         names = runpy.run_path(str(file), run_name="tercet_operators")
@@ -54,5 +54,5 @@ def _around(file: Path) -> AbstractContextManager[Any]:
     return operators_in(read_operators(file))
 
 
-#: Gives a command the option, if it reads a model.
+#: Adds the option to a command that reads a model.
 with_operators = added_option("operators", _Operators, _around, frozenset({"model", "models"}))

@@ -1,4 +1,4 @@
-"""The options that several commands have, and what becomes of their texts."""
+"""Options shared by several commands, and their parsing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from ...runtime.errors import TimeLimitError, UsageError
 
 if TYPE_CHECKING:
-    from ..common.inputs import Inputs, Wanted
+    from ..common.inputs import InputRequest, Inputs
 
 File = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 Fallback = Annotated[
@@ -178,7 +178,7 @@ External = Annotated[
 
 
 class _Process:
-    """What the process is there for; `is_command` where it is one command and nothing else."""
+    """The role of the process; `is_command` if it runs one command and nothing else."""
 
     is_command = False
 
@@ -187,7 +187,7 @@ PROCESS = _Process()
 
 
 def arm_watchdog(seconds: float | None) -> float | None:
-    """Have the process ended if a command cannot be interrupted; returns `seconds`."""
+    """Arm the watchdog that ends a command which cannot be interrupted; returns `seconds`."""
     if seconds is not None:
         from ..common.deadline import WATCHDOG
 
@@ -209,7 +209,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Also print the traceback o
 
 
 def exit_code(ok: bool, stopped: str) -> int:
-    """Return 1 for what is wrong, 7 for what is not complete, else 0."""
+    """Return 1 for a failure, 7 for an incomplete result, else 0."""
     return 1 if not ok else TimeLimitError.exit_code if stopped else 0
 
 
@@ -220,18 +220,20 @@ def wanted_inputs(
     shapes: Sequence[str] | None,
     dims: Sequence[str] | None,
     pixels: tuple[float, str, str, bool, bool] = (255, "0", "1", False, False),
-) -> Wanted:
-    """Return where the inputs of a run come from, as the options say."""
+) -> InputRequest:
+    """Return the input request of these options."""
     from ..common.images import Pixels
-    from ..common.inputs import Wanted
+    from ..common.inputs import InputRequest
 
     scale, mean, std, crop, bgr = pixels
     chosen = Pixels(scale, numbers("--mean", mean), numbers("--std", std), crop, bgr)
-    return Wanted(files or (), folder, seed, shapes or (), dims or (), chosen)
+    return InputRequest(files or (), folder, seed, shapes or (), dims or (), chosen)
 
 
-def decoded(model: Path, wanted: Wanted, tokens: str, step: int | None) -> Wanted | Inputs:
-    """Return the inputs of a decoder's step, where --tokens asks for them."""
+def decoded(
+    model: Path, wanted: InputRequest, tokens: str, step: int | None
+) -> InputRequest | Inputs:
+    """Return the inputs of a decoder step if --tokens is given."""
     if not tokens:
         if step is not None:
             raise UsageError("--decode-step belongs to --tokens")
@@ -246,7 +248,7 @@ def decoded(model: Path, wanted: Wanted, tokens: str, step: int | None) -> Wante
 
 
 def algorithms_of(texts: Sequence[str] | None) -> dict[str, str]:
-    """Return algorithms by node or operator, as --algorithm NODE=NAME gives them."""
+    """Return algorithms by node or operator, from --algorithm NODE=NAME."""
     found: dict[str, str] = {}
     for text in texts or ():
         node, equals, name = text.rpartition("=")
@@ -257,14 +259,14 @@ def algorithms_of(texts: Sequence[str] | None) -> dict[str, str]:
 
 
 def backend_options_of(texts: Sequence[str] | None) -> dict[str, dict[str, Any]]:
-    """Return options by backend, as --backend-option BACKEND.OPTION=VALUE gives them."""
+    """Return options by backend, from --backend-option BACKEND.OPTION=VALUE."""
     from ...backends.options import parsed
 
     return parsed({name: value for name, _, value in (t.partition("=") for t in texts or ())})
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:
-    """Return the numbers of an option, which commas separate."""
+    """Return the numbers in a comma-separated option."""
     try:
         return tuple(float(number) for number in text.split(","))
     except ValueError as error:
@@ -274,7 +276,7 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
 
 
 def figures(option: str, texts: Sequence[str] | None, *, whole: bool = False) -> dict[str, float]:
-    """Return figures by name, as [NAME=]X gives them; "" is the name of those without one."""
+    """Return numbers by name, from [NAME=]X; "" is the name of those without one."""
     found: dict[str, float] = {}
     for text in texts or ():
         name, _, figure = text.rpartition("=")
@@ -287,7 +289,7 @@ def figures(option: str, texts: Sequence[str] | None, *, whole: bool = False) ->
 
 
 def integers(option: str, text: str) -> tuple[int, ...]:
-    """Return the whole numbers of an option, which commas separate."""
+    """Return the integers in a comma-separated option."""
     try:
         return tuple(int(number) for number in split(text))
     except ValueError as error:
@@ -295,12 +297,12 @@ def integers(option: str, text: str) -> tuple[int, ...]:
 
 
 def split(names: str) -> tuple[str, ...]:
-    """Return the names in a list with commas."""
+    """Return the names in a comma-separated list."""
     return tuple(name for name in names.split(",") if name)
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """Return names with commas between, or the lines of a file after an @."""
+    """Return comma-separated names, or the lines of a file after an @."""
     if not text.startswith("@"):
         return split(text)
     lines = Path(text[1:]).read_text(encoding="utf-8").splitlines()
@@ -308,7 +310,7 @@ def names_of(text: str) -> tuple[str, ...]:
 
 
 def show(found: Any, view: Any, *, json: bool) -> None:
-    """Print what was found: as JSON, or with the function that draws it."""
+    """Print a result: as JSON, or with its view."""
     from ..common.console import open_console, print_json
     from ..common.warned import HEARD
 

@@ -24,7 +24,7 @@ from .options import (
 
 @dataclass(frozen=True, slots=True)
 class LayerOptions:
-    """How layers are compared."""
+    """Layer-by-layer comparison."""
 
     layers: Annotated[
         bool,
@@ -49,13 +49,13 @@ class LayerOptions:
     ] = False
 
     def check(self) -> bool:
-        """Return whether layers are compared; raises UsageError for options that need that."""
+        """Return whether to compare layers; raises UsageError for options that require it."""
         if not self.layers and (self.cumulative or self.twice or self.other or self.as_it_is):
             raise UsageError("--cumulative, --twice, --other and --no-optimise belong to --layers")
         return self.layers
 
     def as_options(self) -> dict[str, Any]:
-        """Return the options by their names in Python."""
+        """Return the options by their Python names."""
         return {
             "other": self.other,
             "cumulative": self.cumulative,
@@ -66,7 +66,7 @@ class LayerOptions:
 
 @dataclass(frozen=True, slots=True)
 class ToleranceOptions:
-    """Tolerances for all outputs, or by output or dtype."""
+    """Tolerances for all outputs, or per output or dtype."""
 
     rtol: Annotated[
         list[str] | None,
@@ -86,7 +86,7 @@ class ToleranceOptions:
     ] = None
 
     def as_options(self) -> dict[str, Any]:
-        """Return the options by their names in Python."""
+        """Return the options by their Python names."""
         from ..verdict.tolerances import parse_tolerances
 
         return {

@@ -1,1 +1,1 @@
-"""What all commands share: inputs, consoles, clocks, limits."""
+"""Shared by all commands: inputs, console output, timing, limits."""

@@ -1,7 +1,7 @@
-"""Arrays in .npy and .npz files of unknown origin: nothing is unpacked or allocated unchecked.
+"""Safe reading of .npy and .npz files: nothing is unpacked or allocated unchecked.
 
-A header may claim any size, and a kilobyte may unpack to a gigabyte. So sizes are compared first:
-of a header with its file, of an archive with the machine's memory and with its own size.
+A header may claim any size, and a kilobyte may unpack to a gigabyte. So sizes are compared first: a
+header's with its file, an archive's with memory and its own size.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from ...runtime.ir.dtypes import string
 from ...runtime.ir.types import Array
 
 _NPY = b"\x93NUMPY"
-#: Archives that unpack to more than `SUSPECT_BYTES` may grow by this factor; noise does not grow,
+#: Maximum expansion of archives that unpack to more than `SUSPECT_BYTES`; noise does not expand,
 #: and zeros by a thousand.
 MAX_GROWTH = 100
 SUSPECT_BYTES = 256 << 20
-#: Members are as numpy saves them, or texts of ours.
+#: File name extensions of members: numpy's, and our own texts.
 MAX_TEXT = 16 << 20
 MAX_NAME = 1000
-#: Marks archives whose names are quoted; others have them as they are.
+#: Marks archives with quoted names.
 _COMMENT = b"tercet: names are quoted as in URLs"
 
 
 def read_npy(file: Path) -> dict[str, Array]:
-    """Return the array of a .npy file, without a name.
+    """Return the array of a .npy file.
 
     Raises:
-        InputError: the file is not a .npy file, is damaged, or claims to hold more than it does.
+        InputError: it is not a .npy file, is damaged, or claims to hold more than it does.
         OSError: it cannot be read.
     """
     with file.open("rb") as stream:
@@ -52,11 +52,11 @@ def read_npy(file: Path) -> dict[str, Array]:
 
 
 def read_archive(file: Path, leave: Container[str] = ()) -> dict[str, Array]:
-    """Return the arrays of an .npz file by name, but for some.
+    """Return the arrays of an .npz file by name, except some.
 
     Raises:
-        InputError: the file is not an .npz file, is damaged, or claims to hold more than it does.
-        LimitError: it would unpack to more than memory can hold, or grow too much.
+        InputError: it is not an .npz file, is damaged, or claims to hold more than it does.
+        LimitError: it would unpack to more than memory can hold, or expand too much.
         OSError: it cannot be read.
     """
     found: dict[str, Array] = {}
@@ -85,7 +85,7 @@ def read_text(file: Path, name: str) -> Any:
 
 
 def entries(file: Path) -> list[str]:
-    """Return the members of an archive; none where the file is not an archive."""
+    """Return the members of an archive; none if the file is not an archive."""
     with file.open("rb") as stream, _reading(str(file)):
         if not zipfile.is_zipfile(stream):
             return []
@@ -95,7 +95,7 @@ def entries(file: Path) -> list[str]:
 
 @contextmanager
 def _reading(where: str) -> Generator[None]:
-    """Make an InputError of whatever damage does to numpy, zipfile and what unpacks."""
+    """Convert exceptions of numpy, zipfile and decompressors for damaged files to InputError."""
     try:
         yield
     except TercetError:
@@ -106,7 +106,7 @@ def _reading(where: str) -> Generator[None]:
 
 
 def _check_growth(file: Path, archive: zipfile.ZipFile) -> None:
-    """Refuse an archive that says itself that it holds more than it should."""
+    """Reject an archive that declares excessive sizes."""
     unpacked, packed = sum(m.file_size for m in archive.infolist()), file.stat().st_size
     if unpacked > memory() // 2:
         raise LimitError(
@@ -120,11 +120,11 @@ def _check_growth(file: Path, archive: zipfile.ZipFile) -> None:
 
 
 def _read_array(stream: BinaryIO, size: int, where: str) -> Array:
-    """Return an array whose header, and no more than that, has been believed.
+    """Return an array, trusting nothing but its header.
 
     Args:
-        stream: at the beginning of the file.
-        size: bytes that the file has.
+        stream: at the start of the file.
+        size: size of the file in bytes.
         where: the file, for errors.
     """
     with _reading(where):
@@ -154,9 +154,9 @@ def write_archive(
 ) -> None:
     """Write arrays to an .npz file, which `numpy.load` reads without pickle.
 
-    Strings are saved as numpy's own, of one length; of types that numpy lacks, such as bfloat16,
-    the bytes are. A name that would lead out of the folder where somebody unpacks the file is
-    quoted as in URLs: ``%2E%2E/x``; `read_archive` gives it as it was.
+    Strings are saved as numpy strings of equal length; types that numpy lacks, such as bfloat16, as
+    bytes. A name that would lead out of the folder when unpacked is quoted as in URLs:
+    ``%2E%2E/x``; `read_archive` restores it.
 
     Args:
         file: its path.
@@ -176,7 +176,7 @@ def write_archive(
 def member_name(name: str) -> str:
     """Return a name that is a path below any folder, on every system."""
     parts = [_part(part) for part in name.split("/")]
-    if not parts[0] and parts[1:]:  # it begins with a slash
+    if not parts[0] and parts[1:]:  # starts with a slash
         parts[:2] = [f"%2F{parts[1]}"]
     quoted = "/".join(parts)
     if len(quoted.encode()) > MAX_NAME:
@@ -185,7 +185,7 @@ def member_name(name: str) -> str:
 
 
 def _part(part: str) -> str:
-    """Return a part of a path with what a file system could take for more than a name quoted."""
+    """Return a path component with special characters quoted."""
     if part in (".", ".."):
         return part.replace(".", "%2E")
     if re.match(r"[A-Za-z]:(\\|$)", part):  # a drive

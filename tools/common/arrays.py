@@ -1,4 +1,4 @@
-"""Arrays in files: .npy, .npz, ONNX tensors (.pb), and folders of ONNX test data."""
+"""Reading arrays: .npy, .npz, ONNX tensors (.pb), and folders of ONNX test data."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def read_array(file: Path, name: str) -> Array:
 
     Args:
         file: its path.
-        name: the input that it is for; picks the array of an .npz file that has several.
+        name: the input it is for; selects the array of an .npz file with several.
 
     Raises:
-        InputError: the file is not what its name says, or has no such array.
+        InputError: the file is not what its extension says, or has no such array.
         OSError: the file cannot be read.
     """
     reader = READERS.get(file.suffix.lower())
@@ -63,9 +63,9 @@ def read_test_data(folder: Path, kind: str, names: Sequence[str]) -> dict[str, A
     """Return the tensors of a folder of ONNX test data, such as ``test_data_set_0``.
 
     Args:
-        folder: holds ``input_0.pb``, ``output_0.pb``, ....
+        folder: contains ``input_0.pb``, ``output_0.pb``, ….
         kind: ``input`` or ``output``.
-        names: the model's names; a tensor that has none of them is the one of its number.
+        names: the model's names; a tensor with another name is identified by its number.
     """
     found: dict[str, Array] = {}
     for number in range(len(names)):
@@ -82,10 +82,10 @@ def read_test_data(folder: Path, kind: str, names: Sequence[str]) -> dict[str, A
 
 
 def read_named(option: str, texts: Sequence[str]) -> dict[str, Array]:
-    """Return arrays by name, of texts such as ``mask=mask.npy``; see `read_array` for the errors.
+    """Return arrays by name, from strings such as ``mask=mask.npy``; see `read_array`.
 
     Raises:
-        UsageError: a text of another form.
+        UsageError: a string has another form.
     """
     found: dict[str, Array] = {}
     for text in texts:

@@ -1,4 +1,4 @@
-"""What every command writes with: consoles, tables, numbers, JSON, and progress."""
+"""Console output: tables, numbers, JSON, and progress."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ PIPE_WIDTH = 80
 MAX_COLUMNS = 100_000
 QUIET_SECONDS = 1.0
 
-#: Names at the beginning, and at the end, of many that are given.
+#: Number of names shown from the start and the end of a long list.
 _ENDS = 3
-#: Says what is being done; called as often as one likes.
+#: Called with the current activity, any number of times.
 Say = Callable[[str], None]
 
 #: How verdicts are printed.
@@ -42,13 +42,13 @@ STYLES: Mapping[str, str] = {"ok": "green", "inconclusive": "bold yellow", "MISM
 
 
 def silent(text: str) -> None:
-    """Say nothing."""
+    """Ignore progress messages."""
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """Return a console as wide as the terminal, or `PIPE_WIDTH` columns ($COLUMNS) elsewhere.
+    """Return a console as wide as the terminal, else `PIPE_WIDTH` ($COLUMNS) columns.
 
-    In a pipe tables are as wide as they must be, so that `grep` finds every name in one piece.
+    In a pipe, tables are as wide as necessary, so that `grep` finds every name unbroken.
     """
     stream = sys.stderr if stderr else sys.stdout
     piped = not (stream.isatty() or "COLUMNS" in os.environ)
@@ -64,18 +64,18 @@ def open_console(*, stderr: bool = False) -> Console:
 
 
 class SafeConsole(Console):
-    """A console that shows what names contain, but never lets the terminal carry it out.
+    """A console that shows control characters in names instead of sending them to the terminal.
 
-    Every text goes through `render`, whatever table or panel it is in.
+    Every text passes through `render`, whatever table or panel contains it.
 
     Attributes:
-        widens: whether tables may be wider than the console, instead of breaking names.
+        widens: whether tables may exceed the console's width instead of breaking names.
     """
 
     widens = False
 
     def print(self, *objects: Any, crop: bool | None = None, **style: Any) -> None:
-        """Print as rich does."""
+        """Print like rich."""
         super().print(*objects, crop=not self.widens if crop is None else crop, **style)
 
     def on_broken_pipe(self) -> None:
@@ -85,7 +85,7 @@ class SafeConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render as rich does, a text as `message` gives it."""
+        """Render like rich, with texts escaped by `message`."""
         if isinstance(renderable, str):
             renderable = message(renderable)
         elif isinstance(renderable, Text):
@@ -97,18 +97,18 @@ class SafeConsole(Console):
 
 
 def _escaped(text: Text) -> Text:
-    """Return the text as `message` gives it; one that changes loses the styles of its parts."""
+    """Return the text escaped by `message`; a changed text loses the styles of its parts."""
     plain = message(text.plain)
     return text if plain == text.plain else text.blank_copy(plain)
 
 
 def lines(text: str) -> RenderableType:
-    """Return a text of several lines of our own, which begin where the first one does."""
+    """Return our own multi-line text, aligned with its first line."""
     return Group(*map(Text, text.split("\n")))
 
 
 def text_of(show: Callable[[Console, Any], None], found: Any) -> str:
-    """Return what a view prints, without colours, in `PIPE_WIDTH` columns."""
+    """Return the output of a view, without colours, in `PIPE_WIDTH` columns."""
     text = io.StringIO()
     console = SafeConsole(file=text, width=PIPE_WIDTH, highlight=False, markup=False, emoji=False)
     show(console, found)
@@ -116,14 +116,14 @@ def text_of(show: Callable[[Console, Any], None], found: Any) -> str:
 
 
 class Remaining:
-    """Tells from texts such as ``step 3 of 20`` how long a stage is going to take."""
+    """Estimates the remaining time of a stage from texts such as ``step 3 of 20``."""
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self._now = now
         self._stage, self._begin, self._first = "", 0.0, 0
 
     def of(self, text: str) -> str:
-        """Return ``, about 12 s left`` if that can be told, else nothing."""
+        """Return ``, about 12 s left`` if it can be estimated, else nothing."""
         match = re.search(r"(\d+) of (\d+)", text)
         if match is None:
             return ""
@@ -139,7 +139,7 @@ class Remaining:
 
 @contextmanager
 def progress() -> Iterator[Say]:
-    """Yield what shows the present stage of long work; only a terminal sees it, after a second."""
+    """Yield a function that shows the current stage, on a terminal, after a second."""
     console = open_console(stderr=True)
     if not console.is_terminal:
         yield silent
@@ -160,7 +160,7 @@ def progress() -> Iterator[Say]:
 
 
 def announce_compiling(model: Model, say: Say) -> None:
-    """Let the kernels that the model's backends compile from now on be told to `say`."""
+    """Report kernels that the model's backends compile to `say` from now on."""
 
     def tell(now: Any) -> None:
         done = f"{now.compiled} done, {now.cached} from the cache"
@@ -175,7 +175,7 @@ def announce_compiling(model: Model, say: Say) -> None:
 
 
 def grid(*titles: str, left: int = 1) -> Table:
-    """Return a table without vertical lines, its first `left` columns text, the others numbers."""
+    """Return a table without vertical lines: `left` columns of text, then numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for i, title in enumerate(titles):
         if i < left:
@@ -186,7 +186,7 @@ def grid(*titles: str, left: int = 1) -> Table:
 
 
 def facts(console: Console, pairs: Mapping[str, str]) -> None:
-    """Print names with a description of each, one per line, wrapped in its column."""
+    """Print names with descriptions, one per line, wrapped in their column."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
@@ -197,10 +197,10 @@ def facts(console: Console, pairs: Mapping[str, str]) -> None:
 
 
 def print_json(console: Console, data: Mapping[str, Any]) -> None:
-    """Print `data` as JSON, in which NaN and infinities become null.
+    """Print `data` as JSON, with NaN and infinities as null.
 
-    Names are what they are: what a stream cannot say, or a terminal would carry out, is escaped as
-    JSON does it.
+    Names are preserved: characters that the stream lacks, or a terminal would interpret, are
+    escaped as in JSON.
     """
     text = json.dumps(finite(data), indent=2, allow_nan=False, ensure_ascii=False)
     encoding = console.encoding
@@ -214,7 +214,7 @@ def print_json(console: Console, data: Mapping[str, Any]) -> None:
 
 
 def finite(data: Any) -> Any:
-    """Return the same data with None for NaN and infinities, which JSON does not have."""
+    """Return the data with None for NaN and infinities, which JSON lacks."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, Mapping):
@@ -225,7 +225,7 @@ def finite(data: Any) -> Any:
 
 
 def ms_text(seconds: float) -> str:
-    """Return milliseconds with three or four digits that count: ``0.0123``, ``4.56``, ``1234``."""
+    """Return milliseconds with up to four significant digits: ``0.0123``, ``4.56``, ``1234``."""
     ms = seconds * 1e3
     if ms >= 100:
         return f"{ms:.0f}"
@@ -233,14 +233,14 @@ def ms_text(seconds: float) -> str:
 
 
 def bytes_text(nbytes: int) -> str:
-    """Return bytes in units of a thousand: ``640 B``, ``10.7 MB``."""
+    """Return bytes in decimal units: ``640 B``, ``10.7 MB``."""
     if nbytes < 1000:
         return f"{nbytes} B"
     return f"{_scaled(nbytes)}B"
 
 
 def count_text(number: int) -> str:
-    """Return a count with a unit of a thousand: ``640``, ``15.5 G``."""
+    """Return a count in decimal units: ``640``, ``15.5 G``."""
     return str(number) if number < 1000 else _scaled(number)
 
 
@@ -254,7 +254,7 @@ def _scaled(number: int) -> str:
 
 
 def abridged(names: Sequence[str]) -> str:
-    """Return names with plus signs between; of many, the first and the last ones."""
+    """Return names joined by plus signs; of many, the first and last ones."""
     left_out = len(names) - 2 * _ENDS
     if left_out <= _ENDS:
         return " + ".join(names)
@@ -267,5 +267,5 @@ def counted(number: int, thing: str, things: str = "") -> str:
 
 
 def value_text(value: float) -> str:
-    """Return a tensor's element in at most ten characters."""
+    """Return a tensor element in at most ten characters."""
     return f"{value:.4g}"

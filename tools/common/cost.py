@@ -1,9 +1,8 @@
-"""What a graph costs on paper: multiply-accumulates, parameters and bytes, whoever runs it.
+"""The theoretical cost of a graph: multiply-accumulates, parameters and bytes.
 
-One MAC is one multiplication whose product is added to a sum. Counted are the products of matrices
-and convolutions as the specification writes them, windows that reach into the padding included;
-additions of a bias, activations, pooling and normalisation count nothing. So VGG-16 has 15.47
-billion of them.
+One MAC is one multiplication whose product is added to a sum. Matrix products and convolutions
+count as in the specification, including windows over padding; bias additions, activations, pooling
+and normalisation count nothing. VGG-16 thus has 15.47 billion MACs.
 
 =============================================== ==================================================
 Conv, ConvInteger, QLinearConv, DeformConv      elements of y x (channels / group) x window
@@ -32,9 +31,9 @@ Rule = Callable[[Node], int]
 
 
 def macs(node: Node) -> int | None:
-    """Return the multiply-accumulates of one node; None where its shapes are not integers.
+    """Return the multiply-accumulates of one node; None if its shapes are not integers.
 
-    Nodes with control-flow bodies give None as well: how often a body runs is not known.
+    None for nodes with control-flow bodies as well: how often a body runs is unknown.
     """
     if node.op.graphs():
         return None
@@ -133,10 +132,10 @@ class OperatorCost:
 
     Attributes:
         operator: its name.
-        nodes: how many.
-        macs: their multiply-accumulates, as far as they are known.
-        parameters: elements of the constants that they are the first to read.
-        unknown: nodes whose MACs are not known.
+        nodes: number of nodes.
+        macs: their multiply-accumulates, as far as known.
+        parameters: elements of constants that they are the first to read.
+        unknown: number of nodes with unknown MACs.
     """
 
     operator: str
@@ -151,10 +150,10 @@ class Constants:
     """The constants of a graph.
 
     Attributes:
-        parameters: elements, those of int64, bool and string constants left out: they are shapes,
+        parameters: number of elements, except int64, bool and string constants: these are shapes,
             axes and indices.
         nbytes: bytes of all constants.
-        by_dtype: bytes by name of the dtype.
+        by_dtype: bytes by dtype.
     """
 
     parameters: int
@@ -163,12 +162,12 @@ class Constants:
 
 
 def operators(graph: Graph, bound: Graph | None = None) -> tuple[OperatorCost, ...]:
-    """Return the cost of each operator of a graph, bodies included, the most frequent first.
+    """Return the cost of each operator of a graph, bodies included, most frequent first.
 
     Args:
-        graph: what is counted.
-        bound: the same graph with integer shapes, which its MACs are taken from; what it lacks
-            was arithmetic on shapes.
+        graph: the graph.
+        bound: the same graph with integer shapes, used for MACs; nodes missing in it were shape
+            arithmetic.
     """
     rows: dict[str, list[int]] = {}
     seen: set[Value] = set()
@@ -190,13 +189,13 @@ class NodeCost:
     """One node of a file.
 
     Attributes:
-        number: its place in the file, from 1.
+        number: its position in the file, from 1.
         name: of the node.
         operator: its operator.
-        output: type of its first result.
-        macs: multiply-accumulates; None where they are not known.
-        parameters: elements of the constants that it is the first to read.
-        nbytes: bytes of inputs, constants and results; None where they are not known.
+        output: type of its first output.
+        macs: multiply-accumulates; None if unknown.
+        parameters: elements of constants that it is the first to read.
+        nbytes: bytes of inputs, constants and outputs; None if unknown.
     """
 
     number: int
@@ -212,9 +211,9 @@ def nodes(graph: Graph, bound: Graph | None = None) -> tuple[NodeCost, ...]:
     """Return the cost of each node of a graph, bodies included, in order.
 
     Args:
-        graph: what is counted.
-        bound: the same graph with integer shapes, by the names of whose nodes costs are looked up;
-            what it lacks was arithmetic on shapes, and costs nothing.
+        graph: the graph.
+        bound: the same graph with integer shapes, in which costs are looked up by name; nodes
+            missing in it were shape arithmetic and cost nothing.
     """
     known = {node.name: node for node in (bound or graph).walk()}
     seen: set[Value] = set()
@@ -244,7 +243,7 @@ def _parameters(values: Iterable[Value]) -> int:
 
 
 def constants(graph: Graph) -> Constants:
-    """Return the number and the bytes of a graph's constants, those of bodies included."""
+    """Return number and bytes of a graph's constants, bodies included."""
     found = dict.fromkeys(graph.constants)
     for node in graph.walk():
         found.update(dict.fromkeys(v for v in node.reads if v.is_constant))
@@ -256,7 +255,7 @@ def constants(graph: Graph) -> Constants:
 
 
 def activations(graph: Graph) -> int | None:
-    """Return the bytes of all that nodes compute from inputs; None if a shape is unknown."""
+    """Return the bytes of all computed values that depend on inputs; None if a shape is unknown."""
     total = 0
     live = {*graph.inputs, *graph.captures}
     for node in graph.nodes:

@@ -1,8 +1,8 @@
-"""A limit on the time that some work takes; what is done when the time is up is kept.
+"""Time limits that keep partial results.
 
-Where signals can be had (the main thread, not on Windows) the work is interrupted wherever it is,
-as Ctrl-C would; elsewhere at the next stage that it tells of. What neither can interrupt, such as a
-long product of BLAS or a kernel that never ends, the command line ends with its process.
+Where signals are available (main thread, not on Windows), work is interrupted anywhere, as by
+Ctrl-C; elsewhere at the next reported stage. If neither works, as in a long BLAS product or an
+endless kernel, the command line ends its process.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from typing import NoReturn
 from ...runtime.errors import TimeLimitError, UsageError
 from .console import Say, silent
 
-#: Seconds that a command has to finish with what it has when its time is up.
+#: Grace period in seconds for a command to report partial results.
 GRACE = 10.0
-#: Seconds in which the work has to notice the alarm, after which it is repeated.
+#: Seconds after which an unnoticed alarm is repeated.
 PROMPT, AGAIN = 1.0, 1.0
-#: Where an alarm waits, as what it interrupts there is what puts everything back.
+#: Code in which an alarm is deferred, because it is clean-up code.
 _OWN_FILES = frozenset({__file__, contextlib.__file__})
 
 
 class OutOfTime(BaseException):
-    """The time is up. No error: it passes all that handle errors, as KeyboardInterrupt does."""
+    """The time limit passed. Not an error: like KeyboardInterrupt, it bypasses error handlers."""
 
 
 @dataclass(slots=True)
 class Limit:
-    """How long some work may take, and how far it came.
+    """The time limit of some work, and its progress.
 
     Attributes:
-        seconds: None for as long as it takes.
-        stage: the last stage that was told about.
-        passed: whether the time was up before the work was done.
+        seconds: None for no limit.
+        stage: the last reported stage.
+        passed: whether the limit passed before the work was done.
     """
 
     seconds: float | None
@@ -50,18 +50,18 @@ class Limit:
 
     @property
     def stopped(self) -> str:
-        """Why the work is not complete, in words; empty if it is."""
+        """Why the work is incomplete, in words; empty if it is complete."""
         if not self.passed or self.seconds is None:
             return ""
         return f"stopped after {self.seconds:.3g} s" + (f" ({self.stage})" if self.stage else "")
 
     def error(self) -> TimeLimitError:
-        """Return the error where nothing of the work can be used."""
+        """Return the error if no partial result is usable."""
         return TimeLimitError(f"{self.stopped}; no results yet; give a longer timeout")
 
 
 class _Watch:
-    """Tells a limit of every stage, and raises once when its time is up."""
+    """Passes every stage to a limit, and raises once when it has passed."""
 
     def __init__(self, limit: Limit, say: Say, seconds: float | None) -> None:
         self._limit, self._say = limit, say
@@ -85,7 +85,7 @@ class _Watch:
         if frame is not None and frame.f_code.co_filename in _OWN_FILES:
             signal.setitimer(signal.ITIMER_REAL, 1e-3)
             return
-        # Where a destructor or a callback is interrupted, the exception goes nowhere.
+        # would be swallowed
         signal.setitimer(signal.ITIMER_REAL, AGAIN)
         self._raise()
 
@@ -103,14 +103,14 @@ def time_limit(
     say: Say = silent,
     since: float | None = None,
 ) -> Iterator[tuple[Limit, Say]]:
-    """Let a block run so long and no longer; it ends early, without an error.
+    """Limit the time of a block, which ends early without an error.
 
-    On the command line the process ends where nothing can interrupt the work.
+    On the command line, the process ends if the work cannot be interrupted.
 
     Args:
-        seconds: more than 0; None for no limit.
-        say: told about each stage.
-        since: when they began to count, by `time.monotonic`; now if None.
+        seconds: positive; None for no limit.
+        say: called with a description of each stage.
+        since: start of the time, by `time.monotonic`; now if None.
 
     Yields:
         The limit, whose `passed` tells afterwards what happened, and what is to be told about each
@@ -126,7 +126,7 @@ def time_limit(
     able = hasattr(signal, "SIGALRM") and current_thread() is main_thread()
     ends = able and WATCHDOG.owns_process
     try:
-        # The alarm comes last: what it interrupts before the block is entered would be lost.
+        # The alarm is set last: an interruption before the block would be lost.
         with (
             _ended_promptly(left, watch, limit) if left is not None and ends else nullcontext(),
             _alarm(left, watch) if left is not None and able else nullcontext(),
@@ -140,14 +140,14 @@ def time_limit(
 
 
 def settle() -> None:
-    """Let no limit interrupt what follows: `OutOfTime` was caught to show what there is."""
+    """Disable the limit for what follows: `OutOfTime` was caught to report partial results."""
     for watch in _WATCHES:
         watch.active = False
 
 
 @contextmanager
 def _alarm(seconds: float, watch: _Watch) -> Iterator[None]:
-    """Have `watch.ring` called after that many seconds; then put back whatever alarm there was."""
+    """Call `watch.ring` after this many seconds; restore the previous alarm afterwards."""
     begin = monotonic()
     handler = signal.signal(signal.SIGALRM, watch.ring)
     left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -155,7 +155,7 @@ def _alarm(seconds: float, watch: _Watch) -> Iterator[None]:
         yield
     finally:
         watch.active = False
-        signal.setitimer(signal.ITIMER_REAL, 0)  # while it is handled here: the default is death
+        signal.setitimer(signal.ITIMER_REAL, 0)  # the default action ends the process
         signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
         if left:
             signal.setitimer(signal.ITIMER_REAL, max(1e-3, left - (monotonic() - begin)), interval)
@@ -163,7 +163,7 @@ def _alarm(seconds: float, watch: _Watch) -> Iterator[None]:
 
 @contextmanager
 def _ended_promptly(seconds: float, watch: _Watch, limit: Limit) -> Iterator[None]:
-    """End the process if the work does not hear of an alarm for `PROMPT` seconds."""
+    """End the process if the work ignores an alarm for `PROMPT` seconds."""
     is_over = Event()
     due = monotonic() + seconds
 
@@ -185,11 +185,11 @@ def _ended_promptly(seconds: float, watch: _Watch, limit: Limit) -> Iterator[Non
 
 @contextmanager
 def all_or_nothing(seconds: float | None, say: Say = silent) -> Iterator[Say]:
-    """Let a block run so long; raise TimeLimitError if it has not ended by then.
+    """Limit the time of a block; raise TimeLimitError if it has not ended.
 
     Args:
-        seconds: more than 0; None for no limit.
-        say: told about each stage.
+        seconds: positive; None for no limit.
+        say: called with a description of each stage.
     """
     with time_limit(seconds, say) as (limit, tell):
         yield tell
@@ -204,8 +204,8 @@ class Watchdog:
     """Ends the process some time after a command should have ended.
 
     Attributes:
-        owns_process: whether the process is there for the command alone.
-        has_rung: whether work was interrupted as its time was up.
+        owns_process: whether the process only runs this command.
+        has_rung: whether work was interrupted by the time limit.
     """
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ class Watchdog:
         self._timer: Timer | None = None
 
     def arm(self, seconds: float | None) -> float | None:
-        """End a process of our own `GRACE` seconds after that many; returns `seconds`."""
+        """End our own process `GRACE` seconds after this time; returns `seconds`."""
         self.disarm()
         if seconds is not None and self.owns_process:
             self._timer = Timer(seconds + GRACE, _end_process, (seconds,))
@@ -232,17 +232,17 @@ WATCHDOG = Watchdog()
 
 
 def _end_process(seconds: float) -> None:
-    cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # which a progress line may have hidden
+    cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a progress line hides it
     said = f"error: not done after {seconds:g} s, and cannot be interrupted: the process ends here"
     print(f"{cursor}{said}", file=sys.stderr, flush=True)
     os._exit(TimeLimitError.exit_code)
 
 
 def leave(code: int) -> NoReturn:
-    """End the process at once, after work that was interrupted.
+    """End the process immediately after interrupted work.
 
-    It may have been interrupted with a lock in its hands, or beside a thread that is in a library's
-    function: Python's own end of a process waits for both.
+    The work may hold locks, or another thread may be inside a library call: Python's own shutdown
+    waits for both.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a decoder is fed in one step of a sequence: its past is that of the tokens before."""
+"""Inputs of one decoder step, with the past of the preceding tokens."""
 
 from __future__ import annotations
 
@@ -43,22 +43,21 @@ def decode_inputs(
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
 ) -> dict[str, Array]:
-    """Return the inputs of a decoder that reads one token after those before it.
+    """Return the inputs of a decoder step that reads one token after those before it.
 
-    They are for `compare`, `compare_layers`, `bisect`, `profile` and `Model.run`. The past is what
-    numpy computes with the file as it is, without any rewrites.
+    They are for `compare`, `compare_layers`, `bisect`, `profile` and `Model.run`. The past is
+    computed by numpy on the unoptimised file.
 
     Args:
         source: a path, bytes, or a `ModelProto`.
-        tokens: the sequence, from its beginning.
-        step: number of the token that is read, from 0; the last one if None.
+        tokens: the sequence from its start.
+        step: index of the token to read; the last one if None.
         operators: custom operators; see `tercet.load`.
-        external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder if None.
+        external_data_dir: the folder of the model's external data; its own if None.
 
     Raises:
         ModelError, UnsupportedError: the model is not a decoder; see `Generator`.
-        InputError: the sequence has no such token, or the caches no room.
+        InputError: the sequence has no such token, or the caches have no room.
     """
     if step is None:
         step = len(tokens) - 1
@@ -75,12 +74,12 @@ def decode_inputs(
 
 
 def step_inputs(source: Path, text: str, step: int | None) -> Inputs:
-    """Return what the options --tokens and --decode-step ask for.
+    """Return the inputs requested by --tokens and --decode-step.
 
     Args:
         source: the model.
-        text: tokens with commas between; or a file of them: .npy, what ``tercet generate --json``
-            prints, or numbers in a text.
+        text: comma-separated tokens; or a file: .npy, output of ``tercet generate --json``, or
+            numbers in a text.
         step: see `decode_inputs`.
     """
     tokens = read_tokens(text)
@@ -90,7 +89,7 @@ def step_inputs(source: Path, text: str, step: int | None) -> Inputs:
 
 
 def read_tokens(text: str) -> tuple[int, ...]:
-    """Return the tokens of --tokens; raises UsageError for what are none."""
+    """Return the tokens of --tokens; raises UsageError if they are invalid."""
     if re.fullmatch(r"\d+(,\d+)*", text):
         return tuple(map(int, text.split(",")))
     file = Path(text)
@@ -112,7 +111,7 @@ def read_tokens(text: str) -> tuple[int, ...]:
 
 
 def _of_text(data: str) -> list[Any]:
-    """Return the tokens of a text: JSON, or numbers with anything but letters between."""
+    """Return the tokens of a text: JSON, or numbers with any separators but letters."""
     if not data.lstrip().startswith(("{", "[")):
         return [int(each) for each in re.split(r"[\s,;]+", data.strip())]
     found: Any = json.loads(data)

@@ -1,4 +1,4 @@
-"""What measured figures depend on besides the code."""
+"""The environment that measurements depend on."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ... import __version__
 from ...runtime.plan.backend import Device
+from ...version import __version__
 from .threads import usable_cpus
 
-#: Whose versions matter for what backends measure.
+#: Packages whose versions affect measurements.
 PACKAGES = (
     "numpy",
     "onnx",
@@ -29,12 +29,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def environment(packages: Iterable[str], commit: str = "") -> dict[str, str]:
-    """Return tercet's commit, the machine and versions, by what they are.
+    """Return tercet's commit, the machine and versions.
 
     Args:
-        packages: whose versions matter; those that are not installed are left out.
-        commit: what to record where there is no git; where empty, ``$TERCET_COMMIT``, else asked
-            of git.
+        packages: packages whose versions to record; missing ones are omitted.
+        commit: what to record without git; if empty, ``$TERCET_COMMIT``, else git is asked.
     """
     return {
         "tercet": f"{__version__} ({commit or os.environ.get('TERCET_COMMIT') or _commit()})",
@@ -47,10 +46,10 @@ def environment(packages: Iterable[str], commit: str = "") -> dict[str, str]:
 
 
 def device_environment(device: Device, packages: Iterable[str], commit: str = "") -> dict[str, str]:
-    """Return `environment`, before it what a GPU is and what NVIDIA's tool says about it just now.
+    """Return `environment`, preceded by the GPU and its current state by nvidia-smi.
 
     Args:
-        device: where something was measured; the host has nothing to add.
+        device: where something was measured; nothing is added for the host.
         packages: as for `environment`.
         commit: likewise.
     """
@@ -61,7 +60,7 @@ def device_environment(device: Device, packages: Iterable[str], commit: str = ""
 
 
 def _clocks(ordinal: int) -> str:
-    """Return clocks, power and temperature; empty where nvidia-smi is not there or is silent."""
+    """Return clocks, power and temperature; empty without nvidia-smi."""
     wanted = "clocks.sm,clocks.max.sm,clocks.mem,power.draw,temperature.gpu,driver_version"
     command = ("nvidia-smi", f"--id={ordinal}", f"--query-gpu={wanted}", "--format=csv,noheader")
     try:

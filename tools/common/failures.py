@@ -1,7 +1,7 @@
-"""How a command ends that does not end well: one message, and an exit code that says which kind.
+"""Failed commands: one message, and an exit code by kind.
 
-With --json the message is a JSON object on standard output as well: ``{"error": {"type",
-"message", "exit_code", ...}}``.
+With --json the message is also a JSON object on standard output: ``{"error": {"type", "message",
+"exit_code", ...}}``.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ...runtime.errors import (
 )
 from ...runtime.text import message, printable
 
-#: An error that nobody has foreseen; Ctrl-C; a pipe whose reader has gone.
+#: Exit codes: unexpected error; Ctrl-C; broken pipe.
 INTERNAL, INTERRUPTED, CLOSED_PIPE = 9, 130, 141
 
 
 def end_of(error: BaseException, *, debug: bool, json: bool) -> int:
-    """Print how a command ended, and return the exit code.
+    """Print how a command failed, and return the exit code.
 
     Args:
-        error: what ended it.
-        debug: whether the traceback is wanted.
+        error: the exception.
+        debug: whether to print the traceback.
         json: whether standard output is JSON.
     """
     if is_closed_pipe(error):
@@ -55,12 +55,12 @@ def end_of(error: BaseException, *, debug: bool, json: bool) -> int:
 
 
 def is_closed_pipe(error: BaseException | None) -> bool:
-    """Whether the reader of the output has gone, as ``head`` does."""
+    """Whether the reader of the output is gone, as with ``head``."""
     return isinstance(error, OSError) and error.errno == errno.EPIPE
 
 
 def _judged(error: BaseException) -> tuple[int, str]:
-    """Return the exit code of an error, and its text."""
+    """Return the exit code and text of an error."""
     if isinstance(error, TercetError):
         return error.exit_code, str(error)
     if isinstance(error, OSError):
@@ -82,7 +82,7 @@ def _judged(error: BaseException) -> tuple[int, str]:
 
 
 def _is_usage(error: BaseException) -> bool:
-    """Whether it is an answer of the parser of options; typer has such errors from two places."""
+    """Whether it is an error of the option parser; typer has two places for these."""
     return hasattr(error, "format_message") and hasattr(error, "exit_code")
 
 
@@ -119,7 +119,7 @@ def _described(error: BaseException, text: str, code: int) -> dict[str, Any]:
 
 
 def _discard_output() -> None:
-    """Let what is still to be written go nowhere, so that the end of the process is silent."""
+    """Discard remaining output, so that the process ends silently."""
     try:
         if sys.__stdout__ is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())

@@ -1,4 +1,4 @@
-"""Pictures as inputs: any format that Pillow reads becomes the tensor that a model wants."""
+"""Images as inputs: any format read by Pillow becomes the tensor that a model needs."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 
-#: What Pillow may take a file for, whatever its name: other formats start other programs.
+#: Formats that Pillow may detect: others start external programs.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """How pixels of 0 to 255 become elements of a floating-point input.
+    """The conversion of pixels (0 to 255) to elements of a floating-point input.
 
-    An element is ``(pixel / scale - mean) / std``. Inputs of integer types take pixels as they are.
+    An element is ``(pixel / scale - mean) / std``. Inputs of integer types get pixels unchanged.
 
     Attributes:
         scale: 255 gives 0 to 1; 1 keeps 0 to 255.
-        mean: one value, or one a channel, in the order that the input has them.
+        mean: one value, or one per channel in the input's order.
         std: likewise.
-        crop: cut the middle out in the input's aspect ratio, where the default is to stretch.
-        bgr: the order of colours is blue, green, red.
+        crop: center-crop to the input's aspect ratio instead of stretching.
+        bgr: whether channels are in BGR order.
     """
 
     scale: float = 255.0
@@ -52,7 +52,7 @@ class Pixels:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where an input has its channels, and how large an image it wants; None: any size."""
+    """The channel axis of an input, and its image size; None: any size."""
 
     channels: int
     channels_last: bool
@@ -65,21 +65,21 @@ def read_images(
 ) -> Array:
     """Return images as a batch.
 
-    They are resized with bilinear interpolation to the input's height and width, where it has
-    any, and made grey, RGB or RGBA to fit its 1, 3 or 4 channels.
+    They are resized with bilinear interpolation to the input's height and width, if fixed, and
+    converted to grey, RGB or RGBA for 1, 3 or 4 channels.
 
     Args:
-        files: one for each element of the batch.
-        info: an input [n, c, h, w] or [n, h, w, c], without n or without c too; NCHW if both fit.
-        shape: what the user says its shape is, where it is symbolic.
-        pixels: see there.
+        files: one per element of the batch.
+        info: an input [n, c, h, w] or [n, h, w, c], possibly without n or c; NCHW if both fit.
+        shape: the user's shape for a symbolic input.
+        pixels: the conversion.
 
     Returns:
         An array of the input's dtype and rank.
 
     Raises:
-        InputError: a file that is not an image, or an input that takes none.
-        OSError: a file that cannot be read.
+        InputError: a file is not an image, or the input does not take images.
+        OSError: a file cannot be read.
     """
     if info.dtype is None or info.dtype not in FLOATS | INTEGERS or info.shape is None:
         raise InputError(f"{files[0]}: input {info} takes no image")
@@ -142,7 +142,7 @@ def _read(file: Path, frame: _Frame, crop: bool) -> Array:
             f"{file}: reading images needs Pillow; install it with pip install 'tercet[image]'"
         ) from error
     with file.open("rb") as stream, warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # half of what is refused
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # half of the refused size
         try:
             opened = Image.open(stream, formats=FORMATS)
             image = ImageOps.exif_transpose(opened).convert(_MODES[frame.channels])

@@ -1,4 +1,4 @@
-"""Where a model's inputs come from: files, images, test data of ONNX, or a random generator."""
+"""Inputs of a model: from files, images, ONNX test data, or a random generator."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from .images import IMAGE_SUFFIXES, Pixels, read_images
 from .nested import type_text
 
 Infos = Sequence[TensorInfo]
-#: Sizes of symbolic dimensions, and shapes of inputs: by name, or as the command line has them.
+#: Sizes of symbolic dimensions, and shapes of inputs: by name, or in command line form.
 Dims = Mapping[str, int] | Sequence[str]
 Shapes = Mapping[str, Sequence[int]] | Sequence[str] | Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a user says about the inputs; see `make_inputs`.
+class InputRequest:
+    """The user's request for inputs; see `make_inputs`.
 
     Attributes:
-        files: ``name=path``, or a path alone where the model has one input.
+        files: ``name=path``, or a path alone if the model has one input.
         folder: a folder of ONNX test data (input_0.pb, ...) or an .npz file with all inputs.
-        seed: of random inputs, which are made where neither files nor a folder are given.
+        seed: seed of random inputs, used without files or a folder.
         shapes: ``name=1x3x224x224`` for inputs of any shape.
-        dims: ``batch=4`` for symbolic dimensions; 1 for those that nobody names.
-        pixels: how an image becomes a tensor.
+        dims: ``batch=4`` for symbolic dimensions; 1 if not given.
+        pixels: conversion of images.
     """
 
     files: Sequence[str] = ()
@@ -52,7 +52,7 @@ class Wanted:
 
     @property
     def is_asked(self) -> bool:
-        """Whether anything but a seed was requested."""
+        """Whether anything besides a seed is given."""
         return bool(self.files or self.folder or self.shapes or self.dims)
 
 
@@ -62,8 +62,8 @@ class Inputs:
 
     Attributes:
         arrays: by name.
-        origins: where each comes from.
-        assumed: dimensions that are 1 because nobody set them.
+        origins: the source of each.
+        assumed: dimensions that default to 1.
     """
 
     arrays: dict[str, Array]
@@ -72,9 +72,9 @@ class Inputs:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Say of an error that dimensions were assumed: a size of 1 does not suit all models.
+        """Add to an error that dimensions were assumed: size 1 does not suit all models.
 
-        The model itself could be read, so these sizes are what contradicts it: wrong usage.
+        The model itself was readable, so the sizes are the contradiction: a usage error.
         """
         try:
             yield
@@ -89,12 +89,12 @@ class Inputs:
             raise
 
     def __str__(self) -> str:
-        """Return name, type and origin of each."""
+        """Return name, type and source of each."""
         said = [f"{n} {type_text(data)}, {self.origins[n]}" for n, data in self.arrays.items()]
         return "\n".join(said) or "none"
 
     def to_dict(self) -> list[dict[str, object]]:
-        """Return name, dtype, shape and origin of each."""
+        """Return name, dtype, shape and source of each."""
         return [
             {
                 "name": name,
@@ -106,34 +106,43 @@ class Inputs:
         ]
 
 
-#: What Python's callers give as inputs: arrays by name or by position, an .npz file or a folder
-#: of ONNX test data, what the command line's options say, or nothing.
-Given = Mapping[str, Any] | Sequence[Any] | Array | str | os.PathLike[str] | Wanted | Inputs | None
-#: What `asked` makes of it: arrays by name or by position, or where they come from.
-Asked = Mapping[str, Any] | Sequence[Any] | Array | Wanted | Inputs
+#: Inputs in Python calls: arrays by name or by position, an .npz file or a folder
+#: of ONNX test data, a command line request, or nothing.
+Given = (
+    Mapping[str, Any]
+    | Sequence[Any]
+    | Array
+    | str
+    | os.PathLike[str]
+    | InputRequest
+    | Inputs
+    | None
+)
+#: The result of `asked`: arrays by name or by position, or a request.
+Asked = Mapping[str, Any] | Sequence[Any] | Array | InputRequest | Inputs
 
 
 def asked(given: Given, seed: int = 0, shapes: Shapes = (), dims: Dims = ()) -> Asked:
-    """Return what a caller wants as inputs: arrays, or where they come from.
+    """Return the caller's inputs: arrays, or a request.
 
     Args:
         given: arrays, a file, or None for random ones.
-        seed: of random ones.
-        shapes: of random ones.
-        dims: of random ones.
+        seed: of random inputs.
+        shapes: of random inputs.
+        dims: of random inputs.
 
     Raises:
-        UsageError: shapes or dimensions beside arrays, which have theirs.
+        UsageError: shapes or dimensions are given together with arrays.
     """
     chosen = rules.shapes("shapes", shapes), rules.dims("dims", dims)
     if given is None:
-        return Wanted(seed=seed, shapes=chosen[0], dims=chosen[1])
-    if isinstance(given, Wanted):
+        return InputRequest(seed=seed, shapes=chosen[0], dims=chosen[1])
+    if isinstance(given, InputRequest):
         return replace(given, shapes=(*given.shapes, *chosen[0]), dims=(*given.dims, *chosen[1]))
     if any(chosen):
         raise UsageError("shapes= and dims= are for random inputs; inputs= has shapes of its own")
     if isinstance(given, str | os.PathLike):
-        return Wanted(folder=rules.path("inputs", given))
+        return InputRequest(folder=rules.path("inputs", given))
     return given
 
 
@@ -142,12 +151,12 @@ def given_inputs(infos: Infos, given: Asked) -> Inputs:
 
     Args:
         infos: `Model.inputs`.
-        given: arrays by name or by position, or where they come from.
+        given: arrays by name or by position, or a request.
 
     Raises:
-        InputError: a name, dtype or shape that does not fit the model; see `make_inputs`.
+        InputError: a name, dtype or shape does not fit the model; see `make_inputs`.
     """
-    if isinstance(given, Wanted):
+    if isinstance(given, InputRequest):
         return make_inputs(infos, given)
     if isinstance(given, Inputs):
         return replace(given, arrays=values_of(infos, given.arrays))
@@ -155,17 +164,17 @@ def given_inputs(infos: Infos, given: Asked) -> Inputs:
     return Inputs(arrays, dict.fromkeys(arrays, "given"))
 
 
-def make_inputs(infos: Infos, wanted: Wanted) -> Inputs:
-    """Return the inputs that a user asked for.
+def make_inputs(infos: Infos, wanted: InputRequest) -> Inputs:
+    """Return the requested inputs.
 
     Args:
         infos: `Model.inputs`.
-        wanted: where they come from.
+        wanted: the request.
 
     Raises:
-        InputError: a file or an option that does not fit the model.
-        UsageError: an option that cannot be understood.
-        OSError: a file that cannot be read.
+        InputError: a file or option does not fit the model.
+        UsageError: an option cannot be parsed.
+        OSError: a file cannot be read.
     """
     if wanted.folder is not None and wanted.files:
         raise UsageError("--input and --inputs-from exclude each other")
@@ -185,16 +194,16 @@ def make_inputs(infos: Infos, wanted: Wanted) -> Inputs:
 def input_shapes(
     infos: Infos, shapes: Sequence[str] = (), dims: Sequence[str] = ()
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every input whose rank is known or given.
+    """Return the shape of every input of known or given rank.
 
     Args:
         infos: `Model.inputs`.
-        shapes: ``name=1x3x224x224``, or the shape alone where the model has one input.
+        shapes: ``name=1x3x224x224``, or the shape alone if the model has one input.
         dims: ``symbol=size``.
 
     Raises:
-        InputError: an input or a symbol that the model does not have, or a shape that contradicts.
-        UsageError: a string that is not a shape or size.
+        InputError: the model has no such input or symbol, or a shape contradicts it.
+        UsageError: a string is not a shape or size.
     """
     given = {name: _parse_shape(text) for name, text in _by_input(shapes, infos, "--shape").items()}
     sizes = _parse_dims(dims, infos)
@@ -212,8 +221,8 @@ def input_shapes(
     return found
 
 
-def _assumed(infos: Infos, wanted: Wanted) -> tuple[str, ...]:
-    """Return the dimensions of inputs that nobody gave a shape, but for those with a size."""
+def _assumed(infos: Infos, wanted: InputRequest) -> tuple[str, ...]:
+    """Return the dimensions of inputs without a given shape or size."""
     given = {*_by_input(wanted.shapes, infos, "--shape"), *_parse_dims(wanted.dims, infos)}
     free = (
         f"axis {axis} of '{info.name}'" if size is None else size
@@ -226,7 +235,7 @@ def _assumed(infos: Infos, wanted: Wanted) -> tuple[str, ...]:
 
 
 def _bind(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
-    """Note what a given shape says about the model's symbols."""
+    """Record the sizes of symbols implied by a given shape."""
     if info.shape is None:
         return
     if len(info.shape) != len(shape):
@@ -269,7 +278,7 @@ def _parse_dims(dims: Sequence[str], infos: Infos) -> dict[str, int]:
 
 
 def _by_input(texts: Sequence[str], infos: Infos, option: str) -> dict[str, str]:
-    """Return what is given for each input, as ``name=text`` or as a text alone."""
+    """Return the text given for each input, as ``name=text`` or as a text alone."""
     return {name: found[-1] for name, found in _all_by_input(texts, infos, option).items()}
 
 
@@ -302,15 +311,14 @@ def _all_by_input(texts: Sequence[str], infos: Infos, option: str) -> dict[str, 
 def random_inputs(
     infos: Infos, shapes: Mapping[str, tuple[int, ...]], seed: int
 ) -> dict[str, Array]:
-    """Return random arrays, the same ones for the same seed on every machine.
+    """Return random arrays, the same for a seed on every machine.
 
-    The generator is ``numpy.random.default_rng(seed)``, drawn from input by input in the model's
-    order: floats and complex numbers are standard normal; int32 and int64, which often are
-    indices, 0 to 9; other integers 0 to 127, or as far as their type goes; booleans and strings
-    of one digit are uniform.
+    The generator is ``numpy.random.default_rng(seed)``, drawn from in the model's order of inputs:
+    floats and complex numbers are standard normal; int32 and int64, which often are indices, 0 to
+    9; other integers 0 to 127, or up to their maximum; booleans and one-digit strings are uniform.
 
     Raises:
-        InputError: an input whose type or shape is not known.
+        InputError: the type or shape of an input is unknown.
     """
     generator = np.random.default_rng(seed)
     found: dict[str, Array] = {}
@@ -343,7 +351,7 @@ def _random(generator: np.random.Generator, wanted: TensorType) -> Array:
 
 
 def _greatest(dtype: np.dtype) -> int:
-    """Return the largest integer of a dtype, numpy's own or one of fewer bits."""
+    """Return the largest integer of a dtype, sub-byte ones included."""
     names = {"int2": 1, "uint2": 3, "int4": 7, "uint4": 15}
     return names.get(dtype.name) or int(np.iinfo(dtype).max)
 
@@ -351,7 +359,9 @@ def _greatest(dtype: np.dtype) -> int:
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _file_inputs(infos: Infos, wanted: Wanted, shapes: Mapping[str, tuple[int, ...]]) -> Inputs:
+def _file_inputs(
+    infos: Infos, wanted: InputRequest, shapes: Mapping[str, tuple[int, ...]]
+) -> Inputs:
     given = _all_by_input(_expand_archives(wanted.files, infos), infos, "--input")
     by_name = {info.name: info for info in infos}
     arrays: dict[str, Array] = {}
@@ -369,7 +379,7 @@ def _file_inputs(infos: Infos, wanted: Wanted, shapes: Mapping[str, tuple[int, .
 
 
 def as_declared(data: Array, info: TensorInfo | None) -> Array:
-    """Return elements of types that numpy files have no name for, such as bfloat16 and strings."""
+    """Return elements of types that numpy files cannot name, such as bfloat16 and strings."""
     if data.dtype.kind == "U" and (info is None or info.dtype in (None, string)):
         return data.astype(string)
     if info is None or info.dtype is None or data.dtype == info.dtype:
@@ -379,7 +389,7 @@ def as_declared(data: Array, info: TensorInfo | None) -> Array:
 
 
 def _expand_archives(texts: Sequence[str], infos: Infos) -> list[str]:
-    """Replace an .npz file that is given without a name by one entry for each of its arrays."""
+    """Replace an .npz file given without a name by one entry per array."""
     names = {info.name for info in infos}
     found: list[str] = []
     for text in texts:

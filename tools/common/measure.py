@@ -1,4 +1,4 @@
-"""Latencies: how often something is repeated, in which order, and what is made of the samples."""
+"""Latency measurement: number and order of runs, and statistics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WARM_UP_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Latencies in milliseconds: the median, what a tenth and nine tenths of the runs kept to."""
+    """Latencies in milliseconds: median, 10th and 90th percentile."""
 
     median: float
     p10: float
@@ -26,22 +26,22 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Latencies of one thing that was repeated, in seconds and in the order of measurement."""
+    """Latencies of repeated runs, in seconds and in order."""
 
     samples: tuple[float, ...]
 
     def quantile(self, q: float) -> float:
-        """Return the latency that a share `q` of the runs did not exceed; NaN without runs."""
+        """Return the quantile `q` of the latencies; NaN without runs."""
         return float(np.quantile(self.samples, q)) if self.samples else float("nan")
 
     @property
     def median(self) -> float:
-        """The latency that half of the runs did not exceed."""
+        """The median latency."""
         return self.quantile(0.5)
 
     @property
     def spread(self) -> Spread:
-        """The same in milliseconds, without the single runs."""
+        """The percentiles in milliseconds."""
         p10, median, p90 = (1e3 * self.quantile(q) for q in (0.1, 0.5, 0.9))
         return Spread(median, p10, p90, len(self.samples))
 
@@ -52,13 +52,13 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """How often a call is repeated: an exact number, or as often as its share of time allows.
+    """The number of runs: exact, or limited by time.
 
     Attributes:
-        exactly: number of measured runs; None to let the other three decide.
-        seconds: time for the runs of one runner, once it has had `minimum`.
-        minimum: runs that even a slow one gets.
-        maximum: runs after which even a fast one is done.
+        exactly: number of measured runs; None to use the other fields.
+        seconds: time for the runs of one runner, after `minimum` runs.
+        minimum: minimum number of runs.
+        maximum: maximum number of runs.
     """
 
     exactly: int | None = None
@@ -71,7 +71,7 @@ class Repeat:
             raise UsageError(f"repeat={self.exactly}: expected a whole number >= 0")
 
     def wants(self, samples: list[float]) -> bool:
-        """Whether another run is due after these."""
+        """Whether another run is due."""
         if self.exactly is not None:
             return len(samples) < self.exactly
         return len(samples) < self.minimum or (
@@ -93,15 +93,15 @@ def interleave(
     first: Mapping[str, float] | None = None,
     samples: dict[str, list[float]] | None = None,
 ) -> dict[str, Timing]:
-    """Measure several calls in turn, so that a change of the machine's pace meets all of them.
+    """Measure several calls in turn, so that changes in machine speed affect all of them.
 
     Args:
         calls: by name.
-        repeat: how often.
-        say: told about each call.
-        first: seconds that a first call has taken already; those that took less than a second
-            are warmed up by another one, the others have had theirs.
-        samples: gets the seconds of every run by name, so that they are there if time runs out.
+        repeat: number of runs.
+        say: called for each call.
+        first: seconds of a previous first call; calls that took less than a second are warmed up
+            once more.
+        samples: receives the seconds of every run by name, to be available after an interruption.
     """
     samples = {} if samples is None else samples
     samples |= {name: [] for name in calls}

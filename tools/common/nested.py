@@ -1,4 +1,4 @@
-"""Lists, dictionaries and optionals among results, as arrays with names of their own."""
+"""Flattening of lists, dictionaries and optionals among results to named arrays."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ...runtime.ir.types import Array, HostValue
 
 
 def flat(values: Mapping[str, HostValue]) -> dict[str, Array]:
-    """Return all arrays among values by name; what is absent has none.
+    """Return all arrays among values by name; absent optionals are omitted.
 
-    The elements of a list are ``name[0]``, ``name[1]``, ..., those of a dictionary ``name['key']``.
-    A list of dictionaries from the same keys to scalars, which is what classifiers give, is one
-    array ``name`` with a row for each dictionary and a column for each key, and the keys in order
-    are ``name[keys]``.
+    Elements of a list are named ``name[0]``, ``name[1]``, ..., those of a dictionary
+    ``name['key']``. A list of dictionaries from the same keys to scalars, as classifiers return, is
+    one array ``name`` with a row per dictionary and a column per key; the keys in order are
+    ``name[keys]``.
     """
     found: dict[str, Array] = {}
     for name, value in values.items():
@@ -31,14 +31,14 @@ def flat(values: Mapping[str, HostValue]) -> dict[str, Array]:
 
 
 def as_array(value: Any) -> Array:
-    """Return an array or a scalar as an array; a text as one of `str`, a float as float32."""
+    """Return an array or scalar as an array; a string as an array of `str`, a float as float32."""
     if isinstance(value, str):
         return np.array(value, string)
     return np.array(value, float32) if type(value) is float else np.asarray(value)
 
 
 def _table(name: str, rows: list[Any]) -> dict[str, Array]:
-    """Return a list of dictionaries as one array and its keys; nothing where it is not a table."""
+    """Return a list of dictionaries as one array and its keys; None if it is not a table."""
     if not rows or not all(isinstance(row, dict) and row for row in rows):
         return {}
     keys = sorted(rows[0])

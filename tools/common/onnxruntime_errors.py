@@ -1,4 +1,4 @@
-"""What onnxruntime raises: classes that its bindings alone have, and RuntimeError."""
+"""onnxruntime's exceptions, which only its bindings define."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def onnxruntime_errors() -> tuple[type[Exception], ...]:
-    """Return the classes of its errors; raises ImportError where it is not installed."""
+    """Return the exception classes; raises ImportError if it is not installed."""
     state: Any = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     return (
         state.Fail,

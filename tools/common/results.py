@@ -1,6 +1,6 @@
-"""Results that are written while they are measured, so that a time limit loses none of them.
+"""Result files written during measurement, so that a time limit loses nothing.
 
-What a later call measures at the same commit, on the same machine, is added to them.
+Later measurements at the same commit and on the same machine are added.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ...runtime.base.files import write_text
 
 T = TypeVar("T")
 
-#: What may differ between two calls whose results belong together.
+#: Fields of the environment that may differ between results of one file.
 VARYING = ("date", "GPU now")
 
-#: Fields of results by their names in older files.
+#: Current names of fields by their names in older files.
 _FORMER = {"contestant": "runner", "contestants": "runners", "streams": "concurrency"}
 
 
@@ -28,14 +28,14 @@ def earlier(
     part: str = "results",
     varying: Collection[str] = VARYING,
 ) -> list[T]:
-    """Return the results of a file; none if it is not there, is damaged, or is of something else.
+    """Return the results of a file; none if it is missing, damaged, or about something else.
 
     Args:
-        file: JSON, as `to_json` gives it.
-        about: the environment that they must be of.
-        parse: makes a result of its dictionary.
+        file: JSON, as written by `to_json`.
+        about: the required environment.
+        parse: makes a result from its dictionary.
         part: which list of the file.
-        varying: what may differ between the two environments.
+        varying: fields of the environment that may differ.
     """
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -51,7 +51,7 @@ def _lasting(about: Mapping[str, str], varying: Collection[str]) -> dict[str, st
 
 
 def with_new_names(found: Any) -> Any:
-    """Return JSON that an older version may have written with the names of its fields today."""
+    """Return JSON of an older version with current field names."""
     if isinstance(found, Mapping):
         fields = cast("Mapping[str, Any]", found)
         return {_FORMER.get(key, key): with_new_names(value) for key, value in fields.items()}
@@ -66,7 +66,7 @@ def to_json(about: Mapping[str, str], **parts: Sequence[Mapping[str, Any]]) -> s
 
 
 def write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Write files by name, each so that an interruption leaves the old one; return their paths."""
+    """Write files atomically by name; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         write_text(folder / name, text)

@@ -7,7 +7,7 @@ from ...runtime.ir.graph import Graph, Value
 
 
 def tensor(graph: Graph, name: str) -> Value:
-    """Return a value by the name that callers or the file have for it."""
+    """Return a value by its external name or its name in the file."""
     found = graph.outputs.get(name) or graph.values.get(name)
     if found is None:
         hint = did_you_mean(name, [*graph.outputs, *graph.values])

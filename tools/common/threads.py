@@ -1,4 +1,4 @@
-"""The CPU threads that every runner has: those of numpy's matrix products."""
+"""The number of CPU threads of all runners: that of numpy's matrix products."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def usable_cpus() -> int:
 
 @contextmanager
 def use_threads(number: int | None) -> Iterator[None]:
-    """Let numpy's matrix products run on that many threads for a while; None changes nothing.
+    """Use this many threads for numpy's matrix products within the block; None for no change.
 
     Raises:
-        UsageError: the number makes no sense, or numpy's BLAS is another one than OpenBLAS.
+        UsageError: the number is invalid, or numpy's BLAS is not OpenBLAS.
     """
     if number is None:
         yield

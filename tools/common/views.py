@@ -1,4 +1,4 @@
-"""Which view shows which result, so that results are data and import no view."""
+"""The view of each type of result, so that results are plain data and import no views."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from .console import text_of
 
-#: By the type of a result: the module under `tools`, and its function of a console and a result.
+#: Module under `tools`, and its function of a console and a result, by type of the result.
 VIEWS = {
     "Bench": ("bench.bench_view", "show_bench"),
     "Bisection": ("bisect.bisection_view", "show_bisection"),
@@ -34,5 +34,5 @@ def view_of(kind: type) -> Callable[[Console, Any], None]:
 
 
 def shown(found: Any) -> str:
-    """Return the text that the view of a result prints, without colours."""
+    """Return the text printed by the view of a result, without colours."""
     return text_of(view_of(type(found)), found)

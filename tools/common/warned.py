@@ -1,4 +1,4 @@
-"""Warnings on the command line: each is printed once, and all are part of what --json prints."""
+"""Warnings on the command line: printed once each, and included in --json."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...runtime.text import message
 
 @dataclass(slots=True)
 class Heard:
-    """What a command was warned of, in order and without repetitions."""
+    """The warnings of a command, in order and without duplicates."""
 
     warnings: list[TercetWarning] = field(default_factory=list[TercetWarning])
 
@@ -24,20 +24,20 @@ class Heard:
         return [{"type": type(each).__name__, "message": str(each)} for each in self.warnings]
 
     def add(self, warning: TercetWarning) -> None:
-        """Note a warning, and print it if it is new."""
+        """Record a warning, and print it if it is new."""
         known = {(type(each), str(each)) for each in self.warnings}
         if (type(warning), str(warning)) not in known:
             self.warnings.append(warning)
             print(f"warning: {message(str(warning))}", file=sys.stderr)
 
 
-#: Of the command that runs.
+#: Warnings of the running command.
 HEARD = Heard()
 
 
 @contextmanager
 def listening() -> Iterator[Heard]:
-    """Print every warning as one line until the block ends; tercet's own are kept for JSON, too."""
+    """Print every warning as one line within the block; tercet's own are also kept for JSON."""
     HEARD.warnings.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("always", TercetWarning)

@@ -1,1 +1,1 @@
-"""`tercet compare`, of results and of every tensor on the way."""
+"""`tercet compare`: outputs, or every tensor."""

@@ -1,4 +1,4 @@
-"""Several backends on one model and the same inputs: do they agree, and how fast is each?"""
+"""Comparison of several backends on one model: agreement and latency."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..common.measure import Repeat, Timing
 from ..common.threads import use_threads
 from ..common.views import shown
 from ..export.export import model_title
-from ..runners.runners import Settings, check_names, default_names
+from ..runners.runners import RunnerSettings, check_names, default_names
 from ..runners.saved import Saved, write_comparison
 from ..verdict.agreement import Agreement, Word
 from ..verdict.error_bounds import exit_code, overall
@@ -33,19 +33,18 @@ from .run_all import Entry, Race
 
 @dataclass(frozen=True, slots=True)
 class ComparisonResult:
-    """What one runner did.
+    """The result of one runner.
 
     Attributes:
         name: the runner.
-        about: what it is and where it runs.
-        precision: arithmetic of its float32 tensors.
-        load: seconds from the source to a model that is ready to run; NaN for saved outputs.
-        cold: seconds of the first run, arrays in to arrays out; likewise.
-        steady: later runs, arrays in to arrays out, the runners taking turns.
-        outputs: what it computed.
+        about: its description and device.
+        precision: compute precision of its float32 tensors.
+        load: seconds from the source to a ready model; NaN for saved outputs.
+        cold: seconds of the first run, arrays in to arrays out; NaN for saved outputs.
+        steady: later runs, arrays in to arrays out, interleaved between runners.
+        outputs: its outputs.
         agreements: each output against the reference's; empty for the reference.
-        error: relative L2 distance of the worst output from the same model in float64; None where
-            that was not run.
+        error: relative L2 distance of the worst output from float64; None if not computed.
     """
 
     name: str
@@ -86,16 +85,16 @@ class ComparisonResult:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Shown):
-    """What came out; print it, or look at `results`.
+    """The result of `compare`; print it, or read `results`.
 
     Attributes:
-        model: the file's name, or ``model`` for one that was given in memory.
-        inputs: what all were fed.
-        threads: of each runner on the CPU, None if numpy's BLAS does not say.
-        results: one a runner; the first one is the reference.
-        skipped: why a runner did not take part, by name.
-        stopped: why it is not complete; empty if it is.
-        allow_inconclusive: whether `exit_code` lets pass what is inconclusive.
+        model: the file's name, or ``model`` for a model in memory.
+        inputs: the common inputs.
+        threads: CPU threads of each runner, None if unknown.
+        results: one per runner; the first is the reference.
+        skipped: why a runner was skipped, by name.
+        stopped: why the result is incomplete; empty if it is complete.
+        allow_inconclusive: whether `exit_code` is 0 for inconclusive results.
     """
 
     model: str
@@ -111,12 +110,12 @@ class Comparison(Shown):
 
     @property
     def reference(self) -> ComparisonResult:
-        """The runner that the others are held against."""
+        """The result that others are compared with."""
         return self.results[0]
 
     @property
     def ok(self) -> bool:
-        """Whether all agree: no output is a mismatch, and none is inconclusive."""
+        """Whether no output is a mismatch or inconclusive."""
         return self.verdict == "ok"
 
     @property
@@ -126,12 +125,12 @@ class Comparison(Shown):
 
     @property
     def exit_code(self) -> int:
-        """What the command line ends with."""
+        """The exit code of the command line."""
         allowed = self.allow_inconclusive
         return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
 
     def __getitem__(self, name: str) -> ComparisonResult:
-        """Return the result of a runner; raises KeyError if it took no part."""
+        """Return the result of a runner; raises KeyError if it did not take part."""
         for result in self.results:
             if result.name == name:
                 return result
@@ -141,7 +140,7 @@ class Comparison(Shown):
         return shown(self)
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one flat row a runner and output, as `pandas.DataFrame` takes them."""
+        """Return one flat row per runner and output, for `pandas.DataFrame`."""
         return [
             {
                 "runner": result.name,
@@ -164,7 +163,7 @@ class Comparison(Shown):
 
     @public()
     def save(self, file: str | os.PathLike[str]) -> None:
-        """Write the inputs and everybody's outputs to an .npz file, for `compare(load=file)`."""
+        """Write the inputs and all outputs to an .npz file, for `compare(load=file)`."""
         saved = {r.name: Saved(r.about, r.precision, r.outputs) for r in self.results}
         write_comparison(Path(file), self.inputs.arrays, saved)
 
@@ -211,45 +210,44 @@ def compare(
 ) -> Comparison:
     """Run a model on several backends and compare outputs and latencies.
 
-    All run in this process on the same inputs. Latencies are from arrays to arrays, transfers to
-    a device included; the steady ones are measured in turns, warmed up. Outputs may differ by what
-    rounding costs, which runs of the same graph in float64 tell; see `verdict`.
+    All run in this process on the same inputs. Latencies are from arrays to arrays, including
+    transfers to a device; steady ones are interleaved after a warm-up. Outputs may differ by what
+    rounding costs, as determined by runs of the same graph in float64; see `verdict`.
 
     Args:
         source: a path, bytes, or a `ModelProto`.
-        runners: names of backends, ``onnxruntime``, ``onnx.reference``, .npz files of outputs,
-            or folders of ONNX test data; the first one is the reference. Every backend that can run
-            here, and onnxruntime, if None.
+        runners: names of backends, ``onnxruntime``, ``onnx.reference``, .npz files of outputs, or
+            folders of ONNX test data; the first is the reference. If None, every available backend
+            and onnxruntime.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
-            those of `load`, or of a folder that takes part, or random ones, if None.
-        seed: of random inputs.
+            if None, those of `load` or of a participating folder, else random ones.
+        seed: seed of random inputs.
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
-        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
-        outputs: tensors to compare, intermediate ones too; the model's outputs where empty.
-        rtol: difference that is allowed, as a share of max |reference|, in place of what is
-            measured: one for all outputs, or by name of an output or dtype.
-        atol: difference that is allowed besides, likewise.
-        repeat: measured runs of each runner; about a second's if None.
-        fallback: backend for nodes that one of tercet's backends does not run.
-        precision: arithmetic of float32 tensors on tercet's backends.
-        skip_unavailable: leave out who cannot run here or does not run the model.
-        load: what `Comparison.save` wrote; its runners take part.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 if not given.
+        outputs: tensors to compare, intermediate ones included; the model's outputs if empty.
+        rtol: allowed difference as a fraction of max |reference|, instead of the measured one: for
+            all outputs, or by name of an output or dtype.
+        atol: additional absolute difference allowed, likewise.
+        repeat: number of measured runs per runner; about a second's worth if None.
+        fallback: backend for nodes that a tercet backend declines.
+        precision: compute precision of float32 tensors on tercet's backends.
+        skip_unavailable: skip runners that are unavailable or cannot run the model.
+        load: a file written by `Comparison.save`; its runners take part.
         operators: custom operators; see `tercet.load`.
-        external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder if None.
-        threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
-        allow_inconclusive: whether `Comparison.exit_code` is 0 for what is inconclusive, too.
-        timeout: seconds after which it ends with what it has; None for as long as it takes.
-        say: told about each stage.
+        external_data_dir: the folder of the model's external data; its own if None.
+        threads: number of CPU threads of each runner; numpy's setting if None.
+        allow_inconclusive: whether `Comparison.exit_code` is 0 for inconclusive results.
+        timeout: time limit in seconds, after which partial results are returned; None for no limit.
+        say: called with a description of each stage.
         **options: further fields of `Options`.
 
     Raises:
         UsageError: fewer than two runners, or an unknown one.
-        BackendUnavailable: a runner cannot run here.
-        UnsupportedError: a runner does not run the model.
-        InputError: inputs that do not fit, or files of outputs that do not.
+        BackendUnavailable: a runner is unavailable here.
+        UnsupportedError: a runner cannot run the model.
+        InputError: inputs or saved outputs do not fit.
         ModelError: the model cannot be read.
-        TimeLimitError: the time was up before two runners had run.
+        TimeLimitError: the time limit passed before two runners had run.
     """
     chosen = tuple(runners) if runners is not None else default_names()
     check_names(chosen, files=True)
@@ -257,7 +255,7 @@ def compare(
         raise UsageError(
             f"a comparison takes two runners, not {len(chosen)} (such as numpy and onnxruntime)"
         )
-    settings = Settings(tuple(outputs), fallback, precision, options, operators)
+    settings = RunnerSettings(tuple(outputs), fallback, precision, options, operators)
     race, tolerances = None, Chosen.of(rtol, atol)
     given = asked(inputs, seed, shapes, dims)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A comparison in a terminal."""
+"""Terminal view of a comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..verdict.error_bounds import WORDS
 from .compare import Comparison, ComparisonResult
 
 DETAILED_OUTPUTS = 20
-#: Runners beside each other in a table of statistics.
+#: Maximum runners side by side in a table of statistics.
 ABREAST = 4
 
 
@@ -23,9 +23,9 @@ def show_comparison(console: Console, comparison: Comparison, *, stats: bool = F
 
     Args:
         console: where.
-        comparison: what was found.
-        stats: whether to show how the differences of all outputs are spread; of those that are
-            wrong it is always shown.
+        comparison: the result.
+        stats: whether to show the distribution of differences for all outputs; always shown for
+            wrong ones.
     """
     _show_head(console, comparison)
     _show_latencies(console, comparison.results)
@@ -105,7 +105,7 @@ def _show_differences(console: Console, comparison: Comparison) -> None:
             )
 
 
-#: What `_show_statistics` says about a pair of outputs.
+#: The rows of `_show_statistics`.
 _STATISTICS: dict[str, Callable[[Differences], str]] = {
     "mean abs": lambda d: _number(d.mean),
     "median": lambda d: _number(d.median),
@@ -183,7 +183,7 @@ def _show_verdict(console: Console, comparison: Comparison) -> None:
 
 
 def _bounds_text(comparison: Comparison) -> str:
-    """Say where the bounds come from."""
+    """Return a description of the bounds' origin."""
     origins = {f.tolerance.origin for r in comparison.results for f in r.agreements}
     said = {
         "float64": "measured in float64",

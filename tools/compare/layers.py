@@ -1,9 +1,9 @@
-"""Runners node by node: which one is the first that computes something wrong?
+"""Layer-by-layer comparison: the first step that computes something wrong.
 
-*Alone*, every step of the runner is replayed by itself on what the reference has computed, so
-that neither the steps before it nor the memory plan touch it; nodes that the runner fuses are
-one step. *Cumulative*, the runner runs the whole graph, and its tensors are compared as they
-come. What is wrong and what is rounding is decided by `verdict`.
+*Alone*, every step of the runner is replayed separately on the reference's values, so that neither
+earlier steps nor the memory plan affect it; nodes fused by the runner are one step. *Cumulative*,
+the runner runs the whole graph, and its tensors are compared as they are. `verdict` decides what is
+wrong and what is rounding.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from ..runners.replay import (
     prepared,
     run_all,
 )
-from ..runners.runners import Settings
+from ..runners.runners import RunnerSettings
 from ..verdict.agreement import Word
 from ..verdict.error_bounds import Finding, Judge, exit_code, flat, overall
 
-#: Samples of the whole graph, every tensor of which is kept.
+#: Number of samples of the whole graph, whose tensors are all kept.
 _SAMPLES = 3
 _WORST_FIRST = ("wrong", "inconclusive", "within rounding", "equal")
 
@@ -53,10 +53,10 @@ class Layer:
     """One step of the runner.
 
     Attributes:
-        number: its place in the order of execution, from 1.
+        number: its position in execution order, from 1.
         nodes: the file's names of the nodes in it.
         operators: their operators, joined by ``+``.
-        findings: each tensor that leaves it.
+        findings: each tensor that it outputs.
         refused: why the runner does not run it; empty if it does.
         repeatable: whether a second run gave the same bits; None if there was none.
     """
@@ -75,7 +75,7 @@ class Layer:
 
     @property
     def excess(self) -> float:
-        """The largest difference as a share of what is allowed."""
+        """The largest difference relative to what is allowed."""
         return max((finding.excess for finding in self.findings), default=0.0)
 
     @property
@@ -90,7 +90,7 @@ class Layer:
 
     @property
     def worst(self) -> Finding | None:
-        """The tensor that is furthest off."""
+        """The tensor with the largest excess."""
         return max(self.findings, key=lambda finding: finding.excess, default=None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,19 +109,19 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Layers(Shown):
-    """What came out, in the order of execution; print it, or look at `first` and `worst`.
+    """The result, in execution order; print it, or read `first` and `worst`.
 
     Attributes:
         model: the reference's file.
-        other: the runner's file, where it is not the same.
-        reference: who computed what is right.
-        runner: who is held against it.
-        cumulative: whether the runner ran the whole graph, or each step alone.
-        inputs: what the model was fed.
+        other: the runner's file, if different.
+        reference: the reference runner.
+        runner: the runner under test.
+        cumulative: whether the runner ran the whole graph instead of each step alone.
+        inputs: the model's inputs.
         layers: every step.
-        others: the same for the third runner and those after it.
-        stopped: why it is not complete; empty if it is.
-        allow_inconclusive: whether `exit_code` lets pass what is inconclusive.
+        others: the same for further runners.
+        stopped: why the result is incomplete; empty if it is complete.
+        allow_inconclusive: whether `exit_code` is 0 for inconclusive results.
     """
 
     model: str
@@ -140,25 +140,25 @@ class Layers(Shown):
 
     @property
     def first(self) -> Layer | None:
-        """The first step that is wrong; None if none is."""
+        """The first wrong step; None if none is wrong."""
         return next((layer for layer in self.layers if layer.verdict == "wrong"), None)
 
     @property
     def worst(self) -> list[Layer]:
-        """The steps that differ, the worst first."""
+        """The steps that differ, worst first."""
         differing = [layer for layer in self.layers if layer.excess > 0]
         return sorted(differing, key=lambda layer: layer.excess, reverse=True)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong, all was run, and what was run twice gave the same bits."""
+        """Whether nothing is wrong, everything was run, and repeated runs gave equal bits."""
         return self.verdict == "ok"
 
     @property
     def verdict(self) -> Word:
-        """``MISMATCH`` where a step is wrong or not repeatable, ``inconclusive`` where one is.
+        """``MISMATCH`` if a step is wrong or not repeatable, ``inconclusive`` if one is.
 
-        That is what a step is, too, that was not run.
+        A step that was not run is inconclusive.
         """
         own: list[Word] = [found.verdict for found in self.others]
         for layer in self.layers:
@@ -170,7 +170,7 @@ class Layers(Shown):
 
     @property
     def exit_code(self) -> int:
-        """What the command line ends with."""
+        """The exit code of the command line."""
         allowed = self.allow_inconclusive
         return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
 
@@ -178,7 +178,7 @@ class Layers(Shown):
         return shown(self)
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one flat row a tensor, as `pandas.DataFrame` takes them."""
+        """Return one flat row per tensor, for `pandas.DataFrame`."""
         return [
             {
                 "runner": each.runner,
@@ -242,41 +242,39 @@ def compare_layers(
 
     Args:
         source: a path, bytes, or a `ModelProto`.
-        runners: names of backends, ``onnxruntime`` or ``onnx.reference``, the first one of
-            which is the reference; one alone is both where `other` is given. With `cumulative` an
-            .npz file of tensors may be among the others. Where None, all that can run here.
+        runners: names of backends, ``onnxruntime`` or ``onnx.reference``, the first of which is the
+            reference; a single one is both if `other` is given. With `cumulative`, others may be
+            .npz files of tensors. If None, all that are available.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
             random ones if None.
-        other: a model that the runner runs instead, with tensors of the same names: what was
-            edited in it is found.
-        seed: of random inputs.
+        other: a model that the runner runs instead, with tensors of the same names, to find edits.
+        seed: seed of random inputs.
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
-        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
-        cumulative: let the runner run the whole graph, instead of each step alone.
-        twice: let the runner run everything twice, and compare the bits.
-        optimise: compare the graph after the passes; without, as the file has it. With `other` it
-            is always the file's.
-        fallback: backend for nodes that one of tercet's backends does not run.
-        precision: arithmetic of float32 tensors on the runners.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 if not given.
+        cumulative: have the runner run the whole graph instead of each step alone.
+        twice: have the runner run everything twice, and compare bits.
+        optimise: compare the optimised graph; if False, the graph of the file. With `other` it is
+            always the file's.
+        fallback: backend for nodes that a tercet backend declines.
+        precision: compute precision of float32 tensors on the runners.
         operators: custom operators; see `tercet.load`.
-        external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder if None.
-        threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
-        allow_inconclusive: whether `Layers.exit_code` is 0 for what is inconclusive, too.
-        timeout: seconds after which it ends with what it has; None for as long as it takes.
-        say: told about each stage.
+        external_data_dir: the folder of the model's external data; its own if None.
+        threads: number of CPU threads of each runner; numpy's setting if None.
+        allow_inconclusive: whether `Layers.exit_code` is 0 for inconclusive results.
+        timeout: time limit in seconds, after which partial results are returned; None for no limit.
+        say: called with a description of each stage.
         **options: further fields of `Options`, such as `stop_at`.
 
     Returns:
-        What is to be said about the first runner; the others are in `others`.
+        The result for the first runner; further ones are in `others`.
 
     Raises:
-        UsageError: too few runners.
-        BackendUnavailable, UnsupportedError: a runner cannot run here, or not the model.
-        InputError: inputs that do not fit, or models whose tensors have no names in common.
+        UsageError: there are too few runners.
+        BackendUnavailable, UnsupportedError: a runner is unavailable here, or cannot run the model.
+        InputError: inputs do not fit, or the models have no tensor names in common.
         ModelError: the model cannot be read.
     """
-    chosen = Settings((), fallback, precision, options, operators)
+    chosen = RunnerSettings((), fallback, precision, options, operators)
     given = asked(inputs, seed, shapes, dims)
     if runners is None and other is not None:
         runners = ("numpy",)
@@ -299,7 +297,7 @@ def compare_layers(
         tell(f"{players[0].name}: running everything")
         values = run_all(players[0], graph, feeds.arrays)
         for player in players[1:]:
-            match = Match(player, graph, values, twice=twice, say=tell)
+            match = LayerMatcher(player, graph, values, twice=twice, say=tell)
             if cumulative:
                 steps = match.cumulative(theirs, feeds.arrays)
             elif other is not None:
@@ -322,15 +320,15 @@ def compare_layers(
     )
 
 
-class Match:
-    """Holds one runner against what the reference computed.
+class LayerMatcher:
+    """Compares one runner with the reference's values.
 
     Args:
-        runner: who is held against it.
-        graph: what the reference ran.
-        values: everything that the reference computed, and the model's inputs, by name.
-        twice: whether the runner runs everything twice.
-        say: told about each stage.
+        runner: the runner under test.
+        graph: the reference's graph.
+        values: all values that the reference computed, and the model's inputs, by name.
+        twice: whether to run everything twice.
+        say: called with a description of each stage.
     """
 
     def __init__(
@@ -346,10 +344,10 @@ class Match:
         self._values, self._twice, self._say = values, twice, say
 
     def alone(self, graph: Graph, units: Sequence[tuple[Node, ...]]) -> Iterator[Layer]:
-        """Replay every step by itself, one after the other.
+        """Replay every step separately, in order.
 
         Args:
-            graph: what the runner runs.
+            graph: the runner's graph.
             units: the nodes of each step.
         """
         for number, nodes in enumerate(units, 1):
@@ -377,7 +375,7 @@ class Match:
         return _layer(number, nodes, findings, _is_same(found, again))
 
     def _judge(self, graph: Graph, part: Graph, feeds: Mapping[str, HostValue]) -> Judge:
-        """Return who knows what a part may give: by what the reference ran in its place."""
+        """Return the judge for a part, based on the corresponding part of the reference."""
         if graph is not self._graph:
             known = self._graph.nodes
             nodes = [n for n in known if any(v.name in part.outputs for v in n.outputs)]
@@ -386,7 +384,7 @@ class Match:
         return Judge(part, feeds, self._runner.precision)
 
     def cumulative(self, graph: Graph, feeds: Mapping[str, HostValue]) -> Iterator[Layer]:
-        """Let the runner run the whole graph."""
+        """Have the runner run the whole graph."""
         self._say(f"{self._runner.name}: running everything")
         found = run_all(self._runner, graph, feeds)
         again = run_all(self._runner, graph, feeds) if self._twice else None
@@ -404,7 +402,7 @@ class Match:
 
 
 def between(graph: Graph, values: Mapping[str, HostValue]) -> list[tuple[Node, ...]]:
-    """Return the nodes that lead from tensors that are known by name to the next ones that are."""
+    """Return the nodes between tensors known by name and the next such tensors."""
     units: list[tuple[Node, ...]] = []
     for node in graph.nodes:
         live = (value for value in node.outputs if value.consumers or graph.is_output(value))
@@ -435,7 +433,7 @@ def _layer(
 
 
 def _is_same(found: Mapping[str, HostValue], again: Mapping[str, HostValue] | None) -> bool | None:
-    """Whether two runs gave the same bits; None if there was one only."""
+    """Whether two runs gave the same bits; None if there was only one."""
     if again is None:
         return None
     pairs = zip_longest(flat(found).values(), flat(again).values())

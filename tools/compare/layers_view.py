@@ -1,4 +1,4 @@
-"""A comparison node by node in a terminal."""
+"""Terminal view of a layer-by-layer comparison."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STYLES = {
 
 
 def show_layers(console: Console, found: Layers) -> None:
-    """Print the steps that differ, the worst first, and which one is the first that is wrong."""
+    """Print the steps that differ, worst first, and the first wrong one."""
     facts(
         console,
         {

@@ -1,4 +1,4 @@
-"""Runners on one model: each loads it, runs, is held against the first one, and measured."""
+"""Running all runners on one model: load, first run, comparison, measurement."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError
 from ...runtime.ir.types import Array, HostValue
 from ...runtime.session.model import Model
 from ..common.console import Say
-from ..common.inputs import Asked, Inputs, Wanted, given_inputs, make_inputs
+from ..common.inputs import Asked, InputRequest, Inputs, given_inputs, make_inputs
 from ..common.measure import Repeat, interleave, timed
 from ..common.nested import flat
-from ..runners.runners import Runner, Settings, open_runner
+from ..runners.runners import Runner, RunnerSettings, open_runner
 from ..runners.saved import Saved, inputs_beside, is_saved, open_saved, read_comparison
 from ..verdict.agreement import Agreement, missing
 from ..verdict.tolerances import Bounds, Chosen
@@ -24,15 +24,15 @@ from ..verdict.tolerances import Bounds, Chosen
 
 @dataclass(slots=True)
 class Entry:
-    """A runner that has run once.
+    """A runner after its first run.
 
     Attributes:
-        runner: who.
-        load: seconds until it was ready; NaN for saved outputs.
-        cold: seconds of its first run; likewise.
-        outputs: what it computed.
+        runner: the runner.
+        load: seconds to load; NaN for saved outputs.
+        cold: seconds of the first run; NaN for saved outputs.
+        outputs: its outputs.
         agreements: each output against the reference's; empty for the reference.
-        error: relative L2 distance of its worst output from float64; None where that is not known.
+        error: relative L2 distance of its worst output from float64; None if unknown.
         samples: seconds of later runs.
     """
 
@@ -49,18 +49,18 @@ class Race:
     """All runners on one model.
 
     Args:
-        source: the model, as every runner loads it for itself.
-        model: the same, loaded without any pass.
-        settings: what the runners have in common.
-        say: told about each stage.
+        source: the model, which every runner loads for itself.
+        model: the same, loaded without passes.
+        settings: common settings.
+        say: called with a description of each stage.
 
     Attributes:
-        entries: who has run, by name; the first one is the reference.
-        skipped: why somebody did not, by name.
-        inputs: what all are fed.
+        entries: runners by name; the first is the reference.
+        skipped: why a runner was skipped, by name.
+        inputs: the common inputs.
     """
 
-    def __init__(self, source: Loadable, model: Model, settings: Settings, say: Say) -> None:
+    def __init__(self, source: Loadable, model: Model, settings: RunnerSettings, say: Say) -> None:
         self.entries: dict[str, Entry] = {}
         self.skipped: dict[str, str] = {}
         self.inputs = Inputs({}, {})
@@ -73,30 +73,30 @@ class Race:
         names: Sequence[str],
         load: Path | None,
     ) -> None:
-        """Settle the inputs.
+        """Determine the inputs.
 
         Args:
-            given: arrays by name or position, or what the command line's options say.
-            names: of the runners; a folder of test data among them may have inputs.
-            load: a saved comparison, which has inputs and runners.
+            given: arrays by name or position, or a request.
+            names: of the runners; a folder of test data among them may provide inputs.
+            load: a saved comparison, which provides inputs and runners.
         """
-        if not isinstance(given, Wanted):
+        if not isinstance(given, InputRequest):
             self.inputs = given_inputs(self._model.inputs, given)
         if load is not None:
             infos = self._model.inputs, self._model.outputs
             arrays, self._saved = read_comparison(load, *infos)
-            if isinstance(given, Wanted) and not given.is_asked:
+            if isinstance(given, InputRequest) and not given.is_asked:
                 self.inputs = Inputs(arrays, dict.fromkeys(arrays, str(load)))
                 return
-        if isinstance(given, Wanted):
+        if isinstance(given, InputRequest):
             self.inputs = make_inputs(self._model.inputs, inputs_beside(names, given))
 
     def enter(self, names: Sequence[str], skip: bool) -> None:
-        """Load everybody and run each once; saved runners come last.
+        """Load all runners and run each once; saved ones come last.
 
         Args:
-            names: who takes part.
-            skip: whether those that cannot run are left out.
+            names: the runners.
+            skip: whether to skip those that cannot run.
         """
         for name in (*names, *self._saved):
             try:
@@ -137,10 +137,10 @@ class Race:
         return None
 
     def judge(self, tolerances: Chosen, *, measured: bool = True) -> None:
-        """Hold everybody against the reference who has not been yet.
+        """Compare all runners that have not yet been compared with the reference.
 
         Args:
-            tolerances: what a user gave.
+            tolerances: the user's tolerances.
             measured: whether the model may run in float64 for the others.
         """
         (reference, first), *others = self.entries.items()
@@ -163,7 +163,7 @@ class Race:
                 entry.error = bounds.error(entry.outputs)
 
     def measure(self, repeat: Repeat) -> None:
-        """Measure everybody who can run, in turns."""
+        """Measure all runners that can run, interleaved."""
         live = {n: e for n, e in self.entries.items() if not isinstance(e.runner, Saved)}
         samples: dict[str, list[float]] = {}
         try:
@@ -178,6 +178,6 @@ class Race:
         return lambda: entry.runner.run(self.inputs.arrays)
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
         for entry in self.entries.values():
             entry.runner.close()

@@ -1,1 +1,1 @@
-"""tercet compress: fewer bytes of weights, as a model of ONNX's own operators."""
+"""`tercet compress`: smaller weights, in a model of ONNX's own operators."""

@@ -1,7 +1,7 @@
-"""How weights become few bytes: pruned, with shared values, as gaps between what is left.
+"""Weight compression: pruning, value sharing, and gaps between the remaining positions.
 
-Han, Mao and Dally, "Deep Compression" (ICLR 2016): magnitude pruning, codebooks by k-means from
-evenly spaced starts, gaps of 8 bits with zeros as fillers where one is longer, and Huffman codes.
+Han, Mao and Dally, "Deep Compression" (ICLR 2016): magnitude pruning, k-means codebooks with evenly
+spaced initial values, 8-bit gaps with zero fillers for longer ones, and Huffman codes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from ...runtime.ir.types import Array
 
-#: The longest gap that a byte holds; a longer one takes fillers.
+#: Maximum gap in a byte; longer ones need fillers.
 MAX_GAP = 255
 #: Codes are bytes.
 MAX_BITS = 8
@@ -25,7 +25,7 @@ def pruned(weights: Array, sparsity: float) -> Array:
 
     Args:
         weights: floats of any shape.
-        sparsity: the share of elements that become zero, 0 to 1.
+        sparsity: fraction of elements that become zero, 0 to 1.
     """
     count = round(sparsity * weights.size)
     found = weights.copy().reshape(-1)
@@ -35,10 +35,9 @@ def pruned(weights: Array, sparsity: float) -> Array:
 
 
 def gaps_of(positions: Array) -> tuple[Array, Array]:
-    """Return the distances of positions from one another as bytes, and which are not fillers.
+    """Return the gaps between positions as bytes, and which are not fillers.
 
-    The first one counts from 0; their running sum gives the positions back, those of fillers
-    in between.
+    The first gap counts from 0; the running sum gives positions, including those of fillers.
 
     Args:
         positions: int64, ascending.
@@ -54,13 +53,13 @@ def gaps_of(positions: Array) -> tuple[Array, Array]:
 
 
 def shared(values: Array, clusters: int) -> tuple[Array, Array]:
-    """Return codes, as bytes, and the values that they stand for.
+    """Return codes as bytes, and their codebook.
 
-    k-means in one dimension: Lloyd's steps on sorted values, until none changes its cluster.
+    One-dimensional k-means: Lloyd's algorithm on sorted values until convergence.
 
     Args:
-        values: floats along one axis, at least one.
-        clusters: how many values there may be, 1 to 256.
+        values: at least one float along one axis.
+        clusters: maximum size of the codebook, 1 to 256.
     """
     order = np.sort(values.astype(np.float64))
     sums = np.concatenate([[0.0], np.cumsum(order)])
@@ -74,13 +73,14 @@ def shared(values: Array, clusters: int) -> tuple[Array, Array]:
         ends = np.concatenate([[0], bounds, [len(order)]])
         sizes = np.diff(ends)
         centres = np.where(sizes, np.diff(sums[ends]) / np.maximum(sizes, 1), centres)
-    centres = np.unique(centres.astype(values.dtype))
+    centres = np.unique(centres).astype(values.dtype)
+    centres = centres[np.append(True, centres[1:] != centres[:-1])]
     middles = (centres[1:].astype(np.float64) + centres[:-1]) / 2
     return np.searchsorted(middles, values).astype(np.uint8), centres
 
 
 def huffman_lengths(symbols: Array) -> dict[int, int]:
-    """Return the bits of each symbol's code in the best prefix code; one symbol alone takes 1."""
+    """Return the code lengths of an optimal prefix code; a single symbol takes 1 bit."""
     kinds, counts = np.unique(symbols, return_counts=True)
     heap: list[Any] = [
         (int(n), i, (int(kind),)) for i, (kind, n) in enumerate(zip(kinds, counts, strict=True))
@@ -97,7 +97,7 @@ def huffman_lengths(symbols: Array) -> dict[int, int]:
 
 
 def huffman_bytes(symbols: Array) -> int:
-    """Return what symbols take in a Huffman code, with a byte of its table for each kind."""
+    """Return the size of symbols in a Huffman code, with one table byte per distinct symbol."""
     lengths = huffman_lengths(symbols)
     kinds, counts = np.unique(symbols, return_counts=True)
     bits = sum(lengths[int(kind)] * int(n) for kind, n in zip(kinds, counts, strict=True))

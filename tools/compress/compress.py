@@ -1,9 +1,8 @@
-"""A model with pruned and shared weights, written in operators that every runtime has.
+"""Models with pruned and shared weights, in operators that every runtime has.
 
-Weights are constants of float type and of at least two axes that layers multiply with. What is
-stored of one is a byte for each gap between weights that are left, and a byte (the code) or a float
-for each of these; a few nodes make the whole tensor of them, which runtimes do once, when they load
-the model.
+Weights are float constants with at least two axes that layers multiply by. A weight is stored as
+one byte per gap between remaining elements, and a byte (the code) or a float for each of these; a
+few nodes restore the tensor, which runtimes evaluate once, when they load the model.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from ..export.export import ExportResult, said_in, write_model
 from ..verdict.accuracy import distance_of
 from .codec import MAX_BITS, gaps_of, huffman_bytes, pruned, shared
 
-#: Smaller tensors stay as they are: the nodes around them would take more.
+#: Smaller tensors are not compressed: the additional nodes would take more.
 MIN_ELEMENTS = 1024
 
-#: One figure for all weights, or by the name of a weight, a node or an operator; "" is all others.
+#: One number for all weights, or by name of a weight, node or operator; "" for all others.
 PerWeight = float | Mapping[str, float]
 
 
@@ -49,15 +48,15 @@ class CompressedWeight:
 
     Attributes:
         name: of the tensor.
-        node: the layer that multiplies with it.
-        elements: how many there are.
-        density: the share of them that is not zero.
-        values: different values that are left; 0 where they are not shared.
-        before: bytes of the tensor.
-        after: bytes that are stored of it.
-        huffman: bytes if codes and gaps were Huffman codes, which no operator of ONNX reads; what
-            a compressed archive of the file comes near to.
-        error: relative L2 distance from the tensor as it was.
+        node: the layer that multiplies by it.
+        elements: number of elements.
+        density: fraction of non-zero elements.
+        values: number of distinct remaining values; 0 if not shared.
+        before: bytes of the original tensor.
+        after: bytes stored.
+        huffman: bytes with Huffman-coded codes and gaps, which no ONNX operator reads; about the
+            size of the file in a compressed archive.
+        error: relative L2 distance from the original tensor.
     """
 
     name: str
@@ -73,12 +72,12 @@ class CompressedWeight:
 
 @dataclass(frozen=True, slots=True)
 class ChangedOutput:
-    """What has become of an output.
+    """The change of an output.
 
     Attributes:
         name: its name.
         error: relative L2 distance from the original's.
-        top1: the share of vectors along the last axis whose greatest element is the same one.
+        top1: fraction of vectors along the last axis with an unchanged argmax.
     """
 
     name: str
@@ -88,14 +87,14 @@ class ChangedOutput:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Compression(Shown):
-    """What came out of `compress`; print it, or look at `weights`.
+    """The result of `compress`; print it, or read `weights`.
 
     Attributes:
-        exported: what was written.
+        exported: the written model.
         before: bytes of the model's constants.
-        weights: every tensor that was compressed.
-        inputs: what both models ran on.
-        outputs: how far the results are apart.
+        weights: all compressed tensors.
+        inputs: the common inputs of both models.
+        outputs: the changes of outputs.
     """
 
     exported: ExportResult
@@ -106,7 +105,7 @@ class Compression(Shown):
 
     @property
     def after(self) -> int:
-        """Bytes of the constants that are stored."""
+        """Bytes of the stored constants."""
         return self.before - sum(each.before - each.after for each in self.weights)
 
     @property
@@ -121,7 +120,7 @@ class Compression(Shown):
         return shown(self)
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one flat row a tensor, as `pandas.DataFrame` takes them."""
+        """Return one flat row per tensor, for `pandas.DataFrame`."""
         return [asdict(each) for each in self.weights]
 
     def to_dict(self) -> dict[str, Any]:
@@ -143,7 +142,7 @@ def _per_weight(name: str, value: Any, each: Any) -> Any:
 
 
 def sparsity_rule(name: str, value: Any) -> Any:
-    """Take a share of 0 to 1, or shares by name."""
+    """Accept a fraction from 0 to 1, or fractions by name."""
     found = _per_weight(name, value, number(minimum=0))
     if max((found.values() if isinstance(found, Mapping) else (found,)), default=0) > 1:
         raise refused(name, value, "a share of the weights, from 0 to 1")
@@ -151,7 +150,7 @@ def sparsity_rule(name: str, value: Any) -> Any:
 
 
 def bits_rule(name: str, value: Any) -> Any:
-    """Take a number of bits, or numbers by name; 0 shares nothing."""
+    """Accept a number of bits, or numbers by name; 0 disables sharing."""
     found = _per_weight(name, value, whole(0))
     if max((found.values() if isinstance(found, Mapping) else (found,)), default=0) > MAX_BITS:
         raise refused(name, value, f"0 to {MAX_BITS} bits")
@@ -179,34 +178,34 @@ def compress(
     external_data_dir: str | os.PathLike[str] | None = None,
     say: Say = silent,
 ) -> Compression:
-    """Prune weights and let them share values; write a model that any runtime loads.
+    """Prune weights and share their values; write a model that any runtime loads.
 
-    Nothing is trained again: how much a network bears is for its own data to say, which `inputs`
-    should be.
+    There is no retraining: only a network's own data, which `inputs` should be, show how much it
+    tolerates.
 
     Args:
         source: a path, the file's bytes, or a `ModelProto`.
-        file: where to write it; it is only returned if None.
-        inputs: what both models run on: arrays by name or in a list by position; an .npz file or a
-            folder of ONNX test data; random ones if None.
-        sparsity: the share of each tensor's elements that becomes zero, the smallest first; or
-            shares by the name of a tensor, a node or an operator, "" for all others.
-        bits: of the codes of what is left, 1 to 8; 0 keeps every value; or likewise by name.
-        min_elements: smaller tensors stay as they are.
+        file: where to write it; None to only return it.
+        inputs: the inputs of both models: arrays by name or in a list by position; an .npz file or
+            a folder of ONNX test data; random ones if None.
+        sparsity: fraction of each tensor's elements that become zero, smallest first; or fractions
+            by name of a tensor, node or operator, "" for all others.
+        bits: bits per code of the remaining elements, 1 to 8; 0 keeps all values; or by name
+            likewise.
+        min_elements: smaller tensors are not compressed.
         opset: as for `export`; 11 or more.
         external: as for `export`.
         force: as for `export`.
         freeze: arrays for inputs that become constants, by name.
-        seed: of random inputs.
+        seed: seed of random inputs.
         shapes: of random inputs, by name.
         dims: sizes of symbolic dimensions of random inputs; 1 if not given.
         operators: custom operators; see `tercet.load`.
-        external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder if None.
-        say: told of each stage.
+        external_data_dir: the folder of the model's external data; its own if None.
+        say: called with a description of each stage.
 
     Raises:
-        UsageError: neither `sparsity` nor `bits` is given, or a name is none of the model's.
+        UsageError: neither `sparsity` nor `bits` is given, or the model has no such name.
         ModelError: the model cannot be read.
         OSError: the file cannot be written.
     """
@@ -250,7 +249,7 @@ def _changed(name: str, found: Array, expected: Array) -> ChangedOutput:
 
 
 def _weights(graph: Graph, min_elements: int) -> Iterator[tuple[Value, Node]]:
-    """Yield the constants that layers multiply with, each with the first of these layers."""
+    """Yield the constants that layers multiply by, each with the first of these layers."""
     for value in graph.constants:
         data = value.data
         if data is None or data.ndim < 2 or data.size < min_elements or data.dtype.kind != "f":
@@ -263,7 +262,7 @@ def _weights(graph: Graph, min_elements: int) -> Iterator[tuple[Value, Node]]:
 def _compressed(
     graph: Graph, sparsity: PerWeight, bits: PerWeight, min_elements: int, say: Say
 ) -> Iterator[CompressedWeight]:
-    """Put nodes that make the weights in the place of the weights; yield what each one is."""
+    """Replace weights by nodes that restore them; yield a description of each."""
     pairs = list(_weights(graph, min_elements))
     known = {name for value, node in pairs for name in (value.name, node.name, node.kind)}
     for name in {*_names(sparsity), *_names(bits)} - known - {""}:
@@ -291,7 +290,7 @@ def _figure(given: PerWeight, value: Value, node: Node) -> float:
 
 
 def _stored(graph: Graph, value: Value, node: Node, data: Array, bits: int) -> CompressedWeight:
-    """Store a tensor of weights in the fewest bytes; what is small enough as it is stays."""
+    """Store a weight in the fewest bytes; one that does not shrink is unchanged."""
     original, name = cast("Array", value.data), value.name
     values, positions = data.reshape(-1), np.flatnonzero(data)
     gaps, is_weight = gaps_of(positions)
@@ -333,7 +332,7 @@ def _stored(graph: Graph, value: Value, node: Node, data: Array, bits: int) -> C
 
 
 def _shared(values: Array, bits: int) -> tuple[Array, Array]:
-    """Return codes and a codebook in which zero, if there is any, stays exactly zero."""
+    """Return codes and a codebook in which zero, if present, stays exact."""
     left = values != 0
     if left.all():
         return shared(values, 1 << bits)
@@ -347,7 +346,7 @@ def _shared(values: Array, bits: int) -> tuple[Array, Array]:
 
 
 def _scattered(build: Builder, values: Value, gaps: Array, size: int, name: str) -> Value:
-    """Put values at the running sums of gaps into a line of zeros."""
+    """Scatter values to the running sums of gaps in a vector of zeros."""
     line = build(Cast(to=int64), build.constant(gaps, name))
     positions = build(CumSum(), line, build.constant(np.array(0, np.int64), "axis"))
     zeros = build(ConstantOfShape(), build.integers([size], "size"))
@@ -357,7 +356,7 @@ def _scattered(build: Builder, values: Value, gaps: Array, size: int, name: str)
 
 
 def _restored(codes: Array, codebook: Array, gaps: Array | None, data: Array, bits: int) -> Array:
-    """Return the tensor that a runtime makes of what is stored."""
+    """Return the tensor that a runtime restores from what is stored."""
     values = codebook[codes] if bits else codes
     if gaps is None:
         return values.reshape(data.shape)

@@ -1,4 +1,4 @@
-"""A compressed model in a terminal."""
+"""Terminal view of a compressed model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .compress import Compression
 
 
 def show_compression(console: Console, found: Compression) -> None:
-    """Print what was written, each tensor of weights, and how far the results are apart."""
+    """Print the file, each weight, and the changes of outputs."""
     size, beside = found.exported.nbytes
     where = str(found.exported.file or "in memory")
     facts(

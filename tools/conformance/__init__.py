@@ -1,1 +1,1 @@
-"""ONNX's own test suite on one backend: `tercet conformance`, and docs/conformance.md."""
+"""ONNX's test suite on one backend: `tercet conformance`, and docs/conformance.md."""

@@ -1,4 +1,4 @@
-"""One case on one backend, judged by ONNX's own comparison."""
+"""One test case on one backend, compared as ONNX does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Status = Literal["passed", "unsupported", "failed"]
 
 _LONGEST_REASON = 500
 
-# Faults of tercet's own code and of ONNX's comparison. What is not among them ends the process.
+# Exceptions that count as failures; any other ends the process.
 _FAULTS = (
     ArithmeticError,
     AssertionError,
@@ -33,12 +33,12 @@ _FAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a case.
+    """The outcome of a case.
 
     Attributes:
-        status: ``unsupported`` where tercet says that it does not run the model.
-        reason: why it is not passed, on one line; empty if it is.
-        broken: whether the device is of no use to later cases in this process.
+        status: ``unsupported`` if tercet reports that it cannot run the model.
+        reason: why it did not pass, on one line; empty if it passed.
+        broken: whether the device is unusable for later cases in this process.
     """
 
     status: Status
@@ -70,19 +70,19 @@ def judge(
 
 
 def _declined(error: UnsupportedError) -> str:
-    """Return what backends said, without the names and shapes that differ from case to case."""
+    """Return the backends' reasons without names and shapes, which differ between cases."""
     said = dict.fromkeys(f"{r.operator}: {r.backend}: {r.reason}" for r in error.refusals)
     return one_line("\n".join(said) or str(error))
 
 
 def _reason(error: Exception) -> str:
-    said = one_line(str(error).partition("\n ACTUAL:")[0])  # numpy goes on to print both arrays
+    said = one_line(str(error).partition("\n ACTUAL:")[0])  # numpy goes on to print both
     if isinstance(error, TercetError | AssertionError) and said:
         return said
     return f"{type(error).__name__}: {said}".rstrip(": ")
 
 
 def one_line(text: str) -> str:
-    """Return a text on one line, cut where it is very long."""
+    """Return a text on one line, truncated if very long."""
     line = "; ".join(part.strip(" ;") for part in text.splitlines() if part.strip(" ;"))
     return line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 4]} ..."

@@ -32,13 +32,13 @@ _FACTS = ("backend", "score", "share", "onnx", "tercet", "device", "seconds", "d
 
 
 def check_whole(page: Path | None, pattern: str, categories: Sequence[str] | None) -> None:
-    """Raise UsageError if a page is to be written about a part of the suite."""
+    """Raise UsageError if a page would be written about a part of the suite."""
     if page is not None and (pattern or categories):
         raise UsageError("--write is for the whole suite: leave out -k and --category")
 
 
 def write_page(page: Path, report: ConformanceReport) -> None:
-    """Keep a report in the folder ``results`` beside the page; write the page on all in there."""
+    """Store a report next to the page, in ``results``; write the page of all reports there."""
     folder = page.parent / "results"
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"conformance_{_title(report).replace(' + ', '_')}.json"
@@ -47,7 +47,7 @@ def write_page(page: Path, report: ConformanceReport) -> None:
 
 
 def read_reports(folder: Path) -> list[ConformanceReport]:
-    """Return the reports that are kept in a folder, tercet's own backends first."""
+    """Return the stored reports of a folder, tercet's own backends first."""
     files = folder.glob("conformance_*.json")
     found = [
         ConformanceReport.from_dict(json.loads(file.read_text(encoding="utf-8"))) for file in files
@@ -103,7 +103,7 @@ def _rows(columns: Sequence[Mapping[str, Score]]) -> Iterable[list[str]]:
 
 
 def _gaps(report: ConformanceReport) -> Iterable[str]:
-    """Yield the section on what a backend does not pass."""
+    """Yield the section about cases that a backend does not pass."""
     yield f"## What {_title(report)} does not pass"
     if not report.not_passed:
         yield "Nothing."

@@ -1,4 +1,4 @@
-"""What became of the suite on one backend, measured against what is expected of it."""
+"""Conformance results of one backend, compared with expectations."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What is known about a backend.
+    """Expectations for a backend.
 
     Attributes:
         reasons: why a case cannot be passed, by its id.
-        by_chance: those of them that may be passed by luck; they never count as passed.
-        may_decline: whether what the backend does not run is a gap rather than a failure.
+        by_chance: those of them that may pass by chance; they never count as passed.
+        may_decline: whether unsupported nodes count as gaps rather than failures.
     """
 
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -31,11 +31,11 @@ class Expectation:
 
 
 def read_expectation(*backends: str) -> Expectation:
-    """Return what is expected of backends that run cases together.
+    """Return the expectations for backends that run cases together.
 
-    ``expected.toml`` is for all, ``expected_BACKEND.toml`` for one, if it is there. They have
-    tables ``[[not_passed]]`` with ``reason`` and ``cases``, and ``by_chance = true`` or not; and at
-    the top, for one backend, ``may_decline = true`` or not.
+    ``expected.toml`` applies to all, ``expected_BACKEND.toml`` to one, if present. They have tables
+    ``[[not_passed]]`` with ``reason`` and ``cases``, and optionally ``by_chance = true``; and at
+    the top, for one backend, optionally ``may_decline = true``.
     """
     reasons: dict[str, str] = {}
     lucky: set[str] = set()
@@ -53,14 +53,14 @@ def read_expectation(*backends: str) -> Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How many of some cases are passed."""
+    """Number of passed cases."""
 
     passed: int
     cases: int
 
     @property
     def is_full(self) -> bool:
-        """Whether all are."""
+        """Whether all cases passed."""
         return self.passed == self.cases
 
     def __str__(self) -> str:
@@ -69,13 +69,13 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class NotPassed:
-    """A case that is not passed.
+    """A case that did not pass.
 
     Attributes:
         case: its id.
         operator: see `ConformanceCase`.
         status: ``unsupported`` or ``failed``.
-        reason: that of the expectation, if it is expected.
+        reason: the expected reason, if expected.
         expected: whether it is.
     """
 
@@ -88,18 +88,18 @@ class NotPassed:
 
 @dataclass(frozen=True, slots=True)
 class ConformanceReport:
-    """The score of a backend.
+    """The results of a backend.
 
     Attributes:
-        backend: who ran the cases.
-        fallback: the backend that ran the nodes that it declines; empty for nobody.
+        backend: the backend.
+        fallback: the backend for nodes that it declines; empty for none.
         suite: version of `onnx`.
-        environment: what the figures depend on besides.
-        seconds: how long it took.
+        environment: the environment of the measurement.
+        seconds: duration.
         categories: score by category.
-        operators: score by operator, of cases in category ``node``.
+        operators: score by operator, for cases of category ``node``.
         not_passed: with reasons.
-        surprises: cases that are passed although they are expected not to be.
+        surprises: cases that passed unexpectedly.
     """
 
     backend: str
@@ -114,12 +114,12 @@ class ConformanceReport:
 
     @property
     def score(self) -> Score:
-        """Of all cases."""
+        """The score of all cases."""
         return total(self.categories.values())
 
     @property
     def unexpected(self) -> tuple[NotPassed, ...]:
-        """Cases that should be passed and are not."""
+        """Cases that should pass and do not."""
         return tuple(found for found in self.not_passed if not found.expected)
 
     @property
@@ -160,7 +160,7 @@ class ConformanceReport:
 
 
 def total(scores: Iterable[Score]) -> Score:
-    """Return the score of several together."""
+    """Return the sum of scores."""
     found = list(scores)
     return Score(sum(s.passed for s in found), sum(s.cases for s in found))
 
@@ -168,11 +168,11 @@ def total(scores: Iterable[Score]) -> Score:
 def assess(
     outcomes: Sequence[tuple[ConformanceCase, Outcome]], expected: Expectation, **about: Any
 ) -> ConformanceReport:
-    """Return the report on cases that were run.
+    """Return the report of the cases that were run.
 
     Args:
-        outcomes: every case with what became of it.
-        expected: what is known about the backend.
+        outcomes: every case with its outcome.
+        expected: the expectations for the backend.
         **about: backend, fallback, suite, environment and seconds, as `ConformanceReport` has them.
     """
     passed: dict[str, bool] = {}
@@ -204,7 +204,7 @@ def _not_passed(case: ConformanceCase, outcome: Outcome, expected: Expectation) 
 
 
 def _scores(found: Iterable[tuple[str, bool]]) -> dict[str, Score]:
-    """Return the score by name; what has no name is left out."""
+    """Return the scores by name; unnamed ones are dropped."""
     tally: dict[str, list[bool]] = {}
     for name, passed in found:
         if name:

@@ -1,4 +1,4 @@
-"""Run ONNX's suite, or a part of it, on a backend."""
+"""Runs ONNX's test suite, or a part of it, on a backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .workers import WorkerSettings, run_cases
 MAX_JOBS = 8
 TIMEOUT = 60.0
 
-#: Told how many cases have ended, of how many.
+#: Called with the numbers of finished cases and of all cases.
 Tell = Callable[[int, int], None]
 
 
@@ -32,20 +32,20 @@ def run_suite(
     jobs: int | None = None,
     tell: Tell = lambda done, of: None,
 ) -> ConformanceReport:
-    """Run cases, each on its own in a process, and compare as ONNX does.
+    """Run cases, each in a worker process, and compare as ONNX does.
 
     Args:
-        backend: who runs them.
-        fallback: who runs the nodes that it declines.
-        pattern: a regular expression that is to be found in a case's category and name.
-        categories: those wanted; all where empty.
-        timeout: seconds that a case may take.
-        jobs: number of processes; one for each CPU, at most `MAX_JOBS`, if None.
-        tell: told about the progress.
+        backend: the backend.
+        fallback: the backend for nodes that it declines.
+        pattern: a regular expression to search in a case's category and name.
+        categories: selected categories; all if empty.
+        timeout: time limit per case in seconds.
+        jobs: number of processes; if None, one per CPU, at most `MAX_JOBS`.
+        tell: called with progress messages.
 
     Raises:
         BackendUnavailable: the backend cannot run on this machine.
-        UsageError: a backend, category, pattern or number that makes no sense.
+        UsageError: an invalid backend, category, pattern or number.
     """
     _check(categories, timeout, jobs)
     opened = backends.open_backends(backend, Options(), fallback)
@@ -83,10 +83,10 @@ def _check(categories: Sequence[str], timeout: float, jobs: int | None) -> None:
 
 
 def select(pattern: str = "", categories: Sequence[str] = ()) -> list[suite.ConformanceCase]:
-    """Return cases by pattern and category, those that take longest first.
+    """Return cases by pattern and category, slowest first.
 
     Raises:
-        UsageError: there is none, or the pattern is not a regular expression.
+        UsageError: there are none, or the pattern is not a regular expression.
     """
     try:
         wanted = re.compile(pattern)

@@ -1,4 +1,4 @@
-"""A report on the terminal, and the progress towards it."""
+"""Terminal view of a conformance report, and its progress bar."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .run import Tell
 
 @contextmanager
 def progress_bar() -> Iterator[Tell]:
-    """Yield what draws the progress; only a terminal sees it."""
+    """Yield a function that updates the progress; shown on a terminal only."""
     console = open_console(stderr=True)
     if not console.is_terminal:
         yield lambda done, of: None
@@ -32,7 +32,7 @@ def progress_bar() -> Iterator[Tell]:
     with Progress(*columns, console=console, transient=True) as bar:
 
         def tell(done: int, of: int) -> None:
-            if not bar.tasks:  # how many cases there are is known now, and not before
+            if not bar.tasks:  # the number of cases is known only now
                 bar.add_task("cases", total=of)
             bar.update(bar.tasks[0].id, completed=done, total=of)
 
@@ -40,7 +40,7 @@ def progress_bar() -> Iterator[Tell]:
 
 
 def show_report(console: Console, report: ConformanceReport) -> None:
-    """Print the scores, what is not passed and why, and the verdict."""
+    """Print the scores, the cases that did not pass with reasons, and the verdict."""
     behind = f", then {report.fallback}" if report.fallback else ""
     score = report.score
     facts(
@@ -102,7 +102,7 @@ def _show_cases(console: Console, title: str, cases: Sequence[NotPassed]) -> Non
 
 
 def by_reason(cases: Sequence[NotPassed]) -> dict[str, list[str]]:
-    """Return the ids of cases by the reason why they are not passed."""
+    """Return the ids of cases by the reason why they did not pass."""
     found: dict[str, list[str]] = {}
     for each in cases:
         found.setdefault(each.reason, []).append(each.case)

@@ -1,4 +1,4 @@
-"""Processes that run cases: a case that ends its process, or takes too long, harms no other."""
+"""Worker processes: a case that crashes or hangs harms no other."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _START_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What all workers have in common.
+    """Common settings of all workers.
 
     Attributes:
-        backend: who runs the cases.
-        fallback: who runs the nodes that it declines.
-        timeout: seconds that a case may take.
+        backend: the backend.
+        fallback: the backend for nodes that it declines.
+        timeout: time limit per case in seconds.
         jobs: number of processes.
     """
 
@@ -42,10 +42,10 @@ class WorkerSettings:
 def run_cases(
     cases: Sequence[ConformanceCase], settings: WorkerSettings
 ) -> Iterator[tuple[ConformanceCase, Outcome]]:
-    """Yield every case with what became of it, in the order in which they end.
+    """Yield every case with its outcome, in order of completion.
 
     Raises:
-        DeviceError: a process ends before it has been given a case.
+        DeviceError: a worker ended before its first case.
     """
     waiting = deque(cases)
     workers = [_Worker(settings) for _ in range(min(settings.jobs, len(cases)))]
@@ -66,7 +66,7 @@ def run_cases(
 
 
 def _ready(workers: Sequence[_Worker]) -> list[_Worker]:
-    """Wait for workers that have an answer, have ended, or are out of time."""
+    """Wait for workers that have answered, ended, or timed out."""
     patience = min(worker.deadline for worker in workers) - monotonic()
     answered = wait([worker.connection for worker in workers], max(0.0, patience))
     now = monotonic()
@@ -74,7 +74,7 @@ def _ready(workers: Sequence[_Worker]) -> list[_Worker]:
 
 
 class _Worker:
-    """A process that is started again where a case has ended or broken it."""
+    """A process that is restarted after a case has crashed or broken it."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
@@ -92,7 +92,7 @@ class _Worker:
         self.deadline = monotonic() + _START_SECONDS
 
     def give(self, case: ConformanceCase) -> None:
-        """Let the process run a case; one that has gone answers by being gone."""
+        """Have the process run a case; a dead process is noticed by its missing answer."""
         self.idle = False
         self._case = case
         self.deadline = monotonic() + self._settings.timeout
@@ -100,7 +100,7 @@ class _Worker:
             self.connection.send(case)
 
     def answer(self) -> tuple[ConformanceCase, Outcome] | None:
-        """Return the case with what became of it; None where the process has just started."""
+        """Return the case with its outcome; None if the process has just started."""
         try:
             outcome = self.connection.recv() if self.connection.poll() else self._overdue()
         except (EOFError, ConnectionResetError):
@@ -126,15 +126,15 @@ class _Worker:
         return Outcome("failed", f"the process {how}", broken=True)
 
     def stop(self) -> None:
-        """End the process, whatever it is doing."""
+        """Kill the process."""
         self.connection.close()
         self._process.kill()
         self._process.join()
 
 
 def _serve(connection: Connection, settings: WorkerSettings) -> None:
-    """Answer that the process is there, then each case with its outcome."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    """Report readiness, then each case with its outcome."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent process
     blas.set_threads(max(1, usable_cpus() // settings.jobs))
     backend = type("Backend", (TercetBackend,), {"backend": settings.backend})
     connection.send(None)

@@ -1,4 +1,4 @@
-"""`tercet demo`: a trained model reads handwritten digits on every backend, and is checked."""
+"""`tercet demo`: a trained model recognizes handwritten digits on every backend."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ... import __path__ as package
 from ...api import load
 from ...backends import names as all_backends
 from ...runtime.errors import BackendUnavailable, TercetError, UsageError
 from ...runtime.ir.graph import Graph
 from ...runtime.session.model import Model
+from ...version import PACKAGE
 from .pixels import draw
 
-DEMO = Path(package[0]) / "demo"
+DEMO = PACKAGE / "demo"
 REFERENCE = "numpy"  # runs everywhere, and every operator
 TOLERANCE = 1e-5  # between probabilities, all of them computed in float32
-LEVELS = 16  # of grey in the shipped images
+LEVELS = 16  # grey levels of the shipped images
 STEADY_SECONDS, STEADY_RUNS = 0.5, 200
-GUTTER, CELL = 8, 9  # columns of a row's name, and of an image with a space: eight fit into 80
+GUTTER, CELL = 8, 9  # widths of a row's name, and of an image with a space
 
 
 Said = tuple[str, np.ndarray]
@@ -36,12 +36,12 @@ Said = tuple[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Held-out digits and what the model must make of them.
+    """Held-out digits and the expected results.
 
     Attributes:
         image: float32 `[n, 1, 8, 8]`, 0 to 1.
-        labels: int64 `[n]`, the truth.
-        trained: float32 `[n, 10]`, what PyTorch answered after the training.
+        labels: int64 `[n]`, the ground truth.
+        trained: float32 `[n, 10]`, PyTorch's output after training.
     """
 
     image: np.ndarray
@@ -50,7 +50,7 @@ class Sample:
 
     @classmethod
     def read(cls, file: Path) -> Sample:
-        """Return what `tools/workshop/train_demo.py` wrote."""
+        """Return the sample written by `tools/workshop/train_demo.py`."""
         with np.load(file, allow_pickle=False) as arrays:
             image = arrays["images"].astype(np.float32) / LEVELS
             return cls(image, arrays["labels"], arrays["probabilities"])
@@ -58,14 +58,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one backend said, and how long it took.
+    """The results and latency of one backend.
 
     Attributes:
         backend: its name.
-        device: where it ran.
+        device: its device.
         probabilities: float32 `[n, 10]`.
-        cold: seconds to load and plan the model and run it once.
-        steady: seconds of one more run of all images; the median of many.
+        cold: seconds to load, plan and run once.
+        steady: median seconds of one more run of all images.
     """
 
     backend: str
@@ -77,12 +77,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """The passes at work.
+    """The effect of the passes.
 
     Attributes:
-        before: the graph as it was read.
-        after: the graph as it is run.
-        difference: the most by which that changes a probability.
+        before: the imported graph.
+        after: the optimised graph.
+        difference: the maximum change of a probability.
     """
 
     before: Graph
@@ -92,14 +92,14 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that the demo found out.
+    """All results of the demo.
 
     Attributes:
         sample: the images.
-        required: how many of them the model must read right.
+        required: minimum number of correctly recognized images.
         answers: of the backends that ran.
-        errors: of those that did not, by name.
-        fold: the passes at work.
+        errors: of the others, by name.
+        fold: the effect of the passes.
     """
 
     sample: Sample
@@ -110,19 +110,19 @@ class Findings:
 
 
 def run_demo(console: Console, backends: Sequence[str] | None = None, folder: Path = DEMO) -> int:
-    """Read the shipped digits on every backend, show what comes out, and check it.
+    """Recognize the shipped digits on every backend, show and check the results.
 
     Args:
-        console: where to draw.
-        backends: those to run; all that this machine has if None.
+        console: the console.
+        backends: backends to run; all that are available if None.
         folder: holds digits.onnx and digits.npz.
 
     Returns:
-        0 if every backend that ran reads the digits as it must and agrees with the others and
+        0 if every backend that ran recognizes the digits and agrees with the others and
         with PyTorch, else 1.
 
     Raises:
-        BackendUnavailable: a backend that was requested by name cannot run here.
+        BackendUnavailable: a backend requested by name is unavailable.
     """
     with load(folder / "digits.onnx", backend=REFERENCE) as model:
         sample = Sample.read(folder / "digits.npz")
@@ -142,7 +142,7 @@ def run_demo(console: Console, backends: Sequence[str] | None = None, folder: Pa
 def investigate(
     console: Console, model: Model, sample: Sample, file: Path, backends: Sequence[str] | None
 ) -> Findings:
-    """Ask every backend; `model` is the one in `file`, loaded on the reference backend."""
+    """Run every backend; `model` is the one in `file`, loaded on the reference backend."""
     answers: list[Answer] = []
     errors: dict[str, TercetError] = {}
     for name in backends or all_backends():
@@ -162,7 +162,7 @@ def investigate(
 
 
 def ask(file: Path, backend: str, image: np.ndarray) -> Answer:
-    """Return the results of a backend on the images, and its latencies from arrays to arrays."""
+    """Return a backend's results on the images, and its latencies from arrays to arrays."""
     start = perf_counter()
     with load(file, backend=backend) as model:
         (probabilities,) = model(image)
@@ -176,35 +176,35 @@ def ask(file: Path, backend: str, image: np.ndarray) -> Answer:
 
 
 def unfold(model: Model, file: Path, image: np.ndarray) -> Fold:
-    """Run the model as it was read, without any pass, and compare."""
+    """Run the imported model without passes, and compare."""
     with load(file, backend=model.backend, stop_at=0) as as_read:
         difference = distance(model(image)[0], as_read(image)[0])
     return Fold(model.imported, model.graph, difference)
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the largest absolute difference; NaN where either has one."""
+    """Return the largest absolute difference; NaN if either contains one."""
     return float(np.abs(a - b).max())
 
 
 def count_right(sample: Sample, probabilities: np.ndarray) -> int:
-    """Return how many digits are read as their label."""
+    """Return the number of correctly recognized digits."""
     return int(np.count_nonzero(probabilities.argmax(axis=1) == sample.labels))
 
 
 def count(graph: Graph, operator: str) -> int:
-    """Return how many nodes of a graph are this operator."""
+    """Return the number of nodes with this operator."""
     return sum(node.kind == operator for node in graph.nodes)
 
 
 def pairs(findings: Findings) -> list[tuple[Said, Said]]:
-    """Return every two of those that answered, PyTorch among them."""
+    """Return all pairs of results, including PyTorch's."""
     said = [(answer.backend, answer.probabilities) for answer in findings.answers]
     return list(combinations([*said, ("PyTorch", findings.sample.trained)], 2))
 
 
 def judge(findings: Findings) -> list[str]:
-    """Return a sentence for everything that is not what it must be."""
+    """Return a sentence for each failed check."""
     sample, fold = findings.sample, findings.fold
     complaints = [
         f"{name} failed"
@@ -231,7 +231,7 @@ def judge(findings: Findings) -> list[str]:
 
 
 def introduce(console: Console, model: Model) -> None:
-    """Say what will be shown."""
+    """Print what will be shown."""
     facts = model.source.metadata
     parameters = sum(value.tensor.size for value in model.imported.constants)
     console.print(
@@ -245,7 +245,7 @@ def introduce(console: Console, model: Model) -> None:
 
 
 def show_digits(console: Console, findings: Findings) -> None:
-    """Draw the digits, as many side by side as fit, with the answers below each."""
+    """Draw the digits side by side, with the answers below."""
     sample = findings.sample
     gutter = max([GUTTER, *(len(answer.backend) for answer in findings.answers)])
     across = max(1, (console.width - gutter) // CELL)
@@ -263,12 +263,12 @@ def show_digits(console: Console, findings: Findings) -> None:
 
 
 def print_row(console: Console, head: Text, cells: Sequence[Text]) -> None:
-    """Print a line of cells after a row's head."""
+    """Print a row of cells with a heading."""
     console.print(Text(" ").join([head, *cells]), no_wrap=True, overflow="crop")
 
 
 def describe(probabilities: np.ndarray, label: int) -> Text:
-    """Return a prediction and its probability, with a mark and in red if it is wrong."""
+    """Return a prediction and its probability, marked red if it is wrong."""
     digit = int(probabilities.argmax())
     right = digit == label
     text = f"{digit}{' ' if right else '!'}{probabilities[digit]:6.1%}"
@@ -276,7 +276,7 @@ def describe(probabilities: np.ndarray, label: int) -> Text:
 
 
 def show_backends(console: Console, findings: Findings) -> None:
-    """Print accuracy, agreement and latency of every backend; of those that cannot run, why."""
+    """Print accuracy, agreement and latency of each backend, or why it did not run."""
     sample, answers = findings.sample, findings.answers
     table = plain_table("backend", "read right", "vs PyTorch", "vs others", "cold ms", "steady ms")
     for answer in answers:
@@ -302,7 +302,7 @@ def show_backends(console: Console, findings: Findings) -> None:
 
 
 def places(answers: Sequence[Answer]) -> list[str]:
-    """Return who ran on which device."""
+    """Return which backend ran on which device."""
     ran: dict[str, list[str]] = {}
     for answer in answers:
         ran.setdefault(answer.device, []).append(answer.backend)
@@ -310,7 +310,7 @@ def places(answers: Sequence[Answer]) -> list[str]:
 
 
 def show_absent(console: Console, errors: dict[str, TercetError]) -> None:
-    """Print which backends did not run, and why, each reason once."""
+    """Print which backends did not run, grouped by reason."""
     absent: dict[str, list[str]] = {}
     for name, error in errors.items():
         absent.setdefault(reason(error), []).append(name)
@@ -344,7 +344,7 @@ def show_fold(console: Console, fold: Fold) -> None:
 
 
 def show_verdict(console: Console, findings: Findings, complaints: Sequence[str]) -> None:
-    """Print every complaint, and one line that says how it went."""
+    """Print all complaints, and a summary line."""
     for complaint in complaints:
         console.print(Text(f"- {complaint}", "red"))
     if complaints:
@@ -360,13 +360,13 @@ def show_verdict(console: Console, findings: Findings, complaints: Sequence[str]
 
 
 def note(console: Console, text: str) -> None:
-    """Print what explains a table, below it."""
+    """Print an explanation below a table."""
     console.print(Text(text, "dim"))
     console.print()
 
 
 def plain_table(first: str, *others: str) -> Table:
-    """Return a table whose first column is text and whose others are numbers."""
+    """Return a table whose first column is text and the others numbers."""
     table = Table(first, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for title in others:
         table.add_column(title, justify="right", no_wrap=True)

@@ -1,4 +1,4 @@
-"""Grey images in a terminal."""
+"""Greyscale images in a terminal."""
 
 import numpy as np
 from rich.color import Color
@@ -6,18 +6,18 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-_PAPER = 32  # the darkest grey, so that an image's edge shows on a black terminal
+_PAPER = 32  # the darkest grey, so that edges are visible on a black terminal
 _BLOCKS = " ░▒▓█"
 _ASCII = " .-+*#@"
 
 
 def draw(image: np.ndarray, console: Console) -> list[Text]:
-    """Return the lines of an image, one character wide for every pixel across.
+    """Return the lines of an image, one character wide per pixel.
 
     Args:
         image: float `[h, w]`, 0 (paper) to 1 (ink), h even.
-        console: decides how: in colour, a character shows two pixels, one above the other;
-            elsewhere it is a shade of one pixel, which doubles the height.
+        console: determines the style: in colour, a character shows two pixels, one above the other;
+            otherwise it is a shade of one pixel, which doubles the height.
     """
     if console.color_system is not None and not console.no_color:
         pairs = zip(image[0::2], image[1::2], strict=True)

@@ -1,4 +1,4 @@
-"""What this machine has of what tercet can use, what is missing, and how to get it."""
+"""Environment check: what is installed, what is missing, and how to get it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from ... import __path__ as package
-from ... import __version__, backends
+from ... import backends
 from ...arguments import public
 from ...backends import Availability
 from ...backends.numpy.numerics import blas
@@ -28,6 +27,7 @@ from ...runtime.base.arguments import number
 from ...runtime.base.cache import Cache, default_cache
 from ...runtime.base.notebook import Shown
 from ...runtime.errors import BackendUnavailable, UsageError, did_you_mean
+from ...version import PACKAGE, __version__
 from ..common.console import Say, bytes_text, grid, lines, silent, text_of
 from ..common.threads import usable_cpus
 from ..profile.peaks import Peaks, all_peaks, show_peaks
@@ -46,14 +46,14 @@ _PROBE = 'extern "C" __global__ void probe(float* x) { x[threadIdx.x] += 1.0f; }
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked for.
+    """One check of the environment.
 
     Attributes:
-        name: what it is.
-        ok: whether it is here and will do.
-        found: version and place, or what is wrong.
-        remedy: what to install or to do, where it is not ok.
-        purpose: what needs it; empty where everything does.
+        name: its name.
+        ok: whether it passed.
+        found: version and location, or the problem.
+        remedy: what to install or do if it failed.
+        purpose: what needs it; empty if everything does.
     """
 
     name: str
@@ -65,12 +65,12 @@ class Check:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diagnosis(Shown):
-    """What is here.
+    """The result of `diagnose`.
 
     Attributes:
-        checks: everything that was looked for.
-        backends: which of them can run.
-        libraries: NVIDIA's shared libraries, as far as they were loaded.
+        checks: all checks.
+        backends: availability of each backend.
+        libraries: NVIDIA's shared libraries, as far as loaded.
         peaks: of the devices, if requested.
     """
 
@@ -83,7 +83,7 @@ class Diagnosis(Shown):
         return "backends that can run: " + ", ".join(b.name for b in self.backends if b)
 
     def require(self, name: str) -> None:
-        """Raise BackendUnavailable unless this backend can run here."""
+        """Raise BackendUnavailable unless this backend is available."""
         known = [found.name for found in self.backends]
         if name not in known:
             hint = did_you_mean(name, known)
@@ -107,19 +107,19 @@ class Diagnosis(Shown):
 
 @public(patience=number(minimum=0))
 def diagnose(patience: float = PATIENCE, *, peaks: bool = False, say: Say = silent) -> Diagnosis:
-    """Look at everything, for `patience` seconds at most.
+    """Check everything, within `patience` seconds.
 
-    What takes longer, such as a driver that hangs, is reported as not answering.
+    What takes longer, such as a hanging driver, is reported as not answering.
 
     Args:
-        patience: seconds.
-        peaks: whether to measure what the devices can do as well, which takes a few seconds more.
-        say: told about what is measured.
+        patience: time limit in seconds.
+        peaks: whether to also measure peak throughput of devices, which takes a few seconds more.
+        say: called with what is being measured.
     """
     deadline = monotonic() + patience
     extra = f"pip install 'tercet[cuda{_cuda_major()}]'"
-    # One thread for the driver alone, one for all that imports CUDA's packages: two threads that
-    # import them at the same time see each other's half-made modules.
+    # One thread for the driver, one for everything that imports CUDA packages: two threads that
+    # import them concurrently see each other's partially initialised modules.
     probes = [
         _Probe({"NVIDIA driver": _driver, "GPU": _gpu}),
         _Probe(
@@ -145,7 +145,7 @@ def diagnose(patience: float = PATIENCE, *, peaks: bool = False, say: Say = sile
 
 
 class _Probe:
-    """Calls on their own thread, which the process need not wait for when it ends."""
+    """Calls on daemon threads, for which the process does not wait at exit."""
 
     def __init__(self, calls: Mapping[str, Callable[[], Any]]) -> None:
         self._found: dict[str, Any] = dict.fromkeys(calls)
@@ -157,7 +157,7 @@ class _Probe:
             self._found[name] = call()
 
     def wait(self, deadline: float) -> dict[str, Any]:
-        """Return the results, None for those that are not there at the deadline."""
+        """Return the results, None for those missing at the deadline."""
         self._thread.join(max(0.0, deadline - monotonic()))
         return dict(self._found)
 
@@ -199,7 +199,7 @@ def _python() -> Check:
 
 def _tercet() -> Check:
     kept = Cache(default_cache() / "cuda").refusal() or f"kernels kept in {default_cache()}"
-    return Check("tercet", True, f"{__version__}, {package[0]}; {kept}")
+    return Check("tercet", True, f"{__version__}, {PACKAGE}; {kept}")
 
 
 def _numpy() -> Check:
@@ -220,7 +220,7 @@ def _package(name: str, *, remedy: str = "", purpose: str = "") -> Check:
 
 
 def _libcuda() -> ctypes.CDLL | None:
-    """Load NVIDIA's driver, which needs none of its Python packages."""
+    """Load NVIDIA's driver, without its Python packages."""
     try:
         return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -228,12 +228,12 @@ def _libcuda() -> ctypes.CDLL | None:
 
 
 def _cuda_major() -> int:
-    """Return the CUDA version whose packages fit the driver; the newest one without a driver."""
+    """Return the CUDA major version whose packages fit the driver; the newest without a driver."""
     return 12 if 0 < _driver_version(_libcuda()) < 13000 else 13
 
 
 def _driver_version(library: ctypes.CDLL | None) -> int:
-    """Return CUDA's version of the driver, such as 13000; 0 without one."""
+    """Return the driver's CUDA version, such as 13000; 0 without one."""
     number = ctypes.c_int()
     if library is not None:
         library.cuDriverGetVersion(ctypes.byref(number))
@@ -341,7 +341,7 @@ def _tensorrt() -> Check:
 
 
 def _runs_engines(vendor: str) -> str:
-    """Return whether a library runs engines on the GPU that is here, else why not, in its words."""
+    """Return whether a library can run engines on this GPU, else its reason."""
     from ...backends.tensorrt import open_backends
     from ...runtime.options import Options
 
@@ -372,7 +372,7 @@ def _first_line(error: Exception) -> str:
 
 
 def show_diagnosis(console: Console, found: Diagnosis) -> None:
-    """Print what is here, then what is missing with its remedy, then the backends."""
+    """Print what is installed, what is missing with remedies, and the backends."""
     table = grid("looked for", "", "found", left=3)
     for check in found.checks:
         table.add_row(check.name, _mark(check.ok, bool(check.purpose)), Text(check.found))

@@ -1,4 +1,4 @@
-"""NVIDIA's shared libraries in this process: which file was loaded, and its own version."""
+"""NVIDIA's shared libraries in this process: loaded files and versions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ...backends.cudnn.library import mapped
 
 @dataclass(frozen=True, slots=True)
 class SharedLibrary:
-    """A library that tercet, or something that it calls, loads.
+    """A library loaded by tercet or its dependencies.
 
     Attributes:
-        name: how its file's name begins, or the package's name.
-        version: as it says itself; empty where it is absent.
-        file: what was loaded; empty where nothing was.
-        purpose: what needs it, and is off without it.
+        name: prefix of its file name, or the package's name.
+        version: its own version; empty if absent.
+        file: the loaded file; empty if none.
+        purpose: what needs it, and is unavailable without it.
     """
 
     name: str
@@ -29,10 +29,10 @@ class SharedLibrary:
 
 
 def libraries() -> tuple[SharedLibrary, ...]:
-    """Return what the backends need, in the state in which this process has it."""
+    """Return the libraries of the backends, as loaded in this process."""
     found = [_look(name, *known) for name, known in _KNOWN.items()]
     package: Any = sys.modules.get("cudnn")
-    # Another thread may be in the middle of importing it, and then it has no version yet.
+    # Another thread may be importing it, in which case it has no version yet.
     version = getattr(package, "__version__", None)
     about = ("", "") if version is None else (str(version), str(package.__file__))
     return *found, SharedLibrary("nvidia-cudnn-frontend", *about, "the cudnn backend")
@@ -44,7 +44,7 @@ def _look(name: str, purpose: str, version: Callable[[ctypes.CDLL], str]) -> Sha
 
 
 def _of_cuda(function: str) -> Callable[[ctypes.CDLL], str]:
-    """Return what asks for a version that is written as 13020 for 13.2."""
+    """Return a function that reads a version encoded as 13020 for 13.2."""
 
     def ask(library: ctypes.CDLL) -> str:
         number = ctypes.c_int()
@@ -55,7 +55,7 @@ def _of_cuda(function: str) -> Callable[[ctypes.CDLL], str]:
 
 
 def _of_library(function: str) -> Callable[[ctypes.CDLL], str]:
-    """Return what asks for a version that is given as 91900 for 9.19.0."""
+    """Return a function that reads a version encoded as 91900 for 9.19.0."""
 
     def ask(library: ctypes.CDLL) -> str:
         call = library[function]

@@ -1,4 +1,4 @@
-"""A model on its way out: the optimised graph, one with its shapes bound, or a part of it."""
+"""Export: the optimised graph, a graph with bound shapes, or a part of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 from onnx import ModelProto
 
-from ... import __version__
 from ...api import Loadable, Operators, load
 from ...arguments import in_data_dir, public
 from ...backends.numpy import evaluate
@@ -20,6 +19,7 @@ from ...importers.onnx.reading.texts import FORMATS
 from ...importers.onnx.writing.expand import expanded
 from ...importers.onnx.writing.export import About
 from ...importers.onnx.writing.export import export as to_proto
+from ...importers.onnx.writing.masks import with_full_masks
 from ...importers.onnx.writing.save import save
 from ...runtime.base.arguments import dims as dim_texts
 from ...runtime.base.arguments import shapes as shape_texts
@@ -32,6 +32,7 @@ from ...runtime.ir.types import Array, Dim, TensorType, ValueType
 from ...runtime.passes import STATIC_PASSES, Rewrites
 from ...runtime.passes import optimise as run_passes
 from ...runtime.session.model import Model, TensorInfo
+from ...version import __version__
 from ..common.console import Say, silent
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs, input_shapes
 from ..common.tensors import tensor
@@ -42,20 +43,20 @@ from ..verdict.error_bounds import Judge, exit_code, overall
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExportResult(Shown):
-    """What was written.
+    """The result of an export.
 
     Attributes:
-        model: what it was made of.
-        file: where it was written, None if it was not.
-        proto: the model; constants that lie in a file next to it are not in it.
-        nbytes: of the file, and of the one next to it.
+        model: the source model.
+        file: the written file, None if there is none.
+        proto: the model, without external constants.
+        nbytes: size of the file, and of the external data file.
         operators: number of nodes before and after, by operator.
-        rewrites: of the graph, by pass.
-        inputs: what the result was checked on, None if it was not.
-        agreements: each output against the original's; empty if it was not checked.
+        rewrites: number of rewrites by pass.
+        inputs: the inputs of the check, None if there was none.
+        agreements: each output against the original's; empty if not checked.
         frozen: inputs that became constants.
-        folded: the file's names of the nodes that are gone because they depended on these alone.
-        allow_inconclusive: whether `exit_code` lets pass what is inconclusive.
+        folded: the file's names of nodes that were folded because they depend only on these.
+        allow_inconclusive: whether `exit_code` is 0 for inconclusive results.
     """
 
     model: str
@@ -79,28 +80,28 @@ class ExportResult(Shown):
 
     @property
     def opsets(self) -> dict[str, int]:
-        """The version of each domain that it is written in; "" is ai.onnx."""
+        """The written version of each domain; "" is ai.onnx."""
         return {entry.domain: entry.version for entry in self.proto.opset_import}
 
     @property
     def nodes(self) -> tuple[int, int]:
-        """Number of nodes before and after, those of bodies among them."""
+        """Number of nodes before and after, bodies included."""
         pairs = self.operators.values()
         return sum(before for before, _ in pairs), sum(after for _, after in pairs)
 
     @property
     def ok(self) -> bool:
-        """Whether every output that was checked agrees with the original's."""
+        """Whether every checked output agrees with the original's."""
         return self.verdict == "ok"
 
     @property
     def verdict(self) -> Word:
-        """The worst verdict of an output; ``ok`` where none was checked."""
+        """The worst verdict of an output; ``ok`` if none was checked."""
         return overall([found.verdict for found in self.agreements])
 
     @property
     def exit_code(self) -> int:
-        """What the command line ends with."""
+        """The exit code of the command line."""
         return exit_code(self.verdict, allow_inconclusive=self.allow_inconclusive)
 
     def to_dict(self) -> dict[str, Any]:
@@ -141,29 +142,28 @@ def export(
     external_data_dir: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> ExportResult:
-    """Write a model as ONNX, after the graph passes or as it was read.
+    """Write a model as ONNX, optimised or as imported.
 
     Args:
         source: a path, bytes, or a `ModelProto`.
-        file: where to write it; it is only returned if None.
-        optimise: whether the passes run.
-        opset: version of ai.onnx to write; if None the lowest one, from that of `source` on, in
-            which every node can be said as it is.
-        shapes: ``{"image": (1, 3, 224, 224)}`` for inputs that are to have this shape alone.
-        dims: ``{"batch": 4}`` for symbolic dimensions that are to have this size alone.
-        external: constants of at least that many bytes go to ``FILE.data``; if None they do so
-            only if the model is larger than 2 GB.
-        force: whether the file that the model is read from may be replaced.
+        file: where to write it; None to only return it.
+        optimise: whether to run the passes.
+        opset: version of ai.onnx to write; if None, the lowest one from that of `source` on in
+            which every node can be written unchanged.
+        shapes: ``{"image": (1, 3, 224, 224)}`` to fix the shapes of inputs.
+        dims: ``{"batch": 4}`` to fix symbolic dimensions.
+        external: constants of at least this many bytes go to ``FILE.data``; if None, only if the
+            model exceeds 2 GB.
+        force: whether the source file may be overwritten.
         freeze: arrays for inputs that become constants, by name.
         operators: custom operators; see `tercet.load`.
-        external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder if None.
+        external_data_dir: the folder of the model's external data; its own if None.
         **options: further fields of `Options`, such as `stop_at`; weights stay quantized unless
             ``keep_quantized=False``.
 
     Raises:
-        UnsupportedError: a node cannot be written in the wanted opset.
-        ModelError: the model cannot be read, or takes no inputs of these shapes.
+        UnsupportedError: a node cannot be written in the requested opset.
+        ModelError: the model cannot be read, or rejects inputs of these shapes.
         InputError: `shapes` or `dims` do not fit the model.
         OSError: the file cannot be written.
     """
@@ -200,32 +200,31 @@ def simplify(
     say: Say = silent,
     **options: Any,
 ) -> ExportResult:
-    """Write the optimised graph as ONNX, read it back, and hold it against the original.
+    """Write the optimised graph as ONNX, read it back, and compare it with the original.
 
     Args:
         source: a path, bytes, or a `ModelProto`.
-        file: where to write it; it is only returned if None.
-        inputs: what both run on: arrays by name or in a list by position; an .npz file or a folder
-            of ONNX test data; random ones if None.
-        seed: of random inputs.
+        file: where to write it; None to only return it.
+        inputs: the inputs of both: arrays by name or in a list by position; an .npz file or a
+            folder of ONNX test data; random ones if None.
+        seed: seed of random inputs.
         opset: as for `export`.
         shapes: as for `export`.
         dims: as for `export`.
         external: as for `export`.
         force: as for `export`.
-        freeze: as for `export`; the original is fed these arrays.
+        freeze: as for `export`; the original gets these arrays as inputs.
         operators: custom operators; see `tercet.load`.
-        external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder if None.
-        allow_inconclusive: whether `ExportResult.exit_code` is 0 for what is inconclusive, too.
-        say: told about each stage.
+        external_data_dir: the folder of the model's external data; its own if None.
+        allow_inconclusive: whether `ExportResult.exit_code` is 0 for inconclusive results.
+        say: called with a description of each stage.
         **options: further fields of `Options`.
 
     Returns:
-        What was written; look at `ok`.
+        The result; check `ok`.
 
     Raises:
-        See `export`; and for inputs that do not fit, InputError.
+        See `export`; and InputError if inputs do not fit.
     """
     say("optimising")
     found = export(
@@ -279,23 +278,22 @@ def extract(
 
     Args:
         source: a path, bytes, or a `ModelProto`.
-        file: where to write it; it is only returned if None.
-        inputs: tensors that become the part's inputs; those of the model where empty, as far as
-            the outputs depend on them.
-        outputs: tensors that become its outputs; those of the model where empty.
+        file: where to write it; None to only return it.
+        inputs: tensors that become inputs; if empty, those inputs of the model on which the outputs
+            depend.
+        outputs: tensors that become outputs; the model's outputs if empty.
         opset: as for `export`.
         external: as for `export`.
         force: as for `export`.
-        shapes: as for `export`, of the model's own inputs.
+        shapes: as for `export`, for the model's own inputs.
         dims: as for `export`.
         operators: custom operators; see `tercet.load`.
-        external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder if None.
+        external_data_dir: the folder of the model's external data; its own if None.
 
     Raises:
         InputError: `shapes` or `dims` do not fit, the model has no such tensor, or the outputs
             depend on further inputs.
-        UnsupportedError: a node cannot be written in the wanted opset.
+        UnsupportedError: a node cannot be written in the requested opset.
         OSError: the file cannot be written.
     """
     texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
@@ -308,7 +306,7 @@ def extract(
 
 
 def cut(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
-    """Return the part of a graph between tensors that are named; see `extract`."""
+    """Return the part of a graph between named tensors; see `extract`."""
     results = {name: tensor(graph, name) for name in outputs} or dict(graph.outputs)
     starts = [tensor(graph, name) for name in dict.fromkeys(inputs)]
     needed = _dependencies(results.values(), set(starts))
@@ -325,7 +323,7 @@ def cut(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
 
 
 def _dependencies(results: Any, given: set[Value]) -> set[Value]:
-    """Return everything that some values depend on, going no further than what is given."""
+    """Return everything that some values depend on, stopping at given ones."""
     found: set[Value] = set()
     waiting = list(results)
     while waiting:
@@ -343,7 +341,7 @@ def _dependencies(results: Any, given: set[Value]) -> set[Value]:
 def _bound(
     model: Model, graph: Graph, shapes: Sequence[str], dims: Sequence[str], *, optimise: bool
 ) -> Graph:
-    """Return a copy of a graph for inputs of some shapes, the passes run once more on it."""
+    """Return a copy of a graph for fixed input shapes, with the passes run once more."""
     types: dict[str, ValueType] = {v.name: v.type for v in graph.inputs if v.type is not None}
     for name, shape in _bound_shapes(model.inputs, shapes, dims).items():
         type_ = types.get(name)
@@ -358,7 +356,7 @@ def _bound(
 def _bound_shapes(
     infos: Sequence[TensorInfo], shapes: Sequence[str], dims: Sequence[str]
 ) -> dict[str, tuple[Dim, ...]]:
-    """Return the shape of every input in which something is bound; other symbols stay."""
+    """Return the shape of every input with fixed dimensions; other symbols are kept."""
     sizes = input_shapes(infos, shapes, dims)
     names = [info.name for info in infos]
     named = {name for name in names if any(text.startswith(f"{name}=") for text in shapes)}
@@ -379,7 +377,7 @@ def _bound_shapes(
 
 
 def _folded(imported: Graph, graph: Graph, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the nodes that depend on frozen inputs and constants alone, and are gone."""
+    """Return the folded nodes, which depended only on frozen inputs and constants."""
     left = {name for node in graph.walk() for name in node.origin}
     frozen = {imported.values[name] for name in names}
     known = set(imported.constants)
@@ -407,7 +405,7 @@ def write_model(
     external: int | None,
     force: bool,
 ) -> ExportResult:
-    """Write a graph that was made of a model; see `export`."""
+    """Write a graph derived from a model; see `export`."""
     about = About(version=__version__, metadata=model.source.metadata)
     opsets = None if opset is None else {"": opset}
     minimum = model.source.opsets
@@ -416,6 +414,7 @@ def write_model(
         check_other_file(source, path)
     if opset is not None:
         graph = said_in(graph, opset, model)
+    graph = with_full_masks(graph)
     before, after = (Counter(node.kind for node in g.walk()) for g in (model.imported, graph))
     if path is None:
         proto = to_proto(graph, opsets=opsets, at_least=minimum, about=about)
@@ -432,7 +431,7 @@ def write_model(
 
 
 def said_in(graph: Graph, opset: int, model: Model) -> Graph:
-    """Return a graph without operators that an opset lacks, as far as they can be written out."""
+    """Return a graph without operators that an opset lacks, as far as they can be expanded."""
     plain = expanded(graph, opset)
     if plain is not graph:
         run_passes(plain, STATIC_PASSES, model.options, evaluate, Rewrites())
@@ -440,7 +439,7 @@ def said_in(graph: Graph, opset: int, model: Model) -> Graph:
 
 
 def check_model_name(file: Path) -> Path:
-    """Return the name of a model that is to be written; raises UsageError if it is not one."""
+    """Return the name of a model file to write; raises UsageError if it is not one."""
     if file.suffix.lower() not in (".onnx", *FORMATS):
         raise UsageError(f"{file}: models are written to .onnx files, as texts to .onnxtxt files")
     if not file.parent.is_dir():
@@ -449,9 +448,9 @@ def check_model_name(file: Path) -> Path:
 
 
 def check_other_file(source: Loadable, target: Path) -> None:
-    """Raise UsageError if a model would be written over the file that it is read from.
+    """Raise UsageError if a model would overwrite the file it is read from.
 
-    Links lead to the same file, and so do two names of one.
+    Links lead to the same file, and so may two names.
     """
     if not isinstance(source, str | os.PathLike):
         return
@@ -466,7 +465,7 @@ def check_other_file(source: Loadable, target: Path) -> None:
 
 
 def model_title(source: Loadable) -> str:
-    """Return the file's name, or ``model`` for one that was given in memory."""
+    """Return the file's name, or ``model`` for a model in memory."""
     return os.fspath(source) if isinstance(source, str | os.PathLike) else "model"
 
 

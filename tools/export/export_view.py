@@ -1,4 +1,4 @@
-"""What was written, in a terminal."""
+"""Terminal view of an export."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .export import ExportResult
 
 
 def show_exported(console: Console, found: ExportResult) -> None:
-    """Print what was written, how many nodes there were and are, and whether it is right."""
+    """Print the file, the numbers of nodes before and after, and the verdict."""
     opsets = ", ".join(f"{domain or 'ai.onnx'} {v}" for domain, v in found.opsets.items())
     size, beside = found.nbytes
     written = f"{found.file}, {bytes_text(size)}"

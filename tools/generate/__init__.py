@@ -1,1 +1,1 @@
-"""`tercet generate`: text from a folder with a decoder."""
+"""`tercet generate`: text generation."""

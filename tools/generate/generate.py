@@ -1,4 +1,4 @@
-"""Text from a folder with a decoder, as it comes, and how fast it came."""
+"""Text generation with streaming output and timing."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ..common.deadline import time_limit
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be continued; one of these.
+    """The input of a generation; exactly one field is set.
 
     Attributes:
         prompt: texts, or the messages of a conversation.
         ids: token ids.
-        features: an .npy file of what an encoder of sound or pictures takes.
+        features: an .npy file with encoder input for audio or images.
         audio: a WAV file.
     """
 
@@ -38,16 +38,16 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What came out.
+    """The result of a generation.
 
     Attributes:
-        model: the file.
-        backend: who ran it, and on which device.
-        generation: what was generated, with its times.
-        load: seconds until the model was ready.
-        difference: with `twice`, where the second run had other tokens; empty where it had the
-            same. None without.
-        stopped: why it is not complete; empty if it is.
+        model: the decoder's file.
+        backend: the backend and device.
+        generation: the generated sequences with timing.
+        load: seconds to load.
+        difference: with `twice`, the first difference between both runs; empty if there is none.
+            None without.
+        stopped: why the result is incomplete; empty if it is complete.
     """
 
     model: str
@@ -59,12 +59,12 @@ class Written:
 
     @property
     def ok(self) -> bool:
-        """Whether two runs gave the same tokens."""
+        """Whether two runs gave equal tokens."""
         return not self.difference
 
     @property
     def summary(self) -> str:
-        """Tokens and times, on one line."""
+        """Tokens and times on one line."""
         found = self.generation
         count = sum(map(len, found.prompts))
         read = counted(count, "token") if count else "features"
@@ -89,7 +89,6 @@ class Written:
 
 def write(
     folder: Path,
-    backend: str,
     asked: Asked,
     how: Mapping[str, Any],
     *,
@@ -100,22 +99,22 @@ def write(
     give: Callable[[str], object] | None = None,
     **options: Any,
 ) -> Written:
-    """Generate what is requested.
+    """Generate text or token ids.
 
     Args:
-        folder: with the decoder, or its file.
-        backend: who runs it.
-        asked: what is to be continued.
+        folder: the decoder's folder or file.
+        asked: the input.
         how: settings; see `Generator.generate`.
-        cache: file of caches, which is read if it is there, and written.
-        twice: generate everything again, with empty caches, and compare the tokens.
-        timeout: seconds after which it ends with what it has; None for as long as it takes.
-        say: told of each stage.
-        give: told of the text, or the ids, as they come; what is several is told when it is done.
+        cache: prompt cache file: read if it exists, then written.
+        twice: generate everything again with empty caches, and compare tokens.
+        timeout: time limit in seconds, after which partial results are returned; None for no limit.
+        say: called with a description of each stage.
+        give: called with text or ids as they are generated; several sequences are passed on at the
+            end.
         **options: see `Generator`.
 
     Raises:
-        TimeLimitError: the time was up before the first token.
+        TimeLimitError: the time limit passed before the first token.
         TercetError: see `Generator`.
     """
     written: Generation | None = None
@@ -123,7 +122,7 @@ def write(
     start = perf_counter()
     with time_limit(timeout, say) as (limit, tell):
         tell("loading")
-        with Generator(folder, backend, reuse=cache is not None, **options) as generator:
+        with Generator(folder, reuse=cache is not None, **options) as generator:
             loaded = perf_counter() - start
             title = str(generator.folder.model)
             device = f"{generator.model.backend} on {generator.model.device}"
@@ -135,7 +134,7 @@ def write(
                     if give is not None:
                         give(piece)
             finally:
-                with suppress(UsageError):  # the time was up before the first token
+                with suppress(UsageError):  # the time limit passed before the first token
                     written = generator.last
             if cache is not None and generator.ids:
                 generator.save(cache)
@@ -151,7 +150,7 @@ def write(
 
 
 def _pieces(generator: Generator, asked: Asked, how: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is to be shown: one sequence as it comes, several one after the other."""
+    """Yield what to show: one sequence piece by piece, several one after the other."""
     several = how.get("num_return_sequences", 1) > 1
     if asked.features is not None or asked.audio is not None:
         yield from _of_features(generator, asked, how, several=several)
@@ -178,7 +177,7 @@ def _pieces(generator: Generator, asked: Asked, how: Mapping[str, Any]) -> Itera
 def _of_features(
     generator: Generator, asked: Asked, how: Mapping[str, Any], *, several: bool
 ) -> Iterator[str]:
-    """Yield what is written of features: one sequence as it comes, several when they are done."""
+    """Yield what is generated from features: one sequence piece by piece, several at the end."""
     if asked.audio is not None:
         features = generator.audio_features(asked.audio)
     else:
@@ -205,7 +204,7 @@ def _read_features(file: Path | None) -> Array:
 
 
 def _difference(first: Generation, second: Generation) -> str:
-    """Return where two runs part; empty where they do not."""
+    """Return where two runs differ; empty if they do not."""
     for row, (one, other) in enumerate(zip(first.ids, second.ids, strict=True)):
         if one != other:
             at = next(

@@ -1,7 +1,7 @@
-"""Which operators of a file a backend runs, which it does not, and why: without running it.
+"""Which operators of a file a backend runs, which not, and why, without running it.
 
-The model is planned as for a run, with somebody after all backends who takes what nobody else
-does. So the answers are those that a run would get, not those of a table of supported operators.
+The model is planned as for a run, with a catch-all behind all backends for nodes that none of them
+takes. So the answers are those of a real run, not of a table of supported operators.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
     from ...backends.cuda.recipe.targets import Target
 from ...runtime.ir.unknown import NOBODY, REASON, Opaque
 
-#: The backend named for nodes that are gone after the passes, and of those that a run decides on.
+#: The backend shown for nodes removed by passes, and for those decided at run time.
 PASSES, LATER, PLAN = "passes", "run", "plan"
 
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """Nodes of one operator that share a fate.
+    """Nodes of one operator with the same outcome.
 
     Attributes:
         operator: its name.
-        backend: who runs them; ``nobody``; ``plan`` for views, which take no work; ``passes`` where
-            they are gone before anybody runs them; ``run`` where a run decides.
-        nodes: how many.
-        where: their numbers in the file, from 1: ``1-17, 20``; bodies are counted where their
-            owner stands.
-        reason: why not somebody before.
+        backend: the backend; ``nobody``; ``plan`` for views; ``passes`` for nodes removed by
+            passes; ``run`` if decided at run time.
+        nodes: number of nodes.
+        where: their positions in the file, from 1: ``1-17, 20``; nodes of bodies count as their
+            owner.
+        reason: why backends with higher priority declined.
     """
 
     operator: str
@@ -60,7 +60,7 @@ class Capability:
 
     @property
     def ok(self) -> bool:
-        """Whether somebody runs them, or they need not be run."""
+        """Whether a backend runs them, or they need not be run."""
         return self.backend != NOBODY
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,16 +71,16 @@ class Capability:
 def capabilities(
     imported: Graph, optimised: Graph, rows: Iterable[PlacedRow]
 ) -> tuple[Capability, ...]:
-    """Return what becomes of every node of a file, those that no backend runs first.
+    """Return the outcome for every node of a file, unsupported ones first.
 
     Args:
         imported: the file's graph.
-        optimised: what is left of it after the passes.
-        rows: of the plan, made with a `Nobody` after the backends.
+        optimised: the graph after the passes.
+        rows: of the plan, made with a `Nobody` behind the backends.
     """
     fates: dict[str, tuple[str, str]] = {}
     for row in rows:
-        for name in row.nodes:  # of several rows the first that computes something
+        for name in row.nodes:  # of several rows, the first that computes something
             if fates.get(name, (PLAN,))[0] == PLAN:
                 fates[name] = row.backend, row.reason
     left = {name for node in optimised.walk() for name in (node.name, *node.origin)}
@@ -100,7 +100,7 @@ def capabilities(
 
 
 def ranges_text(numbers: Sequence[int]) -> str:
-    """Return ascending numbers with runs of them drawn together: ``1-17, 20``."""
+    """Return ascending numbers with runs abbreviated: ``1-17, 20``."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and parts[-1][-1] == number - 1:
@@ -111,7 +111,7 @@ def ranges_text(numbers: Sequence[int]) -> str:
 
 
 class Nobody:
-    """Takes every node, as a backend after all others, and runs none."""
+    """A catch-all backend that claims every node and runs none."""
 
     name = NOBODY
 
@@ -128,18 +128,18 @@ class Nobody:
 
 
 class _NobodyAlone(Nobody):
-    """Likewise, for nodes on values that no plan can hold."""
+    """The same, for nodes on values that no plan can hold."""
 
     def evaluate(
         self, node: Node, values: Sequence[HostValue], weights: Weights
     ) -> Sequence[HostValue]:
-        """Refuse."""
+        """Raise UnsupportedError."""
         raise UnsupportedError(f"nobody runs '{node.name}'")
 
 
 @dataclass(frozen=True, slots=True)
 class _Nothing:
-    """A step that is planned and never run."""
+    """A step that is planned but never run."""
 
     site: BuildContext
     kernel: str = ""
@@ -162,13 +162,13 @@ def capabilities_of(
     behind: Sequence[Backend] = (),
     backend: str = "cuda",
 ) -> tuple[Capability, ...]:
-    """Return what becomes of every node of a model on its backends.
+    """Return the outcome for every node of a model on its backends.
 
     Args:
-        model: loaded; nothing of it is run.
+        model: a loaded model; it is not run.
         shapes: of the inputs.
-        target: a GPU that is not here, in place of the model's backends.
-        behind: with `target`: backends for the nodes that the first one does not run.
+        target: a GPU that need not be present, instead of the model's backends.
+        behind: with `target`: backends for nodes that the first one declines.
         backend: with `target`: the first one, ``cuda`` or ``tensorrt``.
     """
     chain, graph = model.backends, model.imported

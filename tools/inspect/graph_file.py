@@ -1,4 +1,4 @@
-"""A graph as an image in a file: .svg and .html to look at, .dot for Graphviz."""
+"""Drawings of graphs: .svg and .html, and .dot for Graphviz."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..report.report_markup import Markup, element, figure, page
 from ..report.report_style import STYLE
 
 SUFFIXES = (".svg", ".html", ".dot")
-#: Nodes above which an image takes minutes, and is not to be read any more.
+#: Maximum number of nodes: larger images take minutes and are unreadable.
 MAX_NODES = 3000
 
 
@@ -26,15 +26,15 @@ def check_graph_name(file: Path) -> None:
 
 
 def write_graph(file: Path, graph: Graph, title: str) -> None:
-    """Draw a graph: one box per node, redder the more it multiplies.
+    """Draw a graph: one box per node, redder with more MACs.
 
     Args:
         file: .svg, .html or .dot.
-        graph: what to draw; bodies of control flow are left out.
+        graph: the graph, without control-flow bodies.
         title: of the image.
 
     Raises:
-        UsageError: another kind of file, or more nodes than can be drawn.
+        UsageError: another kind of file, or too many nodes.
         OSError: the file cannot be written.
     """
     check_graph_name(file)
@@ -54,7 +54,7 @@ def write_graph(file: Path, graph: Graph, title: str) -> None:
 
 
 def parts_of(graph: Graph) -> tuple[list[GraphNode], list[tuple[int, int]]]:
-    """Return the boxes of a graph, inputs and outputs among them, and which leads to which."""
+    """Return the boxes of a graph, inputs and outputs included, and their edges."""
     costs = {node: macs(node) or 0 for node in graph.nodes}
     maximum = max(costs.values(), default=0) or 1
     boxes: list[GraphNode] = []
@@ -89,7 +89,7 @@ def _box(node: Node, cost: int, maximum: int) -> GraphNode:
 
 
 def _svg(picture: Markup) -> str:
-    """Return an image with its own colours: light, or dark where the viewer is."""
+    """Return an image with its own colours, for light and dark viewers."""
     style = element("style", Markup(f"{STYLE}svg {{ background: var(--page); }}"))
     start = picture.index(">") + 1
     return f"{picture[:start]}{style}{picture[start:]}\n"

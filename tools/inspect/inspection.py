@@ -1,7 +1,7 @@
-"""What is in a model, what it costs, what the passes do to it, where it runs, what it holds.
+"""Inspection of a model: contents, cost, passes, placement and memory.
 
-The module is not called ``inspect``: Python would take it for its own when a script of this
-folder is started by its path.
+The module is not called ``inspect``, because Python would mistake it for its own when a script of
+this folder is started by its path.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ...runtime.ir.types import TensorType, ValueType
 from ...runtime.ir.unknown import UnknownOperator, UnknownOperators, stand_in
 from ...runtime.options import Options
 from ...runtime.passes import STATIC_PASSES, optimise
-from ...runtime.passes.driver import Refused, Rewrite
+from ...runtime.passes.driver import RefusedRewrite, Rewrite
 from ...runtime.plan.plan import Memory
 from ...runtime.session.model import Model, ModelSource, TensorInfo
 from ...runtime.session.placement import Placement
@@ -55,16 +55,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """What the passes did, before shapes are bound.
+    """What the passes did while shapes were symbolic.
 
     Attributes:
-        rewrites: each of them, in order.
+        rewrites: all rewrites, in order.
         counts: rewrites by pass.
         operators: number of nodes before and after, by operator.
         before: constants of the file.
-        after: constants that are left.
-        texts: the graph before the passes, and after each that changed it.
-        refused: what they left alone, because it would have spoilt constants.
+        after: remaining constants.
+        texts: the graph before the passes, and after each pass that changed it.
+        refused: rewrites that were refused, with reasons.
     """
 
     rewrites: tuple[Rewrite, ...]
@@ -73,7 +73,7 @@ class Passes:
     before: Constants
     after: Constants
     texts: tuple[PassText, ...] = field(default=(), repr=False)
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedRewrite, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
@@ -95,28 +95,28 @@ class Passes:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Inspection(Shown):
-    """What `inspect` found out.
+    """The result of `inspect`.
 
     Attributes:
         model: the file.
-        nbytes: its size, external data left out.
-        source: what the file says about itself.
+        nbytes: its size without external data.
+        source: the file's metadata.
         inputs: with symbolic dimensions.
-        outputs: likewise.
-        shapes: of the inputs, for which MACs, activations and plan are given.
-        operators: the file's nodes by operator.
+        outputs: with symbolic dimensions.
+        shapes: input shapes, to which MACs, activations and plan refer.
+        operators: cost of the file's nodes by operator.
         constants: the file's constants.
-        activations: bytes of all that nodes compute from inputs; None if it is not known.
-        note: why costs are not known; empty if they are.
+        activations: bytes of all computed values that depend on inputs; None if unknown.
+        note: why costs are unknown; empty if they are known.
         passes: None if not requested.
-        backend: who placement and memory are of; empty if neither was requested.
+        backend: the backend of placement and memory; empty if neither was requested.
         placement: None if not requested.
         memory: None if not requested.
-        nodes: what each node costs; empty if not requested.
-        capabilities: what becomes of the nodes on the backend; None if not requested.
-        graph: of the file, with integer shapes where they are known, or after the passes where
-            these were requested.
-        strange: operators that tercet does not know; nodes that read from them have no types.
+        nodes: cost of each node; empty if not requested.
+        capabilities: outcome of the nodes on the backend; None if not requested.
+        graph: the file's graph, with integer shapes if known, or the optimised one if passes were
+            requested.
+        strange: unknown operators; nodes that read from them have no types.
     """
 
     model: str
@@ -146,12 +146,12 @@ class Inspection(Shown):
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of all operators for which they are known."""
+        """Total multiply-accumulates of operators with known ones."""
         return sum(row.macs for row in self.operators)
 
     @property
     def unknown(self) -> int:
-        """Number of nodes whose multiply-accumulates are not known."""
+        """Number of nodes with unknown MACs."""
         return sum(row.unknown for row in self.operators)
 
     def to_dict(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class Inspection(Shown):
         return found
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one flat row an operator, as `pandas.DataFrame` takes them."""
+        """Return one flat row per operator, for `pandas.DataFrame`."""
         return [asdict(row) for row in self.operators]
 
 
@@ -213,33 +213,32 @@ def inspect(
     say: Say = silent,
     **options: Any,
 ) -> Inspection:
-    """Look into a model.
+    """Inspect a model.
 
     Args:
         file: a path, bytes, or a `ModelProto`.
-        passes: whether to say what the passes do.
-        placement: the backend whose placement is wanted.
-        memory: whether to lay out the memory, on the backend of `placement`, else on numpy.
-        cost: whether to list what every node costs.
-        capability: the backend of which it is to be said which operators it runs; it is the same
-            one as that of `placement` where both are given.
-        target: a GPU that need not be here, such as ``sm_90a`` or ``sm_86:46`` (46
+        passes: whether to list what the passes do.
+        placement: the backend whose placement to show.
+        memory: whether to show the memory layout, on the backend of `placement`, else on numpy.
+        cost: whether to list the cost of every node.
+        capability: the backend whose supported operators to show; the same as that of `placement`
+            if both are given.
+        target: a GPU that need not be present, such as ``sm_90a`` or ``sm_86:46`` (46
             multiprocessors): with `placement` or `capability`, what ``cuda`` would do on it, or
             ``tensorrt``, which builds its engines for it.
-        fallback: backend for nodes that this one does not run.
-        precision: arithmetic of float32 tensors.
-        shapes: of inputs, by name: ``{"image": (1, 3, 224, 224)}``.
-        dims: sizes of symbolic dimensions: ``{"batch": 4}``; 1 where not given.
+        fallback: backend for nodes that this one declines.
+        precision: compute precision of float32 tensors.
+        shapes: input shapes by name: ``{"image": (1, 3, 224, 224)}``.
+        dims: sizes of symbolic dimensions: ``{"batch": 4}``; 1 if not given.
         operators: custom operators; see `tercet.load`.
-        external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder if None.
-        say: told about each stage.
+        external_data_dir: the folder of the model's external data; its own if None.
+        say: called with a description of each stage.
         **options: further fields of `Options`.
 
     Raises:
-        ModelError: the model cannot be read, or takes no inputs of these shapes.
-        BackendUnavailable: the backend cannot run here.
-        UnsupportedError: nodes that it does not run, each with the reason.
+        ModelError: the model cannot be read, or rejects these input shapes.
+        BackendUnavailable: the backend is unavailable here.
+        UnsupportedError: the backend declines nodes; lists each with the reason.
     """
     if placement and capability and placement != capability:
         raise UsageError(f"one backend at a time: {placement} or {capability}")
@@ -300,9 +299,9 @@ def inspect(
 def _target(
     text: str | None, backend: str, *, memory: bool, capability: str | None
 ) -> Target | None:
-    """Return the GPU to plan for in place of the one that is here; None for that one.
+    """Return the GPU to plan for instead of the present one; None to use that.
 
-    To ask what cuda can run needs no GPU: where there is none, the answer is that for an H200.
+    What cuda can run needs no GPU: without one, an H200 is assumed.
     """
     if text is None:
         return target_of("sm_90a") if capability == "cuda" and not _is_here(backend) else None
@@ -321,7 +320,7 @@ def _is_here(backend: str) -> bool:
 
 
 def _size(file: Loadable) -> int:
-    """Return the bytes of a model's file, or of what was given in its place."""
+    """Return the size of a model's file, or of the bytes given instead."""
     if isinstance(file, bytes):
         return len(file)
     if isinstance(file, str | os.PathLike):
@@ -332,7 +331,7 @@ def _size(file: Loadable) -> int:
 def _open(
     file: Loadable, backend: str, options: Mapping[str, Any]
 ) -> tuple[Model, tuple[UnknownOperator, ...]]:
-    """Load a model, with stand-ins for the unknown operators; return these, too."""
+    """Load a model with placeholders for unknown operators; return these, too."""
     try:
         return load(file, backend, **options), ()
     except UnknownOperators as error:
@@ -345,10 +344,9 @@ def _open(
 def _bind(
     model: Model, shapes: Mapping[str, tuple[int, ...]], given: bool
 ) -> tuple[Graph | None, str]:
-    """Return the file's graph with integer shapes, or None and why there is none.
+    """Return the file's graph with integer shapes, or None and the reason.
 
-    A symbol that the user did not set is 1, which not every model can be: that is not an error
-    here.
+    Symbols not set by the user are 1, which may be invalid for a model: that is not an error here.
     """
     missing = [info.name for info in model.inputs if info.name not in shapes]
     if missing:
@@ -373,7 +371,7 @@ def _types(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Val
 
 
 def _drawn(model: Model, bound: Graph | None, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """Return the graph after the passes, with integer shapes where they are known."""
+    """Return the optimised graph, with integer shapes if known."""
     if bound is None:
         return model.graph
     graph = specialise(model.graph, _types(model, shapes))

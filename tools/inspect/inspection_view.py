@@ -1,4 +1,4 @@
-"""An inspection in a terminal."""
+"""Terminal view of an inspection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .capability import LATER, NOBODY, PASSES, Capability
 from .inspection import Inspection, Passes, memory_dict
 from .pass_texts import differences_of
 
-#: Characters of a list of numbers of nodes.
+#: Maximum width of a list of node numbers.
 WIDEST = 40
 
 _NOUNS = {
@@ -30,8 +30,8 @@ def show_inspection(console: Console, found: Inspection, *, diff: bool = False) 
 
     Args:
         console: where.
-        found: what is known.
-        diff: whether to show what each pass changed in the graph's text.
+        found: the result.
+        diff: whether to show each pass's changes to the graph's text.
     """
     _show_facts(console, found)
     _show_operators(console, found)
@@ -123,7 +123,7 @@ def _show_nodes(console: Console, found: Inspection) -> None:
 
 
 def _show_texts(console: Console, passes: Passes) -> None:
-    """Print what each pass changed, as diff does."""
+    """Print the changes of each pass as a diff."""
     styles = {"+": "green", "-": "red", "@": "cyan"}
     for name, difference in differences_of(passes.texts):
         console.print(Text(name, "bold"))
@@ -134,7 +134,7 @@ def _show_texts(console: Console, passes: Passes) -> None:
 
 
 def _show_capabilities(console: Console, backend: str, capabilities: Sequence[Capability]) -> None:
-    """Print who runs which operators, those that no backend runs first."""
+    """Print which backend runs which operators, unsupported ones first."""
     table = grid("operator", "nodes", "runs on", "numbers", left=4)
     styles = {NOBODY: "bold red", PASSES: "dim", LATER: "yellow", "plan": "dim"}
     who = {PASSES: "gone", LATER: "when run", "plan": "a view"}

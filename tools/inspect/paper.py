@@ -1,9 +1,9 @@
-"""Plans for a GPU that is not there: which kernel would run each node, without a driver.
+"""Plans for a GPU that is not present: which kernel would run each node, without a driver.
 
-The cuda backend claims nodes and chooses kernels for a target: that needs NVRTC's package, but no
+The cuda backend claims nodes and chooses kernels for a target, which needs NVRTC's package, but no
 GPU. Nothing is compiled, allocated or measured; only TensorRT-RTX builds its engines, without a
-GPU, and loads none of them. Control flow that a device would decide on is shown as the host's, and
-data-dependent sizes end a plan, as on numpy.
+GPU, and does not load them. Control flow that a device would decide is shown as the host's, and
+data-dependent shapes end a plan, as on numpy.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from ...backends.cuda.recipe.source import Source
     from ...backends.cuda.recipe.targets import Target
 
-#: The backends that plan for a GPU that is not there.
+#: Backends that can plan for an absent GPU.
 PLANNED = ("cuda", "tensorrt")
 
 
 @dataclass(slots=True)
 class _Compiler:
-    """Compiles nothing; nobody waits for its answers."""
+    """A compiler that compiles nothing."""
 
     target: Target
 
@@ -42,7 +42,7 @@ class _Compiler:
 
 @dataclass(eq=False, slots=True)
 class _Device:
-    """A GPU as far as plans need one before they are bound to memory."""
+    """A GPU, as far as needed before plans are bound to memory."""
 
     compiler: _Compiler
     name: str = "cuda:0"
@@ -53,7 +53,7 @@ def target_of(text: str) -> Target:
     """Return a target by its name; see `named_target`.
 
     Raises:
-        UsageError: there is not one of this name.
+        UsageError: there is no such target.
         BackendUnavailable: the packages for CUDA are missing.
     """
     try:
@@ -78,25 +78,25 @@ def paper_rows(
     behind: Sequence[Backend] = (),
     backend: str = "cuda",
 ) -> tuple[PlacedRow, ...]:
-    """Return what the rows of a model would be on the cuda or the tensorrt backend.
+    """Return the rows of a model's plans on the cuda or tensorrt backend for a target.
 
     Args:
-        model: loaded for numpy, with the options that are wanted.
+        model: loaded for numpy, with the desired options.
         target: the GPU.
         shapes: of the inputs.
-        behind: backends for the nodes that this one does not run.
+        behind: backends for nodes that this one declines.
         backend: ``cuda``, or ``tensorrt``, which builds its engines for the GPU.
 
     Raises:
-        BackendUnavailable: TensorRT is not installed, or builds nothing for this GPU.
-        UnsupportedError: nodes that no backend runs, each with the reasons.
+        BackendUnavailable: TensorRT is not installed, or cannot build for this GPU.
+        UnsupportedError: no backend takes some nodes; lists each with the reasons.
     """
     from ...backends.cuda.backend import CudaBackend
 
     device: Any = _Device(_Compiler(target))
     front = (_tensorrt_for(device, target),) if backend == "tensorrt" else ()
     chain = (*front, CudaBackend(device), *behind)
-    options = replace(model.options, tune=False)  # what was measured is another GPU's
+    options = replace(model.options, tune=False)  # measurements are of another GPU
 
     def rows(plan: Plan) -> Iterator[PlacedRow]:
         devices = {backend.device for backend in chain} | {HOST}
@@ -108,7 +108,7 @@ def paper_rows(
 
 
 def _tensorrt_for(device: Any, target: Target) -> Backend:
-    """Return the tensorrt backend that builds for a GPU; its engines are loaded nowhere."""
+    """Return the tensorrt backend for a GPU; its engines are never loaded."""
     from ...backends.tensorrt import library
     from ...backends.tensorrt.backend import TensorrtBackend
     from ...backends.tensorrt.on_paper import PaperEngines

@@ -1,4 +1,4 @@
-"""The graph as text before and after each pass, and what a pass changed in it."""
+"""The graph as text before and after each pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...runtime.ir.types import ValueType
 from ...runtime.options import Options
 from ...runtime.passes import STATIC_PASSES, SYMBOLIC_PASSES, Rewrites, optimise
 
-#: What stands before all passes, and between those before and after shapes are known.
+#: Pseudo-passes: the imported graph, and the binding of shapes.
 IMPORTED, BOUND = "imported", "shapes bound"
 
 
@@ -25,8 +25,8 @@ class PassText:
     """A graph after a pass.
 
     Attributes:
-        name: the pass; `IMPORTED` for the graph as it was read, `BOUND` where shapes were bound.
-        rewrites: how many it made.
+        name: the pass; `IMPORTED` for the imported graph, `BOUND` for bound shapes.
+        rewrites: number of rewrites.
         text: the graph, one node per line.
     """
 
@@ -38,12 +38,12 @@ class PassText:
 def pass_texts(
     imported: Graph, options: Options, types: Mapping[str, ValueType] | None = None
 ) -> tuple[PassText, ...]:
-    """Return the graph as it was read, and after each pass that changed it.
+    """Return the imported graph, and the graph after each pass that changed it.
 
     Args:
-        imported: as it was read; stays as it is.
+        imported: as imported; not modified.
         options: budgets, `skip` and `stop_at`.
-        types: of the inputs; if None the passes that want to know them do not run.
+        types: of the inputs; if None, passes that need shapes do not run.
     """
     graph, log = imported.clone(), Rewrites()
     found = [PassText(IMPORTED, 0, str(graph))]
@@ -68,7 +68,7 @@ def pass_texts(
 
 
 def differences_of(texts: Sequence[PassText]) -> list[tuple[str, str]]:
-    """Return for each text but the first its name, and a unified diff from the one before."""
+    """Return for each text but the first its name, and a unified diff from the previous one."""
     found: list[tuple[str, str]] = []
     for number, (before, after) in enumerate(pairwise(texts), 1):
         names = file_name(number - 1, before), file_name(number, after)
@@ -80,7 +80,7 @@ def differences_of(texts: Sequence[PassText]) -> list[tuple[str, str]]:
 
 
 def file_name(number: int, text: PassText) -> str:
-    """Return the name of the file that `write_texts` writes: ``03-fold_batchnorm.txt``."""
+    """Return the name of a file written by `write_texts`: ``03-fold_batchnorm.txt``."""
     return f"{number:02}-{text.name.replace(' ', '_')}.txt"
 
 

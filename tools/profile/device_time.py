@@ -1,4 +1,4 @@
-"""What the device alone takes for a plan: its own rows, copies from and to the host left out."""
+"""Device time of a plan, without copies from and to the host."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ WARM_UP = 5
 
 
 def device_times(model: Model, program: Program, runs: int = 200) -> Timing | None:
-    """Return times of a program's rows on its CUDA device, on what its last run has left there.
+    """Return device times of a program's rows, on the data of its last run.
 
-    They are recorded as graphs, which are replayed between events; what was fed is copied to the
-    device again before each replay, outside the events. That is one graph, unless an input comes to
-    where rows before it have something else.
+    Rows are recorded as graphs that are replayed between events; inputs are copied to the device
+    again before each replay, outside the events. There is one graph, unless an input overwrites
+    memory of earlier rows.
 
     Args:
-        model: whose program it is.
-        program: which has run.
-        runs: how often it is replayed.
+        model: the program's model.
+        program: has run before.
+        runs: number of replays.
 
     Returns:
         The times in seconds; None where there is no such device, or some rows are elsewhere.
@@ -65,9 +65,9 @@ def device_times(model: Model, program: Program, runs: int = 200) -> Timing | No
 def _pieces(
     rows: Sequence[Row], segment: range, own: Device
 ) -> Iterator[tuple[tuple[Run, ...], range]]:
-    """Yield parts of a segment, each with the copies of inputs that may come before all of it.
+    """Yield parts of a segment, each with the input copies that may precede all of it.
 
-    A part ends where an input comes to bytes that its rows have touched; rows of several streams
+    A part ends where an input overwrites bytes that its rows have accessed; rows of several streams
     stay together.
     """
     together = any(rows[number].stream for number in segment)
@@ -88,7 +88,7 @@ def _pieces(
 
 
 def _place(slot: Slot) -> tuple[int, int] | None:
-    """Return where a tensor begins and ends in the arena; None on the host, or in other memory."""
+    """Return start and end of a tensor in the arena; None on the host or in other memory."""
     block = slot.root.block
     if slot.device is HOST or block is None:
         return None

@@ -1,4 +1,4 @@
-"""Which tensor lies where in a plan's arenas, and how many bytes live at each row."""
+"""Memory maps: tensors in a plan's arenas, and live bytes at each row."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 @dataclass(frozen=True, slots=True)
 class PlacedTensor:
-    """A tensor's place in an arena.
+    """The location of a tensor in an arena.
 
     Attributes:
-        name: what it holds first; tensors made in its place, and views of it, have no place of
-            their own.
+        name: its first value; tensors computed in place, and views, have no location of their own.
         offset: its first byte.
-        nbytes: bytes, rounded up to the arena's alignment.
-        first: row that writes it; -1 for inputs.
-        last: last row that reads it.
+        nbytes: size, rounded up to the arena's alignment.
+        first: index of the row that writes it; -1 for inputs.
+        last: index of the last row that reads it.
     """
 
     name: str
@@ -38,11 +37,11 @@ class ArenaMap:
     """One device's arena in one plan.
 
     Attributes:
-        plan: number of the plan.
-        device: whose memory.
+        plan: index of the plan.
+        device: the device.
         rows: number of rows of the plan.
         nbytes: its size.
-        floor: the most bytes that live at one time; no arena can be smaller.
+        floor: maximum number of live bytes; a lower bound of the size.
         tensors: by offset.
     """
 
@@ -54,7 +53,7 @@ class ArenaMap:
     tensors: tuple[PlacedTensor, ...]
 
     def live(self) -> list[int]:
-        """Return the bytes that live while each row runs."""
+        """Return the live bytes at each row."""
         found = [0] * self.rows
         for tensor in self.tensors:
             for row in range(max(0, tensor.first), min(self.rows - 1, tensor.last) + 1):
@@ -67,7 +66,7 @@ class ArenaMap:
 
 
 def arenas_of(plan: Plan, number: int = 0) -> list[ArenaMap]:
-    """Return the arenas of a plan, those that hold most first."""
+    """Return the arenas of a plan, largest first."""
     roots: dict[str, dict[int, tuple[Slot, Allocation]]] = {}
     for slot in (slot for row in plan.rows for slot in (*row.inputs, *row.outputs)):
         root = slot.root
@@ -93,12 +92,12 @@ def _arena(
 def arena_text(
     arena: ArenaMap, width: int = 64, height: int = 12
 ) -> tuple[list[str], dict[str, PlacedTensor]]:
-    """Draw an arena: rows of the plan from left to right, the first bytes at the bottom.
+    """Draw an arena: rows from left to right, addresses from bottom to top.
 
     Args:
         arena: what to draw.
-        width: most characters in a line.
-        height: lines.
+        width: maximum characters per line.
+        height: number of lines.
 
     Returns:
         The lines from top to bottom, and the largest tensors by their letter. Where several
@@ -118,7 +117,7 @@ def arena_text(
 
 
 def _cells(begin: int, end: int, whole: int, cells: int) -> Sequence[int]:
-    """Return the cells that a stretch of a whole falls on."""
+    """Return the cells covered by a part of a range."""
     if whole <= 0 or end <= begin:
         return range(0)
     first = begin * cells // whole

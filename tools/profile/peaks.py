@@ -1,9 +1,9 @@
-"""What a machine can do at best, measured: bytes copied and float32 products, on each device.
+"""Measured peaks of a machine: copy bandwidth and float32 throughput of each device.
 
-The roofline of a profile is made of these two numbers. A copy reads and writes each byte, and both
-count. A product of two square matrices multiplies and adds, and both count; on a device it is run
-by the backend itself, as a MatMul and as a 1x1 Conv, whichever is faster: what is compared is a
-layer with the best that this backend does anywhere.
+The roofline of a profile is made of these two numbers. A copy reads and writes each byte, which
+counts twice. A product of two square matrices counts multiplications and additions; on a device the
+backend itself runs it, as MatMul and as 1x1 Conv, whichever is faster: layers are compared with the
+best that this backend achieves anywhere.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from ...runtime.session.model import Model
 from ..common.console import Say, bytes_text, count_text, grid, silent
 from ..common.threads import usable_cpus
 
-#: Sizes that no cache holds, and that keep every core busy.
+#: Sizes beyond all caches that keep every core busy.
 HOST_BYTES, HOST_SIDE = 128 << 20, 1536
 DEVICE_BYTES, DEVICE_SIDE = 256 << 20, 4096
 ROUNDS = 8
-#: Calls on a device before it is waited for, so that the launches do not count.
+#: Calls between synchronizations, so that launches do not count.
 CALLS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """The best that one backend does on its device.
+    """The peaks of one backend on its device.
 
     Attributes:
-        backend: who multiplied.
-        device: where.
-        precision: arithmetic of the product.
-        threads: of the host; None on a device, or where they are not known.
-        copy: bytes read and written in a second.
-        flops: float32 operations in a second, two for each multiply-accumulate.
-        upload: bytes brought to the device in a second; None on the host.
-        download: bytes brought back in a second; None on the host.
+        backend: the backend.
+        device: its device.
+        precision: of the product.
+        threads: on the host; None on a device, or if unknown.
+        copy: bytes read and written per second.
+        flops: float32 operations per second, two per multiply-accumulate.
+        upload: bytes per second to the device; None on the host.
+        download: bytes per second from the device; None on the host.
     """
 
     backend: str
@@ -66,11 +66,11 @@ class Peaks:
 
     @property
     def ridge(self) -> float:
-        """FLOP for each byte above which work is bound by arithmetic."""
+        """FLOP per byte above which work is compute-bound."""
         return self.flops / self.copy
 
     def seconds(self, flops: float, nbytes: float) -> float:
-        """Return the least time that so much arithmetic and traffic can take."""
+        """Return the minimum time for this arithmetic and traffic."""
         return max(flops / self.flops, nbytes / self.copy)
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,13 +87,12 @@ _measured: dict[tuple[str, str, str, int | None], Peaks] = {}
 
 
 def peaks_of(chain: Sequence[Backend], options: Options, say: Say = silent) -> Peaks:
-    """Measure the device of a backend, once in the life of the process.
+    """Measure the device of a backend, once per process.
 
     Args:
-        chain: the backend, and after it those that take what it leaves over; others than on its
-            device do not count.
-        options: the precision counts, and the cache of compiled kernels.
-        say: told about what is measured.
+        chain: the backend and its fallbacks, of which only those on its device count.
+        options: the precision and the cache of compiled kernels are used.
+        say: called with what is being measured.
     """
     backend = chain[0]
     on_host = backend.device is HOST
@@ -108,14 +107,14 @@ def peaks_of(chain: Sequence[Backend], options: Options, say: Say = silent) -> P
 
 
 def all_peaks(say: Say = silent) -> tuple[Peaks, ...]:
-    """Measure every backend that can run here."""
+    """Measure all available backends."""
     able = [found.name for found in backends.available() if found]
     options = Options()
     return tuple(peaks_of(backends.open_backends(name, options), options, say) for name in able)
 
 
 def _best(call: Callable[[], object]) -> float:
-    """Return the seconds of the fastest of a few calls; the first one is to warm up."""
+    """Return the seconds of the fastest of a few calls, after a warm-up call."""
     call()
     found: list[float] = []
     for _ in range(ROUNDS):
@@ -161,7 +160,7 @@ def _device(chain: Sequence[Backend], options: Options) -> tuple[float, float, f
 
 
 def _each(device: Device, run: Run) -> float:
-    """Return the seconds of one call among several that the device has in a row."""
+    """Return the seconds per call among several back-to-back calls."""
     stream = device.stream()
 
     def several() -> None:
@@ -173,7 +172,7 @@ def _each(device: Device, run: Run) -> float:
 
 
 def _product(chain: Sequence[Backend], options: Options) -> float:
-    """Return the seconds of one product of matrices, by the faster of two operators."""
+    """Return the seconds of a matrix product, by the faster of two operators."""
     side = isqrt(DEVICE_SIDE)
     square = (DEVICE_SIDE, DEVICE_SIDE)
     image = (1, DEVICE_SIDE, side, side)
@@ -188,7 +187,7 @@ def _operator(
     shape: tuple[int, ...],
     weights: tuple[int, ...],
 ) -> float:
-    """Return the seconds of the steps that a chain of backends makes of one operator."""
+    """Return the seconds of one operator's steps on a chain of backends."""
     rng = np.random.default_rng(0)
     feed, weight = (rng.standard_normal(dims, np.float32) for dims in (shape, weights))
     graph = Graph(name)

@@ -1,4 +1,4 @@
-"""The rows of a profile: what each of them does, how long it takes, how near it is to the roof."""
+"""The rows of a profile: work, time, and fraction of the roofline."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from ...runtime.plan.partition import obstacle
 from ...runtime.plan.rows import Row as PlanRow
 from ..common.cost import macs
 from .peaks import Peaks
-from .row_timing import Probe, ProfileFrame, Recording
+from .row_timing import Probe, ProfileFrame, TimedRun
 
-#: What a run consists of; see `Profile.phases`.
+#: The phases of a run; see `Profile.phases`.
 PHASES: tuple[str, ...] = ("feed", "upload", "compute", "download", "fetch", "between")
 
 
 @dataclass(frozen=True, slots=True)
 class ProfiledRow:
-    """One thing that a run does.
+    """One operation of a run.
 
     Attributes:
-        number: its place, from 0.
-        kind: ``step``, ``copy``, ``reformat``, ``view``; ``host`` for a node that no plan can
-            hold, ``control`` for one with bodies, whose rows follow.
+        number: its index, from 0.
+        kind: ``step``, ``copy``, ``reformat``, ``view``; ``host`` for a node outside plans,
+            ``control`` for one with bodies, whose rows follow.
         nodes: the file's names of the nodes in it.
         operators: their operators, joined by ``+``.
-        backend: the backend to run on.
-        device: where.
+        backend: the backend.
+        device: the device.
         kernel: what runs.
-        owner: the control-flow node in whose body it is; empty at the top.
-        inputs: types of what it reads.
-        outputs: types of what it writes.
-        weights: types of the constants that it reads, if they have two axes or more.
-        reads: names of the tensors that it reads.
-        writes: names of the tensors that it writes.
-        macs: multiply-accumulates of one call; None where they are not known.
-        nbytes: bytes that one call reads and writes, constants included.
-        calls: in one run.
-        seconds: of all its calls in one run; None where it has no time of its own.
-        best: likewise, in the run in which it was fastest.
-        roof: the least time that the machine's peaks allow, as a share of `seconds`; None where
-            there is nothing to compare.
-        bound: ``compute`` or ``memory``, what that least time is due to.
-        details: what the step tells of its inside, such as the layers of an engine.
+        owner: the control-flow node that contains it; empty at the top level.
+        inputs: types of its inputs.
+        outputs: types of its outputs.
+        weights: types of its constants with at least two axes.
+        reads: names of its inputs.
+        writes: names of its outputs.
+        macs: multiply-accumulates per call; None if unknown.
+        nbytes: bytes read and written per call, constants included.
+        calls: calls per run.
+        seconds: of all its calls in one run; None if it has no time of its own.
+        best: the same in its fastest run.
+        roof: the minimum time allowed by the machine's peaks as a fraction of `seconds`; None if
+            unknown.
+        bound: ``compute`` or ``memory``, which determines that minimum.
+        details: parts of the step, such as the layers of an engine.
     """
 
     number: int
@@ -79,7 +79,7 @@ class ProfiledRow:
 
     @property
     def intensity(self) -> float | None:
-        """FLOP for each byte; None where the FLOP are not known."""
+        """FLOP per byte; None if unknown."""
         return None if self.macs is None or not self.nbytes else 2 * self.macs / self.nbytes
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,15 +92,15 @@ class ProfiledRow:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Rows that have something in common.
+    """A group of rows.
 
     Attributes:
-        name: what they have in common.
-        rows: how many there are.
-        calls: of all of them in one run.
-        macs: of one run, as far as they are known.
-        nbytes: of one run.
-        seconds: of one run.
+        name: the group's name.
+        rows: number of rows.
+        calls: total calls per run.
+        macs: per run, as far as known.
+        nbytes: per run.
+        seconds: per run.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Share:
 
 
 def shape_key(row: ProfiledRow) -> str:
-    """Return operators and shapes; float32, which nearly everything is, goes without saying."""
+    """Return operators and shapes; float32, the common case, is omitted."""
     reads, writes = (
         " ".join(type_.removeprefix("float32") for type_ in types)
         for types in ((*row.inputs, *row.weights), row.outputs)
@@ -127,7 +127,7 @@ def shape_key(row: ProfiledRow) -> str:
 
 
 def shares_of(rows: Sequence[ProfiledRow], key: Callable[[ProfiledRow], str]) -> tuple[Share, ...]:
-    """Group the rows that took time by a key; those that take longest come first."""
+    """Group the timed rows by a key, longest first."""
     groups: dict[str, list[ProfiledRow]] = {}
     for row in rows:
         if row.seconds is not None:
@@ -149,21 +149,21 @@ def shares_of(rows: Sequence[ProfiledRow], key: Callable[[ProfiledRow], str]) ->
 # ── measured ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def middle_of(runs: Sequence[Recording]) -> list[Recording]:
-    """Return the half of the runs whose lengths are in the middle, the shorter ones first."""
+def middle_of(runs: Sequence[TimedRun]) -> list[TimedRun]:
+    """Return the half of the runs with medium lengths, shorter ones first."""
     ordered = sorted(runs, key=lambda run: run.length)
     return ordered[len(ordered) // 4 : len(ordered) - len(ordered) // 4]
 
 
 @dataclass(slots=True)
 class _Time:
-    """Of one row: seconds of each run, and the calls in all of them."""
+    """The times of one row in each run, and its total calls."""
 
     seconds: list[float]
     calls: int = 0
 
 
-def _times(runs: Sequence[Recording]) -> dict[int, _Time]:
+def _times(runs: Sequence[TimedRun]) -> dict[int, _Time]:
     found: dict[int, _Time] = {}
     for i, run in enumerate(runs):
         for span in run.spans:
@@ -173,8 +173,8 @@ def _times(runs: Sequence[Recording]) -> dict[int, _Time]:
     return found
 
 
-def phases_of(sites: Sequence[ProfileFrame], runs: Sequence[Recording]) -> dict[str, float]:
-    """Return the seconds of each of `PHASES` in one run, a mean."""
+def phases_of(sites: Sequence[ProfileFrame], runs: Sequence[TimedRun]) -> dict[str, float]:
+    """Return the mean seconds of each of `PHASES` per run."""
     kinds = {site.key: _phase(site) for site in sites}
     sums = dict.fromkeys(PHASES, 0.0)
     for run in runs:
@@ -200,16 +200,16 @@ def _phase(site: ProfileFrame) -> str:
 
 def rows_of(
     sites: Sequence[ProfileFrame],
-    runs: Sequence[Recording],
+    runs: Sequence[TimedRun],
     probe: Probe,
     peaks: Mapping[str, Peaks],
 ) -> tuple[ProfiledRow, ...]:
     """Return the rows of a run.
 
     Args:
-        sites: all that it does, in order.
-        runs: what was measured; the rows' times are means.
-        probe: who measured.
+        sites: everything that it does, in order.
+        runs: the measured runs; row times are means.
+        probe: the probe that measured.
         peaks: by device.
     """
     times = _times(runs)
@@ -296,7 +296,7 @@ def _of_node(site: ProfileFrame, probe: Probe) -> dict[str, Any]:
 def _roof(
     about: Mapping[str, Any], seconds: float | None, calls: int, peaks: Mapping[str, Peaks]
 ) -> tuple[float | None, str]:
-    """Return the share of the roofline that a row reaches, and what bounds it."""
+    """Return the fraction of the roofline that a row achieves, and what bounds it."""
     best = peaks.get(about["device"])
     if best is None or not seconds or about["kind"] == "copy" or about["macs"] is None:
         return None, ""

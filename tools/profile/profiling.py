@@ -1,6 +1,6 @@
-"""Where the time of a run goes: by row, operator and shape, against the machine's peak performance.
+"""Profiles: time by row, operator and shape, relative to the machine's peaks.
 
-The module is not called ``profile``, for the reason that `inspection` gives.
+The module is not called ``profile``, for the reason given in `inspection`.
 """
 
 from __future__ import annotations
@@ -30,37 +30,38 @@ from ..export.export import model_title
 from .memory_map import ArenaMap, arenas_of
 from .peaks import Peaks, peaks_of
 from .profile_rows import ProfiledRow, Share, middle_of, phases_of, rows_of, shape_key, shares_of
-from .row_timing import Probe, Recording, sites_of
+from .row_timing import Probe, TimedRun, sites_of
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Profile(Shown):
-    """What came out of `profile`; print it, or look at `rows`.
+    """The result of `profile`; print it, or read `rows`.
 
-    Times of rows and phases are means over the half of the watched runs whose lengths are in the
-    middle: means, because only they add up to the mean of the whole; the middle, because a run
-    that something else has held up says nothing.
+    Times of rows and phases are means over the half of the instrumented runs with medium lengths:
+    means, because only these add up to the mean of the whole; medium, because runs that were held
+    up by something else are not representative.
 
     Attributes:
         model: the file's name.
-        backend: who was requested, and on which device.
-        precision: arithmetic of float32 tensors.
-        inputs: what was fed.
-        rows: in the order of execution.
-        phases: seconds of one run by phase: ``feed`` (inputs are checked and copied to the
-            arena), ``upload``, ``compute``, ``download``, ``fetch`` (results are copied out) and
-            ``between`` (Python, launches and waiting between the rows).
-        total: runs of the model as it is, without any clock inside.
-        watched: runs with the clocks, taken in turn with those.
-        overhead: of profiling: a watched run divided by the uninstrumented one next to it, less 1,
-            a median of such pairs.
-        covered: rows, feeding and fetching of a watched run by the one next to it, likewise.
-        peaks: by device; empty if they were not requested.
+        backend: the requested backend and its device.
+        precision: compute precision of float32 tensors.
+        inputs: the inputs.
+        rows: in execution order.
+        phases: seconds per run by phase: ``feed`` (inputs are checked and copied to the arena),
+            ``upload``, ``compute``, ``download``, ``fetch`` (results are copied out) and
+            ``between`` (Python, launches and waiting between rows).
+        total: uninstrumented runs.
+        watched: instrumented runs, interleaved with these.
+        overhead: profiling overhead: an instrumented run divided by the uninstrumented one next to
+            it, less 1; the median of such pairs.
+        covered: rows, feeding and fetching of an instrumented run divided by the uninstrumented one
+            next to it, likewise.
+        peaks: by device; empty if not requested.
         arenas: of all plans.
         environment: machine and versions.
-        recording: the watched run of median length.
-        keys: numbers of rows by the keys of its spans.
-        stopped: why it did not run as often as it was to; empty if it did.
+        recording: the instrumented run of median length.
+        keys: row indices by the keys of its spans.
+        stopped: why there are fewer runs than requested; empty if there are not.
     """
 
     model: str
@@ -76,7 +77,7 @@ class Profile(Shown):
     peaks: Mapping[str, Peaks]
     arenas: tuple[ArenaMap, ...]
     environment: Mapping[str, str]
-    recording: Recording = field(repr=False)
+    recording: TimedRun = field(repr=False)
     keys: Mapping[int, int] = field(repr=False)
     stopped: str = ""
 
@@ -86,22 +87,22 @@ class Profile(Shown):
 
     @property
     def rows_seconds(self) -> float:
-        """Seconds of all rows together."""
+        """Total seconds of all rows."""
         return sum(row.seconds or 0.0 for row in self.rows)
 
     def by_operator(self) -> tuple[Share, ...]:
-        """Return the rows by operators, those that take longest first."""
+        """Return the rows grouped by operators, longest first."""
         return shares_of(self.rows, lambda row: row.operators or row.kind)
 
     def by_shape(self) -> tuple[Share, ...]:
-        """Return the rows by operators and shapes, those that take longest first."""
+        """Return the rows grouped by operators and shapes, longest first."""
         return shares_of(self.rows, shape_key)
 
     def __str__(self) -> str:
         return shown(self)
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one flat row for each row of the run, as `pandas.DataFrame` takes them."""
+        """Return one flat row per row of the run, for `pandas.DataFrame`."""
         return [
             {
                 "number": row.number,
@@ -165,37 +166,36 @@ def profile(
     say: Say = silent,
     **options: Any,
 ) -> Profile:
-    """Run a model row by row and say where its time goes.
+    """Run a model row by row and measure where time is spent.
 
-    Rows are timed one after the other, also those of branches that a run has side by side: together
-    they are longer than the run then, unless there is one stream (``streams=1``).
+    Rows are timed sequentially, including those of concurrent branches: their sum then exceeds the
+    run, unless there is one stream (``streams=1``).
 
     Args:
         source: a path, bytes, or a `ModelProto`.
         backend: the backend to run on.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
             random ones if None.
-        seed: of random inputs.
+        seed: seed of random inputs.
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
-        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
-        repeat: measured runs, with clocks and without; two seconds of each if None.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 if not given.
+        repeat: number of measured runs, instrumented and not; two seconds' worth of each if None.
         peaks: whether to measure the machine's peaks, which takes about a second per device.
-        fallback: backend for nodes that this one does not run.
-        precision: arithmetic of float32 tensors.
+        fallback: backend for nodes that this one declines.
+        precision: compute precision of float32 tensors.
         operators: custom operators; see `tercet.load`.
-        external_data_dir: the folder of the weights that the model keeps in other files; its own
-            folder if None.
-        threads: of numpy's matrix products and of each runtime on the CPU; numpy's if None.
-        timeout: seconds after which it runs no more; None for as often as it is to.
-        say: told about each stage.
+        external_data_dir: the folder of the model's external data; its own if None.
+        threads: number of CPU threads of each runner; numpy's setting if None.
+        timeout: time limit in seconds, after which partial results are returned; None for no limit.
+        say: called with a description of each stage.
         **options: further fields of `Options`.
 
     Raises:
-        BackendUnavailable: the backend cannot run here.
-        UnsupportedError: nodes that it does not run, or inputs that cannot be watched.
-        InputError: inputs that do not fit.
+        BackendUnavailable: the backend is unavailable here.
+        UnsupportedError: the backend declines nodes, or nothing can be instrumented.
+        InputError: the inputs do not fit the model.
         ModelError: the model cannot be read.
-        TimeLimitError: the time was up before it had run once.
+        TimeLimitError: the time limit passed before the first run had ended.
     """
     wanted = repeat if isinstance(repeat, Repeat) else Repeat(repeat, seconds=2.0, maximum=500)
     chosen: dict[str, Any] = {"precision": precision, "operators": operators, **options}
@@ -225,7 +225,7 @@ def profile_model(
     since: float | None = None,
     say: Say = silent,
 ) -> Profile:
-    """Profile a model that is loaded; see `profile`. It holds its weights twice meanwhile."""
+    """Profile a loaded model; see `profile`. Its weights are held twice meanwhile."""
     probe, runs = Probe(model), _Runs()
     best: dict[str, Peaks] = {}
     try:
@@ -266,10 +266,10 @@ class _Runs:
     """Uninstrumented and instrumented runs of a model, in seconds."""
 
     plain: list[float] = field(default_factory=list[float])
-    watched: list[Recording] = field(default_factory=list[Recording])
+    watched: list[TimedRun] = field(default_factory=list[TimedRun])
 
-    def pairs(self) -> tuple[tuple[float, ...], list[Recording]]:
-        """Return as many of the ones as of the others: the time may be up in between."""
+    def pairs(self) -> tuple[tuple[float, ...], list[TimedRun]]:
+        """Return equal numbers of both: the time limit may pass in between."""
         count = min(len(self.plain), len(self.watched))
         return tuple(self.plain[:count]), self.watched[:count]
 
@@ -277,9 +277,9 @@ class _Runs:
 def _measure(
     model: Model, probe: Probe, feeds: Inputs, repeat: Repeat, say: Say, runs: _Runs
 ) -> None:
-    """Run both models in turn, each first every other time: a change of pace meets both."""
+    """Run both models alternately, so that changes in machine speed affect both."""
     say("first run")
-    for _ in range(2):  # the second one has what the first one made: kernels, plans of bodies
+    for _ in range(2):  # the second one reuses kernels and plans of bodies
         model.run(feeds.arrays)
         probe.run(feeds.arrays)
 
@@ -297,7 +297,7 @@ def _measure(
 
 
 def _peaks(model: Model, program: Program, say: Say, found: dict[str, Peaks]) -> None:
-    """Measure the peaks of the devices that take part, each by the first backend on it."""
+    """Measure the peaks of all devices, each with the first backend on it."""
     used = {row.device.name for part in program.walk() for row in part.rows}
     for i, backend in enumerate(model.backends):
         name = backend.device.name

@@ -1,4 +1,4 @@
-"""Two saved profiles side by side: which rows became faster, slower, came or went?"""
+"""Comparison of two saved profiles: which rows became faster, slower, appeared or vanished."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ...runtime.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing in two profiles.
+    """One entry of both profiles.
 
     Attributes:
         name: a row's nodes, or an operator.
-        before: milliseconds; None where it was not there.
+        before: milliseconds; None if it did not exist.
         after: likewise.
     """
 
@@ -27,12 +27,12 @@ class Change:
 
     @property
     def change(self) -> float:
-        """Milliseconds more than before."""
+        """Difference in milliseconds."""
         return (self.after or 0.0) - (self.before or 0.0)
 
     @property
     def ratio(self) -> float | None:
-        """After by before; None where one of them is missing."""
+        """Time after divided by time before; None if either is missing."""
         return self.after / self.before if self.before and self.after is not None else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -41,14 +41,14 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """What came out of `diff_profiles`; the largest changes first.
+class ProfileDifference:
+    """The result of `diff_profiles`, largest changes first.
 
     Attributes:
-        before: what was profiled first.
-        after: what was profiled then.
+        before: the first profile.
+        after: the second profile.
         total: the uninstrumented run.
-        rows: by the nodes that they stand for; rows of the same nodes are added up.
+        rows: by their nodes; rows with the same nodes are added.
         operators: by operators.
     """
 
@@ -59,7 +59,7 @@ class Difference:
     operators: tuple[Change, ...]
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one flat row for each row of the run, as `pandas.DataFrame` takes them."""
+        """Return one flat row per row of the run, for `pandas.DataFrame`."""
         return [change.to_dict() for change in self.rows]
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,16 +73,18 @@ class Difference:
         }
 
 
-def diff_profiles(before: Path | Mapping[str, Any], after: Path | Mapping[str, Any]) -> Difference:
+def diff_profiles(
+    before: Path | Mapping[str, Any], after: Path | Mapping[str, Any]
+) -> ProfileDifference:
     """Compare two profiles.
 
     Args:
-        before: a file that ``tercet profile --json`` wrote, or `Profile.to_dict`.
+        before: a file written by ``tercet profile --json``, or `Profile.to_dict`.
         after: likewise.
 
     Raises:
-        InputError: a file that is not a profile.
-        OSError: a file that cannot be read.
+        InputError: a file is not a profile.
+        OSError: a file cannot be read.
     """
     first, second = read_profile(before), read_profile(after)
     try:
@@ -93,13 +95,13 @@ def diff_profiles(before: Path | Mapping[str, Any], after: Path | Mapping[str, A
         ) from error
 
 
-def _difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> Difference:
+def _difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> ProfileDifference:
     total = Change("run", first["total_ms"]["median"], second["total_ms"]["median"])
     pair = first["rows"], second["rows"]
     by_node, by_operator = (
         _changes(*(_sums(rows, key) for rows in pair)) for key in (_node, _operator)
     )
-    return Difference(_title(first), _title(second), total, by_node, by_operator)
+    return ProfileDifference(_title(first), _title(second), total, by_node, by_operator)
 
 
 def read_profile(source: Path | Mapping[str, Any]) -> Mapping[str, Any]:

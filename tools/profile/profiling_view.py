@@ -1,4 +1,4 @@
-"""A profile, and the difference of two, in a terminal."""
+"""Terminal view of a profile, and of the difference of two."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .memory_map import ArenaMap, arena_text
 from .peaks import Peaks
 from .profile_rows import ProfiledRow, Share
 from .profiling import Profile
-from .profiling_diff import Difference
+from .profiling_diff import ProfileDifference
 
 TOP = 15
 LEGEND = 6
@@ -20,12 +20,12 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def show_profile(console: Console, found: Profile, top: int = TOP) -> None:
-    """Print phases, the rows, operators and shapes that take longest, and the memory.
+    """Print phases, the slowest rows, operators and shapes, and memory.
 
     Args:
-        console: where to.
-        found: what to print.
-        top: most lines of a table; 0 for all.
+        console: the console.
+        found: the profile.
+        top: maximum rows of a table; 0 for all.
     """
     _show_head(console, found)
     _show_rows(console, found, top)
@@ -128,7 +128,7 @@ def _show_rest(console: Console, rest: int, noun: str) -> None:
 
 
 def _largest(arenas: Sequence[ArenaMap]) -> list[ArenaMap]:
-    """Return for each device the largest arena."""
+    """Return the largest arena of each device."""
     found: dict[str, ArenaMap] = {}
     for arena in arenas:
         if arena.device not in found or arena.nbytes > found[arena.device].nbytes:
@@ -183,8 +183,8 @@ def _show_sum(console: Console, found: Profile) -> None:
         console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
 
 
-def show_difference(console: Console, found: Difference, top: int = TOP) -> None:
-    """Print the rows and operators that changed most, and the totals."""
+def show_difference(console: Console, found: ProfileDifference, top: int = TOP) -> None:
+    """Print the rows and operators with the largest changes, and the totals."""
     facts(console, {"before": found.before, "after": found.after})
     console.print()
     for title, changes in (("node", found.rows), ("operator", found.operators)):

@@ -1,10 +1,9 @@
-"""Runs a model row by row and notes when each row begins and ends.
+"""Instrumented runs: when each row starts and ends.
 
-The model that is watched is made of the same graph and the same backends as the one that was
-loaded, but for two things: its plans run one row at a time (`Options.check_each`), and every row
-is called through a clock. On the host that is the host's clock. On a CUDA device each row becomes
-a small graph with an event at either end, so that what is noted is the device's work and not the
-time that it takes to launch it.
+The instrumented model has the same graph and backends as the loaded one, with two differences: its
+plans run one row at a time (`Options.check_each`), and every row is timed. On the host that uses
+the host's clock. On a CUDA device each row becomes a small graph between two events, so that device
+time is measured without launches.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ class Span:
 
     Attributes:
         key: of the row; see `ProfileFrame`.
-        begin: when it was called, in seconds of the host's clock.
-        end: when it was done.
-        seconds: how long it took, by the device's events where there are some.
+        begin: start in seconds of the host's clock.
+        end: end in seconds of the host's clock.
+        seconds: duration, by device events if available.
     """
 
     key: int
@@ -63,13 +62,13 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
-    """One run of the model.
+class TimedRun:
+    """One instrumented run.
 
     Attributes:
-        begin: when it was called, in seconds of the host's clock.
-        end: when the results were there.
-        spans: the rows, in the order in which they ran.
+        begin: start in seconds of the host's clock.
+        end: when the results were available.
+        spans: the rows in execution order.
     """
 
     begin: float
@@ -78,7 +77,7 @@ class Recording:
 
     @property
     def length(self) -> float:
-        """Seconds of the whole run."""
+        """Duration of the whole run in seconds."""
         return self.end - self.begin
 
     @property
@@ -93,19 +92,19 @@ class Recording:
 
     @property
     def known(self) -> float:
-        """Seconds of the rows, and of what is before the first and after the last."""
+        """Seconds of the rows, and before the first and after the last."""
         return self.feed + sum(span.seconds for span in self.spans) + self.fetch
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileFrame:
-    """Something that a run does: a row of a plan, or a node that is in no plan.
+    """An operation of a run: a row of a plan, or a node outside plans.
 
     Attributes:
-        key: what spans name it by.
-        row: of a plan, or None.
-        node: that runs by itself, or None.
-        owner: the control-flow node whose body it belongs to; empty at the top.
+        key: its name in spans.
+        row: the row of a plan, or None.
+        node: the node that runs by itself, or None.
+        owner: the control-flow node that contains it; empty at the top level.
     """
 
     key: int
@@ -115,17 +114,17 @@ class ProfileFrame:
 
 
 class Probe:
-    """Watches a model of its own, with the graph, the backends and the options of another one.
+    """Instruments a copy of a model, with the same graph, backends and options.
 
     Args:
-        model: stays as it is; must outlive the probe.
+        model: not modified; must outlive the probe.
     """
 
     def __init__(self, model: Model) -> None:
         self._spans: list[Span] = []
         self._rows: dict[int, Row] = {}
         self._timers: list[Callable[[], None]] = []
-        #: Bytes that the nodes outside of plans read and wrote when they last ran.
+        #: Bytes read and written by nodes outside plans in their last run.
         self.touched: dict[int, tuple[int, int]] = {}
         self._empty: dict[Device, float] = {}
         backends = [self._watched(backend) for backend in model.backends]
@@ -144,15 +143,15 @@ class Probe:
     # ── running ──────────────────────────────────────────────────────────────────────────────
 
     def program(self, inputs: Mapping[str, Any]) -> Program:
-        """Return the program that runs on such inputs."""
+        """Return the program for these inputs."""
         shapes = {n: data.shape for n, data in inputs.items() if isinstance(data, np.ndarray)}
         return self._model.prepare(shapes)
 
-    def run(self, inputs: Mapping[str, Any]) -> Recording:
-        """Run the model once and return what happened.
+    def run(self, inputs: Mapping[str, Any]) -> TimedRun:
+        """Run the model once and return the timing.
 
         Raises:
-            UnsupportedError: nothing that ran could be watched.
+            UnsupportedError: nothing could be instrumented.
         """
         program = self.program(inputs)
         self._instrument(program)
@@ -163,10 +162,10 @@ class Probe:
         fresh = self._instrument(program)
         if not fresh and not self._spans and any(row.run for row in program.rows):
             raise UnsupportedError("a model with optional inputs is profiled without them only")
-        return Recording(begin, end, tuple(self._spans))
+        return TimedRun(begin, end, tuple(self._spans))
 
     def _instrument(self, program: Program) -> bool:
-        """Put a clock on every row that has none; return whether there were such rows."""
+        """Instrument every row that is not yet; return whether there were any."""
         fresh = False
         for part in program.walk():
             for row in part.rows:
@@ -212,7 +211,7 @@ class Probe:
         return clocked
 
     def _empty_seconds(self, device: CudaDevice) -> float:
-        """Return what a pair of events measures with nothing between them; it is subtracted."""
+        """Return the time between two adjacent events, which is subtracted."""
         from ...backends.cuda.driver.events import Stopwatch
 
         if device not in self._empty:
@@ -228,7 +227,7 @@ class Probe:
         return self._empty[device]
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
         self._model.close()
         for close in self._timers:
             close()
@@ -236,7 +235,7 @@ class Probe:
 
 
 class _Watched:
-    """A backend whose steps are watched where they run; it claims as usual."""
+    """A backend whose steps are instrumented; it claims as usual."""
 
     def __init__(self, inner: Backend) -> None:
         self._inner = inner
@@ -259,7 +258,7 @@ class _Watched:
 
 
 class _WatchedInterpreter(_Watched):
-    """Likewise, for one that also runs single nodes."""
+    """The same, for a backend that also runs single nodes."""
 
     def __init__(
         self,
@@ -282,7 +281,7 @@ class _WatchedInterpreter(_Watched):
 
 
 def _has_events(device: Device) -> bool:
-    """Return whether a device is one of CUDA's, whose work events can time."""
+    """Return whether a device is a CUDA device, whose events can time work."""
     return device.name.startswith("cuda")
 
 
@@ -291,11 +290,11 @@ def _nbytes(values: Iterable[HostValue]) -> int:
 
 
 def sites_of(program: Program, owner: str = "") -> list[ProfileFrame]:
-    """Return all that a run of a program does, in the order of execution, bodies in their place.
+    """Return all operations of a program's run in execution order, bodies included.
 
     Args:
-        program: which has run.
-        owner: the control-flow node whose body it is; empty for none.
+        program: has run before.
+        owner: the control-flow node that contains it; empty for none.
     """
     found: list[ProfileFrame] = []
     for stage in program.stages:

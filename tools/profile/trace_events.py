@@ -1,4 +1,4 @@
-"""A profiled run as a file of trace events, which Perfetto and Chrome's tracing page open."""
+"""Trace event files for Perfetto and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _HOST = 1
 
 
 def trace_events(found: Profile) -> list[dict[str, Any]]:
-    """Return the run of median length: a process for each device, a counter for its memory.
+    """Return the trace of the median run: a process per device, and a counter for its memory.
 
-    Below the run stand its phases: inputs are fed, rows run, results are fetched. Memory is counted
-    where the run is one plan. Rows stand where the host called them, and are as long as they took
-    on their device. Times are microseconds from the beginning of the run.
+    The run is followed by its phases: feeding inputs, rows, fetching results. Memory is counted if
+    the run is one plan. Rows start when the host called them, with the duration on their device.
+    Times are microseconds from the start of the run.
     """
     devices = dict.fromkeys(["cpu", *(row.device for row in found.rows)])
     numbers = {device: _HOST + i for i, device in enumerate(devices)}

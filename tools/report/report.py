@@ -1,8 +1,7 @@
-"""One HTML file of saved comparisons, profiles and benchmarks, which loads nothing from elsewhere.
+"""Self-contained HTML reports of saved comparisons, profiles and benchmarks.
 
-What is in a file shows from its fields: ``tercet compare``, ``tercet compare --layers``, ``tercet
-profile`` and ``tercet bench`` each write others. Sections come in that order, whatever the order of
-the files.
+The kind of a file is recognized by its fields: ``tercet compare``, ``tercet compare --layers``,
+``tercet profile`` and ``tercet bench``. Sections come in that order, whatever the order of files.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ Found = Mapping[str, Any]
 
 
 class Result(Protocol):
-    """What compare, compare_layers, profile and bench return."""
+    """A result of compare, compare_layers, profile or bench."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
         ...
 
 
-#: A result, what its `to_dict` gives, or the file that ``--json`` wrote.
+#: A result, its `to_dict`, or a file written with ``--json``.
 Source = Result | Found | str | os.PathLike[str]
 
 
@@ -61,11 +60,11 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
-    """A page; `write` saves it.
+    """An HTML page; `write` saves it.
 
     Attributes:
-        html: all of it.
-        sections: what it has, in order.
+        html: the page.
+        sections: its sections, in order.
         figures: number of images.
     """
 
@@ -80,7 +79,7 @@ class Report:
         return repr(self)
 
     def _repr_html_(self) -> str:
-        """Return the page in its own frame, whose style is not that of the notebook."""
+        """Return the page in a separate frame, isolated from the notebook's style."""
         return f'<iframe srcdoc="{escape(self.html)}" width="100%" height="600"></iframe>'
 
     @public()
@@ -95,7 +94,7 @@ class Report:
 
 
 def _sources(name: str, value: Any) -> tuple[Any, ...]:
-    """Take results, or files of them, one or several."""
+    """Accept one or several results, or files of them."""
     expected = "results of compare, profile or bench, or the files that --json wrote"
     alone = isinstance(value, str | bytes | os.PathLike | Mapping) or hasattr(value, "to_dict")
     found: tuple[Any, ...] = (value,) if alone else rules.items(name, value, expected)
@@ -114,14 +113,14 @@ def report(sources: Source | Sequence[Source], title: str = "") -> Report:
     """Make a report.
 
     Args:
-        sources: results of compare, profile and bench: what these functions return, what its
-            `to_dict` gives, or files that ``--json`` wrote; one or several.
-        title: of the page; the models' names where empty.
+        sources: one or several results of compare, profile and bench: objects, their `to_dict`, or
+            files written with ``--json``.
+        title: of the page; the models' names if empty.
 
     Raises:
-        UsageError: there is nothing to report.
-        InputError: a file that is not one of these.
-        OSError: a file that cannot be read.
+        UsageError: there are no results.
+        InputError: a file is not a result.
+        OSError: a file cannot be read.
     """
     if not sources:
         raise UsageError("a report needs at least one file that --json of a command wrote")
@@ -175,7 +174,7 @@ def _models(by_kind: Mapping[str, Sequence[Found]]) -> list[str]:
 
 
 def show_report(console: Console, file: Path, found: Report) -> None:
-    """Print a line about a report that was written."""
+    """Print a line about a written report."""
     about = found.to_dict()
     sections = ", ".join(found.sections)
     size = bytes_text(about["bytes"])

@@ -1,4 +1,4 @@
-"""The images of a report but for the graph: bars, strips, heat maps, rooflines and arenas."""
+"""The charts of a report: bars, strips, heat maps, rooflines and memory maps."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Bar:
     """One latency.
 
     Attributes:
-        label: whose it is.
-        low: tenth percentile in milliseconds.
+        label: its label.
+        low: 10th percentile in milliseconds.
         middle: median.
-        high: ninetieth percentile.
-        note: what else is to be said, such as the error.
-        kind: bars of one kind have one colour; the label where empty.
+        high: 90th percentile.
+        note: a note, such as the error.
+        kind: determines the colour; the label if empty.
     """
 
     label: str
@@ -36,7 +36,7 @@ class Bar:
 
 
 def bars(found: Sequence[Bar], label: str) -> Markup:
-    """Return medians as bars, with a whisker from the tenth to the ninetieth percentile."""
+    """Return medians as bars with whiskers from the 10th to the 90th percentile."""
     left, right, step = 220.0, 190.0, 26.0
     maximum = max((bar.high for bar in found), default=0.0) or 1.0
     kinds = list(dict.fromkeys(bar.kind or bar.label for bar in found))
@@ -67,11 +67,11 @@ def bars(found: Sequence[Bar], label: str) -> Markup:
 
 
 def strip(parts: Sequence[tuple[str, str, float]], label: str) -> Markup:
-    """Return what a run consists of, one part after the other, with a legend.
+    """Return the parts of a run as a stacked strip with a legend.
 
     Args:
         parts: name, kind and milliseconds of each.
-        label: of the image.
+        label: of the chart.
     """
     sums: dict[str, float] = {}
     for _, kind, ms in parts:
@@ -96,7 +96,7 @@ def strip(parts: Sequence[tuple[str, str, float]], label: str) -> Markup:
 
 
 def _legend(entries: Iterable[tuple[str, str]], top: float) -> tuple[list[Markup], float]:
-    """Return texts after their colours, in as many lines as it takes, and where they end."""
+    """Return a wrapped legend, and its height."""
     parts: list[Markup] = []
     x, y = 0.0, top + 12
     for text, class_ in entries:
@@ -118,9 +118,9 @@ class Cell:
     """One layer of one comparison.
 
     Attributes:
-        title: what it is, for the pointer.
-        value: the error; None where there is none.
-        wrong: whether it is more than rounding.
+        title: shown on hover.
+        value: the error; None if there is none.
+        wrong: whether it exceeds rounding.
     """
 
     title: str
@@ -171,7 +171,7 @@ def heat_map(lines: Mapping[str, Sequence[Cell]], label: str) -> Markup:
 
 
 def _share(value: float | None, low: float, high: float) -> float:
-    """Return how hot a value is: 0 for none, from 0.06 up for what differs at all."""
+    """Return the heat of a value: 0 for none, from 0.06 up for any difference."""
     if value is None:
         return 1.0
     if value == 0:
@@ -184,13 +184,13 @@ def _share(value: float | None, low: float, high: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One row of a profile: FLOP for each byte, FLOP in a second, and its share of the time.
+    """One row of a profile: FLOP per byte, FLOP per second, and its share of the time.
 
-    The share is None where the dots are not parts of one whole.
+    The share is None if the dots are not parts of a whole.
 
     Attributes:
-        label: written next to it.
-        other: FLOP in a second of what it is compared with: a ring above or below it.
+        label: shown next to it.
+        other: FLOP per second of a comparison, drawn as a ring.
     """
 
     title: str
@@ -203,7 +203,7 @@ class Dot:
 
 
 def roofline(dots: Sequence[Dot], copy: float, flops: float, label: str) -> Markup:
-    """Return rows below the roof that a machine's bandwidth and arithmetic make."""
+    """Return rows below the roofline of a machine's bandwidth and throughput."""
     left, top, width, height = 90.0, 12.0, WIDTH - 110, 330.0
     ridge = flops / copy
     xs = [dot.intensity for dot in dots] + [ridge / 4, ridge * 8]
@@ -252,7 +252,7 @@ def roofline(dots: Sequence[Dot], copy: float, flops: float, label: str) -> Mark
 
 
 def _axes(xs: tuple[int, int], ys: tuple[int, int], px: Any, py: Any) -> list[Markup]:
-    """Return a line for each power of ten, with its number."""
+    """Return a labelled line for each power of ten."""
     parts: list[Markup] = []
     bottom, left = py(10.0 ** ys[0]), px(10.0 ** xs[0])
     for power in range(xs[0], xs[1] + 1):
@@ -278,11 +278,11 @@ def _axes(xs: tuple[int, int], ys: tuple[int, int], px: Any, py: Any) -> list[Ma
 
 
 def arena_map(arena: Mapping[str, Any], label: str) -> Markup:
-    """Return tensors by row (left to right) and address (upwards), and the live bytes below.
+    """Return tensors by row (left to right) and address (upwards), with live bytes below.
 
     Args:
         arena: `Arena.to_dict`.
-        label: of the image.
+        label: of the chart.
     """
     left, height, below = 80.0, 260.0, 80.0
     rows, size = max(1, arena["rows"]), max(1, arena["nbytes"])

@@ -1,9 +1,9 @@
-"""An image of a graph: nodes in layers from top to bottom, edges that lead down.
+"""Layered drawings of graphs: nodes from top to bottom, edges leading down.
 
-The usual four steps. Each node's layer is the longest way to it. An edge that spans several layers
-gets a bend in each. The order within a layer is settled by a few sweeps in which every node moves
-to the mean place of its neighbours above, then below. And each node gets a place near the median of
-its neighbours, as far as those next to it let it.
+The usual four steps: the layer of a node is its longest path from a source; an edge over several
+layers gets a bend in each; nodes are ordered within layers by sweeps that move them to the mean
+position of their neighbours above, then below; and each node is placed near the median of its
+neighbours, as far as adjacent ones permit.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MARGIN = 12.0
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """What stands in a box.
+    """A box.
 
     Attributes:
         name: its first line.
         detail: its second line.
         title: shown on hover.
-        heat: from 0 to 1, how strongly it is coloured.
-        end: whether it is an input or output of the graph.
+        heat: colour intensity from 0 to 1.
+        end: whether it is a graph input or output.
     """
 
     name: str
@@ -59,12 +59,12 @@ class _Place:
 def graph_picture(
     nodes: Sequence[GraphNode], edges: Iterable[tuple[int, int]], label: str
 ) -> Markup:
-    """Return an image of a graph.
+    """Return a drawing of a graph.
 
     Args:
         nodes: in topological order.
-        edges: pairs of numbers of nodes, from what is computed to what reads it.
-        label: of the image.
+        edges: pairs of node indices, from producer to reader.
+        label: of the drawing.
     """
     wanted = [edge for edge in dict.fromkeys(edges) if edge[0] != edge[1]]
     layers, chains = _layered(len(nodes), wanted)
@@ -83,7 +83,7 @@ def graph_picture(
 
 
 def layers_of(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the layer of each node: the longest way from a node that nothing leads to."""
+    """Return the layer of each node: the longest path from a source."""
     found = [0] * count
     for first, second in sorted(edges, key=lambda edge: edge[1]):
         found[second] = max(found[second], found[first] + 1)
@@ -93,13 +93,13 @@ def layers_of(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
 def _layered(
     count: int, edges: Sequence[tuple[int, int]]
 ) -> tuple[list[list[_Place]], list[list[_Place]]]:
-    """Return the layers, and for each edge the places that it runs through."""
+    """Return the layers, and the positions through which each edge runs."""
     numbers = layers_of(count, edges)
     reads: dict[int, list[int]] = {}
     for first, second in edges:
         reads.setdefault(first, []).append(numbers[second])
     led_to = {second for _, second in edges}
-    for node in range(count):  # what nothing leads to stands right above its first reader
+    for node in range(count):  # a source is placed right above its first reader
         if node in reads and node not in led_to:
             numbers[node] = min(reads[node]) - 1
     places = [_Place(node, numbers[node]) for node in range(count)]
@@ -122,7 +122,7 @@ def _layered(
 
 
 def _order(layers: Sequence[list[_Place]]) -> None:
-    """Sort each layer by the mean rank of its neighbours, downwards and upwards in turn."""
+    """Sort each layer by the mean rank of its neighbours, alternately downwards and upwards."""
     rank: dict[_Place, float] = {}
 
     def number(layer: Sequence[_Place]) -> None:
@@ -142,7 +142,7 @@ def _order(layers: Sequence[list[_Place]]) -> None:
 
 
 def _settle(layers: Sequence[list[_Place]]) -> None:
-    """Give each place an x, near its neighbours and clear of those next to it."""
+    """Assign each position an x, near its neighbours and clear of adjacent ones."""
     for layer in layers:
         _clear(layer, [0.0] * len(layer))
     for sweep in range(SWEEPS):
@@ -156,7 +156,7 @@ def _settle(layers: Sequence[list[_Place]]) -> None:
 
 
 def _clear(layer: Sequence[_Place], wishes: Sequence[float]) -> None:
-    """Put places as near to their wishes as their order and widths allow, on the average."""
+    """Place positions as close to their targets as order and widths permit, on average."""
 
     def gap(at: int) -> float:
         return (layer[at - 1].width + layer[at].width) / 2 + ACROSS
@@ -172,7 +172,7 @@ def _clear(layer: Sequence[_Place], wishes: Sequence[float]) -> None:
 
 
 def _curve(chain: Sequence[_Place]) -> str:
-    """Return a path from the lower side of the first place to the upper side of the last."""
+    """Return a path from the bottom of the first position to the top of the last."""
     points: list[tuple[float, float]] = []
     for place in chain:
         top = MARGIN + place.layer * (TALL + DOWN)
@@ -217,13 +217,13 @@ def _fit(text: str, maximum: int = 25) -> str:
 
 
 def rows_picture(profile: Mapping[str, Any], label: str) -> Markup | None:
-    """Return an image of what a profiled model runs; None where that is nothing.
+    """Return a drawing of a profiled model's rows; None if there are none.
 
-    Rows in bodies of control flow are left out: the node that owns them stands for them.
+    Rows in control-flow bodies are omitted: their owner stands for them.
 
     Args:
         profile: `Profile.to_dict`.
-        label: of the image.
+        label: of the drawing.
     """
     rows = [row for row in profile["rows"] if not row["owner"]]
     if not rows:
@@ -251,7 +251,7 @@ def rows_picture(profile: Mapping[str, Any], label: str) -> Markup | None:
 
 
 def _ends(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return on which devices a row reads and writes."""
+    """Return the devices that a row reads from and writes to."""
     if row["kind"] == "copy":
         source, _, target = row["kernel"].partition(" to ")
         return source, target

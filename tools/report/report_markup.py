@@ -1,4 +1,4 @@
-"""Pieces of HTML and SVG; every text and attribute is escaped here and nowhere else."""
+"""Pieces of HTML and SVG; escaping of texts and attributes happens only here."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _EMPTY = {"meta", "line", "rect", "circle", "path", "polyline"}
 
 
 class Markup(str):
-    """Text that is markup already."""
+    """Text that is already markup."""
 
     __slots__ = ()
 
 
 #: Text, or a number; None for nothing.
 Part: TypeAlias = str | float | None
-#: Markup, text and numbers, in lists of any depth.
+#: Markup, text and numbers, in nested lists.
 Content: TypeAlias = "Part | Iterable[Content]"
 
 
@@ -27,9 +27,9 @@ def element(name: str, /, *content: Content, **attributes: Part) -> Markup:
 
     Args:
         name: its tag.
-        *content: markup as it is, all else escaped.
-        **attributes: underscores become hyphens, and one at the end is cut off, so that ``class_``
-            is ``class``; None leaves the attribute out.
+        *content: markup unchanged, everything else escaped.
+        **attributes: underscores become hyphens, and a trailing one is dropped, so that ``class_``
+            is ``class``; None omits the attribute.
     """
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_text(value))}"'
@@ -59,7 +59,7 @@ def _text(value: Part) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[Part]], left: int = 1) -> Markup:
-    """Return a table that scrolls by itself; the first `left` columns are text."""
+    """Return a table that scrolls independently; the first `left` columns are text."""
     kinds = ["text" if i < left else "number" for i in range(len(titles))]
     head = [element("th", title, class_=kind) for title, kind in zip(titles, kinds, strict=True)]
     body = [
@@ -71,16 +71,16 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[Part]], left: int = 1) 
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Markup:
-    """Return names with the description of each."""
+    """Return names with descriptions."""
     parts = [(element("dt", name), element("dd", text)) for name, text in pairs if text]
     return element("dl", [part for pair in parts for part in pair])
 
 
 def figure(kind: str, caption: str, image: Markup, note: str = "") -> Markup:
-    """Return an image with its caption.
+    """Return an image with a caption.
 
     Args:
-        kind: what it shows, for style sheets and tests.
+        kind: the kind of chart, for style sheets and tests.
         caption: its title.
         image: an SVG element.
         note: how to read it.
@@ -90,7 +90,7 @@ def figure(kind: str, caption: str, image: Markup, note: str = "") -> Markup:
 
 
 def svg(width: float, height: float, label: str, *content: Content) -> Markup:
-    """Return an image of that many pixels, which a narrow page scrolls instead of shrinking it."""
+    """Return an image of this size in pixels, which scrolls on a narrow page."""
     return element(
         "svg",
         *content,
@@ -104,7 +104,7 @@ def svg(width: float, height: float, label: str, *content: Content) -> Markup:
 
 
 def page(title: str, style: str, *content: Content) -> str:
-    """Return a whole document that loads nothing and runs nothing."""
+    """Return a complete document without external resources or scripts."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     head = element(
         "head",

@@ -1,4 +1,4 @@
-"""The sections of a report, each made of the JSON of one command."""
+"""The sections of a report, each made from one command's JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _inputs(found: Found) -> str:
 
 
 def compare_section(found: Sequence[Found]) -> Markup:
-    """Return what runners took and by how much their outputs differ."""
+    """Return the section on runners' latencies and differences."""
     return _section("compare", "Runners", [_comparison(one) for one in found])
 
 
@@ -80,13 +80,13 @@ def _comparison(found: Found) -> list[Markup]:
 
 
 def _verdict(word: str, reason: str = "") -> Markup:
-    """Return a verdict in its colour, with the reason on hover."""
+    """Return a coloured verdict, with the reason on hover."""
     kinds = {"MISMATCH": "bad", "wrong": "bad", "not run": "bad", "inconclusive": "unsure"}
     said = {"title": reason} if reason else {}
     return element("span", word, class_=kinds.get(word, "good"), **said)
 
 
-#: Titles of the columns that `_spread` fills.
+#: Column titles of `_spread`.
 _SPREAD = ("median", "99 % below", "cosine", "PSNR", "ulp", "top-1", "top-5")
 
 
@@ -110,7 +110,7 @@ def _bar(label: str, times: Found, note: str = "", kind: str = "") -> Bar:
 
 
 def layers_section(found: Sequence[Found]) -> Markup:
-    """Return a heat map of the errors by layer, and the worst layers of each comparison."""
+    """Return the section with a heat map of errors by layer, and the worst layers."""
     found = [each for one in found for each in (one, *one.get("others", ()))]
     lines = {f"{i + 1}. {one['runner']}, {one['mode']}": _cells(one) for i, one in enumerate(found)}
     note = (
@@ -153,7 +153,7 @@ def _first(found: Found) -> str:
 
 
 def _excess(layer: Found) -> float:
-    """Return the difference by what rounding may cost; JSON has null for infinite."""
+    """Return the difference relative to the allowed one; JSON has null for infinity."""
     return float("inf") if layer["excess"] is None else layer["excess"]
 
 
@@ -175,7 +175,7 @@ def _layer_row(layer: Found) -> Sequence[Part]:
 
 
 def profile_section(found: Sequence[Found]) -> Markup:
-    """Return where the time of runs went, against the machine's peak performance."""
+    """Return the section on where time is spent, relative to the machine's peaks."""
     return _section("profile", "Profile", [_profile(one) for one in found])
 
 
@@ -294,7 +294,7 @@ def _arena(arena: Found) -> Markup:
 
 
 def bench_section(found: Sequence[Found]) -> Markup:
-    """Return latencies, rates and errors of benchmarks."""
+    """Return the section on latencies, rates and errors of benchmarks."""
     return _section("bench", "Benchmark", [_bench(one) for one in found])
 
 

@@ -1,4 +1,4 @@
-"""How a report looks: one style sheet for light and dark, for tables and for images."""
+"""The style sheet of reports, for light and dark."""
 
 STYLE = """
 :root {

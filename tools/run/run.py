@@ -1,4 +1,4 @@
-"""One model on one backend: outputs, latencies, and the shapes on the way."""
+"""Running one model on one backend: outputs, latencies, and shapes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ..common.console import (
     value_text,
 )
 from ..common.deadline import time_limit
-from ..common.inputs import Inputs, Wanted, given_inputs
+from ..common.inputs import InputRequest, Inputs, given_inputs
 from ..common.measure import Repeat, Timing, interleave, timed
 from ..common.nested import flat, type_text
 
@@ -41,8 +41,8 @@ TOP = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """One node of the file with the types that its values have for the given inputs."""
+class NodeTypes:
+    """One node of the file with the types of its values for given inputs."""
 
     name: str
     operator: str
@@ -61,18 +61,17 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What is in a tensor, in numbers; NaN for what it has not.
+    """Statistics of a tensor; NaN if not applicable.
 
     Attributes:
         name: the output.
         type: dtype and shape.
-        min: least element, NaN and infinities left out.
-        max: largest element.
-        mean: of the elements; the share of True in booleans.
+        min: smallest element, without NaN and infinities.
+        max: largest element, without NaN and infinities.
+        mean: mean of the elements; the fraction of True for booleans.
         nan: number of NaN.
         inf: number of infinities.
-        top: for vectors of classes, those with the highest scores: one row per vector of
-            (class, score).
+        top: for class scores, the highest ones: a row of (class, score) per vector.
     """
 
     name: str
@@ -100,20 +99,20 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came out of `run_model`.
+    """The result of `run_model`.
 
     Attributes:
         model: the file.
-        backend: who was requested, and on which device.
-        precision: arithmetic of float32 tensors.
-        inputs: what was fed.
-        outputs: what was computed, by name.
-        load: seconds from the file to a model that is ready to run.
+        backend: the requested backend and its device.
+        precision: compute precision of float32 tensors.
+        inputs: the inputs.
+        outputs: by name.
+        load: seconds from the file to a ready model.
         first: seconds of the first run, arrays in to arrays out.
         steady: later runs.
-        placement: what ran where.
-        layers: shapes of every node; empty if not requested.
-        stopped: why it did not run as often as it was to; empty if it did.
+        placement: which backend ran which node.
+        layers: shapes of all nodes; empty if not requested.
+        stopped: why there are fewer runs than requested; empty if there are not.
     """
 
     model: str
@@ -125,11 +124,11 @@ class Run:
     first: float
     steady: Timing
     placement: Placement | None = field(repr=False)
-    layers: tuple[Layer, ...] = field(repr=False)
+    layers: tuple[NodeTypes, ...] = field(repr=False)
     stopped: str = ""
 
     def summaries(self) -> tuple[Summary, ...]:
-        """Return what is in each output; lists and dictionaries part by part, see `flat`."""
+        """Return statistics of each output; lists and dictionaries by element, see `flat`."""
         found: list[Summary] = []
         for name, value in self.outputs.items():
             arrays = flat({name: value})
@@ -156,7 +155,7 @@ class Run:
 def run_model(
     file: Path,
     backend: str,
-    wanted: Wanted | Inputs,
+    wanted: InputRequest | Inputs,
     outputs: Sequence[str] = (),
     *,
     repeat: Repeat | None = None,
@@ -165,21 +164,21 @@ def run_model(
     say: Say = silent,
     **options: Any,
 ) -> Run:
-    """Load a model, run it, and run it again.
+    """Load a model and run it repeatedly.
 
     Args:
-        file: the model.
+        file: the path.
         backend: the backend to run on.
-        wanted: its inputs.
-        outputs: tensors to return, intermediate ones too; the model's outputs where empty.
-        repeat: how often it is run again.
+        wanted: the input request.
+        outputs: tensors to return, intermediate ones included; the model's outputs if empty.
+        repeat: number of further runs.
         trace_shapes: whether to list the shapes of every node.
-        timeout: seconds after which it runs no more; None for as often as it is to.
-        say: told about each stage.
+        timeout: time limit in seconds, after which partial results are returned; None for no limit.
+        say: called with a description of each stage.
         **options: see `tercet.load`.
 
     Raises:
-        TimeLimitError: the time was up before the first run had ended.
+        TimeLimitError: the time limit passed before the first run had ended.
     """
     run: Run | None = None
     samples: dict[str, list[float]] = {backend: []}
@@ -214,19 +213,19 @@ def run_model(
     return replace(run, steady=Timing(tuple(samples[backend])), stopped=limit.stopped)
 
 
-def _traced(model: Model, inputs: Inputs) -> tuple[Layer, ...]:
+def _traced(model: Model, inputs: Inputs) -> tuple[NodeTypes, ...]:
     with inputs.explained():
         return layers_of(model, inputs.arrays)
 
 
-def layers_of(model: Model, inputs: Mapping[str, Array]) -> tuple[Layer, ...]:
-    """Return every node of the file, in order, with its shapes for these inputs."""
+def layers_of(model: Model, inputs: Mapping[str, Array]) -> tuple[NodeTypes, ...]:
+    """Return all nodes of the file, in order, with their shapes for these inputs."""
     types: dict[str, ValueType] = {
         name: TensorType(data.dtype, data.shape) for name, data in inputs.items()
     }
     graph = specialise(model.imported, types)
     return tuple(
-        Layer(
+        NodeTypes(
             node.name,
             node.kind,
             tuple(_type(v) for v in node.reads if not v.is_constant),
@@ -241,7 +240,7 @@ def _type(value: Value) -> ValueType | None:
 
 
 def share_of_backends(placement: Placement) -> dict[str, int]:
-    """Return the number of nodes by who runs them, and the number of ``copies``, if any."""
+    """Return the number of nodes by backend, and the number of ``copies``, if any."""
     found: dict[str, int] = {}
     for row in placement:
         if row.operators and row.kind != "view":
@@ -252,7 +251,7 @@ def share_of_backends(placement: Placement) -> dict[str, int]:
 
 
 def summary(name: str, data: Array) -> Summary:
-    """Describe a tensor."""
+    """Return the statistics of a tensor."""
     nothing = float("nan")
     if data.dtype == string or data.dtype in COMPLEX or not data.size:
         return Summary(name, type_text(data), nothing, nothing, nothing, 0, 0, ())
@@ -268,14 +267,14 @@ def summary(name: str, data: Array) -> Summary:
 
 
 def _empty(name: str, value: HostValue) -> Summary:
-    """Describe an output without arrays."""
+    """Return the description of an output without arrays."""
     nothing = float("nan")
     text = "absent" if value is None else f"empty {type(value).__name__}"
     return Summary(name, text, nothing, nothing, nothing, 0, 0, ())
 
 
 def _top(data: Array) -> tuple[tuple[tuple[int, float], ...], ...]:
-    """Return the top-5 classes where a tensor looks like scores: [c], [n, c] or [n, c, 1, 1]."""
+    """Return the top-5 classes if a tensor looks like scores: [c], [n, c] or [n, c, 1, 1]."""
     shape = data.shape
     while len(shape) > 2 and shape[-1] == 1:
         shape = shape[:-1]
@@ -293,7 +292,7 @@ def _top(data: Array) -> tuple[tuple[tuple[int, float], ...], ...]:
 
 
 def show_run(console: Console, run: Run) -> None:
-    """Print shapes if there are any, outputs, and latencies."""
+    """Print shapes if requested, outputs, and latencies."""
     facts(
         console,
         {
@@ -327,14 +326,14 @@ def _share_text(placement: Placement | None) -> str:
     copies = share.pop("copies", 0)
     if len(share) < 2 and not copies:
         return ""
-    flow = share.pop("host", 0)  # control flow that the host decides on
+    flow = share.pop("host", 0)  # control flow decided by the host
     said = [f"{counted(nodes, 'node')} on {name}" for name, nodes in share.items()]
     said += [counted(flow, "control-flow node")] if flow else []
     said += [f"{counted(copies, 'copy', 'copies')} between devices"] if copies else []
     return f"; {', '.join(said)}"
 
 
-def _show_layers(console: Console, layers: Sequence[Layer]) -> None:
+def _show_layers(console: Console, layers: Sequence[NodeTypes]) -> None:
     table = grid("node", "operator", "inputs", "outputs", left=4)
     for layer in layers:
         table.add_row(

@@ -1,1 +1,1 @@
-"""Who runs a model: backends, onnxruntime, onnx.reference, saved results."""
+"""Runners of models: backends, onnxruntime, onnx.reference, saved results."""

@@ -1,4 +1,4 @@
-"""Graphs and parts of graphs, run by anybody on values that somebody else has computed."""
+"""Replay of graphs and parts of graphs on given values, on any runner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..common.archives import read_archive
 from .runners import (
     ONNXRUNTIME,
     REFERENCE,
-    Settings,
+    RunnerSettings,
     check_names,
     default_names,
     open_runner,
@@ -32,45 +32,45 @@ from .runners import (
 
 Values = Mapping[str, HostValue]
 
-#: The oldest opsets in which graphs are handed to others: onnxruntime does not know the newest,
-#: onnx.reference not all of the oldest.
+#: Minimum opsets of graphs for other programs: onnxruntime lacks the newest,
+#: onnx.reference some of the oldest.
 _OLDEST = {ONNXRUNTIME: {"": 13, "ai.onnx.ml": 1}, REFERENCE: {"": 21, "ai.onnx.ml": 1}}
 
 
 class Player(Protocol):
-    """Somebody who runs graphs as they are."""
+    """Runs graphs without optimising them."""
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """Its name for users."""
         ...
 
     @property
     def precision(self) -> str:
-        """Arithmetic of float32 tensors."""
+        """Compute precision of float32 tensors."""
         ...
 
     def run(self, graph: Graph, feeds: Values) -> dict[str, HostValue]:
         """Return the results of a graph by name.
 
         Raises:
-            UnsupportedError: it does not run this graph.
+            UnsupportedError: it cannot run this graph.
         """
         ...
 
     def units(self, graph: Graph) -> list[tuple[Node, ...]]:
-        """Return the nodes that it runs as one step each, in topological order."""
+        """Return the nodes that form each of its steps, in topological order."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BackendPlayer:
-    """Backends of tercet.
+    """A player on tercet backends.
 
     Attributes:
-        name: of the first one.
+        name: of the first backend.
         backends: the requested one, then fallbacks.
-        options: for them; passes are left out.
+        options: their options, without passes.
     """
 
     name: str
@@ -79,7 +79,7 @@ class BackendPlayer:
 
     @property
     def precision(self) -> str:
-        """Arithmetic of float32 tensors."""
+        """Compute precision of float32 tensors."""
         return self.options.precision
 
     def run(self, graph: Graph, feeds: Values) -> dict[str, HostValue]:
@@ -90,14 +90,14 @@ class BackendPlayer:
     def units(self, graph: Graph) -> list[tuple[Node, ...]]:
         try:
             found = partition(graph, self.backends, self.options, Bars())
-        except UnsupportedError:  # control flow, or data-dependent sizes: no fusion to keep
+        except UnsupportedError:  # control flow or data-dependent sizes: no fusion to preserve
             return [(node,) for node in graph.nodes]
         return [assigned.nodes for assigned in found.steps]
 
 
 @dataclass(frozen=True, slots=True)
 class FilePlayer:
-    """A program that reads ONNX: it gets every graph as a separate model."""
+    """A program that reads ONNX and gets every graph as a separate model."""
 
     name: str
     precision: str = "float32"
@@ -106,7 +106,7 @@ class FilePlayer:
         if any(node.op.graphs() for node in graph.nodes):
             graph = _without_sizes(graph)
         model = export(graph, at_least=_OLDEST[self.name])
-        runner = open_runner(self.name, model, Settings(tuple(graph.outputs)))
+        runner = open_runner(self.name, model, RunnerSettings(tuple(graph.outputs)))
         try:
             wanted: dict[str, Any] = {value.name: feeds[value.name] for value in graph.inputs}
             return dict(runner.run(wanted))
@@ -117,17 +117,17 @@ class FilePlayer:
         return [(node,) for node in graph.nodes]
 
 
-def open_player(name: str, settings: Settings | None = None) -> Player:
-    """Return who runs graphs under a name: a backend, onnxruntime or onnx.reference.
+def open_player(name: str, settings: RunnerSettings | None = None) -> Player:
+    """Return the player of a name: a backend, onnxruntime or onnx.reference.
 
     Raises:
-        UsageError: there is not one of that name.
-        BackendUnavailable: it cannot run on this machine.
+        UsageError: the name is unknown.
+        BackendUnavailable: it is unavailable on this machine.
     """
     check_names([name])
     if name in (ONNXRUNTIME, REFERENCE):
         return FilePlayer(name)
-    chosen = settings or Settings()
+    chosen = settings or RunnerSettings()
     options = Options(**{"precision": chosen.precision, **chosen.options})
     fallback = chosen.fallback if chosen.fallback != name else None
     return BackendPlayer(name, backends.open_backends(name, options, fallback), options)
@@ -135,7 +135,7 @@ def open_player(name: str, settings: Settings | None = None) -> Player:
 
 @dataclass(frozen=True, slots=True)
 class SavedPlayer:
-    """Tensors in a file: it gives those that the file has, and computes nothing."""
+    """Tensors in a file, returned without computing anything."""
 
     name: str
     precision: str = "float32"
@@ -150,29 +150,29 @@ class SavedPlayer:
 
 def open_players(
     names: Sequence[str | Player] | None,
-    settings: Settings,
+    settings: RunnerSettings,
     *,
     same: bool,
     files: bool = False,
 ) -> list[Player]:
-    """Return a reference and runners; the reference computes in float32 whatever is requested.
+    """Return a reference and runners; the reference always computes in float32.
 
     Args:
-        names: at least two of them, or one where it may be both; who can run here if None.
+        names: at least two, or one if it may be both; all that are available if None.
         settings: the runners'.
-        same: whether the reference may be the runner, too.
+        same: whether the reference may also be the runner.
         files: whether .npz files of tensors may be runners.
 
     Raises:
-        UsageError: they are too few.
-        BackendUnavailable: one of them cannot run here.
+        UsageError: there are too few.
+        BackendUnavailable: one of them is unavailable.
     """
     chosen = list(names) if names is not None else list(default_names())
     if len(chosen) == 1 and same:
         chosen *= 2
     if len(chosen) < 2:
         raise UsageError(f"layers are compared between two runners, not {len(chosen)}")
-    exact = Settings(settings.outputs, settings.fallback, "float32", settings.options)
+    exact = RunnerSettings(settings.outputs, settings.fallback, "float32", settings.options)
     return [
         name
         if not isinstance(name, str)
@@ -188,7 +188,7 @@ def open_players(
 
 @dataclass(frozen=True, slots=True)
 class PassList:
-    """The passes that run before and after shapes are known."""
+    """The symbolic and the static passes."""
 
     before: tuple[Pass, ...] = SYMBOLIC_PASSES
     after: tuple[Pass, ...] = STATIC_PASSES
@@ -201,14 +201,14 @@ def prepared(
     passes: PassList | None = None,
     rewrites: Rewrites | None = None,
 ) -> Graph:
-    """Return a copy of a graph as a model runs it on these inputs: optimised, its shapes bound.
+    """Return a copy of a graph as a model runs it on these inputs: optimised, with bound shapes.
 
     Args:
-        imported: as it was read; stays as it is.
+        imported: as imported; not modified.
         feeds: a value for every input.
-        options: `stop_at` counts the rewrites before and after shapes are known.
-        passes: others than the usual ones.
-        rewrites: gets one entry for every rewrite.
+        options: `stop_at` counts symbolic and static rewrites.
+        passes: passes to use instead of the default ones.
+        rewrites: gets one entry per rewrite.
     """
     passes, log = passes or PassList(), rewrites if rewrites is not None else Rewrites()
     graph = imported.clone()
@@ -219,7 +219,7 @@ def prepared(
 
 
 def _without_sizes(graph: Graph) -> Graph:
-    """Return a copy whose tensors have no sizes, so that nobody infers them in untaken branches."""
+    """Return a copy without sizes, so that none are inferred in branches that are not taken."""
     copy = graph.clone()
     bodies = (body for node in copy.walk() for body in node.op.graphs())
     for value in (value for each in (copy, *bodies) for value in each.values.values()):
@@ -230,20 +230,20 @@ def _without_sizes(graph: Graph) -> Graph:
 
 
 def live_values(graph: Graph) -> list[Value]:
-    """Return what the nodes compute that are read, in order."""
+    """Return the values of the nodes that are read, in order."""
     computed = (value for node in graph.nodes for value in node.outputs)
     return [value for value in computed if value.consumers or graph.is_output(value)]
 
 
 def run_all(player: Player, graph: Graph, feeds: Values) -> dict[str, HostValue]:
-    """Return everything that a graph computes on the way, by the values' names, and its inputs."""
+    """Return all values that a graph computes, by name, and its inputs."""
     every = graph.clone()
     every.set_outputs({value.name: value for value in live_values(every)})
     return {**feeds, **player.run(every, feeds)}
 
 
 def part_of(graph: Graph, nodes: Sequence[Node]) -> Graph:
-    """Return a graph of some nodes: what they read from outside becomes its inputs."""
+    """Return a graph of some nodes, with their outer inputs as graph inputs."""
     inside = set(nodes)
     reads = dict.fromkeys(value for node in nodes for value in node.reads if value.data is None)
     inputs = [value for value in reads if value.producer not in inside]
@@ -257,5 +257,5 @@ def part_of(graph: Graph, nodes: Sequence[Node]) -> Graph:
 
 
 def feeds_of(part: Graph, values: Values) -> dict[str, HostValue]:
-    """Return what a part reads, out of everything that was computed."""
+    """Return the inputs of a part from all computed values."""
     return {value.name: values[value.name] for value in part.inputs}

@@ -1,4 +1,4 @@
-"""Who takes part in a comparison: tercet's backends, onnxruntime and onnx.reference."""
+"""The runners of comparisons: tercet's backends, onnxruntime and onnx.reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import onnx
 from onnx import ModelProto, helper
 from onnx.numpy_helper import from_array
 
-from ... import __version__, backends
+from ... import backends
 from ...api import Loadable, Operators, load
 from ...backends.numpy.numerics import blas
 from ...importers.onnx.reading.external import external_data_dir
@@ -24,6 +24,7 @@ from ...importers.onnx.writing.embed import self_contained
 from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError, did_you_mean
 from ...runtime.ir.types import Array, HostValue
 from ...runtime.session.freeze import frozen_around
+from ...version import __version__
 from ..common.console import counted
 from ..common.onnxruntime_errors import onnxruntime_errors
 from ..common.threads import usable_cpus
@@ -35,13 +36,13 @@ _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What all runners have in common.
+class RunnerSettings:
+    """Common settings of all runners.
 
     Attributes:
-        outputs: names of the tensors to compare; the model's outputs where empty.
-        fallback: backend for nodes that one of tercet's backends does not run.
-        precision: arithmetic of float32 tensors on tercet's backends.
+        outputs: tensors to compare; the model's outputs if empty.
+        fallback: backend for nodes that a tercet backend declines.
+        precision: compute precision of float32 tensors on tercet's backends.
         options: further fields of `tercet.Options`.
         operators: custom operators, for tercet's backends.
     """
@@ -54,16 +55,16 @@ class Settings:
 
 
 class Runner(Protocol):
-    """A loaded model that can be run."""
+    """A loaded model."""
 
     @property
     def precision(self) -> str:
-        """Arithmetic of float32 tensors."""
+        """Compute precision of float32 tensors."""
         ...
 
     @property
     def about(self) -> str:
-        """What it is and where it runs, in a few words."""
+        """Its description and device, in a few words."""
         ...
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, HostValue]:
@@ -71,30 +72,30 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
         ...
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all runners, whether they can run here or not."""
+    """Return the names of all runners, available or not."""
     return (*backends.names(), ONNXRUNTIME, REFERENCE)
 
 
 def default_names() -> tuple[str, ...]:
-    """Return who takes part if nobody is named.
+    """Return the default runners.
 
-    That is every backend that can run here, then onnxruntime or, without it, onnx.reference.
+    These are all available backends, then onnxruntime or, without it, onnx.reference.
     """
     able = tuple(found.name for found in backends.available() if found)
     return (*able, ONNXRUNTIME if find_spec(ONNXRUNTIME) else REFERENCE)
 
 
 def check_names(wanted: Sequence[str], *, files: bool = False) -> None:
-    """Raise UsageError for a name that nobody has, or that is given twice.
+    """Raise UsageError for unknown or duplicate names.
 
     Args:
         wanted: the names.
-        files: whether files and folders of saved outputs may take part.
+        files: whether files and folders of saved outputs are accepted.
     """
     known = names()
     for i, name in enumerate(wanted):
@@ -105,12 +106,12 @@ def check_names(wanted: Sequence[str], *, files: bool = False) -> None:
             raise UsageError(f"'{name}' would be compared with itself")
 
 
-def open_runner(name: str, source: Loadable, settings: Settings) -> Runner:
-    """Load a model for one runner.
+def open_runner(name: str, source: Loadable, settings: RunnerSettings) -> Runner:
+    """Load a model on a runner.
 
     Raises:
-        BackendUnavailable: it cannot run on this machine.
-        UnsupportedError: it does not run this model.
+        BackendUnavailable: it is unavailable on this machine.
+        UnsupportedError: it cannot run this model.
         ModelError: the model cannot be read.
     """
     if name == ONNXRUNTIME:
@@ -121,8 +122,8 @@ def open_runner(name: str, source: Loadable, settings: Settings) -> Runner:
 
 
 class _Tercet:
-    def __init__(self, name: str, source: Loadable, settings: Settings) -> None:
-        # A backend is its own fallback already, so it goes without.
+    def __init__(self, name: str, source: Loadable, settings: RunnerSettings) -> None:
+        # A backend is not its own fallback.
         fallback = settings.fallback if settings.fallback != name else None
         chosen: dict[str, Any] = {"precision": settings.precision, **settings.options}
         chosen["operators"] = settings.operators
@@ -142,7 +143,7 @@ class _Tercet:
 
 
 class _OnnxRuntime:
-    """onnxruntime's CPU kernels, all its graph optimisations on."""
+    """onnxruntime's CPU kernels with all graph optimisations."""
 
     precision = "float32"
 
@@ -159,7 +160,7 @@ class _OnnxRuntime:
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        # Its threads go to sleep after a run instead of keeping the CPUs from the next runner.
+        # Its threads must not spin after a run, which would slow down the next runner.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         if (folder := external_data_dir()) is not None:
             options.add_session_config_entry(_DATA_FOLDER, str(folder))
@@ -185,7 +186,7 @@ class _OnnxRuntime:
 
 
 def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
-    """Return what a session is made of; tensors that are not outputs are made outputs first."""
+    """Return the model for a session; intermediate tensors are made outputs if needed."""
     if outputs or frozen_around():
         model = _frozen(source)
         have = {value.name for value in model.graph.output}
@@ -203,7 +204,7 @@ def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
 
 
 def _frozen(source: Loadable) -> ModelProto:
-    """Return a model with all its constants, the inputs that are frozen among them."""
+    """Return a model with all constants embedded, including frozen inputs."""
     model = self_contained(source)
     arrays = frozen_around()
     kept = [value for value in model.graph.input if value.name not in arrays]
@@ -215,10 +216,10 @@ def _frozen(source: Loadable) -> ModelProto:
 
 
 class _Reference:
-    """The evaluator that comes with the onnx package: readable, complete and slow."""
+    """The onnx package's evaluator: readable, complete and slow."""
 
     precision = "float32"
-    # It lets escape whatever numpy and its own code raise.
+    # It raises whatever numpy and its own code raise.
     _failures = (
         ArithmeticError,
         AssertionError,

@@ -1,4 +1,4 @@
-"""Outputs in files as runners: an .npz file, a folder of ONNX test data, a saved comparison."""
+"""Saved outputs as runners: an .npz file, a folder of ONNX test data, a saved comparison."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ...runtime.ir.types import Array, HostValue
 from ...runtime.session.model import TensorInfo
 from ..common.archives import entries, read_archive, read_text, write_archive
 from ..common.arrays import read_test_data
-from ..common.inputs import Wanted, as_declared
+from ..common.inputs import InputRequest, as_declared
 
-#: What a saved comparison has beside its arrays.
+#: The member of a saved comparison besides its arrays.
 INDEX = "tercet.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A runner that has run already; see `runners.Runner`.
+    """A runner with saved outputs; see `runners.Runner`.
 
     Attributes:
-        about: where its outputs come from.
-        precision: arithmetic of its float32 tensors, as far as that is known.
+        about: the source of its outputs.
+        precision: compute precision of its float32 tensors, if known.
         outputs: by name.
     """
 
@@ -46,12 +46,12 @@ def is_saved(name: str) -> bool:
 
 
 def open_saved(name: str, infos: Sequence[TensorInfo], wanted: Sequence[str]) -> Saved:
-    """Return who gives the outputs in a file or folder.
+    """Return a runner for the outputs in a file or folder.
 
     Args:
-        name: an .npz file with an array for each output, or a folder with output_0.pb, ....
+        name: an .npz file with an array per output, or a folder with output_0.pb, ….
         infos: the model's outputs.
-        wanted: tensors to compare; the model's outputs where empty.
+        wanted: tensors to compare; the model's outputs if empty.
 
     Raises:
         InputError: it is neither, or lacks an output.
@@ -78,26 +78,26 @@ def open_saved(name: str, infos: Sequence[TensorInfo], wanted: Sequence[str]) ->
 
 
 def _is_of(name: str, output: str) -> bool:
-    """Whether an array is an output, or a part of one that is a list or a dictionary."""
+    """Whether an array is an output, or part of one that is a list or dictionary."""
     return name == output or (name.startswith(f"{output}[") and name.endswith("]"))
 
 
-def inputs_beside(names: Sequence[str], wanted: Wanted) -> Wanted:
-    """Return where inputs come from: a folder of test data that takes part has them, too.
+def inputs_beside(names: Sequence[str], wanted: InputRequest) -> InputRequest:
+    """Return the input request; a participating folder of test data provides inputs.
 
-    That is only so where nothing else was requested.
+    That applies only if nothing else was requested.
     """
     folders = [Path(name) for name in names if Path(name).is_dir()]
     if wanted.is_asked or not folders or not (folders[0] / "input_0.pb").exists():
         return wanted
-    return Wanted(folder=folders[0])
+    return InputRequest(folder=folders[0])
 
 
 # ── comparisons ──────────────────────────────────────────────────────────────────────────────────
 
 
 def write_comparison(file: Path, inputs: Mapping[str, Array], runners: Mapping[str, Saved]) -> None:
-    """Write inputs and everybody's outputs to an .npz file, which `read_comparison` reads."""
+    """Write inputs and all outputs to an .npz file for `read_comparison`."""
     if file.suffix.lower() != ".npz":
         raise UsageError(f"--save {file}: a comparison is saved in an .npz file")
     arrays = {f"inputs/{name}": data for name, data in inputs.items()}
@@ -111,7 +111,7 @@ def write_comparison(file: Path, inputs: Mapping[str, Array], runners: Mapping[s
 def read_comparison(
     file: Path, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
 ) -> tuple[dict[str, Array], dict[str, Saved]]:
-    """Return inputs and runners of a comparison that was saved.
+    """Return inputs and runners of a saved comparison.
 
     Args:
         file: its path.

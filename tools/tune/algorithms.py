@@ -1,6 +1,6 @@
-"""The algorithms of each convolution on the cuda backend: which is taken, and why not the others.
+"""The algorithms of each node on the cuda backend: which is chosen, and why not the others.
 
-Nothing is run, and no GPU is needed: without one, the answers are those for an H200.
+Nothing is run, and no GPU is needed: without one, an H200 is assumed.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ..inspect.paper import describe_target, target_of
 
 if TYPE_CHECKING:
     from ...backends.cuda.recipe.targets import Target
-    from ...backends.cuda.tuning.tuner import Result, Tuner, Work
+    from ...backends.cuda.tuning.tuner import Tuner, TuningResult, TuningTask
 
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmRow:
-    """What one algorithm says about one node.
+    """One algorithm of a node.
 
     Attributes:
         algorithm: its name.
-        form: the form that was chosen or measured, such as the size of a tile.
-        chosen: whether it is the one that runs.
-        estimate: microseconds that it is expected to take; None where it cannot be used.
-        measured: microseconds that it took, or None.
+        form: the chosen or measured variant, such as a tile size.
+        chosen: whether it is used.
+        estimate: estimated microseconds; None if it does not apply.
+        measured: measured microseconds, or None.
         workspace: bytes of scratch memory.
-        reason: why it cannot be used.
+        reason: why it does not apply.
     """
 
     algorithm: str
@@ -55,8 +55,8 @@ class NodeRow:
     Attributes:
         node: its name.
         operator: its operator.
-        task: what it computes.
-        forms: names of the forms that the tuner would also try, such as tiles, by algorithm.
+        task: the problem.
+        forms: further variants that the tuner would try, such as tiles, by algorithm.
         algorithms: in the order of the selector.
     """
 
@@ -73,7 +73,7 @@ class Algorithms:
 
     Attributes:
         model: the file.
-        target: the GPU that they are for.
+        target: the target GPU.
         nodes: every node that has a selector.
     """
 
@@ -95,19 +95,19 @@ def algorithms(
     say: Say = silent,
     **options: Any,
 ) -> Algorithms:
-    """List the algorithms to run each node of a model that has several.
+    """List the algorithms of each node that has several.
 
     Args:
         file: its path.
         shapes: ``name=1x3x224x224``; see `input_shapes`.
-        dims: ``symbol=size``; 1 where not given.
-        target: a GPU that need not be here, such as ``sm_86``; that which is, or an H200, where
-            None.
-        say: told about each stage.
-        **options: fields of `Options`; measured times are shown with `tune`, if there are any.
+        dims: ``symbol=size``; 1 if not given.
+        target: a GPU that need not be present, such as ``sm_86``; if None, the present one or an
+            H200.
+        say: called with a description of each stage.
+        **options: fields of `Options`; with `tune`, stored measurements are shown.
 
     Raises:
-        ModelError: the model cannot be read, or takes no inputs of these shapes.
+        ModelError: the model cannot be read, or rejects these input shapes.
         BackendUnavailable: the packages for CUDA are missing.
     """
     say("loading")
@@ -126,7 +126,7 @@ def algorithms(
 
 @contextmanager
 def on_paper(file: Path, options: Mapping[str, Any]) -> Iterator[tuple[Model, Options]]:
-    """Load a model for numpy, to plan it for a GPU; with the options that are for the GPU alone.
+    """Load a model for numpy to plan it for a GPU, with the options that apply to the GPU.
 
     Raises:
         ModelError: the model cannot be read.
@@ -146,8 +146,8 @@ def nodes_of(model: Model, shapes: dict[str, tuple[int, ...]]) -> list[Node]:
 
 def _works(
     nodes: Sequence[Node], options: Options, name: str | None
-) -> tuple[list[Work], Target, Tuner | None]:
-    """Return the tasks, the GPU that they are for, and what was measured on it."""
+) -> tuple[list[TuningTask], Target, Tuner | None]:
+    """Return the tasks, the target GPU, and the stored measurements."""
     try:
         from ...backends.cuda.algorithms.registry import Setting
         from ...backends.cuda.device import open_device
@@ -171,7 +171,7 @@ def _works(
     return works, target, tuner_of(device, options.cache, measure=False)
 
 
-def _node_row(work: Work, result: Result | None) -> NodeRow:
+def _node_row(work: TuningTask, result: TuningResult | None) -> NodeRow:
     picked = work.selector.pick(work.task)
     best = None if result is None or not work.task.setting.options.tune else result.best
     taken = picked.algorithm if best is None or work.task.setting.asked else best.algorithm

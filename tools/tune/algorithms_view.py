@@ -1,4 +1,4 @@
-"""Selectors and measured choices in a terminal."""
+"""Terminal view of selectors and measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .tuning import Tuned
 
 
 def show_algorithms(console: Console, found: Algorithms) -> None:
-    """Print the selector of every node; nodes with the same task share one."""
+    """Print the selector of each node; nodes with the same task are merged."""
     console.print(f"for {found.target}")
     tasks: dict[str, list[NodeRow]] = {}
     for row in found.nodes:
@@ -27,7 +27,7 @@ def show_algorithms(console: Console, found: Algorithms) -> None:
 
 
 def _table(row: NodeRow) -> Table:
-    """Return a selector; what was measured has a column only where something was."""
+    """Return the table of a selector, with measurements if there are any."""
     measured = any(algorithm.measured is not None for algorithm in row.algorithms)
     titles = ["", "algorithm", "estimate us", *(["measured us"] if measured else []), "workspace"]
     table = grid(*titles, left=2)
@@ -47,7 +47,7 @@ def _table(row: NodeRow) -> Table:
 
 
 def show_tuned(console: Console, found: Tuned) -> None:
-    """Print the fastest algorithm of every task, beside the one that is taken without measuring."""
+    """Print the fastest algorithm of every task, next to the one chosen by estimates."""
     table = grid("task", "nodes", "fastest", "us", "heuristic", "us", "regret", left=1)
     for place in (2, 4):
         table.columns[place].justify, table.columns[place].overflow = "left", "fold"
@@ -72,7 +72,7 @@ def show_tuned(console: Console, found: Tuned) -> None:
 
 
 def show_report(console: Console, found: Tuned) -> None:
-    """Print everything that was measured of every task."""
+    """Print all measurements of every task."""
     for row in found.rows:
         console.print()
         console.print(Text(row.result.task, style="bold"))

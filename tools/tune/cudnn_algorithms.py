@@ -1,4 +1,4 @@
-"""CuDNN's engines for each operation of a model: its heuristics' list, and what was measured.
+"""cuDNN's engines for each operation of a model: the heuristics' list, and measurements.
 
 Nothing is run. The heuristics depend on the GPU, so one must be there.
 """
@@ -21,7 +21,7 @@ from ..common.inputs import input_shapes
 from .algorithms import on_paper
 
 if TYPE_CHECKING:
-    from ...backends.cudnn.choice import Chooser, Task
+    from ...backends.cudnn.choice import Chooser, EngineTask
 
 #: Engines that a terminal shows of each list.
 SHOWN = 8
@@ -32,12 +32,12 @@ class EngineRow:
     """One engine with its knobs.
 
     Attributes:
-        place: in the heuristics' list, from 1.
+        place: position in the heuristics' list, from 1.
         engine: cuDNN's name for it, such as ``eng41_k2=5_k18=0``.
-        operation: what its graph does: ``conv+bias+relu``.
-        behind: what a kernel does after it; empty where the graph does everything.
+        operation: the operations of its graph: ``conv+bias+relu``.
+        behind: what a kernel does after it; empty if the graph does everything.
         compiled: whether cuDNN compiles it at run time.
-        microseconds: with the kernel after it, as measured; None where it was not.
+        microseconds: measured time including that kernel; None if not measured.
     """
 
     place: int
@@ -50,13 +50,13 @@ class EngineRow:
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """An operation, and the engines that cuDNN proposes for it.
+    """An operation and the engines that cuDNN proposes.
 
     Attributes:
-        nodes: the names of those that need it.
+        nodes: names of its nodes.
         task: what it is.
-        engines: in the order of the heuristics.
-        refused: why there are none; empty where there are.
+        engines: in the heuristics' order.
+        refused: why there are none; empty if there are.
     """
 
     nodes: tuple[str, ...]
@@ -66,13 +66,13 @@ class TaskRow:
 
     @property
     def measured(self) -> tuple[EngineRow, ...]:
-        """Those that were measured, the fastest first."""
+        """The measured engines, fastest first."""
         found = [row for row in self.engines if row.microseconds is not None]
         return tuple(sorted(found, key=lambda row: row.microseconds or 0.0))
 
     @property
     def regret(self) -> float | None:
-        """t(heuristics) / t(best) - 1; None where nothing was measured."""
+        """t(heuristics) / t(best) - 1; None if nothing was measured."""
         times = [row.microseconds for row in self.engines if row.microseconds is not None]
         return times[0] / min(times) - 1 if times else None
 
@@ -84,7 +84,7 @@ class EngineLists:
     Attributes:
         model: the file.
         target: cuDNN's version and the GPU.
-        tasks: each with the nodes that need it.
+        tasks: all tasks with their nodes.
     """
 
     model: str
@@ -110,13 +110,13 @@ def engine_lists(
     Args:
         file: its path.
         shapes: ``name=1x3x224x224``; see `input_shapes`.
-        dims: ``symbol=size``; 1 where not given.
-        say: told about each stage.
+        dims: ``symbol=size``; 1 if not given.
+        say: called with a description of each stage.
         **options: fields of `Options`.
 
     Raises:
-        ModelError: the model cannot be read, or takes no inputs of these shapes.
-        BackendUnavailable: there is no GPU, or no cuDNN.
+        ModelError: the model cannot be read, or rejects these input shapes.
+        BackendUnavailable: there is no GPU or no cuDNN.
     """
     from ...backends.cudnn.backend import CudnnBackend
 
@@ -138,22 +138,22 @@ def engine_lists(
 
 def tasks_of(
     model: Model, shapes: dict[str, tuple[int, ...]], options: Options
-) -> dict[Task, list[str]]:
-    """Return what cuDNN could do of a model, each with the names of the nodes."""
+) -> dict[EngineTask, list[str]]:
+    """Return the parts of a model that cuDNN could run, with their node names."""
     from ...backends.cudnn.backend import survey
-    from ...backends.cudnn.registry import Wanted
+    from ...backends.cudnn.registry import NodeGroup
 
-    found: dict[Task, list[str]] = {}
+    found: dict[EngineTask, list[str]] = {}
     for part in model.prepare(shapes).walk():
         for plan in part.plans:
             for wanted in survey(plan.graph, frozenset(plan.graph.nodes), options):
-                if isinstance(wanted, Wanted):
+                if isinstance(wanted, NodeGroup):
                     found.setdefault(wanted.task, []).append(wanted.nodes[0].name)
     return found
 
 
-def task_row(chooser: Chooser, task: Task, nodes: Sequence[str]) -> TaskRow:
-    """Return the engines that cuDNN's heuristics propose for a task, with what was measured."""
+def task_row(chooser: Chooser, task: EngineTask, nodes: Sequence[str]) -> TaskRow:
+    """Return the engines proposed for a task, with measurements."""
     from ...backends.cudnn.library import NoPlan
 
     times = {(trial.division, trial.engine): trial.microseconds for trial in chooser.trials(task)}
@@ -176,7 +176,7 @@ def task_row(chooser: Chooser, task: Task, nodes: Sequence[str]) -> TaskRow:
 
 
 def show_engine_lists(console: Console, found: EngineLists) -> None:
-    """Print for every task the heuristics' list, next to it the fastest that were measured."""
+    """Print for every task the heuristics' list, next to the fastest measured engines."""
     console.print(f"for {found.target}")
     for task in found.tasks:
         console.print()

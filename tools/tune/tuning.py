@@ -1,4 +1,4 @@
-"""Measure the algorithms to run each convolution of a model, and keep the fastest."""
+"""Tuning: measures the algorithms of each node, and keeps the fastest."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from ..common.inputs import input_shapes
 from .algorithms import nodes_of
 
 if TYPE_CHECKING:
-    from ...backends.cuda.tuning.tuner import Result, Timing
+    from ...backends.cuda.tuning.tuner import AlgorithmTime, TuningResult
 
 
 @dataclass(frozen=True, slots=True)
 class TunedRow:
-    """A task, and what was measured for it.
+    """A task and its measurements.
 
     Attributes:
-        nodes: how many nodes of the model have it.
-        result: what was measured.
+        nodes: number of nodes with it.
+        result: the measurements.
     """
 
     nodes: int
-    result: Result
+    result: TuningResult
 
     @property
-    def heuristic(self) -> Timing:
-        """What is taken without measuring."""
+    def heuristic(self) -> AlgorithmTime:
+        """The algorithm chosen by estimates."""
         return self.result.chosen
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What `tune` measured, or found.
+    """The result of `tune`.
 
     Attributes:
         model: the file.
         device: the GPU.
-        rows: one for each task.
-        measured: how many of them were measured now.
-        seconds: how long that took.
+        rows: one per task.
+        measured: number of tasks measured in this call.
+        seconds: duration of the measurement.
     """
 
     model: str
@@ -56,12 +56,12 @@ class Tuned:
 
     @property
     def best(self) -> float:
-        """Microseconds of all nodes, each by its fastest algorithm."""
+        """Total microseconds of all nodes with their fastest algorithms."""
         return sum(row.nodes * row.result.best.microseconds for row in self.rows)
 
     @property
     def heuristic(self) -> float:
-        """Microseconds of all nodes, each by the algorithm that is taken without measuring."""
+        """Total microseconds of all nodes with the algorithms chosen by estimates."""
         return sum(row.nodes * row.heuristic.microseconds for row in self.rows)
 
     @property
@@ -101,19 +101,19 @@ def tune(
     say: Say = silent,
     **options: Any,
 ) -> Tuned:
-    """Measure every algorithm to run the convolutions of a model that nobody has measured here yet.
+    """Measure the algorithms of a model's nodes that have not been measured on this GPU.
 
     Args:
-        file: the model.
-        again: measure also what is known.
+        file: the path.
+        again: whether to measure known tasks again.
         shapes: ``name=1x3x224x224``; see `input_shapes`.
-        dims: ``symbol=size``; 1 where not given.
-        say: told about the progress.
+        dims: ``symbol=size``; 1 if not given.
+        say: called with progress messages.
         **options: fields of `Options`.
 
     Raises:
         BackendUnavailable: there is no GPU to measure on.
-        ModelError: the model cannot be read, or takes no inputs of these shapes.
+        ModelError: the model cannot be read, or rejects these input shapes.
     """
     say("loading")
     with load(file, "cuda", **{"fallback": "numpy", **options, "tune": False}) as model:

@@ -85,7 +85,7 @@ def measure(
         name: the model's.
         source: with a symbolic batch.
         backend: the backend to run on.
-        say: told about each stage.
+        say: called with a description of each stage.
         seconds: for the later calls of each batch.
 
     Raises:

@@ -28,7 +28,7 @@ from ..common.console import grid, open_console, progress
 from ..common.environment import environment
 from ..common.measure import Repeat, Timing, interleave, timed
 from ..common.threads import use_threads
-from ..runners.runners import ONNXRUNTIME, REFERENCE, Runner, Settings, open_runner
+from ..runners.runners import ONNXRUNTIME, REFERENCE, Runner, RunnerSettings, open_runner
 from ..verdict.accuracy import distance, exact_outputs
 from ..verdict.agreement import RELATIVE
 from .bench_models import NAMES, bench_inputs, bench_model
@@ -68,7 +68,7 @@ def measure(name: str, repeat: Repeat, *, reference: bool = False) -> CpuTiming:
         say(f"{name}: in float64")
         exact = _exact(model, feeds)
         say(f"{name}: loading")
-        runners = {who: open_runner(who, model, Settings()) for who in (OWN, ONNXRUNTIME)}
+        runners = {who: open_runner(who, model, RunnerSettings()) for who in (OWN, ONNXRUNTIME)}
         try:
             calls = {who: _call(runner, feeds) for who, runner in runners.items()}
             errors = {who: distance(call(), exact) for who, call in calls.items()}
@@ -78,7 +78,7 @@ def measure(name: str, repeat: Repeat, *, reference: bool = False) -> CpuTiming:
                 runner.close()
         if reference:
             say(f"{REFERENCE}: run 1")
-            slow = open_runner(REFERENCE, model, Settings())
+            slow = open_runner(REFERENCE, model, RunnerSettings())
             times[REFERENCE] = Timing((timed(_call(slow, feeds)),))
     return CpuTiming(name, times, errors)
 

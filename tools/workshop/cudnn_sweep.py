@@ -35,7 +35,7 @@ from .convolution_cases import ConvolutionCase, random_cases
 if TYPE_CHECKING:
     from ...backends.cuda.device import CudaDevice
     from ...backends.cuda.driver.memory import CudaBuffer
-    from ...backends.cudnn.choice import Choice, Chooser
+    from ...backends.cudnn.choice import Chooser, EngineChoice
     from ...backends.cudnn.operation import Operand
 
 DTYPES: tuple[DType, ...] = (float32, float16)
@@ -99,7 +99,7 @@ def sweep(
         device: the GPU.
         chooser: finds engines.
         cases: the configurations.
-        say: told about the progress.
+        say: called with progress messages.
         begin: number of the first one, from 1.
     """
     for number, case in enumerate(cases[begin - 1 :], begin):
@@ -111,10 +111,10 @@ def sweep(
 def _check(
     device: CudaDevice, chooser: Chooser, case: ConvolutionCase, format: Format
 ) -> SweptEngine:
-    from ...backends.cudnn.conv import Pattern, describe
+    from ...backends.cudnn.conv import ConvPattern, describe
     from ...backends.cudnn.library import NoPlan
     from ...backends.cudnn.stages import follow
-    from ...backends.cudnn.step import Bench
+    from ...backends.cudnn.step import EngineBench
 
     graph = case.graph()
     node, *behind = graph.nodes
@@ -122,9 +122,9 @@ def _check(
     described = describe(node, format=format)
     if isinstance(described, str):
         return replace(found, reason=described)
-    pattern = Pattern(node, follow(graph, node.output, frozenset(behind)), Options())
+    pattern = ConvPattern(node, follow(graph, node.output, frozenset(behind)), Options())
     task = pattern.task(described)
-    with Bench(device, task, filled=False) as bench:
+    with EngineBench(device, task, filled=False) as bench:
         try:
             choice = chooser.choose(task, bench)
         except NoPlan as error:
@@ -134,7 +134,7 @@ def _check(
 
 
 def _run(
-    device: CudaDevice, choice: Choice, case: ConvolutionCase, operands: Mapping[str, Operand]
+    device: CudaDevice, choice: EngineChoice, case: ConvolutionCase, operands: Mapping[str, Operand]
 ) -> Array:
     """Return what a choice computes of a case."""
     from ...backends.cuda.driver.memory import CudaBuffer

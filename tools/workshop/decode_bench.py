@@ -5,8 +5,9 @@
 
 The files are `decoder_files`, written to a temporary folder. Times are those of the device for one
 step of one token after `position` others, a CUDA graph between two events, and those of the host
-from token to scores. The floor is what HBM needs for all weights but the table of embeddings, of
-which a step reads a row, and for the caches up to the position.
+from a token to the next, the most likely one and one that is sampled, by steps that feed
+themselves. The floor is what HBM needs for all weights but the
+table of embeddings, of which a step reads a row, and for the caches up to the position.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ import numpy as np
 
 from ... import load
 from ...backends import open_backends
+from ...runtime.ir.types import Array
 from ...runtime.options import Options
 from ...runtime.session.cache_layout import DecoderLayout
+from ...runtime.session.decoding import Decoder
+from ...runtime.session.sampling import GREEDY, Sampling
 from ...runtime.session.static_cache import static_decoder
 from ..common.environment import PACKAGES, device_environment
 from ..common.results import earlier
@@ -36,6 +40,10 @@ from ..verdict.accuracy import distance_of, exact_outputs
 from .decode_page import DecodeTiming, PytorchTiming, read_pytorch, save
 from .decoder_files import SHAPES, Packing, Shape, write
 
+#: What is sampled with, as many do.
+SAMPLED = Sampling(0.7, top_k=50, top_p=0.95)
+#: Steps of which the median is taken.
+STEPS = 21
 #: Bytes per second of the memory of an H200.
 BANDWIDTH = 4.8e12
 
@@ -84,12 +92,7 @@ def measure(
         tokens = np.arange(batch * position).reshape(batch, position) % shape.vocabulary
         decoder.read(tokens)
         filled = time.perf_counter()
-        times: list[float] = []
-        for _ in range(20):
-            start = time.perf_counter()
-            decoder.read(tokens[:, :1])
-            times.append(time.perf_counter() - start)
-        decoder.rewind(position)
+        greedy, sampled = (_between(decoder, tokens[:, 0], how) for how in (GREEDY, SAMPLED))
         decoder.read(tokens[:, :1])
         program = decoder.store.program(1)
         device = device_times(model, program)
@@ -110,7 +113,7 @@ def measure(
         position=position,
         capacity=capacity,
         device_ms=None if device is None else device.median * 1e3,
-        host_ms=median(times) * 1e3,
+        host_ms=greedy * 1e3,
         floor_ms=floor(shape, packing, batch, position) * 1e3,
         kernels=len(kernels),
         error=error,
@@ -119,7 +122,17 @@ def measure(
             "load and plan": loaded - written,
             "prompt": filled - loaded,
         },
+        sampled_ms=sampled * 1e3,
     )
+
+
+def _between(decoder: Decoder, tokens: Array, sampling: Sampling) -> float:
+    """Return the seconds between two tokens that the host gets; the decoder stays as it is."""
+    length, times = decoder.length, list[float]()
+    for _ in decoder.follow(tokens, STEPS, sampling=sampling):
+        times.append(time.perf_counter())
+    decoder.rewind(length)
+    return median(np.diff(times))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -31,11 +31,12 @@ class DecodeTiming:
         position: tokens before the one that is timed.
         capacity: positions that the caches have room for.
         device_ms: the device's for one step, a CUDA graph; None where it cannot be timed.
-        host_ms: from tokens to scores.
+        host_ms: from one most likely token that the host gets to the next.
         floor_ms: in which the bytes of a step are read at the memory's bandwidth.
         kernels: launches of a step.
         error: relative L2 distance of logits from the same file in float64; None if not measured.
         seconds: what came before by its name: writing the file, loading, reading the prompt.
+        sampled_ms: as `host_ms`, of tokens that are sampled; None if not measured.
     """
 
     model: str
@@ -50,6 +51,7 @@ class DecodeTiming:
     kernels: int
     error: float | None
     seconds: Mapping[str, float]
+    sampled_ms: float | None = None
 
     @property
     def place(self) -> tuple[str, int, int, int, int]:
@@ -79,7 +81,7 @@ class DecodeTiming:
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> DecodeTiming:
         """Return the inverse of `to_dict`."""
-        return cls(**{name: entry[name] for name in cls.__dataclass_fields__})
+        return cls(**{name: entry[name] for name in cls.__dataclass_fields__ if name in entry})
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ def read_pytorch(path: Path) -> list[PytorchTiming]:
 
 TITLES = (
     "model", "weights", "batch", "position", "ms", "tokens/s", "floor, ms", "of the floor",
-    "PyTorch", "host, ms", "error",
+    "PyTorch", "host, ms", "sampled, ms", "error",
 )  # fmt: skip
 TEXT = 2
 
@@ -140,7 +142,9 @@ def cells(row: DecodeTiming, peers: Sequence[PytorchTiming]) -> tuple[str, ...]:
         *(row.model, row.form, str(row.batch), str(row.position)),
         *("" if step is None else f"{step:.3f}", "" if rate is None else f"{rate:.0f}"),
         *(f"{row.floor_ms:.3f}", "" if share is None else f"{share:.0%}"),
-        *(beside, f"{row.host_ms:.3f}", "" if row.error is None else f"{row.error:.1e}"),
+        *(beside, f"{row.host_ms:.3f}"),
+        "" if row.sampled_ms is None else f"{row.sampled_ms:.3f}",
+        "" if row.error is None else f"{row.error:.1e}",
     )
 
 
@@ -166,10 +170,12 @@ def markdown(
         "of published sizes with random weights, in the form of onnxruntime-genai's builder "
         "(`decoder_files`). *ms* is the device's for one step, which is one token of every "
         "sequence behind *position* others: the median of a CUDA graph between two events; *host* "
-        "is from tokens to scores. The *floor* is what the memory needs for the bytes of a step: "
-        "all weights but the table of embeddings, and the caches up to the position. *PyTorch* is "
-        "its best way for one sequence, in tokens/s. *Error* is the relative L2 distance of the "
-        "logits of a prompt from the same file in float64, packed weights as they are.",
+        "is from one most likely token that the host gets to the next, *sampled* the same with "
+        "temperature, top-k and top-p. The *floor* is what the memory needs for the "
+        "bytes of a step: all weights but the table of embeddings, and the caches up to the "
+        "position. *PyTorch* is its best way for one sequence, in tokens/s. *Error* is the "
+        "relative L2 distance of the logits of a prompt from the same file in float64, packed "
+        "weights as they are.",
         "",
         *(f"- {name}: {text}" for name, text in about.items()),
         "",

@@ -42,6 +42,11 @@ SIZES: dict[str, Any] = {
     "eos_token_id": 1,
     "pad_token_id": 2,
 }
+#: The part of them that all configurations call so.
+IDS: dict[str, Any] = {
+    **{name: SIZES[name] for name in ("vocab_size", "bos_token_id", "eos_token_id")},
+    **{"pad_token_id": 2, "tie_word_embeddings": False},
+}
 #: What optimum exports.
 NETWORKS: dict[str, Callable[[Any], Any]] = {
     "llama": lambda hf: hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES)),
@@ -53,6 +58,35 @@ NETWORKS: dict[str, Callable[[Any], Any]] = {
         )
     ),
     "qwen3": lambda hf: hf.Qwen3ForCausalLM(hf.Qwen3Config(**SIZES, head_dim=8)),
+    "opt": lambda hf: hf.OPTForCausalLM(
+        hf.OPTConfig(
+            **{**IDS, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+            **{"ffn_dim": 24, "max_position_embeddings": 64, "word_embed_proj_dim": 16},
+        )
+    ),
+    "bloom": lambda hf: hf.BloomForCausalLM(
+        hf.BloomConfig(**{**IDS, "hidden_size": 16, "n_layer": 1, "n_head": 4})
+    ),
+    "gptj": lambda hf: hf.GPTJForCausalLM(
+        hf.GPTJConfig(
+            **{**IDS, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "rotary_dim": 4}
+        )
+    ),
+    "falcon": lambda hf: hf.FalconForCausalLM(
+        hf.FalconConfig(
+            **{**IDS, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+            **{"multi_query": True, "new_decoder_architecture": False, "alibi": False},
+        )
+    ),
+    "gpt_bigcode": lambda hf: hf.GPTBigCodeForCausalLM(
+        hf.GPTBigCodeConfig(
+            **{**IDS, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64},
+            multi_query=True,
+        )
+    ),
+    "mpt": lambda hf: hf.MptForCausalLM(
+        hf.MptConfig(**{**IDS, "d_model": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 64})
+    ),
 }
 #: What onnxruntime-genai's builder writes: families, with precision and device.
 BUILT = {

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ... import __path__ as package
 from ... import load
 from ...api import Loadable
 from ...backends import open_backends
@@ -27,6 +26,7 @@ from ...runtime.errors import BackendUnavailable, TercetError
 from ...runtime.ir.types import Array
 from ...runtime.options import Options
 from ...runtime.session.model import Model
+from ...version import PACKAGE
 from ..common.console import Say, grid, open_console, progress
 from ..common.environment import ROOT, environment
 from ..common.measure import Repeat, Timing, interleave
@@ -119,9 +119,9 @@ class GpuResult:
 def model_and_inputs(name: str) -> tuple[Loadable, dict[str, Array]] | None:
     """Return a model with inputs for it; None if it is one of the optional ones and not here."""
     if name == "demo":
-        with np.load(Path(package[0]) / "demo" / "digits.npz", allow_pickle=False) as digits:
+        with np.load(PACKAGE / "demo" / "digits.npz", allow_pickle=False) as digits:
             images = digits["images"][:1].astype(np.float32) / 16
-        path = Path(package[0]) / "demo" / "digits.onnx"
+        path = PACKAGE / "demo" / "digits.onnx"
         return path, {_only_input(path): images}
     if name == "mnist":
         path = Path(os.environ.get("TERCET_MODELS", "")) / "mnist-8-cntk" / "model.onnx"

@@ -24,7 +24,7 @@ from ..common.console import grid, open_console, progress
 from ..common.environment import environment
 from ..common.measure import Repeat, interleave
 from ..common.results import to_json, write
-from ..runners.runners import ONNXRUNTIME, Runner, Settings, open_runner
+from ..runners.runners import ONNXRUNTIME, Runner, RunnerSettings, open_runner
 from .model_table import read_index
 
 #: Runners: who runs the model, with which options. *finite* leaves NaN to luck, as others do.
@@ -81,7 +81,7 @@ def measure(folder: Path, repeat: Repeat) -> ModelTiming:
         try:
             for who, (name, options) in WHO.items():
                 say(f"{folder.name}: loading on {who}")
-                settings = Settings(options=options)
+                settings = RunnerSettings(options=options)
                 runners[who] = open_runner(name, folder / "model.onnx", settings)
             calls = {who: _call(each, feeds) for who, each in runners.items()}
             times = interleave(calls, repeat, say)

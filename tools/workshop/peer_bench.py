@@ -70,7 +70,7 @@ def measure(
         names: of the models.
         backends: who runs them.
         peers: figures of others.
-        say: told about the progress.
+        say: called with progress messages.
         precisions: of the models.
         batches: images or sentences.
         tune: whether to measure the ways to run each node, and take the fastest.

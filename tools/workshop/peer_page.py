@@ -36,7 +36,7 @@ class PeerTiming:
         model: its name in the peers' file.
         precision: ``float32`` or ``float16``.
         batch: images or sentences.
-        backend: who ran it.
+        backend: the backend.
         device: milliseconds of the device alone.
         error: relative L2 distance of the first results from float64.
         steps: rows of the plan that compute something.

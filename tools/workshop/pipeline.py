@@ -26,7 +26,7 @@ from ...runtime.plan.host import HOST, HostBuffer
 from ...runtime.session.bound_plan import BoundModel
 from ...runtime.session.model import Model
 from ..common.console import grid, ms_text, open_console, print_json
-from ..common.inputs import Wanted, make_inputs
+from ..common.inputs import InputRequest, make_inputs
 from .lifecycle import show_lifecycle, trace_lifecycle
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         with make() as model:
-            feeds = make_inputs(model.inputs, Wanted(shapes=asked.shape)).arrays
+            feeds = make_inputs(model.inputs, InputRequest(shapes=asked.shape)).arrays
             found = measure_pipeline(model, feeds, asked.batches, asked.repeat)
         console = open_console()
         if asked.json:

@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,20 +106,20 @@ def _half() -> Found:
 
 def _lies() -> Found:
     """Return what became of every case of ONNX's with every input of every other dtype."""
+    counts: Counter[str] = Counter()
     with TemporaryDirectory() as folder:
-        file = Path(folder, "counts.json")
-        told = os.environ | {"TERCET_SAMPLES": "1000", "TERCET_COUNTS": str(file)}
-        command = [sys.executable, *["-m", "pytest", "-q", "-p", "no:cacheprovider"], _LIES]
-        subprocess.run(command, cwd=ROOT, env=told, capture_output=True, check=False)
-        counts = json.loads(file.read_text(encoding="utf-8"))
-    said = ", ".join(f"{counts.get(what, 0):,} {what}" for what in LIES)
-    wrong = sum(count for what, count in counts.items() if what not in LIES[:2])
-    return f"{sum(counts.values()):,} inputs: {said}", not wrong
+        told = os.environ | {"TERCET_SAMPLES": "1000", "TERCET_COUNTS": folder}
+        command = [sys.executable, "-m", "pytest", *_EVERY_LIE]
+        done = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, check=False)
+        for file in Path(folder).iterdir():
+            counts.update(json.loads(file.read_text(encoding="utf-8")))
+    said = ", ".join(f"{counts[what]:,} {what}" for what in LIES)
+    return f"{counts.total():,} inputs: {said}", done.returncode == 0
 
 
 #: What becomes of an input of another dtype, as `_LIES` counts it; the first two are right.
 LIES = ("computed", "refused", "untyped", "forbidden")
-_LIES = "tests/spec/test_dtype_lies.py"
+_EVERY_LIE = ("-q", "-p", "no:cacheprovider", "-n", "auto", "tests/spec/test_dtype_lies.py")
 _FUZZ = "python -m tercet.tools.workshop.fuzz --mutants 40000 --seed 14 --output docs/results"
 ROWS = (
     ReliabilityRow("R01", "damaged bytes of models", lambda: _fuzz(True), _FUZZ),
@@ -173,7 +174,7 @@ ROWS = (
                    "python -m tercet.tools.workshop.reliability --only R25 --models FOLDER",
                    "how exact it is: docs/results/half_precision.md"),
     ReliabilityRow("R26", "inputs whose dtype is declared to be another", _lies,
-                   f"TERCET_SAMPLES=1000 python -m pytest {_LIES}"),
+                   f"TERCET_SAMPLES=1000 python -m pytest {' '.join(_EVERY_LIE)}"),
 )  # fmt: skip
 
 

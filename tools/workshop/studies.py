@@ -46,7 +46,7 @@ def run(names: Sequence[str], say: Say, commit: str = "") -> StudyReport:
 
     Args:
         names: of `STUDIES`; all where empty.
-        say: told about each stage.
+        say: called with a description of each stage.
         commit: what to record where there is no git.
 
     Raises:

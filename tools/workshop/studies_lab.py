@@ -233,7 +233,7 @@ class Lab:
     """A GPU on which models are run and timed.
 
     Args:
-        say: told about each stage.
+        say: called with a description of each stage.
 
     Raises:
         BackendUnavailable: there is no GPU, or no packages for it.

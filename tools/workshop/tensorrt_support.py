@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.tensorrt.build import Builder
+from ...backends.tensorrt.build import EngineBuilder
 from ...backends.tensorrt.library import load
 from ...importers import onnx as importer
 from ...runtime.errors import BackendUnavailable, UsageError
@@ -142,7 +142,7 @@ def gather(chosen: argparse.Namespace, say: Any) -> Found:
     if not vendor.product.for_rtx:
         remedy = "TERCET_TENSORRT=tensorrt_rtx, and pip install 'tercet[tensorrt-rtx]'"
         raise BackendUnavailable("tensorrt", f"{vendor} builds for the GPU here alone", remedy)
-    builder, start = Builder(vendor, chosen.capability), perf_counter()
+    builder, start = EngineBuilder(vendor, chosen.capability), perf_counter()
     known: dict[str, bool] = {}
 
     def takes(operator: str) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from ...backends.regions.section import Section
-from ...backends.tensorrt.build import Builder, Refused, Settings
+from ...backends.tensorrt.build import EngineBuilder, EngineSettings, Refused
 from ...backends.tensorrt.library import load
 from ...backends.tensorrt.worker import Remote, worker_for
 from ...runtime.base.closable import Closable
@@ -50,7 +50,7 @@ class SectionBuilder(Closable):
 
     def __init__(self, capability: str, patience: float = PATIENCE) -> None:
         self._process = worker_for(capability, patience=patience)
-        self._builder = Remote(Builder(load(), capability), self._process)
+        self._builder = Remote(EngineBuilder(load(), capability), self._process)
         self.crashes = 0
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class SectionBuilder(Closable):
         """Return the library's result for a section."""
         start = perf_counter()
         try:
-            nbytes = len(self._builder.build(section, Settings()))
+            nbytes = len(self._builder.build(section, EngineSettings()))
         except Refused as error:
             self.crashes += error.stage == "crash"
             return Verdict(error.stage, error.reason, error.node, perf_counter() - start)
