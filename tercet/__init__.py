@@ -12,7 +12,7 @@ from pathlib import Path as _Path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-__version__ = "0.1.0"
+from .version import __version__ as __version__
 
 # A checkout keeps the sub-packages beside this folder; an installed package has them inside it.
 _here = _Path(__file__).resolve().parent

@@ -53,12 +53,12 @@ ROOMS: dict[str, dict[str, str]] = {
         "norm": "recipe codegen algorithms",
         "attention": "recipe codegen algorithms gemm",
         "conv": "recipe codegen algorithms gemm",
-        "custom": "recipe algorithms",
-        "fusion": "recipe codegen algorithms custom gemm conv attention",
         "ops": "recipe codegen algorithms gemm norm attention conv",
-        "families": "codegen algorithms gemm conv ops",
+        "custom": "recipe algorithms",
+        "families": "codegen algorithms custom gemm conv ops",
+        "fusion": "recipe codegen algorithms gemm norm conv attention",
         "tuning": "recipe driver algorithms families",
-        "backend": "recipe codegen driver algorithms custom device gemm conv attention fusion"
+        "backend": "recipe codegen driver algorithms device gemm norm conv attention fusion"
         " families tuning",
     },
     "backends/numpy": {

@@ -17,7 +17,7 @@ __all__ = ["ALGORITHMS", "open_backends"]
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:
-    """Return cuDNN, and the cuda kernels on the same device memory for what it leaves.
+    """Return the cuDNN backend, followed by the cuda backend on the same device memory.
 
     Raises:
         BackendUnavailable: there is no GPU that the cuda kernels can use, no frontend or no cuDNN.
@@ -42,7 +42,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
 
 @cache
 def _session(ordinal: int) -> Session:
-    """Return cuDNN on a GPU: one handle each for the whole process."""
+    """Return the process-wide cuDNN session of a GPU."""
     from .library import load
     from .session import Session
 

@@ -1,4 +1,4 @@
-"""What the cuda kernels take for nodes that cuDNN could run, so that the faster ones get them."""
+"""Compares cuDNN with the cuda kernels, so that each group of nodes goes to the faster one."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from ..cuda.driver.clock import microseconds
 from ..cuda.driver.device import CudaStream
 from ..cuda.tuning.records import Records
 from ..cuda.tuning.tuner import digest
-from .registry import Wanted
+from .registry import NodeGroup
 
 
 @dataclass(frozen=True, slots=True)
 class CudaTime:
-    """Nodes as the cuda kernels run them.
+    """The time that the cuda kernels take for some nodes.
 
     Attributes:
         microseconds: of the kernels, changes of format left out.
@@ -42,8 +42,8 @@ class CudaTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """CuDNN and the cuda kernels on the same nodes; changes of format that they need are counted.
+class BackendComparison:
+    """Times of cuDNN and the cuda kernels for the same nodes, including format changes.
 
     Attributes:
         ours: microseconds by cuDNN.
@@ -57,7 +57,7 @@ class Comparison:
 
     @property
     def lost(self) -> str:
-        """Why the cuda kernels get the nodes; empty where cuDNN is as fast."""
+        """Why the cuda kernels get the nodes; empty where cuDNN is at least as fast."""
         if self.ours <= self.theirs:
             return ""
         changes = f", {self.changes:.1f} us of them to change formats" if self.changes else ""
@@ -65,7 +65,7 @@ class Comparison:
 
 
 class CudaTimer:
-    """The cuda kernels, measured on parts of a graph; what was measured is kept on disk.
+    """Measures the cuda kernels on parts of a graph; results are cached on disk.
 
     Args:
         backend: they.
@@ -81,7 +81,7 @@ class CudaTimer:
         self._changes: dict[str, float] = {}
 
     def on(self, graph: Graph, free: Set[Node], options: Options) -> Arbiter:
-        """Return the arbiter of a graph, which decides which backend runs its nodes."""
+        """Return the arbiter for a graph."""
         plain = replace(options, algorithms={}, conv=None)
         groups: dict[Node, tuple[Node, ...]] = {}
         backend = self._backend.prepare(graph, free, plain)
@@ -91,7 +91,7 @@ class CudaTimer:
         return Arbiter(self, graph, plain, groups)
 
     def timed(self, graph: Graph, nodes: Sequence[Node], options: Options) -> CudaTime | None:
-        """Return how the cuda kernels run some nodes of a graph; None where that is not known.
+        """Return the time of the cuda kernels for some nodes; None where it cannot be measured.
 
         Args:
             graph: all shapes static.
@@ -130,7 +130,7 @@ class CudaTimer:
                 store.close()
 
     def _clocked(self, plan: Plan) -> CudaTime:
-        """Return the time of a plan's steps, on what a run has left in its memory."""
+        """Return the time of a plan's steps, run on whatever its memory contains."""
         plan.run({value.name: _numbers(value) for value in plan.graph.inputs})
         rows = [row for row in plan.rows if row.kind == "step" and row.run is not None]
 
@@ -145,7 +145,7 @@ class CudaTimer:
         return CudaTime(microseconds(self._device, run, self._device.stream()), formats)
 
     def change(self, type_: TensorType, before: Format, after: Format) -> float:
-        """Return the microseconds that a change of a tensor's format takes."""
+        """Return the microseconds that a format conversion of a tensor takes."""
         if before.order(type_.dims) == after.order(type_.dims):
             return 0.0
         key = f"{self._context}: {type_.without_value()}, {before.value} to {after.value}"
@@ -173,7 +173,7 @@ class CudaTimer:
 
 @dataclass(frozen=True, slots=True)
 class Arbiter:
-    """A graph on which cuDNN and the cuda kernels meet.
+    """Decides between cuDNN and the cuda kernels for the nodes of one graph.
 
     Attributes:
         timer: the cuda kernels.
@@ -187,10 +187,11 @@ class Arbiter:
     options: Options
     groups: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict[Node, tuple[Node, ...]])
 
-    def meet(self, wanted: Wanted, ours: float) -> Comparison | None:
-        """Return who is faster; None where the cuda kernels cannot run the nodes.
+    def meet(self, wanted: NodeGroup, ours: float) -> BackendComparison | None:
+        """Return the comparison; None where the cuda kernels cannot run the nodes.
 
-        Where they would take along what lies after (a pooling), both sides must do it.
+        Where the cuda kernels would fuse further nodes (a pooling), cuDNN is charged for those,
+        too.
 
         Args:
             wanted: nodes that cuDNN could run.
@@ -209,13 +210,13 @@ class Arbiter:
             ours += behind.microseconds
             formats = {**self._formats(whole - mine, behind), **formats}
         changes = self._changes(wanted, formats)
-        return Comparison(ours + changes, theirs.microseconds, changes)
+        return BackendComparison(ours + changes, theirs.microseconds, changes)
 
     def _formats(self, nodes: Set[Node], timed: CudaTime) -> dict[Value, Format]:
-        """Return the formats of what the cuda kernels read and give for some nodes."""
+        """Return the formats that the cuda kernels read and write for some nodes."""
         return dict(zip(_around(self.graph, self._sorted(nodes)), timed.formats, strict=True))
 
-    def _changes(self, wanted: Wanted, formats: Mapping[Value, Format]) -> float:
+    def _changes(self, wanted: NodeGroup, formats: Mapping[Value, Format]) -> float:
         """Return the cost of format changes between cuDNN and the surrounding cuda kernels.
 
         What the caller feeds and gets is plain, so that either side may have to change it.
@@ -239,12 +240,12 @@ class Arbiter:
 
 
 def _around(graph: Graph, nodes: Sequence[Node]) -> tuple[Value, ...]:
-    """Return what nodes read and is not a constant, and what they give."""
+    """Return the non-constant inputs of some nodes, and their outputs."""
     return *reads_of(tuple(nodes)), *results_of(graph, tuple(nodes))
 
 
 def _numbers(value: Value) -> Array:
-    """Return numbers for what is only known in a run; integers are 0, which is in range."""
+    """Return sample data for values known only at run time; integers are 0, which is in range."""
     tensor = value.tensor
     if tensor.dtype not in FLOATS:
         return np.zeros(tensor.dims, tensor.dtype)
@@ -253,7 +254,7 @@ def _numbers(value: Value) -> Array:
 
 
 def signature(graph: Graph, nodes: Sequence[Node]) -> str:
-    """Return everything that the speed of nodes depends on, and what others read; no names."""
+    """Return everything that the speed of nodes depends on, without names: the cache key."""
     numbers: dict[Value, int] = {}
 
     def text(value: Value | None) -> str:
@@ -275,13 +276,13 @@ def signature(graph: Graph, nodes: Sequence[Node]) -> str:
 
 
 def _entry(found: CudaTime) -> dict[str, Any]:
-    """Return the record."""
+    """Return the cache entry."""
     formats = [format.value for format in found.formats]
     return {"microseconds": found.microseconds, "formats": formats}
 
 
 def _timed(entry: Mapping[str, Any] | None, count: int) -> CudaTime | None:
-    """Return what an entry says about that many tensors; None where it makes no sense."""
+    """Return the time in a cache entry for that many tensors; None where the entry is invalid."""
     if entry is None:
         return None
     try:
@@ -293,6 +294,6 @@ def _timed(entry: Mapping[str, Any] | None, count: int) -> CudaTime | None:
 
 
 def _microseconds(entry: Mapping[str, Any] | None) -> float | None:
-    """Return the time in an entry; None where there is none."""
+    """Return the time in a cache entry; None where there is none."""
     taken = entry.get("microseconds") if entry is not None else None
     return taken if isinstance(taken, float) else None

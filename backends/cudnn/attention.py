@@ -1,4 +1,4 @@
-"""Scaled dot-product attention without a matrix of scores in memory."""
+"""Scaled dot-product attention without materializing the score matrix."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ...runtime.plan.backend import Format, Formats
 from ..cuda.attention.heads import by_head
 from ..cuda.recipe.layout import ceil_div
 from ..cuda.recipe.operands import Tensor
-from .choice import Task
+from .choice import EngineTask
 from .operation import FLOATS, HALVES, NEVER, NO_PITCHES, Operand
-from .registry import Source, Wanted, claims, is_wanted_anyway
+from .registry import NodeGroup, Source, claims, is_wanted_anyway
 
 #: Elements by which the size of a head must be divisible.
 WORD = 8
@@ -56,7 +56,7 @@ class ScaledDotProduct:
 
     @property
     def title(self) -> str:
-        """What it does, in short: ``sdpa+mask``."""
+        """A short name: ``sdpa+mask``."""
         parts = {
             "mask": self.mask is not None,
             "window": self.left is not None,
@@ -75,13 +75,13 @@ class ScaledDotProduct:
 
     @property
     def operands(self) -> Mapping[str, Operand]:
-        """What is read and given."""
+        """The tensors read and written."""
         found = {"q": self.q, "k": self.k, "v": self.v, "mask": self.mask, "y": self.y}
         return {role: operand for role, operand in found.items() if operand is not None}
 
     @property
     def results(self) -> tuple[str, ...]:
-        """What is given."""
+        """The roles of the tensors written."""
         return ("y",)
 
     @property
@@ -93,7 +93,7 @@ class ScaledDotProduct:
         return NEVER
 
     def express(self, graph: Any, cudnn: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Put it into a graph; see `Operation`."""
+        """Add the operation to a cuDNN graph; see `Operation`."""
         more: dict[str, Any] = {}
         if self.mask is not None:
             more["bias"] = tensors["mask"]
@@ -110,7 +110,7 @@ class ScaledDotProduct:
         return {"y": y}
 
     def _cap(self, cudnn: Any) -> Callable[[Any, Any], Any]:
-        """Return what caps scores in a graph."""
+        """Add the softcap to a graph and return its result."""
         kind = cudnn.scalar_type.RUNTIME_PARAM
 
         def capped(graph: Any, scores: Any) -> Any:
@@ -124,8 +124,8 @@ class ScaledDotProduct:
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
-    """An Attention node and what it reads.
+class AttentionPattern:
+    """An Attention node and its inputs.
 
     Attributes:
         node: the node.
@@ -187,7 +187,7 @@ class Pattern:
 
     @property
     def slower(self) -> str | None:
-        """Why the cuda kernels are the better ones, or None."""
+        """Why the cuda kernels are preferred, or None."""
         found = self.operation()
         batch, heads, length, _ = found.q.dims
         if self.q.tensor.dtype in HALVES and found.k.dims[2] < TILE:
@@ -204,7 +204,7 @@ class Pattern:
         )
 
     def operation(self, pitches: Mapping[Value, int] = NO_PITCHES) -> ScaledDotProduct:
-        """Return it in cuDNN's terms, on tensors with these pitches."""
+        """Return the cuDNN operation for tensors with these pitches."""
         op = self.op
 
         def laid(value: Value, heads: int | None) -> Operand:
@@ -228,19 +228,19 @@ class Pattern:
 
 
 def _mask(mask: TensorType) -> Operand:
-    """Return a mask as four axes."""
+    """Return a mask expanded to four axes."""
     return Operand.of((1,) * (4 - len(mask.dims)) + mask.dims, mask.dtype)
 
 
 @claims(Attention)
-def attention(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
-    """Return an attention whose scores nobody reads."""
+def attention(graph: Graph, node: Node, free: Set[Node], options: Options) -> NodeGroup | str:
+    """Return an attention whose score matrix is not an output that anyone reads."""
     q, k, v, mask = (*node.inputs, None)[:4]
     if not isinstance(node.op, Attention) or q is None or k is None or v is None:
         raise ValueError(f"'{node.name}' is no attention of queries, keys and values")
     if any(value.consumers or graph.is_output(value) for value in node.outputs[1:]):
         return "keys, values or scores are wanted besides the result"
-    pattern = Pattern(node, node.op, q, k, v, mask)
+    pattern = AttentionPattern(node, node.op, q, k, v, mask)
     refused = pattern.refused or (None if is_wanted_anyway(node, options) else pattern.slower)
     if refused is not None:
         return refused
@@ -248,11 +248,11 @@ def attention(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wa
     if mask is not None:
         reads["mask"] = mask
     pitched = frozenset(x for x in (q, k, v, node.output) if not x.is_constant)
-    return Wanted(
+    return NodeGroup(
         nodes=(node,),
-        task=Task.of(pattern.operation(), options),
+        task=EngineTask.of(pattern.operation(), options),
         reads=reads,
         gives={"y": node.output},
         formats=Formats(pitched=pitched),
-        at=lambda site: Task.of(pattern.operation(site.pitches), options),
+        at=lambda site: EngineTask.of(pattern.operation(site.pitches), options),
     )

@@ -1,4 +1,4 @@
-"""What cuDNN claims: what a family has a graph for; everything else it declines with a reason."""
+"""The cuDNN backend: claims nodes that a family can express, and declines the rest with reasons."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ...runtime.ir.graph import Graph, Node
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline
 from ..cuda.device import CudaDevice
-from .arbitration import Arbiter, Comparison, CudaTimer
-from .choice import Choice, Chooser, Task
+from .arbitration import Arbiter, BackendComparison, CudaTimer
+from .choice import Chooser, EngineChoice, EngineTask
 from .families import FAMILIES
 from .library import NoPlan
 from .names import CUDNN
-from .registry import Wanted
-from .step import Bench, GraphStep
+from .registry import NodeGroup
+from .step import EngineBench, GraphStep
 
 
-def survey(graph: Graph, free: Set[Node], options: Options) -> Iterator[Wanted | Decline]:
+def survey(graph: Graph, free: Set[Node], options: Options) -> Iterator[NodeGroup | Decline]:
     """Yield what cuDNN could run among the `free` nodes, and the reason for each of the rest."""
     taken = {node for node in free if _other_algorithm(node, options)}
     for node in graph.nodes:
@@ -46,7 +46,7 @@ def _asked(node: Node, options: Options) -> str:
 
 
 def _other_algorithm(node: Node, options: Options) -> str:
-    """Return the algorithm that the user wants for a node if it is not cuDNN's, else empty."""
+    """Return the algorithm that the user asks for on a node if it is not cuDNN's, else empty."""
     asked = _asked(node, options)
     return "" if asked == CUDNN else asked
 
@@ -68,7 +68,7 @@ class CudnnBackend:
         self.device = device
         self.chooser = chooser
         self._timer = timer
-        self._comparisons: Mapping[Node, Comparison | None] = {}
+        self._comparisons: Mapping[Node, BackendComparison | None] = {}
 
     def prepare(self, graph: Graph, free: Set[Node], options: Options) -> CudnnBackend:
         """Return a backend that knows, with `Options.tune`, where the cuda kernels are faster."""
@@ -79,13 +79,13 @@ class CudnnBackend:
         prepared._comparisons = {
             found.nodes[0]: self._fought(found, arbiter)
             for found in survey(graph, free, options)
-            if isinstance(found, Wanted) and not _asked(found.nodes[0], options)
+            if isinstance(found, NodeGroup) and not _asked(found.nodes[0], options)
         }
         self.device.compiler.announce("")
         return prepared
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
-        """Yield a claim for each node with what it can take along, a reason for the rest."""
+        """Yield claims for the nodes that cuDNN gets, and a reason for each other node."""
         for found in survey(graph, free, options):
             if isinstance(found, Decline):
                 yield found
@@ -98,8 +98,8 @@ class CudnnBackend:
             always = tuple(found.gives.values())
             yield Claim(found.nodes, build, found.formats, always=always)
 
-    def _fought(self, wanted: Wanted, arbiter: Arbiter) -> Comparison | None:
-        """Return who is faster; None where one of the two has nothing to run or to measure."""
+    def _fought(self, wanted: NodeGroup, arbiter: Arbiter) -> BackendComparison | None:
+        """Return the comparison; None where one side has nothing to run or to measure."""
         self.device.compiler.announce(f"measuring cuDNN: {wanted.task.title}")
         try:
             choice = self._chosen(wanted.task, tune=True)
@@ -107,12 +107,16 @@ class CudnnBackend:
             return None  # whoever builds it says why
         return None if choice.microseconds is None else arbiter.meet(wanted, choice.microseconds)
 
-    def _chosen(self, task: Task, *, tune: bool) -> Choice:
-        with Bench(self.device, task, filled=tune) as bench:
+    def _chosen(self, task: EngineTask, *, tune: bool) -> EngineChoice:
+        with EngineBench(self.device, task, filled=tune) as bench:
             return self.chooser.choose(task, bench, tune=tune)
 
     def _build(
-        self, wanted: Wanted, tune: bool, comparison: Comparison | None, site: BuildContext
+        self,
+        wanted: NodeGroup,
+        tune: bool,
+        comparison: BackendComparison | None,
+        site: BuildContext,
     ) -> GraphStep | Decline:
         first = wanted.nodes[0]
         task = wanted.task if wanted.at is None else wanted.at(site)

@@ -1,4 +1,4 @@
-"""Which of cuDNN's engines runs a task: its heuristics' first one that runs, or the fastest."""
+"""Choosing a cuDNN engine for a task: the first in heuristic order that runs, or the fastest."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Division:
 
     @property
     def operands(self) -> Mapping[str, Operand]:
-        """Every tensor that is read or given, by role."""
+        """Every tensor that is read or written, by role."""
         found = {**self.operation.operands, **dict(self.rest.operands)}
         return found if self.front is None else found | {self.front.role: self.front.image}
 
@@ -57,8 +57,8 @@ class Division:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """What an engine is wanted for.
+class EngineTask:
+    """What an engine has to compute.
 
     Attributes:
         divisions: best guess first; all compute the same results.
@@ -69,25 +69,25 @@ class Task:
     limit: int | None
 
     @classmethod
-    def of(cls, operation: Operation, options: Options) -> Task:
-        """Return the task of one operation, nothing of which can be left to a kernel."""
+    def of(cls, operation: Operation, options: Options) -> EngineTask:
+        """Return the task for a single operation that must run entirely on cuDNN."""
         return cls((Division(operation),), options.workspace)
 
     @property
     def title(self) -> str:
-        """The first division in short: ``conv+bias+relu``."""
+        """A short name of the first division: ``conv+bias+relu``."""
         return self.divisions[0].operation.title
 
     @property
     def operands(self) -> Mapping[str, Operand]:
-        """Every tensor that some division reads or gives, by role."""
+        """Every tensor that some division reads or writes, by role."""
         found: dict[str, Operand] = {}
         for division in self.divisions:
             found |= division.operands
         return found
 
     def graph(self, division: Division, session: Session) -> OperationGraph:
-        """Return cuDNN's part of a division, which has the workspace that its front leaves.
+        """Return cuDNN's part of a division, limited to the workspace that its front leaves.
 
         Raises:
             NoPlan: cuDNN cannot express it.
@@ -102,8 +102,8 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The engine that was chosen, and what it leaves to a kernel after it.
+class EngineChoice:
+    """The chosen engine, and the kernels before and after it.
 
     Attributes:
         engine: cuDNN's part.
@@ -125,7 +125,7 @@ class Choice:
 
     @property
     def scratch(self) -> int:
-        """Bytes of workspace: of the engine, and of what comes before it."""
+        """Bytes of workspace for the engine and the kernel before it."""
         return self.engine.scratch + (self.front.nbytes if self.front else 0)
 
     @property
@@ -135,12 +135,12 @@ class Choice:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """What is read and given, by cuDNN or after it."""
+        """The roles of all tensors read and written."""
         operands = {**self.engine.graph.operation.operands, **dict(self.rest.operands)}
         return tuple(operands)
 
     def __str__(self) -> str:
-        """Return the choice in the words of the placement report."""
+        """Return the choice as the placement report shows it."""
         engine = self.engine
         text = f"{engine.graph.operation.title} {engine.name}"
         if self.rest:
@@ -158,7 +158,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An engine that was measured.
+    """A measured engine.
 
     Attributes:
         division: the number of the division.
@@ -171,10 +171,10 @@ class Trial:
     microseconds: float
 
 
-class Judge(Protocol):
-    """Tries choices on the GPU."""
+class EngineTuner(Protocol):
+    """Runs and measures choices on the GPU."""
 
-    def trial(self, choice: Choice) -> None:
+    def trial(self, choice: EngineChoice) -> None:
         """Run a choice once, and record it.
 
         Raises:
@@ -183,8 +183,8 @@ class Judge(Protocol):
         """
         ...
 
-    def microseconds(self, choice: Choice, minimum: float) -> float:
-        """Return how long a choice takes; what is far from `minimum` need not be measured well.
+    def microseconds(self, choice: EngineChoice, minimum: float) -> float:
+        """Return the time of a choice; times far above `minimum` may be imprecise.
 
         Raises:
             NoPlan: it fails.
@@ -194,7 +194,7 @@ class Judge(Protocol):
 
 
 class Chooser:
-    """Chooses once per task, and remembers it; what was measured it keeps on disk as well.
+    """Chooses an engine once per task and caches the choice; measurements are also kept on disk.
 
     Args:
         session: the GPU.
@@ -204,10 +204,12 @@ class Chooser:
     def __init__(self, session: Session, folder: Path) -> None:
         self.session = session
         self._records = Records(folder)
-        self._known: dict[tuple[Task, str, bool], Choice | str] = {}  # a text: why there is none
+        self._known: dict[
+            tuple[EngineTask, str, bool], EngineChoice | str
+        ] = {}  # a text: why there is none
         self._lock = forks.lock()
 
-    def choose(self, task: Task, judge: Judge, *, tune: bool = False) -> Choice:
+    def choose(self, task: EngineTask, judge: EngineTuner, *, tune: bool = False) -> EngineChoice:
         """Return the engine for a task.
 
         Args:
@@ -233,7 +235,7 @@ class Chooser:
 
     # ── what was measured ────────────────────────────────────────────────────────────────────
 
-    def _tuned(self, task: Task, judge: Judge) -> Choice:
+    def _tuned(self, task: EngineTask, judge: EngineTuner) -> EngineChoice:
         key = self._key(task)
         stored = self._load(key, task, judge)
         if stored is None:
@@ -242,10 +244,10 @@ class Chooser:
                 self._records.store(key, _entry(stored, trials))
         return stored
 
-    def trials(self, task: Task) -> tuple[Trial, ...]:
-        """Return what was measured of a task, in the order of the heuristics; nothing is measured.
+    def trials(self, task: EngineTask) -> tuple[Trial, ...]:
+        """Return the stored measurements of a task in heuristic order; measures nothing.
 
-        Entries that make no sense are left out.
+        Invalid entries are left out.
         """
         entry = self._records.load(self._key(task)) or {}
         try:
@@ -255,11 +257,11 @@ class Chooser:
         except (LookupError, TypeError, ValueError):
             return ()
 
-    def _key(self, task: Task) -> str:
+    def _key(self, task: EngineTask) -> str:
         return f"cuDNN {self.session.vendor.version} on {self.session.target}: {task}"
 
-    def _load(self, key: str, task: Task, judge: Judge) -> Choice | None:
-        """Build what is remembered; None if there is nothing or it is of no use."""
+    def _load(self, key: str, task: EngineTask, judge: EngineTuner) -> EngineChoice | None:
+        """Rebuild a stored choice; None if there is none or it is unusable."""
         entry = self._records.load(key)
         if entry is None:
             return None
@@ -272,12 +274,12 @@ class Chooser:
             among = int(entry["among"])
         except (ValueError, LookupError, TypeError, NoPlan):
             return None
-        choice = Choice(engine, division.rest, time, among, first, front=division.front)
+        choice = EngineChoice(engine, division.rest, time, among, first, front=division.front)
         return choice if _runs(choice, judge, []) else None
 
 
-def _entry(choice: Choice, trials: Sequence[Trial]) -> dict[str, Any]:
-    """Return the record of a choice."""
+def _entry(choice: EngineChoice, trials: Sequence[Trial]) -> dict[str, Any]:
+    """Return the cache entry of a choice."""
     return {
         "operation": str(choice.engine.graph.operation),
         "engine": choice.engine.name,
@@ -291,10 +293,10 @@ def _entry(choice: Choice, trials: Sequence[Trial]) -> dict[str, Any]:
 # ── choosing ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _first(session: Session, task: Task, judge: Judge) -> Choice:
+def _first(session: Session, task: EngineTask, judge: EngineTuner) -> EngineChoice:
     """Return the heuristics' first choice that runs; of several divisions, none that is slow."""
     tried: list[str] = []
-    slow: list[Choice] = []
+    slow: list[EngineChoice] = []
     for division in task.divisions:
         for choice in _choices(session, task, division, tried):
             if choice.engine.slow:
@@ -307,8 +309,8 @@ def _first(session: Session, task: Task, judge: Judge) -> Choice:
     raise NoPlan("; ".join(tried))
 
 
-def _runs(choice: Choice, judge: Judge, tried: list[str]) -> bool:
-    """Whether a choice runs; note in `tried` why it does not.
+def _runs(choice: EngineChoice, judge: EngineTuner, tried: list[str]) -> bool:
+    """Whether a choice runs; appends the reason to `tried` if it does not.
 
     Beside a model that fills the GPU, where nothing can be tried, cuDNN is taken at its word.
     """
@@ -322,10 +324,12 @@ def _runs(choice: Choice, judge: Judge, tried: list[str]) -> bool:
     return True
 
 
-def _fastest(session: Session, task: Task, judge: Judge) -> tuple[Choice, list[Trial]]:
+def _fastest(
+    session: Session, task: EngineTask, judge: EngineTuner
+) -> tuple[EngineChoice, list[Trial]]:
     """Return the fastest choice, and all that were measured."""
     trials: list[Trial] = []
-    best: Choice | None = None
+    best: EngineChoice | None = None
     minimum = inf
     for number, division in enumerate(task.divisions):
         times: list[float] = []
@@ -348,13 +352,17 @@ def _fastest(session: Session, task: Task, judge: Judge) -> tuple[Choice, list[T
 
 
 def _choices(
-    session: Session, task: Task, division: Division, tried: list[str], max_compiled: float = inf
-) -> Iterator[Choice]:
-    """Yield what is possible, most promising first; note in `tried` what cuDNN refused."""
+    session: Session,
+    task: EngineTask,
+    division: Division,
+    tried: list[str],
+    max_compiled: float = inf,
+) -> Iterator[EngineChoice]:
+    """Yield possible choices, most promising first; appends cuDNN's refusals to `tried`."""
     try:
         graph = task.graph(division, session)
         for engine in graph.engines(max_compiled):
-            yield Choice(engine, division.rest, front=division.front)
+            yield EngineChoice(engine, division.rest, front=division.front)
     except NoPlan as error:
         tried.append(str(error))
     else:
@@ -362,7 +370,7 @@ def _choices(
 
 
 def _summary(graph: OperationGraph) -> str:
-    """Return how many plans were refused, and why."""
+    """Return the number of refused plans, with reasons."""
     reasons = list(graph.refused.values())
     numerics = [r for r in reasons if "Deselecting" in r]
     memory = [r for r in reasons if "workspace violation" in r]
@@ -378,6 +386,6 @@ def _summary(graph: OperationGraph) -> str:
 
 
 def _minimum(refusals: Sequence[str]) -> str:
-    """Return what the most modest of cuDNN's engines wants, if it says so."""
+    """Return the smallest workspace that any of cuDNN's engines needs, if it reports one."""
     numbers = [int(found[1]) for found in map(_REQUIRES.search, refusals) if found]
     return f", {min(numbers)} at least" if numbers else ""

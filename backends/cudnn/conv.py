@@ -1,4 +1,4 @@
-"""Convolutions, plain and transposed, with the elementwise nodes after them."""
+"""Convolutions, plain and transposed, with their elementwise epilogues."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from ...runtime.options import Options, Precision
 from ...runtime.plan.backend import BuildContext, Format, Formats
 from ..cuda.recipe.layout import Ints
 from ..cuda.recipe.operands import Packed
-from .choice import Division, Task
+from .choice import Division, EngineTask
 from .convolution import Convolution
 from .operation import HALVES, NO_PITCHES, Operand, times
 from .prepack import Front
-from .registry import Source, Wanted, claims
-from .stages import FLOW, Followed, Stage, Tail, expressible, follow
+from .registry import NodeGroup, Source, claims
+from .stages import FLOW, Followed, PointwiseStage, Tail, expressible, follow
 
 #: Channels per group below which cuDNN's engines with an epilogue are slow: on an H200, depthwise
 #: 3x3 over 32x128x28x28 takes 18 us alone and 62 us with bias and ReLU, 32 groups of 4 channels
@@ -61,7 +61,7 @@ def describe(
     format: Format | None = None,
     limit: int | None = None,
 ) -> Convolution | str:
-    """Return a Conv or ConvTranspose node in cuDNN's terms, or why it cannot be put so.
+    """Return the cuDNN convolution for a Conv or ConvTranspose node, or why there is none.
 
     In float32 cuDNN is fastest on plain tensors; its tensor cores want channels last.
 
@@ -137,7 +137,7 @@ def _front(node: Node, limit: int | None = None) -> Front | None:
 
 
 def _with_axis(dims: Ints) -> Ints:
-    """Return `dims` with an axis of one element before the only spatial one."""
+    """Return `dims` with an axis of size 1 inserted before the only spatial one."""
     return (*dims[:2], 1, *dims[2:])
 
 
@@ -145,7 +145,7 @@ def _with_axis(dims: Ints) -> Ints:
 
 
 def divide(convolution: Convolution, tail: Tail, zeros: Operand | None) -> tuple[Division, ...]:
-    """Return the divisions of a convolution and what follows it, best guess first.
+    """Return the ways to divide a convolution and its epilogue, best guess first.
 
     In float32 cuDNN's engines for most activations take ten times as long as those for ReLU, or
     round to TF32: a kernel applies them. On tensor cores cuDNN writes kernels that apply any; for
@@ -185,7 +185,7 @@ CHEAP = (
 )
 
 
-def _is_cheap(stage: Stage) -> bool:
+def _is_cheap(stage: PointwiseStage) -> bool:
     op = stage.op
     if isinstance(op, Elu):
         return op.alpha == 1
@@ -201,22 +201,22 @@ def _classic(tail: Tail) -> int:
     return place
 
 
-def _adds_bias(stage: Stage) -> bool:
+def _adds_bias(stage: PointwiseStage) -> bool:
     return isinstance(stage.op, Add) and stage.roles == ("bias",)
 
 
-def _adds_residual(stage: Stage) -> bool:
+def _adds_residual(stage: PointwiseStage) -> bool:
     return isinstance(stage.op, Add | Sum) and len(stage.inputs) == 2 and stage.roles == ("z",)
 
 
 def _biased(tail: Tail, zeros: Operand | None) -> Tail | None:
-    """Return the classic stages with a bias, if only zeros; None where there is none."""
+    """Return the classic stages with a bias of zeros added; None where that does not apply."""
     if not tail or any(map(_adds_bias, tail.stages)):
         return tail or None
     if zeros is None:
         return None
     place = int(_adds_residual(tail.stages[0]))
-    stages = [*tail.stages[:place], Stage(Add(), (FLOW, "zeros")), *tail.stages[place:]]
+    stages = [*tail.stages[:place], PointwiseStage(Add(), (FLOW, "zeros")), *tail.stages[place:]]
     return Tail.of(stages, {**dict(tail.operands), "zeros": zeros})
 
 
@@ -224,13 +224,13 @@ def _biased(tail: Tail, zeros: Operand | None) -> Tail | None:
 
 
 @claims(Conv, ConvTranspose)
-def convolution(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
-    """Return a convolution with the elementwise nodes after it."""
+def convolution(graph: Graph, node: Node, free: Set[Node], options: Options) -> NodeGroup | str:
+    """Return a convolution with its elementwise epilogue."""
     found = describe(node, options.precision, limit=options.workspace)
     if isinstance(found, str):
         return found
-    pattern = Pattern(node, follow(graph, node.output, free), options)
-    return Wanted(
+    pattern = ConvPattern(node, follow(graph, node.output, free), options)
+    return NodeGroup(
         nodes=pattern.nodes,
         task=pattern.task(found),
         reads=pattern.reads(found),
@@ -240,11 +240,13 @@ def convolution(graph: Graph, node: Node, free: Set[Node], options: Options) -> 
     )
 
 
-class Pattern(Followed):
-    """A convolution and the nodes after it that run in the same step."""
+class ConvPattern(Followed):
+    """A convolution and the nodes fused into its step."""
 
-    def task(self, convolution: Convolution, pitches: Mapping[Value, int] = NO_PITCHES) -> Task:
-        """Return the task of an engine, on tensors with these pitches."""
+    def task(
+        self, convolution: Convolution, pitches: Mapping[Value, int] = NO_PITCHES
+    ) -> EngineTask:
+        """Return the engine task for tensors with these pitches."""
         y = convolution.y
         channels = Operand.of((1, y.dims[1]) + (1,) * (len(y.dims) - 2), y.dtype)
         operands = dict.fromkeys(("bias", *self.followers.across), channels)
@@ -253,26 +255,26 @@ class Pattern(Followed):
         stages = list(self.followers.stages)
         if self.added is not None:  # cuDNN's engines want the residual before it
             place = int(bool(stages) and _adds_residual(stages[0]))
-            stages.insert(place, Stage(Add(), (FLOW, "bias")))
+            stages.insert(place, PointwiseStage(Add(), (FLOW, "bias")))
         zeros = channels if self.node.reads[1].is_constant else None
         divisions = divide(convolution, Tail.of(stages, operands), zeros)
         if self._is_packed(convolution):
             divisions = tuple(replace(division, front=_front(self.node)) for division in divisions)
-        return Task(divisions, self.options.workspace)
+        return EngineTask(divisions, self.options.workspace)
 
     def _is_packed(self, convolution: Convolution) -> bool:
-        """Whether the image has more channels than the one that is read."""
+        """Whether the image is padded to more channels than the input has."""
         return convolution.x.dims[1] != self.node.reads[0].tensor.dims[1]
 
-    def at(self, site: BuildContext) -> Task | str:
-        """Return the task for tensors as they lie."""
+    def at(self, site: BuildContext) -> EngineTask | str:
+        """Return the task for tensors with the given layouts."""
         pitches = self.pitches(site)
         limit = self.options.workspace
         found = describe(self.node, self.options.precision, pitches, limit=limit)
         return found if isinstance(found, str) else self.task(found, pitches)
 
     def reads(self, convolution: Convolution) -> dict[str, Source]:
-        """Return what is read, by role."""
+        """The tensors read, by role."""
         x, w = self.node.reads[:2]
         reads: dict[str, Source] = {"x": _laid(x, convolution.x), "w": _laid(w, convolution.w)}
         if self.added is not None:
@@ -283,7 +285,7 @@ class Pattern(Followed):
         return reads | {**self.followers.across, **self.followers.along}
 
     def formats(self, convolution: Convolution) -> Formats:
-        """Return the physical formats of what is read and given."""
+        """The physical formats of inputs and outputs."""
         format = _fastest_format(self.node, self.options.precision)
         if format is Format.CONTIGUOUS:
             return Formats()
@@ -299,7 +301,7 @@ class Pattern(Followed):
 
 
 def _laid(value: Value, operand: Operand) -> Source:
-    """Return a value; of a constant, what lies as an operand wants it."""
+    """Return a value; constants are returned packed in the operand's layout."""
     if not value.is_constant or operand.layout == (Format.CONTIGUOUS, 0):
         return value
     channels = operand.dims[1]
@@ -307,7 +309,7 @@ def _laid(value: Value, operand: Operand) -> Source:
 
 
 def _last(data: Array, channels: int) -> Array:
-    """Return an image or weights with that many channels, zeros after its own ones, innermost."""
+    """Return images or weights padded with zeros to that many channels, channels innermost."""
     widths = [(0, channels - n if axis == 1 else 0) for axis, n in enumerate(data.shape)]
     return np.ascontiguousarray(np.moveaxis(np.pad(data, widths), 1, -1))
 

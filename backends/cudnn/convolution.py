@@ -18,7 +18,7 @@ TILED = ("eng44", "eng70")
 
 @dataclass(frozen=True, slots=True)
 class TileTime:
-    """What such an engine takes on an H200: within 2 to 4 % of most of what it was fitted to.
+    """The cost model of such an engine on an H200: within 2 to 4 % of most measurements.
 
     That are the trials that tuning kept of 158 convolutions of ResNet-50, VGG-16 and GoogLeNet,
     batch 1 and 32 (`python -m tercet.tools.workshop.peer_bench --backend cudnn --tune`, cuDNN
@@ -36,7 +36,7 @@ class TileTime:
     step: float
 
     def microseconds(self, pixels: int, filters: int, terms: int) -> float:
-        """Return the time of a product."""
+        """Return the estimated time of a matrix product."""
         tiles = ceil_div(pixels, self.pixels) * ceil_div(filters, self.filters)
         return self.start + self.step * ceil_div(terms, 8) * ceil_div(tiles, PROCESSORS)
 
@@ -87,7 +87,7 @@ class Convolution:
 
     @property
     def title(self) -> str:
-        """What it does, in short: ``conv+bias+relu``."""
+        """A short name: ``conv+bias+relu``."""
         name = "dgrad" if self.transposed else "conv"
         return f"{name}+{self.epilogue.title}" if self.epilogue else name
 
@@ -103,17 +103,17 @@ class Convolution:
 
     @property
     def operands(self) -> Mapping[str, Operand]:
-        """What is read and given."""
+        """The tensors read and written."""
         return {"x": self.x, "w": self.w, **dict(self.epilogue.operands), "y": self.y}
 
     @property
     def results(self) -> tuple[str, ...]:
-        """What is given."""
+        """The roles of the tensors written."""
         return ("y",)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Float32 is not rounded unless that is wanted; 16-bit floats are summed in float32."""
+        """Numeric restrictions: float32 is not rounded unless allowed; 16-bit sums are float32."""
         if self.y.dtype == float32:
             return NEVER if self.tf32 else NEVER + ROUNDING
         compiled = ("RUNTIME_COMPILATION",) if self.is_fragile else ()
@@ -140,11 +140,11 @@ class Convolution:
 
     @property
     def thinnest(self) -> int:
-        """Channels that a group reads or gives, the smaller number."""
+        """The number of input or output channels per group, whichever is smaller."""
         return min(self.w.dims[1], self.w.dims[0] // self.group)
 
     def rank(self, engine: str) -> int:
-        """Return how far behind an engine is to come; see `Ranked`.
+        """Return the position of an engine in the order of trials; see `Ranked`.
 
         In float32, cuDNN 9's heuristics often take too large a tile, or have no other one for the
         epilogue than a small one, so that a kernel after is better (3x3 over 32x256x56x56: 4.3 and
@@ -166,7 +166,7 @@ class Convolution:
         return min(SLOW - 1, int(20 * (time / minimum - 1)))
 
     def express(self, graph: Any, cudnn: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Put it into a graph; see `Operation`."""
+        """Add the operation to a cuDNN graph; see `Operation`."""
         windows = {
             "pre_padding": list(self.pads_begin),
             "post_padding": list(self.pads_end),

@@ -1,4 +1,4 @@
-"""What follows a result, as one of the cuda backend's kernels where it is not in cuDNN's graph."""
+"""The part of an epilogue that does not fit into cuDNN's graph, run by a cuda kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .stages import FLOW, Input, Tail
 
 
 def rest_launch(tail: Tail, role: str, result: Operand) -> tuple[Launch, dict[str, str]]:
-    """Return the kernel that applies a tail to a result, in place.
+    """Return the launch of the kernel that applies a tail to a result, in place.
 
     Args:
         tail: what is to be done, not empty.

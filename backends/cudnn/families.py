@@ -1,4 +1,4 @@
-"""All families; importing them fills the table of the registry."""
+"""Imports all families, which fills the table of the registry."""
 
 from __future__ import annotations
 

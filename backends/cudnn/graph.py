@@ -1,4 +1,4 @@
-"""An operation as one cuDNN graph, and the engines that cuDNN has for it."""
+"""An operation as a cuDNN graph, and the engines that cuDNN has for it."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Engine:
 
     @property
     def slow(self) -> bool:
-        """Whether it is to be taken only where nothing else runs."""
+        """Whether to use it only if nothing else runs."""
         return self.graph.rank(self.name) == SLOW
 
     def execute(self, addresses: Mapping[str, int], scratch: int, stream: CudaStream) -> None:
-        """Put it on a stream; see `Session.execute`."""
+        """Launch it on a stream; see `Session.execute`."""
         pack = {self.graph.tensors[role]: address for role, address in addresses.items()}
         self.graph.session.execute(self.graph.frontend, self.index, pack, scratch, stream)
 
 
 class OperationGraph:
-    """An operation in cuDNN's words.
+    """The cuDNN graph of an operation.
 
     Args:
         session: where it runs.
@@ -118,7 +118,7 @@ class OperationGraph:
 
     @cached_property
     def _listed(self) -> int:
-        """Number of plans that cuDNN's heuristics propose, best first."""
+        """The number of plans that cuDNN's heuristics propose, best first."""
         modes = self.session.vendor.frontend.heur_mode
         with self.session.planning(f"heuristics for {self.operation}"):
             self.frontend.create_execution_plans([modes.A, modes.FALLBACK])
@@ -126,7 +126,7 @@ class OperationGraph:
 
     @cached_property
     def _compiled(self) -> tuple[bool, ...]:
-        """Whether each of the plans is of an engine that is compiled at run time."""
+        """Whether each plan's engine is compiled at run time."""
         note = self.session.vendor.frontend.behavior_note.RUNTIME_COMPILATION
         notes_of, count = self.frontend.get_behavior_notes_for_plan_at_index, self._listed
         with self.session.planning("behavior notes"):
@@ -134,9 +134,9 @@ class OperationGraph:
         return tuple(note in found for found in notes)
 
     def plans(self) -> tuple[tuple[str, bool], ...]:
-        """Return the name of every plan, and whether it is compiled at run time; builds none.
+        """Return every plan's name and whether it is compiled at run time; builds none.
 
-        They come in the order of `engines`, those that are not allowed among them.
+        They are in the order of `engines` and include plans that are not allowed.
 
         Raises:
             NoPlan: the heuristics propose nothing at all.
@@ -144,7 +144,7 @@ class OperationGraph:
         return tuple((self._name(index), self._compiled[index]) for index in self._order())
 
     def rank(self, engine: str) -> int:
-        """Return how far behind others an engine of this name is to come; see `Ranked`."""
+        """Return the position of an engine of this name in the order of trials; see `Ranked`."""
         return self.operation.rank(engine) if isinstance(self.operation, Ranked) else 0
 
     def _order(self) -> list[int]:

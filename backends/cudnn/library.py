@@ -22,7 +22,7 @@ _INSTALL = "pip install 'tercet[cuda13]'   (or 'tercet[cuda12]', for a driver ol
 
 
 class NoPlan(Exception):
-    """CuDNN's own "no": it has no engine for a graph, or not within what was allowed."""
+    """CuDNN has no engine for a graph, or none that is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Library:
 
     @contextmanager
     def planning(self, call: str) -> Generator[None]:
-        """Turn every "no" inside, to a graph or an engine, into `NoPlan`, which names the call."""
+        """A context that turns cuDNN's refusals into `NoPlan` with the name of the call."""
         try:
             yield
         except self._raised as error:
@@ -51,7 +51,7 @@ class Library:
 
     @contextmanager
     def calling(self, call: str) -> Generator[None]:
-        """Turn every status inside but success into a DeviceError, which names the call."""
+        """A context that turns every error status into a DeviceError with the name of the call."""
         try:
             yield
         except self._raised as error:
@@ -106,7 +106,7 @@ def _preload(name: str, *folders: str) -> ctypes.CDLL | None:
 
 
 def _load_companions() -> None:
-    """Load what cuDNN and the frontend ask for by name, which does not find NVIDIA's wheels.
+    """Load the libraries that cuDNN and the frontend look up by name, from NVIDIA's wheels.
 
     Without cublasLt, cuDNN ends the process when it plans its first graph. Without NVRTC it lacks
     the engines that are compiled at run time, without cudart the frontend finds no GPU.
@@ -135,6 +135,6 @@ def mapped(name: str) -> str:
 
 
 def _brief(error: Exception) -> str:
-    """Return the first line of cuDNN's words, which may be a page."""
+    """Return the first line of a cuDNN message, which may be very long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__

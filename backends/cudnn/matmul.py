@@ -1,4 +1,4 @@
-"""Matrix products, stacks of them and Gemm, with the elementwise nodes after them."""
+"""Matrix products, batched products and Gemm, with their elementwise epilogues."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.options import Options, Precision
 from ...runtime.plan.backend import BuildContext, Formats
 from ..cuda.recipe.layout import Ints
-from .choice import Division, Task
+from .choice import Division, EngineTask
 from .operation import HALVES, NEVER, NO_PITCHES, Operand
-from .registry import Source, Wanted, claims, is_wanted_anyway
-from .stages import FLOW, NO_TAIL, Followed, Stage, Tail, expressed, expressible, follow
+from .registry import NodeGroup, Source, claims, is_wanted_anyway
+from .stages import FLOW, NO_TAIL, Followed, PointwiseStage, Tail, expressed, expressible, follow
 
 #: The role of what a Gemm adds to its product.
 _ADDED = "bias"
@@ -37,8 +37,8 @@ _SLOWER = (
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """Matrices times matrices, summed in float32, and what is done to the results.
+class MatMulProblem:
+    """A batch of matrix products, accumulated in float32, with an epilogue.
 
     Attributes:
         a: [stack, m, k]; a stack of one matrix serves every one of the other.
@@ -57,7 +57,7 @@ class Product:
 
     @property
     def title(self) -> str:
-        """What it does, in short: ``matmul+bias+relu``."""
+        """A short name: ``matmul+bias+relu``."""
         name = "turned matmul" if self.turned else "matmul"
         return f"{name}+{self.tail.title}" if self.tail else name
 
@@ -67,13 +67,13 @@ class Product:
 
     @property
     def operands(self) -> Mapping[str, Operand]:
-        """What is read and given."""
+        """The tensors read and written."""
         found = {"a": self.a, "b": self.b, **dict(self.tail.operands), "y": self.y}
         return {role: _turned(x) for role, x in found.items()} if self.turned else found
 
     @property
     def results(self) -> tuple[str, ...]:
-        """What is given."""
+        """The roles of the tensors written."""
         return ("y",)
 
     @property
@@ -87,14 +87,14 @@ class Product:
         return (*NEVER, *barred, "CUBLASLT_DEPENDENCY") if gelu else (*NEVER, *barred)
 
     def express(self, graph: Any, cudnn: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Put it into a graph; see `Operation`."""
+        """Add the operation to a cuDNN graph; see `Operation`."""
         left, right = ("b", "a") if self.turned else ("a", "b")
         y = graph.matmul(A=tensors[left], B=tensors[right])
         return {"y": expressed(self.tail.stages, graph, cudnn, y, tensors)}
 
 
 def _turned(x: Operand) -> Operand:
-    """Return a stack of matrices by columns."""
+    """Return a batch of matrices in column-major order."""
     stack, rows, columns = x.dims
     of_stack, of_rows, of_columns = x.strides
     return Operand((stack, columns, rows), (of_stack, of_columns, of_rows), x.dtype)
@@ -105,8 +105,8 @@ def _turned(x: Operand) -> Operand:
 
 def describe(
     node: Node, precision: Precision = "float32", pitches: Mapping[Value, int] = NO_PITCHES
-) -> Product | str:
-    """Return a MatMul or Gemm without its factors and `c` in cuDNN's terms, or why there are none.
+) -> MatMulProblem | str:
+    """Return the cuDNN product for a MatMul or Gemm, without factors and `c`, or why there is none.
 
     Args:
         node: the node.
@@ -129,7 +129,7 @@ def describe(
     (of_a, of_b), rows = stacks
     left, right = _is_transposed(node)
     n, k = y.tensor.dims[-1], a.tensor.dims[-2 if left else -1]
-    return Product(
+    return MatMulProblem(
         a=_matrices(a, (of_a, rows, k), left, pitches),
         b=_matrices(b, (of_b, k, n), right, pitches),
         y=_matrices(y, (max(of_a, of_b), rows, n), False, pitches),
@@ -144,15 +144,15 @@ def _operand(node: Node, place: int) -> Value:
 
 
 def _is_transposed(node: Node) -> tuple[bool, bool]:
-    """Whether the left and the right operand are read by columns."""
+    """Whether the left and the right operand are transposed."""
     gemm = node.op if isinstance(node.op, Gemm) else Gemm()
     return bool(gemm.transA), bool(gemm.transB)
 
 
 def _stacks(a: TensorType, b: TensorType, y: TensorType) -> tuple[tuple[int, int], int] | str:
-    """Return the number of matrices of each operand, and of the rows of a result.
+    """Return the batch size of each operand, and the number of rows of a result.
 
-    A stack times one matrix is one product with all its rows.
+    A batch times a single matrix is one product with all rows.
     """
     of_a, of_b, of_y = (prod(x.dims[:-2]) for x in (a, b, y))
     if of_b == 1:
@@ -163,7 +163,7 @@ def _stacks(a: TensorType, b: TensorType, y: TensorType) -> tuple[tuple[int, int
 
 
 def _matrices(value: Value, dims: Ints, transposed: bool, pitches: Mapping[Value, int]) -> Operand:
-    """Return a value as a stack of matrices, which lie row by row or are `transposed`."""
+    """Return a value as a batch of row-major or `transposed` matrices."""
     _, rows, columns = dims
     width, height = (rows, columns) if transposed else (columns, rows)
     width = pitches.get(value, width)
@@ -180,8 +180,8 @@ def _matrices(value: Value, dims: Ints, transposed: bool, pitches: Mapping[Value
 LONG = 2048
 
 
-def divide(product: Product, tail: Tail) -> tuple[Division, ...]:
-    """Return the divisions of a product and what follows it, best guess first.
+def divide(product: MatMulProblem, tail: Tail) -> tuple[Division, ...]:
+    """Return the ways to divide a product and its epilogue, best guess first.
 
     Fused kernels compute a Gelu slowly: 4096x768x3072 takes 62 us so on an H200, and 43 us with a
     kernel after it.
@@ -199,7 +199,7 @@ def divide(product: Product, tail: Tail) -> tuple[Division, ...]:
 
 
 def _is_classic(tail: Tail, columns: int) -> bool:
-    """Whether a tail is a number per column, and perhaps ReLU, which cublasLt has."""
+    """Whether a tail is a bias and possibly ReLU, which cublasLt supports."""
     bias, *others = tail.stages
     operands = dict(tail.operands)
     per_column = [role for role in bias.roles if operands[role].dims == (1, 1, columns)]
@@ -210,15 +210,15 @@ def _is_classic(tail: Tail, columns: int) -> bool:
 # ── the family ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _is_small(product: Product) -> bool:
-    """Whether a product is one row by a matrix that caches hold."""
+def _is_small(product: MatMulProblem) -> bool:
+    """Whether a product is a single row times a matrix that fits into caches."""
     stack, rows, columns = product.y.dims
     return stack * rows == 1 and product.a.dims[-1] * columns < SMALL
 
 
 @claims(MatMul, Gemm)
-def product(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
-    """Return a product of matrices with the elementwise nodes after it."""
+def product(graph: Graph, node: Node, free: Set[Node], options: Options) -> NodeGroup | str:
+    """Return a matrix product with its elementwise epilogue."""
     found = describe(node, options.precision)
     if isinstance(found, str):
         return found
@@ -226,8 +226,8 @@ def product(graph: Graph, node: Node, free: Set[Node], options: Options) -> Want
         return "beta=0 with a c that is given"
     if _is_small(found) and not is_wanted_anyway(node, options):
         return _SLOWER
-    pattern = Pattern(node, follow(graph, node.output, free, axis=-1), options)
-    return Wanted(
+    pattern = MatMulPattern(node, follow(graph, node.output, free, axis=-1), options)
+    return NodeGroup(
         nodes=pattern.nodes,
         task=pattern.task(found),
         reads=pattern.reads,
@@ -237,12 +237,12 @@ def product(graph: Graph, node: Node, free: Set[Node], options: Options) -> Want
     )
 
 
-class Pattern(Followed):
-    """A product and the nodes after it that run in the same step."""
+class MatMulPattern(Followed):
+    """A matrix product and the nodes fused into its step."""
 
     @property
     def reads(self) -> dict[str, Source]:
-        """What is read, by role."""
+        """The tensors read, by role."""
         reads: dict[str, Source] = {"a": _operand(self.node, 0), "b": _operand(self.node, 1)}
         if self.added is not None:
             reads[_ADDED] = self.added
@@ -250,18 +250,18 @@ class Pattern(Followed):
 
     @property
     def formats(self) -> Formats:
-        """All are plain; whose rows may be slices of longer ones."""
+        """All formats are contiguous; operands with row pitches may be slices."""
         pitched = {*self.node.reads[:2], self.y, *self.followers.along.values()}
         return Formats(pitched=frozenset(value for value in pitched if not value.is_constant))
 
-    def at(self, site: BuildContext) -> Task | str:
-        """Return the task for tensors as they lie."""
+    def at(self, site: BuildContext) -> EngineTask | str:
+        """Return the task for tensors with the given layouts."""
         pitches = self.pitches(site)
         found = describe(self.node, self.options.precision, pitches)
         return found if isinstance(found, str) else self.task(found, pitches)
 
-    def task(self, found: Product, pitches: Mapping[Value, int] = NO_PITCHES) -> Task:
-        """Return the task of an engine, on tensors with these pitches."""
+    def task(self, found: MatMulProblem, pitches: Mapping[Value, int] = NO_PITCHES) -> EngineTask:
+        """Return the engine task for tensors with these pitches."""
         dtype, (_, _, columns) = found.y.dtype, found.y.dims
         operands = dict.fromkeys(self.followers.across, Operand.of((1, 1, columns), dtype))
         for role, value in self.followers.along.items():
@@ -270,25 +270,29 @@ class Pattern(Followed):
             dims = (1, 1, 1, *self.added.tensor.dims)[-3:]
             operands[_ADDED] = Operand.of(dims, dtype)
         stages = (*self._factors, *map(_flow_first, self.followers.stages))
-        return Task(divide(found, Tail.of(stages, operands)), self.options.workspace)
+        return EngineTask(divide(found, Tail.of(stages, operands)), self.options.workspace)
 
     @property
-    def _factors(self) -> tuple[Stage, ...]:
-        """What a Gemm does after its product: ``beta * (alpha / beta * y + c)``."""
+    def _factors(self) -> tuple[PointwiseStage, ...]:
+        """The stages of a Gemm after its product: ``beta * (alpha / beta * y + c)``."""
         op = self.node.op
         if not isinstance(op, Gemm):
             return ()
         if self.added is None:
             return _times(op.alpha)
-        return (*_times(op.alpha / op.beta), Stage(Add(), (FLOW, _ADDED)), *_times(op.beta))
+        return (
+            *_times(op.alpha / op.beta),
+            PointwiseStage(Add(), (FLOW, _ADDED)),
+            *_times(op.beta),
+        )
 
 
-def _times(factor: float) -> tuple[Stage, ...]:
-    return () if factor == 1 else (Stage(Mul(), (FLOW, factor)),)
+def _times(factor: float) -> tuple[PointwiseStage, ...]:
+    return () if factor == 1 else (PointwiseStage(Mul(), (FLOW, factor)),)
 
 
-def _flow_first(stage: Stage) -> Stage:
-    """Return a stage whose operands may change places with what cuDNN computes in front."""
+def _flow_first(stage: PointwiseStage) -> PointwiseStage:
+    """Return a stage with cuDNN's result as first operand, if its operands commute."""
     if isinstance(stage.op, Add | Mul) and stage.inputs[1] == FLOW != stage.inputs[0]:
         return replace(stage, inputs=(FLOW, stage.inputs[0]))
     return stage

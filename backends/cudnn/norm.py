@@ -1,4 +1,4 @@
-"""Normalizations: by statistics of the elements themselves, or by given ones."""
+"""Normalizations, with statistics that are computed or given."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from ...runtime.plan.partition import results_of
 from ..cuda.norm.norm_rows import MAX_KEPT, MAX_WARPS
 from ..cuda.ops.norm import pack_batch_norm
 from ..cuda.recipe.operands import Packed
-from .choice import Division, Task
+from .choice import Division, EngineTask
 from .operation import FLOATS, HALVES, NEVER, ROUNDING, Operand
 from .pointwise import Chain, extend, group_of, wanted
-from .registry import Source, Wanted, claims, is_wanted_anyway
-from .stages import FLOW, NO_TAIL, Stage, Tail, expressed, expressible, follow
+from .registry import NodeGroup, Source, claims, is_wanted_anyway
+from .stages import FLOW, NO_TAIL, PointwiseStage, Tail, expressed, expressible, follow
 
 #: What a normalization gives, in order.
 STATISTICS: tuple[str, ...] = ("y", "mean", "deviation")
@@ -41,7 +41,7 @@ STATISTICS: tuple[str, ...] = ("y", "mean", "deviation")
 
 @dataclass(frozen=True, slots=True)
 class Normalization:
-    """Groups of elements, each shifted and scaled to mean 0 and variance 1, or by its root alone.
+    """Groups of elements normalized to mean 0 and variance 1, or by their root mean square.
 
     Statistics are float32. The variance is that of the differences from the mean.
 
@@ -65,7 +65,7 @@ class Normalization:
 
     @property
     def title(self) -> str:
-        """What it does, in short: ``layernorm+add``."""
+        """A short name: ``layernorm+add``."""
         return f"{self.kind}+{self.tail.title}" if self.tail else self.kind
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class Normalization:
 
     @property
     def operands(self) -> Mapping[str, Operand]:
-        """What is read and given."""
+        """The tensors read and written."""
         reads = {"x": self.x, "scale": self.scale}
         if self.kind != "rmsnorm":
             reads["bias"] = self.scale
@@ -87,7 +87,7 @@ class Normalization:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """What is given."""
+        """The roles of the tensors written."""
         return STATISTICS if self.statistics else STATISTICS[:1]
 
     @property
@@ -96,7 +96,7 @@ class Normalization:
         return NEVER + ROUNDING
 
     def express(self, graph: Any, cudnn: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Put it into a graph; see `Operation`."""
+        """Add the operation to a cuDNN graph; see `Operation`."""
         phases = cudnn.norm_forward_phase
         epsilon = graph.tensor_scalar(self.epsilon, cudnn.scalar_type.RUNTIME_PARAM)
         given = getattr(graph, self.kind)(
@@ -115,8 +115,8 @@ class Normalization:
 
 
 @claims(LayerNormalization, RMSNormalization)
-def rows(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
-    """Return a normalization of the last axes, with the elementwise nodes after it."""
+def rows(graph: Graph, node: Node, free: Set[Node], options: Options) -> NodeGroup | str:
+    """Return a normalization of the last axes, with its elementwise epilogue."""
     op, inputs, y = node.op, _inputs(node), node.output
     if isinstance(inputs, str):
         return inputs
@@ -148,12 +148,12 @@ def rows(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted 
         reads["bias"] = shift[0] if shift else zeros
     if operation.statistics:
         gives = dict(zip(STATISTICS, read, strict=True))
-        return Wanted((node,), Task.of(operation, options), reads, gives)
+        return NodeGroup((node,), EngineTask.of(operation, options), reads, gives)
     return _with_followers(graph, node, operation, reads, free, options)
 
 
 def _slow(x: Value, count: int) -> str:
-    """Return why rows are better left to the cuda kernels; empty where they are not.
+    """Return why the cuda kernels are faster for these rows; empty where they are not.
 
     cuDNN's fast engines want rows of whole 128 bytes; the cuda kernels are fast for rows that fit
     into registers. For long rows of 16 bits cuDNN compiles an engine of 17 s.
@@ -176,28 +176,28 @@ def _with_followers(
     reads: Mapping[str, Source],
     free: Set[Node],
     options: Options,
-) -> Wanted:
-    """Return a normalization of rows with what it can take along."""
+) -> NodeGroup:
+    """Return a normalization of rows with the nodes that can be fused."""
     found = follow(graph, node.output, free, axis=-1)
     last_axis = operation.x.dims[1] == node.output.tensor.dims[-1]
     if not all(map(expressible, found.stages)) or (found.across and not last_axis):
-        return Wanted((node,), Task.of(operation, options), reads, {"y": node.output})
+        return NodeGroup((node,), EngineTask.of(operation, options), reads, {"y": node.output})
     channels = Operand.of((1, *operation.y.dims[1:]), operation.y.dtype)
     operands = dict.fromkeys(found.across, channels) | dict.fromkeys(found.along, operation.y)
     tail = Tail.of(found.stages, operands)
     alone = Division(operation, tail)
     divisions = (Division(replace(operation, tail=tail)), alone) if tail else (alone,)
-    return Wanted(
+    return NodeGroup(
         nodes=(node, *found.nodes),
-        task=Task(divisions, options.workspace),
+        task=EngineTask(divisions, options.workspace),
         reads={**reads, **found.across, **found.along},
         gives={"y": (node, *found.nodes)[-1].output},
     )
 
 
 @claims(InstanceNormalization)
-def instances(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
-    """Return a normalization of every channel of every image."""
+def instances(graph: Graph, node: Node, free: Set[Node], options: Options) -> NodeGroup | str:
+    """Return an instance normalization."""
     inputs = _inputs(node)
     if isinstance(inputs, str):
         return inputs
@@ -211,12 +211,12 @@ def instances(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wa
         epsilon=getattr(node.op, "epsilon", 1e-5),
     )
     reads = {"x": x, "scale": scale, "bias": shift}
-    return Wanted((node,), Task.of(operation, options), reads, {"y": node.output})
+    return NodeGroup((node,), EngineTask.of(operation, options), reads, {"y": node.output})
 
 
 @claims(GroupNormalization)
-def channel_groups(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
-    """Return groups of channels as the channels of images, and a kernel that scales after it."""
+def channel_groups(graph: Graph, node: Node, free: Set[Node], options: Options) -> NodeGroup | str:
+    """Return a group normalization as an instance normalization followed by a scaling kernel."""
     if not is_wanted_anyway(node, options):
         return (
             "cuDNN has no groups of channels; as an instance normalization with a kernel behind it"
@@ -239,14 +239,17 @@ def channel_groups(graph: Graph, node: Node, free: Set[Node], options: Options) 
         y=Operand.of(dims, dtype),
         epsilon=getattr(node.op, "epsilon", 1e-5),
     )
-    stages = (Stage(ops.Mul(), (FLOW, "factor")), Stage(ops.Add(), (FLOW, "shift")))
+    stages = (
+        PointwiseStage(ops.Mul(), (FLOW, "factor")),
+        PointwiseStage(ops.Add(), (FLOW, "shift")),
+    )
     by_channel = Operand.of((1, *dims[1:3], 1), dtype)
     tail = Tail.of(stages, {"factor": by_channel, "shift": by_channel})
     ones = Packed((scale,), ("cudnn", "ones", groups), partial(_filled, count=groups, number=1))
     zeros = Packed((scale,), ("cudnn", "zeros", groups), partial(_filled, count=groups, number=0))
-    return Wanted(
+    return NodeGroup(
         nodes=(node,),
-        task=Task((Division(operation, tail),), options.workspace),
+        task=EngineTask((Division(operation, tail),), options.workspace),
         reads={"x": x, "scale": ones, "bias": zeros, "factor": scale, "shift": shift},
         gives={"y": node.output},
     )
@@ -257,7 +260,7 @@ def _filled(scale: Array, count: int, number: float) -> Array:
 
 
 def _inputs(node: Node) -> tuple[Value, ...] | str:
-    """Return what a node reads, or why cuDNN cannot read it."""
+    """Return a node's inputs, or why cuDNN cannot read them."""
     inputs = tuple(value for value in node.inputs if value is not None)
     for value in (*inputs, node.output):
         if value.tensor.dtype not in FLOATS:
@@ -271,8 +274,8 @@ def _inputs(node: Node) -> tuple[Value, ...] | str:
 
 
 @claims(BatchNormalization)
-def channels(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
-    """Return a batch normalization, which cuDNN has only pointwise, with what is behind it."""
+def channels(graph: Graph, node: Node, free: Set[Node], options: Options) -> NodeGroup | str:
+    """Return a batch normalization with its epilogue, in cuDNN a chain of pointwise operations."""
     inputs, training = _inputs(node), getattr(node.op, "training_mode", 0)
     if isinstance(inputs, str):
         return inputs
@@ -290,7 +293,7 @@ def channels(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wan
 
 
 def _scale(chain: Chain, node: Node, inputs: tuple[Value, ...]) -> None:
-    """Append what a batch normalization comes down to when its statistics are known: two stages."""
+    """Append the two stages of a batch normalization with constant statistics."""
     x, scale, b, mean, variance = inputs
     rank = len(x.tensor.dims)
     dims = (1, scale.tensor.size) + (1,) * (rank - 2) if rank > 1 else (1,)

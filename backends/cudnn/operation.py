@@ -1,4 +1,4 @@
-"""What a cuDNN graph computes, as plain data: its tensors in memory, and how it is expressed."""
+"""The description of a cuDNN graph as plain data: its tensors and operations."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ DATA_TYPES: dict[DType, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor of a graph as it lies in memory.
+    """A tensor of a graph with its memory layout.
 
     Attributes:
         dims: its extents as cuDNN is to see them, which may be others than those of the value.
@@ -78,7 +78,7 @@ class Operand:
 
     @property
     def layout(self) -> tuple[Format, int]:
-        """The physical format and the pitch that have these strides.
+        """The physical format and the pitch that correspond to the strides.
 
         Raises:
             ValueError: there are none.
@@ -96,7 +96,7 @@ class Operand:
 
     @property
     def extent(self) -> int:
-        """Bytes from the first element to the last."""
+        """Bytes from the first element to the end of the last."""
         steps = zip(self.dims, self.strides, strict=True)
         return (1 + sum((d - 1) * s for d, s in steps)) * self.dtype.itemsize
 
@@ -117,8 +117,7 @@ def times(dims: Ints) -> str:
 class Operation(Protocol):
     """One cuDNN graph: a frozen, hashable description.
 
-    ``str()`` of it says everything that the speed depends on: it is the key of stored choices.
-    Virtual tensors and arithmetic are float32.
+    ``str()`` of it includes everything that affects speed: it is the key of stored choices.
 
     Attributes:
         title: what it does, in short: ``conv+bias+relu``.
@@ -141,7 +140,7 @@ class Operation(Protocol):
     def notes(self) -> tuple[str, ...]: ...
 
     def express(self, graph: Any, cudnn: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Put the operations into a graph.
+        """Add the operations to a graph.
 
         Args:
             graph: the frontend's graph.
@@ -161,11 +160,11 @@ class Operation(Protocol):
 
 @runtime_checkable
 class Ranked(Protocol):
-    """An operation of whose engines more is known than cuDNN's heuristics do."""
+    """An operation with a better order of engines than that of cuDNN's heuristics."""
 
     def rank(self, engine: str) -> int:
-        """Return how far behind others an engine of this name is to come; `SLOW` is last of all.
+        """Return the position of an engine in the order of trials; `SLOW` is last of all.
 
-        Those of one rank stay in the order of the heuristics.
+        Engines of equal rank stay in the order of the heuristics.
         """
         ...

@@ -1,4 +1,4 @@
-"""Chains of elementwise nodes as one cuDNN graph: the same chains that the cuda kernels take."""
+"""Chains of elementwise nodes as one cuDNN graph: the same chains as in the cuda backend."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ..cuda.algorithms.registry import KERNELS
 from ..cuda.codegen.elementwise import is_elementwise
 from ..cuda.fusion import MAX_CHAINED, Group, groups
 from ..cuda.recipe.layout import Ints, broadcast_strides, merge, order
-from .choice import Task
+from .choice import EngineTask
 from .operation import FLOATS, NEVER, Operand
-from .pointwise_ops import WORDLESS, WORDS, Writer, refusal, rounds
-from .registry import Source, Wanted, claims, is_wanted_anyway
-from .stages import Input, Stage
+from .pointwise_ops import WORDLESS, WORDS, PointwiseWriter, refusal, rounds
+from .registry import NodeGroup, Source, claims, is_wanted_anyway
+from .stages import Input, PointwiseStage
 
 #: What is flat is cut into rows, as a kernel counts blocks along a row in 16 bits: of a power of
 #: two where that is possible, or the longest ones. On an H200, rows of 1000 take 523 us for a sum
@@ -38,7 +38,7 @@ FEW = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """Elementwise operators over three axes, on tensors that are repeated along some of them.
+    """Elementwise operators over three axes, with broadcast operands.
 
     Attributes:
         reads: tensor by role, in pairs.
@@ -49,7 +49,7 @@ class Pointwise:
 
     reads: tuple[tuple[str, Operand], ...]
     y: Operand
-    stages: tuple[Stage, ...]
+    stages: tuple[PointwiseStage, ...]
     title: str = field(compare=False)
 
     def __str__(self) -> str:
@@ -58,22 +58,22 @@ class Pointwise:
 
     @property
     def operands(self) -> Mapping[str, Operand]:
-        """What is read and given."""
+        """The tensors read and written."""
         return {**dict(self.reads), "y": self.y}
 
     @property
     def results(self) -> tuple[str, ...]:
-        """What is given."""
+        """The roles of the tensors written."""
         return ("y",)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The engine also multiplies matrices, so that it always says TENSOR_CORE."""
+        """Numeric restrictions; the engine always carries the note TENSOR_CORE."""
         return (*NEVER, "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
 
     def express(self, graph: Any, cudnn: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Put it into a graph; see `Operation`."""
-        writer = Writer(graph, cudnn)
+        """Add the operation to a cuDNN graph; see `Operation`."""
+        writer = PointwiseWriter(graph, cudnn)
         known = dict(tensors)
         result: Any = None
         for number, stage in enumerate(self.stages):
@@ -88,7 +88,7 @@ class Pointwise:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A tensor that a chain reads.
+    """An input of a chain.
 
     Attributes:
         source: the value, or constants as they are packed.
@@ -113,23 +113,23 @@ class Chain:
     """
 
     nodes: tuple[Node, ...]
-    stages: list[Stage] = field(default_factory=list[Stage])
+    stages: list[PointwiseStage] = field(default_factory=list[PointwiseStage])
     reads: dict[str, Read] = field(default_factory=dict[str, Read])
     made: dict[Value, str] = field(default_factory=dict[Value, str])
 
     @property
     def y(self) -> Value:
-        """What the last node computes."""
+        """The output of the last node."""
         return self.nodes[-1].output
 
     @property
     def title(self) -> str:
-        """The operators in short."""
+        """A short name made of the operators."""
         return "+".join(type(node.op).__name__ for node in self.nodes)
 
     def append(self, op: Op, *inputs: Input) -> str:
-        """Append a stage and return what names its result."""
-        self.stages.append(Stage(op, inputs))
+        """Append a stage and return the name of its result."""
+        self.stages.append(PointwiseStage(op, inputs))
         return f"v{len(self.stages) - 1}"
 
     def read(self, source: Source, dims: Ints, dtype: DType) -> str:
@@ -143,7 +143,7 @@ class Chain:
         return role
 
     def given(self, value: Value | None) -> Input:
-        """Return what stands for a value in a stage."""
+        """Return the operand of a stage for a value."""
         if value is None or value in self.made:
             return None if value is None else self.made[value]
         if value.data is not None and value.data.size == 1:
@@ -153,7 +153,7 @@ class Chain:
     def operation(
         self, formats: Mapping[Value, Format], pitches: Mapping[Value, int]
     ) -> Pointwise | str:
-        """Return the graph for tensors that lie so, or why there is none."""
+        """Return the operation for tensors with these layouts, or why there is none."""
         y = self.y.tensor
         own = formats.get(self.y, Format.CONTIGUOUS)
         moves = [broadcast_strides(y.dims, own, y.dims, pitches.get(self.y, 0))]
@@ -176,7 +176,7 @@ class Chain:
 def shaped(
     dims: Ints, axes: Ints, moves: Sequence[Ints], dtypes: Sequence[DType]
 ) -> tuple[Operand, ...] | str:
-    """Return tensors over the same axes as cuDNN wants them, or why it cannot have them.
+    """Return tensors with common axes as cuDNN needs them, or why that is impossible.
 
     Args:
         dims: shape of the result.
@@ -201,7 +201,7 @@ def shaped(
 
 
 def _operand(sizes: Ints, move: Ints, dtype: DType) -> Operand:
-    """Return a tensor that has one element along the axes on which it does not move."""
+    """Return a tensor with size 1 along its broadcast axes."""
     dims = tuple(size if step else 1 for size, step in zip(sizes, move, strict=True))
     strides = list(move)
     for axis in reversed(range(len(dims))):
@@ -211,7 +211,7 @@ def _operand(sizes: Ints, move: Ints, dtype: DType) -> Operand:
 
 
 def _columns(size: int) -> int:
-    """Return the length of rows into which a flat tensor is cut."""
+    """Return the row length for splitting a flat tensor."""
     even = size & -size
     if even >= SHORTEST:
         return min(even, SHORT)
@@ -221,7 +221,7 @@ def _columns(size: int) -> int:
 
 
 def _unsafe(operands: Sequence[Operand]) -> str:
-    """Return why cuDNN cannot have operands over these axes; empty where it can.
+    """Return why cuDNN cannot broadcast operands over these axes; empty where it can.
 
     Over three axes it repeats a column wrongly: only the first matrix of a stack comes out right.
     What else has been seen to be right is a full operand, a matrix for the whole stack, and a row
@@ -236,7 +236,7 @@ def _unsafe(operands: Sequence[Operand]) -> str:
 
 
 def extend(chain: Chain, nodes: Sequence[Node]) -> str:
-    """Append elementwise nodes to a chain and return why that cannot be; empty where it can."""
+    """Append elementwise nodes to a chain; return why that is impossible, or empty."""
     for node in nodes:
         refused = _refusal(node)
         if refused:
@@ -286,20 +286,21 @@ def _limits(node: Node) -> str:
 
 
 @claims(*WORDS, *WORDLESS)
-def chain(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
-    """Return the chain that a node is part of."""
+def chain(graph: Graph, node: Node, free: Set[Node], options: Options) -> NodeGroup | str:
+    """Return the chain that contains a node."""
     refused = _refusal(node)
     if refused:
         return refused
     group = group_of(graph, node, free)
-    if group.head is not None:
-        return f"part of the kernel of the {group.head.kind} in front of it"
+    if group.head is not None or group.whole is not None:
+        first = group.head or group.nodes[0]
+        return f"part of the kernel of the {first.kind} in front of it"
     found = Chain(group.nodes)
     return extend(found, group.nodes) or wanted(found, options)
 
 
 def _too_few(chain: Chain, options: Options) -> str:
-    """Return why a chain is left to the cuda kernels for its size; empty where it is not."""
+    """Return why a small chain is left to the cuda kernels; empty where it is not."""
     size = chain.y.tensor.size
     if size >= FEW or any(is_wanted_anyway(node, options) for node in chain.nodes):
         return ""
@@ -310,13 +311,13 @@ def _too_few(chain: Chain, options: Options) -> str:
 
 
 def group_of(graph: Graph, node: Node, free: Set[Node]) -> Group:
-    """Return the group that the cuda kernels would have a node in."""
+    """Return the group of nodes that the cuda backend would fuse a node with."""
     near = set(_near(graph, node, free))
     return next(group for group in groups(graph, near) if node in group.nodes)
 
 
 def _near(graph: Graph, node: Node, free: Set[Node]) -> Iterator[Node]:
-    """Yield the elementwise nodes around one, and those whose kernels may take them along."""
+    """Yield the elementwise neighbours of a node, and nodes whose kernels may fuse them."""
     seen = {node}
     waiting = [node]
     for current in waiting:
@@ -337,8 +338,8 @@ def _takes_along(node: Node) -> bool:
     return registered is not None and registered.epilogue
 
 
-def wanted(chain: Chain, options: Options) -> Wanted | str:
-    """Return what a chain is as a claim, or why it is none."""
+def wanted(chain: Chain, options: Options) -> NodeGroup | str:
+    """Return the claim for a chain, or why there is none."""
     plain = _too_few(chain, options) or chain.operation({}, {})
     if isinstance(plain, str):
         return plain
@@ -349,16 +350,16 @@ def wanted(chain: Chain, options: Options) -> Wanted | str:
     }
     y = chain.y.tensor
 
-    def at(site: BuildContext) -> Task | str:
-        """Return the task for tensors as they lie."""
+    def at(site: BuildContext) -> EngineTask | str:
+        """Return the task for tensors with the given layouts."""
         if Format.CHANNELS_LAST_8 in site.formats.values():
             return "channels padded to a multiple of 8"
         found = chain.operation(site.formats, site.pitches)
-        return found if isinstance(found, str) else Task.of(found, options)
+        return found if isinstance(found, str) else EngineTask.of(found, options)
 
-    return Wanted(
+    return NodeGroup(
         nodes=chain.nodes,
-        task=Task.of(plain, options),
+        task=EngineTask.of(plain, options),
         reads={role: read.source for role, read in chain.reads.items()},
         gives={"y": chain.y},
         formats=Formats(

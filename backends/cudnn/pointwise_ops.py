@@ -1,4 +1,4 @@
-"""Elementwise operators in the words of cuDNN's pointwise operations, where they mean the same.
+"""Elementwise operators as cuDNN's pointwise operations, where the semantics agree.
 
 A stage computes in float32. What is true or false is 1 or 0 there, and int8 in memory: cuDNN's
 BOOLEAN are not the bytes that ONNX has. What cuDNN 9.19 does on an H200 with zeros, infinities, NaN
@@ -28,8 +28,8 @@ from .operation import HALVES
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
-    """Puts words into a graph; a number becomes a scalar that is passed by value.
+class PointwiseWriter:
+    """Adds pointwise operations to a graph; a number becomes a scalar passed by value.
 
     Attributes:
         graph: the frontend's graph.
@@ -40,7 +40,7 @@ class Writer:
     cudnn: Any
 
     def __call__(self, word: str, *given: Any, **attributes: Any) -> Any:
-        """Append a word, such as ``add``, and return its result."""
+        """Add an operation, such as ``add``, and return its result."""
         return getattr(self.graph, word)(*map(self._tensor, given), **attributes)
 
     def choose(self, condition: Any, x: Any, y: Any) -> Any:
@@ -58,14 +58,14 @@ Word = Callable[..., Any]
 
 
 def _is(word: str) -> Word:
-    """Return the word that means just what the operator does."""
+    """Return the writer of an operation with exactly the operator's semantics."""
     return lambda w, op, *given: w(word, *given)
 
 
-def _folded(step: Callable[[Writer, Any, Any], Any]) -> Word:
-    """Return a word of any number of inputs; tensors come before numbers."""
+def _folded(step: Callable[[PointwiseWriter, Any, Any], Any]) -> Word:
+    """Return the writer of a variadic operation; tensors come before numbers."""
 
-    def word(w: Writer, op: Op, *given: Any) -> Any:
+    def word(w: PointwiseWriter, op: Op, *given: Any) -> Any:
         ordered = sorted(given, key=lambda one: isinstance(one, float))
         if len(ordered) == 1:
             return w("identity", ordered[0])
@@ -74,19 +74,19 @@ def _folded(step: Callable[[Writer, Any, Any], Any]) -> Word:
     return word
 
 
-def _greatest(w: Writer, x: Any, y: Any) -> Any:
+def _greatest(w: PointwiseWriter, x: Any, y: Any) -> Any:
     return w.choose(w("cmp_neq", x, x), x, w.choose(w("cmp_gt", x, y), x, y))
 
 
-def _minimum(w: Writer, x: Any, y: Any) -> Any:
+def _minimum(w: PointwiseWriter, x: Any, y: Any) -> Any:
     return w.choose(w("cmp_neq", x, x), x, w.choose(w("cmp_lt", x, y), x, y))
 
 
-def _mean(w: Writer, op: Op, *given: Any) -> Any:
+def _mean(w: PointwiseWriter, op: Op, *given: Any) -> Any:
     return w("div", _folded(lambda w, x, y: w("add", x, y))(w, op, *given), float(len(given)))
 
 
-def _quotient(w: Writer, op: Op, x: Any, y: Any) -> Any:
+def _quotient(w: PointwiseWriter, op: Op, x: Any, y: Any) -> Any:
     """Divide; both by 4 where the divisor is above 2**125."""
     if isinstance(y, float) and abs(y) <= 2.0**126:
         return w("div", x, y)
@@ -95,83 +95,85 @@ def _quotient(w: Writer, op: Op, x: Any, y: Any) -> Any:
     return w("div", w("mul", x, factor), w("mul", y, factor))
 
 
-def _clipped(w: Writer, x: Any, lower: float, upper: float) -> Any:
+def _clipped(w: PointwiseWriter, x: Any, lower: float, upper: float) -> Any:
     return w.graph.relu(x, lower_clip=lower, upper_clip=upper)
 
 
-def _clip(w: Writer, op: Op, x: Any, lower: float | None = None, upper: float | None = None) -> Any:
+def _clip(
+    w: PointwiseWriter, op: Op, x: Any, lower: float | None = None, upper: float | None = None
+) -> Any:
     """Limit; without a lower limit cuDNN's would be -3.4e38."""
     if lower is not None and lower != -inf:
         return _clipped(w, x, lower, inf if upper is None else upper)
     return w("identity", x) if upper is None else w.choose(w("cmp_gt", x, upper), upper, x)
 
 
-def _gelu(w: Writer, op: ops.Gelu, x: Any) -> Any:
+def _gelu(w: PointwiseWriter, op: ops.Gelu, x: Any) -> Any:
     return w("gelu_approx_tanh" if op.approximate == "tanh" else "gelu", x)
 
 
-def _exponential(w: Writer, x: Any, above: Any, factor: float, rate: float = 1.0) -> Any:
+def _exponential(w: PointwiseWriter, x: Any, above: Any, factor: float, rate: float = 1.0) -> Any:
     """Return `above` where x > 0, factor (e^(x/rate) - 1) elsewhere."""
     below = w("sub", w("exp", x if rate == 1 else w("div", x, rate)), 1.0)
     return w.choose(w("cmp_gt", x, 0.0), above, w("mul", below, factor))
 
 
-def _elu(w: Writer, op: ops.Elu, x: Any) -> Any:
+def _elu(w: PointwiseWriter, op: ops.Elu, x: Any) -> Any:
     return w("elu", x) if op.alpha == 1 else _exponential(w, x, x, op.alpha)
 
 
-def _celu(w: Writer, op: ops.Celu, x: Any) -> Any:
+def _celu(w: PointwiseWriter, op: ops.Celu, x: Any) -> Any:
     return _exponential(w, x, x, op.alpha, op.alpha)
 
 
-def _selu(w: Writer, op: ops.Selu, x: Any) -> Any:
+def _selu(w: PointwiseWriter, op: ops.Selu, x: Any) -> Any:
     return _exponential(w, x, w("mul", x, op.gamma), op.gamma * op.alpha)
 
 
-def _hard_sigmoid(w: Writer, op: ops.HardSigmoid, x: Any) -> Any:
+def _hard_sigmoid(w: PointwiseWriter, op: ops.HardSigmoid, x: Any) -> Any:
     return _clipped(w, w("add", w("mul", x, op.alpha), op.beta), 0.0, 1.0)
 
 
-def _hard_swish(w: Writer, op: ops.HardSwish, x: Any) -> Any:
+def _hard_swish(w: PointwiseWriter, op: ops.HardSwish, x: Any) -> Any:
     return w("mul", x, _clipped(w, w("add", w("mul", x, 1 / 6), 0.5), 0.0, 1.0))
 
 
-def _mish(w: Writer, op: ops.Mish, x: Any) -> Any:
+def _mish(w: PointwiseWriter, op: ops.Mish, x: Any) -> Any:
     return w("mul", x, w("tanh", w("softplus", x)))
 
 
-def _softsign(w: Writer, op: ops.Softsign, x: Any) -> Any:
+def _softsign(w: PointwiseWriter, op: ops.Softsign, x: Any) -> Any:
     return _quotient(w, op, x, w("add", w("abs", x), 1.0))
 
 
-def _sign(w: Writer, op: ops.Sign, x: Any) -> Any:
+def _sign(w: PointwiseWriter, op: ops.Sign, x: Any) -> Any:
     return w.choose(w("cmp_gt", x, 0.0), 1.0, w.choose(w("cmp_lt", x, 0.0), -1.0, x))
 
 
-def _prelu(w: Writer, op: ops.PRelu, x: Any, slope: Any) -> Any:
+def _prelu(w: PointwiseWriter, op: ops.PRelu, x: Any, slope: Any) -> Any:
     return w.choose(w("cmp_lt", x, 0.0), w("mul", x, slope), x)
 
 
-def _shrink(w: Writer, op: ops.Shrink, x: Any) -> Any:
+def _shrink(w: PointwiseWriter, op: ops.Shrink, x: Any) -> Any:
     above = w.choose(w("cmp_gt", x, op.lambd), w("sub", x, op.bias), 0.0)
     return w.choose(w("cmp_lt", x, -op.lambd), w("add", x, op.bias), above)
 
 
-def _thresholded(w: Writer, op: ops.ThresholdedRelu, x: Any) -> Any:
+def _thresholded(w: PointwiseWriter, op: ops.ThresholdedRelu, x: Any) -> Any:
     return w.choose(w("cmp_gt", x, op.alpha), x, 0.0)
 
 
-def _gated(w: Writer, op: ops.SwiGLU, a: Any, b: Any) -> Any:
+def _gated(w: PointwiseWriter, op: ops.SwiGLU, a: Any, b: Any) -> Any:
     return w("mul", w.graph.swish(a, swish_beta=op.alpha), b)
 
 
-def _infinite(w: Writer, op: ops.IsInf, x: Any) -> Any:
+def _infinite(w: PointwiseWriter, op: ops.IsInf, x: Any) -> Any:
     if op.detect_negative and op.detect_positive:
         return w("cmp_eq", w("abs", x), inf)
     return w("cmp_eq", x, inf if op.detect_positive else -inf)
 
 
-def _cast(w: Writer, op: ops.Cast, x: Any) -> Any:
+def _cast(w: PointwiseWriter, op: ops.Cast, x: Any) -> Any:
     return w("cmp_neq", x, 0.0) if op.to == bool_ else w("identity", x)
 
 
@@ -244,7 +246,7 @@ WORDLESS: dict[type[Op], str] = {
 
 
 def refusal(node: Node) -> str:
-    """Return why cuDNN has no words for an elementwise node; empty where it has."""
+    """Return why cuDNN cannot express an elementwise node; empty where it can."""
     op = node.op
     if type(op) not in WORDS:
         return WORDLESS.get(type(op), f"cuDNN has no word for {node.kind}")

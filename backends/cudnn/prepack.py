@@ -1,4 +1,4 @@
-"""What comes before cuDNN: images of few channels become words, by one of cuda's kernels."""
+"""Packs images with few channels for cuDNN, by a cuda kernel, so that a pixel is a whole word."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """A kernel that packs an image, channels last and with channels of zeros, into the workspace.
+    """A kernel that packs an image into the workspace: channels last, padded with zero channels.
 
     Attributes:
         role: the operand of cuDNN's graph that it makes.
@@ -36,7 +36,7 @@ class Front:
 
     @property
     def nbytes(self) -> int:
-        """What it takes of the workspace."""
+        """Bytes of workspace that it needs."""
         images, _, *spatial = self.image.dims
         size = images * self.channels * prod(spatial) * self.image.dtype.itemsize
         return -(-size // ALIGNMENT) * ALIGNMENT
@@ -46,7 +46,7 @@ class Front:
 
 
 def front_launch(front: Front) -> Launch:
-    """Return the kernel; its argument `x` is the image, `y` where it is packed."""
+    """Return the launch; its argument `x` is the image, `y` the packed image."""
     value = Graph("front").add_input(front.role, TensorType(front.image.dtype, front.image.dims))
     _, launch = packed_image(Tensor(value), front.channels, front.image.dims[-1], 0)
     return launch

@@ -1,4 +1,4 @@
-"""Reductions, all of which are left to the cuda kernels: what cuDNN's engine does with them.
+"""Reductions, all of which are left to the cuda kernels; measurements of cuDNN's engine.
 
 Measured with cuDNN 9.19 on an H200, whose one engine for reductions takes rows, columns, or all of
 a matrix (MUL, AVG, NORM1 and NORM2 have none, and nothing can follow a reduction in its graph).

@@ -1,4 +1,4 @@
-"""Families: one function per operator, which says what cuDNN could do with a node, or why not."""
+"""The registry of families: a function per operator that describes cuDNN's work, or declines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...runtime.ir.op import Op
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Formats
 from ..cuda.recipe.operands import Packed
-from .choice import Task
+from .choice import EngineTask
 from .names import CUDNN
 
 #: What a role stands for: a value, or constants packed on the host once per model.
@@ -18,7 +18,7 @@ Source = Value | Packed
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class NodeGroup:
     """Nodes that cuDNN could run as one step.
 
     Attributes:
@@ -32,21 +32,21 @@ class Wanted:
     """
 
     nodes: tuple[Node, ...]
-    task: Task
+    task: EngineTask
     reads: Mapping[str, Source]
     gives: Mapping[str, Value]
     formats: Formats = field(default_factory=Formats)
-    at: Callable[[BuildContext], Task | str] | None = None
+    at: Callable[[BuildContext], EngineTask | str] | None = None
 
 
 #: Called with the graph, a node, the nodes that are free (the node among them) and the options.
-Family = Callable[[Graph, Node, Set[Node], Options], Wanted | str]
+Family = Callable[[Graph, Node, Set[Node], Options], NodeGroup | str]
 
 FAMILIES: dict[type[Op], Family] = {}
 
 
 def claims(*operators: type[Op]) -> Callable[[Family], Family]:
-    """Register a function for the operators at whose nodes it begins."""
+    """Register a function for the operators with which its patterns begin."""
 
     def register(family: Family) -> Family:
         for operator in operators:
@@ -59,5 +59,5 @@ def claims(*operators: type[Op]) -> Callable[[Family], Family]:
 
 
 def is_wanted_anyway(node: Node, options: Options) -> bool:
-    """Whether cuDNN gets a node that it is known to be slow at: it is measured, or asked for."""
+    """Whether to offer a slow node to cuDNN: when tuning, or if the user asks for it."""
     return options.tune or CUDNN in options.algorithms_for(node.kind, (node.name, *node.origin))

@@ -1,4 +1,4 @@
-"""CuDNN on one GPU: the handle, and who may use it when."""
+"""The cuDNN handle of a GPU, and the synchronization of its users."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .library import Library
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What graphs are planned for and executed by.
+    """Plans and executes graphs on one GPU.
 
-    A handle serves one caller and one stream at a time, which `planning` and `execute` see to.
+    A handle serves one caller and one stream at a time; `planning` and `execute` ensure that.
 
     Attributes:
         vendor: cuDNN.
@@ -33,7 +33,7 @@ class Session:
 
     @classmethod
     def here(cls, library: Library, ordinal: int) -> Session:
-        """Open cuDNN on the GPU of this number, which must be the thread's current one."""
+        """Open cuDNN on the GPU with this index, which must be the thread's current device."""
         frontend = library.frontend
         with library.calling("cudnnCreate"):
             handle = frontend.create_handle()
@@ -42,7 +42,7 @@ class Session:
 
     @classmethod
     def elsewhere(cls, library: Library, properties: str) -> Session:
-        """Plan for a GPU by its properties as JSON; nothing can be executed."""
+        """Plan for a GPU described by its properties as JSON; nothing can be executed."""
         with library.calling("create_device_properties"):
             found = library.frontend.create_device_properties(properties)
         place = {"device_property": found, "sm_version": _architecture(properties)}
@@ -50,14 +50,14 @@ class Session:
 
     @contextmanager
     def planning(self, call: str) -> Generator[None]:
-        """Have the handle for oneself inside; see `Library.planning`."""
+        """A context with exclusive use of the handle; see `Library.planning`."""
         with self._lock, self.vendor.planning(call):
             yield
 
     def execute(
         self, graph: Any, plan: int, pack: Mapping[int, int], workspace: int, stream: CudaStream
     ) -> None:
-        """Put one plan of a graph on a stream, which lives until the handle gets another one.
+        """Launch one plan of a graph on a stream.
 
         Args:
             graph: the frontend's graph, the plan built.

@@ -1,4 +1,4 @@
-"""Elementwise operators after a result: one description for cuDNN's graph and for a cuda kernel.
+"""Elementwise epilogues: one description for cuDNN's graph and for a cuda kernel.
 
 A `Tail` is a chain of stages, each of which reads what the one before it gives. Some prefix of it
 goes into cuDNN's graph, and the rest is a kernel after that.
@@ -19,7 +19,7 @@ from ..cuda.codegen.elementwise import is_elementwise
 from ..cuda.recipe.layout import Ints
 from .library import NoPlan
 from .operation import Operand
-from .pointwise_ops import WORDS, Writer
+from .pointwise_ops import WORDS, PointwiseWriter
 
 #: What a stage reads of the one before it.
 FLOW = "·"
@@ -29,7 +29,7 @@ Input = str | float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PointwiseStage:
     """One elementwise operator.
 
     Attributes:
@@ -49,7 +49,7 @@ class Stage:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The tensors that it reads besides `FLOW`."""
+        """The roles of tensors that it reads besides `FLOW`."""
         return tuple(i for i in self.inputs if isinstance(i, str) and i != FLOW)
 
     def __str__(self) -> str:
@@ -59,31 +59,31 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Stages with the tensors that they read.
+    """An epilogue: stages with the tensors that they read.
 
     Attributes:
         stages: in order.
         operands: tensor by role, of every role that a stage reads; in pairs.
     """
 
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[PointwiseStage, ...] = ()
     operands: tuple[tuple[str, Operand], ...] = ()
 
     @classmethod
-    def of(cls, stages: Sequence[Stage], operands: Mapping[str, Operand]) -> Tail:
-        """Return stages with those of the `operands` that they read."""
+    def of(cls, stages: Sequence[PointwiseStage], operands: Mapping[str, Operand]) -> Tail:
+        """Return a tail of stages, with those of the `operands` that they read."""
         used = dict.fromkeys(role for stage in stages for role in stage.roles)
         return cls(tuple(stages), tuple((role, operands[role]) for role in used))
 
     def cut(self, place: int) -> tuple[Tail, Tail]:
-        """Return the first stages, that many, and the others."""
+        """Split the tail after that many stages."""
         operands = dict(self.operands)
         first, last = self.stages[:place], self.stages[place:]
         return Tail.of(first, operands), Tail.of(last, operands)
 
     @property
     def title(self) -> str:
-        """The stages in short: ``bias+relu``."""
+        """A short name: ``bias+relu``."""
         return "+".join(stage.title for stage in self.stages)
 
     def __bool__(self) -> bool:
@@ -106,7 +106,7 @@ MAX_OPERANDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Followers:
-    """Elementwise nodes after a value, each the only reader of the one before it.
+    """Elementwise nodes after a value, each the only consumer of its predecessor.
 
     Attributes:
         nodes: in order.
@@ -116,14 +116,14 @@ class Followers:
     """
 
     nodes: tuple[Node, ...]
-    stages: tuple[Stage, ...]
+    stages: tuple[PointwiseStage, ...]
     along: Mapping[str, Value]
     across: Mapping[str, Value]
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A node and those after it that run in the same step.
+    """A node and the epilogue nodes in the same step.
 
     Attributes:
         node: the first one.
@@ -137,17 +137,17 @@ class Followed:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All of them."""
+        """All nodes."""
         return (self.node, *self.followers.nodes)
 
     @property
     def y(self) -> Value:
-        """What the last node computes."""
+        """The output of the last node."""
         return self.nodes[-1].output
 
     @property
     def added(self) -> Value | None:
-        """What the first node itself adds to its product: its third input."""
+        """The bias of the first node: its third input."""
         return self.node.inputs[2] if len(self.node.inputs) > 2 else None
 
     def pitches(self, site: BuildContext) -> dict[Value, int]:
@@ -166,7 +166,7 @@ def follow(graph: Graph, value: Value, free: Set[Node], axis: int = 1) -> Follow
         axis: the axis of the channels.
     """
     nodes: list[Node] = []
-    stages: list[Stage] = []
+    stages: list[PointwiseStage] = []
     roles: dict[Value, str] = {}
     shape, dtype = value.tensor.dims, value.tensor.dtype
     along: dict[str, Value] = {}
@@ -201,7 +201,7 @@ def follow(graph: Graph, value: Value, free: Set[Node], axis: int = 1) -> Follow
             break
         known = (dict(roles), dict(along), dict(across))
         try:
-            stage = Stage(node.op, tuple(map(input_of, node.inputs)))
+            stage = PointwiseStage(node.op, tuple(map(input_of, node.inputs)))
         except _Unfit:
             roles, along, across = known
             break
@@ -225,8 +225,8 @@ def _is_per_channel(dims: Ints, shape: Ints, axis: int) -> bool:
 # ── in cuDNN's words ─────────────────────────────────────────────────────────────────────────────
 
 
-def expressible(stage: Stage) -> bool:
-    """Whether cuDNN has words for a stage; limits of Clip must be numbers that do not cross."""
+def expressible(stage: PointwiseStage) -> bool:
+    """Whether cuDNN can express a stage; Clip needs constant limits, minimum ≤ maximum."""
     if isinstance(stage.op, ops.Clip):
         limits = [given for given in stage.inputs[1:] if given is not None]
         lower, upper = (limits[0], limits[-1]) if limits else (0.0, 0.0)
@@ -237,9 +237,9 @@ def expressible(stage: Stage) -> bool:
 
 
 def expressed(
-    stages: Sequence[Stage], graph: Any, cudnn: Any, flow: Any, tensors: Mapping[str, Any]
+    stages: Sequence[PointwiseStage], graph: Any, cudnn: Any, flow: Any, tensors: Mapping[str, Any]
 ) -> Any:
-    """Put stages into a frontend's graph and return what the last one gives.
+    """Add stages to a frontend graph and return the result of the last one.
 
     Args:
         stages: what is done.
@@ -251,7 +251,7 @@ def expressed(
     Raises:
         NoPlan: cuDNN has no words for one of them.
     """
-    writer = Writer(graph, cudnn)
+    writer = PointwiseWriter(graph, cudnn)
     for stage in stages:
         if not expressible(stage):
             raise NoPlan(f"cuDNN has no words for {stage}")

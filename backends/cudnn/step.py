@@ -1,4 +1,4 @@
-"""The step that runs an operation on cuDNN, and how choices are measured."""
+"""The step that runs an operation on cuDNN, and the measurement of choices."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ..cuda.driver.clock import microseconds
 from ..cuda.driver.device import CudaStream
 from ..cuda.driver.memory import CudaBuffer, pointer
 from ..cuda.recipe.operands import Packed
-from .choice import Choice, Task
+from .choice import EngineChoice, EngineTask
 from .epilogue import rest_kernel
 from .library import NoPlan
 from .operation import Operand
 from .prepack import front_kernel
-from .registry import Wanted
+from .registry import NodeGroup
 
 Run = Callable[[CudaStream], None]
 #: Results of a block of threads in cuDNN's products: 128 by 64.
 TILE = 128 * 64
 
 
-def runner(device: CudaDevice, choice: Choice, at: Mapping[str, int], scratch: int) -> Run:
-    """Return the function that runs a choice on these addresses.
+def runner(device: CudaDevice, choice: EngineChoice, at: Mapping[str, int], scratch: int) -> Run:
+    """Return the function that runs a choice on fixed addresses.
 
     Args:
         device: the GPU.
@@ -61,7 +61,7 @@ def runner(device: CudaDevice, choice: Choice, at: Mapping[str, int], scratch: i
 
 @dataclass(frozen=True, slots=True)
 class GraphStep:
-    """Nodes with the engine that was chosen for them.
+    """Nodes with their chosen engine.
 
     Attributes:
         device: the GPU.
@@ -72,18 +72,18 @@ class GraphStep:
 
     device: CudaDevice
     site: BuildContext
-    wanted: Wanted
-    choice: Choice
+    wanted: NodeGroup
+    choice: EngineChoice
     capturable: bool = True
 
     @property
     def kernel(self) -> str:
-        """The engine with how it was chosen."""
+        """The engine, with how it was chosen."""
         return str(self.choice)
 
     @property
     def fill(self) -> float:
-        """About how much of the GPU it keeps busy; see `runtime.backend.Filling`.
+        """Roughly the part of the GPU that it keeps busy; see `runtime.backend.Filling`.
 
         cuDNN does not say how many blocks an engine launches: a usual one makes `TILE` results.
         """
@@ -93,13 +93,13 @@ class GraphStep:
 
     @property
     def scratch(self) -> int:
-        """The workspace of the engine, and of what comes before it."""
+        """Bytes of workspace for the engine and the kernel before it."""
         return self.choice.scratch
 
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Run:
-        """Return the function that runs it on these addresses."""
+        """Return the function that runs the step on these addresses."""
         views = dict(zip(self.site.inputs, inputs, strict=True))
         views.update(zip(self.site.outputs, outputs, strict=True))
         sources = {**self.wanted.reads, **self.wanted.gives}
@@ -117,8 +117,8 @@ class GraphStep:
         return runner(self.device, self.choice, at, workspace)
 
 
-class Bench:
-    """Tries and measures choices for one task; see `choice.Judge`. A context manager.
+class EngineBench:
+    """Tries and measures choices for one task; see `choice.EngineTuner`. A context manager.
 
     Args:
         device: the GPU.
@@ -127,13 +127,13 @@ class Bench:
             and a trial needs none.
     """
 
-    def __init__(self, device: CudaDevice, task: Task, *, filled: bool) -> None:
+    def __init__(self, device: CudaDevice, task: EngineTask, *, filled: bool) -> None:
         self._device = device
         self._task = task
         self._filled = filled
         self._buffers: list[CudaBuffer] = []
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> EngineBench:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -141,21 +141,21 @@ class Bench:
             buffer.close()
         self._buffers.clear()
 
-    def trial(self, choice: Choice) -> None:
-        """Run a choice, which makes cuDNN load its kernels, and record it."""
+    def trial(self, choice: EngineChoice) -> None:
+        """Run a choice, which makes cuDNN load its kernels, and store it."""
         with self._running(choice) as run:
             run(self._stream)
             self._stream.synchronize()
             self._device.record(run)
 
-    def microseconds(self, choice: Choice, minimum: float) -> float:
+    def microseconds(self, choice: EngineChoice, minimum: float) -> float:
         """Return the median time of a choice."""
         with self._running(choice) as run:
             return microseconds(self._device, run, self._stream, minimum)
 
     @contextmanager
-    def _running(self, choice: Choice) -> Generator[Run]:
-        """Give what runs a choice; turn what fails inside into `NoPlan`."""
+    def _running(self, choice: EngineChoice) -> Generator[Run]:
+        """Yield the function that runs a choice; failures inside become `NoPlan`."""
         at = self._at
         try:
             scratch = self._device.allocate(choice.scratch)
@@ -193,7 +193,7 @@ class Bench:
 
 
 def _numbers(operand: Operand) -> Array:
-    """Return an array of an operand's extent: normal numbers, or zeros of integers."""
+    """Return sample data for an operand: normal numbers, or zeros for integers."""
     count = operand.extent // operand.dtype.itemsize
     if operand.dtype not in FLOATS:
         return np.zeros(count, operand.dtype)

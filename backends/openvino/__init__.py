@@ -1,4 +1,4 @@
-"""OpenVINO's CPU plugin for the regions that it takes, numpy in between, in the same memory."""
+"""OpenVINO's CPU plugin for regions that it runs correctly; numpy runs the rest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPTIONS = OpenvinoOptions
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:
-    """Return OpenVINO, and numpy for what it leaves.
+    """Return the OpenVINO backend, followed by numpy for the nodes that it declines.
 
     Raises:
         BackendUnavailable: the package is not installed, is too old, or has no CPU plugin.

@@ -1,4 +1,4 @@
-"""What OpenVINO claims: regions of nodes that it has been found to run as the reference does."""
+"""The OpenVINO backend: claims regions of nodes whose results agree with the reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..regions.section import section
 from .compiler import Compiler, Engine, Refused, layers_of
 from .forms import MARK, spelled
 from .step import EngineStep
-from .trial import Judge
+from .trial import TrialRunner
 
 #: Element types of tensors.
 DTYPES: frozenset[DType] = frozenset(
@@ -49,7 +49,7 @@ class OpenvinoBackend:
     def __init__(self, compiler: Compiler, minimum: int = MIN_NODES) -> None:
         self._compiler = compiler
         self._minimum = minimum
-        self._judge = Judge(compiler)
+        self._judge = TrialRunner(compiler)
         self._barred: dict[str, str] = {}
 
     @property
@@ -58,7 +58,7 @@ class OpenvinoBackend:
         return HOST
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
-        """Yield a claim for each region that is worth a call, a reason for every other node."""
+        """Yield a claim for each worthwhile region, and a reason for every other node."""
         taken: dict[Node, bool] = {}
         for node in graph.nodes:
             if node in free:
@@ -83,7 +83,7 @@ class OpenvinoBackend:
         return len(computing) >= self._minimum or any(map(_is_large, computing))
 
     def _answer(self, graph: Graph, node: Node, options: Options) -> tuple[str, bool]:
-        """Return why a node belongs to no region, or no reason, and whether it is spelled out."""
+        """Return why a node belongs to no region (or empty), and whether it is decomposed."""
         reason = _misfit(node) or self._barred.get(_identity(node), "")
         if reason:
             return reason, False
@@ -116,7 +116,7 @@ class OpenvinoBackend:
     def _approve(
         self, graph: Graph, region: Region, plain: frozenset[str], finite: bool, engine: Engine
     ) -> None:
-        """Try what OpenVINO has fused, and products, which have not been tried by themselves.
+        """Try the layers that OpenVINO has fused, and products, which were not tried alone.
 
         Raises:
             Refused: a layer is wrong; names the last node of it that computes.
@@ -144,7 +144,7 @@ def _identity(node: Node) -> str:
 
 
 def _misfit(node: Node) -> str:
-    """Return which tensor of a node OpenVINO has no type for; empty where it has."""
+    """Return the tensor of a node whose type OpenVINO lacks; empty where there is none."""
     op: Op = node.op
     if op.domain:
         return f"an operator of '{op.domain}'"

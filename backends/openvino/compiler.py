@@ -1,4 +1,4 @@
-"""Compiled regions: made once per section, threads, OpenVINO and CPU, kept on disk and shared."""
+"""Compiled regions, cached per section, threads, OpenVINO and CPU, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _EDITION = 2
 
 
 class Refused(Exception):
-    """A section that is not to be run by OpenVINO.
+    """A section that OpenVINO must not run.
 
     Attributes:
         node: the name of the node that it is about, empty where none is named.
@@ -94,12 +94,12 @@ class Compiler:
         self._lock = forks.lock()
 
     def digest(self, *parts: object) -> str:
-        """Return what entries of the cache are known by: the parts, this OpenVINO and this CPU."""
+        """Return a cache key of the parts, this OpenVINO and this CPU."""
         mine = (_EDITION, self.vendor.version, self.vendor.cpu, sorted(PROPERTIES.items()))
         return sha256(repr((mine, parts)).encode()).hexdigest()
 
     def get(self, section: Section, approve: Callable[[Engine], None]) -> Engine:
-        """Return the engine of a section: that of this process, of the disk, or a new one.
+        """Return the engine of a section, from memory, from disk, or newly compiled.
 
         Args:
             section: the region.
@@ -135,7 +135,7 @@ class Compiler:
         return Engine(self.vendor, made, key, len(layers_of(made)))
 
     def check_process(self) -> None:
-        """Raise where OpenVINO would wait for threads that a fork has not copied.
+        """Raise after a fork, where OpenVINO would wait for threads that no longer exist.
 
         Raises:
             DeviceError: this process was forked from one that had compiled something.
@@ -189,7 +189,7 @@ def compiled(vendor: Library, path: Path, profiles: Profiles, threads: int | Non
 
 
 def requested(vendor: Library, made: Any, arrays: Mapping[str, Array]) -> Callable[[], object]:
-    """Return what runs a ``CompiledModel`` on arrays by name, in place."""
+    """Return a function that runs a ``CompiledModel`` on arrays by name, in place."""
     request = made.create_infer_request()
     shared = {name: as_tensor(vendor, data) for name, data in arrays.items()}
     for port in (*made.inputs, *made.outputs):
@@ -198,7 +198,7 @@ def requested(vendor: Library, made: Any, arrays: Mapping[str, Array]) -> Callab
 
 
 def as_tensor(vendor: Library, data: Array) -> Any:
-    """Return a tensor that is an array's own memory, be it read-only."""
+    """Return a tensor that shares an array's memory, even if it is read-only."""
     if not data.flags.writeable:
         data = writeable(data)
     return vendor.api.Tensor(data, shared_memory=True)
@@ -242,7 +242,7 @@ def check_results(made: Any, shapes: Mapping[str, Sequence[int]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Something that a compiled region executes.
+    """A layer that a compiled region executes.
 
     Attributes:
         kind: such as ``Convolution``.
@@ -259,7 +259,7 @@ class Layer:
 
 
 def layers_of(compiled: Any) -> list[Layer]:
-    """Return what a compiled model executes, by its own report; inputs and outputs left out."""
+    """Return the layers that a compiled model reports, without inputs and outputs."""
     found: list[Layer] = []
     for op in compiled.get_runtime_model().get_ordered_ops():
         info: Any = op.get_rt_info()
@@ -273,7 +273,7 @@ def layers_of(compiled: Any) -> list[Layer]:
 
 
 def writeable(data: Array) -> Array:
-    """Return a view of read-only memory for those who ask to write and do not."""
+    """Return a writable view of read-only memory, for callers that require one but do not write."""
     memory: Any = (ctypes.c_char * data.nbytes).from_address(data.ctypes.data)
     memory.owner = data  # lives as long as the view
     return np.frombuffer(memory, data.dtype).reshape(data.shape)

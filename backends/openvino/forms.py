@@ -1,4 +1,4 @@
-"""Operators spelled out so that NaN and infinities come through OpenVINO as they should.
+"""Decompositions of operators that propagate NaN and infinities correctly through OpenVINO.
 
 The vendor's kernels are right for finite numbers; many lose a NaN, because x86's `max` and `min`
 return their second operand where one is NaN. What is written here says the same in operators that
@@ -46,7 +46,7 @@ _SATURATED = 6.0
 
 
 class _Speller:
-    """Adds nodes before one that they stand for."""
+    """Adds the nodes of a decomposition before the node that they replace."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
         self._graph, self.node = graph, node
@@ -54,7 +54,7 @@ class _Speller:
 
     @property
     def x(self) -> Value:
-        """What the node reads."""
+        """The input of the node."""
         return self.node.reads[0]
 
     def bound(self, place: int, otherwise: float) -> float | None:
@@ -183,7 +183,7 @@ FORMS: Mapping[type[Op], Callable[[_Speller], Value | None]] = {
 
 
 def spelled(section: Section, plain: Set[str]) -> Section:
-    """Return a section with operators spelled out, where there is a spelling.
+    """Return a section with operators decomposed, where there is a decomposition.
 
     Args:
         section: stays as it is.

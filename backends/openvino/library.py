@@ -1,4 +1,4 @@
-"""OpenVINO itself: finding the package, its version, and the gist of what it says."""
+"""The OpenVINO library: finding the package, its version, and summaries of its messages."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def gist(error: BaseException) -> str:
-    """Return what a message of OpenVINO says, without the places in its sources."""
+    """Return a message of OpenVINO without the locations in its sources."""
     lines = (line.strip().removeprefix("-- ") for line in str(error).splitlines())
     said = "; ".join(line for line in lines if line and not line.startswith(_NOISE))
     said = said or " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Where sections are tried: in their own process, for OpenVINO crashes on some of them.
+"""Runs trials of sections in a separate process, because OpenVINO crashes on some of them.
 
 Both processes map one file, in which inputs and results lie. Where no process can be started, they
 are tried in this one.
@@ -96,7 +96,7 @@ def _elsewhere(worker: Worker, section: Section) -> Iterator[Ready]:
 
 
 def mapped(file: Path, specs: Sequence[Spec]) -> dict[str, Array]:
-    """Return arrays that lie in a file, which is made unless it is there."""
+    """Return arrays in a memory-mapped file, which is created if it does not exist."""
     sizes = [prod(dims) * np.dtype(dtype).itemsize for _, dtype, dims in specs]
     places = [sum(-(-size // _STEP) * _STEP for size in sizes[:i]) for i in range(len(sizes))]
     length = max(places[-1] + sizes[-1], 1)

@@ -1,4 +1,4 @@
-"""What nodes are tried on: ordinary numbers, and those that runtimes disagree about."""
+"""Sample inputs for trials: ordinary numbers, and special ones on which runtimes disagree."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def samples(types: Sequence[TensorType], elementwise: bool, finite: bool) -> Ite
 
 
 def _more_bytes(rng: np.random.Generator, types: Sequence[TensorType]) -> Iterator[Sample]:
-    """Yield further ordinary numbers where small tensors of bytes say little about ties."""
+    """Yield more ordinary samples where small byte tensors would rarely contain ties."""
     sizes = [prod(type_.dims) for type_ in types if type_.dtype.itemsize == 1]
     if any(type_.dtype in (np.int8, np.uint8) for type_ in types):
         for _ in range(min(_ROUNDS, _BYTES // max(sizes))):
@@ -76,7 +76,7 @@ def _is_whole(dtype: DType) -> bool:
 
 
 def _ordinary(rng: np.random.Generator, type_: TensorType) -> Array:
-    """Return standard normal floats, random bytes; 0 or 1, which index everything, for the rest."""
+    """Return standard normal floats, random bytes, or 0 and 1 (valid indices) for other types."""
     dtype, dims = type_.dtype, type_.dims
     if _is_float(dtype):
         return np.asarray(rng.standard_normal(dims, np.float32), dtype)
@@ -87,7 +87,7 @@ def _ordinary(rng: np.random.Generator, type_: TensorType) -> Array:
 
 
 def _plant(data: Array, number: float) -> None:
-    """Put a number into a few places, the first of them not at the border if possible."""
+    """Put a number into a few places, the first of them not on the border if possible."""
     count = min(_PLANTED, data.size // 8)
     places = [data.size // 2, *((i * data.size + data.size // 2) // count for i in range(count))]
     data.reshape(-1)[places] = number
@@ -120,7 +120,7 @@ def _series(dtype: DType, floats: Sequence[float]) -> Array:
 
 
 def _cycled(series: Array, type_: TensorType, first: int, turn: int = 0, each: int = 1) -> Array:
-    """Yield the tensors of the series endlessly, from its element `first` on.
+    """Yield tensors from an endless repetition of the series, starting at element `first`.
 
     Args:
         series: the elements.

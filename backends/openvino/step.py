@@ -36,7 +36,7 @@ class EngineStep:
 
     @property
     def details(self) -> tuple[str, ...]:
-        """What OpenVINO says about its layers."""
+        """The layers that OpenVINO reports."""
         return tuple(map(str, layers_of(self.engine.core)))
 
     def bind(

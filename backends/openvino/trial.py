@@ -1,4 +1,4 @@
-"""Whether OpenVINO gives what the reference does: nodes are tried before they are claimed.
+"""Checks whether OpenVINO agrees with the reference: nodes are tried before they are claimed.
 
 No list says what the vendor gets right. Each signature (operators, attributes, types, small
 constants) is compiled once by itself, in a process that may crash (`rig.py`), run on ordinary and
@@ -49,7 +49,7 @@ _NUMPY = NumpyBackend()
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a trial.
+    """The outcome of a trial.
 
     Attributes:
         reason: why the nodes are not to be run; empty where they are.
@@ -60,8 +60,8 @@ class Verdict:
     spelled: bool = False
 
 
-class Judge:
-    """Tries nodes, and remembers what came of it.
+class TrialRunner:
+    """Tries nodes and caches the verdicts.
 
     Args:
         compiler: OpenVINO; verdicts are kept in its cache.
@@ -73,7 +73,7 @@ class Judge:
         self._lock = forks.lock()
 
     def node(self, graph: Graph, node: Node, finite: bool) -> Verdict:
-        """Return whether a node is right by itself, as it is or spelled out.
+        """Return whether a node is correct by itself, as it is or decomposed.
 
         Args:
             graph: the node's.
@@ -90,7 +90,7 @@ class Judge:
     def group(
         self, graph: Graph, nodes: tuple[Node, ...], finite: bool, plain: frozenset[str]
     ) -> Verdict:
-        """Return whether nodes are right together.
+        """Return whether nodes are correct together.
 
         Args:
             graph: theirs.

@@ -13,7 +13,7 @@ from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Device, Step, View
 from ..regions.regions import MIN_NODES, Region, is_worthwhile, regions
 from ..regions.section import Section, section
-from .build import Refused, Settings
+from .build import EngineSettings, Refused
 from .claims import OPSET, refusals
 from .library import Library
 from .options import TensorrtOptions
@@ -30,7 +30,7 @@ class EngineSource(Protocol):
         ...
 
     def step(
-        self, device: Device, pointer: Pointer, found: Section, settings: Settings, size: int
+        self, device: Device, pointer: Pointer, found: Section, settings: EngineSettings, size: int
     ) -> Step:
         """Return the step of a section that stands for that many nodes; raises `Refused`."""
         ...
@@ -78,7 +78,7 @@ class TensorrtBackend:
     def _build(
         self, graph: Graph, region: Region, options: Options, site: BuildContext
     ) -> Step | Decline:
-        settings = Settings(
+        settings = EngineSettings(
             tf32=options.precision == "tf32",
             workspace=options.workspace,
             level=5 if options.tune else 3,

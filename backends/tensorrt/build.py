@@ -1,4 +1,4 @@
-"""Building engines: a section through the library's parser and builder, which needs no GPU."""
+"""Building engines: runs a section through the library's parser and builder; needs no GPU."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TYPES: Mapping[str, str] = {
 
 
 class Refused(Exception):
-    """The library's own "no" to a section.
+    """The library rejected a section.
 
     Attributes:
         node: the name of the node that it is about, empty where it names none.
@@ -49,7 +49,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class EngineSettings:
     """What an engine depends on besides its section.
 
     Attributes:
@@ -66,8 +66,8 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Border:
-    """What goes into an engine and out of it.
+class EngineIO:
+    """Inputs and outputs of an engine.
 
     Attributes:
         types: dtype and shape by input and output.
@@ -78,14 +78,14 @@ class Border:
     profiles: Profiles
 
     @classmethod
-    def of(cls, section: Section) -> Border:
-        """Return a section's."""
+    def of(cls, section: Section) -> EngineIO:
+        """Return the inputs and outputs of a section."""
         tensors = (*section.inputs, *section.outputs)
         types = {t.name: (name_of(t.type.dtype), t.type.dims) for t in tensors}
         return cls(types, section.profiles)
 
     def difference(self, network: trt.INetworkDefinition) -> str:
-        """Return where a network has another type; empty where it has these.
+        """Return where a network's types differ; empty where they agree.
 
         Parsers read some dtypes as others, float64 as float32, and would be given wrong bytes.
         """
@@ -104,7 +104,7 @@ class Border:
         return ""
 
 
-class Builder:
+class EngineBuilder:
     """Builds engines for one GPU.
 
     Args:
@@ -129,16 +129,16 @@ class Builder:
         known = operator not in self.vendor.product.lacks
         return known and bool(self._parser.supports_operator(operator))
 
-    def build(self, section: Section, settings: Settings) -> bytes:
+    def build(self, section: Section, settings: EngineSettings) -> bytes:
         """Return a serialized engine.
 
         Raises:
             Refused: the parser or the builder does not take the section.
         """
         with TemporaryDirectory(prefix="tercet-") as folder:
-            return self.build_file(section.write(Path(folder)), Border.of(section), settings)
+            return self.build_file(section.write(Path(folder)), EngineIO.of(section), settings)
 
-    def build_file(self, path: Path, border: Border, settings: Settings) -> bytes:
+    def build_file(self, path: Path, border: EngineIO, settings: EngineSettings) -> bytes:
         """Return a serialized engine of an ONNX file.
 
         Args:
@@ -164,7 +164,7 @@ class Builder:
         return to_bytes(built)
 
     def probe(self) -> bytes:
-        """Return an engine that does next to nothing, to learn whether a GPU takes any.
+        """Build a trivial engine, to learn whether a GPU accepts any.
 
         Raises:
             Refused: not even that can be built.
@@ -198,7 +198,7 @@ class Builder:
         said = f"its parser says {first.code().name}: {first.desc()}"
         raise Refused(first.node_name(), said, "parse")
 
-    def _config(self, profiles: Profiles, settings: Settings) -> trt.IBuilderConfig:
+    def _config(self, profiles: Profiles, settings: EngineSettings) -> trt.IBuilderConfig:
         trt = self.vendor.trt
         config = self._builder.create_builder_config()
         self._aim(config)
@@ -230,7 +230,7 @@ class Builder:
             raise Refused("", said)
 
     def _recall(self, config: trt.IBuilderConfig) -> None:
-        """Give the builder the timings of earlier builds."""
+        """Load the timings of earlier builds into the builder."""
         if self._timings is not None:
             store, name = self._timings
             config.set_timing_cache(config.create_timing_cache(store.read(name) or b""), False)
@@ -242,10 +242,10 @@ class Builder:
 
 
 def name_for(vendor: Library, gpu: str, kind: str) -> str:
-    """Return the name of what is kept for a version of the library and a GPU."""
+    """Return the cache name for a version of the library and a GPU."""
     return f"{sha256(f'{vendor} {gpu}'.encode()).hexdigest()}.{kind}"
 
 
 def to_bytes(memory: Any) -> bytes:
-    """Return a copy of what the library gave."""
+    """Return a copy of a buffer from the library."""
     return bytes(memory)

@@ -1,4 +1,4 @@
-"""Which nodes may belong to a region: what the parser and the builder are known to take.
+"""Which nodes may belong to a region: those that the parser and the builder are known to accept.
 
 The parser says itself which operators it knows. What it refuses of them by attribute or dtype is
 written down here; docs/results/tensorrt_support.md holds it against the real parser and builder.
@@ -69,7 +69,7 @@ PARAMETERS = frozenset(
 def refusals(
     graph: Graph, free: Set[Node], takes: Callable[[str], bool], vendor: str
 ) -> dict[Node, str]:
-    """Return why each free node belongs to no region; empty where it may, in the graph's order.
+    """Return for each free node why it belongs to no region; empty where it may.
 
     Args:
         graph: all shapes static.
@@ -131,7 +131,7 @@ def _refusal(graph: Graph, node: Node, takes: Callable[[str], bool], vendor: str
 
 
 def _has(value: Value, op: Op) -> bool:
-    """Whether the library has the dtype of a value, for this operator."""
+    """Whether the library supports the dtype of a value, for this operator."""
     dtype, quantizes = value.tensor.dtype, isinstance(op, QuantizeLinear | DequantizeLinear)
     if dtype == dtypes.int8 and type(op) in MOVING:
         return True
@@ -154,7 +154,7 @@ def _pool(op: Any, node: Node, graph: Graph) -> str:
 
 
 def _windows(op: Any, node: Node) -> tuple[int, ...]:
-    """Return how many windows there are where none is left out."""
+    """Return the number of complete pooling windows."""
     sizes, rank = node.reads[0].tensor.dims[2:], len(op.kernel_shape)
     steps, pads = op.strides or (1,) * rank, op.pads or (0,) * 2 * rank
     given = zip(sizes, op.kernel_shape, steps, pads[:rank], pads[rank:], strict=True)

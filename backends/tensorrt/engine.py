@@ -1,4 +1,4 @@
-"""An engine that is ready to run, and its contexts."""
+"""An engine that is ready to run, and its execution contexts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Engine:
     scratch: int
     store: Cache
 
-    def context(self, shapes: Mapping[str, Ints], addresses: Mapping[str, int]) -> Context:
+    def context(self, shapes: Mapping[str, Ints], addresses: Mapping[str, int]) -> ExecutionContext:
         """Return a context for these inputs, whose memory the caller provides.
 
         Args:
@@ -53,12 +53,12 @@ class Engine:
         for name, shape in shapes.items():
             if not core.set_input_shape(name, shape):
                 raise self.failed(f"set_input_shape('{name}', {shape})")
-        context = Context(self, core, kernels, compiled)
+        context = ExecutionContext(self, core, kernels, compiled)
         context.point(addresses)
         return context
 
     def keep(self, kernels: bytes) -> None:
-        """Keep what an engine has compiled, for later processes."""
+        """Store the kernels that an engine has compiled, for later processes."""
         self.store.write(self._kernels, kernels)
 
     def describe(self) -> str:
@@ -68,7 +68,7 @@ class Engine:
         return str(inspector.get_engine_information(kind))
 
     def failed(self, call: str) -> DeviceError:
-        """Return an error that gives the library's words for a call that went wrong."""
+        """Return an error with the library's message for a failed call."""
         return DeviceError(f"{self.vendor}, engine {self.key[:8]}: {call}: {self.vendor.said()}")
 
     @property
@@ -77,8 +77,8 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """An engine at work: shapes, addresses and scratch memory.
+class ExecutionContext:
+    """An execution context of an engine: shapes, addresses and scratch memory.
 
     Attributes:
         engine: what it runs.
@@ -93,22 +93,22 @@ class Context:
     compiled: bytes | None
 
     def point(self, addresses: Mapping[str, int]) -> None:
-        """Let it read and write at these addresses."""
+        """Set the addresses of inputs and outputs."""
         for name, address in addresses.items():
             if not self.core.set_tensor_address(name, address):
                 raise self.engine.failed(f"set_tensor_address('{name}')")
 
     def work_in(self, address: int, nbytes: int) -> None:
-        """Let it use memory for what it computes in between."""
+        """Set the scratch memory."""
         self.core.set_device_memory(address, nbytes)
 
     def run(self, stream: int) -> None:
-        """Give a run to a stream, by its handle."""
+        """Enqueue a run on a stream, given by its handle."""
         if not self.core.execute_async_v3(stream):
             raise self.engine.failed("execute_async_v3")
 
     def keep(self) -> None:
-        """Keep the kernels that a first run has compiled."""
+        """Store the kernels that a first run has compiled."""
         if self.kernels is not None:
             compiled = to_bytes(self.kernels.serialize())
             if compiled != self.compiled:

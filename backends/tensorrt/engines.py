@@ -1,4 +1,4 @@
-"""Engines: built once per section, settings, library and GPU, kept on disk and in the process."""
+"""Engines, built once per section, settings, library and GPU, cached on disk and in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...runtime.base.cache import Cache
 from ...runtime.plan.backend import Device
 from ..regions.section import Section
 from ..regions.worker import Worker
-from .build import Builder, Refused, Settings, name_for
+from .build import EngineBuilder, EngineSettings, Refused, name_for
 from .engine import Engine
 from .library import Library
 from .step import EngineStep, Pointer
@@ -40,7 +40,7 @@ class Engines:
         self._store = store
         self._known: dict[str, Engine] = {}
         self._lock = forks.lock()
-        self._builder = Builder(vendor, timings=(store, name_for(vendor, gpu, "timings")))
+        self._builder = EngineBuilder(vendor, timings=(store, name_for(vendor, gpu, "timings")))
         self._builds = self._builder if worker is None else Remote(self._builder, worker)
         self._runtime = vendor.trt.Runtime(vendor.logger)
 
@@ -50,7 +50,7 @@ class Engines:
             return self._builder.takes(operator)
 
     def obstacle(self) -> str:
-        """Return why this GPU runs no engine, in the library's words; empty if it runs them."""
+        """Return why this GPU cannot run engines, from the library; empty if it can."""
         with self._lock:
             try:
                 core = self._deserialized(self._builder.probe())
@@ -59,7 +59,7 @@ class Engines:
             return "" if core is not None else self.vendor.said()
 
     def step(
-        self, device: Device, pointer: Pointer, found: Section, settings: Settings, size: int
+        self, device: Device, pointer: Pointer, found: Section, settings: EngineSettings, size: int
     ) -> EngineStep:
         """Return the step of a section that stands for that many nodes.
 
@@ -68,8 +68,8 @@ class Engines:
         """
         return EngineStep(device, pointer, found, self.get(found, settings), size)
 
-    def get(self, section: Section, settings: Settings) -> Engine:
-        """Return the engine of a section: that of this process, of the disk, or a new one.
+    def get(self, section: Section, settings: EngineSettings) -> Engine:
+        """Return the engine of a section, from memory, from disk, or newly built.
 
         Raises:
             Refused: the library does not take the section.
@@ -80,7 +80,7 @@ class Engines:
                 self._known[key] = self._open(key, section, settings)
             return self._known[key]
 
-    def _open(self, key: str, section: Section, settings: Settings) -> Engine:
+    def _open(self, key: str, section: Section, settings: EngineSettings) -> Engine:
         stored = self._store.read(f"{key}.engine")
         core = None if stored is None else self._complete(stored, section, settings)
         if core is None:
@@ -88,8 +88,8 @@ class Engines:
         scratch = int(core.device_memory_size_v2)
         return Engine(self.vendor, core, key, int(core.num_layers), scratch, self._store)
 
-    def _built(self, key: str, section: Section, settings: Settings) -> trt.ICudaEngine:
-        """Return a new engine, which is kept."""
+    def _built(self, key: str, section: Section, settings: EngineSettings) -> trt.ICudaEngine:
+        """Return a new engine, and cache it."""
         built = self._builds.build(section, settings)
         core = self._complete(built, section, settings)
         if core is None:
@@ -98,9 +98,9 @@ class Engines:
         return core
 
     def _complete(
-        self, data: bytes, section: Section, settings: Settings
+        self, data: bytes, section: Section, settings: EngineSettings
     ) -> trt.ICudaEngine | None:
-        """Return an engine with its weights; None where the library does not take it."""
+        """Return an engine with its weights; None where the library rejects it."""
         core = self._deserialized(data)
         if core is None or not settings.strip:
             return core
@@ -115,11 +115,11 @@ class Engines:
         return core if is_whole else None
 
     def _deserialized(self, data: bytes) -> trt.ICudaEngine | None:
-        """Return an engine; None where the library does not take it, as one of another version."""
+        """Return an engine; None where the library rejects it, such as one of another version."""
         return self._runtime.deserialize_cuda_engine(data)
 
 
-def key_of(vendor: Library, gpu: str, settings: Settings, section: Section) -> str:
-    """Return what the engine of a section is known by."""
+def key_of(vendor: Library, gpu: str, settings: EngineSettings, section: Section) -> str:
+    """Return the cache key of a section's engine."""
     parts = (str(vendor), gpu, settings, section.digest)
     return sha256(repr(parts).encode()).hexdigest()

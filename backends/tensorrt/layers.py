@@ -1,4 +1,4 @@
-"""What an engine says about its layers: the nodes that each stands for, tensors, and the tactic.
+"""The layers of an engine: the nodes that each implements, its tensors, and its tactic.
 
 The library's inspector writes JSON, whose entries are names alone where it knows no more.
 """
@@ -39,7 +39,7 @@ class Layer:
 
 
 def layers(said: str) -> tuple[Layer, ...]:
-    """Return the layers that the inspector's JSON tells of; none where it is no such JSON."""
+    """Return the layers in the inspector's JSON; none if it cannot be parsed."""
     try:
         found = json.loads(said)
     except ValueError:

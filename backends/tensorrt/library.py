@@ -1,4 +1,4 @@
-"""The library itself: finding it, its version, and what it says while it works."""
+"""The TensorRT libraries: finding them, their versions, and their messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.errors import BackendUnavailable
-from .products import PRODUCTS, Product
+from .products import PRODUCTS, LibraryProduct
 
 if TYPE_CHECKING:
     import tensorrt as trt
@@ -40,7 +40,7 @@ class Library:
         logger: what its calls want; writes to `messages`.
     """
 
-    product: Product
+    product: LibraryProduct
     version: str
     file: str
     module: Any
@@ -60,7 +60,7 @@ class Library:
         return self.module
 
     def said(self) -> str:
-        """Return the first error, else the newest message, and forget all of them."""
+        """Return the first error, else the newest message, and clear all of them."""
         errors = [text for text in self.messages if text.startswith("error: ")]
         newest = [*self.messages][-1:]
         self.messages.clear()
@@ -92,7 +92,7 @@ def load() -> Library:
     raise BackendUnavailable("tensorrt", "; ".join(missing), _INSTALL)
 
 
-def opened(product: Product, version: str, module: Any) -> Library:
+def opened(product: LibraryProduct, version: str, module: Any) -> Library:
     """Return a loaded package with its own logger."""
     messages: deque[str] = deque(maxlen=_KEPT)
     file = str(getattr(module, "__file__", "") or "")
@@ -101,8 +101,8 @@ def opened(product: Product, version: str, module: Any) -> Library:
     return Library(product, version, file, module, messages, logger)
 
 
-def _wanted(named: str) -> tuple[Sequence[Product], Path | None]:
-    """Return the products to look for, and the folder in which they are to be found."""
+def _wanted(named: str) -> tuple[Sequence[LibraryProduct], Path | None]:
+    """Return the products to look for, and the folder to search."""
     chosen = [product for product in PRODUCTS if named in product.modules]
     if chosen or not named:
         return chosen or PRODUCTS, None
@@ -115,8 +115,8 @@ def _wanted(named: str) -> tuple[Sequence[Product], Path | None]:
 
 
 @contextmanager
-def _reaching(folder: Path | None, product: Product) -> Iterator[None]:
-    """Let a product be imported from a folder, whose shared libraries are loaded before."""
+def _reaching(folder: Path | None, product: LibraryProduct) -> Iterator[None]:
+    """Make a product importable from a folder, after loading its shared libraries."""
     if folder is None:
         yield
         return

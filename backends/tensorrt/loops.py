@@ -1,4 +1,4 @@
-"""What the builder refuses of several recurrences in one engine: a rule about graphs.
+"""A rule about graphs with several recurrences, on which the builder fails.
 
 TensorRT-RTX 1.7 ends in an internal error (``bb.cpp:43: append_to->parent() == this``) where a
 recurrence that is not an engine's first one begins with a state that has lost a last axis of one
@@ -18,7 +18,7 @@ _STATES = ("initial_h", "initial_c")
 
 
 def droppers(graph: Graph) -> frozenset[Node]:
-    """Return the nodes that drop the last axis of what a second or later recurrence begins with."""
+    """Return nodes that drop the last axis of the initial state of a second or later recurrence."""
     recurrences = [node for node in graph.nodes if isinstance(node.op, GRU | LSTM | RNN)]
     found: set[Node] = set()
     for node in recurrences[1:]:

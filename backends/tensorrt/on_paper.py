@@ -1,4 +1,4 @@
-"""Engines for a GPU that is not here: built, and loaded nowhere.
+"""Engines for a GPU that is not present: built, but never loaded.
 
 TensorRT-RTX builds for compute capabilities by name, so that it can be asked without a GPU what it
 makes of a model. What engines tell of their layers, only a GPU that runs them can ask.
@@ -14,7 +14,7 @@ from ...runtime.errors import BackendUnavailable
 from ...runtime.plan.backend import Device, View
 from ..regions.section import Section
 from ..regions.worker import Worker
-from .build import Builder, Refused, Settings
+from .build import EngineBuilder, EngineSettings, Refused
 from .engines import key_of
 from .library import Library
 from .step import Pointer
@@ -23,7 +23,7 @@ from .worker import Remote
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """The step of an engine that was built, and is not to be run.
+    """The step of an engine that was built only to be inspected.
 
     Attributes:
         vendor: the library.
@@ -50,7 +50,7 @@ class Blueprint:
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Callable[[Any], None]:
-        """Refuse.
+        """Raise BackendUnavailable.
 
         Raises:
             BackendUnavailable: always.
@@ -59,7 +59,7 @@ class Blueprint:
 
 
 class PaperEngines:
-    """Engines that are built and not loaded.
+    """Builds engines without loading them.
 
     Args:
         vendor: the library.
@@ -73,7 +73,7 @@ class PaperEngines:
     def __init__(self, vendor: Library, capability: str, worker: Worker | None) -> None:
         self.vendor = vendor
         self._capability = capability
-        self._builder = Builder(vendor, capability)
+        self._builder = EngineBuilder(vendor, capability)
         self._builds = self._builder if worker is None else Remote(self._builder, worker)
         try:
             self._builder.probe()
@@ -86,9 +86,9 @@ class PaperEngines:
         return self._builder.takes(operator)
 
     def step(
-        self, device: Device, pointer: Pointer, found: Section, settings: Settings, size: int
+        self, device: Device, pointer: Pointer, found: Section, settings: EngineSettings, size: int
     ) -> Blueprint:
-        """Return the step of a section; its weights are in the engine.
+        """Return the step of a section; the engine includes its weights.
 
         Raises:
             Refused: the library does not take it.

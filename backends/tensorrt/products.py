@@ -1,4 +1,4 @@
-"""TensorRT and TensorRT-RTX: everything in which the two libraries differ.
+"""TensorRT and TensorRT-RTX, and every difference between them.
 
 Both have the same parser, builder and runtime, and build strongly typed networks. TensorRT builds
 for the GPU that it runs on, and times kernels there. TensorRT-RTX builds for compute capabilities
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class LibraryProduct:
     """A library that this backend can use.
 
     Attributes:
@@ -46,7 +46,7 @@ class Product:
         return tuple(f"{match[1]}.{match[2]}" for match in found if match)
 
     def aim(self, module: Any, config: Any, capability: str) -> bool:
-        """Let an engine be for a GPU; return whether the library takes it.
+        """Set an engine's target GPU; return whether the library accepts it.
 
         Args:
             module: the library.
@@ -61,7 +61,7 @@ class Product:
         return target is not None and bool(config.set_compute_capability(target, 0))
 
     def keeps_timings(self) -> bool:
-        """Whether building times kernels, which a timing cache saves the next time."""
+        """Whether building times kernels, which a timing cache avoids later."""
         return not self.for_rtx
 
     def context(
@@ -90,14 +90,14 @@ class Product:
         return engine.create_execution_context(config), kernels
 
 
-TENSORRT = Product(
+TENSORRT = LibraryProduct(
     "TensorRT",
     ("tensorrt", "tensorrt_bindings"),
     11,
     "tensorrt",
     ("libnvinfer.so", "libnvinfer_plugin.so", "libnvonnxparser.so"),
 )
-RTX = Product(
+RTX = LibraryProduct(
     "TensorRT-RTX",
     ("tensorrt_rtx", "tensorrt_rtx_bindings"),
     1,

@@ -11,7 +11,7 @@ import numpy as np
 from ...runtime.errors import DeviceError
 from ...runtime.plan.backend import Device, View
 from ..regions.section import Section, SectionTensor
-from .engine import Context, Engine
+from .engine import Engine, ExecutionContext
 from .layers import layers as layers_of
 
 #: The address of a view on the GPU.
@@ -75,7 +75,7 @@ class EngineStep:
 
         return run
 
-    def _rehearse(self, context: Context) -> None:
+    def _rehearse(self, context: ExecutionContext) -> None:
         tensors: Sequence[SectionTensor] = (*self.section.inputs, *self.section.outputs)
         views = [self.device.upload(np.zeros(t.type.dims, t.type.dtype)) for t in tensors]
         try:

@@ -1,4 +1,4 @@
-"""Building in a separate process, for the library ends a process on some sections.
+"""Building in a separate process, because the library crashes on some sections.
 
 `Remote` asks; the process runs `main`.
 """
@@ -15,20 +15,20 @@ from typing import Any, Protocol
 from ...runtime.base.cache import Cache
 from ..regions.section import Section
 from ..regions.worker import Answer, Ended, Worker, serve
-from .build import Border, Builder, Refused, Settings
+from .build import EngineBuilder, EngineIO, EngineSettings, Refused
 from .library import load
 
 
 class Builds(Protocol):
-    """Whoever builds engines: a `Builder`, or a `Remote` one."""
+    """Builds engines: an `EngineBuilder` or a `Remote` one."""
 
-    def build(self, section: Section, settings: Settings) -> bytes:
+    def build(self, section: Section, settings: EngineSettings) -> bytes:
         """Return a serialized engine; raises `Refused`."""
         ...
 
 
 class Remote:
-    """Builds in a separate process, and where none can be started in this one.
+    """Builds in a separate process, or in this one where none can be started.
 
     Args:
         here: builds in this process.
@@ -39,7 +39,7 @@ class Remote:
         self._here = here
         self._worker = worker
 
-    def build(self, section: Section, settings: Settings) -> bytes:
+    def build(self, section: Section, settings: EngineSettings) -> bytes:
         """Return a serialized engine.
 
         Raises:
@@ -52,11 +52,11 @@ class Remote:
                     return self._asked(section, settings, Path(folder))
         return self._here.build(section, settings)
 
-    def _asked(self, section: Section, settings: Settings, folder: Path) -> bytes:
+    def _asked(self, section: Section, settings: EngineSettings, folder: Path) -> bytes:
         engine = folder / "engine"
         question = {
             "path": str(section.write(folder)),
-            "border": asdict(Border.of(section)),
+            "border": asdict(EngineIO.of(section)),
             "settings": asdict(settings),
             "engine": str(engine),
         }
@@ -94,19 +94,19 @@ def main(capability: str, device: str, timings: str) -> None:
 
         Device(int(device)).set_current()
     kept = (Cache(Path(timings).parent), Path(timings).name) if timings else None
-    builder = Builder(load(), capability, kept)
+    builder = EngineBuilder(load(), capability, kept)
     with suppress(Refused):
         builder.probe()
         serve(lambda question: _answer(builder, question))
 
 
-def _answer(builder: Builder, question: Mapping[str, Any]) -> Answer:
+def _answer(builder: EngineBuilder, question: Mapping[str, Any]) -> Answer:
     border = question["border"]
     types = {name: (dtype, tuple(dims)) for name, (dtype, dims) in border["types"].items()}
     profiles = {n: (tuple(a), tuple(b), tuple(c)) for n, (a, b, c) in border["profiles"].items()}
-    settings = Settings(**question["settings"])
+    settings = EngineSettings(**question["settings"])
     try:
-        built = builder.build_file(Path(question["path"]), Border(types, profiles), settings)
+        built = builder.build_file(Path(question["path"]), EngineIO(types, profiles), settings)
     except Refused as error:
         return {"stage": error.stage, "reason": error.reason, "node": error.node}
     Path(question["engine"]).write_bytes(built)

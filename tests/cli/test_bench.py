@@ -27,7 +27,7 @@ from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 from tercet.tools.bench.bench import Schedule, bench
 from tercet.tools.bench.bench_cases import Bench, Case
-from tercet.tools.bench.bench_check import Limits, against, complaints, latency_limits, slower
+from tercet.tools.bench.bench_check import BenchLimits, against, complaints, latency_limits, slower
 from tercet.tools.common.environment import device_environment
 from tercet.tools.common.measure import Timing
 from tercet.tools.profile.device_time import WARM_UP, _pieces, device_times
@@ -226,11 +226,11 @@ def test_limits_decide_on_the_exit_code(tercet: Tercet) -> None:
 
 def test_limits_are_of_ones_own_backends() -> None:
     cases = [case(), case(runner="onnxruntime", steps=None)]
-    assert len(complaints(cases, Limits({"": 0.005}))) == 1
-    assert len(complaints(cases, Limits({"": 0.005, "onnxruntime": 0.005}))) == 2
-    assert not complaints(cases, Limits({"": 0.005, "numpy": 0.02}))
-    assert len(complaints(cases, Limits(error=1e-8))) == 1
-    assert len(complaints([case(error=float("nan"))], Limits(error=1e-8))) == 1
+    assert len(complaints(cases, BenchLimits({"": 0.005}))) == 1
+    assert len(complaints(cases, BenchLimits({"": 0.005, "onnxruntime": 0.005}))) == 2
+    assert not complaints(cases, BenchLimits({"": 0.005, "numpy": 0.02}))
+    assert len(complaints(cases, BenchLimits(error=1e-8))) == 1
+    assert len(complaints([case(error=float("nan"))], BenchLimits(error=1e-8))) == 1
 
 
 def test_times_as_text() -> None:
@@ -256,8 +256,8 @@ def test_verdicts(before: float, verdict: str) -> None:
     (found,) = against(old(first), [case(), case(batch=2)])
     assert found.verdict == verdict
     assert found.ratio == pytest.approx(0.010 / before)
-    assert bool(slower([found], Limits(ratio=2))) == (verdict == "slower")
-    assert not slower([found], Limits())
+    assert bool(slower([found], BenchLimits(ratio=2))) == (verdict == "slower")
+    assert not slower([found], BenchLimits())
 
 
 def test_an_older_file(tercet: Tercet) -> None:

@@ -20,7 +20,7 @@ from tercet.runtime.passes import STATIC_PASSES, optimise
 from tercet.runtime.plan.layout import lay_out
 from tercet.runtime.plan.partition import obstacle
 from tercet.runtime.session.model import Model
-from tercet.tools.common.inputs import Wanted, make_inputs
+from tercet.tools.common.inputs import InputRequest, make_inputs
 from tercet.tools.inspect.capability import LATER, NOBODY, Nobody, capabilities_of, ranges_text
 from tercet.tools.workshop.light_models import NAMES as LIGHT
 from tercet.tools.workshop.light_models import light_file
@@ -137,7 +137,7 @@ def numbers_of(text: str) -> list[int]:
 @pytest.mark.parametrize("name", LIGHT)
 def test_light_models_on_numpy(name: str) -> None:
     with api.load(light_file(name)) as model:
-        check(model, make_inputs(model.inputs, Wanted()).arrays)
+        check(model, make_inputs(model.inputs, InputRequest()).arrays)
 
 
 @pytest.mark.filterwarnings("ignore::tercet.ModelWarning")
@@ -149,7 +149,7 @@ def test_shared_models_on_numpy(name: str, shared_models: Path) -> None:
         if stored.exists():
             check(model, dict(np.load(stored, allow_pickle=False)))
         else:
-            check(model, make_inputs(model.inputs, Wanted()).arrays)
+            check(model, make_inputs(model.inputs, InputRequest()).arrays)
 
 
 def check_recipes(model: Model, feeds: Mapping[str, Any]) -> bool:
@@ -181,7 +181,7 @@ def check_recipes(model: Model, feeds: Mapping[str, Any]) -> bool:
 @pytest.mark.parametrize("name", LIGHT)
 def test_light_models_on_cuda(name: str) -> None:
     with api.load(light_file(name)) as model:
-        assert check_recipes(model, make_inputs(model.inputs, Wanted()).arrays)
+        assert check_recipes(model, make_inputs(model.inputs, InputRequest()).arrays)
 
 
 def test_shared_models_on_cuda(shared_models: Path) -> None:

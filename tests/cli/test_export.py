@@ -173,3 +173,21 @@ def test_weights_stay_quantized(tercet: Tercet, folder: Path) -> None:
         for name in ("quantized.onnx", "out.onnx")
     )
     np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize("rows", ["5", "n"])
+@pytest.mark.parametrize("mask", ["2, 1, 1, 7", "1, 7", "2, 1, 5, 7"])
+def test_onnxruntime_reads_attentions_with_masks(rows: str, mask: str) -> None:
+    """It wants as many rows in a mask as there are queries, where ONNX broadcasts one."""
+    from onnxruntime import InferenceSession
+
+    head = f"g (float[2, 3, {rows}, 4] q, float[2, 3, 7, 4] k, float[{mask}] m)"
+    body = f"{head} => (float[2, 3, {rows}, 4] y) {{ y = Attention (q, k, k, m) }}"
+    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 23]> {body}')
+    rng = np.random.default_rng(0)
+    shapes = {"q": (2, 3, 5, 4), "k": (2, 3, 7, 4), "m": tuple(map(int, mask.split(",")))}
+    feeds = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    written = api.export(proto).proto.SerializeToString()
+    found = np.asarray(InferenceSession(written).run(None, feeds)[0])
+    with api.load(proto) as model:
+        np.testing.assert_allclose(found, model.run(feeds)["y"], rtol=0, atol=2e-6)

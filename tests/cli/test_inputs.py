@@ -27,7 +27,7 @@ from tercet.runtime.session.model import TensorInfo
 from tercet.tools.common.archives import write_archive
 from tercet.tools.common.arrays import read_test_data
 from tercet.tools.common.images import Pixels, read_images
-from tercet.tools.common.inputs import Wanted, input_shapes, make_inputs, random_inputs
+from tercet.tools.common.inputs import InputRequest, input_shapes, make_inputs, random_inputs
 from tercet.tools.common.measure import Repeat, interleave
 
 from . import models
@@ -123,7 +123,7 @@ def test_types_that_numpy_cannot_name_survive_a_file(folder: Path) -> None:
     texts = np.array(["a", "bc"], object)
     write_archive(folder / "all.npz", {"x": data, "t": texts})
     infos = [info((3,), bfloat16), info((2,), string, "t")]
-    for wanted in (Wanted(folder=Path("all.npz")), Wanted(files=["all.npz"])):
+    for wanted in (InputRequest(folder=Path("all.npz")), InputRequest(files=["all.npz"])):
         arrays = make_inputs(infos, wanted).arrays
         assert arrays["x"].dtype == bfloat16
         assert list(arrays["t"]) == ["a", "bc"]

@@ -16,8 +16,13 @@ from tercet.tools.conformance.judge import Outcome
 from tercet.tools.conformance.suite import ConformanceCase, all_cases
 from tercet.tools.conformance.workers import WorkerSettings, run_cases
 
-GOOD = [case for case in all_cases() if case.name.startswith("test_relu")]
-assert GOOD
+
+@pytest.fixture(scope="module")
+def good() -> list[ConformanceCase]:
+    """Cases that pass. To make ONNX's cases takes seconds, so nobody does who only collects."""
+    found = [case for case in all_cases() if case.name.startswith("test_relu")]
+    assert found
+    return found
 
 
 def case_that(name: str, act: Any) -> ConformanceCase:
@@ -39,23 +44,25 @@ def outcomes(*cases: ConformanceCase, jobs: int = 1, timeout: float = 60) -> dic
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_processes_are_started_again(jobs: int) -> None:
-    found = outcomes(ABORTS, *GOOD, LEAVES, *GOOD, RAISES, STOPS, jobs=jobs)
+def test_processes_are_started_again(jobs: int, good: list[ConformanceCase]) -> None:
+    found = outcomes(ABORTS, *good, LEAVES, *good, RAISES, STOPS, jobs=jobs)
     assert "died of SIGABRT" in found[ABORTS.name].reason
     assert "ended with code 3" in found[LEAVES.name].reason
     assert found[RAISES.name].reason.startswith("ValueError: invalid literal")
     assert "ended with code 1" in found[STOPS.name].reason
     assert {found[case.name].status for case in (ABORTS, LEAVES, RAISES, STOPS)} == {"failed"}
-    assert all(found[case.name] == Outcome("passed") for case in GOOD)
+    assert all(found[case.name] == Outcome("passed") for case in good)
 
 
-def test_what_takes_too_long_is_ended() -> None:
-    found = outcomes(SLEEPS, *GOOD, timeout=5)
+def test_what_takes_too_long_is_ended(good: list[ConformanceCase]) -> None:
+    found = outcomes(SLEEPS, *good, timeout=5)
     assert found[SLEEPS.name] == Outcome("failed", "no result after 5 s", broken=True)
-    assert all(found[case.name].status == "passed" for case in GOOD)
+    assert all(found[case.name].status == "passed" for case in good)
 
 
-def test_processes_that_do_not_start_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_do_not_start_are_an_error(
+    good: list[ConformanceCase], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workers, "_START_SECONDS", 0.0)
     with pytest.raises(DeviceError, match="does not start"):
-        outcomes(*GOOD)
+        outcomes(*good)

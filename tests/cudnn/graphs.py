@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tercet.backends.cudnn.backend import survey
-from tercet.backends.cudnn.registry import Wanted
+from tercet.backends.cudnn.registry import NodeGroup
 from tercet.runtime.ir.dtypes import DType, float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
@@ -21,14 +21,14 @@ from tercet.runtime.plan.backend import Decline
 NOTHING: Any = None
 
 
-def surveyed(graph: Graph, **options: Any) -> list[Wanted | Decline]:
+def surveyed(graph: Graph, **options: Any) -> list[NodeGroup | Decline]:
     infer(graph)
     return list(survey(graph, frozenset(graph.nodes), Options(**options)))
 
 
 def claims(graph: Graph, **options: Any) -> list[str]:
     """Return what is taken together with convolutions."""
-    found = [w for w in surveyed(graph, **options) if isinstance(w, Wanted)]
+    found = [w for w in surveyed(graph, **options) if isinstance(w, NodeGroup)]
     found = [w for w in found if isinstance(w.nodes[0].op, Conv | ConvTranspose)]
     return ["+".join(node.kind for node in w.nodes) for w in found]
 

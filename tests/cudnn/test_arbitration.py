@@ -24,10 +24,16 @@ from tercet.tools.workshop.convolution_cases import ConvolutionCase
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cudnn.arbitration import Arbiter, Comparison, CudaTime, CudaTimer, signature
+from tercet.backends.cudnn.arbitration import (
+    Arbiter,
+    BackendComparison,
+    CudaTime,
+    CudaTimer,
+    signature,
+)
 from tercet.backends.cudnn.backend import CudnnBackend, survey
-from tercet.backends.cudnn.choice import Choice, Task
-from tercet.backends.cudnn.registry import Wanted
+from tercet.backends.cudnn.choice import EngineChoice, EngineTask
+from tercet.backends.cudnn.registry import NodeGroup
 
 CASE = ConvolutionCase(
     Conv(pads=(1, 1, 1, 1)), (1, 64, 56, 56), (64, 64, 3, 3), bias=True, relu=True
@@ -55,7 +61,7 @@ class Fixed(CudaTimer):
         return self.cost if before is not after else 0.0
 
 
-def pooled() -> tuple[Graph, Wanted]:
+def pooled() -> tuple[Graph, NodeGroup]:
     """A convolution in the middle of other nodes, so that neither end of it is the caller's."""
     graph = Graph()
     x = graph.add_input("x", TensorType(float32, (1, 64, 56, 56)))
@@ -66,7 +72,7 @@ def pooled() -> tuple[Graph, Wanted]:
     graph.set_outputs({"y": graph.insert(Relu(), [y], name="behind").output})
     infer(graph)
     found = survey(graph, frozenset(graph.nodes), Options())
-    (conv,) = [w for w in found if isinstance(w, Wanted) and w.nodes[0].kind == "Conv"]
+    (conv,) = [w for w in found if isinstance(w, NodeGroup) and w.nodes[0].kind == "Conv"]
     return graph, conv
 
 
@@ -89,7 +95,7 @@ def test_changes_of_format_count_for_whoever_needs_them() -> None:
         .meet(wanted, 16.0)
     )
     assert comparison is not None
-    assert comparison == Comparison(22.0, 20.0, 6.0)
+    assert comparison == BackendComparison(22.0, 20.0, 6.0)
     assert comparison.lost == (
         "cuda kernels: 20.0 us, cuDNN: 22.0 us, 6.0 us of them to change formats"
     )
@@ -98,10 +104,10 @@ def test_changes_of_format_count_for_whoever_needs_them() -> None:
 def test_what_the_caller_feeds_and_gets_is_plain() -> None:
     graph = CASE.graph()
     (wanted,) = survey(graph, frozenset(graph.nodes), Options())
-    assert isinstance(wanted, Wanted)
+    assert isinstance(wanted, NodeGroup)
     timer = Fixed({"Conv+Relu": 20.0}, CHANNELS_LAST, 3.0)
     comparison = timer.on(graph, frozenset(), Options()).meet(wanted, 16.0)
-    assert comparison == Comparison(10.0, 20.0, -6.0), "the cuda kernels have to change both"
+    assert comparison == BackendComparison(10.0, 20.0, -6.0), "the cuda kernels have to change both"
 
 
 def test_what_the_cuda_kernels_take_along_counts_for_both() -> None:
@@ -109,8 +115,8 @@ def test_what_the_cuda_kernels_take_along_counts_for_both() -> None:
     conv, pool = wanted.nodes[0], graph.nodes[2]
     timer = Fixed({"Conv+MaxPool": 20.0, "MaxPool": 5.0})
     arbiter = Arbiter(timer, graph, Options(), dict.fromkeys((conv, pool), (conv, pool)))
-    assert arbiter.meet(wanted, 14.0) == Comparison(19.0, 20.0)
-    assert arbiter.meet(wanted, 16.0) == Comparison(21.0, 20.0)
+    assert arbiter.meet(wanted, 14.0) == BackendComparison(19.0, 20.0)
+    assert arbiter.meet(wanted, 16.0) == BackendComparison(21.0, 20.0)
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
@@ -140,9 +146,9 @@ class Device:
 class Known(CudnnBackend):
     """CuDNN that takes 25 us for everything."""
 
-    def _chosen(self, task: Task, *, tune: bool) -> Choice:
+    def _chosen(self, task: EngineTask, *, tune: bool) -> EngineChoice:
         nothing: Any = None
-        return Choice(nothing, microseconds=25.0 if tune else None)
+        return EngineChoice(nothing, microseconds=25.0 if tune else None)
 
 
 def claims(options: Options) -> list[Claim | Decline]:

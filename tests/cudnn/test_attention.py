@@ -19,10 +19,10 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cudnn.attention import ScaledDotProduct
 from tercet.backends.cudnn.backend import survey
-from tercet.backends.cudnn.choice import Task
+from tercet.backends.cudnn.choice import EngineTask
 from tercet.backends.cudnn.graph import OperationGraph
 from tercet.backends.cudnn.library import NoPlan
-from tercet.backends.cudnn.registry import Wanted
+from tercet.backends.cudnn.registry import NodeGroup
 from tercet.backends.cudnn.session import Session
 
 Ints = tuple[int, ...]
@@ -46,14 +46,14 @@ def graph_of(
     return graph
 
 
-def surveyed(graph: Graph) -> Wanted | str:
+def surveyed(graph: Graph) -> NodeGroup | str:
     (found,) = survey(graph, frozenset(graph.nodes), Options())
     return found.reason if isinstance(found, Decline) else found
 
 
 def operation(shapes: list[Ints | None], dtype: DType = float16, **how: Any) -> ScaledDotProduct:
     found = surveyed(graph_of(shapes, dtype, **how))
-    assert isinstance(found, Wanted), found
+    assert isinstance(found, NodeGroup), found
     (way,) = found.task.divisions
     assert isinstance(way.operation, ScaledDotProduct)
     return way.operation
@@ -76,14 +76,14 @@ def test_heads_side_by_side_are_read_by_strides() -> None:
 def test_parts_of_one_product_are_read_where_they_lie() -> None:
     """What `merge_products` leaves: queries, keys and values are slices of longer rows."""
     found = surveyed(graph_of(ROWS, q_num_heads=12, kv_num_heads=12))
-    assert isinstance(found, Wanted)
+    assert isinstance(found, NodeGroup)
     assert found.at is not None
     (node,) = found.nodes
     inputs = node.reads
     nothing: Any = None
     site = BuildContext((node,), inputs, node.outputs[:1], {}, nothing, dict.fromkeys(inputs, 2304))
     task = found.at(site)
-    assert isinstance(task, Task)
+    assert isinstance(task, EngineTask)
     operands = task.operands
     assert operands["k"].strides == (294912, 64, 2304, 1)
     assert operands["y"].strides == (98304, 64, 768, 1)
@@ -145,7 +145,7 @@ def test_few_queries_in_float32_are_for_the_cuda_kernels_unless_asked_otherwise(
     assert isinstance(reason, str)
     assert reason.startswith("float32 in 24 tiles of 64 queries")
     (found,) = survey(graph, frozenset(graph.nodes), Options(algorithms={"Attention": "cudnn"}))
-    assert isinstance(found, Wanted)
+    assert isinstance(found, NodeGroup)
 
 
 def test_few_keys_are_left_to_the_cuda_kernels() -> None:

@@ -24,13 +24,13 @@ from tercet.tools.workshop.convolution_cases import ConvolutionCase
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cudnn.backend import survey
-from tercet.backends.cudnn.choice import Choice, Chooser, Division, Task
+from tercet.backends.cudnn.choice import Chooser, Division, EngineChoice, EngineTask
 from tercet.backends.cudnn.conv import Convolution, describe
 from tercet.backends.cudnn.graph import OperationGraph
 from tercet.backends.cudnn.library import NoPlan
-from tercet.backends.cudnn.registry import Wanted
+from tercet.backends.cudnn.registry import NodeGroup
 from tercet.backends.cudnn.session import Session
-from tercet.backends.cudnn.stages import FLOW, Stage, Tail
+from tercet.backends.cudnn.stages import FLOW, PointwiseStage, Tail
 
 CASE = ConvolutionCase(
     Conv(pads=(1, 1, 1, 1)), (1, 64, 56, 56), (64, 64, 3, 3), bias=True, relu=True
@@ -44,19 +44,19 @@ class Judge:
     def __init__(self) -> None:
         self.tried = 0
 
-    def trial(self, choice: Choice) -> None:
+    def trial(self, choice: EngineChoice) -> None:
         self.tried += 1
 
-    def microseconds(self, choice: Choice, minimum: float) -> float:
+    def microseconds(self, choice: EngineChoice, minimum: float) -> float:
         self.tried += 1
         return 100.0 / self.tried
 
 
-def task(precision: Precision = "float32", limit: int | None = None) -> Task:
+def task(precision: Precision = "float32", limit: int | None = None) -> EngineTask:
     options = Options(precision=precision, workspace=limit)
     graph = CASE.graph()
     (found,) = survey(graph, frozenset(graph.nodes), options)
-    assert isinstance(found, Wanted)
+    assert isinstance(found, NodeGroup)
     return found.task
 
 
@@ -81,7 +81,7 @@ def test_what_packs_the_image_counts_as_workspace(
     case = ConvolutionCase(CASE.op, (32, 3, 56, 56), (64, 3, 3, 3), True, dtype=float16)
     graph = case.graph()
     (found,) = survey(graph, frozenset(graph.nodes), Options(workspace=1 << 20))
-    assert isinstance(found, Wanted)
+    assert isinstance(found, NodeGroup)
     assert found.task.divisions[0].front
     choice = Chooser(session, tmp_path).choose(found.task, Judge(), tune=tune)
     assert choice.engine.scratch < choice.scratch <= 1 << 20
@@ -112,10 +112,10 @@ def test_the_tuner_has_few_engines_compiled() -> None:
 class Full(Judge):
     """A GPU without room for anything."""
 
-    def trial(self, choice: Choice) -> None:
+    def trial(self, choice: EngineChoice) -> None:
         raise DeviceOutOfMemory("full")
 
-    def microseconds(self, choice: Choice, minimum: float) -> float:
+    def microseconds(self, choice: EngineChoice, minimum: float) -> float:
         raise DeviceOutOfMemory("full")
 
 
@@ -132,8 +132,8 @@ def test_a_number_is_known_with_its_sign(session: Session, tmp_path: Path) -> No
     """0.0 equals -0.0, and what is divided by them differs."""
     chooser, (way, *_) = Chooser(session, tmp_path), task().divisions
     for number in (0.0, -0.0):
-        tail = Tail((Stage(Div(), (FLOW, number)),))
-        choice = chooser.choose(Task((replace(way, rest=tail),), None), Judge())
+        tail = Tail((PointwiseStage(Div(), (FLOW, number)),))
+        choice = chooser.choose(EngineTask((replace(way, rest=tail),), None), Judge())
         assert str(choice.rest) == f"Div()({FLOW}, {number})"
 
 
@@ -168,7 +168,7 @@ def test_what_is_known_better_than_the_heuristics(
 ) -> None:
     graph = ConvolutionCase(op, x, w, bias=True, relu=True).graph()
     (found,) = survey(graph, frozenset(graph.nodes), Options())
-    assert isinstance(found, Wanted)
+    assert isinstance(found, NodeGroup)
     judge = Judge()
     assert str(Chooser(session, tmp_path).choose(found.task, judge)).startswith(engine)
     assert judge.tried == 1
@@ -178,7 +178,7 @@ def test_a_refusal_says_what_the_least_engine_needs(session: Session, tmp_path: 
     """Every engine but those without a workspace is refused; these fail."""
 
     class Fails(Judge):
-        def trial(self, choice: Choice) -> None:
+        def trial(self, choice: EngineChoice) -> None:
             self.tried += 1
             raise NoPlan("fails here")
 
@@ -248,7 +248,7 @@ def test_a_bad_descriptor_names_call_status_and_configuration(
     assert isinstance(right, Convolution)
     wrong = replace(right, y=Operand.of((1, 64, 55, 56), float32))
     with pytest.raises(NoPlan) as caught:
-        Chooser(session, tmp_path).choose(Task((Division(wrong),), None), Judge())
+        Chooser(session, tmp_path).choose(EngineTask((Division(wrong),), None), Judge())
     text = str(caught.value)
     assert text.startswith("graph of conv x 1x64x56x56 float32 w 64x64x3x3 float32 y 1x64x55x56")
     assert "CUDNN_STATUS_BAD_PARAM" in text

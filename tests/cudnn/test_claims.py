@@ -30,8 +30,8 @@ from tercet.tools.workshop.convolution_cases import ConvolutionCase
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cudnn.backend import CudnnBackend, Wanted
-from tercet.backends.cudnn.choice import Choice, Task
+from tercet.backends.cudnn.backend import CudnnBackend, NodeGroup
+from tercet.backends.cudnn.choice import EngineChoice, EngineTask
 from tercet.backends.cudnn.conv import describe
 from tercet.backends.cudnn.convolution import Convolution
 from tercet.backends.cudnn.library import NoPlan
@@ -47,7 +47,7 @@ def test_a_convolution_takes_what_follows(bias: bool, add: bool, relu: bool) -> 
     expected = "+".join(["Conv", *(["Add"] * add), *(["Relu"] * relu)])
     assert claims(case.graph()) == [expected]
     (found,) = surveyed(case.graph())
-    assert isinstance(found, Wanted)
+    assert isinstance(found, NodeGroup)
     whole = found.task.divisions[0]
     assert not whole.rest
     names = [*(["add"] * add), *(["bias"] * (bias or add or relu)), *(["relu"] * relu)]
@@ -116,7 +116,7 @@ def test_computed_weights_without_bias_have_no_zeros_either() -> None:
     w = graph.add_input("w", TensorType(float32, (4, 4, 3, 3)))
     graph.set_outputs({"y": then(graph, Relu(), then(graph, Conv(), x, w))})
     (found,) = surveyed(graph)
-    assert isinstance(found, Wanted)
+    assert isinstance(found, NodeGroup)
     assert [way.rest.title for way in found.task.divisions] == ["relu"]
 
 
@@ -161,7 +161,7 @@ class Refuses:
 
     session = SimpleNamespace(vendor=SimpleNamespace(version="9.19.0"), target="NVIDIA H200 sm_90")
 
-    def choose(self, task: Task, judge: object, *, tune: bool) -> Choice:
+    def choose(self, task: EngineTask, judge: object, *, tune: bool) -> EngineChoice:
         raise NoPlan(f"{task.divisions[-1].operation}: 36 plans: 36 want more workspace")
 
 
@@ -182,7 +182,7 @@ def test_cudnns_own_no_becomes_a_decline() -> None:
 def test_float32_is_plain_and_without_tensor_cores() -> None:
     graph = ConvolutionCase(Conv(), (1, 4, 8, 8), (4, 4, 3, 3)).graph()
     (found,) = surveyed(graph)
-    assert isinstance(found, Wanted)
+    assert isinstance(found, NodeGroup)
     assert "TENSOR_CORE" in found.task.divisions[0].operation.notes
     assert not found.formats.wants
     assert not found.formats.gives
@@ -191,7 +191,7 @@ def test_float32_is_plain_and_without_tensor_cores() -> None:
 def test_tf32_wants_channels_last() -> None:
     case = ConvolutionCase(Conv(), (1, 4, 8, 8), (4, 4, 3, 3), bias=True, add=True, relu=True)
     (found,) = surveyed(case.graph(), precision="tf32")
-    assert isinstance(found, Wanted)
+    assert isinstance(found, NodeGroup)
     formats = found.formats
     assert {v.name for v in formats.wants} == {"x", "z"}
     assert {v.name for v in formats.gives} == {"relu"}

@@ -34,11 +34,11 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.recipe.operands import Packed
 from tercet.backends.cuda.recipe.targets import H200
-from tercet.backends.cudnn.backend import Wanted
-from tercet.backends.cudnn.choice import Task
+from tercet.backends.cudnn.backend import NodeGroup
+from tercet.backends.cudnn.choice import EngineTask
 from tercet.backends.cudnn.operation import Operand
 from tercet.backends.cudnn.prepack import front_launch
-from tercet.backends.cudnn.stages import FLOW, Stage, expressible
+from tercet.backends.cudnn.stages import FLOW, PointwiseStage, expressible
 
 from .graphs import NOTHING, conv, start, surveyed, then
 
@@ -49,13 +49,13 @@ def half(
     return ConvolutionCase(op, x, w, dtype=float16, **extras)
 
 
-def wanted(graph: Graph, **options: Any) -> Wanted:
+def wanted(graph: Graph, **options: Any) -> NodeGroup:
     (found,) = surveyed(graph, **options)
-    assert isinstance(found, Wanted), found
+    assert isinstance(found, NodeGroup), found
     return found
 
 
-def ways(found: Wanted) -> list[tuple[str, str]]:
+def ways(found: NodeGroup) -> list[tuple[str, str]]:
     return [(way.operation.title, way.rest.title) for way in found.task.divisions]
 
 
@@ -69,7 +69,7 @@ def test_halves_lie_channels_last_and_may_be_slices() -> None:
     pitches = {values["x"]: 48, values["relu"]: 24}
     assert found.at is not None
     task = found.at(BuildContext(found.nodes, (), (), {}, NOTHING, pitches))
-    assert isinstance(task, Task)
+    assert isinstance(task, EngineTask)
     strides = {role: o.strides for role, o in task.operands.items()}
     assert strides["x"] == (8 * 8 * 48, 1, 8 * 48, 48)
     assert strides["y"] == (6 * 6 * 24, 1, 6 * 24, 24)
@@ -175,18 +175,18 @@ def test_limits_and_factors_are_numbers() -> None:
 @pytest.mark.parametrize(
     ("stage", "possible"),
     [
-        (Stage(Clip(), (FLOW, 0.0, 6.0)), True),
-        (Stage(Clip(), (FLOW, None, 6.0)), True),
-        (Stage(Clip(), (FLOW, "low")), False),
-        (Stage(Clip(), (FLOW, 1.0, 0.5)), False),
-        (Stage(Elu(alpha=0.5), (FLOW,)), True),
-        (Stage(Mod(fmod=1), (FLOW, 2.0)), True),
-        (Stage(Mod(), (FLOW, 2.0)), False),
-        (Stage(Tan(), (FLOW,)), False),
+        (PointwiseStage(Clip(), (FLOW, 0.0, 6.0)), True),
+        (PointwiseStage(Clip(), (FLOW, None, 6.0)), True),
+        (PointwiseStage(Clip(), (FLOW, "low")), False),
+        (PointwiseStage(Clip(), (FLOW, 1.0, 0.5)), False),
+        (PointwiseStage(Elu(alpha=0.5), (FLOW,)), True),
+        (PointwiseStage(Mod(fmod=1), (FLOW, 2.0)), True),
+        (PointwiseStage(Mod(), (FLOW, 2.0)), False),
+        (PointwiseStage(Tan(), (FLOW,)), False),
     ],
     ids=str,
 )
-def test_what_cudnn_has_words_for(stage: Stage, possible: bool) -> None:
+def test_what_cudnn_has_words_for(stage: PointwiseStage, possible: bool) -> None:
     assert expressible(stage) == possible
 
 

@@ -15,20 +15,25 @@ from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.backends.cudnn.epilogue import rest_launch
 from tercet.backends.cudnn.operation import Operand
-from tercet.backends.cudnn.stages import FLOW, Stage, Tail
+from tercet.backends.cudnn.stages import FLOW, PointwiseStage, Tail
 
-BIAS = Stage(Add(), (FLOW, "bias"))
-TAILS: list[list[Stage]] = [
+BIAS = PointwiseStage(Add(), (FLOW, "bias"))
+TAILS: list[list[PointwiseStage]] = [
     [BIAS],
-    [Stage(Relu(), (FLOW,))],
-    [Stage(Add(), ("z", FLOW))],
-    [Stage(Add(), (FLOW, "z")), BIAS, Stage(Relu(), (FLOW,))],
-    [BIAS, Stage(Sigmoid(), (FLOW,)), Stage(Mul(), (FLOW, 0.5)), Stage(Mish(), (FLOW,))],
-    [Stage(Clip(), (FLOW, 0.0, 6.0)), Stage(Clip(), (FLOW, None, 5.0))],
+    [PointwiseStage(Relu(), (FLOW,))],
+    [PointwiseStage(Add(), ("z", FLOW))],
+    [PointwiseStage(Add(), (FLOW, "z")), BIAS, PointwiseStage(Relu(), (FLOW,))],
+    [
+        BIAS,
+        PointwiseStage(Sigmoid(), (FLOW,)),
+        PointwiseStage(Mul(), (FLOW, 0.5)),
+        PointwiseStage(Mish(), (FLOW,)),
+    ],
+    [PointwiseStage(Clip(), (FLOW, 0.0, 6.0)), PointwiseStage(Clip(), (FLOW, None, 5.0))],
 ]
 
 
-def tail_of(stages: list[Stage], y: Operand) -> Tail:
+def tail_of(stages: list[PointwiseStage], y: Operand) -> Tail:
     bias = Operand.of((1, y.dims[1], 1, 1), y.dtype)
     return Tail.of(stages, {"z": y, "bias": bias})
 
@@ -36,7 +41,7 @@ def tail_of(stages: list[Stage], y: Operand) -> Tail:
 @pytest.mark.parametrize("dtype", [float32, float16])
 @pytest.mark.parametrize("format", [Format.CONTIGUOUS, Format.CHANNELS_LAST])
 @pytest.mark.parametrize("stages", TAILS, ids=lambda stages: Tail(tuple(stages)).title)
-def test_it_compiles(stages: list[Stage], format: Format, dtype: DType) -> None:
+def test_it_compiles(stages: list[PointwiseStage], format: Format, dtype: DType) -> None:
     y = Operand.of((2, 3, 7, 7), dtype, format)
     tail = tail_of(stages, y)
     launch, places = rest_launch(tail, "y", y)
@@ -63,4 +68,4 @@ def test_four_results_a_thread_where_the_channels_allow(format: Format, pitch: i
     [(Relu(), (FLOW,), "Relu()(·)"), (Clip(), (FLOW, 0.0, None), "Clip()(·, 0.0, )")],
 )
 def test_a_stage_says_what_it_reads(op: Op, inputs: tuple[str | float | None, ...], text: str):
-    assert str(Stage(op, inputs)) == text
+    assert str(PointwiseStage(op, inputs)) == text

@@ -18,26 +18,26 @@ from .products import TAILS, Case, linear
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cudnn.backend import survey
-from tercet.backends.cudnn.choice import Task
-from tercet.backends.cudnn.matmul import Product
+from tercet.backends.cudnn.choice import EngineTask
+from tercet.backends.cudnn.matmul import MatMulProblem
 from tercet.backends.cudnn.operation import Operand
-from tercet.backends.cudnn.registry import Wanted
+from tercet.backends.cudnn.registry import NodeGroup
 
 
-def surveyed(graph: Graph, precision: Precision = "float32") -> list[Wanted | Decline]:
+def surveyed(graph: Graph, precision: Precision = "float32") -> list[NodeGroup | Decline]:
     infer(graph)
     return list(survey(graph, frozenset(graph.nodes), Options(precision=precision)))
 
 
-def wanted(graph: Graph, precision: Precision = "float32") -> Wanted:
+def wanted(graph: Graph, precision: Precision = "float32") -> NodeGroup:
     (found,) = surveyed(graph, precision)
-    assert isinstance(found, Wanted), found
+    assert isinstance(found, NodeGroup), found
     return found
 
 
-def wanted_first(graph: Graph) -> Wanted:
+def wanted_first(graph: Graph) -> NodeGroup:
     found = surveyed(graph)[0]
-    assert isinstance(found, Wanted), found
+    assert isinstance(found, NodeGroup), found
     return found
 
 
@@ -47,13 +47,13 @@ def reason(graph: Graph, precision: Precision = "float32") -> str:
     return found.reason
 
 
-def first(found: Wanted) -> Product:
+def first(found: NodeGroup) -> MatMulProblem:
     product = found.task.divisions[0].operation
-    assert isinstance(product, Product)
+    assert isinstance(product, MatMulProblem)
     return product
 
 
-def titles(task: Task) -> list[tuple[str, str]]:
+def titles(task: EngineTask) -> list[tuple[str, str]]:
     return [(way.operation.title, way.rest.title) for way in task.divisions]
 
 
@@ -125,7 +125,7 @@ def test_slices_of_longer_rows_are_read_where_they_lie() -> None:
     site = BuildContext(found.nodes, (x, z), (y,), {}, nothing, {x: 24, y: 40})  # pyright: ignore
     assert found.at is not None
     task = found.at(site)
-    assert isinstance(task, Task)
+    assert isinstance(task, EngineTask)
     operands = task.operands
     assert [operands[role].strides[1] for role in ("a", "z", "y")] == [24, 16, 40]
 
@@ -154,7 +154,7 @@ def test_one_row_is_for_the_cuda_kernels_unless_asked_otherwise() -> None:
     assert "2.1 to 3.3 times as long" in reason(graph)
     for options in (Options(tune=True), Options(algorithms={"MatMul": "cudnn"})):
         (found,) = survey(graph, frozenset(graph.nodes), options)
-        assert isinstance(found, Wanted)
+        assert isinstance(found, NodeGroup)
 
 
 def test_gelu_is_not_left_to_cublaslt() -> None:

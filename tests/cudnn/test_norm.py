@@ -32,7 +32,7 @@ from tercet.backends.cudnn.epilogue import rest_launch
 from tercet.backends.cudnn.graph import OperationGraph
 from tercet.backends.cudnn.norm import Normalization
 from tercet.backends.cudnn.pointwise import Pointwise
-from tercet.backends.cudnn.registry import Wanted
+from tercet.backends.cudnn.registry import NodeGroup
 from tercet.backends.cudnn.session import Session
 
 Ints = tuple[int, ...]
@@ -46,7 +46,7 @@ def surveyed(
     computed: Sequence[Ints] = (),
     behind: Op | None = None,
     **how: Any,
-) -> Wanted | Decline:
+) -> NodeGroup | Decline:
     """Return what becomes of a node of inputs and constants of these shapes."""
     graph = Graph()
     x = graph.add_input("x", TensorType(dtype, shape))
@@ -61,9 +61,9 @@ def surveyed(
     return found
 
 
-def wanted(*given: Any, **how: Any) -> Wanted:
+def wanted(*given: Any, **how: Any) -> NodeGroup:
     found = surveyed(*given, **how)
-    assert isinstance(found, Wanted), found
+    assert isinstance(found, NodeGroup), found
     return found
 
 
@@ -73,7 +73,7 @@ def reason(*given: Any, **how: Any) -> str:
     return found.reason
 
 
-def first(found: Wanted) -> Normalization:
+def first(found: NodeGroup) -> Normalization:
     operation = found.task.divisions[0].operation
     assert isinstance(operation, Normalization)
     return operation

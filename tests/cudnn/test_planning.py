@@ -30,13 +30,13 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cudnn import backend
 from tercet.backends.cudnn.backend import CudnnBackend
-from tercet.backends.cudnn.choice import Choice, Chooser, Task
+from tercet.backends.cudnn.choice import Chooser, EngineChoice, EngineTask
 from tercet.backends.cudnn.conv import convolution, describe
 from tercet.backends.cudnn.convolution import Convolution
 from tercet.backends.cudnn.graph import OperationGraph
 from tercet.backends.cudnn.library import Library, NoPlan
 from tercet.backends.cudnn.operation import Operand, Operation
-from tercet.backends.cudnn.registry import Wanted
+from tercet.backends.cudnn.registry import NodeGroup
 from tercet.backends.cudnn.session import Session
 
 from ..kernels.dry import CudaBackend, DryDevice, stores
@@ -60,16 +60,16 @@ def task(
     precision: Precision = "float32",
     limit: int | None = None,
     epilogue: Collection[str] = ALL,
-) -> Task:
+) -> EngineTask:
     taken = {name: name in epilogue for name in ALL}
     graph = replace(case, **taken).graph()
     options = Options(precision=precision, workspace=limit)
     found = convolution(graph, graph.nodes[0], frozenset(graph.nodes), options)
-    assert isinstance(found, Wanted), found
+    assert isinstance(found, NodeGroup), found
     return found.task
 
 
-def whole(wanted: Task) -> Operation:
+def whole(wanted: EngineTask) -> Operation:
     """The operation that takes all of the epilogue along."""
     operations = (way.operation for way in wanted.divisions if not way.rest)
     (found,) = (o for o in operations if isinstance(o, Convolution) and not o.written)
@@ -83,25 +83,27 @@ class Judge:
         self.failing = failing
         self.tried: list[str] = []
 
-    def trial(self, choice: Choice) -> None:
+    def trial(self, choice: EngineChoice) -> None:
         self.tried.append(choice.engine.name)
         if len(self.tried) <= self.failing:
             raise NoPlan(f"{choice.engine.name} fails here")
 
-    def microseconds(self, choice: Choice, minimum: float) -> float:
+    def microseconds(self, choice: EngineChoice, minimum: float) -> float:
         self.trial(choice)
         return 100.0 / len(self.tried)
 
 
-def choose(session: Session, wanted: Task, folder: Path) -> Choice:
+def choose(session: Session, wanted: EngineTask, folder: Path) -> EngineChoice:
     return Chooser(session, folder).choose(wanted, Judge())
 
 
-def tune(session: Session, wanted: Task, folder: Path, judge: Judge | None = None) -> Choice:
+def tune(
+    session: Session, wanted: EngineTask, folder: Path, judge: Judge | None = None
+) -> EngineChoice:
     return Chooser(session, folder).choose(wanted, judge or Judge(), tune=True)
 
 
-def found(choice: Choice) -> tuple[str, str, float | None, int]:
+def found(choice: EngineChoice) -> tuple[str, str, float | None, int]:
     """What is remembered of a choice."""
     title = choice.engine.graph.operation.title
     return title, choice.engine.name, choice.microseconds, choice.among

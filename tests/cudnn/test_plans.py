@@ -32,10 +32,10 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cudnn import epilogue, prepack
 from tercet.backends.cudnn.backend import CudnnBackend
-from tercet.backends.cudnn.choice import Choice, Task
+from tercet.backends.cudnn.choice import EngineChoice, EngineTask
 from tercet.backends.cudnn.convolution import Convolution
 from tercet.backends.cudnn.operation import Operand
-from tercet.backends.cudnn.stages import FLOW, Stage
+from tercet.backends.cudnn.stages import FLOW, PointwiseStage
 
 from ..kernels.emulator import emulated, needs_compiler, open_emulated
 
@@ -87,7 +87,7 @@ def memory(address: int, operand: Operand) -> Array:
     return np.lib.stride_tricks.as_strided(elements, operand.dims, strides)
 
 
-def applied(stage: Stage, flow: Array, seen: Mapping[str, Array]) -> Array:
+def applied(stage: PointwiseStage, flow: Array, seen: Mapping[str, Array]) -> Array:
     """What a stage gives, in float64."""
     inputs: list[Array | None] = []
     for given in stage.inputs:
@@ -107,12 +107,12 @@ class Takes:
         self.division = way
         self.taken: list[str] = []
 
-    def choose(self, task: Task, judge: object, *, tune: bool) -> Choice:
+    def choose(self, task: EngineTask, judge: object, *, tune: bool) -> EngineChoice:
         way = task.divisions[min(self.division, len(task.divisions) - 1)]
         self.taken.append(str(way))
         operation: Any = way.operation
         engine: Any = HostEngine(Described(operation))
-        return Choice(engine, way.rest, front=way.front)
+        return EngineChoice(engine, way.rest, front=way.front)
 
 
 def run(graph: Graph, way: int, folder: Path, feeds: dict[str, Array]) -> tuple[Array, list[str]]:

@@ -26,22 +26,22 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cudnn.backend import survey
 from tercet.backends.cudnn.pointwise import Pointwise
-from tercet.backends.cudnn.pointwise_ops import WORDS, Writer
-from tercet.backends.cudnn.registry import Wanted
+from tercet.backends.cudnn.pointwise_ops import WORDS, PointwiseWriter
+from tercet.backends.cudnn.registry import NodeGroup
 
 LARGE = (4, 64, 128, 128)
 CUDNN: Any = SimpleNamespace(scalar_type=SimpleNamespace(RUNTIME_PARAM=None))
 
 
-def surveyed(graph: Graph, y: Value, **options: Any) -> list[Wanted | Decline]:
+def surveyed(graph: Graph, y: Value, **options: Any) -> list[NodeGroup | Decline]:
     graph.set_outputs({"y": y})
     infer(graph)
     return list(survey(graph, frozenset(graph.nodes), Options(**options)))
 
 
-def wanted(graph: Graph, y: Value, **options: Any) -> Wanted:
+def wanted(graph: Graph, y: Value, **options: Any) -> NodeGroup:
     (found,) = surveyed(graph, y, **options)
-    assert isinstance(found, Wanted), found
+    assert isinstance(found, NodeGroup), found
     return found
 
 
@@ -53,13 +53,13 @@ def reason(op: Op, *types: TensorType, **options: Any) -> str:
     return found.reason
 
 
-def operation(found: Wanted) -> Pointwise:
+def operation(found: NodeGroup) -> Pointwise:
     (way,) = found.task.divisions
     assert isinstance(way.operation, Pointwise)
     return way.operation
 
 
-def added(shape: tuple[int, ...], other: tuple[int, ...], dtype: DType = float32) -> Wanted:
+def added(shape: tuple[int, ...], other: tuple[int, ...], dtype: DType = float32) -> NodeGroup:
     """Return the sum of two tensors as a claim, whatever its size."""
     graph = Graph()
     shapes = {"x": shape, "y": other}
@@ -182,7 +182,7 @@ def test_booleans_are_bytes() -> None:
 
 def spelled(op: Op, *given: Any) -> Any:
     """Return what an operator's words compute, with cuDNN's own ends of the range."""
-    return WORDS[type(op)](Writer(Words(), CUDNN), op, *given)
+    return WORDS[type(op)](PointwiseWriter(Words(), CUDNN), op, *given)
 
 
 def right(op: Op, *given: Any) -> Any:

@@ -35,6 +35,11 @@ SAMPLES = {
         "Sigmoid", (np.array(0.5, float32),), {}, 13, (0,), bound=smooth(4)
     ),
     "an integer scalar that folds": Sample("Erf", (np.array(2),), {}, 13, (0,)),
+    # numpy pads no scalars
+    "a scalar that is padded by nothing": Sample(
+        "Pad", (np.array(0.5, float32), np.zeros(0, np.int64)), {"mode": "wrap"}, 19,
+        want=lambda x, pads: x,
+    ),
     # took a vector of unknown length for one with elements
     "scales that turn out to be none": Sample(
         "Resize",

@@ -24,7 +24,7 @@ import tercet
 from tercet.backends.openvino import compiler as compilers
 from tercet.backends.openvino import library
 from tercet.backends.openvino.compiler import Compiler, Engine
-from tercet.backends.openvino.trial import Judge, Verdict
+from tercet.backends.openvino.trial import TrialRunner, Verdict
 from tercet.runtime.base.cache import Cache
 from tercet.runtime.errors import BackendUnavailable, DeviceError, TercetError
 from tercet.tools.profile.profiling import profile
@@ -203,13 +203,13 @@ def test_what_is_wrong_once_fused_is_declined(
     opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each node is right by itself; what the vendor makes of two is tried, too."""
-    group = Judge.group
+    group = TrialRunner.group
 
-    def harsh(judge: Judge, graph: Any, nodes: Any, *rest: Any) -> Verdict:
+    def harsh(judge: TrialRunner, graph: Any, nodes: Any, *rest: Any) -> Verdict:
         is_pair = [node.kind for node in nodes] == ["Conv", "Relu"]
         return Verdict("1, not 2") if is_pair else group(judge, graph, nodes, *rest)
 
-    monkeypatch.setattr(Judge, "group", harsh)
+    monkeypatch.setattr(TrialRunner, "group", harsh)
     monkeypatch.setattr(Compiler, "_stored", lambda *_: None)
     model = opened(small())
     check(model, pictures())
@@ -231,7 +231,7 @@ def test_a_fault_names_the_engine(
         return call
 
     own = Compiler(compiler.vendor, Cache(tmp_path / "openvino", tmp_path / "key"))
-    monkeypatch.setattr(Judge, "group", lambda *_: Verdict())
+    monkeypatch.setattr(TrialRunner, "group", lambda *_: Verdict())
     monkeypatch.setattr(Engine, "request", faulty)
     with pytest.raises(DeviceError, match=r"OpenVINO .*, engine \w+: .* layers: out of luck"):
         opened(small(), own=own)(pictures(3))

@@ -18,7 +18,7 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 
 from tercet.backends.openvino.compiler import Compiler
 from tercet.backends.openvino.samples import EXTREME, samples
-from tercet.backends.openvino.trial import Judge, differs, signature
+from tercet.backends.openvino.trial import TrialRunner, differs, signature
 from tercet.backends.regions.worker import Ended
 from tercet.importers import onnx as importer
 from tercet.runtime.base.cache import Cache
@@ -180,7 +180,7 @@ def test_finite_takes_the_vendors_own_operators(
     opened: Callable[..., Any], parsed: Callable[[str], Any], compiler: Any
 ) -> None:
     graph = importer.load(parsed("g (float[9] x) => (float[9] y) { y = Relu(x) }")).graph
-    judge, (node,) = Judge(compiler), graph.nodes
+    judge, (node,) = TrialRunner(compiler), graph.nodes
     assert judge.node(graph, node, False).spelled
     finite = judge.node(graph, node, True)
     assert not finite.spelled
@@ -286,7 +286,7 @@ class TestCrashes:
                 return ask(question)
 
             monkeypatch.setattr(own.worker, "ask", crash)
-            verdict = Judge(own).node(graph, graph.nodes[0], True)
+            verdict = TrialRunner(own).node(graph, graph.nodes[0], True)
             assert verdict.reason.endswith("its process died of SIGSEGV")
             own.worker.close()
 
@@ -300,7 +300,7 @@ class TestCrashes:
         graph = importer.load(parsed("g (float[7] x) => (float[7] y) { y = Neg(x) }")).graph
         own = Compiler(compiler.vendor, Cache(tmp_path))
         monkeypatch.setattr(own.worker, "start", lambda: False)
-        assert Judge(own).node(graph, graph.nodes[0], True).reason == ""
+        assert TrialRunner(own).node(graph, graph.nodes[0], True).reason == ""
 
     @pytest.mark.parametrize("name", WITHOUT_AVX512)
     def test_a_cpu_without_avx512(self, name: str, tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 Every input is given other dtypes, once as an input of the model and once as a constant, which
 passes then work on. $TERCET_SAMPLES says how many cases of each operator are tried with every
-dtype; from 1000 on it is all of them, which takes half an hour. $TERCET_COUNTS names a file for
-what became of them.
+dtype; from 1000 on it is all of them, which takes a CPU half an hour. $TERCET_COUNTS names a folder
+where each process writes what became of them.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ def counts() -> Iterator[Counter[str]]:
     """What became of all of them."""
     found: Counter[str] = Counter()
     yield found
-    if file := os.environ.get("TERCET_COUNTS"):
-        Path(file).write_text(json.dumps(found), encoding="utf-8")
+    if folder := os.environ.get("TERCET_COUNTS"):
+        Path(folder, f"{os.getpid()}.json").write_text(json.dumps(found), encoding="utf-8")
 
 
 @pytest.mark.parametrize("key", sorted(cases_by_operator()), ids="::".join)

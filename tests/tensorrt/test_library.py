@@ -15,10 +15,10 @@ from onnx import helper, numpy_helper
 from tercet.backends import tensorrt
 from tercet.backends.regions.section import Section, section
 from tercet.backends.tensorrt import library
-from tercet.backends.tensorrt.build import Border, Builder, Refused, Settings
+from tercet.backends.tensorrt.build import EngineBuilder, EngineIO, EngineSettings, Refused
 from tercet.backends.tensorrt.claims import OPSET
 from tercet.backends.tensorrt.engines import Engines
-from tercet.backends.tensorrt.products import PRODUCTS, RTX, TENSORRT, Product
+from tercet.backends.tensorrt.products import PRODUCTS, RTX, TENSORRT, LibraryProduct
 from tercet.importers import onnx as importer
 from tercet.runtime.base.cache import Cache
 from tercet.runtime.errors import BackendUnavailable
@@ -116,7 +116,7 @@ def test_only_one_of_them_names_the_gpus_that_it_builds_for(rtx: Double) -> None
 
 
 def test_a_capability_that_it_lacks(rtx: Double) -> None:
-    builder = Builder(library.opened(RTX, "1.7.1", rtx), "9.0")
+    builder = EngineBuilder(library.opened(RTX, "1.7.1", rtx), "9.0")
     with pytest.raises(Refused, match=r"no engines for compute capability 9\.0 .*8\.9, 12\.0"):
         builder.probe()
 
@@ -127,7 +127,7 @@ def test_plug_ins_are_registered(rtx: Double) -> None:
 
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda product: product.name)
-def test_a_gpu_that_is_not_served(product: Product, tmp_path: Path) -> None:
+def test_a_gpu_that_is_not_served(product: LibraryProduct, tmp_path: Path) -> None:
     """The library says so of an engine that does next to nothing."""
     double = Double(rtx=product is RTX)
     engines = Engines(library.opened(product, "11", double), "a GPU", Cache(tmp_path))
@@ -148,10 +148,10 @@ def test_an_engine_of_another_type_is_refused(tmp_path: Path) -> None:
         graph = helper.make_graph([node], "g", infos[:1], infos[1:])
         file = tmp_path / "model.onnx"
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), file)
-        builder = Builder(library.opened(TENSORRT, "11.4.0", Double()))
-        border = Border({name: (dtype, dims) for name in "xy"}, {})
+        builder = EngineBuilder(library.opened(TENSORRT, "11.4.0", Double()))
+        border = EngineIO({name: (dtype, dims) for name in "xy"}, {})
         with pytest.raises(Refused, match=text) as caught:
-            builder.build_file(file, border, Settings())
+            builder.build_file(file, border, EngineSettings())
         assert caught.value.stage == "parse"
 
 
@@ -221,14 +221,14 @@ def test_engines_without_their_weights(tmp_path: Path) -> None:
     for opened in (1, 2):
         engines = Engines(library.opened(TENSORRT, "11", double), "a GPU", Cache(tmp_path))
         found = linear(0)
-        engine = engines.get(found, Settings(strip=True))
+        engine = engines.get(found, EngineSettings(strip=True))
         assert {given[0].name for given in double.of("IBuilderConfig", "set_flag")} == flags
         assert (double.builds, len(double.of("Refitter", "refit_cuda_engine"))) == (1, opened)
         core: Any = engine.core
         assert weights(0) in core.state["model"]
     (file,) = tmp_path.glob("*.engine")
     assert repr(weights(0))[2:-1].encode() not in file.read_bytes()
-    assert engines.get(linear(1), Settings(strip=True)).key != engine.key
+    assert engines.get(linear(1), EngineSettings(strip=True)).key != engine.key
 
 
 @pytest.mark.parametrize(
@@ -239,5 +239,5 @@ def test_weights_that_it_does_not_take(failing: str, tmp_path: Path) -> None:
     double.failing.add(failing)
     engines = Engines(library.opened(TENSORRT, "11", double), "a GPU", Cache(tmp_path))
     with pytest.raises(Refused, match="opening the engine"):
-        engines.get(linear(0), Settings(strip=True))
+        engines.get(linear(0), EngineSettings(strip=True))
     assert not list(tmp_path.glob("*.engine"))

@@ -63,11 +63,11 @@ def known() -> dict[str, bool]:
 def in_a_process(script: str) -> str:
     """Return what a script prints that has a `builder` of the real library."""
     head = f"""
-    from tercet.backends.tensorrt.build import Builder, Refused
+    from tercet.backends.tensorrt.build import EngineBuilder, Refused
     from tercet.backends.tensorrt.products import RTX
     from tercet.backends.tensorrt.library import load
     vendor = load()
-    builder = Builder(vendor, "{CAPABILITY}")
+    builder = EngineBuilder(vendor, "{CAPABILITY}")
     """
     text = textwrap.dedent(head) + textwrap.dedent(script)
     command = [sys.executable, "-c", text]
@@ -210,7 +210,7 @@ def test_the_librarys_own_words() -> None:
     print(RTX.capabilities(vendor.module))
     print(len(builder.probe()) > 0)
     try:
-        Builder(vendor, "9.0").probe()
+        EngineBuilder(vendor, "9.0").probe()
     except Refused as error:
         print(error)
     """).splitlines()
