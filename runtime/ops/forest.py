@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.dtypes import DType, float32
 from ..ir.types import Array
 from .ml import TRANSFORMS
 from .ml_trees import NodeLists, TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor
@@ -68,6 +69,8 @@ class Ensemble:
         transform: the `post_transform`.
         is_binary: whether the one target is the second of two classes.
         is_probability: whether its score is a probability rather than a margin.
+        dtype: of the weights in the file. Sums of float32 weights are rounded to float32 before
+            classes are chosen, so that ten times 0.1 is a probability of 1, and a tie is a tie.
     """
 
     forest: Forest
@@ -76,6 +79,7 @@ class Ensemble:
     transform: str
     is_binary: bool = False
     is_probability: bool = False
+    dtype: DType = float32
 
 
 def ensemble_of(op: NodeLists | TreeEnsemble) -> Ensemble | str:
@@ -128,7 +132,10 @@ def _classifier(op: TreeEnsembleClassifier) -> Ensemble | str:
     base = _base(op)
     is_probability = is_binary and bool((weights >= 0).all())
     base = base[-1:] if is_binary else base
-    return _based(Ensemble(forest, "SUM", base, op.post_transform, is_binary, is_probability))
+    dtype = float32 if tensor is None else tensor.array.dtype
+    return _based(
+        Ensemble(forest, "SUM", base, op.post_transform, is_binary, is_probability, dtype)
+    )
 
 
 def _base(op: NodeLists) -> Array:

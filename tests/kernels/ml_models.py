@@ -11,7 +11,7 @@ from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 from tercet.runtime.ir.dtypes import TO_ONNX
 from tercet.runtime.ir.types import Array
 
-from ..ops.test_ml import FEATURES, MODES, cases, forest
+from ..ops.test_ml import FEATURES, MODES, cases, forest, votes
 
 ROWS = 75
 ML = "ai.onnx.ml"
@@ -125,6 +125,7 @@ def models() -> Iterator[tuple[str, ModelProto, dict[str, Array]]]:
         made.append(("TreeEnsembleClassifier", given, gaps))
     several = {"classlabels_int64s": [3, 1, 2], "base_values": [0.5, 0.25, -1.0]}
     made.append(("TreeEnsembleClassifier", {**three, **several}, gaps))
+    made.append(("TreeEnsembleClassifier", *votes(10)))
     sparse = {**three, "class_ids": [i % 2 for i in three["class_ids"]]}
     made.append(("TreeEnsembleClassifier", {**sparse, "classlabels_int64s": [3, 1, 2]}, gaps))
     wide = drawn(40, 300)

@@ -131,6 +131,28 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
         yield "Normalizer", {"norm": norm}
 
 
+def votes(trees: int) -> tuple[dict[str, Any], Array]:
+    """Return a forest of two classes, and rows of which row k gets k votes for the second one."""
+    each = np.arange(trees)
+    attributes: dict[str, Any] = {
+        "nodes_treeids": np.repeat(each, 3),
+        "nodes_nodeids": np.tile([0, 1, 2], trees),
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"] * trees,
+        "nodes_featureids": np.zeros(3 * trees, int),
+        "nodes_values": np.repeat(each, 3).astype(np.float32),
+        "nodes_truenodeids": np.tile([1, 0, 0], trees),
+        "nodes_falsenodeids": np.tile([2, 0, 0], trees),
+        "class_treeids": np.repeat(each, 2),
+        "class_nodeids": np.tile([1, 2], trees),
+        "class_ids": np.zeros(2 * trees, int),
+        "class_weights": np.tile([0, 1 / trees], trees).astype(np.float32),
+        "classlabels_int64s": [0, 1],
+    }
+    x: Array = np.zeros((trees + 1, FEATURES), np.float32)
+    x[:, 0] = np.arange(trees + 1) - 0.5
+    return attributes, x
+
+
 def model_of(kind: str, attributes: dict[str, Any], rows: int) -> ModelProto:
     outputs = {"y": TensorProto.FLOAT}
     if kind.endswith("Classifier"):
@@ -169,3 +191,19 @@ def test_a_damaged_tree_is_refused() -> None:
         x = np.zeros((3, FEATURES), np.float32)
         with pytest.raises(tercet.UnsupportedError, match="no root leads to"):
             model.run({"x": x})
+
+
+@pytest.mark.parametrize("trees", [3, 5, 10])
+def test_votes_of_a_forest_are_probabilities(trees: int) -> None:
+    """Of k votes each 1/n: k/n, which is never outside of 0 to 1, and no class wins a tie."""
+    ort = pytest.importorskip("onnxruntime")
+    attributes, x = votes(trees)
+    proto = model_of("TreeEnsembleClassifier", attributes, len(x))
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    with tercet.load(proto) as model:
+        labels, scores = model(x)
+    np.testing.assert_array_equal(labels, session.run(["label"], {"x": x})[0])
+    exact = np.arange(trees + 1) / trees
+    np.testing.assert_allclose(scores, np.stack([1 - exact, exact], 1), rtol=0, atol=1e-7)
+    assert (scores >= 0).all()
+    assert (scores <= 1).all()

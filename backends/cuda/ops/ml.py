@@ -78,6 +78,7 @@ def scores(
     base: Array,
     transform: str,
     pair: int = 0,
+    rounded: DType | None = None,
 ) -> Launch:
     """Return a launch that computes scores and classes from sums.
 
@@ -90,6 +91,7 @@ def scores(
         transform: the `post_transform`, or `SIGN`.
         pair: 1 if two classes have one sum, whose scores are a margin and its negative; 2 if they
             are a probability and its complement.
+        rounded: the dtype to which sums are rounded first; theirs if None.
     """
     return Launch(
         "ml/scores.cu",
@@ -101,7 +103,10 @@ def scores(
             **{"labels": attribute(labels), "y": y, "label": label, "rows": sums.rows},
             **{"targets": sums.targets, "slices": sums.slices, "over": sums.trees},
         },
-        types=(("A", sums.dtype), ("T", float32 if y is None else y.dtype)),
+        types=(
+            *(("A", sums.dtype), ("R", rounded or sums.dtype)),
+            ("T", float32 if y is None else y.dtype),
+        ),
         constants=(
             *(("THREADS", THREADS), ("BASES", base.size)),
             *(("TRANSFORM", (*TRANSFORMS, SIGN).index(transform)), ("PAIR", pair)),

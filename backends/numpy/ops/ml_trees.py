@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from ....runtime.ir.dtypes import float32
+from ....runtime.ir.dtypes import float32, float64
 from ....runtime.ir.graph import Node
 from ....runtime.ir.types import Array
 from ....runtime.ops.forest import Ensemble, ensemble_of
@@ -76,6 +76,7 @@ def tree_ensemble_classifier(chain: Chain, site: BuildContext, options: Options)
     def run(x: Array) -> tuple[Array, ...]:
         sums, found = trees.aggregated(rows_of(x), "SUM")
         sums = sums + base if base.size else sums
+        sums = sums.astype(ensemble.dtype).astype(float64)
         if ensemble.is_binary:
             places, scores = _of_one(sums, ensemble)
         else:

@@ -1,7 +1,7 @@
 // Scores and classes of sums, which become those of all slices, in the place of the first. One thread a row.
 //
-// A is the type of sums, T that of scores. Compile-time: THREADS; BASES, how many numbers are added to the sums
-// of a row: none, one, or one for each; those of sums.cuh and scores.cuh.
+// A is the type of sums, R that to which they are rounded, T that of scores. Compile-time: THREADS; BASES, how
+// many numbers are added to the sums of a row: none, one, or one for each; those of sums.cuh and scores.cuh.
 
 #include "ptx/pdl.cuh"
 #include "ml/scores.cuh"
@@ -29,6 +29,7 @@ scores(A* sums, const A* base, const long long* labels, T* y, long long* label, 
         if (is_nothing(total)) total = 0;
         if (HOW == AVERAGE) total /= over;
         if (BASES) total += base[BASES == 1 ? 0 : t];
+        total = A(R(total));
         if (found && (total > most || (total != total && most == most))) {
             most = total;
             best = t;
