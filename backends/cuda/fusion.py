@@ -166,7 +166,8 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
     """Return the elementwise nodes behind an anchor, each reading the previous one.
 
     The last of them has the anchor's dtype, or another float type that the kernel can store; in
-    between there may be any. Each is preceded by nodes that only it reads.
+    between there may be any. Each is preceded by nodes that only it reads. What an epilogue cannot
+    compute is left to chains and to other anchors.
     """
     found: list[Node] = []
     fitting = 0
@@ -182,6 +183,8 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
             return tuple(found[:fitting])
         found.append(follower)
         found[-1:] = (*_sides(graph, anchor, value, found, free), follower)
+        if isinstance(epilogue_of(tuple(found), Tensor(out), anchor.output), str):
+            return tuple(found[:fitting])
         value = out
         if out.tensor.dtype in stored:
             fitting = len(found)

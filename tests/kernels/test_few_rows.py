@@ -16,7 +16,7 @@ from tercet.tools.workshop.decoder_files import Packing, Shape, write
 from .cubins import assert_plans_compile
 from .dry import DryDevice, launches, planned, planned_model
 from .emulator import needs_compiler
-from .few_rows_samples import APART, NORM_APART, NORMALIZED, TOGETHER, Gated
+from .few_rows_samples import APART, NORM_APART, NORMALIZED, TOGETHER, TOO_LONG, Gated
 from .samples import ERROR, compare
 
 COMPILES = {"gemm/gemv.cu", "gemm/gemv_packed.cu"}
@@ -45,6 +45,12 @@ def test_a_normalization_with_other_readers_is_not(gated: Gated) -> None:
     assert sum(title.startswith("normalize_rows") for title in found) == 1
 
 
+def test_what_is_too_much_for_an_epilogue_is_a_chain() -> None:
+    product, rest = titles(TOO_LONG)
+    assert product.startswith("gemv behind RMSNormalization")
+    assert rest == "elementwise Add"
+
+
 @pytest.mark.parametrize("gated", APART, ids=str)
 def test_others_stay_apart(gated: Gated) -> None:
     found = titles(gated)
@@ -60,7 +66,7 @@ def test_compiles(target: Target, cache: Path) -> None:
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("gated", [*TOGETHER, *NORMALIZED, *APART, *NORM_APART], ids=str)
+@pytest.mark.parametrize("gated", [*TOGETHER, *NORMALIZED, *APART, *NORM_APART, TOO_LONG], ids=str)
 def test_kernels(gated: Gated, emulated: CudaBackend) -> None:
     compare(gated.sample(), emulated, error=ERROR[gated.dtype])
 

@@ -11,18 +11,22 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.norm.norm_groups import suits_last
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, float16, float32, float64
-from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import OPERATORS
 from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Mul
+from tercet.runtime.ops.norm import GroupNormalization, InstanceNormalization, LayerNormalization
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_arguments
-from .dry import DryCompiler, DryDevice, launches, planned
+from .dry import DryCompiler, DryDevice, launches, normal, planned
 from .emulator import needs_compiler
 from .norm_samples import far, samples
 from .samples import OPTIONS, Sample, compare
@@ -116,6 +120,102 @@ def test_a_mean_far_from_zero(count: int, emulated: CudaBackend) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
+# ── what follows a normalization ──────────────────────────────────────────────────────────────────
+
+
+def between_layers(groups: int, dtype: DType, *behind: str) -> Sample:
+    """Return two convolutions with a normalization of groups, and what is behind it, in between."""
+    graph = Graph("layers")
+    shape = (2, 12, 5, 6)
+    x = graph.add_input("x", TensorType(dtype, shape))
+
+    def constant(*dims: int) -> Value:
+        return graph.constant(normal(*dims).astype(dtype), f"c{len(graph.values)}")
+
+    first = graph.insert(Conv(), [x, constant(12, 12, 1, 1)]).output
+    given = [first, constant(12), constant(12)]
+    op = GroupNormalization(num_groups=groups) if groups else InstanceNormalization()
+    y = graph.insert(op, given).output
+    for kind in behind:
+        more = {"Add": [x], "Mul": [constant(12, 1, 1)]}.get(kind, [])
+        y = graph.insert(OPERATORS["", kind](), [y, *more]).output
+    last = graph.insert(Conv(), [y, constant(8, 12, 1, 1)]).output
+    graph.set_outputs({"y": last})
+    infer(graph)
+    return Sample(graph, {"x": normal(*shape).astype(dtype)})
+
+
+NORMS = [
+    (3, float16, ("Swish",)),
+    (6, float16, ("Mul", "Swish")),
+    (12, float16, ("Relu",)),
+    (0, float16, ("LeakyRelu",)),
+    (0, float16, ("Mul", "Relu")),
+    (3, float32, ("Swish",)),
+    (0, float32, ("Mul", "Add", "Relu")),
+]
+
+
+@pytest.mark.parametrize(("groups", "dtype", "behind"), NORMS, ids=str)
+def test_what_follows_is_in_the_kernel(groups: int, dtype: DType, behind: tuple[str, ...]) -> None:
+    """In whatever order the layers around it have their elements."""
+    layout = planned(between_layers(groups, dtype, *behind).graph)
+    (norm,) = (row for row in layout.rows if row.kernel.startswith("standardize"))
+    assert [node.kind for node in norm.nodes[1:]] == list(behind)
+    at = layout.rows.index(norm)
+    assert "reformat" not in {row.kind for row in layout.rows[at - 1 : at + 2]}
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(("groups", "dtype", "behind"), NORMS, ids=str)
+def test_what_follows_is_computed(
+    groups: int, dtype: DType, behind: tuple[str, ...], emulated: CudaBackend
+) -> None:
+    compare(between_layers(groups, dtype, *behind), emulated)
+
+
+def test_what_an_epilogue_cannot_read_is_one_chain() -> None:
+    """Scales and shifts that a condition computes (DiT, FiLM) are no constants of a channel."""
+    graph = Graph("modulated")
+    x, factor, shift = (
+        graph.add_input(name, TensorType(float16, dims))
+        for name, dims in (("x", (2, 9, 16)), ("factor", (2, 1, 16)), ("shift", (2, 1, 16)))
+    )
+    one = graph.constant(np.ones(16, np.float16), "one")
+    rows = graph.insert(LayerNormalization(), [x, one]).output
+    scaled = graph.insert(Mul(), [rows, factor]).output
+    graph.set_outputs({"y": graph.insert(Add(), [scaled, shift]).output})
+    infer(graph)
+    assert [launch.title for launch in recipe(graph)] == [
+        "normalize_rows 18 x 16",
+        "elementwise Mul+Add",
+    ]
+
+
+def test_large_tensors_of_narrow_groups_stay_in_c_order() -> None:
+    """Sectors of every pixel for two channels of it would cost more than another order."""
+    small, large = (
+        node("InstanceNormalization", (1, 32, side, side), float16) for side in (16, 256)
+    )
+    assert suits_last(small.nodes[0])
+    assert not suits_last(large.nodes[0])
+    assert suits_last(node("GroupNormalization", (8, 320, 64, 64), float16, num_groups=32).nodes[0])
+
+
+def test_a_constant_of_the_last_axis_is_not_one_of_a_row_of_two(emulated: CudaBackend) -> None:
+    """An epilogue counts the elements of a row, which are more than the constant has."""
+    graph = Graph("rows")
+    x = graph.add_input("x", TensorType(float32, (3, 4, 8)))
+    scale = graph.constant(normal(4, 8), "scale")
+    rows = graph.insert(LayerNormalization(axis=1), [x, scale]).output
+    factor = graph.constant(normal(8), "factor")
+    graph.set_outputs({"y": graph.insert(Mul(), [rows, factor]).output})
+    infer(graph)
+    assert [launch.entry for launch in recipe(graph)] == ["normalize_rows", "elementwise"]
+    compare(Sample(graph, {"x": normal(3, 4, 8)}), emulated)
+
+
 # ── compiling ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -124,7 +224,7 @@ def test_a_mean_far_from_zero(count: int, emulated: CudaBackend) -> None:
 def test_kernels_compile(first: int, target: Target, cache: Path) -> None:
     """Every fourth, and others for the other target: all of them would take long."""
     device = DryDevice(compiler=DryCompiler(target=target))
-    for sample in samples():
+    for sample in (*samples(), *(between_layers(groups, d, *kinds) for groups, d, kinds in NORMS)):
         planned(sample.graph, device)
     all_compile(list(device.compiler.sources)[first::4], target, cache)
 

@@ -64,6 +64,11 @@ class Epilogue:
         """The operands with the result's layout; for a slice, they are read as the same slice."""
         return tuple(o for o in self.operands if isinstance(o, Tensor) and o.data is None)
 
+    @property
+    def reads_channels(self) -> bool:
+        """Whether an operand is read at the channel of the result."""
+        return len(self.along) < len(self.operands)
+
     def flags(self, bias: Tensor | Packed | None) -> tuple[tuple[str, int], ...]:
         """Return the constants of `epilogue.cuh`: whether there is a bias, and operand layouts.
 

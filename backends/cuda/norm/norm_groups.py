@@ -6,14 +6,20 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from ....runtime.ir.dtypes import FLOATS, float32
+from ....runtime.ir.graph import Node
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, need_dtypes
+from ..codegen.epilogue import Epilogue, no_epilogue
 from ..recipe.launch import Launch
 from ..recipe.layout import Ints, merge, strides
 from ..recipe.operands import Given, Scratch, Tensor, index_type
 from ..recipe.source import arithmetic
 from ..recipe.targets import Target
 from .norm_parts import WORD, cut
+
+#: Bytes of a sector of memory, and those that a GPU moves within its cache while it launches two
+#: kernels.
+SECTOR, LAUNCHES = 32, 6e6
 
 DEVIATION, DEVIATION_PLUS, SUM, ROOT = range(4)
 
@@ -100,6 +106,7 @@ def standardize(
     shift: Tensor | None = None,
     channel: int | None = None,
     sizes: Ints | None = None,
+    epilogue: Epilogue | None = None,
 ) -> Answer:
     """Return the launches that normalize groups of elements.
 
@@ -113,6 +120,7 @@ def standardize(
         shift: shift of the results.
         channel: the axis of `scale` and `shift`; None for the last axes.
         sizes: a shape to use instead of that of x, with axes in memory order.
+        epilogue: applied to the results.
     """
     refused = need_dtypes(FLOATS, y, x, scale, shift, *how.outputs, *how.running)
     if refused:
@@ -123,7 +131,56 @@ def standardize(
     affine = _affine(x, scale, shift, channel, sizes is None and channel not in axes)
     if isinstance(affine, str):
         return affine
-    return _launches(y, x, groups, how, affine, target)
+    finish = epilogue or no_epilogue(x.dtype if y is None else y.dtype)
+    if finish.reads_channels and affine.count != x.dims[-1 if channel is None else channel]:
+        return f"an operand of each channel behind {affine.count} scales"
+    return _launches(y, x, groups, how, affine, finish, target)
+
+
+def channel_groups(
+    y: Tensor,
+    x: Tensor,
+    number: int,
+    how: Statistic,
+    target: Target,
+    scale: Tensor,
+    shift: Tensor,
+    epilogue: Epilogue,
+) -> Answer:
+    """Return the launches that normalize `number` groups of channels of each image.
+
+    Args:
+        y: the result.
+        x: the images, in C order or channels last.
+        number: groups of an image.
+        how: the statistics.
+        target: the GPU.
+        scale: one element per channel.
+        shift: likewise.
+        epilogue: applied to the results.
+    """
+    if x.is_channels_last:
+        depth, pixels = x.dims[1] // number, prod(x.dims[2:])
+        sizes, axes = (x.dims[0], pixels, number, depth), (1, 3)
+    else:
+        sizes, axes = (x.dims[0], number, prod(x.dims[1:]) // number), (2,)
+    return standardize(
+        y, x, axes, how, target, scale, shift, channel=1, sizes=sizes, epilogue=epilogue
+    )
+
+
+def suits_last(node: Node) -> bool:
+    """Whether groups of channels may be normalized channels last.
+
+    Each pixel of a group is read and written in sectors, however few channels it has. That is three
+    times the tensor, enlarged; changing the format before and after moves it seven times, in two
+    more launches.
+    """
+    tensor = node.output.tensor
+    number = getattr(node.op, "num_groups", tensor.dims[1])
+    run = max(1, tensor.dims[1] // max(1, number)) * tensor.dtype.itemsize
+    sectors = 1 if run % WORD == 0 else max(1.0, SECTOR / run)
+    return (3 * sectors - 7) * tensor.size * tensor.dtype.itemsize <= LAUNCHES
 
 
 def _groups(x: Tensor, axes: Ints, sizes: Ints | None) -> Groups | None:
@@ -163,7 +220,13 @@ def _affine(
 
 
 def _launches(
-    y: Tensor | None, x: Tensor, groups: Groups, how: Statistic, affine: Affine, target: Target
+    y: Tensor | None,
+    x: Tensor,
+    groups: Groups,
+    how: Statistic,
+    affine: Affine,
+    epilogue: Epilogue,
+    target: Target,
 ) -> Answer:
     scale, compute, index = affine.scale, arithmetic(x.dtype), index_type(x.size)
     factors = x.dtype if scale is None else scale.dtype
@@ -174,6 +237,7 @@ def _launches(
         return f"{groups.number} groups"
     statistics = next((t.dtype for t in (*how.outputs, *how.running) if t is not None), float32)
     sums = Scratch(0) if into.is_shared else None
+    parts = f"in {into.parts}" if sums else ""
     names = ("inner", "outer_step", "inner_step")
     args: dict[str, Given] = {
         **{"x": x, "sums": sums, "count": groups.count, "parts": into.struct},
@@ -189,11 +253,12 @@ def _launches(
         args={
             **{**args, "scale": scale, "shift": affine.shift, "y": y, "mean_out": mean_out},
             **{"deviation_out": deviation_out, "mean_in": mean_in, "variance_in": variance_in},
+            **epilogue.args,
             **{"parameters": affine.count, "repeat": affine.repeat},
             **{"epsilon": how.epsilon, "momentum": how.momentum},
         },
         types=(
-            *(("X", x.dtype), ("Y", x.dtype if y is None else y.dtype), ("S", factors)),
+            *(("X", x.dtype), ("S", factors), *epilogue.types),
             *(("O", statistics), ("A", compute), ("I", index)),
         ),
         constants=(
@@ -202,7 +267,8 @@ def _launches(
             ("RUNNING", how.running[0] is not None),
         ),
         scratch=3 * compute.itemsize * into.blocks if sums else 0,
-        note=f"{groups.number} x {groups.count}" + (f" in {into.parts}" if sums else ""),
+        code=epilogue.code,
+        note=" ".join(filter(None, (f"{groups.number} x {groups.count}", parts, epilogue.title))),
     )
     if sums is None:
         return last

@@ -50,6 +50,8 @@ def normalize_rows(
         return None
     if any(t.format is not Format.CONTIGUOUS for t in (y, x)) or rows >= 2**31:
         return None
+    if epilogue.reads_channels and count != x.dims[-1]:
+        return None
     maximum = 16 // max(x.dtype.itemsize, parameter.itemsize)
     vector = next(v for v in (8, 4, 2, 1) if v <= maximum and count % v == 0)
     warps = 1

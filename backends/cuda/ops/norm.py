@@ -9,7 +9,6 @@ from math import gcd, prod
 import numpy as np
 
 from ....runtime.ir.dtypes import FLOATS, DType, float64
-from ....runtime.ir.graph import Node
 from ....runtime.ir.types import Array
 from ....runtime.ops.norm import (
     LRN,
@@ -28,7 +27,15 @@ from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
 from ..codegen.epilogue import Epilogue
 from ..gemm.vectorized_f16 import half_lrn, pools_words
-from ..norm.norm_groups import DEVIATION_PLUS, ROOT, SUM, Statistic, standardize
+from ..norm.norm_groups import (
+    DEVIATION_PLUS,
+    ROOT,
+    SUM,
+    Statistic,
+    channel_groups,
+    standardize,
+    suits_last,
+)
 from ..norm.norm_parts import WORD, cut
 from ..norm.norm_rows import normalize_rows
 from ..recipe.launch import Launch
@@ -154,10 +161,9 @@ def layer_normalization(
         quick = normalize_rows(y, x, scale, b, axis, op.epsilon, epilogue, centred=True)
         if quick is not None:
             return quick
-    if epilogue.title:
-        return f"rows of {x.value.tensor} with nodes behind them"
     how = Statistic(epsilon=op.epsilon, outputs=(mean, deviation))
-    return standardize(y, x, _last_axes(op.axis, x.rank), how, setting.target, scale, b)
+    axes = _last_axes(op.axis, x.rank)
+    return standardize(y, x, axes, how, setting.target, scale, b, epilogue=epilogue)
 
 
 @kernel(RMSNormalization)
@@ -175,43 +181,47 @@ def rms_normalization(
     quick = normalize_rows(y, x, scale, None, axis, op.epsilon, epilogue, centred=False)
     if quick is not None:
         return quick
-    if epilogue.title:
-        return f"rows of {x.value.tensor} with nodes behind them"
     how = Statistic(centred=False, epsilon=op.epsilon)
-    return standardize(y, x, _last_axes(op.axis, x.rank), how, setting.target, scale)
+    axes = _last_axes(op.axis, x.rank)
+    return standardize(y, x, axes, how, setting.target, scale, epilogue=epilogue)
 
 
 def _last_axes(axis: int, rank: int) -> Ints:
     return tuple(range(normalize_axis(axis, rank), rank))
 
 
-@kernel(InstanceNormalization)
+@kernel(InstanceNormalization, follows=suits_last)
 def instance_normalization(
-    op: InstanceNormalization, y: Tensor, x: Tensor, scale: Tensor, b: Tensor, *, setting: Setting
+    op: InstanceNormalization,
+    y: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    b: Tensor,
+    *,
+    epilogue: Epilogue,
+    setting: Setting,
 ) -> Answer:
     """Normalize every channel of every image."""
-    how = Statistic(epsilon=op.epsilon)
-    return standardize(y, x, tuple(range(2, x.rank)), how, setting.target, scale, b, channel=1)
+    how, axes = Statistic(epsilon=op.epsilon), tuple(range(2, x.rank))
+    if x.is_channels_last:
+        return channel_groups(y, x, x.dims[1], how, setting.target, scale, b, epilogue)
+    return standardize(y, x, axes, how, setting.target, scale, b, channel=1, epilogue=epilogue)
 
 
-def _has_wide_groups(node: Node) -> bool:
-    """Whether groups have enough channels for threads to read adjacent ones of a pixel."""
-    channels, number = node.output.tensor.dims[1], getattr(node.op, "num_groups", 1)
-    return channels // number * node.output.tensor.dtype.itemsize % WORD == 0
-
-
-@kernel(GroupNormalization, follows=_has_wide_groups)
+@kernel(GroupNormalization, follows=suits_last)
 def group_normalization(
-    op: GroupNormalization, y: Tensor, x: Tensor, scale: Tensor, bias: Tensor, *, setting: Setting
+    op: GroupNormalization,
+    y: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    *,
+    epilogue: Epilogue,
+    setting: Setting,
 ) -> Answer:
     """Normalize groups of channels of every image."""
-    how, number = Statistic(epsilon=op.epsilon), op.num_groups
-    if x.is_channels_last:
-        depth, pixels = x.dims[1] // number, prod(x.dims[2:])
-        sizes, axes = (x.dims[0], pixels, number, depth), (1, 3)
-    else:
-        sizes, axes = (x.dims[0], number, prod(x.dims[1:]) // number), (2,)
-    return standardize(y, x, axes, how, setting.target, scale, bias, channel=1, sizes=sizes)
+    how = Statistic(epsilon=op.epsilon)
+    return channel_groups(y, x, op.num_groups, how, setting.target, scale, bias, epilogue)
 
 
 @kernel(MeanVarianceNormalization)

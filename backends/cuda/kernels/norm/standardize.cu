@@ -3,8 +3,8 @@
 // `moments` sums up each part, and in `standardize` every block adds the sums of all parts of its
 // group, always in the same order.
 //
-// X, S and Y are the types of elements, of scale and shift, and of results; O that of the statistics
-// that are given out; A the arithmetic; I that of places in a tensor.
+// X, S, T and R are the types of elements, of scale and shift, of the epilogue's operands, and of
+// results; O that of the statistics that are given out; A the arithmetic; I that of places in a tensor.
 //
 // Compile-time: KIND, what the elements are divided by; CENTRED, whether the mean is subtracted;
 // RUNNING, whether the statistics go out as running averages; ALONG, whether neighbours have scales of
@@ -27,6 +27,7 @@ struct Walk {  // where the i-th element of a group lies, or the i-th group begi
 
 struct Affine {  // scale and shift: `parameters` of them, each for `repeat` neighbours in memory
     const S *scale, *shift;  // may be null
+    const T *z0, *z1;        // operands of the epilogue
     I parameters, repeat;
 };
 
@@ -86,7 +87,7 @@ __device__ __forceinline__ Words<S> parameters_at(const S* from, I own)
 }
 
 // Normalizes a part of the group that begins at `origin`.
-__device__ __forceinline__ void apply(const X* x, Y* y, I origin, const Part& part,
+__device__ __forceinline__ void apply(const X* x, R* y, I origin, const Part& part,
                                       const Walk& elements, const Affine& affine, A mean, A by)
 {
     for (I at = part.first + threadIdx.x * VECTOR; at < part.last; at += BATCH * STEP) {
@@ -100,15 +101,16 @@ __device__ __forceinline__ void apply(const X* x, Y* y, I origin, const Part& pa
             Words<S> scale, shift;
             if (affine.scale) scale = parameters_at(affine.scale, own);
             if (affine.shift) shift = parameters_at(affine.shift, own);
-            Words<Y> result;
+            Words<R> result;
 #pragma unroll
             for (int e = 0; e < VECTOR; ++e) {
                 A value = (A(batch[k].at[e]) - mean) * by;
                 if (affine.scale) value *= A(scale.at[e]);
                 if (affine.shift) value += A(shift.at[e]);
-                result.at[e] = Y(value);
+                const int channel = int(own) + (ALONG ? e : 0);
+                result.at[e] = epilogue(value, place + e, 0, channel, affine.z0, affine.z1);
             }
-            *(Words<Y>*)(y + place) = result;
+            *(Words<R>*)(y + place) = result;
         }
     }
 }
@@ -141,9 +143,10 @@ moments(const X* x, Moments* sums, I count, Parts parts, Walk groups, Walk eleme
 
 // Normalizes one part of a group. `sums` are those of all parts, if a group is SHARED.
 extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
-standardize(const X* x, const Moments* sums, const S* scale, const S* shift, Y* y, O* mean_out,
-            O* deviation_out, const O* mean_in, const O* variance_in, I count, I parameters,
-            I repeat, double epsilon, double momentum, Parts parts, Walk groups, Walk elements)
+standardize(const X* x, const Moments* sums, const S* scale, const S* shift, R* y, const T* z0,
+            const T* z1, O* mean_out, O* deviation_out, const O* mean_in, const O* variance_in,
+            I count, I parameters, I repeat, double epsilon, double momentum, Parts parts,
+            Walk groups, Walk elements)
 {
     grid_dependency_sync();
     // Begins with what was summed up last: of many elements, only these are still in the cache.
@@ -160,7 +163,8 @@ standardize(const X* x, const Moments* sums, const S* scale, const S* shift, Y* 
     }
     const Moments all = over_block(own, A(count));
     const A mean = all.sum / all.count, by = factor(all, A(epsilon));
-    if (y) apply(x, y, origin, part, elements, {scale, shift, parameters, repeat}, mean, by);
+    const Affine affine = {scale, shift, z0, z1, parameters, repeat};
+    if (y) apply(x, y, origin, part, elements, affine, mean, by);
     if (part.number == 0 && threadIdx.x == 0)
         give({mean_out, deviation_out, mean_in, variance_in}, part.group, mean,
              all.square / all.count, by, A(momentum));
