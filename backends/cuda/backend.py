@@ -13,6 +13,7 @@ from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats
 from ...runtime.plan.partition import reads_of, results_of
 from .algorithms.registry import Answer, Kernel, RecipeContext, Setting, TunedChoice
+from .algorithms.selection import SELECTORS
 from .attention.decode import DecodeAttention, decode_attention
 from .attention.relu_linear import ReluLinear, relu_linear
 from .attention.rotate_append import RotateAppend, rotate_append
@@ -152,7 +153,7 @@ def recipe_of(
         return elementwise(chain, y, [operand(v) for v in chain.operands])
     registered = _kernel(head)
     setting = setting.for_node(head)
-    if setting.asked and registered.selector is None:
+    if setting.asked and type(head.op) not in SELECTORS:
         return f"algorithm '{setting.asked[0]}' cannot be used: {head.kind} has only one"
     more = tuple(tensor(v if v in results else None) for v in head.outputs[1:])
     if registered.outputs == 1 and any(more):

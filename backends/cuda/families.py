@@ -2,6 +2,7 @@
 
 from . import custom
 from .algorithms.registry import KERNELS, kernel_of
+from .algorithms.selection import SELECTORS
 from .codegen import elementwise
 from .gemm import product
 from .ops import (
@@ -37,6 +38,7 @@ from .ops import (
 
 __all__ = [
     "KERNELS",
+    "SELECTORS",
     "attention",
     "boxes",
     "contrib_distance",

@@ -14,7 +14,7 @@ from ...runtime.base import forks
 from ...runtime.errors import DeviceOutOfMemory
 from ...runtime.options import Options
 from ..cuda.tuning.records import Records
-from .graph import Engine, OperationGraph
+from .graph import CudnnEngine, OperationGraph
 from .library import NoPlan
 from .operation import Operand, Operation
 from .prepack import Front
@@ -115,7 +115,7 @@ class EngineChoice:
         front: what a kernel does before it.
     """
 
-    engine: Engine
+    engine: CudnnEngine
     rest: Tail = NO_TAIL
     microseconds: float | None = None
     among: int = 1

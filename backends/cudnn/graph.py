@@ -16,7 +16,7 @@ from .session import Session
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class CudnnEngine:
     """One built plan of a graph.
 
     Attributes:
@@ -153,7 +153,7 @@ class OperationGraph:
     def _name(self, index: int) -> str:
         return str(self.frontend.get_plan_name_at_index(index))
 
-    def engines(self, max_compiled: float = inf) -> Iterator[Engine]:
+    def engines(self, max_compiled: float = inf) -> Iterator[CudnnEngine]:
         """Yield every engine that is allowed, built, by rank and in the heuristics' order.
 
         Args:
@@ -172,7 +172,7 @@ class OperationGraph:
             except NoPlan as error:
                 self.refused[self._name(index)] = str(error)
 
-    def engine(self, name: str) -> Engine:
+    def engine(self, name: str) -> CudnnEngine:
         """Return the engine of this name, built.
 
         Raises:
@@ -183,11 +183,11 @@ class OperationGraph:
                 return self._built(index)
         raise NoPlan(f"{self.operation} has no engine {name}")
 
-    def _built(self, index: int) -> Engine:
+    def _built(self, index: int) -> CudnnEngine:
         graph, begin = self.frontend, perf_counter()
         with self.session.planning("plan"):
             graph.build_plan_at_index(index)
             took = 1e3 * (perf_counter() - begin)
             scratch = int(graph.get_workspace_size_plan_at_index(index))
         name = self._name(index)
-        return Engine(self, index, name, scratch, self._compiled[index], took)
+        return CudnnEngine(self, index, name, scratch, self._compiled[index], took)

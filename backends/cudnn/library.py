@@ -26,7 +26,7 @@ class NoPlan(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class CudnnLibrary:
     """CuDNN, loaded into this process.
 
     Attributes:
@@ -64,7 +64,7 @@ class Library:
 
 
 @cache
-def load() -> Library:
+def load() -> CudnnLibrary:
     """Load cuDNN and the frontend, once per process; needs no GPU.
 
     ``LD_LIBRARY_PATH`` comes first, then ``nvidia/cudnn/lib`` on Python's path, then the system.
@@ -85,7 +85,7 @@ def load() -> Library:
     except RuntimeError as error:
         raise _unavailable(f"{_CUDNN}, cuDNN's library,") from error
     _load_companions()
-    return Library(frontend, found, str(frontend.backend_version_string()), mapped(_CUDNN))
+    return CudnnLibrary(frontend, found, str(frontend.backend_version_string()), mapped(_CUDNN))
 
 
 def _unavailable(missing: str) -> BackendUnavailable:

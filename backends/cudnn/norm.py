@@ -29,7 +29,7 @@ from ..cuda.ops.norm import pack_batch_norm
 from ..cuda.recipe.operands import Packed
 from .choice import Division, EngineTask
 from .operation import FLOATS, HALVES, NEVER, ROUNDING, Operand
-from .pointwise import Chain, extend, group_of, wanted
+from .pointwise import PointwiseChain, extend, group_of, wanted
 from .registry import NodeGroup, Source, claims, is_wanted_anyway
 from .stages import FLOW, NO_TAIL, PointwiseStage, Tail, expressed, expressible, follow
 
@@ -287,12 +287,12 @@ def channels(graph: Graph, node: Node, free: Set[Node], options: Options) -> Nod
             " came out wrong on an H200"
         )
     group = group_of(graph, node, free)
-    chain = Chain(group.nodes)
+    chain = PointwiseChain(group.nodes)
     _scale(chain, node, inputs)
     return extend(chain, group.nodes[1:]) or wanted(chain, options)
 
 
-def _scale(chain: Chain, node: Node, inputs: tuple[Value, ...]) -> None:
+def _scale(chain: PointwiseChain, node: Node, inputs: tuple[Value, ...]) -> None:
     """Append the two stages of a batch normalization with constant statistics."""
     x, scale, b, mean, variance = inputs
     rank = len(x.tensor.dims)

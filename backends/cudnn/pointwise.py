@@ -102,7 +102,7 @@ class Read:
 
 
 @dataclass(slots=True)
-class Chain:
+class PointwiseChain:
     """Nodes that become one graph.
 
     Attributes:
@@ -235,7 +235,7 @@ def _unsafe(operands: Sequence[Operand]) -> str:
     return f"{wrong[0]} in a stack of {stack} matrices; cuDNN repeats only whole rows right"
 
 
-def extend(chain: Chain, nodes: Sequence[Node]) -> str:
+def extend(chain: PointwiseChain, nodes: Sequence[Node]) -> str:
     """Append elementwise nodes to a chain; return why that is impossible, or empty."""
     for node in nodes:
         refused = _refusal(node)
@@ -295,11 +295,11 @@ def chain(graph: Graph, node: Node, free: Set[Node], options: Options) -> NodeGr
     if group.head is not None or group.whole is not None:
         first = group.head or group.nodes[0]
         return f"part of the kernel of the {first.kind} in front of it"
-    found = Chain(group.nodes)
+    found = PointwiseChain(group.nodes)
     return extend(found, group.nodes) or wanted(found, options)
 
 
-def _too_few(chain: Chain, options: Options) -> str:
+def _too_few(chain: PointwiseChain, options: Options) -> str:
     """Return why a small chain is left to the cuda kernels; empty where it is not."""
     size = chain.y.tensor.size
     if size >= FEW or any(is_wanted_anyway(node, options) for node in chain.nodes):
@@ -338,7 +338,7 @@ def _takes_along(node: Node) -> bool:
     return registered is not None and registered.epilogue
 
 
-def wanted(chain: Chain, options: Options) -> NodeGroup | str:
+def wanted(chain: PointwiseChain, options: Options) -> NodeGroup | str:
     """Return the claim for a chain, or why there is none."""
     plain = _too_few(chain, options) or chain.operation({}, {})
     if isinstance(plain, str):

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any
 
 from ..cuda.driver.device import CudaStream
-from .library import Library
+from .library import CudnnLibrary
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class Session:
         place: what a graph is created with: a handle, or the properties of a GPU that is not here.
     """
 
-    vendor: Library
+    vendor: CudnnLibrary
     target: str
     place: Mapping[str, Any]
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
     _last: list[CudaStream] = field(default_factory=list[CudaStream], repr=False, compare=False)
 
     @classmethod
-    def here(cls, library: Library, ordinal: int) -> Session:
+    def here(cls, library: CudnnLibrary, ordinal: int) -> Session:
         """Open cuDNN on the GPU with this index, which must be the thread's current device."""
         frontend = library.frontend
         with library.calling("cudnnCreate"):
@@ -41,7 +41,7 @@ class Session:
         return cls(library, _target(properties), {"handle": handle})
 
     @classmethod
-    def elsewhere(cls, library: Library, properties: str) -> Session:
+    def elsewhere(cls, library: CudnnLibrary, properties: str) -> Session:
         """Plan for a GPU described by its properties as JSON; nothing can be executed."""
         with library.calling("create_device_properties"):
             found = library.frontend.create_device_properties(properties)
@@ -50,7 +50,7 @@ class Session:
 
     @contextmanager
     def planning(self, call: str) -> Generator[None]:
-        """A context with exclusive use of the handle; see `Library.planning`."""
+        """A context with exclusive use of the handle; see `CudnnLibrary.planning`."""
         with self._lock, self.vendor.planning(call):
             yield
 

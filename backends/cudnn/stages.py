@@ -178,7 +178,7 @@ def follow(graph: Graph, value: Value, free: Set[Node], axis: int = 1) -> Follow
         if given in roles:
             return roles[given]
         if given.tensor.dtype != dtype:
-            raise _Unfit
+            raise _UnreadableOperand
         if given.data is not None and given.data.size == 1:
             return given.data.reshape(()).item()
         place = len(roles)
@@ -189,7 +189,7 @@ def follow(graph: Graph, value: Value, free: Set[Node], axis: int = 1) -> Follow
             roles[given] = f"channels{len(across)}"
             across[roles[given]] = given
         if place == len(roles) or place == MAX_OPERANDS:
-            raise _Unfit
+            raise _UnreadableOperand
         return roles[given]
 
     while True:
@@ -202,7 +202,7 @@ def follow(graph: Graph, value: Value, free: Set[Node], axis: int = 1) -> Follow
         known = (dict(roles), dict(along), dict(across))
         try:
             stage = PointwiseStage(node.op, tuple(map(input_of, node.inputs)))
-        except _Unfit:
+        except _UnreadableOperand:
             roles, along, across = known
             break
         nodes.append(node)
@@ -211,7 +211,7 @@ def follow(graph: Graph, value: Value, free: Set[Node], axis: int = 1) -> Follow
     return Followers(tuple(nodes), tuple(stages), along, across)
 
 
-class _Unfit(Exception):
+class _UnreadableOperand(Exception):
     """An operand that a tail cannot read."""
 
 

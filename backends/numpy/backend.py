@@ -24,7 +24,7 @@ from .engine.apply import call, call_elementwise, elementwise_claim, in_place, k
 from .engine.chain import Chain
 from .engine.fusion import chains
 from .engine.node_alone import NodeAlone
-from .engine.registry import BUILDERS, KERNELS, Builder, Kernel
+from .engine.registry import BUILDERS, KERNELS, Builder, PlainKernel
 from .engine.step import HostStep
 from .numerics import blas
 from .numerics.elementwise import ELEMENTWISE
@@ -86,11 +86,11 @@ def _claim(chain: Chain, options: Options) -> Claim | Decline:
     return Decline(chain.head, f"no implementation of {chain.head.kind}")
 
 
-def _custom_kernel(node: Node) -> Kernel:
+def _custom_kernel(node: Node) -> PlainKernel:
     def run(op: Op, *arrays: Array | None) -> tuple[HostValue, ...]:
         return run_custom(node, arrays)
 
-    return Kernel(run, writes=False, in_place=False)
+    return PlainKernel(run, writes=False, in_place=False)
 
 
 def _build(

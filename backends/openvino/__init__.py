@@ -13,7 +13,7 @@ from ...runtime.plan.backend import Backend
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .compiler import Compiler
+    from .compiler import RegionCompiler
 
 #: Environment variable: the smallest number of nodes of a region that is worth a call.
 MIN_NODES_VARIABLE = "TERCET_OPENVINO_MIN_NODES"
@@ -55,9 +55,9 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
 
 
 @cache
-def _compiler(folder: Path) -> Compiler:
+def _compiler(folder: Path) -> RegionCompiler:
     """Return the compiler of this process, whose compiled regions all models share."""
-    from .compiler import Compiler
+    from .compiler import RegionCompiler
     from .library import load
 
-    return Compiler(load(), Cache(folder))
+    return RegionCompiler(load(), Cache(folder))

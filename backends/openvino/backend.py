@@ -16,9 +16,9 @@ from ...runtime.plan.host import HOST, HostDevice
 from ...runtime.plan.partition import reads_of
 from ..regions.regions import MIN_NODES, Region, regions
 from ..regions.section import section
-from .compiler import Compiler, Engine, Refused, layers_of
+from .compiler import CompiledRegion, RegionCompiler, RegionRefused, layers_of
 from .forms import MARK, spelled
-from .step import EngineStep
+from .step import CompiledRegionStep
 from .trial import TrialRunner
 
 #: Element types of tensors.
@@ -46,7 +46,7 @@ class OpenvinoBackend:
 
     name = "openvino"
 
-    def __init__(self, compiler: Compiler, minimum: int = MIN_NODES) -> None:
+    def __init__(self, compiler: RegionCompiler, minimum: int = MIN_NODES) -> None:
         self._compiler = compiler
         self._minimum = minimum
         self._judge = TrialRunner(compiler)
@@ -99,7 +99,7 @@ class OpenvinoBackend:
         plain: frozenset[str],
         options: Options,
         site: BuildContext,
-    ) -> EngineStep | Decline:
+    ) -> CompiledRegionStep | Decline:
         where = f"OpenVINO {self._compiler.vendor.version}"
         try:
             found = spelled(section(graph, region, options.ranges), plain)
@@ -107,21 +107,26 @@ class OpenvinoBackend:
             engine = self._compiler.get(found, approve)
         except UnsupportedError as error:
             return Decline(_named(region, str(error)), str(error))
-        except Refused as error:
+        except RegionRefused as error:
             return Decline(_node(region, error.node), f"{where}: {error.reason}")
         if [t.name for t in found.inputs] != [v.name for v in site.inputs]:
             raise ValueError(f"the section reads {found.inputs}, the step {site.inputs}")
-        return EngineStep(found, engine, len(region))
+        return CompiledRegionStep(found, engine, len(region))
 
     def _approve(
-        self, graph: Graph, region: Region, plain: frozenset[str], finite: bool, engine: Engine
+        self,
+        graph: Graph,
+        region: Region,
+        plain: frozenset[str],
+        finite: bool,
+        engine: CompiledRegion,
     ) -> None:
         """Try the layers that OpenVINO has fused, and products, which were not tried alone.
 
         Raises:
             Refused: a layer is wrong; names the last node of it that computes.
         """
-        wrong: list[Refused] = []
+        wrong: list[RegionRefused] = []
         for nodes in fused(region, engine):
             if len(nodes) == 1 and not nodes[0].op.dense:
                 continue
@@ -130,7 +135,7 @@ class OpenvinoBackend:
                 last = [node for node in nodes if not node.op.view][-1]
                 among = f" (fused: {' + '.join(n.kind for n in nodes)})" if nodes[1:] else ""
                 self._barred[_identity(last)] = f"{verdict.reason}{among}"
-                wrong.append(Refused(last.name, self._barred[_identity(last)]))
+                wrong.append(RegionRefused(last.name, self._barred[_identity(last)]))
         if wrong:
             raise wrong[0]
 
@@ -160,7 +165,7 @@ def _misfit(node: Node) -> str:
     return ""
 
 
-def fused(region: Region, engine: Engine) -> list[tuple[Node, ...]]:
+def fused(region: Region, engine: CompiledRegion) -> list[tuple[Node, ...]]:
     """Return the nodes of a region by the layers that OpenVINO runs them in.
 
     A node that no layer remembers has become part of one by a rewrite: it counts to those that

@@ -20,7 +20,7 @@ from ...runtime.ir.types import Array
 from ..numpy.numerics import blas
 from ..regions.section import Ints, Profile, Section
 from ..regions.worker import Worker
-from .library import DEVICE, Library, gist
+from .library import DEVICE, OpenvinoLibrary, gist
 
 #: What every region is compiled with: float32 stays float32, and nothing is traded for speed.
 PROPERTIES: Mapping[str, Any] = {
@@ -37,7 +37,7 @@ Profiles = Mapping[str, Profile]
 _EDITION = 2
 
 
-class Refused(Exception):
+class RegionRefused(Exception):
     """A section that OpenVINO must not run.
 
     Attributes:
@@ -51,7 +51,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class Engine:
+class CompiledRegion:
     """A compiled region.
 
     Attributes:
@@ -61,7 +61,7 @@ class Engine:
         layers: how many layers it executes.
     """
 
-    vendor: Library
+    vendor: OpenvinoLibrary
     core: Any
     key: str
     layers: int
@@ -75,7 +75,7 @@ class Engine:
         return requested(self.vendor, self.core, arrays)
 
 
-class Compiler:
+class RegionCompiler:
     """All compiled regions of this process.
 
     Args:
@@ -86,11 +86,11 @@ class Compiler:
         worker: the process in which nodes are tried.
     """
 
-    def __init__(self, vendor: Library, store: Cache) -> None:
+    def __init__(self, vendor: OpenvinoLibrary, store: Cache) -> None:
         self.vendor = vendor
         self.store = store
         self.worker = Worker(f"{__package__}.worker")
-        self._known: WeakValueDictionary[str, Engine] = WeakValueDictionary()
+        self._known: WeakValueDictionary[str, CompiledRegion] = WeakValueDictionary()
         self._lock = forks.lock()
 
     def digest(self, *parts: object) -> str:
@@ -98,12 +98,12 @@ class Compiler:
         mine = (_EDITION, self.vendor.version, self.vendor.cpu, sorted(PROPERTIES.items()))
         return sha256(repr((mine, parts)).encode()).hexdigest()
 
-    def get(self, section: Section, approve: Callable[[Engine], None]) -> Engine:
+    def get(self, section: Section, approve: Callable[[CompiledRegion], None]) -> CompiledRegion:
         """Return the engine of a section, from memory, from disk, or newly compiled.
 
         Args:
             section: the region.
-            approve: called with a new engine before it is kept; may raise `Refused`.
+            approve: called with a new engine before it is kept; may raise `RegionRefused`.
 
         Raises:
             Refused: OpenVINO does not take the section.
@@ -119,7 +119,7 @@ class Compiler:
         with self._lock:
             return self._known.setdefault(key, engine)
 
-    def compile(self, section: Section, key: str = "") -> Engine:
+    def compile(self, section: Section, key: str = "") -> CompiledRegion:
         """Compile a section.
 
         Raises:
@@ -132,7 +132,7 @@ class Compiler:
             path = section.write(Path(folder))
             made = compiled(self.vendor, path, section.profiles, blas.threads())
         check_results(made, shapes_of(section))
-        return Engine(self.vendor, made, key, len(layers_of(made)))
+        return CompiledRegion(self.vendor, made, key, len(layers_of(made)))
 
     def check_process(self) -> None:
         """Raise after a fork, where OpenVINO would wait for threads that no longer exist.
@@ -147,7 +147,7 @@ class Compiler:
                 "before the first run; what was planned before goes on working"
             )
 
-    def _stored(self, key: str, threads: int | None) -> Engine | None:
+    def _stored(self, key: str, threads: int | None) -> CompiledRegion | None:
         blob = self.store.read(f"{key}.blob")
         if blob is None:
             return None
@@ -157,9 +157,9 @@ class Compiler:
             made = self.vendor.core.import_model(blob, DEVICE, _properties(threads))
         except RuntimeError:  # of a build that calls itself the same and is another
             return None
-        return Engine(self.vendor, made, key, len(layers_of(made)))
+        return CompiledRegion(self.vendor, made, key, len(layers_of(made)))
 
-    def _exported(self, engine: Engine) -> bytes:
+    def _exported(self, engine: CompiledRegion) -> bytes:
         try:
             blob: Any = engine.core.export_model()
         except RuntimeError as error:
@@ -167,7 +167,7 @@ class Compiler:
         return blob if isinstance(blob, bytes) else bytes(blob.getbuffer())
 
 
-def compiled(vendor: Library, path: Path, profiles: Profiles, threads: int | None) -> Any:
+def compiled(vendor: OpenvinoLibrary, path: Path, profiles: Profiles, threads: int | None) -> Any:
     """Return the ``CompiledModel`` of an ONNX file.
 
     Args:
@@ -185,10 +185,12 @@ def compiled(vendor: Library, path: Path, profiles: Profiles, threads: int | Non
             model.reshape({name: _bounds(vendor, *p) for name, p in profiles.items()})
         return vendor.core.compile_model(model, DEVICE, _properties(threads))
     except RuntimeError as error:
-        raise Refused("", gist(error)) from error
+        raise RegionRefused("", gist(error)) from error
 
 
-def requested(vendor: Library, made: Any, arrays: Mapping[str, Array]) -> Callable[[], object]:
+def requested(
+    vendor: OpenvinoLibrary, made: Any, arrays: Mapping[str, Array]
+) -> Callable[[], object]:
     """Return a function that runs a ``CompiledModel`` on arrays by name, in place."""
     request = made.create_infer_request()
     shared = {name: as_tensor(vendor, data) for name, data in arrays.items()}
@@ -197,7 +199,7 @@ def requested(vendor: Library, made: Any, arrays: Mapping[str, Array]) -> Callab
     return lambda: request.infer(share_outputs=True)
 
 
-def as_tensor(vendor: Library, data: Array) -> Any:
+def as_tensor(vendor: OpenvinoLibrary, data: Array) -> Any:
     """Return a tensor that shares an array's memory, even if it is read-only."""
     if not data.flags.writeable:
         data = writeable(data)
@@ -205,7 +207,7 @@ def as_tensor(vendor: Library, data: Array) -> Any:
 
 
 def _bounds(
-    vendor: Library, minimum: Sequence[int], usual: Sequence[int], maximum: Sequence[int]
+    vendor: OpenvinoLibrary, minimum: Sequence[int], usual: Sequence[int], maximum: Sequence[int]
 ) -> Any:
     api = vendor.api
     sizes = zip(minimum, maximum, strict=True)
@@ -237,11 +239,11 @@ def check_results(made: Any, shapes: Mapping[str, Sequence[int]]) -> None:
         shape, dims = port.get_partial_shape(), shapes[name]
         fits = shape.rank.is_dynamic or len(shape) == len(dims)
         if not fits or not all(a.is_dynamic or a == b for a, b in zip(shape, dims, strict=False)):
-            raise Refused("", f"it infers {shape} for '{name}', whose shape is {list(dims)}")
+            raise RegionRefused("", f"it infers {shape} for '{name}', whose shape is {list(dims)}")
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class ExecutedLayer:
     """A layer that a compiled region executes.
 
     Attributes:
@@ -258,9 +260,9 @@ class Layer:
         return " | ".join(filter(None, (self.kind, " + ".join(self.names), self.kernel)))
 
 
-def layers_of(compiled: Any) -> list[Layer]:
+def layers_of(compiled: Any) -> list[ExecutedLayer]:
     """Return the layers that a compiled model reports, without inputs and outputs."""
-    found: list[Layer] = []
+    found: list[ExecutedLayer] = []
     for op in compiled.get_runtime_model().get_ordered_ops():
         info: Any = op.get_rt_info()
         kind, names, kernel = (
@@ -268,7 +270,7 @@ def layers_of(compiled: Any) -> list[Layer]:
             for key in ("layerType", "originalLayersNames", "primitiveType")
         )
         if kind not in ("Input", "Output", "Const"):
-            found.append(Layer(kind, tuple(names.split(",")), kernel))
+            found.append(ExecutedLayer(kind, tuple(names.split(",")), kernel))
     return found
 
 

@@ -31,7 +31,7 @@ _MAX_TEXT = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class OpenvinoLibrary:
     """OpenVINO, loaded into this process.
 
     Attributes:
@@ -54,7 +54,7 @@ class Library:
 
 
 @cache
-def load() -> Library:
+def load() -> OpenvinoLibrary:
     """Load OpenVINO, once per process.
 
     Raises:
@@ -77,7 +77,7 @@ def load() -> Library:
     cpu = str(core.get_property(DEVICE, "FULL_DEVICE_NAME"))
     abilities = [*core.get_property(DEVICE, "OPTIMIZATION_CAPABILITIES")]
     abilities += [f"{name}={os.environ[name]}" for name in LIMITS if os.environ.get(name)]
-    return Library(found, str(api.__file__), f"{cpu} ({', '.join(abilities)})", api, core)
+    return OpenvinoLibrary(found, str(api.__file__), f"{cpu} ({', '.join(abilities)})", api, core)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from ...runtime.ir.types import Array
 from ..numpy.numerics import blas
 from ..regions.section import Section
 from ..regions.worker import Ended, Worker
-from .compiler import Compiler, Refused, shapes_of
+from .compiler import RegionCompiler, RegionRefused, shapes_of
 
 #: Tensors begin at multiples of that many bytes.
 _STEP = 64
@@ -45,7 +45,7 @@ class Ready:
 
 
 @contextmanager
-def set_up(compiler: Compiler, section: Section) -> Iterator[Ready]:
+def set_up(compiler: RegionCompiler, section: Section) -> Iterator[Ready]:
     """Compile a section to try it, one at a time.
 
     Raises:
@@ -80,7 +80,7 @@ def _elsewhere(worker: Worker, section: Section) -> Iterator[Ready]:
             "threads": blas.threads(),
         }
         if refusal := worker.ask(question)["error"]:
-            raise Refused("", refusal)
+            raise RegionRefused("", refusal)
 
         def run() -> None:
             if error := worker.ask({"run": True})["error"]:

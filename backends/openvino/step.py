@@ -8,12 +8,12 @@ from ...runtime.errors import DeviceError
 from ...runtime.plan.backend import Run, View
 from ...runtime.plan.host import array
 from ..regions.section import Section
-from .compiler import Engine, layers_of
+from .compiler import CompiledRegion, layers_of
 from .library import gist
 
 
 @dataclass(frozen=True, slots=True)
-class EngineStep:
+class CompiledRegionStep:
     """A region with its engine.
 
     Attributes:
@@ -23,7 +23,7 @@ class EngineStep:
     """
 
     section: Section
-    engine: Engine
+    engine: CompiledRegion
     size: int
     scratch: int = 0
     capturable: bool = False

@@ -29,7 +29,7 @@ from ..numpy import NumpyBackend
 from ..numpy.numerics.elementwise import ELEMENTWISE
 from ..regions.section import section
 from ..regions.worker import Ended
-from .compiler import Compiler, Refused
+from .compiler import RegionCompiler, RegionRefused
 from .forms import FORMS, spelled
 from .library import gist
 from .rig import Ready, set_up
@@ -48,7 +48,7 @@ _NUMPY = NumpyBackend()
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialVerdict:
     """The outcome of a trial.
 
     Attributes:
@@ -67,12 +67,12 @@ class TrialRunner:
         compiler: OpenVINO; verdicts are kept in its cache.
     """
 
-    def __init__(self, compiler: Compiler) -> None:
+    def __init__(self, compiler: RegionCompiler) -> None:
         self._compiler = compiler
-        self._known: dict[str, Verdict] = {}
+        self._known: dict[str, TrialVerdict] = {}
         self._lock = forks.lock()
 
-    def node(self, graph: Graph, node: Node, finite: bool) -> Verdict:
+    def node(self, graph: Graph, node: Node, finite: bool) -> TrialVerdict:
         """Return whether a node is correct by itself, as it is or decomposed.
 
         Args:
@@ -84,12 +84,12 @@ class TrialRunner:
         if verdict.reason and not finite and _may_be_spelled(node):
             other = self.group(graph, (node,), finite, frozenset())
             if not other.reason:
-                return Verdict(spelled=True)
+                return TrialVerdict(spelled=True)
         return verdict
 
     def group(
         self, graph: Graph, nodes: tuple[Node, ...], finite: bool, plain: frozenset[str]
-    ) -> Verdict:
+    ) -> TrialVerdict:
         """Return whether nodes are correct together.
 
         Args:
@@ -99,7 +99,7 @@ class TrialRunner:
             plain: names of those that are not spelled out.
 
         Raises:
-            DeviceError: see `Compiler.compile`.
+            DeviceError: see `RegionCompiler.compile`.
             TimeLimitError: the time is up.
         """
         form = [node.name in plain or type(node.op) not in FORMS for node in nodes]
@@ -114,24 +114,24 @@ class TrialRunner:
             self._known[key] = known
         return known
 
-    def _stored(self, key: str) -> Verdict | None:
+    def _stored(self, key: str) -> TrialVerdict | None:
         stored = self._compiler.store.read(f"{key}.verdict")
         try:
-            return None if stored is None else Verdict(**json.loads(stored))
+            return None if stored is None else TrialVerdict(**json.loads(stored))
         except (TypeError, ValueError):  # written by another version
             return None
 
     def _try(
         self, graph: Graph, nodes: tuple[Node, ...], finite: bool, plain: frozenset[str]
-    ) -> Verdict:
+    ) -> TrialVerdict:
         try:
             found = spelled(section(graph, nodes, {}), plain)
             with set_up(self._compiler, found) as ready:
-                return Verdict(_difference(graph, nodes, ready, finite))
-        except (UnsupportedError, Refused) as error:
-            return Verdict(str(error))
+                return TrialVerdict(_difference(graph, nodes, ready, finite))
+        except (UnsupportedError, RegionRefused) as error:
+            return TrialVerdict(str(error))
         except Ended as error:
-            return Verdict(f"OpenVINO does not survive its trial: {error}")
+            return TrialVerdict(f"OpenVINO does not survive its trial: {error}")
 
 
 def _may_be_spelled(node: Node) -> bool:

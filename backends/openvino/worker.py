@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..regions.worker import Answer, serve
-from .compiler import Refused, check_results, compiled, requested
+from .compiler import RegionRefused, check_results, compiled, requested
 from .library import gist, load
 from .rig import mapped
 
@@ -27,7 +27,7 @@ def main() -> None:
                 check_results(made, question["results"])
                 arrays = mapped(Path(question["tensors"]), question["specs"])
                 ready.append((requested(vendor, made, arrays), (made, arrays)))
-        except Refused as error:
+        except RegionRefused as error:
             return {"error": error.reason}
         except RuntimeError as error:
             return {"error": gist(error)}

@@ -13,9 +13,9 @@ from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Device, Step, View
 from ..regions.regions import MIN_NODES, Region, is_worthwhile, regions
 from ..regions.section import Section, section
-from .build import EngineSettings, Refused
+from .build import EngineSettings, SectionRefused
 from .claims import OPSET, refusals
-from .library import Library
+from .library import TensorrtLibrary
 from .options import TensorrtOptions
 from .step import Pointer
 
@@ -23,7 +23,7 @@ from .step import Pointer
 class EngineSource(Protocol):
     """Makes engines of sections: for the GPU that is here, or on paper."""
 
-    vendor: Library
+    vendor: TensorrtLibrary
 
     def takes(self, operator: str) -> bool:
         """Whether the parser knows an operator of ai.onnx."""
@@ -32,7 +32,7 @@ class EngineSource(Protocol):
     def step(
         self, device: Device, pointer: Pointer, found: Section, settings: EngineSettings, size: int
     ) -> Step:
-        """Return the step of a section that stands for that many nodes; raises `Refused`."""
+        """Return the step of a section that stands for that many nodes; raises `SectionRefused`."""
         ...
 
 
@@ -89,7 +89,7 @@ class TensorrtBackend:
             step = self._engines.step(self.device, self._pointer, found, settings, len(region))
         except UnsupportedError as error:
             return Decline(_named(region, str(error)), str(error))
-        except Refused as error:
+        except SectionRefused as error:
             said = f"{self._engines.vendor}: {error.reason}"
             return Decline(_node(region, error.node), said)
         if [t.name for t in found.inputs] != [v.name for v in site.inputs]:

@@ -13,7 +13,7 @@ from ...runtime.base.cache import Cache
 from ...runtime.ir import dtypes
 from ...runtime.ir.dtypes import name_of
 from ..regions.section import Ints, Profile, Section
-from .library import Library
+from .library import TensorrtLibrary
 
 if TYPE_CHECKING:
     import tensorrt as trt
@@ -34,7 +34,7 @@ TYPES: Mapping[str, str] = {
 }
 
 
-class Refused(Exception):
+class SectionRefused(Exception):
     """The library rejected a section.
 
     Attributes:
@@ -115,7 +115,10 @@ class EngineBuilder:
     """
 
     def __init__(
-        self, vendor: Library, capability: str = "", timings: tuple[Cache, str] | None = None
+        self,
+        vendor: TensorrtLibrary,
+        capability: str = "",
+        timings: tuple[Cache, str] | None = None,
     ) -> None:
         self.vendor = vendor
         self._capability = capability
@@ -153,7 +156,7 @@ class EngineBuilder:
         network = self._network()
         parser = self._parse(network, path)
         if reason := border.difference(network):
-            raise Refused("", reason, "parse")
+            raise SectionRefused("", reason, "parse")
         config = self._config(border.profiles, settings)
         self._recall(config)
         built: trt.IHostMemory | None = self._builder.build_serialized_network(network, config)
@@ -185,18 +188,18 @@ class EngineBuilder:
         flag = self.vendor.trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED
         return self._builder.create_network(1 << int(flag))
 
-    def _refused(self, call: str) -> Refused:
-        return Refused("", f"{call}: {self.vendor.said()}")
+    def _refused(self, call: str) -> SectionRefused:
+        return SectionRefused("", f"{call}: {self.vendor.said()}")
 
     def _parse(self, network: trt.INetworkDefinition, path: Path) -> trt.OnnxParser:
         parser = self.vendor.trt.OnnxParser(network, self.vendor.logger)
         if parser.parse_from_file(str(path)):
             return parser
         if not parser.num_errors:
-            raise Refused("", f"parse_from_file: {self.vendor.said()}", "parse")
+            raise SectionRefused("", f"parse_from_file: {self.vendor.said()}", "parse")
         first: trt.ParserError = parser.get_error(0)
         said = f"its parser says {first.code().name}: {first.desc()}"
-        raise Refused(first.node_name(), said, "parse")
+        raise SectionRefused(first.node_name(), said, "parse")
 
     def _config(self, profiles: Profiles, settings: EngineSettings) -> trt.IBuilderConfig:
         trt = self.vendor.trt
@@ -227,7 +230,7 @@ class EngineBuilder:
             wanted = self._capability or "this GPU"
             known = ", ".join(product.capabilities(self.vendor.trt)) or "this machine's alone"
             said = f"no engines for compute capability {wanted} (it has: {known})"
-            raise Refused("", said)
+            raise SectionRefused("", said)
 
     def _recall(self, config: trt.IBuilderConfig) -> None:
         """Load the timings of earlier builds into the builder."""
@@ -241,7 +244,7 @@ class EngineBuilder:
             store.write(name, to_bytes(config.get_timing_cache().serialize()))
 
 
-def name_for(vendor: Library, gpu: str, kind: str) -> str:
+def name_for(vendor: TensorrtLibrary, gpu: str, kind: str) -> str:
     """Return the cache name for a version of the library and a GPU."""
     return f"{sha256(f'{vendor} {gpu}'.encode()).hexdigest()}.{kind}"
 

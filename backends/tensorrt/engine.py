@@ -10,14 +10,14 @@ from ...runtime.base.cache import Cache
 from ...runtime.errors import DeviceError
 from ..regions.section import Ints
 from .build import to_bytes
-from .library import Library
+from .library import TensorrtLibrary
 
 if TYPE_CHECKING:
     import tensorrt as trt
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class TensorrtEngine:
     """An engine that is ready to run.
 
     Attributes:
@@ -29,7 +29,7 @@ class Engine:
         store: where kernels lie that it compiled when it first ran.
     """
 
-    vendor: Library
+    vendor: TensorrtLibrary
     core: trt.ICudaEngine
     key: str
     layers: int
@@ -87,7 +87,7 @@ class ExecutionContext:
         compiled: what lay in the runtime cache before.
     """
 
-    engine: Engine
+    engine: TensorrtEngine
     core: trt.IExecutionContext
     kernels: Any
     compiled: bytes | None

@@ -12,10 +12,10 @@ from ...runtime.base.cache import Cache
 from ...runtime.plan.backend import Device
 from ..regions.section import Section
 from ..regions.worker import Worker
-from .build import EngineBuilder, EngineSettings, Refused, name_for
-from .engine import Engine
-from .library import Library
-from .step import EngineStep, Pointer
+from .build import EngineBuilder, EngineSettings, SectionRefused, name_for
+from .engine import TensorrtEngine
+from .library import TensorrtLibrary
+from .step import Pointer, TensorrtStep
 from .worker import Remote
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ class Engines:
     """
 
     def __init__(
-        self, vendor: Library, gpu: str, store: Cache, worker: Worker | None = None
+        self, vendor: TensorrtLibrary, gpu: str, store: Cache, worker: Worker | None = None
     ) -> None:
         self.vendor = vendor
         self._gpu = gpu
         self._store = store
-        self._known: dict[str, Engine] = {}
+        self._known: dict[str, TensorrtEngine] = {}
         self._lock = forks.lock()
         self._builder = EngineBuilder(vendor, timings=(store, name_for(vendor, gpu, "timings")))
         self._builds = self._builder if worker is None else Remote(self._builder, worker)
@@ -54,21 +54,21 @@ class Engines:
         with self._lock:
             try:
                 core = self._deserialized(self._builder.probe())
-            except Refused as error:
+            except SectionRefused as error:
                 return error.reason
             return "" if core is not None else self.vendor.said()
 
     def step(
         self, device: Device, pointer: Pointer, found: Section, settings: EngineSettings, size: int
-    ) -> EngineStep:
+    ) -> TensorrtStep:
         """Return the step of a section that stands for that many nodes.
 
         Raises:
             Refused: the library does not take the section.
         """
-        return EngineStep(device, pointer, found, self.get(found, settings), size)
+        return TensorrtStep(device, pointer, found, self.get(found, settings), size)
 
-    def get(self, section: Section, settings: EngineSettings) -> Engine:
+    def get(self, section: Section, settings: EngineSettings) -> TensorrtEngine:
         """Return the engine of a section, from memory, from disk, or newly built.
 
         Raises:
@@ -80,20 +80,20 @@ class Engines:
                 self._known[key] = self._open(key, section, settings)
             return self._known[key]
 
-    def _open(self, key: str, section: Section, settings: EngineSettings) -> Engine:
+    def _open(self, key: str, section: Section, settings: EngineSettings) -> TensorrtEngine:
         stored = self._store.read(f"{key}.engine")
         core = None if stored is None else self._complete(stored, section, settings)
         if core is None:
             core = self._built(key, section, settings)
         scratch = int(core.device_memory_size_v2)
-        return Engine(self.vendor, core, key, int(core.num_layers), scratch, self._store)
+        return TensorrtEngine(self.vendor, core, key, int(core.num_layers), scratch, self._store)
 
     def _built(self, key: str, section: Section, settings: EngineSettings) -> trt.ICudaEngine:
         """Return a new engine, and cache it."""
         built = self._builds.build(section, settings)
         core = self._complete(built, section, settings)
         if core is None:
-            raise Refused("", f"opening the engine: {self.vendor.said()}")
+            raise SectionRefused("", f"opening the engine: {self.vendor.said()}")
         self._store.write(f"{key}.engine", built)
         return core
 
@@ -119,7 +119,7 @@ class Engines:
         return self._runtime.deserialize_cuda_engine(data)
 
 
-def key_of(vendor: Library, gpu: str, settings: EngineSettings, section: Section) -> str:
+def key_of(vendor: TensorrtLibrary, gpu: str, settings: EngineSettings, section: Section) -> str:
     """Return the cache key of a section's engine."""
     parts = (str(vendor), gpu, settings, section.digest)
     return sha256(repr(parts).encode()).hexdigest()

@@ -15,7 +15,7 @@ _NODE = re.compile(r"\[ONNX Layer: ([^\]]+)\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class EngineLayer:
     """A layer of an engine.
 
     Attributes:
@@ -38,7 +38,7 @@ class Layer:
         return " | ".join(filter(None, parts))
 
 
-def layers(said: str) -> tuple[Layer, ...]:
+def layers(said: str) -> tuple[EngineLayer, ...]:
     """Return the layers in the inspector's JSON; none if it cannot be parsed."""
     try:
         found = json.loads(said)
@@ -48,11 +48,11 @@ def layers(said: str) -> tuple[Layer, ...]:
     return tuple(_layer(entry) for entry in entries)
 
 
-def _layer(entry: Any) -> Layer:
+def _layer(entry: Any) -> EngineLayer:
     if not isinstance(entry, dict):
-        return Layer(str(entry))
+        return EngineLayer(str(entry))
     tensors = [*(entry.get("Inputs") or ()), *(entry.get("Outputs") or ())]
-    return Layer(
+    return EngineLayer(
         str(entry.get("Name", "")),
         str(entry.get("LayerType", "")),
         tuple(_NODE.findall(str(entry.get("Metadata", "")))),

@@ -28,7 +28,7 @@ _KEPT = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class TensorrtLibrary:
     """TensorRT or TensorRT-RTX, loaded into this process.
 
     Attributes:
@@ -68,7 +68,7 @@ class Library:
 
 
 @cache
-def load() -> Library:
+def load() -> TensorrtLibrary:
     """Load TensorRT, or TensorRT-RTX where there is none, once per process; needs no GPU.
 
     `VARIABLE` names the one to use, or a folder in which it lies.
@@ -92,13 +92,13 @@ def load() -> Library:
     raise BackendUnavailable("tensorrt", "; ".join(missing), _INSTALL)
 
 
-def opened(product: LibraryProduct, version: str, module: Any) -> Library:
+def opened(product: LibraryProduct, version: str, module: Any) -> TensorrtLibrary:
     """Return a loaded package with its own logger."""
     messages: deque[str] = deque(maxlen=_KEPT)
     file = str(getattr(module, "__file__", "") or "")
     logger = _logger(module, messages)
     module.init_libnvinfer_plugins(logger, "")  # some operators are plug-ins of the library's own
-    return Library(product, version, file, module, messages, logger)
+    return TensorrtLibrary(product, version, file, module, messages, logger)
 
 
 def _wanted(named: str) -> tuple[Sequence[LibraryProduct], Path | None]:

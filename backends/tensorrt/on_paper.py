@@ -14,9 +14,9 @@ from ...runtime.errors import BackendUnavailable
 from ...runtime.plan.backend import Device, View
 from ..regions.section import Section
 from ..regions.worker import Worker
-from .build import EngineBuilder, EngineSettings, Refused
+from .build import EngineBuilder, EngineSettings, SectionRefused
 from .engines import key_of
-from .library import Library
+from .library import TensorrtLibrary
 from .step import Pointer
 from .worker import Remote
 
@@ -33,7 +33,7 @@ class Blueprint:
         nbytes: of the engine.
     """
 
-    vendor: Library
+    vendor: TensorrtLibrary
     key: str
     capability: str
     size: int
@@ -70,14 +70,14 @@ class PaperEngines:
         BackendUnavailable: the library builds nothing for this capability.
     """
 
-    def __init__(self, vendor: Library, capability: str, worker: Worker | None) -> None:
+    def __init__(self, vendor: TensorrtLibrary, capability: str, worker: Worker | None) -> None:
         self.vendor = vendor
         self._capability = capability
         self._builder = EngineBuilder(vendor, capability)
         self._builds = self._builder if worker is None else Remote(self._builder, worker)
         try:
             self._builder.probe()
-        except Refused as error:
+        except SectionRefused as error:
             remedy = "name another target, or TERCET_TENSORRT=tensorrt_rtx"
             raise BackendUnavailable("tensorrt", f"{vendor}: {error.reason}", remedy) from None
 

@@ -11,7 +11,7 @@ import numpy as np
 from ...runtime.errors import DeviceError
 from ...runtime.plan.backend import Device, View
 from ..regions.section import Section, SectionTensor
-from .engine import Engine, ExecutionContext
+from .engine import ExecutionContext, TensorrtEngine
 from .layers import layers as layers_of
 
 #: The address of a view on the GPU.
@@ -19,7 +19,7 @@ Pointer = Callable[[View], int]
 
 
 @dataclass(frozen=True, slots=True)
-class EngineStep:
+class TensorrtStep:
     """A region with its engine.
 
     Attributes:
@@ -33,7 +33,7 @@ class EngineStep:
     device: Device
     pointer: Pointer
     section: Section
-    engine: Engine
+    engine: TensorrtEngine
     size: int
     capturable: bool = True
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from ...runtime.base.cache import Cache
 from ..regions.section import Section
 from ..regions.worker import Answer, Ended, Worker, serve
-from .build import EngineBuilder, EngineIO, EngineSettings, Refused
+from .build import EngineBuilder, EngineIO, EngineSettings, SectionRefused
 from .library import load
 
 
@@ -23,7 +23,7 @@ class Builds(Protocol):
     """Builds engines: an `EngineBuilder` or a `Remote` one."""
 
     def build(self, section: Section, settings: EngineSettings) -> bytes:
-        """Return a serialized engine; raises `Refused`."""
+        """Return a serialized engine; raises `SectionRefused`."""
         ...
 
 
@@ -63,9 +63,11 @@ class Remote:
         try:
             found = self._worker.ask(question)
         except Ended as error:
-            raise Refused("", f"the library does not survive this: {error}", "crash") from None
+            raise SectionRefused(
+                "", f"the library does not survive this: {error}", "crash"
+            ) from None
         if found["stage"] != "built":
-            raise Refused(found["node"], found["reason"], found["stage"])
+            raise SectionRefused(found["node"], found["reason"], found["stage"])
         return engine.read_bytes()
 
 
@@ -95,7 +97,7 @@ def main(capability: str, device: str, timings: str) -> None:
         Device(int(device)).set_current()
     kept = (Cache(Path(timings).parent), Path(timings).name) if timings else None
     builder = EngineBuilder(load(), capability, kept)
-    with suppress(Refused):
+    with suppress(SectionRefused):
         builder.probe()
         serve(lambda question: _answer(builder, question))
 
@@ -107,7 +109,7 @@ def _answer(builder: EngineBuilder, question: Mapping[str, Any]) -> Answer:
     settings = EngineSettings(**question["settings"])
     try:
         built = builder.build_file(Path(question["path"]), EngineIO(types, profiles), settings)
-    except Refused as error:
+    except SectionRefused as error:
         return {"stage": error.stage, "reason": error.reason, "node": error.node}
     Path(question["engine"]).write_bytes(built)
     return {"stage": "built"}

@@ -22,7 +22,7 @@ class Reserve(Protocol):
         ...
 
 
-class _Nothing:
+class _NoReserve:
     nbytes = 0
 
     def relieve(self) -> bool:
@@ -42,7 +42,7 @@ class Budget:
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = allowance() if limit is None else limit
-        self.reserve: Reserve = _Nothing()
+        self.reserve: Reserve = _NoReserve()
         self._held = 0
         self._lock = forks.lock()
 

@@ -152,7 +152,7 @@ def _ints(values: Sequence[int] | None) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class _Names:
+class _NodeIndex:
     """Finds nodes by (tree id, node id)."""
 
     trees: Array
@@ -161,7 +161,7 @@ class _Names:
     order: Array
 
     @classmethod
-    def of(cls, trees: Array, nodes: Array) -> _Names:
+    def of(cls, trees: Array, nodes: Array) -> _NodeIndex:
         distinct = np.unique(trees), np.unique(nodes)
         keys = np.searchsorted(distinct[0], trees) * len(distinct[1])
         keys += np.searchsorted(distinct[1], nodes)
@@ -208,7 +208,7 @@ def _parallel(
     lists = (trees, ids, values, features, modes, true, false)
     if len({len(given) for given in lists}) > 1 or not len(trees):
         return "nodes_* of different lengths, or none"
-    names = _Names.of(trees, ids)
+    names = _NodeIndex.of(trees, ids)
     if not names.are_unique:
         return "two nodes of one name"
     known = {name: number for number, name in enumerate((*MODES, "LEAF"))}

@@ -24,7 +24,7 @@ _LENGTH = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class HeadColumns:
     """Heads [b, h, t, d] whose elements are elements of rows [b, t, w].
 
     Attributes:
@@ -52,14 +52,14 @@ class Heads:
         return start if (flat == np.arange(start, start + flat.size)).all() else None
 
 
-def heads_of(value: Value) -> Heads | None:
+def heads_of(value: Value) -> HeadColumns | None:
     """Return the nearest rows whose columns are the heads in a 4-D tensor.
 
     Rows that are only moved or cut, other than by a Split, are traced further. Heads moved to the
     front by a Transpose are rows themselves if they come from none.
     """
     path: list[tuple[Node, Value]] = []
-    nearest: Heads | None = None
+    nearest: HeadColumns | None = None
     shape = shape_of(value)
     if shape is None or len(shape) != 4 or None in shape:
         return None
@@ -82,7 +82,7 @@ def heads_of(value: Value) -> Heads | None:
             given = shape_of(result) or ()
         if lies is not None and lies.axes == ("batch", "", "row", "") and lies.columns.size:
             nodes = tuple(node for node, _ in path)
-            found = Heads(value, counts, width, lies.columns, nodes, image is not None)
+            found = HeadColumns(value, counts, width, lies.columns, nodes, image is not None)
             nearest = found if image else _whole(found)
             maker = nearest.source.producer
             if maker is None or not isinstance(maker.op, _MOVES) or isinstance(maker.op, Split):
@@ -92,7 +92,7 @@ def heads_of(value: Value) -> Heads | None:
     return _turned(path[-1][0], counts) if path else None
 
 
-def _whole(heads: Heads) -> Heads:
+def _whole(heads: HeadColumns) -> HeadColumns:
     """Return heads of rows that are counted otherwise as columns of what these rows are cut from.
 
     A view of all of them in front of the cut leaves their parts where they are.
@@ -133,7 +133,7 @@ def _pixels(value: Value, counts: tuple[Dim, Dim]) -> tuple[int, ...] | None:
     return sizes
 
 
-def _turned(node: Node, counts: tuple[Dim, Dim]) -> Heads | None:
+def _turned(node: Node, counts: tuple[Dim, Dim]) -> HeadColumns | None:
     """Return adjacent heads that a Transpose moves to the front."""
     source = node.inputs[0]
     shape = shape_of(source)
@@ -143,7 +143,7 @@ def _turned(node: Node, counts: tuple[Dim, Dim]) -> Heads | None:
     if node.op.order(4) != (0, 2, 1, 3) or not isinstance(heads, int) or not isinstance(size, int):
         return None
     columns = np.arange(heads * size).reshape(heads, size)
-    return Heads(source, counts, heads * size, columns, (node,)) if columns.size else None
+    return HeadColumns(source, counts, heads * size, columns, (node,)) if columns.size else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ class _Moves:
         by_root = self._by_root()
         for top in list(self.known):
             move = self.known.get(top)
-            region = None if move is None else _Region.behind(self.graph, move)
+            region = None if move is None else _RowRegion.behind(self.graph, move)
             if move is None or region is None:
                 continue
             takers = self._takers(region, by_root)
@@ -188,7 +188,7 @@ class _Moves:
         return found
 
     def _takers(
-        self, region: _Region, by_root: Mapping[Value, Sequence[tuple[int, Move]]]
+        self, region: _RowRegion, by_root: Mapping[Value, Sequence[tuple[int, Move]]]
     ) -> list[Move]:
         """Return the moves that read a region; none if it has other readers."""
         readers = {id(n) for value in region.values for n in value.consumers} - region.ids
@@ -198,7 +198,7 @@ class _Moves:
         is_result = any(self.graph.is_output(value) for value in region.values)
         return [] if is_result or readers - taken else takers
 
-    def _rewrite(self, move: Move, region: _Region, takers: Sequence[Move]) -> str:
+    def _rewrite(self, move: Move, region: _RowRegion, takers: Sequence[Move]) -> str:
         graph, rows = self.graph, Rows.of(move.source)
         assert rows is not None
         head = Builder(graph, move.last, f"{move.last.name}.rows", tuple(move.nodes))
@@ -285,7 +285,7 @@ def _root(value: Value) -> Value:
 
 
 @dataclass(slots=True)
-class _Region:
+class _RowRegion:
     """The values that depend only on the rows of one move, row by row.
 
     Attributes:
@@ -307,7 +307,7 @@ class _Region:
         return {_root(value) for value in self.values}
 
     @classmethod
-    def behind(cls, graph: Graph, move: Move) -> _Region | None:
+    def behind(cls, graph: Graph, move: Move) -> _RowRegion | None:
         """Return what follows a move, if it keeps each row of its source exactly once."""
         if not move.keeps_all:
             return None

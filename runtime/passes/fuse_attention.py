@@ -44,7 +44,7 @@ class _Result:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _AttentionMatch:
     """Nodes that compute attention.
 
     Attributes:
@@ -116,7 +116,7 @@ def _turn_back(graph: Graph, softmax: Node) -> str:
 # ── finding ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _find(graph: Graph, softmax: Node) -> _Found | None:
+def _find(graph: Graph, softmax: Node) -> _AttentionMatch | None:
     result = _find_result(graph, softmax)
     if result is None:
         return None
@@ -128,7 +128,7 @@ def _find(graph: Graph, softmax: Node) -> _Found | None:
     return None
 
 
-def _attends(result: _Result, scores: Scores) -> _Found | None:
+def _attends(result: _Result, scores: Scores) -> _AttentionMatch | None:
     """Return the whole if the scores' operands and the values fit an Attention."""
     product = scores.value.producer
     if product is None or product.inputs[0] is None or product.inputs[1] is None:
@@ -143,7 +143,7 @@ def _attends(result: _Result, scores: Scores) -> _Found | None:
         v = ScaledOperand(result.v, tuple(range(len(k.order))))
     if v.repeats != k.repeats or q.repeats != 1:
         return None
-    found = _Found(result.top, replace(scores, nodes=scores.nodes | {product}), q, k, v)
+    found = _AttentionMatch(result.top, replace(scores, nodes=scores.nodes | {product}), q, k, v)
     return found if holds(found.scale, float32) and _fits(found) else None
 
 
@@ -189,7 +189,7 @@ def _guarded(softmax: Node) -> tuple[set[Node], Node] | None:
     return {test, choice}, choice
 
 
-def _fits(found: _Found) -> bool:
+def _fits(found: _AttentionMatch) -> bool:
     """Whether the operands fit an Attention, which broadcasts less than MatMul."""
     operands = (found.q, found.k, found.v)
     dtypes = {dtype_of(one.source) for one in operands}
@@ -212,7 +212,7 @@ def _heads_fit(queries: object, keys: object, repeats: int) -> bool:
     return keys in (1, queries)
 
 
-def _mask_fits(found: _Found, mask: Mask, scores: Shape) -> bool:
+def _mask_fits(found: _AttentionMatch, mask: Mask, scores: Shape) -> bool:
     """Whether a mask has one element per key, and adds no rows, heads or samples."""
     if mask.choice is None and dtype_of(mask.value) != dtype_of(found.v.source):
         return False
@@ -227,7 +227,7 @@ def _mask_fits(found: _Found, mask: Mask, scores: Shape) -> bool:
 # ── rewriting ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _rewrite(graph: Graph, found: _Found, limit: int) -> Node:
+def _rewrite(graph: Graph, found: _AttentionMatch, limit: int) -> Node:
     top, rank = found.top, len(found.q.order)
     product = found.scores.value.producer
     assert product is not None
@@ -262,7 +262,7 @@ def _scaled(
     return q
 
 
-def _mask(graph: Graph, found: _Found, limit: int) -> Value:
+def _mask(graph: Graph, found: _AttentionMatch, limit: int) -> Value:
     """Return the masks as Attention takes them, with four axes instead of three."""
     add = Builder(graph, found.top, f"{found.top.name}.mask")
     queries, keys = (one.permuted() or (None, None) for one in (found.q, found.k))

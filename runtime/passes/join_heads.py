@@ -17,7 +17,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Split, Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import Reshape
-from .columns import Heads, heads_of
+from .columns import HeadColumns, heads_of
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .pattern import pairs
@@ -37,7 +37,7 @@ class _Rows:
         steps: what follows, in order: a RotaryEmbedding, norms of each head.
     """
 
-    heads: Heads
+    heads: HeadColumns
     steps: tuple[Node, ...] = ()
 
     @property
@@ -275,7 +275,7 @@ def _parts(graph: Graph, rows: list[_Rows], before: Node) -> list[Value]:
     return list(add.node(op, value, sizes, outputs=len(rows)).outputs)
 
 
-def _part(add: Builder, whole: Value, heads: Heads) -> Value:
+def _part(add: Builder, whole: Value, heads: HeadColumns) -> Value:
     """Return one of the equal parts of a value; one Split yields all of them."""
     size, first = heads.columns.size, heads.first or 0
     if size == heads.width:

@@ -22,7 +22,7 @@ from .pattern import pairs
 
 
 @dataclass(frozen=True, slots=True)
-class _Product:
+class _EinsumProduct:
     """An Einsum as a product a @ b.
 
     Attributes:
@@ -69,7 +69,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         yield f"MatMul '{new.name}' computes Einsum '{node.name}' ({node.op.equation})"
 
 
-def _read(node: Node, op: Einsum) -> _Product | None:
+def _read(node: Node, op: Einsum) -> _EinsumProduct | None:
     terms, result = einsum_terms(op.equation)
     if len(terms) != 2 or len(node.inputs) != 2:
         return None
@@ -96,7 +96,7 @@ def _read(node: Node, op: Einsum) -> _Product | None:
 
 def _parts(
     a: Value, b: Value, left: str, right: str, result: str, sizes: dict[str, Dim]
-) -> _Product | None:
+) -> _EinsumProduct | None:
     """Return the product if every letter has a role in it."""
     stack = "".join(x for x in result if x in left and x in right)
     rows = "".join(x for x in result if x in left and x not in right)
@@ -106,14 +106,16 @@ def _parts(
         return None
     if not rows or not columns or not summed:
         return None
-    found = _Product(a, b, left, right, stack, rows, columns, summed, result, sizes)
+    found = _EinsumProduct(a, b, left, right, stack, rows, columns, summed, result, sizes)
     if stack and (len(rows), len(columns), len(summed)) != (1, 1, 1):
         return None
     together = [x for x in (columns, summed) if len(x) > 1]
     return found if all(found.known(x) is not None for x in together) else None
 
 
-def _bias(graph: Graph, node: Node, p: _Product, columns: list[int]) -> tuple[Node, Array] | None:
+def _bias(
+    graph: Graph, node: Node, p: _EinsumProduct, columns: list[int]
+) -> tuple[Node, Array] | None:
     """Return the flat addend after a product that adds a constant per column."""
     reader = graph.sole_consumer(node.output)
     if reader is None or not isinstance(reader.op, Add) or p.result != p.rows + p.columns:
@@ -124,7 +126,7 @@ def _bias(graph: Graph, node: Node, p: _Product, columns: list[int]) -> tuple[No
     return None
 
 
-def _rewrite(graph: Graph, node: Node, p: _Product) -> Node:
+def _rewrite(graph: Graph, node: Node, p: _EinsumProduct) -> Node:
     plain = Builder(graph, node)
 
     def add(op: Op, *inputs: Value) -> Value:

@@ -23,7 +23,7 @@ from .pattern import pairs
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class _MergeableProduct:
     """x @ weight + bias, with constant weight and bias.
 
     Attributes:
@@ -84,7 +84,7 @@ def _merge(graph: Graph, values: Iterable[Value]) -> Iterator[str]:
     """Merge as many of the layers that compute some values as are alike."""
     found = [one for value in values if (one := _layer(graph, value)) is not None]
     alike = [[other for other in found if _are_alike(one, other)] for one in found]
-    layers = max(alike, key=len, default=list[_Layer]())
+    layers = max(alike, key=len, default=list[_MergeableProduct]())
     if len(layers) > 1:
         new = _rewrite(graph, layers)
         yield f"{new.kind} '{new.name}' computes {len(layers)} products with '{layers[0].x.name}'"
@@ -124,7 +124,7 @@ def _is_kept(graph: Graph, value: Value) -> bool:
     return False
 
 
-def _layer(graph: Graph, value: Value) -> _Layer | None:
+def _layer(graph: Graph, value: Value) -> _MergeableProduct | None:
     """Return the linear layer that computes an operand without other readers."""
     if len(value.consumers) != 1 or graph.is_output(value):
         return None
@@ -144,7 +144,7 @@ def _layer(graph: Graph, value: Value) -> _Layer | None:
         (weight,) = weights
         if weight is None or weight.ndim != 2:
             return None
-        found = _Layer((node, *nodes), x, node.op, (weight,), 1, weight.shape[1], bias)
+        found = _MergeableProduct((node, *nodes), x, node.op, (weight,), 1, weight.shape[1], bias)
     elif isinstance(node.op, MatMulNBits):
         given = [each is not None for each in node.inputs[1:]]
         if given != [each is not None for each in weights] or any(given[3:]):
@@ -154,13 +154,13 @@ def _layer(graph: Graph, value: Value) -> _Layer | None:
         rows = packed.reshape(node.op.N, node.op.blocks, -1)
         parts = (rows, *(None if each is None else each.reshape(-1) for each in others))
         op = replace(node.op, N=0)
-        found = _Layer((node, *nodes), x, op, parts, 0, node.op.N, bias)
+        found = _MergeableProduct((node, *nodes), x, op, parts, 0, node.op.N, bias)
     else:
         return None
     return None if bias is not None and bias.shape != (found.width,) else found
 
 
-def _are_alike(one: _Layer, other: _Layer) -> bool:
+def _are_alike(one: _MergeableProduct, other: _MergeableProduct) -> bool:
     kinds = [[None if w is None else w.dtype for w in each.weights] for each in (one, other)]
     return one.x is other.x and one.op == other.op and kinds[0] == kinds[1]
 
@@ -170,7 +170,7 @@ def _joined(parts: Sequence[Array | None], axis: int) -> Array | None:
     return np.concatenate(known, axis) if known else None
 
 
-def _rewrite(graph: Graph, layers: list[_Layer]) -> Node:
+def _rewrite(graph: Graph, layers: list[_MergeableProduct]) -> Node:
     first = layers[0]
     before = graph.in_order(one.nodes[0] for one in layers)[0]
     origin = tuple(node for one in layers for node in one.nodes)

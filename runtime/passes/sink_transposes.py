@@ -254,7 +254,7 @@ def _ints(sizes: Sequence[Dim], *places: int) -> list[int]:
 
 
 @dataclass(slots=True)
-class _Region:
+class _TransposedRegion:
     """Nodes between transposes of one order.
 
     Attributes:
@@ -324,13 +324,13 @@ def _turned_constant(graph: Graph, value: Value, order: Order) -> Value:
     return graph.constant(wide.transpose(_inverse(order)), value.name)
 
 
-def _regions(graph: Graph, order: Order) -> list[_Region]:
+def _regions(graph: Graph, order: Order) -> list[_TransposedRegion]:
     """Return the disjoint regions of transposes of one order."""
-    owner: dict[Value, _Region] = {}
-    regions: list[_Region] = []
+    owner: dict[Value, _TransposedRegion] = {}
+    regions: list[_TransposedRegion] = []
     for node in graph.nodes:
         if _order(node) == order:
-            region = _Region(order, [node])
+            region = _TransposedRegion(order, [node])
             regions.append(region)
             owner[node.output] = region
         elif _is_free(node, order) and _all_inside(node, owner, len(order)):
@@ -351,7 +351,9 @@ def _regions(graph: Graph, order: Order) -> list[_Region]:
     return [region for region in regions if region.nodes or region.inverses]
 
 
-def _find_exits(graph: Graph, value: Value, owner: dict[Value, _Region], back: Order) -> None:
+def _find_exits(
+    graph: Graph, value: Value, owner: dict[Value, _TransposedRegion], back: Order
+) -> None:
     region, leaves = owner[value], graph.is_output(value)
     for reader in value.consumers:
         if region is owner.get(reader.output):
@@ -370,7 +372,7 @@ def _is_free(node: Node, order: Order) -> bool:
     return isinstance(node.op, _FREE) and len(node.outputs) == 1
 
 
-def _all_inside(node: Node, owner: dict[Value, _Region], rank: int) -> bool:
+def _all_inside(node: Node, owner: dict[Value, _TransposedRegion], rank: int) -> bool:
     """Whether the node reads only values of regions, and constants that can be transposed."""
     inside = False
     for value in node.reads:

@@ -60,7 +60,7 @@ _pointer_of.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ArrayDescription:
     """The description of another library's array.
 
     Attributes:
@@ -116,7 +116,7 @@ def place_name(place: tuple[int, int]) -> str:
     return f"DLPack's device {kind}, number {number}"
 
 
-def see(array: Any, stream: int | None = None) -> Seen:
+def see(array: Any, stream: int | None = None) -> ArrayDescription:
     """Return the description of an array with ``__dlpack__``.
 
     Args:
@@ -136,7 +136,7 @@ def see(array: Any, stream: int | None = None) -> Seen:
         raise BufferError(f"no type of elements has DLPack's code {code}, {bits} bits, {lanes}")
     shape = _integers(dims, rank)
     strides = _integers(steps, rank) if steps else None
-    return Seen((data or 0) + offset, (kind, number), dtype, shape, strides, capsule)
+    return ArrayDescription((data or 0) + offset, (kind, number), dtype, shape, strides, capsule)
 
 
 def relabel(capsule: object, dtype: DType, place: tuple[int, int]) -> object:

@@ -37,8 +37,8 @@ from .io_types import Owned, TensorInfo
 from .overflow import NARROW, Watch
 from .pipeline import DEPTH, BufferedPlan, Pipeline, Streams
 from .placement import Placement, placement_of
-from .program_cache import Lookup
-from .program_pool import Shelf
+from .program_cache import ProgramCache
+from .program_pool import PoolEntry
 from .select_rows import RowsOf
 
 
@@ -100,10 +100,10 @@ class Model(Closable):
         doubts = Doubts(self.source.file)
         self._resources = Resources(self.backends, options, self._stores, evaluate, budget, doubts)
         self._watch = Watch(graph, options, evaluate, self.source.file)
-        self._border = IOBoundary(graph.inputs, self.backends[0].device, graph.values)
+        self._boundary = IOBoundary(graph.inputs, self.backends[0].device, graph.values)
         with self._bounded():
-            self._lookup = Lookup(
-                graph, self._border, self._resources, self._close_stores, self.source.file
+            self._programs = ProgramCache(
+                graph, self._boundary, self._resources, self._close_stores, self.source.file
             )
 
     # ── description ──────────────────────────────────────────────────────────────────────────
@@ -126,7 +126,7 @@ class Model(Closable):
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
         """The inputs of `run`."""
-        return self._border.inputs
+        return self._boundary.inputs
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
@@ -141,19 +141,19 @@ class Model(Closable):
     @property
     def graph(self) -> Graph:
         """The graph after the passes, with symbolic shapes. Must not be changed."""
-        return self._lookup.graph_for(self._lookup.default)
+        return self._programs.graph_for(self._programs.default)
 
     @property
     def rewrites(self) -> Rewrites:
         """The rewrites that the passes made to it."""
-        return self._lookup.rewrites
+        return self._programs.rewrites
 
     def trust_sizes(self) -> None:
         """Do not warn of symbolic dimensions with several sizes.
 
         This is for callers that know the role of each input, such as decoders.
         """
-        self._lookup.trusts_sizes = True
+        self._programs.trusts_sizes = True
 
     def __repr__(self) -> str:
         reads = ", ".join(map(str, self.inputs))
@@ -175,7 +175,7 @@ class Model(Closable):
         self, *arrays: Any, to: Place = "host", stream: Any = None, **named: Any
     ) -> list[Any]:
         """Run on inputs by position, by keyword or in one dict; return the outputs in order."""
-        inputs = self._border.called(arrays, named)
+        inputs = self._boundary.called(arrays, named)
         return list(self.run(inputs, to=to, stream=stream).values())
 
     def run(
@@ -224,10 +224,10 @@ class Model(Closable):
         """
         named = cast("Mapping[str, Any]", inputs)
         if type(inputs) is not dict:
-            named, outputs = self._border.arranged(inputs, outputs)
+            named, outputs = self._boundary.arranged(inputs, outputs)
         wanted = self._wanted(outputs)
-        work = self._border.order(named.values(), to, stream)
-        feeds = self._border.check(named, work)
+        work = self._boundary.order(named.values(), to, stream)
+        feeds = self._boundary.check(named, work)
         with self._bounded(timeout):
             return self._run(wanted, feeds, work, on_device=to == "device")
 
@@ -245,25 +245,25 @@ class Model(Closable):
     ) -> dict[str, Any]:
         for file in self.source.mapped:
             file.check()
-        shelf, program = self._lookup.take(wanted, feeds, work, on_device=on_device)
+        entry, program = self._programs.take(wanted, feeds, work, on_device=on_device)
         try:
             if work is not None and program.resident is not None:
                 return program.resident.run(feeds, work)
-            here = self._border.here(feeds, work)
+            here = self._boundary.here(feeds, work)
             results = program.run(here)
         finally:
-            self._lookup.shelves.give(shelf, program)
+            self._programs.pool.give(entry, program)
         if self.options.precision in NARROW:
-            self._watch.look(results, here, self._lookup.graph_for(wanted))
+            self._watch.look(results, here, self._programs.graph_for(wanted))
         if not program.is_plan:
             own = Owned(here.values())
             results = {name: own(value) for name, value in results.items()}
-        return self._border.there(results, work) if on_device else results
+        return self._boundary.there(results, work) if on_device else results
 
     def _wanted(self, outputs: Iterable[str] | None) -> tuple[str, ...]:
         """Return the requested output names; raises InputError for an unknown one."""
         if outputs is None:
-            return self._lookup.default
+            return self._programs.default
         wanted: tuple[str, ...] = words("names of tensors")("outputs", outputs)
         for name in wanted:
             if name not in self._imported.outputs and name not in self._imported.values:
@@ -314,22 +314,22 @@ class Model(Closable):
             depth: as for `map`.
         """
         depth, copy = whole(1)("depth", depth), flag("copy", copy)
-        wanted, exchange = self._wanted(outputs), self._border.exchange
+        wanted, exchange = self._wanted(outputs), self._boundary.exchange
         streams = Streams.of(self.backends[0].device)
 
         def check(batch: Any) -> tuple[Hashable, dict[str, Feed]]:
             work = streams.upload if exchange is not None else None
-            feeds = self._border.check(self._border.named(batch), work)
-            ends = self._lookup.ends(feeds, on_device=True, all_there=True)
-            return (self._lookup.types(feeds), ends), feeds
+            feeds = self._boundary.check(self._boundary.named(batch), work)
+            ends = self._programs.ends(feeds, on_device=True, all_there=True)
+            return (self._programs.types(feeds), ends), feeds
 
         def buffered(feeds: Mapping[str, Feed]) -> BufferedPlan | None:
             if exchange is None:
                 return None
             with self._bounded():
-                found = self._lookup.take(wanted, {**feeds}, streams.upload, all_there=True)
-            shelf, program = found
-            release = partial(self._lookup.shelves.give, shelf, program)
+                found = self._programs.take(wanted, {**feeds}, streams.upload, all_there=True)
+            entry, program = found
+            release = partial(self._programs.pool.give, entry, program)
             if program.resident is None:
                 release()
                 return None
@@ -359,8 +359,8 @@ class Model(Closable):
             UsageError: the model is not a single plan, because of control flow or data-dependent
                 shapes.
         """
-        shelf, program = self._prepared(shapes, outputs, "device")
-        release = partial(self._lookup.shelves.give, shelf, program)
+        entry, program = self._prepared(shapes, outputs, "device")
+        release = partial(self._programs.pool.give, entry, program)
         if not program.is_plan:
             release()
             raise UsageError(
@@ -368,8 +368,8 @@ class Model(Closable):
                 "have no fixed addresses; use run"
             )
         (plan,) = program.plans
-        check = partial(self._border.check, partly=True)
-        return BoundModel(plan, program.resident, self._border.exchange, check, release)
+        check = partial(self._boundary.check, partly=True)
+        return BoundModel(plan, program.resident, self._boundary.exchange, check, release)
 
     def prepare(
         self,
@@ -390,8 +390,8 @@ class Model(Closable):
         Returns:
             The idle program, to look at its plans, memory and graph.
         """
-        shelf, program = self._prepared(shapes, outputs, to)
-        self._lookup.shelves.give(shelf, program)
+        entry, program = self._prepared(shapes, outputs, to)
+        self._programs.pool.give(entry, program)
         return program
 
     def _prepared(
@@ -399,12 +399,12 @@ class Model(Closable):
         shapes: Mapping[str, Sequence[int]] | None,
         outputs: Iterable[str] | None,
         to: Place,
-    ) -> tuple[Shelf, Program]:
-        self._border.order((), to, None)
+    ) -> tuple[PoolEntry, Program]:
+        self._boundary.order((), to, None)
         there = to == "device"
-        samples = self._border.samples({} if shapes is None else shapes)
+        samples = self._boundary.samples({} if shapes is None else shapes)
         with self._bounded():
-            return self._lookup.take(self._wanted(outputs), samples, known=False, all_there=there)
+            return self._programs.take(self._wanted(outputs), samples, known=False, all_there=there)
 
     def bucket(
         self,
@@ -415,9 +415,9 @@ class Model(Closable):
         rows_of: RowsOf | None = None,
         edit: Callable[[Bucket], Bucket] | None = None,
     ) -> BucketProgram:
-        """Return a new program for growing sizes, owned by the caller; see `Lookup.bucket`."""
+        """Return a new program for growing sizes; the caller closes it."""
         with self._bounded():
-            return self._lookup.bucket(outputs, types, room, ends, rows_of, edit)
+            return self._programs.bucket(outputs, types, room, ends, rows_of, edit)
 
     def placement(
         self,
@@ -443,15 +443,15 @@ class Model(Closable):
         self, shapes: Mapping[str, Sequence[int]] | None, outputs: Iterable[str] | None
     ) -> Program:
         if shapes is None:
-            last = self._lookup.latest(self._wanted(outputs))
-            return last or self.prepare(self._lookup.last_shapes(), outputs)
+            last = self._programs.latest(self._wanted(outputs))
+            return last or self.prepare(self._programs.last_shapes(), outputs)
         return self.prepare(shapes, outputs)
 
     # ── closing ──────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
         """Free all host and device memory; the model cannot run afterwards."""
-        self._lookup.shelves.close()
+        self._programs.pool.close()
         self._release()
 
     def _release(self) -> None:
@@ -463,6 +463,6 @@ class Model(Closable):
         self._is_released = True
         for store in self._stores.values():
             store.close()
-        if self._border.exchange is not None:
+        if self._boundary.exchange is not None:
             with suppress(DeviceError):  # callers of failed runs have got the device's error
-                self._border.exchange.trim()
+                self._boundary.exchange.trim()

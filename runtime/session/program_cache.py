@@ -30,7 +30,7 @@ from .bucket_program import BucketProgram
 from .flags import flags_of
 from .growth import Growth, bounded_by, count_of, is_batch, rooms
 from .io_boundary import IOBoundary
-from .program_pool import Shelf, Shelves
+from .program_pool import PoolEntry, ProgramPool
 from .select_rows import RowsOf, select_rows
 from .slow import SlowPaths
 
@@ -39,19 +39,19 @@ _Elements = tuple[tuple[str, tuple[Dim, ...] | None], ...]
 _Wanted = tuple[tuple[str, ...], frozenset[str], _Elements, RowsOf | None]
 
 
-class Lookup:
+class ProgramCache:
     """The programs of one model, by requested outputs, input types and placement.
 
     Args:
         graph: as imported.
-        border: of the model.
+        boundary: of the model.
         resources: what programs are made with.
-        closed: called when the last program is closed, after `Shelves.close`.
+        closed: called when the last program is closed, after `ProgramPool.close`.
         file: the model's path, for errors.
 
     Attributes:
         rewrites: what the passes did to the graph of all outputs.
-        shelves: the pool of programs.
+        pool: the idle programs, and those in use.
         trusts_sizes: whether the caller vouches for the inputs, so that a symbol with several sizes
             is an error of the file.
     """
@@ -59,14 +59,14 @@ class Lookup:
     def __init__(
         self,
         graph: Graph,
-        border: IOBoundary,
+        boundary: IOBoundary,
         resources: Resources,
         closed: Callable[[], None],
         file: str | None = None,
     ) -> None:
         self._imported, self._file = graph, file
         self.trusts_sizes = False
-        self._border, self._resources = border, resources
+        self._boundary, self._resources = boundary, resources
         self._graphs: OrderedDict[_Wanted, Graph] = OrderedDict()
         self._warned: set[str] = set()
         self._keys = Keys()
@@ -81,8 +81,8 @@ class Lookup:
         self._may_bucket = may_grow and not on_host
         self._on_closed = closed
         self._slow = SlowPaths(resources.options, file)
-        self.shelves = Shelves(resources.options.max_plans, self._close, self._slow.dropped)
-        resources.budget.reserve = self.shelves
+        self.pool = ProgramPool(resources.options.max_plans, self._close, self._slow.dropped)
+        resources.budget.reserve = self.pool
         self.rewrites = Rewrites()
         self.default = tuple(graph.outputs)
         self._graphs[self.default, frozenset(), (), None] = self._optimise(
@@ -215,13 +215,13 @@ class Lookup:
             all_there: whether all inputs and results are there.
         """
         there: list[tuple[str, Format]] = []
-        for info in self._border.inputs:
+        for info in self._boundary.inputs:
             feed = feeds[info.name]
             if isinstance(feed, Lent):
                 there.append((info.name, feed.view.format))
             elif all_there and isinstance(info.type, TensorType):
                 there.append((info.name, Format.CONTIGUOUS))
-        on_device = all_there or (on_device and self._border.exchange is not None)
+        on_device = all_there or (on_device and self._boundary.exchange is not None)
         return IOPlacement(tuple(there), on_device) if there or on_device else HOST_IO
 
     def types(self, feeds: Mapping[str, Feed]) -> tuple[ValueType | None, ...]:
@@ -241,8 +241,8 @@ class Lookup:
         known: bool = True,
         on_device: bool = False,
         all_there: bool = False,
-    ) -> tuple[Shelf, Program]:
-        """Return an exclusive program for these values, and the shelf to return it to.
+    ) -> tuple[PoolEntry, Program]:
+        """Return an exclusive program for these values, and the entry to return it to.
 
         Args:
             wanted: names of the outputs.
@@ -256,9 +256,9 @@ class Lookup:
         types = self.types(feeds)
         values = [None if isinstance(feed, Lent) else feed for feed in feeds.values()]
         found, full = self._keys.find(types, values) if known else (types, types)
-        shelf, program = self.shelves.take((wanted, found, ends))
+        entry, program = self.pool.take((wanted, found, ends))
         if program is not None:
-            return shelf, program
+            return entry, program
         if known and found is types and ends is HOST_IO and (self._may_span or self._may_bucket):
             lent = self._spanning(wanted, types, feeds)
             if lent is not None:
@@ -271,12 +271,12 @@ class Lookup:
                 raise
             there = {"on_device": on_device, "all_there": all_there}
             return self.take(wanted, feeds, work, **there)
-        self.shelves.add(program)
-        return shelf, program
+        self.pool.add(program)
+        return entry, program
 
     def _spanning(
         self, wanted: tuple[str, ...], types: Types, feeds: Mapping[str, Feed]
-    ) -> tuple[Shelf, Program] | None:
+    ) -> tuple[PoolEntry, Program] | None:
         """Return a program for all sizes that growth leads to; None if they get their own."""
         flags = {name: cast("Array", feeds[name]).copy() for name in self._flags}
         group = wanted, *(data.tobytes() for data in flags.values())
@@ -290,16 +290,16 @@ class Lookup:
         try:
             if self._may_bucket:
                 return self._bucket(group, types, general, tuple(feeds))
-            shelf, program = self.shelves.take((*group, general, HOST_IO))
+            entry, program = self.pool.take((*group, general, HOST_IO))
             if program is None:
                 with self._resources.lock:
                     named = dict(zip(feeds, general, strict=True))
                     program = self._build(wanted, named, HOST_IO)
-                self.shelves.add(program)
+                self.pool.add(program)
         except (UnsupportedError, ModelError, LimitError, DeviceOutOfMemory):
             self._growth.refuse(group, types)
             return None
-        return shelf, program
+        return entry, program
 
     def _bucket(
         self,
@@ -307,7 +307,7 @@ class Lookup:
         types: Types,
         general: Types,
         names: tuple[str, ...],
-    ) -> tuple[Shelf, Program]:
+    ) -> tuple[PoolEntry, Program]:
         """Return the program of the smallest bucket with room for these sizes."""
         if is_batch(general):
             raise UnsupportedError("batches have no buckets")
@@ -315,16 +315,16 @@ class Lookup:
         for room in rooms(general):
             if room <= count:
                 continue
-            shelf, program = self.shelves.take((*group, general, room))
+            entry, program = self.pool.take((*group, general, room))
             if program is None:
                 with self._resources.lock:
                     named = dict(zip(names, bounded_by(general, room), strict=True))
                     program = self._build(group[0], named, HOST_IO, room)
-                self.shelves.add(program)
+                self.pool.add(program)
             if isinstance(program, BucketProgram) and program.most < count:
-                self.shelves.give(shelf, program)
+                self.pool.give(entry, program)
                 continue
-            return shelf, program
+            return entry, program
         raise UnsupportedError("no bucket has room")
 
     def bucket(
@@ -356,11 +356,11 @@ class Lookup:
 
     def latest(self, wanted: tuple[str, ...]) -> Program | None:
         """Return the idle program that last computed these outputs, or None."""
-        return self.shelves.latest(lambda key: cast("tuple[object, ...]", key)[0] == wanted)
+        return self.pool.latest(lambda key: cast("tuple[object, ...]", key)[0] == wanted)
 
     def last_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the inputs of the last run, as far as known."""
-        program = self.shelves.latest(lambda key: True)
+        program = self.pool.latest(lambda key: True)
         values = program.graph.inputs if program is not None else ()
         types = {value.name: value.type for value in values}
         return {n: t.dims for n, t in types.items() if isinstance(t, TensorType) and t.is_static}
@@ -368,6 +368,6 @@ class Lookup:
     def _fetch(self, feeds: dict[str, Feed], work: Stream | None) -> bool:
         """Copy inputs that may determine shapes to the host from now on; False if none do."""
         small = {n: f for n, f in feeds.items() if isinstance(f, Lent) and is_deciding(f.type)}
-        self._border.wanted_here.update(small)
-        feeds.update(self._border.here(small, work))
+        self._boundary.wanted_here.update(small)
+        feeds.update(self._boundary.here(small, work))
         return bool(small)

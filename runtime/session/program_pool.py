@@ -13,7 +13,7 @@ from ..errors import UsageError
 
 
 @dataclass(slots=True, eq=False)
-class Shelf:
+class PoolEntry:
     """The idle programs of one key.
 
     Attributes:
@@ -29,7 +29,7 @@ class Shelf:
     is_placed: bool = False
 
 
-class Shelves:
+class ProgramPool:
     """Programs by key, each lent to one caller at a time; idle ones are a `budget.Reserve`.
 
     Args:
@@ -46,7 +46,7 @@ class Shelves:
     ) -> None:
         self._maximum = maximum
         self._on_closed, self._on_dropped = closed, dropped
-        self._shelves: dict[Hashable, Shelf] = {}
+        self._entries: dict[Hashable, PoolEntry] = {}
         # Programs that interrupted callers never returned disappear when they are collected.
         self._programs: WeakSet[Program] = WeakSet()
         self._idle = 0
@@ -58,11 +58,11 @@ class Shelves:
     def _forget(self) -> None:
         """Drop the programs held by threads that a forked process lacks."""
         self._idle = self._rests()
-        idle = [program for shelf in self._shelves.values() for program in shelf.idle]
+        idle = [program for entry in self._entries.values() for program in entry.idle]
         self._programs = WeakSet(idle)
 
-    def take(self, key: Hashable) -> tuple[Shelf, Program | None]:
-        """Return the shelf for this key, and an idle program for the caller, or None.
+    def take(self, key: Hashable) -> tuple[PoolEntry, Program | None]:
+        """Return the entry for this key, and an idle program for the caller, or None.
 
         Raises:
             UsageError: the model is closed.
@@ -70,14 +70,14 @@ class Shelves:
         with self._lock:
             if self._closed:
                 raise UsageError("the model is closed")
-            shelf = self._shelves.get(key)
-            if shelf is None:
-                return Shelf(key), None
-            if not shelf.idle:
-                return shelf, None
-            program = shelf.idle.pop()
+            entry = self._entries.get(key)
+            if entry is None:
+                return PoolEntry(key), None
+            if not entry.idle:
+                return entry, None
+            program = entry.idle.pop()
             self._idle -= 1
-            return shelf, program
+            return entry, program
 
     def add(self, program: Program) -> None:
         """Register a new program, held by the caller."""
@@ -85,7 +85,7 @@ class Shelves:
             self._programs.add(program)
             self._idle = self._rests()
 
-    def give(self, shelf: Shelf, program: Program) -> None:
+    def give(self, entry: PoolEntry, program: Program) -> None:
         """Take a program back from its caller."""
         dropped: list[Program] = []
         with self._lock:
@@ -93,11 +93,11 @@ class Shelves:
                 self._programs.discard(program)
                 dropped.append(program)
             else:
-                if not shelf.is_placed:
-                    shelf = self._shelves.setdefault(shelf.key, shelf)
-                    shelf.is_placed = True
-                shelf.idle.append(program)
-                shelf.used = next(self._now)
+                if not entry.is_placed:
+                    entry = self._entries.setdefault(entry.key, entry)
+                    entry.is_placed = True
+                entry.idle.append(program)
+                entry.used = next(self._now)
                 self._idle += 1
                 if self._idle > self._maximum:
                     self._idle = self._rests()
@@ -113,25 +113,25 @@ class Shelves:
 
     def _rests(self) -> int:
         """Return the number of idle programs."""
-        return sum(len(shelf.idle) for shelf in self._shelves.values())
+        return sum(len(entry.idle) for entry in self._entries.values())
 
     def _drop(self) -> Program:
         """Drop an idle program of the least recently used key."""
-        shelves = (shelf for shelf in self._shelves.values() if shelf.idle)
-        shelf = min(shelves, key=lambda shelf: shelf.used)
+        entries = (entry for entry in self._entries.values() if entry.idle)
+        entry = min(entries, key=lambda entry: entry.used)
         self._idle -= 1
-        program = shelf.idle.pop(0)
+        program = entry.idle.pop(0)
         self._programs.discard(program)
-        if not shelf.idle:
-            del self._shelves[shelf.key]
-            shelf.is_placed = False
+        if not entry.idle:
+            del self._entries[entry.key]
+            entry.is_placed = False
         return program
 
     @property
     def nbytes(self) -> int:
         """Host bytes that `relieve` can release."""
         with self._lock:
-            idle = (program for shelf in self._shelves.values() for program in shelf.idle)
+            idle = (program for entry in self._entries.values() for program in entry.idle)
             return sum(program.taken for program in idle)
 
     def relieve(self) -> bool:
@@ -146,22 +146,22 @@ class Shelves:
     def latest(self, suits: Callable[[Hashable], bool]) -> Program | None:
         """Return the most recently used idle program with a matching key."""
         with self._lock:
-            shelves = [each for each in self._shelves.values() if each.idle and suits(each.key)]
-            return max(shelves, key=lambda each: each.used).idle[-1] if shelves else None
+            entries = [each for each in self._entries.values() if each.idle and suits(each.key)]
+            return max(entries, key=lambda each: each.used).idle[-1] if entries else None
 
     @property
     def idle(self) -> list[Program]:
         """Idle programs, the most recently used last."""
         with self._lock:
-            shelves = sorted(self._shelves.values(), key=lambda shelf: shelf.used)
-            return [program for shelf in shelves for program in shelf.idle]
+            entries = sorted(self._entries.values(), key=lambda entry: entry.used)
+            return [program for entry in entries for program in entry.idle]
 
     def close(self) -> None:
         """Close idle programs; others are closed when their callers return them."""
         with self._lock:
             self._closed = True
-            idle = [program for shelf in self._shelves.values() for program in shelf.idle]
-            self._shelves.clear()
+            idle = [program for entry in self._entries.values() for program in entry.idle]
+            self._entries.clear()
             self._idle = 0
             self._programs.difference_update(idle)
             busy = bool(self._programs)

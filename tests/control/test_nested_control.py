@@ -58,7 +58,7 @@ def test_one_plan_that_the_device_decides_on(
     monkeypatch.setattr(loop_step, "UNROLLED", unrolled)
     model = check(flow.model, *flow.feeds, streams=streams)
     assert hosted(model) == []
-    (program,) = model._lookup.shelves.idle
+    (program,) = model._programs.pool.idle
     assert program.is_plan
     device = model.backends[0].device
     assert isinstance(device, DecidingDevice)

@@ -130,7 +130,7 @@ def vector(size: int, seed: int = 0) -> Array:
 
 
 def program_of(model: Model) -> Program:
-    (program,) = model._lookup.shelves.idle
+    (program,) = model._programs.pool.idle
     return program
 
 
@@ -362,7 +362,7 @@ def test_sizes_that_come_in_as_inputs_are_known_to_a_device() -> None:
     for shape in ((3, 4), (12, 1), (3, 4), (2, 6)):
         (y,) = model(x, np.array(shape))
         np.testing.assert_array_equal(y, np.maximum(x.reshape(shape), 0))
-    assert len(model._lookup.shelves.idle) == 3
+    assert len(model._programs.pool.idle) == 3
     with pytest.raises(tercet.UnsupportedError):
         model.prepare({"x": (12,), "shape": (2,)})
     model.close()

@@ -10,12 +10,12 @@ import pytest
 from tercet.runtime.errors import BackendUnavailable
 
 if TYPE_CHECKING:
-    from tercet.backends.cudnn.library import Library
+    from tercet.backends.cudnn.library import CudnnLibrary
     from tercet.backends.cudnn.session import Session
 
 
 @pytest.fixture(scope="session")
-def library() -> Library:
+def library() -> CudnnLibrary:
     from tercet.backends.cudnn.library import load
 
     try:
@@ -25,7 +25,7 @@ def library() -> Library:
 
 
 @pytest.fixture(scope="session")
-def session(library: Library) -> Session:
+def session(library: CudnnLibrary) -> Session:
     from tercet.backends.cudnn.session import Session
 
     properties = Path(__file__).with_name("h200.json").read_text("utf-8")

@@ -34,7 +34,7 @@ from tercet.backends.cudnn.choice import Chooser, EngineChoice, EngineTask
 from tercet.backends.cudnn.conv import convolution, describe
 from tercet.backends.cudnn.convolution import Convolution
 from tercet.backends.cudnn.graph import OperationGraph
-from tercet.backends.cudnn.library import Library, NoPlan
+from tercet.backends.cudnn.library import CudnnLibrary, NoPlan
 from tercet.backends.cudnn.operation import Operand, Operation
 from tercet.backends.cudnn.registry import NodeGroup
 from tercet.backends.cudnn.session import Session
@@ -109,7 +109,7 @@ def found(choice: EngineChoice) -> tuple[str, str, float | None, int]:
     return title, choice.engine.name, choice.microseconds, choice.among
 
 
-def test_the_library_says_what_it_is(library: Library) -> None:
+def test_the_library_says_what_it_is(library: CudnnLibrary) -> None:
     assert library.version.startswith("9.")
     assert Path(library.file).is_file()
 
@@ -346,6 +346,6 @@ def test_a_folder_that_cannot_be_written_is_no_error(session: Session, tmp_path:
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_status_becomes_an_error_that_names_the_call(library: Library) -> None:
+def test_every_status_becomes_an_error_that_names_the_call(library: CudnnLibrary) -> None:
     with pytest.raises(DeviceError, match=r"^cuDNN 9\..*: cudnnCreate: "):
         Session.here(library, 99)

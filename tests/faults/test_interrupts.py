@@ -212,5 +212,5 @@ def test_the_next_run_is_right(first: bool) -> None:
                 at += 1
             assert at > 50
             gc.collect()
-            held = sum(program.memory.activations["cpu"] for program in model._lookup.shelves.idle)
+            held = sum(program.memory.activations["cpu"] for program in model._programs.pool.idle)
             assert held > 0

@@ -166,11 +166,11 @@ def test_no_plan_goes_for_what_can_never_fit(results: str) -> None:
     with loaded(text, max_bytes=1 << 20) as model:
         for n in (10, 11, 12):
             model(np.eye(1, n, 3, np.float32)[0])
-        idle = {*model._lookup.shelves.idle}
+        idle = {*model._programs.pool.idle}
         with pytest.raises(tercet.LimitError, match="are over the limit"):
             model(np.eye(1, 1000, end, np.float32)[0])
         assert len(idle) == 3
-        assert idle <= {*model._lookup.shelves.idle}
+        assert idle <= {*model._programs.pool.idle}
 
 
 def test_values_that_nobody_reads_any_more_do_not_count() -> None:

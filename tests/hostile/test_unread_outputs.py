@@ -68,6 +68,6 @@ def test_every_subset(part: int) -> None:
 
 def plan_on_cuda(model: tercet.Model, wanted: tuple[str, ...], types: Any) -> None:
     """Lay the part out for a GPU: a recipe, or a reason."""
-    graph = specialise(model._lookup.graph_for(wanted), types)
+    graph = specialise(model._programs.graph_for(wanted), types)
     with suppress(UnsupportedError):
         planned(graph)

@@ -10,7 +10,7 @@ import numpy as np
 from tercet.backends import open_backends
 from tercet.backends.cuda.algorithms.registry import RecipeContext, Setting
 from tercet.backends.cuda.algorithms.selection import Candidate, Selector
-from tercet.backends.cuda.gemm.convolution import Convolution
+from tercet.backends.cuda.gemm.convolution import ConvProblem
 from tercet.backends.cuda.ops.conv import CONV, CONV_TRANSPOSE
 from tercet.backends.cuda.recipe.operands import Tensor
 from tercet.backends.cuda.recipe.targets import H200, Target
@@ -151,7 +151,7 @@ def tasked(
     options: dict[str, Any] | None = None,
     dtype: type[np.floating[Any]] = np.float32,
     **how: Any,
-) -> tuple[Selector[Convolution], Convolution]:
+) -> tuple[Selector[ConvProblem], ConvProblem]:
     """Return a selector and a task for it, of one node; its numbers take no room."""
     arrays = [np.broadcast_to(dtype(0.5), dims) for dims in (x, w)]
     (node,) = single(operator, arrays, (1,), **how).nodes
@@ -159,7 +159,7 @@ def tasked(
     setting = Setting(target, Options(**(options or {}))).for_node(node)
     operands = tuple(map(Tensor, node.reads))
     task = selector.task(RecipeContext(node.op, Tensor(node.output), operands, setting))
-    assert isinstance(task, Convolution)
+    assert isinstance(task, ConvProblem)
     return selector, task
 
 

@@ -12,7 +12,7 @@ from cuda.core import ProgramOptions
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.driver.step import sizes
 from tercet.backends.cuda.recipe.launch import Launch
-from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.ir.graph import Graph
 
@@ -34,7 +34,7 @@ class QuickCompiler(Compiler):
 
 
 def all_compile(
-    sources: Iterable[Source],
+    sources: Iterable[KernelSource],
     target: Target,
     cache: Path,
     files: Set[str] = frozenset(),
@@ -61,7 +61,7 @@ def all_compile(
     assert files <= {source.file for source in chosen}
 
 
-def _kind(source: Source) -> Hashable:
+def _kind(source: KernelSource) -> Hashable:
     """What two sources have in common that differ in sizes alone."""
     constants = [(k, v if isinstance(v, bool) else None) for k, v in source.constants]
     return source.file, source.types, tuple(constants), re.sub(r"\d+", "#", source.code)

@@ -12,7 +12,7 @@ import numpy as np
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.step import KernelStep
 from tercet.backends.cuda.recipe.launch import Launch
-from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.control.bounded_outputs import bounded
 from tercet.runtime.ir.graph import Graph
@@ -34,9 +34,9 @@ class DryCompiler:
     """Remembers sources instead of compiling them."""
 
     target: Target = H200
-    sources: dict[Source, None] = field(default_factory=dict)
+    sources: dict[KernelSource, None] = field(default_factory=dict)
 
-    def submit(self, source: Source) -> Future[Any]:
+    def submit(self, source: KernelSource) -> Future[Any]:
         self.sources[source] = None
         return Future()
 

@@ -29,7 +29,7 @@ from tercet.backends.cuda.driver.memory import CudaBuffer, address
 from tercet.backends.cuda.driver.step import cell
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.operands import TensorMap
-from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import A100, Target
 from tercet.runtime.errors import KernelError
 from tercet.runtime.ir.types import Array, TensorType
@@ -110,16 +110,16 @@ class HostCompiler:
 
     folder: Path
     target: Target = A100  # of Hopper's own instructions there is none here
-    sources: dict[Source, Future[Library]] = field(default_factory=dict)
+    sources: dict[KernelSource, Future[Library]] = field(default_factory=dict)
 
-    def submit(self, source: Source) -> Future[Library]:
+    def submit(self, source: KernelSource) -> Future[Library]:
         if source not in self.sources:
             future: Future[Library] = Future()
             future.set_result(Library(self._compile(source)))
             self.sources[source] = future
         return self.sources[source]
 
-    def _compile(self, source: Source) -> Path:
+    def _compile(self, source: KernelSource) -> Path:
         text = _text(source)
         name = hashlib.sha256(text.encode() + _HEADER.read_bytes()).hexdigest()[:32]
         library = self.folder / f"{name}.so"
@@ -161,7 +161,7 @@ def _replaced(header: re.Match[str]) -> str:
     return _HEADER.with_name(f"{name}.hpp").read_text() if name else ""
 
 
-def _text(source: Source) -> str:
+def _text(source: KernelSource) -> str:
     kernel = re.sub(r"^#include <\w+\.h>$", "", source.text(), flags=re.MULTILINE)
     kernel = _PTX.sub(_replaced, kernel)
     kernel = _MMA.sub("", kernel)

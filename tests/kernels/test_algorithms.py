@@ -22,12 +22,12 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.conv.fft import pack_spectra
 from tercet.backends.cuda.conv.implicit_gemm import phases_of
 from tercet.backends.cuda.conv.winograd import WEIGHTS
-from tercet.backends.cuda.gemm.convolution import Convolution
+from tercet.backends.cuda.gemm.convolution import ConvProblem
 from tercet.backends.cuda.ops.conv import CONV, CONV_TRANSPOSE
 from tercet.backends.cuda.ops.matmul import GEMM, MATMUL
 from tercet.backends.cuda.recipe.launch import launches_of
 from tercet.backends.cuda.recipe.operands import Tensor
-from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.errors import UnsupportedError, UsageError
 from tercet.runtime.ir.dtypes import float32
@@ -118,11 +118,11 @@ def test_the_least_estimate_is_taken_and_no_other_recipe_is_made(
 
 
 def recorded(
-    algorithm: Algorithm[Convolution], made: list[str]
-) -> Callable[[Convolution, str], Answer]:
+    algorithm: Algorithm[ConvProblem], made: list[str]
+) -> Callable[[ConvProblem, str], Answer]:
     """Return what makes the recipe of an algorithm and notes its name."""
 
-    def make(task: Convolution, variant: str) -> Answer:
+    def make(task: ConvProblem, variant: str) -> Answer:
         made.append(algorithm.name)
         return algorithm.make(task, variant)
 
@@ -234,7 +234,7 @@ def test_every_algorithm_answers(case: Case, target: Target) -> None:
     (node,) = single(case.operator, case.arrays, (1, 2), **case.how).nodes
     operands, setting = tuple(map(Tensor, node.reads)), Setting(target, Options())
     task = selector.task(RecipeContext(node.op, Tensor(node.output), operands, setting))
-    assert isinstance(task, Convolution)
+    assert isinstance(task, ConvProblem)
     candidates = selector.candidates(task)
     for candidate in candidates:
         assert (candidate.recipe is None) == bool(candidate.reason)
@@ -265,8 +265,8 @@ def test_a_choice_that_makes_no_sense_any_more_is_ignored() -> None:
         assert selector.pick(again).algorithm == selector.pick(_with(again, setting)).algorithm
 
 
-def _with(task: Convolution, setting: Setting) -> Convolution:
-    return Convolution(task.op, task.y, task.x, task.w, task.b, task.view, task.epilogue, setting)
+def _with(task: ConvProblem, setting: Setting) -> ConvProblem:
+    return ConvProblem(task.op, task.y, task.x, task.w, task.b, task.view, task.epilogue, setting)
 
 
 def residual(channels: int) -> Graph:
@@ -401,7 +401,7 @@ def test_spectra_multiply_as_complex_numbers() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [H200, A100], ids=lambda target: target.arch)
 def test_kernels_compile(target: Target, cache: Path) -> None:
-    sources = dict[Source, None]()
+    sources = dict[KernelSource, None]()
     for case, algorithm in pairs():
         selector, task = tasked(
             *case.w, x=case.x, operator=case.operator, target=target, **case.how

@@ -11,13 +11,13 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cuda.codegen.epilogue import NO_EPILOGUE
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm.atoms import ATOMS, F16_SUMS, Atom, atom_of
-from tercet.backends.cuda.gemm.problem import Gemm, Matrix
+from tercet.backends.cuda.gemm.problem import GemmArguments, Matrix
 from tercet.backends.cuda.gemm.schedules import multistage
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
 from tercet.backends.cuda.gemm.tile import Config
 from tercet.backends.cuda.recipe import source as kernel_source
 from tercet.backends.cuda.recipe.operands import Tensor
-from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200, TARGETS
 from tercet.runtime.ir.dtypes import (
     DType,
@@ -64,7 +64,7 @@ def test_instructions_compile(
     for n, registers in cases:
         (tmp_path / "one.cu").write_text(kernel(atom, n, a_in_registers=registers))
         code = atom.code(n, a_in_registers=registers)
-        assert Compiler(H200, cache).code(Source("one.cu", code=code))
+        assert Compiler(H200, cache).code(KernelSource("one.cu", code=code))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,9 @@ def test_a_row_is_all_that_the_multistage_kernel_takes(
     target, atom = TARGETS[arch], atom_of(dtype)
     a, b = (Tensor(Value(name, TensorType(dtype, (96, 256)))) for name in "ab")
     c = Tensor(Value("c", TensorType(float32, (96, 96))))
-    gemm = Gemm(Matrix(a, 256, 16 // dtype.itemsize), b, c, (96, 96, 256), 256, 96, dtype=dtype)
+    gemm = GemmArguments(
+        Matrix(a, 256, 16 // dtype.itemsize), b, c, (96, 96, 256), 256, 96, dtype=dtype
+    )
     for tile in (MULTISTAGE[0], next(tile for tile in MULTISTAGE if tile.wgmma)):
         if tile.wgmma <= target.has_wgmma:
             (launch,) = multistage.multiply(gemm, NO_EPILOGUE, Config(tile), atom, target)

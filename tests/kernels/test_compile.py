@@ -20,7 +20,7 @@ from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm.problem import RowKind
 from tercet.backends.cuda.gemm.tables.simt import SIMT
 from tercet.backends.cuda.recipe import source as kernel_source
-from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.errors import KernelError
 from tercet.runtime.ir.constraints import signature_of
@@ -47,7 +47,7 @@ from .samples import samples
 
 #: What other modules call the set of files that they compile.
 DECLARED = "COMPILES"
-EMPTY = Source(
+EMPTY = KernelSource(
     "norm/softmax.cu", (("X", "float"), ("A", "float")), (("WARPS", 1), ("LOGARITHM", False))
 )
 
@@ -58,10 +58,10 @@ EMPTY = Source(
 SIZES = ("BM", "BN", "BK", "TM", "TN", "STAGES", "SLICES")
 
 
-def gemm_sources() -> list[Source]:
+def gemm_sources() -> list[KernelSource]:
     """Every tile, split or not, for rows of a matrix, pixels, and windows in both orders."""
     kinds = [*((rows, 4, False) for rows in RowKind), (RowKind.WINDOWS, 1, True)]
-    found: list[Source] = []
+    found: list[KernelSource] = []
     for i, tile in enumerate(SIMT):
         for j, (rows, vector, across) in enumerate(kinds):
             split = (i + j) % 2 == 0  # both of them, though not with everything
@@ -69,7 +69,7 @@ def gemm_sources() -> list[Source]:
             constants["WIDE"] = i % 3 == 0
             constants |= {"VECTOR_B": 4, "VECTOR_C": 4 if i % 2 else 1, "BIAS": not split}
             found.append(
-                Source(
+                KernelSource(
                     "gemm/simt.cu",
                     (("T", "float"), ("R", "float")),
                     (*tile.constants(*SIZES), *constants.items()),
@@ -99,7 +99,7 @@ def compiled_by_others() -> set[str]:
     return found
 
 
-def other_sources(target: Target) -> list[Source]:
+def other_sources(target: Target) -> list[KernelSource]:
     device = DryDevice(compiler=DryCompiler(target))
     for sample in samples():
         planned(sample.graph, device)
@@ -133,7 +133,7 @@ def test_arguments_are_what_the_kernels_take(cache: Path) -> None:
 REQUIRED = {ops.BitShift: {"direction": "LEFT"}, ops.Cast: {"to": float16}}
 
 
-def elementwise_source(operator: type, dtype: DType) -> Source:
+def elementwise_source(operator: type, dtype: DType) -> KernelSource:
     """Return the kernel of one row of the table."""
     device = DryDevice()
     _, maximum = arity(operator)
@@ -203,7 +203,7 @@ def test_a_syntax_error_names_file_and_line(
     with pytest.raises(
         KernelError, match=r"^broken\.cu:2: error: expected an expression"
     ) as caught:
-        Compiler(H200).compile(Source("broken.cu", (("T", "float"),)))
+        Compiler(H200).compile(KernelSource("broken.cu", (("T", "float"),)))
     assert (caught.value.file, caught.value.line) == ("broken.cu", 2)
     assert "int a = ;" in str(caught.value)
 
@@ -215,7 +215,7 @@ def test_an_error_in_a_header_names_the_header(
     (tmp_path / "a.cu").write_text('// begin\n#include "a.cuh"\nint y = nothing_either;\n')
     monkeypatch.setattr(kernel_source, "KERNELS", tmp_path)
     with pytest.raises(KernelError, match=r"^a\.cuh:3:") as caught:
-        Compiler(H200).compile(Source("a.cu"))
+        Compiler(H200).compile(KernelSource("a.cu"))
     assert "a.cu(3)" in str(caught.value)
 
 
@@ -251,7 +251,7 @@ def test_a_second_process_finds_the_code(tmp_path: Path) -> None:
     ],
     ids=["constant", "type", "code"],
 )
-def test_another_source_is_another_entry(other: Source, tmp_path: Path) -> None:
+def test_another_source_is_another_entry(other: KernelSource, tmp_path: Path) -> None:
     compiler = Compiler(H200, tmp_path)
     compiler.code(EMPTY)
     compiler.code(other)

@@ -16,7 +16,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver import step as stepping
-from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.options import Options
@@ -39,7 +39,7 @@ class NoCompiler:
 
     target: Target = H200
 
-    def submit(self, source: Source) -> Future[Any]:
+    def submit(self, source: KernelSource) -> Future[Any]:
         return Future()
 
 

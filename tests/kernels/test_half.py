@@ -18,14 +18,14 @@ from tercet.backends.cuda.codegen.epilogue import no_epilogue
 from tercet.backends.cuda.gemm.f16 import EIGHTS
 from tercet.backends.cuda.gemm.first_layer import pack_spans, pack_strips
 from tercet.backends.cuda.gemm.pack import filters_of, joined_groups
-from tercet.backends.cuda.gemm.problem import Gemm, Image, Problem, RowKind, divisor
+from tercet.backends.cuda.gemm.problem import GemmArguments, Image, Problem, RowKind, divisor
 from tercet.backends.cuda.gemm.schedules import multistage, tma
 from tercet.backends.cuda.gemm.schedules.multistage import choose, expected
 from tercet.backends.cuda.gemm.schedules.tma import SmemLayout
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE, TMA
 from tercet.backends.cuda.gemm.tile import Config, Tile, TimedConfig
 from tercet.backends.cuda.recipe.operands import Packed, Struct, Tensor, TensorMap
-from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16
@@ -274,7 +274,7 @@ def test_arguments_are_what_the_kernels_take(cache: Path) -> None:
     assert_arguments(found, H200, cache)
 
 
-def with_tile(tile: Tile, graph: Graph, splits: int, target: Target) -> list[Source]:
+def with_tile(tile: Tile, graph: Graph, splits: int, target: Target) -> list[KernelSource]:
     """Return what a convolution compiles if it is done with one tile."""
     device = DryDevice(compiler=_compiler(target))
     with pytest.MonkeyPatch.context() as patch:
@@ -285,7 +285,7 @@ def with_tile(tile: Tile, graph: Graph, splits: int, target: Target) -> list[Sou
     return list(device.compiler.sources)
 
 
-def tile_sources(target: Target) -> Iterator[Source]:
+def tile_sources(target: Target) -> Iterator[KernelSource]:
     """Every tile, split or not, for pixels and windows, though not all of them with each other."""
     kinds = [
         conv(64, 64, 1, 1, x=(1, 64, 8, 8)),
@@ -298,7 +298,7 @@ def tile_sources(target: Target) -> Iterator[Source]:
                 yield from with_tile(tile, graph, 1 + (i + j) % 2, target)
 
 
-def bulk_sources() -> Iterator[Source]:
+def bulk_sources() -> Iterator[KernelSource]:
     """Every tile that the copy engine feeds, in each of its layouts, and a pooled one."""
     for i, tile in enumerate(TMA):
         channels = (64, 32, 16)[i % 3]
@@ -327,7 +327,7 @@ def bulk_sources() -> Iterator[Source]:
             result = Tensor(value(32, 256, 30, 30), Format.CHANNELS_LAST)
             weights = Packed((), "none", np.asarray)
             shape = (32 * 900, 256, image.terms)
-            gemm = Gemm(image, weights, result, shape, image.terms, 256, dtype=float16)
+            gemm = GemmArguments(image, weights, result, shape, image.terms, 256, dtype=float16)
             pooled = layout is SmemLayout.SQUARES and i % 2 == 0
             product = tma.TmaProduct(gemm, result if pooled else None)
             staging = tma.staged(product, tile, layout)

@@ -19,7 +19,7 @@ from tercet.backends.cuda.gemm.problem import RowKind
 from tercet.backends.cuda.gemm.schedules import wgmma_rs
 from tercet.backends.cuda.gemm.tf32x3 import TILES, choose, expected
 from tercet.backends.cuda.gemm.tile import Config, Tile, TimedConfig
-from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.graph import Graph
 
@@ -210,7 +210,7 @@ def test_arguments_are_what_the_kernels_take(target: Target, cache: Path) -> Non
     assert_arguments(found, target, cache)
 
 
-def with_tile(tile: Tile, graph: Graph, splits: int, target: Target) -> list[Source]:
+def with_tile(tile: Tile, graph: Graph, splits: int, target: Target) -> list[KernelSource]:
     """Return what a convolution compiles if it is done with one tile."""
     device = device_for(target)
     with pytest.MonkeyPatch.context() as patch:
@@ -219,7 +219,7 @@ def with_tile(tile: Tile, graph: Graph, splits: int, target: Target) -> list[Sou
     return list(device.compiler.sources)
 
 
-def tile_sources(target: Target) -> Iterator[Source]:
+def tile_sources(target: Target) -> Iterator[KernelSource]:
     """Every tile, split or not, for pixels and windows, though not all of them with each other."""
     kinds = graphs()[:3]
     for i, tile in enumerate(TILES):

@@ -17,20 +17,22 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 
 from tercet.backends.openvino import library
 from tercet.backends.openvino.backend import OpenvinoBackend
-from tercet.backends.openvino.compiler import Compiler
+from tercet.backends.openvino.compiler import RegionCompiler
 
 
 @pytest.fixture(scope="session")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> RegionCompiler:
     """One for all tests, so that equal nodes are tried once."""
-    return Compiler(library.load(), Cache(tmp_path_factory.mktemp("openvino")))
+    return RegionCompiler(library.load(), Cache(tmp_path_factory.mktemp("openvino")))
 
 
 @pytest.fixture
-def opened(compiler: Compiler) -> Callable[..., Model]:
+def opened(compiler: RegionCompiler) -> Callable[..., Model]:
     """Return what loads a model on OpenVINO, which takes single nodes, too, with numpy behind."""
 
-    def load(model: Any, *, minimum: int = 1, own: Compiler | None = None, **options: Any) -> Model:
+    def load(
+        model: Any, *, minimum: int = 1, own: RegionCompiler | None = None, **options: Any
+    ) -> Model:
         chain = (OpenvinoBackend(own or compiler, minimum), NumpyBackend())
         return Model(importer.load(model).graph, chain, Options(**options), evaluate)
 

@@ -23,8 +23,8 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 import tercet
 from tercet.backends.openvino import compiler as compilers
 from tercet.backends.openvino import library
-from tercet.backends.openvino.compiler import Compiler, Engine
-from tercet.backends.openvino.trial import TrialRunner, Verdict
+from tercet.backends.openvino.compiler import CompiledRegion, RegionCompiler
+from tercet.backends.openvino.trial import TrialRunner, TrialVerdict
 from tercet.runtime.base.cache import Cache
 from tercet.runtime.errors import BackendUnavailable, DeviceError, TercetError
 from tercet.tools.profile.profiling import profile
@@ -112,7 +112,7 @@ def test_layers_are_shown_by_placement_and_profile(tmp_path: Path) -> None:
     assert f"  {first}" in shown.getvalue()
 
 
-def test_arrays_are_shared_not_copied(opened: Callable[..., Any], compiler: Compiler) -> None:
+def test_arrays_are_shared_not_copied(opened: Callable[..., Any], compiler: RegionCompiler) -> None:
     seen: list[Any] = []
     shared = compilers.as_tensor
 
@@ -144,7 +144,7 @@ class TestCache:
     def test_a_later_process_compiles_and_tries_nothing(
         self,
         opened: Callable[..., Any],
-        compiler: Compiler,
+        compiler: RegionCompiler,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         check(opened(small()), pictures())
@@ -152,16 +152,16 @@ class TestCache:
         def never(*_: object) -> Any:
             raise AssertionError("compiled again")
 
-        later = Compiler(compiler.vendor, compiler.store)
+        later = RegionCompiler(compiler.vendor, compiler.store)
         monkeypatch.setattr(later, "compile", never)
         check(opened(small(), own=later), pictures())
 
     @pytest.mark.parametrize("damage", ["cut", "garbage", "another user's"])
     def test_what_is_damaged_is_made_again(
-        self, opened: Callable[..., Any], compiler: Compiler, tmp_path: Path, damage: str
+        self, opened: Callable[..., Any], compiler: RegionCompiler, tmp_path: Path, damage: str
     ) -> None:
         store = Cache(tmp_path / "openvino", tmp_path / "key")
-        check(opened(small(), own=Compiler(compiler.vendor, store)), pictures())
+        check(opened(small(), own=RegionCompiler(compiler.vendor, store)), pictures())
         files = sorted(store.folder.iterdir())
         assert {file.suffix for file in files} >= {".blob", ".verdict"}
         other = Cache(store.folder, tmp_path / "other")
@@ -170,12 +170,12 @@ class TestCache:
                 file.write_bytes(file.read_bytes()[:40])
             else:
                 (store if damage == "garbage" else other).write(file.name, b"garbage")
-        check(opened(small(), own=Compiler(compiler.vendor, store)), pictures())
+        check(opened(small(), own=RegionCompiler(compiler.vendor, store)), pictures())
 
     def test_engines_are_shared_and_go_with_the_last_model(
-        self, opened: Callable[..., Any], compiler: Compiler
+        self, opened: Callable[..., Any], compiler: RegionCompiler
     ) -> None:
-        own = Compiler(compiler.vendor, compiler.store)
+        own = RegionCompiler(compiler.vendor, compiler.store)
         first, second = opened(small(), own=own), opened(small(), own=own)
         check(first, pictures())
         check(second, pictures())
@@ -205,12 +205,12 @@ def test_what_is_wrong_once_fused_is_declined(
     """Each node is right by itself; what the vendor makes of two is tried, too."""
     group = TrialRunner.group
 
-    def harsh(judge: TrialRunner, graph: Any, nodes: Any, *rest: Any) -> Verdict:
+    def harsh(judge: TrialRunner, graph: Any, nodes: Any, *rest: Any) -> TrialVerdict:
         is_pair = [node.kind for node in nodes] == ["Conv", "Relu"]
-        return Verdict("1, not 2") if is_pair else group(judge, graph, nodes, *rest)
+        return TrialVerdict("1, not 2") if is_pair else group(judge, graph, nodes, *rest)
 
     monkeypatch.setattr(TrialRunner, "group", harsh)
-    monkeypatch.setattr(Compiler, "_stored", lambda *_: None)
+    monkeypatch.setattr(RegionCompiler, "_stored", lambda *_: None)
     model = opened(small())
     check(model, pictures())
     row = model.placement({"x": (2, 3, 16, 16)})["relu"]
@@ -220,7 +220,7 @@ def test_what_is_wrong_once_fused_is_declined(
 
 def test_a_fault_names_the_engine(
     opened: Callable[..., Any],
-    compiler: Compiler,
+    compiler: RegionCompiler,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -230,9 +230,9 @@ def test_a_fault_names_the_engine(
 
         return call
 
-    own = Compiler(compiler.vendor, Cache(tmp_path / "openvino", tmp_path / "key"))
-    monkeypatch.setattr(TrialRunner, "group", lambda *_: Verdict())
-    monkeypatch.setattr(Engine, "request", faulty)
+    own = RegionCompiler(compiler.vendor, Cache(tmp_path / "openvino", tmp_path / "key"))
+    monkeypatch.setattr(TrialRunner, "group", lambda *_: TrialVerdict())
+    monkeypatch.setattr(CompiledRegion, "request", faulty)
     with pytest.raises(DeviceError, match=r"OpenVINO .*, engine \w+: .* layers: out of luck"):
         opened(small(), own=own)(pictures(3))
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'tercet[openvino]'")
 
-from tercet.backends.openvino.compiler import Compiler
+from tercet.backends.openvino.compiler import RegionCompiler
 from tercet.backends.openvino.samples import EXTREME, samples
 from tercet.backends.openvino.trial import TrialRunner, differs, signature
 from tercet.backends.regions.worker import Ended
@@ -277,7 +277,7 @@ class TestCrashes:
         """Of the process in which a node is tried, while it compiles or while it runs."""
         graph = importer.load(parsed("g (float[9] x) => (float[9] y) { y = Neg(x) }")).graph
         for at in ("section", "run"):
-            own = Compiler(compiler.vendor, Cache(tmp_path / at))
+            own = RegionCompiler(compiler.vendor, Cache(tmp_path / at))
             ask = own.worker.ask
 
             def crash(question: Any, at: str = at, ask: Any = ask) -> Any:
@@ -298,7 +298,7 @@ class TestCrashes:
         tmp_path: Path,
     ) -> None:
         graph = importer.load(parsed("g (float[7] x) => (float[7] y) { y = Neg(x) }")).graph
-        own = Compiler(compiler.vendor, Cache(tmp_path))
+        own = RegionCompiler(compiler.vendor, Cache(tmp_path))
         monkeypatch.setattr(own.worker, "start", lambda: False)
         assert TrialRunner(own).node(graph, graph.nodes[0], True).reason == ""
 

@@ -39,7 +39,7 @@ ready = threading.Event()
 def hold():
     for lock in held:
         lock.acquire()
-    model._lookup.shelves._shelves.popitem()  # a program that this thread has
+    model._programs.pool._entries.popitem()  # a program that this thread has
     ready.set()
     left.wait()
 

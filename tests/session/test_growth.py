@@ -15,7 +15,7 @@ from onnx.parser import parse_graph, parse_model
 import tercet
 from tercet.runtime.ir.grown import Grown, combined
 from tercet.runtime.session.growth import AGAIN
-from tercet.runtime.session.program_cache import Lookup
+from tercet.runtime.session.program_cache import ProgramCache
 
 #: A step of attention over a past: positions from its length, and a window of 12 keys.
 DECODER = parse_model("""
@@ -56,13 +56,13 @@ g (float[b,s,8] x, float[b,p,8] past, int64[b,t] mask) => (float[b,s,8] y, float
 def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Every program that is made for a model."""
     found: list[object] = []
-    build = Lookup._build
+    build = ProgramCache._build
 
-    def noted(self: Lookup, *args: Any) -> object:
+    def noted(self: ProgramCache, *args: Any) -> object:
         found.append(build(self, *args))
         return found[-1]
 
-    monkeypatch.setattr(Lookup, "_build", noted)
+    monkeypatch.setattr(ProgramCache, "_build", noted)
     return found
 
 
@@ -153,13 +153,13 @@ def test_arithmetic_is_that_of_every_case() -> None:
 @pytest.fixture
 def bucketing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat the host as a device: sizes that grow get buckets."""
-    init = Lookup.__init__
+    init = ProgramCache.__init__
 
-    def changed(self: Lookup, *args: Any, **more: Any) -> None:
+    def changed(self: ProgramCache, *args: Any, **more: Any) -> None:
         init(self, *args, **more)
         self._may_span, self._may_bucket = False, True
 
-    monkeypatch.setattr(Lookup, "__init__", changed)
+    monkeypatch.setattr(ProgramCache, "__init__", changed)
 
 
 @pytest.mark.usefixtures("bucketing")

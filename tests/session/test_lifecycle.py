@@ -75,6 +75,6 @@ def test_sets_of_outputs_are_bounded() -> None:
                 name = f"y{number}"
                 result = model.run({"x": np.ones((1, 64), np.float32)}, outputs=[name])
                 np.testing.assert_array_equal(result[name], np.full((1, 64), 128 * number))
-        assert len(model._lookup._graphs) == options.max_plans + 1
+        assert len(model._programs._graphs) == options.max_plans + 1
         (store,) = model._resources.stores.values()
         assert store.nbytes <= (options.max_plans + 1) * (64 * 64 + 64) * 4

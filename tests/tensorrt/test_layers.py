@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tercet.backends.tensorrt.layers import Layer, layers
+from tercet.backends.tensorrt.layers import EngineLayer, layers
 
 FUSED: dict[str, Any] = {
     "Name": "conv + relu",
@@ -22,11 +22,11 @@ FUSED: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("said", "found"),
     [
-        ({"Layers": ["conv + relu"], "Bindings": ["x"]}, (Layer("conv + relu"),)),
+        ({"Layers": ["conv + relu"], "Bindings": ["x"]}, (EngineLayer("conv + relu"),)),
         (
             {"Layers": [FUSED]},
             (
-                Layer(
+                EngineLayer(
                     "conv + relu",
                     "CaskConvolution",
                     ("conv", "relu"),
@@ -35,12 +35,12 @@ FUSED: dict[str, Any] = {
                 ),
             ),
         ),
-        ({"Layers": [{"Name": "reformat", "Inputs": None}]}, (Layer("reformat"),)),
+        ({"Layers": [{"Name": "reformat", "Inputs": None}]}, (EngineLayer("reformat"),)),
         ({}, ()),
         ([], ()),
     ],
 )
-def test_layers(said: Any, found: tuple[Layer, ...]) -> None:
+def test_layers(said: Any, found: tuple[EngineLayer, ...]) -> None:
     assert layers(json.dumps(said)) == found
 
 
@@ -51,4 +51,4 @@ def test_what_is_no_json() -> None:
 def test_lines() -> None:
     (layer,) = layers(json.dumps({"Layers": [FUSED]}))
     assert str(layer).startswith("CaskConvolution | conv + relu | x [1, 3, 8, 8] Half NHWC8; y")
-    assert str(Layer("reformat")) == "reformat"
+    assert str(EngineLayer("reformat")) == "reformat"

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from tercet.backends import tensorrt
 from tercet.backends.regions.section import Section, section
 from tercet.backends.tensorrt import library
-from tercet.backends.tensorrt.build import EngineBuilder, EngineIO, EngineSettings, Refused
+from tercet.backends.tensorrt.build import EngineBuilder, EngineIO, EngineSettings, SectionRefused
 from tercet.backends.tensorrt.claims import OPSET
 from tercet.backends.tensorrt.engines import Engines
 from tercet.backends.tensorrt.products import PRODUCTS, RTX, TENSORRT, LibraryProduct
@@ -117,7 +117,9 @@ def test_only_one_of_them_names_the_gpus_that_it_builds_for(rtx: Double) -> None
 
 def test_a_capability_that_it_lacks(rtx: Double) -> None:
     builder = EngineBuilder(library.opened(RTX, "1.7.1", rtx), "9.0")
-    with pytest.raises(Refused, match=r"no engines for compute capability 9\.0 .*8\.9, 12\.0"):
+    with pytest.raises(
+        SectionRefused, match=r"no engines for compute capability 9\.0 .*8\.9, 12\.0"
+    ):
         builder.probe()
 
 
@@ -150,7 +152,7 @@ def test_an_engine_of_another_type_is_refused(tmp_path: Path) -> None:
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), file)
         builder = EngineBuilder(library.opened(TENSORRT, "11.4.0", Double()))
         border = EngineIO({name: (dtype, dims) for name in "xy"}, {})
-        with pytest.raises(Refused, match=text) as caught:
+        with pytest.raises(SectionRefused, match=text) as caught:
             builder.build_file(file, border, EngineSettings())
         assert caught.value.stage == "parse"
 
@@ -238,6 +240,6 @@ def test_weights_that_it_does_not_take(failing: str, tmp_path: Path) -> None:
     double = Double()
     double.failing.add(failing)
     engines = Engines(library.opened(TENSORRT, "11", double), "a GPU", Cache(tmp_path))
-    with pytest.raises(Refused, match="opening the engine"):
+    with pytest.raises(SectionRefused, match="opening the engine"):
         engines.get(linear(0), EngineSettings(strip=True))
     assert not list(tmp_path.glob("*.engine"))

@@ -23,7 +23,7 @@ from ...runtime.session.model import Model
 from ...runtime.session.placement import PlacedRow, describe, placement_of
 
 if TYPE_CHECKING:
-    from ...backends.cuda.recipe.source import Source
+    from ...backends.cuda.recipe.source import KernelSource
     from ...backends.cuda.recipe.targets import Target
 
 #: Backends that can plan for an absent GPU.
@@ -36,7 +36,7 @@ class _Compiler:
 
     target: Target
 
-    def submit(self, source: Source) -> Future[Any]:
+    def submit(self, source: KernelSource) -> Future[Any]:
         return Future()
 
 

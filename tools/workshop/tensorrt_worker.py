@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from ...backends.regions.section import Section
-from ...backends.tensorrt.build import EngineBuilder, EngineSettings, Refused
+from ...backends.tensorrt.build import EngineBuilder, EngineSettings, SectionRefused
 from ...backends.tensorrt.library import load
 from ...backends.tensorrt.worker import Remote, worker_for
 from ...runtime.base.closable import Closable
@@ -62,7 +62,7 @@ class SectionBuilder(Closable):
         start = perf_counter()
         try:
             nbytes = len(self._builder.build(section, EngineSettings()))
-        except Refused as error:
+        except SectionRefused as error:
             self.crashes += error.stage == "crash"
             return Verdict(error.stage, error.reason, error.node, perf_counter() - start)
         return Verdict("built", seconds=perf_counter() - start, nbytes=nbytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 from ....runtime.ir.custom import Custom
 from ....runtime.ir.dtypes import DType, float32, name_of
@@ -13,13 +13,10 @@ from ....runtime.ir.graph import Node
 from ....runtime.ir.op import Op
 from ....runtime.options import Options
 from ....runtime.plan.backend import Format
+from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
 from ..recipe.targets import Target
-
-if TYPE_CHECKING:
-    from ..codegen.epilogue import Epilogue
-    from .selection import Selector
 
 Answer = Recipe | str
 Function = TypeVar("Function", bound=Callable[..., Answer])
@@ -113,7 +110,6 @@ class Kernel:
         formats: the formats it requests, unless contiguous.
         epilogue: whether it applies an elementwise epilogue before storing results.
         outputs: maximum number of outputs.
-        selector: the algorithms that users and the tuner choose from.
         in_place: index of the input whose memory the first output may take.
     """
 
@@ -122,7 +118,6 @@ class Kernel:
     formats: FormatRule | None = None
     epilogue: bool = False
     outputs: int = 1
-    selector: Selector[Any] | None = None
     in_place: int | None = None
 
     def follows_for(self, node: Node) -> bool:

@@ -299,9 +299,13 @@ class Selector(Generic[T]):
         return _misplaced(wanted, task)
 
     def register(self, *operators: type[Op]) -> None:
-        """Add the selector to the table of kernels."""
-        kernel = Kernel(self.build, formats=self.formats, epilogue=True, selector=self)
-        register(kernel, *operators)
+        """Add the selector to the tables of kernels and of selectors."""
+        register(Kernel(self.build, formats=self.formats, epilogue=True), *operators)
+        SELECTORS.update(dict.fromkeys(operators, self))
+
+
+#: Selectors by operator; users and the tuner choose from their algorithms.
+SELECTORS: dict[type[Op], Selector[Any]] = {}
 
 
 def _misplaced(wanted: str, task: Task) -> str:

@@ -208,7 +208,7 @@ def in_chains(node: Node) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class ElementwiseChain:
     """Elementwise nodes as one C++ function.
 
     Attributes:
@@ -223,7 +223,9 @@ class Chain:
     title: str
 
 
-def chain_of(nodes: Sequence[Node], name: str = "chain", sums: Sequence[Value] = ()) -> Chain | str:
+def chain_of(
+    nodes: Sequence[Node], name: str = "chain", sums: Sequence[Value] = ()
+) -> ElementwiseChain | str:
     """Return the code of elementwise nodes of which only the last result is used.
 
     Args:
@@ -278,7 +280,7 @@ def chain_of(nodes: Sequence[Node], name: str = "chain", sums: Sequence[Value] =
         "}",
     ]
     title = "+".join(type(node.op).__name__ for node in nodes)
-    return Chain(tuple(operands), "\n".join(code), title)
+    return ElementwiseChain(tuple(operands), "\n".join(code), title)
 
 
 def _refusal(node: Node) -> str:
@@ -408,7 +410,7 @@ def _quantization(node: Node) -> str:
 # ── the kernel ───────────────────────────────────────────────────────────────────────────────────
 
 
-def elementwise(chain: Chain, y: Tensor, operands: Sequence[Tensor]) -> Launch:
+def elementwise(chain: ElementwiseChain, y: Tensor, operands: Sequence[Tensor]) -> Launch:
     """Return the launch of a chain over all elements of `y`.
 
     Args:

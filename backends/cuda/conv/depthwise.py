@@ -13,7 +13,7 @@ import numpy as np
 
 from ....runtime.ir.types import Array
 from ..algorithms.registry import Answer
-from ..gemm.convolution import MAX_ELEMENTS, Convolution, times
+from ..gemm.convolution import MAX_ELEMENTS, ConvProblem, times
 from ..gemm.problem import divisor, image_of
 from ..recipe.launch import Launch
 from ..recipe.layout import Ints, by_axis, ceil_div
@@ -35,12 +35,12 @@ BUSY = {LARGE[4]: 256, LARGE[2]: 256, SMALL: 64}
 MAX_TAPS = 49
 
 
-def depthwise_variants(conv: Convolution) -> tuple[str, ...]:
+def depthwise_variants(conv: ConvProblem) -> tuple[str, ...]:
     """Return the names of the patch sizes that a convolution may use."""
     return tuple(map(times, Plane.of(conv).patches))
 
 
-def depthwise(conv: Convolution, variant: str = "") -> Answer:
+def depthwise(conv: ConvProblem, variant: str = "") -> Answer:
     """Return the launch of a depthwise convolution."""
     if max(conv.x.size, conv.y.size) >= MAX_ELEMENTS:
         return f"{max(conv.x.size, conv.y.size)} elements"
@@ -52,7 +52,7 @@ def depthwise(conv: Convolution, variant: str = "") -> Answer:
     return _words(conv, plane, patch)
 
 
-def _words(conv: Convolution, plane: Plane, patch: Patch) -> Launch:
+def _words(conv: ConvProblem, plane: Plane, patch: Patch) -> Launch:
     """Return the launch with patches of channel words."""
     x, y, epilogue = conv.x, conv.y, conv.epilogue
     count = plane.threads(patch)
@@ -91,7 +91,7 @@ def _words(conv: Convolution, plane: Plane, patch: Patch) -> Launch:
     )
 
 
-def _pixels(conv: Convolution, plane: Plane) -> Launch:
+def _pixels(conv: ConvProblem, plane: Plane) -> Launch:
     """Return the launch with one thread per element."""
     x, y, epilogue = conv.x, conv.y, conv.epilogue
     count = plane.images * plane.channels * prod(plane.sizes[2:])
@@ -123,7 +123,7 @@ def _pixels(conv: Convolution, plane: Plane) -> Launch:
     )
 
 
-def weights_of(conv: Convolution) -> Packed:
+def weights_of(conv: ConvProblem) -> Packed:
     """Return the weights in the kernels' order."""
     return Packed((conv.w.value,), "depthwise", pack_depthwise)
 
@@ -154,7 +154,7 @@ class Plane:
     pads: Ints
 
     @classmethod
-    def of(cls, conv: Convolution) -> Plane:
+    def of(cls, conv: ConvProblem) -> Plane:
         """Return the geometry of a convolution."""
         x, y, view = conv.x, conv.y, conv.view
         one = (1,) if x.rank == 3 else ()

@@ -13,7 +13,7 @@ from ....runtime.ops.quantize import ConvInteger, QLinearConv
 from ....runtime.ops.window import Window, window
 from ....runtime.plan.backend import Format
 from ..codegen.epilogue import Epilogue, no_epilogue
-from ..gemm.convolution import Convolution
+from ..gemm.convolution import ConvProblem
 from ..recipe.launch import Launch
 from ..recipe.layout import Ints, ceil_div, geometry, spatial_strides
 from ..recipe.operands import Scratch, Tensor
@@ -26,20 +26,20 @@ NO_ZEROS: Mapping[str, Tensor | int | None] = MappingProxyType({})
 # ── naive ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def naive(conv: Convolution, variant: str = "") -> Launch:
+def naive(conv: ConvProblem, variant: str = "") -> Launch:
     """Return the baseline: one thread per output element. It accepts computed weights as well."""
     operands = (conv.y, conv.x, conv.w, conv.b)
     zeros = _zeros(None, None)
     return _by_threads("conv_naive", operands, conv.view, _sizes(conv), conv.epilogue, zeros)
 
 
-def naive_transposed(conv: Convolution, variant: str = "") -> Launch:
+def naive_transposed(conv: ConvProblem, variant: str = "") -> Launch:
     """Return the transposed baseline: each thread gathers the contributions to one result."""
     operands = (conv.y, conv.x, conv.w, conv.b)
     return _by_threads("conv_transposed", operands, conv.view, _sizes(conv), conv.epilogue)
 
 
-def _sizes(conv: Convolution) -> Ints:
+def _sizes(conv: ConvProblem) -> Ints:
     return conv.y.dims[1], conv.filters, conv.channels
 
 

@@ -12,7 +12,7 @@ from math import prod
 from ..algorithms.selection import CHANNELS_LAST, CONTIGUOUS, Formats
 from ..gemm import batched, f16
 from ..gemm.atoms import HALVES
-from ..gemm.convolution import MAX_ELEMENTS, Convolution, image_formats
+from ..gemm.convolution import MAX_ELEMENTS, ConvProblem, image_formats
 from ..gemm.problem import Problem
 from ..gemm.schedules import multistage, simt
 from ..recipe.layout import ceil_div
@@ -25,7 +25,7 @@ MIN_CHANNELS = 8
 ACROSS = 1.6
 
 
-def pointwise_formats(conv: Convolution) -> Formats | str:
+def pointwise_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of `gemm_1x1`, or why it does not apply."""
     if conv.taps != 1:
         return f"a window of {conv.taps} elements, not 1"
@@ -34,29 +34,29 @@ def pointwise_formats(conv: Convolution) -> Formats | str:
     return conv.need_one_group() or _precomputed_formats(conv)
 
 
-def window_formats(conv: Convolution) -> Formats | str:
+def window_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of `implicit_precomp_gemm`, or why it does not apply."""
     return conv.need_one_group() or _precomputed_formats(conv)
 
 
-def grouped_formats(conv: Convolution) -> Formats | str:
+def grouped_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of `grouped`, or why it does not apply."""
     if conv.group == 1:
         return "one group"
     return _precomputed_formats(conv)
 
 
-def _precomputed_formats(conv: Convolution) -> Formats | str:
+def _precomputed_formats(conv: ConvProblem) -> Formats | str:
     refused = conv.need_float32() or conv.need_plane() or conv.need_constants()
     return refused or image_formats(conv, MIN_CHANNELS)
 
 
-def precomputed_problem(conv: Convolution) -> Problem:
+def precomputed_problem(conv: ConvProblem) -> Problem:
     """Return the GEMM problem of windows (or pixels) and filters."""
     return Problem(conv.pixels, conv.filters, conv.taps * conv.channels, conv.group)
 
 
-def precomputed_time(conv: Convolution) -> float:
+def precomputed_time(conv: ConvProblem) -> float:
     """Return the estimate of `precomputed`."""
     time = simt.choose(precomputed_problem(conv), conv.setting.target).microseconds
     return ACROSS * time if conv.x.dims[1] < MIN_CHANNELS else time
@@ -65,7 +65,7 @@ def precomputed_time(conv: Convolution) -> float:
 # ── explicit GEMM ────────────────────
 
 
-def explicit_formats(conv: Convolution) -> Formats | str:
+def explicit_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of `explicit_gemm`, or why it does not apply."""
     refused = _explicit_refused(conv)
     if refused:
@@ -78,14 +78,14 @@ def explicit_formats(conv: Convolution) -> Formats | str:
     return image_formats(conv, MIN_CHANNELS)
 
 
-def _explicit_refused(conv: Convolution) -> str:
+def _explicit_refused(conv: ConvProblem) -> str:
     one = conv.need_one_group() or conv.need_plane() or conv.need_constants()
     if one or conv.x.dtype in HALVES:
         return one
     return conv.need_float32()
 
 
-def explicit_time(conv: Convolution) -> float:
+def explicit_time(conv: ConvProblem) -> float:
     """Return the estimate for writing, reading and multiplying the im2col matrix."""
     m, n, k = conv.pixels, conv.filters, conv.taps * conv.channels
     matrix = 2 * m * k * conv.x.dtype.itemsize / 3.4e6
@@ -95,7 +95,7 @@ def explicit_time(conv: Convolution) -> float:
     return 2.0 + matrix + simt.choose(Problem(m, n, k), conv.setting.target).microseconds
 
 
-def transposed_formats(conv: Convolution) -> Formats | str:
+def transposed_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of a transposed `explicit_gemm`, or why it does not apply."""
     refused = _explicit_refused(conv)
     if refused:
@@ -108,7 +108,7 @@ def transposed_formats(conv: Convolution) -> Formats | str:
     return CHANNELS_LAST
 
 
-def transposed_time(conv: Convolution) -> float:
+def transposed_time(conv: ConvProblem) -> float:
     """Return the estimate for the product and col2im."""
     m, n = conv.x.size // conv.channels, conv.taps * conv.filters
     traffic = 4 * (2 * m * n + conv.y.size)
@@ -148,7 +148,7 @@ WINOGRAD_BLOCKS = {
 }
 
 
-def winograd_formats(conv: Convolution) -> Formats | str:
+def winograd_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of all Winograd variants, or why none applies."""
     view = conv.view
     if view.kernel != (3, 3):
@@ -160,13 +160,13 @@ def winograd_formats(conv: Convolution) -> Formats | str:
     return conv.need_one_group() or conv.need_float32() or conv.need_constants() or CHANNELS_LAST
 
 
-def winograd_tiles(conv: Convolution, out: int) -> tuple[int, int, int]:
+def winograd_tiles(conv: ConvProblem, out: int) -> tuple[int, int, int]:
     """Return the number of tiles: in total, along the height, along the width."""
     rows, columns = (ceil_div(size, out) for size in conv.view.output)
     return conv.x.dims[0] * rows * columns, rows, columns
 
 
-def fused_time(conv: Convolution, *, out: int) -> float:
+def fused_time(conv: ConvProblem, *, out: int) -> float:
     """Return the estimate of `fused`."""
     block = WINOGRAD_BLOCKS[out]
     tiles, _, _ = winograd_tiles(conv, out)
@@ -176,7 +176,7 @@ def fused_time(conv: Convolution, *, out: int) -> float:
     return 4.0 + waves * (block.wave + steps * block.step)
 
 
-def nonfused_time(conv: Convolution, *, out: int) -> float:
+def nonfused_time(conv: ConvProblem, *, out: int) -> float:
     """Return the estimate of `nonfused`."""
     points, (tiles, _, _) = (out + 2) ** 2, winograd_tiles(conv, out)
     problem = Problem(tiles, conv.filters, conv.channels, points)
@@ -219,7 +219,7 @@ class FftTiling:
         return self.size * (self.size // 2 + 1)
 
 
-def fft_formats(conv: Convolution) -> Formats | str:
+def fft_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of `fft`, or why it does not apply."""
     refused = conv.need_one_group() or conv.need_float32() or conv.need_constants()
     if refused:
@@ -236,7 +236,7 @@ def fft_formats(conv: Convolution) -> Formats | str:
     return CHANNELS_LAST
 
 
-def fft_tiling(conv: Convolution) -> FftTiling | None:
+def fft_tiling(conv: ConvProblem) -> FftTiling | None:
     """Return the tiling with the fewest operations; None if windows leave no valid results."""
     found: list[tuple[float, FftTiling]] = []
     view = conv.view
@@ -257,7 +257,7 @@ def fft_tiling(conv: Convolution) -> FftTiling | None:
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _fft_work(conv: Convolution, tiling: FftTiling) -> float:
+def _fft_work(conv: ConvProblem, tiling: FftTiling) -> float:
     """Return the operations of the products, and the cost of weights and spectra."""
     c, m = conv.channels, conv.filters
     products = 4.0 * tiling.tiles * c * m
@@ -265,7 +265,7 @@ def _fft_work(conv: Convolution, tiling: FftTiling) -> float:
     return tiling.frequencies * (products + 10 * moved)
 
 
-def fft_time(conv: Convolution) -> float:
+def fft_time(conv: ConvProblem) -> float:
     """Return the estimate of `fft`."""
     tiling = fft_tiling(conv)
     if tiling is None:
@@ -285,13 +285,13 @@ def fft_time(conv: Convolution) -> float:
 # ── depthwise ────────────────────
 
 
-def depthwise_formats(conv: Convolution) -> Formats | str:
+def depthwise_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of `depthwise` in float32, or why it does not apply."""
     refused = conv.need_depthwise() or conv.need_float32()
     return refused or conv.need_plane() or conv.need_constants() or CHANNELS_LAST
 
 
-def depthwise_time(conv: Convolution) -> float:
+def depthwise_time(conv: ConvProblem) -> float:
     """Return the estimate of `depthwise`, from memory traffic and arithmetic."""
     traffic = conv.x.dtype.itemsize * (prod(conv.x.dims) + conv.y.size)
     return 1.5 + max(traffic / 3e6, conv.macs / 6e6)
@@ -300,11 +300,11 @@ def depthwise_time(conv: Convolution) -> float:
 # ── naive ────────────────────
 
 
-def naive_formats(conv: Convolution) -> Formats | str:
+def naive_formats(conv: ConvProblem) -> Formats | str:
     """Return contiguous formats; `naive` accepts others as well."""
     return conv.need_own() or CONTIGUOUS
 
 
-def naive_time(conv: Convolution) -> float:
+def naive_time(conv: ConvProblem) -> float:
     """Return the estimate for one thread per output element."""
     return 3.0 + conv.macs / 1.75e6 + 0.07 * conv.taps * conv.channels

@@ -17,7 +17,7 @@ from ....runtime.ir.types import Array
 from ..algorithms.registry import Answer
 from ..gemm import batched
 from ..gemm.batched import Products
-from ..gemm.convolution import MAX_ELEMENTS, Convolution
+from ..gemm.convolution import MAX_ELEMENTS, ConvProblem
 from ..gemm.problem import Problem
 from ..recipe.launch import Launch
 from ..recipe.layout import Ints, by_axis, ceil_div, moves
@@ -25,7 +25,7 @@ from ..recipe.operands import Arguments, Scratch
 from .estimates import FFT_CHANNELS, FftTiling, fft_tiling
 
 
-def fft(conv: Convolution, variant: str = "") -> Answer:
+def fft(conv: ConvProblem, variant: str = "") -> Answer:
     """Return the forward transform, a batch of products, and the inverse transform.
 
     The workspace holds the spectra of tiles and results: 2 * frequencies * tiles * (c + m)
@@ -56,7 +56,7 @@ def fft(conv: Convolution, variant: str = "") -> Answer:
     return tuple(replace(launch, scratch=used) for launch in launches)
 
 
-def _end(entry: str, conv: Convolution, tiling: FftTiling, operands: Arguments) -> Launch:
+def _end(entry: str, conv: ConvProblem, tiling: FftTiling, operands: Arguments) -> Launch:
     size, lanes = tiling.size, FFT_CHANNELS[tiling.size]
     image, view = conv.x if entry == "fft_inputs" else conv.y, conv.view
     plane = {

@@ -18,9 +18,9 @@ from ..algorithms.registry import Answer
 from ..codegen.epilogue import NO_EPILOGUE, unrounded
 from ..gemm import f16
 from ..gemm.atoms import HALVES
-from ..gemm.convolution import Convolution
+from ..gemm.convolution import ConvProblem
 from ..gemm.pack import pack_windows, packed_filters
-from ..gemm.problem import Gemm, Matrix, Problem, image_of, widest
+from ..gemm.problem import GemmArguments, Matrix, Problem, image_of, widest
 from ..gemm.schedules import multistage, simt
 from ..recipe.launch import Launch, Recipe, launches_of
 from ..recipe.layout import Ints, by_axis, ceil_div
@@ -33,7 +33,7 @@ THREADS = 256
 # ── convolution ──────────────────────────────────────────────────────────────────────────────────
 
 
-def explicit_gemm(conv: Convolution, variant: str = "") -> Answer:
+def explicit_gemm(conv: ConvProblem, variant: str = "") -> Answer:
     """Return im2col and the product with the filters.
 
     The workspace holds the matrix: kernel * c * n * output elements.
@@ -69,10 +69,10 @@ def _types(t: DType, stored: DType, index: DType, columns: DType) -> tuple[tuple
     return ("T", t), ("R", stored), ("C", columns), ("A", arithmetic(t)), ("Index", index)
 
 
-def _product(conv: Convolution) -> Recipe:
+def _product(conv: ConvProblem) -> Recipe:
     m, n, k = conv.pixels, conv.filters, conv.taps * conv.channels
     pack = partial(pack_windows, groups=1)
-    gemm = Gemm(
+    gemm = GemmArguments(
         a=Matrix(Scratch(0), k, widest((4, 2), k)),
         b=Packed((conv.w.value,), ("windows", 1), pack),
         c=conv.y,
@@ -85,9 +85,9 @@ def _product(conv: Convolution) -> Recipe:
     return simt.multiply(gemm, conv.epilogue, conv.setting, config)
 
 
-def _half_product(conv: Convolution, used: int) -> Recipe:
+def _half_product(conv: ConvProblem, used: int) -> Recipe:
     m, n, k = conv.pixels, conv.filters, conv.taps * conv.channels
-    gemm = Gemm(
+    gemm = GemmArguments(
         a=Matrix(Scratch(0), k, widest(f16.VECTORS, k)),
         b=packed_filters(conv.w, 1, conv.channels, "in eights", f16.EIGHTS),
         c=conv.y,
@@ -119,7 +119,7 @@ def _plane(x: Tensor, output: Ints, view: Window) -> dict[str, int]:
 # ── transposed convolution ───────────────────────────────────────────────────────────────────────
 
 
-def transposed_gemm(conv: Convolution, variant: str = "") -> Answer:
+def transposed_gemm(conv: ConvProblem, variant: str = "") -> Answer:
     """Return the product of pixels and weights, and col2im.
 
     The workspace holds the product: n * spatial * kernel * m elements of float32.
@@ -154,12 +154,12 @@ def transposed_gemm(conv: Convolution, variant: str = "") -> Answer:
     return tuple(replace(launch, scratch=maximum) for launch in launches)
 
 
-def transposed_product(conv: Convolution) -> Gemm:
+def transposed_product(conv: ConvProblem) -> GemmArguments:
     """Return the product of pixels and weights, [pixel, tap * filter], in the workspace."""
     x, k = conv.x, conv.channels
     m, n = x.size // k, conv.taps * conv.filters
     if x.dtype in HALVES:
-        return Gemm(
+        return GemmArguments(
             a=Matrix(x, x.row, widest(f16.VECTORS, k, x.row)),
             b=Packed((conv.w.value,), "transposed rows", pack_transposed_rows),
             c=Scratch(0),
@@ -168,7 +168,7 @@ def transposed_product(conv: Convolution) -> Gemm:
             ldc=n,
             dtype=x.dtype,
         )
-    return Gemm(
+    return GemmArguments(
         a=Matrix(x, x.row, widest((4, 2), k, x.row)),
         b=Packed((conv.w.value,), "transposed columns", pack_transposed),
         c=Scratch(0),

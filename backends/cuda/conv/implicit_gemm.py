@@ -19,7 +19,7 @@ from ....runtime.ir.types import Array
 from ....runtime.ops.conv import ConvTranspose
 from ..algorithms.registry import Answer
 from ..algorithms.selection import CHANNELS_LAST, CONTIGUOUS, Formats
-from ..gemm.convolution import MAX_ELEMENTS, Convolution, image_formats
+from ..gemm.convolution import MAX_ELEMENTS, ConvProblem, image_formats
 from ..gemm.pack import pack_windows
 from ..recipe.launch import Launch
 from ..recipe.layout import Ints, by_axis, ceil_div, moves, sizes
@@ -33,13 +33,13 @@ from .estimates import MIN_CHANNELS
 BM, BN = 128, 64
 
 
-def implicit_formats(conv: Convolution) -> Formats | str:
+def implicit_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of `implicit_gemm`, or why it does not apply."""
     refused = _refused(conv)
     return refused or image_formats(conv, MIN_CHANNELS)
 
 
-def _refused(conv: Convolution) -> str:
+def _refused(conv: ConvProblem) -> str:
     refused = conv.need_own() or conv.need_plane() or conv.need_constants()
     if refused:
         return refused
@@ -47,7 +47,7 @@ def _refused(conv: Convolution) -> str:
     return f"{maximum} elements, not fewer than 2^31" if maximum >= MAX_ELEMENTS else ""
 
 
-def implicit_gemm(conv: Convolution, variant: str = "") -> Answer:
+def implicit_gemm(conv: ConvProblem, variant: str = "") -> Answer:
     """Return an implicit GEMM that computes addresses on the fly; no workspace."""
     if isinstance(conv.op, ConvTranspose):
         return _transposed(conv)
@@ -61,7 +61,7 @@ def implicit_gemm(conv: Convolution, variant: str = "") -> Answer:
 
 
 def _launch(
-    conv: Convolution,
+    conv: ConvProblem,
     weights: Packed,
     table: Packed | None,
     plane: Mapping[str, int],
@@ -86,7 +86,7 @@ def _launch(
     )
 
 
-def _plane(conv: Convolution, pitch: int, steps: Mapping[str, int]) -> dict[str, int]:
+def _plane(conv: ConvProblem, pitch: int, steps: Mapping[str, int]) -> dict[str, int]:
     """Return struct `Plane` of implicit.cu; `steps` are strides, dilations and result strides."""
     x, y = conv.x, conv.y
     return {
@@ -106,7 +106,7 @@ def pack_rows(w: Array, groups: int) -> Array:
     return np.ascontiguousarray(pack_windows(w, groups).transpose(1, 0, 2))
 
 
-def implicit_time(conv: Convolution) -> float:
+def implicit_time(conv: ConvProblem) -> float:
     """Return the estimate of `implicit_gemm`."""
     phases = prod(conv.view.strides) if isinstance(conv.op, ConvTranspose) else 1
     pixels = ceil_div(ceil_div(conv.pixels, phases), BM) * phases
@@ -126,7 +126,7 @@ class Flat:
     output: Ints
 
 
-def _flat(conv: Convolution) -> Flat:
+def _flat(conv: ConvProblem) -> Flat:
     view = conv.view
     return Flat(
         _two(view.kernel, 1),
@@ -168,7 +168,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class _Axis:
+class _PhaseAxis:
     """One axis of a phase: first result, number of results, corner, and taps that hit inputs."""
 
     first: int
@@ -177,16 +177,16 @@ class _Axis:
     taps: tuple[int, ...]
 
 
-def _axes(kernel: int, stride: int, dilation: int, pad: int, output: int) -> list[_Axis]:
+def _axes(kernel: int, stride: int, dilation: int, pad: int, output: int) -> list[_PhaseAxis]:
     """Return the phases of one axis of a transposed convolution.
 
     Tap k of result o reads input (o + pad - k * dilation) / stride, where that is a whole number.
     """
-    found: list[_Axis] = []
+    found: list[_PhaseAxis] = []
     for first in range(min(stride, output)):
         taps = tuple(k for k in range(kernel) if (first + pad - k * dilation) % stride == 0)
         corner = (first + pad - taps[0] * dilation) // stride if taps else 0
-        found.append(_Axis(first, ceil_div(output - first, stride), corner, taps))
+        found.append(_PhaseAxis(first, ceil_div(output - first, stride), corner, taps))
     return found
 
 
@@ -210,7 +210,7 @@ def phases_of(view: Flat, channels: int) -> tuple[tuple[Phase, ...], tuple[Ints,
     return tuple(phases), tuple(order)
 
 
-def _transposed(conv: Convolution) -> Answer:
+def _transposed(conv: ConvProblem) -> Answer:
     view = _flat(conv)
     phases, order = phases_of(view, conv.channels)
     if conv.group * len(phases) > 65535:
@@ -248,7 +248,7 @@ SHARED = 48 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class PixelBlock:
     """The pixel tile of a block of direct.cu, and the channels that it loads at a time."""
 
     height: int
@@ -256,7 +256,7 @@ class Block:
     chunk: int
 
 
-def direct_formats(conv: Convolution) -> Formats | str:
+def direct_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of `direct`, or why it does not apply."""
     refused = _refused(conv)
     if refused:
@@ -267,7 +267,7 @@ def direct_formats(conv: Convolution) -> Formats | str:
     return CONTIGUOUS
 
 
-def _block(conv: Convolution, dtype: DType) -> Block | None:
+def _block(conv: ConvProblem, dtype: DType) -> PixelBlock | None:
     """Return the block with the fewest idle threads whose input tile fits; else None."""
     view = _flat(conv)
     widths = [w for w in (64, 32, 16, 8) if w < 2 * view.output[1]] or [8]
@@ -282,11 +282,11 @@ def _block(conv: Convolution, dtype: DType) -> Block | None:
         each = (rows * columns + conv.taps * FILTERS) * dtype.itemsize
         if each <= SHARED:
             chunk = max(1, min(8, conv.channels, SHARED // each))
-            return Block(height, width, chunk)
+            return PixelBlock(height, width, chunk)
     return None
 
 
-def direct(conv: Convolution, variant: str = "") -> Answer:
+def direct(conv: ConvProblem, variant: str = "") -> Answer:
     """Return the definition's loops with accumulators in registers; no workspace."""
     x, y, view = conv.x, conv.y, _flat(conv)
     block = _block(conv, arithmetic(y.dtype))
@@ -335,7 +335,7 @@ def pack_blocks(w: Array, groups: int) -> Array:
     return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2))
 
 
-def direct_time(conv: Convolution) -> float:
+def direct_time(conv: ConvProblem) -> float:
     """Return the estimate of `direct`."""
     view = _flat(conv)
     block = _block(conv, arithmetic(conv.y.dtype))
@@ -353,7 +353,7 @@ def direct_time(conv: Convolution) -> float:
 MAX_THREADS = 1024
 
 
-def nhwc_formats(conv: Convolution) -> Formats | str:
+def nhwc_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of `naive_nhwc`, or why it does not apply."""
     refused = conv.need_one_group() or conv.need_float32() or conv.need_constants()
     if refused:
@@ -367,7 +367,7 @@ def nhwc_formats(conv: Convolution) -> Formats | str:
     return CHANNELS_LAST
 
 
-def naive_nhwc(conv: Convolution, variant: str = "") -> Answer:
+def naive_nhwc(conv: ConvProblem, variant: str = "") -> Answer:
     """Return one block per pixel, one thread per filter, accumulating in global memory."""
     if conv.epilogue.reads_along:
         return "an operand that may lie where the sums do"
@@ -393,6 +393,6 @@ def naive_nhwc(conv: Convolution, variant: str = "") -> Answer:
     )
 
 
-def nhwc_time(conv: Convolution) -> float:
+def nhwc_time(conv: ConvProblem) -> float:
     """Return the estimate of `naive_nhwc`."""
     return 10.0 + conv.macs / 3e5 + 0.5 * conv.taps * conv.channels

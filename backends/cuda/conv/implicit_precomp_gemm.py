@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import partial
 
 from ..algorithms.registry import Answer
-from ..gemm.convolution import Convolution
+from ..gemm.convolution import ConvProblem
 from ..gemm.pack import pack_windows
-from ..gemm.problem import Batch, Gemm, Image, widest
+from ..gemm.problem import Batch, GemmArguments, Image, widest
 from ..gemm.schedules import simt
 from ..gemm.tables.simt import SIMT
 from ..gemm.tile import Config
@@ -26,12 +26,12 @@ from .estimates import precomputed_problem
 # ── the recipe ───────────────────────────────────────────────────────────────────────────────────
 
 
-def precomputed(conv: Convolution, variant: str = "") -> Answer:
+def precomputed(conv: ConvProblem, variant: str = "") -> Answer:
     """Return the product of windows (or pixels) and filters by `gemm/simt.cu`."""
     return simt.multiply(_gemm(conv), conv.epilogue, conv.setting, _config(conv, variant))
 
 
-def _gemm(conv: Convolution) -> Gemm:
+def _gemm(conv: ConvProblem) -> GemmArguments:
     """Return the convolution as a product: output pixels x filters, summed over windows."""
     x, y = conv.x, conv.y
     terms, ldb = conv.taps * conv.channels, ceil_div(conv.filters, 4) * 4
@@ -49,7 +49,7 @@ def _gemm(conv: Convolution) -> Gemm:
         divided=False,
     )
     pack = partial(pack_windows, groups=conv.group)
-    return Gemm(
+    return GemmArguments(
         a=image,
         b=Packed((conv.w.value,), ("windows", conv.group), pack),
         c=y,
@@ -64,7 +64,7 @@ def _gemm(conv: Convolution) -> Gemm:
 # ── tiles ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _config(conv: Convolution, variant: str) -> Config:
+def _config(conv: ConvProblem, variant: str) -> Config:
     """Return the tile and splits of a variant, or the best estimate within the workspace."""
     if variant:
         return Config.parse(variant, SIMT)
@@ -76,6 +76,6 @@ def _config(conv: Convolution, variant: str) -> Config:
     return config
 
 
-def tile_variants(conv: Convolution) -> tuple[str, ...]:
+def tile_variants(conv: ConvProblem) -> tuple[str, ...]:
     """Return the tiles, each with the K splits worth trying."""
     return simt.tried(precomputed_problem(conv), conv.setting.target)

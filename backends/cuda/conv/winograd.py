@@ -17,7 +17,7 @@ from ....runtime.ir.types import Array
 from ..algorithms.registry import Answer
 from ..gemm import batched
 from ..gemm.batched import Products
-from ..gemm.convolution import MAX_ELEMENTS, Convolution
+from ..gemm.convolution import MAX_ELEMENTS, ConvProblem
 from ..gemm.problem import Problem
 from ..recipe.launch import Launch
 from ..recipe.layout import by_axis, ceil_div, moves, sizes
@@ -41,7 +41,7 @@ WEIGHTS = {
 }
 
 
-def _plane(conv: Convolution, out: int) -> dict[str, int]:
+def _plane(conv: ConvProblem, out: int) -> dict[str, int]:
     """Return struct `Plane` of winograd.cuh."""
     x, y = conv.x, conv.y
     _, rows, columns = winograd_tiles(conv, out)
@@ -57,7 +57,7 @@ def _plane(conv: Convolution, out: int) -> dict[str, int]:
 # ── in one kernel ────────────────────────────────────────────────────────────────────────────────
 
 
-def fused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
+def fused(conv: ConvProblem, variant: str = "", *, out: int) -> Answer:
     """Return both transforms and the products as one kernel, without a workspace."""
     block, points = WINOGRAD_BLOCKS[out], (out + 2) ** 2
     tiles, _, _ = winograd_tiles(conv, out)
@@ -90,7 +90,7 @@ def fused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
 # ── in three kernels ─────────────────────────────────────────────────────────────────────────────
 
 
-def nonfused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
+def nonfused(conv: ConvProblem, variant: str = "", *, out: int) -> Answer:
     """Return the input transform, a batch of products, and the output transform.
 
     The workspace holds the transformed inputs and sums: (out + 2)^2 * tiles * (c + m) elements.
@@ -116,7 +116,7 @@ def nonfused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
     return tuple(replace(launch, scratch=used) for launch in launches)
 
 
-def _end(entry: str, conv: Convolution, out: int, count: int, operands: Arguments) -> Launch:
+def _end(entry: str, conv: ConvProblem, out: int, count: int, operands: Arguments) -> Launch:
     return Launch(
         "conv/winograd_transform.cu",
         entry,

@@ -21,7 +21,7 @@ from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Scratch
 from . import tf32x3
 from .pack import in_parts, padded
-from .problem import Batch, Gemm, Matrix, Problem, RowKind, widest
+from .problem import Batch, GemmArguments, Matrix, Problem, RowKind, widest
 from .schedules import simt
 
 
@@ -74,10 +74,10 @@ def multiply(products: Products, setting: Setting) -> tuple[Launch, ...]:
     return simt.multiply(gemm, NO_EPILOGUE, setting, simt.unsplit(problem, setting.target))
 
 
-def _gemm(products: Products, order: Hashable, pack: Callable[[Array], Array]) -> Gemm:
+def _gemm(products: Products, order: Hashable, pack: Callable[[Array], Array]) -> GemmArguments:
     p = products.problem
     ldb = ceil_div(p.n, 4) * 4
-    return Gemm(
+    return GemmArguments(
         a=Matrix(products.a, p.k, widest((4, 2), p.k)),
         b=Packed((products.source,), order, pack),
         c=products.c,

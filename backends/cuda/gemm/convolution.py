@@ -21,7 +21,7 @@ MAX_ELEMENTS = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class Convolution:
+class ConvProblem:
     """A convolution, or a transposed one.
 
     Attributes:
@@ -92,7 +92,7 @@ class Convolution:
         """The formats of input and result."""
         return self.x.format, self.y.format
 
-    def within(self, formats: Formats) -> Convolution:
+    def within(self, formats: Formats) -> ConvProblem:
         """Return the same convolution with tensors in other formats."""
         if formats == self.formats:
             return self
@@ -162,7 +162,7 @@ def times(dims: Ints) -> str:
     return "x".join(map(str, dims))
 
 
-def convolution(context: RecipeContext) -> Convolution | str:
+def convolution(context: RecipeContext) -> ConvProblem | str:
     """Return the task of a Conv or ConvTranspose, or why no kernel takes it."""
     op, y, (x, w, b) = context.op, context.y, (*context.inputs, None)[:3]
     if not isinstance(op, Conv | ConvTranspose) or y is None or x is None or w is None:
@@ -175,12 +175,12 @@ def convolution(context: RecipeContext) -> Convolution | str:
     transposed = isinstance(op, ConvTranspose)
     find = transposed_window if transposed else window
     view = find(op, x.dims[2:], w.dims[2:])
-    return Convolution(
+    return ConvProblem(
         op, y, x, w, b, view, context.epilogue or no_epilogue(x.dtype), context.setting
     )
 
 
-def image_formats(conv: Convolution, minimum: int) -> Formats:
+def image_formats(conv: ConvProblem, minimum: int) -> Formats:
     """Return channels-last formats, but C order for inputs of fewer than `minimum` channels."""
     first = Format.CONTIGUOUS if conv.x.dims[1] < minimum else Format.CHANNELS_LAST
     return first, Format.CHANNELS_LAST

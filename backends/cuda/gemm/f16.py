@@ -25,7 +25,7 @@ from .pack import packed_filters, packed_matrix, padded
 from .problem import (
     MAX_EXTENT,
     Batch,
-    Gemm,
+    GemmArguments,
     Image,
     Linear,
     Matrix,
@@ -59,7 +59,7 @@ def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
     a, b, (_, n, k) = layer.a, layer.b, layer.shape
     if b.data is None or k % 2:
         return f"16-bit floats: {'an odd number of terms' if k % 2 else 'b is no constant'}"
-    gemm = Gemm(
+    gemm = GemmArguments(
         a=Matrix(a, k, widest(VECTORS, k)),
         b=packed_matrix(b, layer.form, "in eights", EIGHTS),
         c=layer.y,
@@ -74,7 +74,7 @@ def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
     return fed or multistage.multiply_halves(gemm, epilogue, target, half_sums=half_sums)
 
 
-def _fed(gemm: Gemm, epilogue: Epilogue, target: Target) -> Launch | None:
+def _fed(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> Launch | None:
     """Return the launch of a TMA kernel, if estimated to be faster."""
     if gemm.shape[2] % 8 or not target.has_wgmma:
         return None
@@ -89,7 +89,11 @@ def _fed(gemm: Gemm, epilogue: Epilogue, target: Target) -> Launch | None:
 
 
 def _persistent(
-    gemm: Gemm, other: Gemm, epilogue: Epilogue, target: Target, transposing: float = 0.0
+    gemm: GemmArguments,
+    other: GemmArguments,
+    epilogue: Epilogue,
+    target: Target,
+    transposing: float = 0.0,
 ) -> Launch | None:
     """Return the launch of `tma_persistent.cu` if estimated to be faster than `multistage.cu`.
 
@@ -147,7 +151,7 @@ def product(
     if transposed and ldb != k:
         return f"16-bit floats: {k} terms, no multiple of 8"
     used, half_sums = 0 if transposed else count * n * ldb * 2, setting.algorithm == HALF_SUMS
-    gemm = Gemm(
+    gemm = GemmArguments(
         a=Matrix(a, k, widest(VECTORS, k)),
         b=b if transposed else Scratch(0),
         c=y,
@@ -169,7 +173,7 @@ def product(
 
 
 def from_workspace(
-    gemm: Gemm, epilogue: Epilogue, setting: Setting
+    gemm: GemmArguments, epilogue: Epilogue, setting: Setting
 ) -> tuple[tuple[Launch, ...], Scratch] | str:
     """Return the product by a matrix [n, ldb] that a previous launch writes to the workspace.
 
@@ -191,7 +195,7 @@ def from_workspace(
     return multistage.multiply_halves(gemm, epilogue, target, used), Scratch(0)
 
 
-def time_from_workspace(gemm: Gemm, epilogue: Epilogue, target: Target) -> float:
+def time_from_workspace(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> float:
     """Return the estimate of `from_workspace`; infinite if it does not apply."""
     k = gemm.shape[2]
     if k % 2:
@@ -280,11 +284,11 @@ class Operands:
         ways = [replace(self, joined=count) for count in _joinable(self.group, self.w)]
         return min(ways, key=lambda way: multistage.time_of(_gemm(way)[0], target))
 
-    def gemm(self, image: Image, weights: Packed) -> Gemm:
+    def gemm(self, image: Image, weights: Packed) -> GemmArguments:
         """Return the product of the windows of an image and the filters."""
         filters, terms = self.w.dims[0] // self.groups, image.terms
         ldb = ceil_div(terms, 8) * 8
-        return Gemm(
+        return GemmArguments(
             a=image,
             b=weights,
             c=self.y,
@@ -331,7 +335,7 @@ def time_of(conv: Operands, target: Target) -> float:
     return time if fed is None else min(fed.choice.microseconds, time)
 
 
-def _gemm(conv: Operands) -> tuple[Gemm, tuple[Launch, ...]]:
+def _gemm(conv: Operands) -> tuple[GemmArguments, tuple[Launch, ...]]:
     """Return a convolution by `multistage.cu`, and the launches that pack the image."""
     x, w, view = conv.x, conv.w, conv.view
     few = w.dims[1] <= 4 and x.rank == 4 and view.strides[1] % 2 == 0 and view.dilations[1] == 1

@@ -16,14 +16,15 @@ from ....runtime.ops.matmul import Gemm, MatMul
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization
 from ....runtime.ops.packed import MatMulNBits
 from ....runtime.ops.shapes import normalize_axis
-from ..algorithms.registry import KERNELS, Answer, RecipeContext, Setting, need_dtypes
+from ..algorithms.registry import Answer, RecipeContext, Setting, need_dtypes
+from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Epilogue, epilogue_of, no_epilogue
 from ..recipe.operands import Tensor
 from .gemv import MAX_ROWS, RowNorm, multiply_rows
 from .linear import TILED, linear_of
 from .multiplication import multiplication
 from .packed import PackedLinear, multiply_packed_rows
-from .packed_weights import Weights
+from .packed_weights import PackedWeights
 from .problem import Linear
 
 #: Operators with kernels for few rows that multiply by two matrices at once.
@@ -146,7 +147,7 @@ def _row_norm(norm: Node, operand: Callable[[Value], Tensor]) -> RowNorm:
 
 def _linear(context: RecipeContext, own: Tensor) -> Linear | str:
     """Return one of the products, if it would be computed by a few-rows kernel on its own."""
-    task, selector = multiplication(context), KERNELS[type(context.op)].selector
+    task, selector = multiplication(context), SELECTORS.get(type(context.op))
     if isinstance(task, str) or selector is None:
         return task if isinstance(task, str) else f"{type(context.op).__name__} has one algorithm"
     refused = need_dtypes(TILED, own, task.a, task.b, task.c)
@@ -170,5 +171,5 @@ def _packed(
             return f"algorithm '{context.setting.asked[0]}'"
         if refused := op.is_prepacked or need_dtypes(TILED, a, scales, bias):
             return refused
-        layers.append(PackedLinear(y, a, Weights(op, b, scales, zeros), bias))
+        layers.append(PackedLinear(y, a, PackedWeights(op, b, scales, zeros), bias))
     return multiply_packed_rows(layers, epilogue, setting.target, norm)

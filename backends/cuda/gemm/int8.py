@@ -21,7 +21,7 @@ from ..recipe.operands import Packed, Scratch, Tensor
 from ..recipe.targets import Target
 from .atoms import atom_of
 from .pack import packed_filters, padded
-from .problem import MAX_EXTENT, Batch, Gemm, Matrix, Problem, image_source, widest
+from .problem import MAX_EXTENT, Batch, GemmArguments, Matrix, Problem, image_source, widest
 from .schedules import multistage
 from .schedules.multistage import End, SplitK
 from .tables.f16 import MULTISTAGE
@@ -95,7 +95,7 @@ class Int8Product:
         quantization: zero points and scales.
     """
 
-    gemm: Gemm
+    gemm: GemmArguments
     sums: Packed | Scratch
     quantization: Quantization
 
@@ -196,7 +196,9 @@ def matmul(
     else:
         columns, sums, packing = _packed(b, ldb)
     source = Matrix(a, k, widest(VECTORS, k))
-    gemm = Gemm(source, columns, y, (m, n, k), ldb, n, batch, dtype=a.dtype, dtype_b=b.dtype)
+    gemm = GemmArguments(
+        source, columns, y, (m, n, k), ldb, n, batch, dtype=a.dtype, dtype_b=b.dtype
+    )
     return (*packing, multiply(Int8Product(gemm, sums, quantization), target))
 
 
@@ -268,7 +270,7 @@ def convolution(
     image, packing = image_source(x, w, view, y.dims[2:], VECTORS)
     filters = w.dims[0] // op.group
     ldb = ceil_div(image.terms, VECTORS[0]) * VECTORS[0]
-    gemm = Gemm(
+    gemm = GemmArguments(
         a=image,
         b=packed_filters(w, op.group, image.channels, "in sixteens", SIXTEENS),
         c=y,

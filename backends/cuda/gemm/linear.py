@@ -6,7 +6,7 @@ from functools import partial
 from math import prod
 
 from ....runtime.ir.dtypes import float32
-from ....runtime.ops.matmul import Gemm as GemmOp
+from ....runtime.ops.matmul import Gemm
 from ..algorithms.registry import Answer, Setting, need_dtypes
 from ..codegen.epilogue import Epilogue
 from ..recipe.layout import ceil_div
@@ -16,7 +16,7 @@ from .atoms import HALVES
 from .gemv import MAX_ROWS, multiply_rows
 from .multiplication import Multiplication
 from .pack import pack_bias, pack_columns
-from .problem import Batch, Gemm, Linear, Matrix, Problem, widest
+from .problem import Batch, GemmArguments, Linear, Matrix, Problem, widest
 from .schedules import simt
 
 #: Element types with tiles.
@@ -33,13 +33,13 @@ def tiled(task: Multiplication) -> Answer:
     layer = linear_of(task)
     if isinstance(layer, Linear):
         return _product(layer, task.epilogue, task.setting)
-    return layer if isinstance(task.op, GemmOp) else _stack(task)
+    return layer if isinstance(task.op, Gemm) else _stack(task)
 
 
 def linear_of(task: Multiplication) -> Linear | str:
     """Return a product with a single right matrix, or why no kernel supports it."""
     y, a, b = task.y, task.a, task.b
-    if isinstance(task.op, GemmOp):
+    if isinstance(task.op, Gemm):
         return _gemm(task, task.op)
     if b.rank > 2:
         return "a stack of matrices on the right"
@@ -58,7 +58,7 @@ def _stack(task: Multiplication) -> Answer:
     return _stacked(task)
 
 
-def _gemm(task: Multiplication, op: GemmOp) -> Linear | str:
+def _gemm(task: Multiplication, op: Gemm) -> Linear | str:
     """Return two matrices with their factor, and the constants to add."""
     y, a, b, c = task.y, task.a, task.b, task.c
     if op.transA:
@@ -103,7 +103,7 @@ def _product(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
                 partial(pack_columns, alpha=alpha, transposed=transposed),
             )
     source = Matrix(a, k, widest((4, 2), k))
-    gemm = Gemm(source, columns, layer.y, layer.shape, ldb, n, bias=layer.bias)
+    gemm = GemmArguments(source, columns, layer.y, layer.shape, ldb, n, bias=layer.bias)
     return simt.multiply(gemm, epilogue, setting)
 
 
@@ -127,7 +127,7 @@ def _stacked(task: Multiplication) -> Answer:
     if of_b and _tensor_cores_pay(layer, setting):
         return tf32x3.linear(layer, epilogue, setting)
     source = Matrix(a, k, widest((4, 2), k))
-    return simt.multiply(Gemm(source, b, y, (m, n, k), n, n, batch), epilogue, setting)
+    return simt.multiply(GemmArguments(source, b, y, (m, n, k), n, n, batch), epilogue, setting)
 
 
 def _tensor_cores_pay(layer: Linear, setting: Setting) -> bool:

@@ -22,8 +22,8 @@ from ..recipe.targets import Target
 from . import f16, tf32x3
 from .atoms import atom_of
 from .gemv import EIGHT, MAX_ROWS, RowNorm, RowTile, by_product, prologue_of
-from .packed_weights import STEP, Weights
-from .problem import Gemm, Matrix, widest
+from .packed_weights import STEP, PackedWeights
+from .problem import GemmArguments, Matrix, widest
 from .schedules import mixed_input
 from .tile import LAUNCH, MEMORY
 
@@ -64,7 +64,7 @@ class PackedLinear:
 
     y: Tensor
     a: Tensor
-    weights: Weights
+    weights: PackedWeights
     bias: Tensor | None
 
     @property
@@ -148,10 +148,10 @@ def multiply_packed_rows(
     )
 
 
-def _unpacked_gemm(layer: PackedLinear) -> Gemm:
+def _unpacked_gemm(layer: PackedLinear) -> GemmArguments:
     """Return a product by weights unpacked at the start of the workspace."""
     a, op = layer.a, layer.weights.op
-    return Gemm(
+    return GemmArguments(
         a=Matrix(a, op.K, widest((4, 2) if a.dtype == float32 else f16.VECTORS, op.K)),
         b=Scratch(0),
         c=layer.y,
@@ -163,14 +163,18 @@ def _unpacked_gemm(layer: PackedLinear) -> Gemm:
     )
 
 
-def time_unpacked(gemm: Gemm, weights: Weights, epilogue: Epilogue, target: Target) -> float:
+def time_unpacked(
+    gemm: GemmArguments, weights: PackedWeights, epilogue: Epilogue, target: Target
+) -> float:
     """Return the estimate for unpacking and multiplying in 16-bit floats."""
     written = weights.op.N * gemm.ldb * gemm.dtype.itemsize
     unpacking = LAUNCH + (weights.nbytes + written) / MEMORY
     return unpacking + f16.time_from_workspace(gemm, epilogue, target)
 
 
-def _unpacked(gemm: Gemm, weights: Weights, epilogue: Epilogue, setting: Setting) -> Answer:
+def _unpacked(
+    gemm: GemmArguments, weights: PackedWeights, epilogue: Epilogue, setting: Setting
+) -> Answer:
     """Return launches that unpack the weights to the workspace and multiply by them."""
     op, schedule = weights.op, tf32x3 if gemm.dtype == float32 else f16
     product = schedule.from_workspace(gemm, epilogue, setting)

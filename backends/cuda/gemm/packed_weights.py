@@ -17,7 +17,7 @@ STEP = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class PackedWeights:
     """Integers of a few bits in rows of blocks, with one scale per block.
 
     Attributes:

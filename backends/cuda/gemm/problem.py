@@ -191,7 +191,7 @@ SINGLE = Batch()
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """alpha * a @ b + bias, of one product or a stack; `Gemm` is what a schedule takes.
+    """alpha * a @ b + bias, of one product or a stack; `GemmArguments` is what a schedule takes.
 
     Attributes:
         y: the result.
@@ -213,7 +213,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class Gemm:
+class GemmArguments:
     """Products c = a @ b' + bias.
 
     Attributes:

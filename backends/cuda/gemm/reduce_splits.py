@@ -7,10 +7,12 @@ from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Scratch
 from .atoms import HALVES
-from .problem import Gemm, RowKind
+from .problem import GemmArguments, RowKind
 
 
-def reduction(gemm: Gemm, epilogue: Epilogue, splits: int, partial_sums: Scratch) -> Launch:
+def reduction(
+    gemm: GemmArguments, epilogue: Epilogue, splits: int, partial_sums: Scratch
+) -> Launch:
     """Return the second pass of a split-K product, which adds partial sums in order.
 
     Args:

@@ -16,12 +16,12 @@ from ..recipe.layout import ceil_div
 from ..recipe.operands import Operand, Scratch
 from ..recipe.targets import Target
 from .atoms import TF32, TF32X3
-from .convolution import Convolution
+from .convolution import ConvProblem
 from .pack import STEP, Form, in_parts, packed_filters, packed_matrix, rows_of_part, size_in_parts
 from .problem import (
     MAX_EXTENT,
     Batch,
-    Gemm,
+    GemmArguments,
     Linear,
     Matrix,
     Problem,
@@ -134,7 +134,11 @@ def time_of(shape: Shape, count: int, constant: bool, setting: Setting) -> float
 
 
 def multiply(
-    gemm: Gemm, epilogue: Epilogue, setting: Setting, used: int = 0, config: Config | None = None
+    gemm: GemmArguments,
+    epilogue: Epilogue,
+    setting: Setting,
+    used: int = 0,
+    config: Config | None = None,
 ) -> tuple[Launch, ...]:
     """Return the launches of a product.
 
@@ -158,7 +162,11 @@ def multiply(
 
 
 def _launches(
-    packing: tuple[Launch, ...], gemm: Gemm, epilogue: Epilogue, setting: Setting, form: str
+    packing: tuple[Launch, ...],
+    gemm: GemmArguments,
+    epilogue: Epilogue,
+    setting: Setting,
+    form: str,
 ) -> tuple[Launch, ...]:
     """Return the launches that pack an operand and multiply, in the requested variant."""
     used = max((launch.scratch for launch in packing), default=0)
@@ -172,7 +180,7 @@ def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> tuple[Launch,
     parts = parts_of(setting)
     packing = () if b.data is not None else (_packed_matrices(b, batch, n, k, layer.form, parts),)
     packed = packed_matrix(b, layer.form, f"in {parts} parts", one_in(parts))
-    gemm = Gemm(
+    gemm = GemmArguments(
         a=Matrix(layer.a, k, widest((4, 2), k, batch.a)),
         b=Scratch(0) if packing else packed,
         c=layer.y,
@@ -186,7 +194,7 @@ def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> tuple[Launch,
 
 
 def from_workspace(
-    gemm: Gemm, epilogue: Epilogue, setting: Setting
+    gemm: GemmArguments, epilogue: Epilogue, setting: Setting
 ) -> tuple[tuple[Launch, ...], Scratch] | str:
     """Return the product with a matrix [n, ldb] in the workspace; see `f16.from_workspace`."""
     _, n, k = gemm.shape
@@ -229,7 +237,7 @@ def _packed_matrices(b: Operand, batch: Batch, n: int, k: int, form: Form, parts
 # ── convolutions ─────────────────────────────────────────────────────────────────────────────────
 
 
-def formats_of(conv: Convolution) -> Formats | str:
+def formats_of(conv: ConvProblem) -> Formats | str:
     """Return the formats of input and result, or why tensor cores do not apply."""
     refused = conv.need_float32() or conv.need_plane() or conv.need_constants()
     if refused:
@@ -248,7 +256,7 @@ def formats_of(conv: Convolution) -> Formats | str:
     return (Format.CHANNELS_LAST if whole else Format.CONTIGUOUS), Format.CHANNELS_LAST
 
 
-def convolution(conv: Convolution, variant: str = "") -> Answer:
+def convolution(conv: ConvProblem, variant: str = "") -> Answer:
     """Return the convolution of tensors in the formats of `formats_of`.
 
     An image whose channels are not a multiple of four, as in the first layer, is packed first.
@@ -257,7 +265,7 @@ def convolution(conv: Convolution, variant: str = "") -> Answer:
     image, packing = image_source(conv.x, conv.w, conv.view, y.dims[2:], (4,))
     order = f"in {parts} parts"
     arrange = partial(in_parts, parts=parts)
-    gemm = Gemm(
+    gemm = GemmArguments(
         a=image,
         b=packed_filters(conv.w, conv.group, image.channels, order, arrange),
         c=y,
@@ -270,19 +278,19 @@ def convolution(conv: Convolution, variant: str = "") -> Answer:
     return _launches(packing, gemm, conv.epilogue, setting, variant)
 
 
-def convolution_time(conv: Convolution) -> float:
+def convolution_time(conv: ConvProblem) -> float:
     """Return the estimate of `convolution`."""
     parts = parts_of(conv.setting)
     packing = 0.0 if conv.channels % 4 == 0 else 1.5 + 4 * 2.5 * conv.x.size / 3e6
     return packing + choose(_problem(conv), parts, conv.setting.target).microseconds
 
 
-def variants(conv: Convolution) -> tuple[str, ...]:
+def variants(conv: ConvProblem) -> tuple[str, ...]:
     """Return the tiles with the K splits worth trying."""
     return tried(_problem(conv), parts_of(conv.setting), conv.setting.target)
 
 
-def _problem(conv: Convolution) -> Problem:
+def _problem(conv: ConvProblem) -> Problem:
     channels = conv.channels if conv.channels % 4 == 0 else padded_channels(conv.channels)
     rows = RowKind.PIXELS if conv.is_pointwise else RowKind.WINDOWS
     shape = (conv.pixels, conv.filters, conv.taps * channels)

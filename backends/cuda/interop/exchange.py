@@ -25,7 +25,7 @@ from ....runtime.errors import DeviceError, InputError, UsageError
 from ....runtime.ir.types import Array, TensorType
 from ....runtime.plan.backend import Format, View
 from ....runtime.plan.exchange import Lent
-from ....runtime.session.dlpack import ON_CUDA, Seen, place_name, place_of, see
+from ....runtime.session.dlpack import ON_CUDA, ArrayDescription, place_name, place_of, see
 from ..driver.device import CudaStream, DriverDevice
 from ..driver.memory import CudaBuffer, address, pointer
 from ..driver.status import CUDAError, check, translated
@@ -166,7 +166,7 @@ class CudaExchange:
             "give it as a numpy array"
         )
 
-    def _see(self, array: Any, stream: CudaStream) -> Seen:
+    def _see(self, array: Any, stream: CudaStream) -> ArrayDescription:
         """Return the description of an array by the fastest protocol that both sides support."""
         if getattr(array, "requires_grad", False):
             raise InputError("requires a gradient, which does not pass here; give tensor.detach()")
@@ -177,7 +177,7 @@ class CudaExchange:
             dtype = seen = None  # cuda.core lacks some dtypes; the next protocol gives the error
         if dtype is not None and seen is not None and dtype.type is not np.void:
             place = (2 if seen.is_device_accessible else 1, seen.device_id)
-            return Seen(seen.ptr, place, dtype, seen.shape, seen.strides, seen)
+            return ArrayDescription(seen.ptr, place, dtype, seen.shape, seen.strides, seen)
         if not hasattr(array, "__dlpack__"):
             return self._see_interface(array, stream)
         place = place_of(array)
@@ -188,7 +188,7 @@ class CudaExchange:
         except (BufferError, RuntimeError, TypeError) as error:
             raise InputError(f"cannot be read through DLPack: {error}") from error
 
-    def _see_interface(self, array: Any, stream: CudaStream) -> Seen:
+    def _see_interface(self, array: Any, stream: CudaStream) -> ArrayDescription:
         """Read ``__cuda_array_interface__``, version 3."""
         about = array.__cuda_array_interface__
         start, _ = about["data"]
@@ -201,7 +201,7 @@ class CudaExchange:
             point.record(self.stream(int(producer)))
             point.precede(stream)
         steps = None if strides is None else tuple(step // dtype.itemsize for step in strides)
-        return Seen(start, (2, _ordinal_of(start)), dtype, shape, steps, array)
+        return ArrayDescription(start, (2, _ordinal_of(start)), dtype, shape, steps, array)
 
     # ── arrays for callers ───────────────────────────────────────────────────────────────────
 
@@ -308,7 +308,7 @@ def _ordinal_of(start: int) -> int:
     return int(check("cuPointerGetAttribute", driver.cuPointerGetAttribute(kind, start)))
 
 
-def _format_of(seen: Seen) -> Format | None:
+def _format_of(seen: ArrayDescription) -> Format | None:
     order = seen.order()
     for format in (Format.CONTIGUOUS, Format.CHANNELS_LAST):
         if order == tuple(axis for axis, _ in format.order(seen.shape)):

@@ -54,7 +54,7 @@ from ..conv.implicit_precomp_gemm import precomputed, tile_variants
 from ..conv.winograd import fused, nonfused
 from ..gemm import f16, tf32x3
 from ..gemm.atoms import HALVES
-from ..gemm.convolution import Convolution, convolution
+from ..gemm.convolution import ConvProblem, convolution
 from ..gemm.f16 import HALF_SUMS
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.layout import ceil_div
@@ -62,11 +62,11 @@ from ..recipe.layout import ceil_div
 # ── 16-bit floats ────────────────────────────────────────────────────────────────────────────────
 
 
-def _need_half_images(conv: Convolution) -> str:
+def _need_half_images(conv: ConvProblem) -> str:
     return conv.need_halves() or conv.need_plane() or conv.need_constants()
 
 
-def _half_formats(conv: Convolution) -> Formats | str:
+def _half_formats(conv: ConvProblem) -> Formats | str:
     refused = _need_half_images(conv)
     if refused:
         return refused
@@ -76,23 +76,23 @@ def _half_formats(conv: Convolution) -> Formats | str:
     return formats
 
 
-def _half_depthwise_formats(conv: Convolution) -> Formats | str:
+def _half_depthwise_formats(conv: ConvProblem) -> Formats | str:
     return conv.need_depthwise() or _need_half_images(conv) or CHANNELS_LAST
 
 
-def _half(conv: Convolution, variant: str = "") -> Answer:
+def _half(conv: ConvProblem, variant: str = "") -> Answer:
     return f16.convolution(_operands(conv), conv.epilogue, conv.setting)
 
 
-def _half_time(conv: Convolution) -> float:
+def _half_time(conv: ConvProblem) -> float:
     return f16.time_of(_operands(conv), conv.setting.target)
 
 
-def _operands(conv: Convolution) -> f16.Operands:
+def _operands(conv: ConvProblem) -> f16.Operands:
     return f16.Operands(conv.group, conv.y, conv.x, conv.w, conv.b, conv.view)
 
 
-def _depthwise_formats(conv: Convolution) -> Formats | str:
+def _depthwise_formats(conv: ConvProblem) -> Formats | str:
     halves = conv.x.dtype in HALVES
     return _half_depthwise_formats(conv) if halves else depthwise_formats(conv)
 
@@ -100,80 +100,80 @@ def _depthwise_formats(conv: Convolution) -> Formats | str:
 # ── tensor cores: 16-bit floats, and float32 in parts ────────────────────────────────────────────
 
 
-def _tensor_formats(conv: Convolution) -> Formats | str:
+def _tensor_formats(conv: ConvProblem) -> Formats | str:
     if conv.is_depthwise:
         return "one channel a group, which is no matrix product"
     return _half_formats(conv) if conv.x.dtype in HALVES else tf32x3.formats_of(conv)
 
 
-def _tensor_cores(conv: Convolution, variant: str = "") -> Answer:
+def _tensor_cores(conv: ConvProblem, variant: str = "") -> Answer:
     return _half(conv) if conv.x.dtype in HALVES else tf32x3.convolution(conv, variant)
 
 
-def _tensor_time(conv: Convolution) -> float:
+def _tensor_time(conv: ConvProblem) -> float:
     return _half_time(conv) if conv.x.dtype in HALVES else tf32x3.convolution_time(conv)
 
 
-def _tensor_variants(conv: Convolution) -> tuple[str, ...]:
+def _tensor_variants(conv: ConvProblem) -> tuple[str, ...]:
     return () if conv.x.dtype in HALVES else tf32x3.variants(conv)
 
 
-def _half_sums_formats(conv: Convolution) -> Formats | str:
+def _half_sums_formats(conv: ConvProblem) -> Formats | str:
     if conv.x.dtype != float16:
         return f"dtype {name_of(conv.x.dtype)}; sums in float16 are for float16"
     return _tensor_formats(conv)
 
 
-def _half_sums(conv: Convolution, variant: str = "") -> Answer:
+def _half_sums(conv: ConvProblem, variant: str = "") -> Answer:
     return _half(replace(conv, setting=replace(conv.setting, algorithm=HALF_SUMS)))
 
 
 # ── floors of estimates, known without the files of the algorithms ─────────
 
 
-def _gemm_floor(conv: Convolution) -> float:
+def _gemm_floor(conv: ConvProblem) -> float:
     """Return a lower bound for `gemm/simt.cu`: the throughput of the best tile."""
     if conv.x.dtype != float32:
         return inf
     return 2.3 + conv.macs / (2e5 * conv.setting.target.processors)
 
 
-def _winograd_floor(conv: Convolution) -> float:
+def _winograd_floor(conv: ConvProblem) -> float:
     """Return a lower bound: one launch with one step, or both transforms of an image."""
     return 4.0 if conv.x.dtype == float32 and conv.view.kernel == (3, 3) else inf
 
 
-def _fft_floor(conv: Convolution) -> float:
+def _fft_floor(conv: ConvProblem) -> float:
     """Return a lower bound: both transforms, for tiles without overlap."""
     if conv.x.dtype != float32:
         return inf
     return 6.0 + 8 * conv.pixels * (conv.channels + conv.filters) / 2.4e6
 
 
-def _explicit_floor(conv: Convolution) -> float:
+def _explicit_floor(conv: ConvProblem) -> float:
     """Return a lower bound: writing and reading the im2col matrix."""
     elements = conv.pixels * conv.taps * conv.channels
     return 2.0 + 2 * elements * conv.x.dtype.itemsize / 3.4e6
 
 
-def _textbook_floor(conv: Convolution) -> float:
+def _textbook_floor(conv: ConvProblem) -> float:
     """Return a lower bound: the steps of one block; for a transposed convolution, its launch."""
     if isinstance(conv.op, ConvTranspose):
         return 3.0
     return 3.0 + 2.05 * ceil_div(conv.taps * conv.channels, 16)
 
 
-def _direct_floor(conv: Convolution) -> float:
+def _direct_floor(conv: ConvProblem) -> float:
     """Return a lower bound: the elements of one window."""
     return 3.0 + 0.18 * conv.taps * conv.channels
 
 
-def _naive_floor(conv: Convolution) -> float:
+def _naive_floor(conv: ConvProblem) -> float:
     """Return a lower bound: the elements of one window."""
     return 3.0 + 0.07 * conv.taps * conv.channels
 
 
-def _nhwc_floor(conv: Convolution) -> float:
+def _nhwc_floor(conv: ConvProblem) -> float:
     """Return a lower bound: the elements of one window."""
     return 10.0 + 0.5 * conv.taps * conv.channels if conv.x.dtype == float32 else inf
 
@@ -183,7 +183,7 @@ def _nhwc_floor(conv: Convolution) -> float:
 
 def _winograd(
     name: str, make: Callable[..., Answer], time: Callable[..., float], out: int
-) -> Algorithm[Convolution]:
+) -> Algorithm[ConvProblem]:
     estimate = partial(time, out=out)
     return Algorithm(
         name, partial(make, out=out), winograd_formats, estimate, floor=_winograd_floor
@@ -191,21 +191,21 @@ def _winograd(
 
 
 def _precomputed(
-    name: str, formats: Callable[[Convolution], Formats | str]
-) -> Algorithm[Convolution]:
+    name: str, formats: Callable[[ConvProblem], Formats | str]
+) -> Algorithm[ConvProblem]:
     return Algorithm(
         *(name, precomputed, formats, precomputed_time, tile_variants), floor=_gemm_floor
     )
 
 
-def _beside(time: Callable[[Convolution], float]) -> Callable[[Convolution], float]:
+def _beside(time: Callable[[ConvProblem], float]) -> Callable[[ConvProblem], float]:
     """Return an estimate with memory traffic and what contiguous formats cost neighbours.
 
     Images are channels-last between convolutions, so an algorithm that needs them contiguous causes
     reformats.
     """
 
-    def estimate(conv: Convolution) -> float:
+    def estimate(conv: ConvProblem) -> float:
         size = conv.x.dtype.itemsize
         read, written = size * conv.x.size, size * conv.y.size
         minimum = max(time(conv), LAUNCH + (read + written) / MEMORY)

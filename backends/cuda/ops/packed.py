@@ -9,7 +9,7 @@ from ....runtime.ops.packed import BNB4, MatMulBnb4, MatMulNBits
 from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
 from ..codegen.epilogue import Epilogue
 from ..gemm.packed import PackedLinear, multiply_packed
-from ..gemm.packed_weights import Weights
+from ..gemm.packed_weights import PackedWeights
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Tensor
@@ -39,7 +39,7 @@ def matmul_nbits(
     if op.is_prepacked:
         return op.is_prepacked
     if g_idx is None:
-        weights = Weights(op, b, scales, zero_points)
+        weights = PackedWeights(op, b, scales, zero_points)
         quick = multiply_packed(PackedLinear(y, a, weights, bias), epilogue, setting)
         if not isinstance(quick, str):
             return quick

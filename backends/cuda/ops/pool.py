@@ -22,7 +22,7 @@ from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div, pool_geometry, spatial_strides, three
 from ..recipe.operands import Tensor
 from ..recipe.source import arithmetic
-from .reduce import FOLDS, Fold, fold
+from .reduce import FOLDS, ReduceFormula, fold
 
 THREADS = 128
 MAX, AVERAGE, AVERAGE_PADDED, NORM = range(4)
@@ -76,7 +76,7 @@ def global_max_pool(op: GlobalMaxPool, y: Tensor, x: Tensor) -> Answer:
 @kernel(GlobalLpPool, follows=True)
 def global_lp_pool(op: GlobalLpPool, y: Tensor, x: Tensor) -> Answer:
     """p-norm of whole images."""
-    norm = Fold(
+    norm = ReduceFormula(
         "a + b",
         element=f"pow(fabs(x), A({op.p}))",
         finish=f"pow(a, A(1) / A({op.p}))",

@@ -68,7 +68,7 @@ def _activations(op: Layer, usual: tuple[str, ...], directions: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
+class _CellStep:
     """The step of a recurrent unit.
 
     Attributes:
@@ -80,17 +80,17 @@ class _Cell:
     functions: tuple[str, ...]
 
 
-def _cell(op: Layer) -> _Cell:
+def _cell(op: Layer) -> _CellStep:
     """Return the cell of an operator.
 
     RNN has f(w x + r h + b), GRU (1 - z) * g(candidate) + z * h, and LSTM c = f * c + i * g(gates)
     with h = o * h(c).
     """
     if isinstance(op, LSTM):
-        return _Cell("lstm", ("Sigmoid", "Tanh", "Tanh"))
+        return _CellStep("lstm", ("Sigmoid", "Tanh", "Tanh"))
     if isinstance(op, GRU):
-        return _Cell("gru_linear" if op.linear_before_reset else "gru", ("Sigmoid", "Tanh"))
-    return _Cell("rnn", ("Tanh",))
+        return _CellStep("gru_linear" if op.linear_before_reset else "gru", ("Sigmoid", "Tanh"))
+    return _CellStep("rnn", ("Tanh",))
 
 
 def recurrent(context: RecipeContext) -> Answer:

@@ -44,7 +44,7 @@ _HEADERS = {"Peak": "norm/logsumexp.cuh", "Place": "reduce/argmax.cuh"}
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class ReduceFormula:
     """A reduction as C++ expressions.
 
     Attributes:
@@ -84,17 +84,17 @@ class Fold:
 
 
 #: The reductions; comparisons propagate NaN.
-FOLDS: dict[type[Op], Fold] = {
-    ReduceSum: Fold("a + b"),
-    ReduceMean: Fold("a + b", finish="a / count", floating=True),
-    ReduceMax: Fold("a > b || a != a ? a : b", "LOWEST"),
-    ReduceMin: Fold("a < b || a != a ? a : b", "GREATEST"),
-    ReduceProd: Fold("a * b", "A(1)"),
-    ReduceL1: Fold("a + b", element="x < A(0) ? -x : x"),
-    ReduceL2: Fold("a + b", element="x * x", finish="sqrt(a)", floating=True),
-    ReduceSumSquare: Fold("a + b", element="x * x"),
-    ReduceLogSum: Fold("a + b", finish="log(a)", floating=True),
-    ReduceLogSumExp: Fold(
+FOLDS: dict[type[Op], ReduceFormula] = {
+    ReduceSum: ReduceFormula("a + b"),
+    ReduceMean: ReduceFormula("a + b", finish="a / count", floating=True),
+    ReduceMax: ReduceFormula("a > b || a != a ? a : b", "LOWEST"),
+    ReduceMin: ReduceFormula("a < b || a != a ? a : b", "GREATEST"),
+    ReduceProd: ReduceFormula("a * b", "A(1)"),
+    ReduceL1: ReduceFormula("a + b", element="x < A(0) ? -x : x"),
+    ReduceL2: ReduceFormula("a + b", element="x * x", finish="sqrt(a)", floating=True),
+    ReduceSumSquare: ReduceFormula("a + b", element="x * x"),
+    ReduceLogSum: ReduceFormula("a + b", finish="log(a)", floating=True),
+    ReduceLogSumExp: ReduceFormula(
         "merged(a, b)",
         "State{-INFINITY, 0}",
         "State{x, 1}",
@@ -126,13 +126,13 @@ def arg_reduce(op: ArgReduce, y: Tensor, x: Tensor) -> Answer:
         "true" if isinstance(op, ArgMax) else "false",
         "true" if op.select_last_index else "false",
     )
-    place = Fold(
+    place = ReduceFormula(
         f"better<{', '.join(which)}>(a, b)", "State{A(0), -1}", "State{x, at}", "a.at", "Place"
     )
     return fold(place, y, x, (normalize_axis(op.axis, x.rank),), type(op).__name__)
 
 
-def fold(how: Fold, y: Tensor, x: Tensor, axes: Ints, title: str) -> Answer:
+def fold(how: ReduceFormula, y: Tensor, x: Tensor, axes: Ints, title: str) -> Answer:
     """Return the launches of a reduction, one axis (or run of adjacent axes) after another.
 
     Args:

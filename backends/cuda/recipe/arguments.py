@@ -127,11 +127,11 @@ def arranged(
         raise ArgumentError(f"{signature.title} {said}", file=file)
     try:
         return MappingProxyType({name: slot.take(given[name]) for name, slot in slots.items()})
-    except _Unfit as error:
+    except _ArgumentMismatch as error:
         raise ArgumentError(f"{signature.title}: {error}", file=file) from None
 
 
-class _Unfit(Exception):
+class _ArgumentMismatch(Exception):
     """An argument that does not match its parameter; the message gives the reason."""
 
 
@@ -151,7 +151,7 @@ def _slots(
     kernel = _Kernel(signature, dict(types), dict(lengths))
     try:
         return {name: kernel.slot(one) for name, one in signature.parameters.items()}
-    except _Unfit as error:
+    except _ArgumentMismatch as error:
         raise ArgumentError(f"{signature.title}: {error}", file=signature.file) from None
 
 
@@ -177,7 +177,7 @@ class _Kernel:
             lengths = {member.name: self._length(member) for member in members}
             return _Struct(name, type_, self._dtype(members, name), lengths)
         if dtype is None:
-            raise _Unfit(f"the type {type_} of parameter {name!r} is not known")
+            raise _ArgumentMismatch(f"the type {type_} of parameter {name!r} is not known")
         return _Number(name, f"{type_}{alias}", dtype)
 
     def _length(self, member: Member) -> int:
@@ -188,7 +188,9 @@ class _Kernel:
             return count
         known = self.lengths.get(member.length)
         if known is None and not member.length.isdigit():
-            raise _Unfit(f"the length {member.length} of member {member.name!r} is not known")
+            raise _ArgumentMismatch(
+                f"the length {member.length} of member {member.name!r} is not known"
+            )
         return count * int(member.length if known is None else known)
 
     def _dtype(self, members: Sequence[Member], name: str) -> DType:
@@ -202,9 +204,9 @@ class _Kernel:
             elif dtype is not None:
                 found.add(dtype if dtype in FLOATS else _SIGNED.get(dtype.itemsize, dtype))
             else:
-                raise _Unfit(f"the type {member.type} in struct {name!r} is not known")
+                raise _ArgumentMismatch(f"the type {member.type} in struct {name!r} is not known")
         if len(found) != 1:
-            raise _Unfit(f"struct {name!r} has numbers of several types")
+            raise _ArgumentMismatch(f"struct {name!r} has numbers of several types")
         return found.pop()
 
 
@@ -277,7 +279,7 @@ class _Struct:
             raise self._refusal(given)
         if given.keys() != self.lengths.keys():
             said = _misnamed(self.lengths, given, "member")
-            raise _Unfit(f"struct {self.name!r} {said}")
+            raise _ArgumentMismatch(f"struct {self.name!r} {said}")
         members: list[tuple[str, tuple[int | float, ...]]] = []
         values: list[int | float] = []
         for name, length in self.lengths.items():
@@ -293,7 +295,7 @@ class _Struct:
             check_ints(values)
         return Struct(tuple(members), self.dtype)
 
-    def _refusal(self, given: Given) -> _Unfit:
+    def _refusal(self, given: Given) -> _ArgumentMismatch:
         lengths = self.lengths.items()
         shown = (name if length == 1 else f"{name}[{length}]" for name, length in lengths)
         return _unfit(self.name, f"{self.type} {{{', '.join(shown)}}}", given)
@@ -316,10 +318,10 @@ def _misnamed(names: Collection[str], given: Collection[str], what: str) -> str:
     return f"{'; '.join(said)}; it has {', '.join(names)}"
 
 
-def _unfit(name: str, type_: str, given: Given) -> _Unfit:
+def _unfit(name: str, type_: str, given: Given) -> _ArgumentMismatch:
     shown = repr(given)
     if isinstance(given, Tensor):
         shown = f"a tensor {given.value.tensor}"
     elif isinstance(given, Mapping):
         shown = f"members {', '.join(f'{member}={number}' for member, number in given.items())}"
-    return _Unfit(f"parameter {name!r} is {type_}, not {shown}")
+    return _ArgumentMismatch(f"parameter {name!r} is {type_}, not {shown}")

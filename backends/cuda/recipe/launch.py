@@ -16,7 +16,7 @@ from ....runtime.ir.graph import Value
 from .arguments import arranged, check_grid
 from .layout import ceil_div
 from .operands import Argument, Arguments, Tensor, TensorMap
-from .source import C_TYPES, Source, begins_early
+from .source import C_TYPES, KernelSource, begins_early
 from .targets import Target
 
 
@@ -86,10 +86,10 @@ class Launch:
         return 0 in self.grid
 
     @property
-    def source(self) -> Source:
+    def source(self) -> KernelSource:
         """The source to compile."""
         names = tuple((alias, C_TYPES[dtype]) for alias, dtype in self.types)
-        return Source(self.file, names, self.constants, self.code)
+        return KernelSource(self.file, names, self.constants, self.code)
 
 
 #: Threads per block of kernels with one thread per result.

@@ -121,7 +121,7 @@ def arithmetic(dtype: DType) -> DType:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class KernelSource:
     """What is compiled: a file of `kernels/` and everything that parameterises it.
 
     Attributes:

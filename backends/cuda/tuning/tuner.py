@@ -20,7 +20,7 @@ from ....runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory, Kern
 from ....runtime.ir.graph import Node
 from ..algorithms.registry import RecipeContext, Setting, TunedChoice
 from ..algorithms.selection import Candidate, Selector, Task
-from ..families import KERNELS
+from ..families import SELECTORS
 from ..recipe.operands import Tensor
 from .records import Records
 
@@ -308,8 +308,7 @@ def works_of(nodes: Iterable[Node], setting: Setting) -> list[TuningTask]:
     """Return the tasks of nodes that have selectors, in order, ignoring requested algorithms."""
     found: list[TuningTask] = []
     for node in nodes:
-        registered = KERNELS.get(type(node.op))
-        selector = None if registered is None else registered.selector
+        selector = SELECTORS.get(type(node.op))
         if selector is None or not node.output.tensor.size:
             continue
         operands = tuple(None if value is None else Tensor(value) for value in node.inputs)

@@ -17,7 +17,7 @@ from . import thread_pool
 from .blocking import Frame, cut, shares
 from .chain import Chain
 from .cost import ELEMENT, blocks_worth
-from .registry import Kernel
+from .registry import PlainKernel
 from .step import Bound, HostStep, Tape
 
 #: Elements per block for several calls, sized for the L2 cache.
@@ -88,7 +88,7 @@ def _frame(chain: Chain, is_shared: bool) -> Frame:
     return Frame.finest(dims)
 
 
-def kernel_claim(node: Node, kernel: Kernel) -> Claim:
+def kernel_claim(node: Node, kernel: PlainKernel) -> Claim:
     """Return the claim of a node run by a plain function."""
 
     def build(site: BuildContext) -> HostStep:
@@ -101,7 +101,7 @@ def kernel_claim(node: Node, kernel: Kernel) -> Claim:
     return Claim((node,), build, in_place=pairs)
 
 
-def record_kernel(node: Node, kernel: Kernel, bound: Bound) -> Tape:
+def record_kernel(node: Node, kernel: PlainKernel, bound: Bound) -> Tape:
     """Return the recorded calls of a node run by a plain function."""
     arrays = [bound.get(value) for value in node.inputs]
     if kernel.writes:
@@ -120,7 +120,7 @@ def record_kernel(node: Node, kernel: Kernel, bound: Bound) -> Tape:
 
 
 def call(
-    op: Op, kernel: Kernel, inputs: list[HostValue], types: Sequence[ValueType | None] = ()
+    op: Op, kernel: PlainKernel, inputs: list[HostValue], types: Sequence[ValueType | None] = ()
 ) -> tuple[HostValue, ...]:
     """Call a plain function and return new values, of these types if known."""
     if not kernel.writes:

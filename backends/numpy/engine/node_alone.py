@@ -22,7 +22,7 @@ Types = tuple[ValueType | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Results:
     """Types of results, and their size for the budget."""
 
     types: Types
@@ -30,7 +30,7 @@ class _Found:
     what: str
 
     @classmethod
-    def of(cls, types: Types) -> _Found:
+    def of(cls, types: Types) -> _Results:
         """Return the entry for results of these types."""
         sized = [t for t in types if isinstance(t, TensorType) and t.is_static]
         what = f"the result {', '.join(map(str, sized[:4]))}"
@@ -43,7 +43,7 @@ class _Found:
 
 
 #: Marks a set of inputs seen once.
-_ONCE = _Found((), 0, "")
+_ONCE = _Results((), 0, "")
 
 
 class NodeAlone:
@@ -56,8 +56,8 @@ class NodeAlone:
     def __init__(self, node: Node) -> None:
         self.node = node
         # None if elements matter.
-        self._by_shapes: dict[Hashable, _Found | None] = {}
-        self._by_elements: dict[Hashable, _Found | None] = {}
+        self._by_shapes: dict[Hashable, _Results | None] = {}
+        self._by_elements: dict[Hashable, _Results | None] = {}
 
     def types(self, values: Sequence[HostValue]) -> Types:
         """Return the types of the results, empty if input types are unknown.
@@ -73,7 +73,7 @@ class NodeAlone:
         """Infer types from all elements; raises ShapeError for invalid inputs."""
         self._inferred(values, KNOWN)
 
-    def _looked_up(self, values: Sequence[HostValue]) -> _Found | None:
+    def _looked_up(self, values: Sequence[HostValue]) -> _Results | None:
         shapes: list[Hashable] = []
         for data in values:
             if isinstance(data, np.ndarray) and data.dtype != string:
@@ -91,11 +91,11 @@ class NodeAlone:
 
     def _remembered(
         self,
-        known: dict[Hashable, _Found | None],
+        known: dict[Hashable, _Results | None],
         key: Hashable,
         values: Sequence[HostValue],
         maximum: int,
-    ) -> _Found | None:
+    ) -> _Results | None:
         """Return the cached or inferred entry for a key with this many elements, or None.
 
         Growing shapes never recur, so a first occurrence is not cached.
@@ -110,17 +110,17 @@ class NodeAlone:
             known[key] = found if found.is_static else None
         return known[key]
 
-    def _inferred(self, values: Sequence[HostValue], maximum: int) -> _Found:
+    def _inferred(self, values: Sequence[HostValue], maximum: int) -> _Results:
         """Infer result types from input types with this many known elements."""
         node = self.node
         pairs = zip(node.inputs, values, strict=True)
         types = [None if source is None else _known_type(data, maximum) for source, data in pairs]
         if any(source and type_ is None for source, type_ in zip(node.inputs, types, strict=True)):
-            return _Found((), 0, "")
+            return _Results((), 0, "")
         check_types(node.op, types)
         found = node.op.infer(*types)
         results = found if isinstance(found, tuple) else (found,)
-        return _Found.of(results[: len(node.outputs)])
+        return _Results.of(results[: len(node.outputs)])
 
 
 def _known_type(value: HostValue, maximum: int) -> ValueType | None:

@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class PlainKernel:
     """A plain function that runs an operator.
 
     Attributes:
@@ -56,7 +56,7 @@ class Built:
     in_place: bool
 
 
-KERNELS: dict[type[Op], Kernel] = {}
+KERNELS: dict[type[Op], PlainKernel] = {}
 BUILDERS: dict[type[Op], Built] = {}
 
 
@@ -65,7 +65,7 @@ def kernel(*operators: type[Op], in_place: bool = False) -> Callable[[F], F]:
 
     def declare(function: F) -> F:
         writes = "out" in signature(function).parameters
-        KERNELS.update(dict.fromkeys(operators, Kernel(function, writes, in_place and writes)))
+        KERNELS.update(dict.fromkeys(operators, PlainKernel(function, writes, in_place and writes)))
         return function
 
     return declare

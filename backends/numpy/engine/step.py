@@ -36,7 +36,7 @@ class Piece:
     dtype: DType
 
 
-class Scratch:
+class ScratchLayout:
     """The workspace layout of a step."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from ..engine.blocking import blocks
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, PRODUCT
 from ..engine.registry import builder
-from ..engine.step import Bound, HostStep, Scratch, Tape, portions
+from ..engine.step import Bound, HostStep, ScratchLayout, Tape, portions
 from ..numerics.products import multiply, recorded, sums
 from .attention import attention, by_head, seen_keys
 
@@ -55,7 +55,7 @@ def attention_rows(chain: Chain, site: BuildContext, options: Options) -> HostSt
     part = min(part, max(MIN_ROWS, BLOCK // (repeats * total)))
     count = min(sources, max(1, BLOCK // (repeats * part * total)))
     dtype, block = _dtype(op, q.tensor.dtype), (count, repeats, part)
-    scratch = Scratch()
+    scratch = ScratchLayout()
     pieces = [scratch.take(prod(block) * n, dtype) for n in (size, total)]
 
     def record(bound: Bound) -> list[Tape]:

@@ -29,7 +29,7 @@ from ..engine.blocking import Block, Frame, blocks, lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, PRODUCT, blocks_worth
 from ..engine.registry import builder
-from ..engine.step import Bound, HostStep, Piece, Scratch, Tape
+from ..engine.step import Bound, HostStep, Piece, ScratchLayout, Tape
 from ..numerics.halves import store
 from ..numerics.products import is_small, recorded, sums
 from ..windows.columns import Unfolding
@@ -103,7 +103,7 @@ class _Convolution:
         self.dtype = sums(x.dtype)
         self.workers = thread_pool.size()
         self._cut(limit, narrowest)
-        self.scratch = Scratch()
+        self.scratch = ScratchLayout()
         self.unfolding = Unfolding.of(
             self.window, x, self.group, self.dtype, (self.together, self.boxes), self.scratch
         )

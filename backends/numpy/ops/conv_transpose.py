@@ -19,7 +19,7 @@ from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
 from ..engine.chain import Chain
 from ..engine.registry import builder
-from ..engine.step import Bound, HostStep, Scratch, Tape
+from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics.products import recorded, sums
 from ..windows.window_axis import transposed_axes
 from .conv import COLUMNS, operands
@@ -50,7 +50,7 @@ class _Transposed:
         column = self.positions * self.taps * self.dtype.itemsize
         limit = min(COLUMNS, (workspace or COLUMNS) // self.workers)
         self.step_by = max(1, min(self.filters, limit // max(1, column)))
-        self.scratch = Scratch()
+        self.scratch = ScratchLayout()
         rows = self.step_by * self.taps
         self.columns = self.scratch.take(rows * self.positions, self.dtype)
         self.sums = None

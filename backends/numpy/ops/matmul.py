@@ -20,7 +20,7 @@ from ..engine.blocking import Block, cut
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, FETCH, PRODUCT, blocks_worth
 from ..engine.registry import builder, kernel
-from ..engine.step import Bound, HostStep, Scratch, Tape
+from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics.halves import store
 from ..numerics.products import recorded, sums
 from .conv import operands
@@ -55,7 +55,7 @@ class _Product:
     def __init__(self, chain: Chain, a: Value, b: Value, dtype: DType) -> None:
         self.chain, self.a, self.b, self.dtype = chain, a, b, dtype
         self.dims = chain.output.tensor.dims
-        self.scratch = Scratch()
+        self.scratch = ScratchLayout()
         self.sums = None
         if chain.output.tensor.dtype != dtype:
             self.sums = self.scratch.take(chain.output.tensor.size, dtype)

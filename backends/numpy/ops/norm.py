@@ -27,7 +27,7 @@ from ..engine.blocking import Frame, blocks, cut, lengths, shares
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, blocks_worth
 from ..engine.registry import builder, kernel
-from ..engine.step import Bound, HostStep, Piece, Scratch, Tape, portions
+from ..engine.step import Bound, HostStep, Piece, ScratchLayout, Tape, portions
 
 #: Elements per block for several calls.
 BLOCK = 1 << 15
@@ -164,7 +164,7 @@ def lrn(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
         column = (2 * channels + op.size) * dtype.itemsize
         width = min(width, options.workspace // count // column)
     width = max(1, min(positions, width))
-    scratch = Scratch()
+    scratch = ScratchLayout()
     squares = scratch.take((channels + op.size - 1) * width, dtype)
     sums = scratch.take(channels * width, dtype)
     record = partial(_record_lrn, chain, op, (squares, sums), width, count)

@@ -21,7 +21,7 @@ from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
 from ..engine.chain import Chain
 from ..engine.registry import builder
-from ..engine.step import Bound, HostStep, Scratch, Tape, portions
+from ..engine.step import Bound, HostStep, ScratchLayout, Tape, portions
 from ..numerics.packed_codes import IntegerCodes, TableCodes, unpack_integers, unpack_table
 from ..numerics.products import recorded, sums
 
@@ -47,7 +47,7 @@ def matmul_nbits(chain: Chain, site: BuildContext, options: Options) -> HostStep
     if _rows(chain) <= FEW and is_ordered and not _is_wide(chain):
         return _CodeProduct(chain, op.N, IntegerCodes(op)).step(site)
     length = op.blocks * op.block_size
-    return _Product(chain, op.N, length, partial(unpack_integers, op)).step(site)
+    return _PackedProduct(chain, op.N, length, partial(unpack_integers, op)).step(site)
 
 
 @builder(MatMulBnb4)
@@ -59,7 +59,7 @@ def matmul_bnb4(chain: Chain, site: BuildContext, options: Options) -> HostStep 
     if _rows(chain) <= FEW and is_whole and not _is_wide(chain):
         return _CodeProduct(chain, op.N, TableCodes(op)).step(site)
     unpack = partial(unpack_table, op)
-    return _Product(chain, op.N, op.K, unpack, adds=not op.transB).step(site)
+    return _PackedProduct(chain, op.N, op.K, unpack, adds=not op.transB).step(site)
 
 
 def _is_wide(chain: Chain) -> bool:
@@ -83,7 +83,7 @@ class _CodeProduct:
         wanted = max(GROUP, ELEMENTS // self._length // GROUP * GROUP)
         self._parts = list(pairwise([*range(0, rows, wanted), rows]))
         wanted = min(wanted, -(-rows // GROUP) * GROUP)
-        self._scratch, self._dtype = Scratch(), sums(float32)
+        self._scratch, self._dtype = ScratchLayout(), sums(float32)
         self._floats = self._scratch.take(wanted * self._length, self._dtype)
         self._bytes = self._scratch.take(wanted * self._length, uint8)
         self._left = self._scratch.take(self._few * self._length, self._dtype)
@@ -161,7 +161,7 @@ class _CodeProduct:
 Unpack = Callable[[list[Array | None], int, int, Array], None]
 
 
-class _Product:
+class _PackedProduct:
     """The first input times weights [rows, length] or their transpose.
 
     Args:
@@ -179,7 +179,7 @@ class _Product:
         self._unpack, self._adds = unpack, adds
         wanted = max(GROUP, ELEMENTS // length // GROUP * GROUP)
         self._bounds = [*range(0, rows, wanted), rows]
-        self._scratch = Scratch()
+        self._scratch = ScratchLayout()
         dtype = float64 if _is_wide(chain) else float32
         self._piece = self._scratch.take(min(wanted, rows) * length, dtype)
         self._workers = 1 if adds else thread_pool.size()

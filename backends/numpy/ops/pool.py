@@ -32,7 +32,7 @@ from ..engine.blocking import blocks
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT
 from ..engine.registry import builder, kernel
-from ..engine.step import Bound, HostStep, Scratch, Tape, portions
+from ..engine.step import Bound, HostStep, ScratchLayout, Tape, portions
 from ..numerics.convert import lowest
 from ..windows.window_axis import WindowAxis, axes_of_window
 
@@ -113,7 +113,7 @@ class Pooling:
             plane = count * maximum * reduction.dtype.itemsize
             together = min(together, options.workspace // self.workers // max(1, plane))
         self.together = max(1, min(together, self.planes))
-        self.scratch = Scratch()
+        self.scratch = ScratchLayout()
         size = self.together * maximum
         self.pieces = [self.scratch.take(size, reduction.dtype) for _ in range(count)]
 

@@ -42,7 +42,7 @@ from ..engine.blocking import Frame, cut, lengths, shares
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, FETCH, PRODUCT, blocks_worth
 from ..engine.registry import KERNELS, builder, kernel
-from ..engine.step import Bound, HostStep, Piece, Scratch, Tape, portions
+from ..engine.step import Bound, HostStep, Piece, ScratchLayout, Tape, portions
 from ..numerics.convert import convert, round_to_integer
 from ..windows.columns import windows
 
@@ -130,7 +130,7 @@ def quantize_in_blocks(chain: Chain, site: BuildContext, options: Options) -> Ho
     is_plain = x.tensor.dtype == scale.tensor.dtype == float32 and op.precision in (None, float32)
     if not is_plain or op.block_size or chain.output.tensor.dtype not in _SHORT:
         return _left_to_kernel(chain, site)
-    scratch, workers = Scratch(), thread_pool.size()
+    scratch, workers = ScratchLayout(), thread_pool.size()
     piece = scratch.take(BLOCK, float32)
     record = partial(_record_quantize, chain, op.axis, piece, workers)
     return HostStep(chain.title, site, record, workers, scratch.nbytes)
@@ -366,7 +366,7 @@ class _IntegerProduct:
         self._dtype = _exact_with(centred, 0)
         self._wide = max(GROUP, ELEMENTS // max(1, length) // GROUP * GROUP)
         self._wide, few = min(self._wide, self._columns), min(ROWS, self._rows)
-        self._scratch = Scratch()
+        self._scratch = ScratchLayout()
         self._weights = self._scratch.take(length * self._wide, self._dtype)
         self._left = self._scratch.take(few * length, self._dtype)
         self._sums = self._scratch.take(few * self._wide, self._dtype)

@@ -137,7 +137,7 @@ def _activations(
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class _Directions:
     """Directions with equal activations, which are stepped together.
 
     Attributes:
@@ -176,7 +176,9 @@ class _Sequences:
         """Return an input in the dtype of the sums."""
         return x.astype(self.dtype, copy=False)
 
-    def layers(self, usual: tuple[str, ...], states: Sequence[Array | None]) -> Iterator[_Layer]:
+    def layers(
+        self, usual: tuple[str, ...], states: Sequence[Array | None]
+    ) -> Iterator[_Directions]:
         """Yield the directions in groups that are stepped together.
 
         Args:
@@ -195,7 +197,7 @@ class _Sequences:
                 for s in states
             )
             functions = tuple(each.function for each in found)
-            yield _Layer(which, functions, self.r[which].swapaxes(1, 2), state)
+            yield _Directions(which, functions, self.r[which].swapaxes(1, 2), state)
 
     def biases(self, b: Array | None) -> tuple[Array, Array]:
         """Return the biases of inputs and states [directions, 1, ..]."""
@@ -204,7 +206,7 @@ class _Sequences:
         both = np.zeros(shape, self.dtype) if b is None else self.wide(b)
         return both[:, np.newaxis, :size], both[:, np.newaxis, size:]
 
-    def run(self, layer: _Layer, bias: Array, step: Step) -> None:
+    def run(self, layer: _Directions, bias: Array, step: Step) -> None:
         """Run some directions.
 
         Args:
@@ -287,7 +289,7 @@ def _product(state: Array, r: Array) -> tuple[Array, Callable[[], object]]:
     return found, recorded(state, r, found, is_fixed=True)
 
 
-def _rnn_step(layer: _Layer) -> Step:
+def _rnn_step(layer: _Directions) -> Step:
     (h,), (f,) = layer.state, layer.functions
     gates, multiply = _product(h, layer.r)
 
@@ -324,7 +326,7 @@ def gru(
     return sequences.results()
 
 
-def _gru_step(layer: _Layer) -> Step:
+def _gru_step(layer: _Directions) -> Step:
     """Reset the state before its product."""
     (h,), (f, g) = layer.state, layer.functions
     size, reset = h.shape[-1], np.empty_like(h)
@@ -345,7 +347,7 @@ def _gru_step(layer: _Layer) -> Step:
     return step
 
 
-def _gru_linear_step(layer: _Layer, bias: Array) -> Step:
+def _gru_linear_step(layer: _Directions, bias: Array) -> Step:
     """Reset the state's product and its bias [directions, 1, hidden]."""
     (h,), (f, g) = layer.state, layer.functions
     size = h.shape[-1]
@@ -395,7 +397,7 @@ def lstm(
     return sequences.results()
 
 
-def _lstm_step(layer: _Layer, peepholes: Array | None, input_forget: bool) -> Step:
+def _lstm_step(layer: _Directions, peepholes: Array | None, input_forget: bool) -> Step:
     """Compute three gates and the new cell; without peepholes, all gates at once.
 
     Args:

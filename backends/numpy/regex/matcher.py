@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .parser import Alternatives, Assertion, Characters, Repeat, Sequence, Tree, parse
+from .parser import Alternatives, Assertion, Characters, RepeatNode, Sequence, Tree, parse
 
 MAX_STATES = 100_000
 MAX_REMEMBERED = 10_000
@@ -168,10 +168,10 @@ class Automaton:
                 for part in reversed(parts):
                     target = self._build(part, target)
                 return target
-            case Repeat():
+            case RepeatNode():
                 return self._repeat(tree, target)
 
-    def _repeat(self, tree: Repeat, target: int) -> int:
+    def _repeat(self, tree: RepeatNode, target: int) -> int:
         if tree.maximum is None:
             loop = self._add(())
             self._states[loop] = (self._build(tree.part, loop), target)

@@ -52,7 +52,7 @@ class Alternatives:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class RepeatNode:
     """Between `minimum` and `maximum` repetitions; None for any number."""
 
     part: Tree
@@ -60,18 +60,18 @@ class Repeat:
     maximum: int | None
 
 
-Tree = Characters | Assertion | Sequence | Alternatives | Repeat
+Tree = Characters | Assertion | Sequence | Alternatives | RepeatNode
 
 
 def parse(pattern: str) -> Tree:
     """Return the tree of a pattern; raises ValueError if RE2 rejects it."""
-    return _Parser(pattern).whole()
+    return _RegexParser(pattern).whole()
 
 
 def _times(tree: Tree) -> int:
     """Return the product of nested repetition counts."""
     match tree:
-        case Repeat(part, minimum, maximum):
+        case RepeatNode(part, minimum, maximum):
             return max(1, minimum, maximum or 0) * _times(part)
         case Sequence(parts) | Alternatives(parts):
             return max(map(_times, parts), default=1)
@@ -89,7 +89,7 @@ class _Flags:
     U: bool = False  # RE2's letter
 
 
-class _Parser:
+class _RegexParser:
     """Reads a pattern from left to right."""
 
     def __init__(self, pattern: str) -> None:
@@ -164,7 +164,7 @@ class _Parser:
                 if not is_repeatable:
                     self._at = start
                     raise self._error("nothing to repeat")
-                parts[-1] = Repeat(parts[-1], *counts)
+                parts[-1] = RepeatNode(parts[-1], *counts)
                 if _times(parts[-1]) > MAX_REPEAT:
                     raise self._error(f"repetitions of repetitions, more than {MAX_REPEAT} in all,")
                 is_repeatable = False

@@ -13,7 +13,7 @@ from ....runtime.ir.dtypes import DType
 from ....runtime.ir.types import Array, TensorType
 from ....runtime.ops.window import Window
 from ..engine.blocking import Block, lengths
-from ..engine.step import Bound, Piece, Scratch, Tape
+from ..engine.step import Bound, Piece, ScratchLayout, Tape
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Unfolding:
         group: int,
         dtype: DType,
         blocks: tuple[int, list[Block]],
-        scratch: Scratch,
+        scratch: ScratchLayout,
     ) -> Unfolding:
         """Reserve the workspace of the largest block.
 

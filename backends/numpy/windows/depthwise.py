@@ -25,7 +25,7 @@ from ..engine import thread_pool
 from ..engine.blocking import Block, blocks, lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, blocks_worth
-from ..engine.step import Bound, HostStep, Scratch, Tape
+from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics.halves import store
 from ..numerics.products import sums
 from .columns import region
@@ -39,7 +39,7 @@ TAP, COPY, ROW, STRETCH = 0.1, 0.1, 4.5, 25.0
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class RowPhase:
     """Rows of an image spaced by the stride, and the kernel rows that meet them.
 
     Attributes:
@@ -55,7 +55,7 @@ class Phase:
     step: int
 
     @classmethod
-    def of(cls, window: Window) -> list[Phase]:
+    def of(cls, window: Window) -> list[RowPhase]:
         """Return all phases of windows."""
         stride, dilation, high = window.strides[0], window.dilations[0], window.kernel[0]
         common = gcd(stride, dilation)
@@ -87,10 +87,10 @@ class Depthwise:
         self.window = window(chain.head.op, x.tensor.dims[2:], w.tensor.dims[2:])
         self.channels, self.filters = x.tensor.dims[1], w.tensor.dims[0] // x.tensor.dims[1]
         self.dtype, self.workers = sums(x.tensor.dtype), thread_pool.size()
-        self.phases = Phase.of(self.window)
+        self.phases = RowPhase.of(self.window)
         self._cut()
         regions = [region(self.window, x.tensor.dims[2:], box) for box in self.boxes]
-        scratch, most = Scratch(), max(prod(lengths(box)) for box in self.boxes)
+        scratch, most = ScratchLayout(), max(prod(lengths(box)) for box in self.boxes)
         rows = max(-(-each.shape[0] // self.window.strides[0]) for each in regions)
         copy = rows * self.window.output[1]
         pieces = self.window.kernel[1] * len(self.phases) * self.together
@@ -198,7 +198,7 @@ class Depthwise:
 
     def _copies(
         self, tape: Tape, bound: Bound, image: Array, box: Block, across: WindowAxis
-    ) -> list[tuple[Phase, Array]]:
+    ) -> list[tuple[RowPhase, Array]]:
         """Record the copies of some channels; return by phase what each tap reads.
 
         Returns:
@@ -211,7 +211,7 @@ class Depthwise:
         copies = bound.scratch(self.copies, (*shape, -(-covered.shape[0] // stride), outputs))
         if covered.is_padded:
             tape.append(partial(copies.fill, 0))
-        found: list[tuple[Phase, Array]] = []
+        found: list[tuple[RowPhase, Array]] = []
         for phase, copy in zip(self.phases, copies, strict=True):
             low, high = (-(-(end - phase.first) // stride) for end in (at.start, at.stop))
             start = inside.start + phase.first + stride * low - at.start

@@ -19,7 +19,7 @@ from ..engine import thread_pool
 from ..engine.blocking import lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, blocks_worth
-from ..engine.step import Bound, HostStep, Scratch, Tape
+from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics.halves import store
 from ..numerics.products import sums
 from .columns import region, windows
@@ -62,7 +62,7 @@ class DepthwiseLast:
         bounds = [channels * i // count for i in range(count + 1)]
         self.parts = [slice(start, stop) for start, stop in pairwise(bounds)]
         most = max(part.stop - part.start for part in self.parts)
-        scratch = Scratch()
+        scratch = ScratchLayout()
         self.image, self.sums = (scratch.take(most * size, self.dtype) for size in sizes)
         self.nbytes = scratch.nbytes
 

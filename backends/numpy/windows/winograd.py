@@ -33,7 +33,7 @@ from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
 from ..engine.chain import Chain
 from ..engine.cost import PRODUCT
-from ..engine.step import Bound, HostStep, Scratch, Tape
+from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics import blas
 from ..numerics.elementwise import ELEMENTWISE
 from ..numerics.products import recorded, sums
@@ -145,7 +145,7 @@ class Winograd:
         self.early = self._early()
         self.dtype = sums(x.tensor.dtype)
         c, k = self.channels, -(-self.filters // self.parts)
-        tiles, scratch = self.depth * self.pitch, Scratch()
+        tiles, scratch = self.depth * self.pitch, ScratchLayout()
         self.phases = scratch.take(M * M * c * (tiles + self.pitch), self.dtype)
         self.halves = scratch.take(max(N * (M * c * tiles + 1), N * M * k * tiles), self.dtype)
         self.spare = scratch.take(N * max(c, k) * tiles, self.dtype)

@@ -15,8 +15,8 @@ from ...recipe.layout import ceil_div
 from ...recipe.operands import Scratch
 from ...recipe.targets import Target
 from ..atoms import atom_of
-from ..packed_weights import STEP, Weights
-from ..problem import Gemm, Problem
+from ..packed_weights import STEP, PackedWeights
+from ..problem import GemmArguments, Problem
 from ..reduce_splits import reduction
 from ..tables.mixed_input import MIXED_INPUT
 from ..tile import (
@@ -48,7 +48,7 @@ def threads(tile: Tile) -> int:
     return 32 * tile.warps[1] * tile.slices
 
 
-def shared(tile: Tile, weights: Weights) -> int:
+def shared(tile: Tile, weights: PackedWeights) -> int:
     """Return the shared memory per block in bytes: for stages, and later for accumulators."""
     stage = 2 * tile.bm * tile.bk + tile.slices * tile.bn * weights.factor_bytes
     return max(tile.stages * stage, tile.slices * tile.bm * (tile.bn + 4) * 4)
@@ -60,7 +60,7 @@ def registers_left(tile: Tile, bits: int) -> int:
     return own - tile.bm - 4 * (2 * 4 + 16 // bits)
 
 
-def fitted(tile: Tile, weights: Weights, target: Target) -> Tile | None:
+def fitted(tile: Tile, weights: PackedWeights, target: Target) -> Tile | None:
     """Return a tile of the table with its K size and as many stages as fit.
 
     Args:
@@ -95,8 +95,8 @@ class MixedInput:
         weights: the packed weights.
     """
 
-    gemm: Gemm
-    weights: Weights
+    gemm: GemmArguments
+    weights: PackedWeights
 
     @property
     def problem(self) -> Problem:
@@ -150,7 +150,9 @@ class MixedInput:
         needed = 4 * splits * m * n
         return replace(first, scratch=needed), reduction(self.gemm, epilogue, splits, sums)
 
-    def _launch(self, gemm: Gemm, epilogue: Epilogue, config: Config, split: SplitK) -> Launch:
+    def _launch(
+        self, gemm: GemmArguments, epilogue: Epilogue, config: Config, split: SplitK
+    ) -> Launch:
         weights, tile, (m, n, k) = self.weights, config.tile, gemm.shape
         return Launch(
             "gemm/mixed_input.cu",

@@ -18,7 +18,7 @@ from ...recipe.layout import ceil_div
 from ...recipe.operands import Given, Scratch, Tensor
 from ...recipe.targets import Target
 from ..atoms import F16_SUMS, Atom, atom_of
-from ..problem import Gemm, Problem, RowKind
+from ..problem import GemmArguments, Problem, RowKind
 from ..reduce_splits import reduction
 from ..tables.f16 import MULTISTAGE
 from ..tile import (
@@ -136,7 +136,12 @@ class End:
 
 
 def multiply(
-    gemm: Gemm, epilogue: Epilogue, config: Config, atom: Atom, target: Target, used: int = 0
+    gemm: GemmArguments,
+    epilogue: Epilogue,
+    config: Config,
+    atom: Atom,
+    target: Target,
+    used: int = 0,
 ) -> tuple[Launch, ...]:
     """Return the launches of a product with floating-point accumulators.
 
@@ -159,7 +164,7 @@ def multiply(
     return first, reduction(gemm, epilogue, config.splits, sums)
 
 
-def _finished(gemm: Gemm, epilogue: Epilogue, atom: Atom) -> End:
+def _finished(gemm: GemmArguments, epilogue: Epilogue, atom: Atom) -> End:
     """Return the end that applies bias and epilogue."""
     return End(
         entry="mma",
@@ -176,7 +181,7 @@ def _finished(gemm: Gemm, epilogue: Epilogue, atom: Atom) -> End:
     )
 
 
-def launch(gemm: Gemm, config: Config, atom: Atom, end: End, split: SplitK) -> Launch:
+def launch(gemm: GemmArguments, config: Config, atom: Atom, end: End, split: SplitK) -> Launch:
     """Return the launch of `multistage.cu`.
 
     Args:
@@ -218,14 +223,14 @@ def launch(gemm: Gemm, config: Config, atom: Atom, end: End, split: SplitK) -> L
 # ── 16-bit floats ────────────────────────────────────────────────────────────────────────────────
 
 
-def problem_of(gemm: Gemm) -> Problem:
+def problem_of(gemm: GemmArguments) -> Problem:
     """Return the problem for which to choose a tile."""
     (m, n, k), count, a = gemm.shape, gemm.batch.count, gemm.a.data
     read = m * k if isinstance(a, Scratch) else a.size
     return Problem(m, n, k, count, gemm.a.rows, 2 * (read + count * (m * n + n * k)))
 
 
-def time_of(gemm: Gemm, target: Target, epilogue: Epilogue = NO_EPILOGUE) -> float:
+def time_of(gemm: GemmArguments, target: Target, epilogue: Epilogue = NO_EPILOGUE) -> float:
     """Return the estimate of a product with its epilogue operands in microseconds."""
     problem = problem_of(gemm)
     config = choose(problem, target).config
@@ -237,7 +242,12 @@ def time_of(gemm: Gemm, target: Target, epilogue: Epilogue = NO_EPILOGUE) -> flo
 
 
 def multiply_halves(
-    gemm: Gemm, epilogue: Epilogue, target: Target, used: int = 0, *, half_sums: bool = False
+    gemm: GemmArguments,
+    epilogue: Epilogue,
+    target: Target,
+    used: int = 0,
+    *,
+    half_sums: bool = False,
 ) -> tuple[Launch, ...]:
     """Return the launches of a 16-bit product with the tile of the lowest estimate.
 

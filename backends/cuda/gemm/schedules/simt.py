@@ -12,7 +12,7 @@ from ...recipe.launch import Launch
 from ...recipe.layout import ceil_div
 from ...recipe.operands import Scratch
 from ...recipe.targets import Target
-from ..problem import Gemm, Image, Problem, widest
+from ..problem import GemmArguments, Image, Problem, widest
 from ..reduce_splits import reduction
 from ..tables.simt import LAUNCH, PARTIAL_SUM, RESULT, SECOND_PASS, SIMT
 from ..tile import BlockWork, Config, Tile, TimedConfig, estimate, filled, ranked
@@ -87,7 +87,7 @@ def tried(problem: Problem, target: Target) -> tuple[str, ...]:
 
 
 def multiply(
-    gemm: Gemm, epilogue: Epilogue, setting: Setting, config: Config | None = None
+    gemm: GemmArguments, epilogue: Epilogue, setting: Setting, config: Config | None = None
 ) -> tuple[Launch, ...]:
     """Return the launches of a product, whose `b` is [k][n] with row pitch `ldb`.
 
@@ -107,7 +107,7 @@ def multiply(
     return _launch(gemm, NO_EPILOGUE, config), reduction(gemm, epilogue, config.splits, Scratch(0))
 
 
-def _launch(gemm: Gemm, epilogue: Epilogue, config: Config) -> Launch:
+def _launch(gemm: GemmArguments, epilogue: Epilogue, config: Config) -> Launch:
     """Return the launch of simt.cu; with splits, partial sums go to the workspace."""
     (m, n, _), batch, tile, splits = gemm.shape, gemm.batch, config.tile, config.splits
     split = splits > 1

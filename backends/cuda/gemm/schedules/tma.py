@@ -16,7 +16,7 @@ from ...recipe.layout import Ints, by_axis, ceil_div, sizes
 from ...recipe.operands import Tensor, TensorMap
 from ...recipe.targets import Target
 from ..atoms import atom_of
-from ..problem import Gemm, Image, Problem, divisor
+from ..problem import GemmArguments, Image, Problem, divisor
 from ..tables.f16 import TMA
 from ..tile import (
     LAUNCH,
@@ -65,7 +65,7 @@ class TmaProduct:
         pooled: the result of fused 2 x 2 max pooling; or None.
     """
 
-    gemm: Gemm
+    gemm: GemmArguments
     pooled: Tensor | None = None
 
     @property

@@ -13,7 +13,7 @@ from ...recipe.layout import ceil_div
 from ...recipe.operands import TensorMap
 from ...recipe.targets import Target
 from ..atoms import atom_of
-from ..problem import Gemm, Problem
+from ..problem import GemmArguments, Problem
 from ..tables.f16 import TMA_PERSISTENT
 from ..tile import MEMORY, BlockWork, Config, Tile, TimedConfig, estimate, filled, ranked
 
@@ -50,7 +50,7 @@ def _exchange(tile: Tile) -> float:
     return LATENCY / tile.epilogues + tile.bm * tile.bn / EXCHANGED
 
 
-def choose(gemm: Gemm, epilogue: Epilogue, target: Target) -> TimedConfig | None:
+def choose(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> TimedConfig | None:
     """Return the tile with the lowest estimate, if any applies."""
     (m, n, k), along = gemm.shape, len(epilogue.along)
     read, stored = (k, gemm.a.row), (n, gemm.ldc)
@@ -80,7 +80,7 @@ def choose(gemm: Gemm, epilogue: Epilogue, target: Target) -> TimedConfig | None
     return found[0] if found else None
 
 
-def patch_of(gemm: Gemm, tile: Tile, target: Target) -> int:
+def patch_of(gemm: GemmArguments, tile: Tile, target: Target) -> int:
     """Return the rows of tiles that are processed together, column by column.
 
     One row if B stays in the cache; else concurrent tiles form about a square.
@@ -89,7 +89,7 @@ def patch_of(gemm: Gemm, tile: Tile, target: Target) -> int:
     return 1 if 2 * n * k <= STAYING else round(sqrt(target.processors * tile.bn / tile.bm))
 
 
-def multiply(gemm: Gemm, epilogue: Epilogue, tile: Tile, target: Target) -> Launch:
+def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: Tile, target: Target) -> Launch:
     """Return the launch of a product.
 
     Args:

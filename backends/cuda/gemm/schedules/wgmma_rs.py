@@ -11,7 +11,7 @@ from ...recipe.launch import Launch
 from ...recipe.layout import ceil_div
 from ...recipe.targets import Target
 from ..atoms import Atom
-from ..problem import Gemm
+from ..problem import GemmArguments
 from ..tile import Config, Tile
 from .multistage import SplitK
 
@@ -38,7 +38,9 @@ def registers(tile: Tile) -> tuple[int, int]:
     return own, total - tile.groups * own
 
 
-def multiply(gemm: Gemm, epilogue: Epilogue, config: Config, atom: Atom, target: Target) -> Launch:
+def multiply(
+    gemm: GemmArguments, epilogue: Epilogue, config: Config, atom: Atom, target: Target
+) -> Launch:
     """Return the launch of a product; see `multistage.multiply`."""
     (m, n, k), batch, tile, splits = gemm.shape, gemm.batch, config.tile, config.splits
     tiles = tile.count(m, n)
