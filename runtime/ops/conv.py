@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import ShapeError
@@ -26,12 +27,9 @@ from .window import kernel_dims, transposed_window_dims, window_dims
 Ints = tuple[int, ...]
 
 
-@op
-class Conv(Op):
-    """y[n,m,o] = b[m] + sum over c, k of x[n,c,o*stride-pad+k*dilation] * w[m,c,k] (ONNX 22).
-
-    Weights are [m, c/group, *kernel]; `auto_pad` other than NOTSET makes `pads` irrelevant.
-    """
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ConvOp(Op):
+    """The attributes of convolutions; `auto_pad` other than NOTSET makes `pads` irrelevant."""
 
     dense = True
     auto_pad: str = "NOTSET"
@@ -40,6 +38,14 @@ class Conv(Op):
     kernel_shape: Ints | None = None
     pads: Ints | None = None
     strides: Ints | None = None
+
+
+@op
+class Conv(ConvOp):
+    """y[n,m,o] = b[m] + sum over c, k of x[n,c,o*stride-pad+k*dilation] * w[m,c,k] (ONNX 22).
+
+    Weights are [m, c/group, *kernel].
+    """
 
     def infer(self, x: TensorType, w: TensorType, b: TensorType | None = None) -> TensorType:
         same_dtype(x, w, b)
@@ -49,22 +55,15 @@ class Conv(Op):
 
 
 @op
-class ConvTranspose(Op):
+class ConvTranspose(ConvOp):
     """The gradient of Conv with respect to its input, as an operator of its own (ONNX 22).
 
-    Weights are [c, m/group, *kernel]. `output_shape` overrides `pads`; what `output_padding`
-    appends lies at the end of each axis.
+    Weights are [c, m/group, *kernel]. `output_shape` overrides `pads`; `output_padding` elements
+    are appended at the end of each axis.
     """
 
-    dense = True
-    auto_pad: str = "NOTSET"
-    dilations: Ints | None = None
-    group: int = 1
-    kernel_shape: Ints | None = None
     output_padding: Ints | None = None
     output_shape: Ints | None = None
-    pads: Ints | None = None
-    strides: Ints | None = None
 
     def infer(self, x: TensorType, w: TensorType, b: TensorType | None = None) -> TensorType:
         same_dtype(x, w, b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import ShapeError
@@ -179,37 +180,30 @@ class LRN(Op):
         return x.without_value()
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AlongAxis(Op):
+    """A function of the elements along one axis."""
+
+    axis: int = -1
+
+    def infer(self, input: TensorType) -> TensorType:
+        _need_axis(self.axis, input)
+        return input.without_value()
+
+
 @op
-class Softmax(Op):
+class Softmax(AlongAxis):
     """exp(x - max) / sum of that, over `axis` (ONNX 13)."""
 
-    axis: int = -1
-
-    def infer(self, input: TensorType) -> TensorType:
-        _need_axis(self.axis, input)
-        return input.without_value()
-
 
 @op
-class LogSoftmax(Op):
+class LogSoftmax(AlongAxis):
     """x - max - log(sum(exp(x - max))) over `axis` (ONNX 13)."""
 
-    axis: int = -1
-
-    def infer(self, input: TensorType) -> TensorType:
-        _need_axis(self.axis, input)
-        return input.without_value()
-
 
 @op
-class Hardmax(Op):
+class Hardmax(AlongAxis):
     """1 at the first largest element along `axis`, 0 elsewhere (ONNX 13)."""
-
-    axis: int = -1
-
-    def infer(self, input: TensorType) -> TensorType:
-        _need_axis(self.axis, input)
-        return input.without_value()
 
 
 @op

@@ -8,7 +8,7 @@ from ..errors import ShapeError
 from ..ir.dtypes import DType, float32, int32, name_of, uint8
 from ..ir.op import Op, op
 from ..ir.types import Dim, Shape, TensorType
-from .conv import convolved
+from .conv import ConvOp, convolved
 from .matmul import matmul_shape
 from .shapes import dim, need_rank, need_vector, normalize_axis, same_dim, same_dtype, same_shape
 
@@ -122,20 +122,12 @@ def _need_per_channel(x: TensorType | None, channels: Dim, name: str) -> None:
 
 
 @op
-class ConvInteger(Op):
+class ConvInteger(ConvOp):
     """Conv of (x - x_zero_point) with (w - w_zero_point), exact in int32 (ONNX 10).
 
     Padding is x_zero_point, that is, 0 after subtraction; w_zero_point may have one element per
     filter.
     """
-
-    dense = True
-    auto_pad: str = "NOTSET"
-    dilations: Ints | None = None
-    group: int = 1
-    kernel_shape: Ints | None = None
-    pads: Ints | None = None
-    strides: Ints | None = None
 
     def infer(
         self,
@@ -153,20 +145,12 @@ class ConvInteger(Op):
 
 
 @op
-class QLinearConv(Op):
+class QLinearConv(ConvOp):
     """Conv of dequantized x and w, quantized by y_scale and y_zero_point (ONNX 10).
 
     The bias is int32 with scale x_scale * w_scale; w_scale and w_zero_point may have one element
     per filter.
     """
-
-    dense = True
-    auto_pad: str = "NOTSET"
-    dilations: Ints | None = None
-    group: int = 1
-    kernel_shape: Ints | None = None
-    pads: Ints | None = None
-    strides: Ints | None = None
 
     def infer(
         self,

@@ -42,23 +42,44 @@ ACTIVATIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """The attributes shared by the three layers, and the number of gates of each."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RecurrentOp(Op):
+    """The attributes and the shape rule of recurrent layers.
 
-    name: str
-    gates: int
-    functions: int
-    direction: str
-    hidden_size: int | None
-    layout: int
-    activations: tuple[str, ...] | None
+    Attributes:
+        gates: number of gates, whose weights are stacked.
+        functions: number of activations of one direction.
+    """
+
+    dense = True
+    outputs: ClassVar[tuple[int, int | None]] = (0, 2)
+    gates: ClassVar[int]
+    functions: ClassVar[int]
+    activation_alpha: tuple[float, ...] | None = None
+    activation_beta: tuple[float, ...] | None = None
+    activations: tuple[str, ...] | None = None
+    clip: float | None = None
+    direction: str = "forward"
+    hidden_size: int | None = None
+    layout: int = 0
+
+    def infer(
+        self,
+        x: TensorType,
+        w: TensorType,
+        r: TensorType,
+        b: TensorType | None = None,
+        sequence_lens: TensorType | None = None,
+        initial_h: TensorType | None = None,
+    ) -> tuple[TensorType, ...]:
+        return self._results(x, w, r, b, sequence_lens, {"initial_h": initial_h})
 
     @property
     def directions(self) -> int:
+        """Number of directions, 1 or 2."""
         return 2 if self.direction == "bidirectional" else 1
 
-    def check(self) -> None:
+    def _check(self) -> None:
         need_choice(self.direction, "direction", "forward", "reverse", "bidirectional")
         if self.layout not in (0, 1):
             raise ShapeError(f"layout={self.layout}; ONNX has 0 and 1")
@@ -66,9 +87,11 @@ class _Cell:
             need_choice(name, "activations", *ACTIVATIONS)
         wanted = self.functions * self.directions
         if self.activations is not None and len(self.activations) < wanted:
-            raise ShapeError(f"activations={self.activations}; {self.name} needs {wanted}")
+            raise ShapeError(
+                f"activations={self.activations}; {type(self).__name__} needs {wanted}"
+            )
 
-    def outputs(
+    def _results(
         self,
         x: TensorType,
         w: TensorType,
@@ -78,7 +101,7 @@ class _Cell:
         states: dict[str, TensorType | None],
     ) -> tuple[TensorType, TensorType]:
         """Check the inputs, and return the types of the results and of one state."""
-        self.check()
+        self._check()
         same_dtype(x, w, r, b, *states.values())
         for name, type_ in (("x", x), ("w", w), ("r", r), *states.items()):
             need_rank(type_, 3, name)
@@ -113,84 +136,39 @@ class _Cell:
 
 
 @op
-class RNN(Op):
+class RNN(RecurrentOp):
     """h' = f(w x + r h + bw + br), f being Tanh by default (ONNX 22)."""
 
-    dense = True
-    outputs: ClassVar = (0, 2)
-    activation_alpha: tuple[float, ...] | None = None
-    activation_beta: tuple[float, ...] | None = None
-    activations: tuple[str, ...] = ("Tanh", "Tanh")
-    clip: float | None = None
-    direction: str = "forward"
-    hidden_size: int | None = None
-    layout: int = 0
-
-    def infer(
-        self,
-        x: TensorType,
-        w: TensorType,
-        r: TensorType,
-        b: TensorType | None = None,
-        sequence_lens: TensorType | None = None,
-        initial_h: TensorType | None = None,
-    ) -> tuple[TensorType, TensorType]:
-        shared = (self.direction, self.hidden_size, self.layout, self.activations)
-        cell = _Cell("RNN", 1, 1, *shared)
-        return cell.outputs(x, w, r, b, sequence_lens, {"initial_h": initial_h})
+    gates: ClassVar = 1
+    functions: ClassVar = 1
+    activations: tuple[str, ...] | None = ("Tanh", "Tanh")
 
 
 @op
-class GRU(Op):
+class GRU(RecurrentOp):
     """h' = (1 - z) * g(w x + r (k * h) + b) + z * h, with gates z and k = f(w x + r h + b).
 
     Gates are stacked z, k (ONNX's r), h; f is Sigmoid, g Tanh. With `linear_before_reset` the
     candidate is g(w x + bw + k * (r h + br)) (ONNX 22).
     """
 
-    dense = True
-    outputs: ClassVar = (0, 2)
-    activation_alpha: tuple[float, ...] | None = None
-    activation_beta: tuple[float, ...] | None = None
-    activations: tuple[str, ...] | None = None
-    clip: float | None = None
-    direction: str = "forward"
-    hidden_size: int | None = None
-    layout: int = 0
+    gates: ClassVar = 3
+    functions: ClassVar = 2
     linear_before_reset: int = 0
-
-    def infer(
-        self,
-        x: TensorType,
-        w: TensorType,
-        r: TensorType,
-        b: TensorType | None = None,
-        sequence_lens: TensorType | None = None,
-        initial_h: TensorType | None = None,
-    ) -> tuple[TensorType, TensorType]:
-        shared = (self.direction, self.hidden_size, self.layout, self.activations)
-        cell = _Cell("GRU", 3, 2, *shared)
-        return cell.outputs(x, w, r, b, sequence_lens, {"initial_h": initial_h})
 
 
 @op
-class LSTM(Op):
+class LSTM(RecurrentOp):
     """c' = f * c + i * g(w x + r h + b) and h' = o * h(c'), with gates i, o, f (ONNX 22).
 
     Gates are stacked i, o, f, c; their function is Sigmoid, g and h are Tanh. Peepholes p
     [directions, 3 * hidden] add p * c to i and f, p * c' to o. `input_forget` makes f = 1 - i.
     """
 
-    dense = True
-    outputs: ClassVar = (0, 3)
-    activation_alpha: tuple[float, ...] | None = None
-    activation_beta: tuple[float, ...] | None = None
-    activations: tuple[str, ...] | None = None
-    clip: float | None = None
-    direction: str = "forward"
-    hidden_size: int | None = None
+    outputs: ClassVar[tuple[int, int | None]] = (0, 3)
+    gates: ClassVar = 4
+    functions: ClassVar = 3
     input_forget: int = 0
-    layout: int = 0
 
     def infer(
         self,
@@ -203,13 +181,11 @@ class LSTM(Op):
         initial_c: TensorType | None = None,
         p: TensorType | None = None,
     ) -> tuple[TensorType, TensorType, TensorType]:
-        shared = (self.direction, self.hidden_size, self.layout, self.activations)
-        cell = _Cell("LSTM", 4, 3, *shared)
         states = {"initial_h": initial_h, "initial_c": initial_c}
-        y, state = cell.outputs(x, w, r, b, sequence_lens, states)
+        y, state = self._results(x, w, r, b, sequence_lens, states)
         need_rank(p, 2, "p")
         same_dtype(x, p)
-        same_dim(dim(p, 0), cell.directions, f"first axis of p {p} and number of directions")
+        same_dim(dim(p, 0), self.directions, f"first axis of p {p} and number of directions")
         hidden = None if y.shape is None else y.shape[-1]
         same_dim(dim(p, 1), times(3, hidden), f"second axis of p {p} and 3 * hidden")
         return y, state, state
