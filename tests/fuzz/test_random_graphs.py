@@ -1,14 +1,21 @@
 """Random graphs of many operators give the same however they are run; see the workshop's fuzzer."""
 
+import shutil
 import warnings
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import onnx
 import pytest
 
-from tercet.tools.workshop.fuzz.differential import findings, main
+import tercet
+from tercet.tools.common.nested import flat
+from tercet.tools.workshop.fuzz.differential import Case, emulated, findings, main
+from tercet.tools.workshop.fuzz.emulation import Emulator
 from tercet.tools.workshop.fuzz.graphs import random_model
+from tercet.tools.workshop.fuzz.variants import with_functions
+from tercet.tools.workshop.honest import run_onnxruntime
 
 
 @pytest.mark.parametrize("seed", range(7_000_000, 7_000_006))
@@ -31,3 +38,27 @@ def test_one_graph_can_be_had(tmp_path: Path) -> None:
     file = tmp_path / "graph.onnx"
     assert main(["--only", "3", "--seed", "1", "--nodes", "8", "--save", str(file)]) == 0
     assert len(onnx.load(file).graph.node) >= 8
+
+
+def test_calls_of_functions_give_what_their_nodes_gave() -> None:
+    proto, feeds = random_model(9)
+    calls = with_functions(proto, Random(2))
+    assert calls.functions
+    onnx.checker.check_model(calls)
+    expected, found = run_onnxruntime(proto, feeds), run_onnxruntime(calls, feeds)
+    for one, other in zip(expected.values(), found.values(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler: install g++")
+def test_kernels_are_emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cuda.core", reason="cuda.core is not installed")
+    proto, feeds = random_model(11, 2)
+    with tercet.load(proto) as model:
+        reference = flat(model.run(feeds))
+    emulator = Emulator(tmp_path, monkeypatch.setattr)
+    assert list(emulated(Case(proto, feeds, reference), emulator)) == []
+    name, data = next(iter(reference.items()))
+    wrong = Case(proto, feeds, {**reference, name: data + data.dtype.type(1)})
+    assert any(name in line for line in emulated(wrong, emulator))

@@ -157,6 +157,12 @@ template <typename T> T __shfl_down_sync(unsigned, T value, int delta)
     return exchange(value, lane + delta < 32 ? lane + delta : lane);
 }
 
+// Conditional nodes: the fake driver's handle of one is the address of its value.
+extern "C" inline void cudaGraphSetConditional(unsigned long long node, unsigned value)
+{
+    *(unsigned*)node = value;
+}
+
 // ── launches ──────────────────────────────────────────────────────────────────────────────────
 
 template <typename... P, size_t... I>

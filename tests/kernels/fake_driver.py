@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -389,10 +389,18 @@ class FakeGpu:
         answer = self.gate.ask("cuLaunchKernel")
         (*grid, threads, _, _, _, stream, table, _) = how
         if answer == SUCCESS:
-            run = self._numbered[int(function)].run
-            cells, grid = ctypes.c_void_p(table), (ctypes.c_uint * 3)(*grid)
-            self.do(stream, lambda: run(cells, grid, ctypes.c_uint(threads)))
+            kernel = self._numbered[int(function)]
+            cells, grid = _copied(table, kernel.sizes), (ctypes.c_uint * 3)(*grid)
+            self.do(stream, lambda: kernel.run(cells[0], grid, ctypes.c_uint(threads)))
         return (answer,)
+
+
+def _copied(table: int, sizes: Sequence[int]) -> tuple[Any, list[Any]]:
+    """Return a table of arguments, and what it points to: copies, as a graph has its own."""
+    given = (ctypes.c_void_p * len(sizes)).from_address(table)
+    pairs = zip(given, sizes, strict=True)
+    cells = [ctypes.create_string_buffer(ctypes.string_at(a, n), n) for a, n in pairs]
+    return (ctypes.c_void_p * len(cells))(*map(ctypes.addressof, cells)), cells
 
 
 def plant(compiler: FakeCompiler, gate: Gate, patch: Patch) -> FakeGpu:

@@ -13,61 +13,187 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from random import Random
 from time import monotonic
 
-from onnx import ModelProto
+import numpy as np
+from onnx import ModelProto, TensorProto
 
 from .... import load
-from ....runtime.errors import TercetError
+from ....runtime.errors import TercetError, UnsupportedError
 from ....runtime.ir.types import Array
 from ....runtime.options import Precision
 from ...common.console import open_console
+from ...common.nested import flat
 from ...common.onnxruntime_errors import onnxruntime_errors
 from ...export.export import export
 from ...inspect.inspection import inspect
 from ...verdict.error_bounds import Judge
 from ..honest import honest, run_onnxruntime
+from .emulation import Emulator
 from .graphs import random_model
+from .variants import resized, with_functions, with_names
 
 #: Graphs of one campaign; the next one has others.
 _APART = 1_000_000
 PRECISIONS: tuple[Precision, ...] = ("float32", "float16")
+_OPSETS = (7, 9, 11, 13, 16, 18, 21, 23, 24)
+#: What a row of results may be off by, as a share of its greatest element, and need no judge.
+_CLOSE = 2e-6
+#: What half precision may be off by, as a share of a tensor's greatest element.
+_HALF = 2e-2
+_HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+Arrays = Mapping[str, Array]
 
 
-def findings(proto: ModelProto, feeds: Mapping[str, Array], target: str = "") -> Iterator[str]:
+@dataclass
+class Case:
+    """A model, its inputs, and what it gives for them."""
+
+    proto: ModelProto
+    feeds: Arrays
+    reference: Arrays
+
+    @cached_property
+    def judge(self) -> Judge:
+        with load(self.proto, stop_at=0) as plain:
+            return Judge(plain.imported, self.feeds)
+
+    @cached_property
+    def is_rough(self) -> bool:
+        """Whether parts are in half precision, which onnxruntime computes with more digits."""
+        return any(
+            attribute.name == "to" and attribute.i in _HALVES
+            for node in self.proto.graph.node
+            for attribute in node.attribute
+        )
+
+    def against(self, name: str, found: Arrays) -> Iterator[str]:
+        """Yield what of these outputs is wrong."""
+        if not all(_close(self.reference[output], found[output]) for output in self.reference):
+            for each in self.judge.outputs(self.reference, found):
+                if not each.ok and not (self.is_rough and each.verdict == "inconclusive"):
+                    yield f"{name}: {each.verdict}: {each.output} {each.type}: {each.reason}"
+
+
+def findings(
+    proto: ModelProto,
+    feeds: Arrays,
+    target: str = "",
+    dice: Random | None = None,
+    emulator: Emulator | None = None,
+) -> Iterator[str]:
     """Run a model in every way; yield what is wrong with it, a line each.
 
     Args:
         proto: the model.
         feeds: its inputs.
         target: a GPU to plan for, such as ``sm_90a``; none where empty.
+        dice: chooses in which other ways the model is written.
+        emulator: runs kernels on the host; see `emulation`.
 
     Raises:
         TercetError: it is refused, though it is a model.
     """
     refused: list[str] = []
+    dice = dice or Random(0)
     (_, reference), *others = honest(proto, feeds, refused, "float32")
+    case = Case(proto, feeds, reference)
     if not refused:
-        others.append(("exported to onnxruntime", run_onnxruntime(export(proto).proto, feeds)))
-    with load(proto, stop_at=0) as plain:
-        judge = Judge(plain.imported, feeds)
-        for name, found in others:
-            for each in judge.outputs(reference, found):
-                if not each.ok:
-                    yield f"{name}: {each.verdict}: {each.output} {each.type}: {each.reason}"
+        others.append(("exported to onnxruntime", _exported(proto, feeds)))
+    for name, found in others:
+        yield from case.against(name, found)
+    yield from _written_otherwise(case, dice)
+    if not refused:
+        yield from _of_other_sizes(case, dice)
     for precision in PRECISIONS if target else ():
         shapes = {name: data.shape for name, data in feeds.items()}
         inspect(proto, placement="cuda", target=target, precision=precision, shapes=shapes)
+    if emulator is not None:
+        yield from emulated(case, emulator)
 
 
-def _tried(proto: ModelProto, feeds: Mapping[str, Array], target: str) -> Iterator[str]:
+def _exported(proto: ModelProto, feeds: Arrays) -> Arrays:
+    """Return what onnxruntime makes of the optimised file.
+
+    It may refuse operators of the newest opset, and its own rewrites may end in errors.
+    """
+    try:
+        return run_onnxruntime(export(proto).proto, feeds)
+    except onnxruntime_errors():
+        return run_onnxruntime(export(proto, opset=_OPSETS[-1]).proto, feeds, "ORT_DISABLE_ALL")
+
+
+def _written_otherwise(case: Case, dice: Random) -> Iterator[str]:
+    """Yield what is wrong with functions, and with files of other opsets."""
+    opset, optimise = dice.choice(_OPSETS), dice.random() < 0.5
+    models = {"with functions": with_functions(case.proto, dice)}
+    try:
+        written = export(case.proto, opset=opset, optimise=optimise).proto
+        models[f"written in opset {opset}"] = written
+    except UnsupportedError:
+        pass
+    for name, model in models.items():
+        with load(model) as held:
+            found = flat(held.run(case.feeds)).values()
+        yield from case.against(name, dict(zip(case.reference, found, strict=True)))
+
+
+def _of_other_sizes(case: Case, dice: Random) -> Iterator[str]:
+    """Yield what one loaded model does wrong with inputs of several sizes."""
+    named, rng = with_names(case.proto), np.random.default_rng(dice.getrandbits(32))
+    with load(named) as held, load(named, stop_at=0) as plain:
+        for turn in range(4):
+            feeds = resized(case.feeds, dice, rng) if turn else case.feeds
+            try:
+                run_onnxruntime(named, feeds, "ORT_DISABLE_ALL")
+                expected = flat(plain.run(feeds))
+            except (*onnxruntime_errors(), TercetError):
+                continue  # the graph is for some sizes alone
+            found = flat(held.run(feeds))
+            shapes = {name: data.shape for name, data in feeds.items()}
+            yield from Case(named, feeds, expected).against(f"of {shapes}", found)
+
+
+def emulated(case: Case, emulator: Emulator) -> Iterator[str]:
+    """Yield what kernels compute that is wrong, in float32 and in half precision."""
+    for precision in PRECISIONS:
+        found = emulator.run(case.proto, case.feeds, precision)
+        if precision == "float32":
+            yield from case.against("emulated", found)
+            continue
+        with load(case.proto, precision=precision) as model:
+            expected = flat(model.run(case.feeds))
+        for name, data in expected.items():
+            if not _close(data, found[name], _HALF, whole=True):
+                yield f"emulated in {precision}: {name} {data.dtype}{list(data.shape)}"
+
+
+def _close(a: Array, b: Array, share: float = _CLOSE, *, whole: bool = False) -> bool:
+    """Return whether two arrays are the same, but for rounding of rows, or of tensors."""
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    if a.dtype.kind != "f" and a.dtype.name != "bfloat16":
+        return whole or bool(np.array_equal(a, b))
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    if not np.array_equal(np.isfinite(x), np.isfinite(y)):
+        return False
+    x, y = np.nan_to_num(x), np.nan_to_num(y)
+    axes = None if whole or x.ndim == 0 else -1
+    largest = np.abs(x).max(axis=axes, keepdims=True, initial=0)
+    return bool(np.all(np.abs(x - y) <= share * largest))
+
+
+def _tried(run: Callable[..., Iterator[str]], *given: object) -> Iterator[str]:
     """Yield findings, and an error as one of them: none is due."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield from findings(proto, feeds, target)
+            yield from run(*given)
     except TercetError as error:
         yield f"{type(error).__name__}: {error}"
     except onnxruntime_errors() as error:
@@ -84,11 +210,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=16, help="of each graph, about")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so many")
     parser.add_argument("--target", default="", help="also plan for a GPU, such as sm_90a")
+    parser.add_argument(
+        "--emulate",
+        type=Path,
+        metavar="FOLDER",
+        help="also run kernels on the host; they stay there",
+    )
     parser.add_argument("--only", type=int, help="the number of one graph")
     parser.add_argument("--save", type=Path, help="with --only: write its model")
     given = parser.parse_args(arguments)
     numbers = range(given.graphs) if given.only is None else [given.only]
     console, until = open_console(), monotonic() + given.seconds
+    emulator = Emulator(given.emulate) if given.emulate else None
     counted: Counter[str] = Counter()
     for number in numbers:
         if monotonic() > until:
@@ -98,7 +231,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.save.write_bytes(proto.SerializeToString())
         counted["graphs"] += 1
         counted["nodes"] += len(proto.graph.node)
-        for line in _tried(proto, feeds, given.target):
+        dice = Random(number)
+        for line in _tried(findings, proto, feeds, given.target, dice, emulator):
             counted["findings"] += 1
             console.print(f"{number}: {line}")
     console.print(", ".join(f"{count} {what}" for what, count in counted.items()))

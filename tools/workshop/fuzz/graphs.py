@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto, helper
 
 from ....runtime.ir.types import Array
 from .draws import DRAWS
-from .growing import RandomGraph
+from .draws_bodies import BODIES
+from .draws_types import TYPE_DRAWS
+from .growing import Maker, RandomGraph
 from .motifs import MOTIFS
+from .motifs_decoders import DECODERS
 
 #: Sizes at which kernels have edges, and sizes that tensor cores like.
 _WIDTHS = ((1, 2, 3, 4, 6, 8), (8, 16, 24, 32, 64))
+#: What graphs grow by: some by everything, others by what has to do with each other.
+_DIETS: tuple[tuple[float, dict[Maker, float]], ...] = (
+    (3, DRAWS | MOTIFS),
+    (3, DRAWS | MOTIFS | DECODERS),
+    (3, DRAWS | TYPE_DRAWS),
+    (2, DRAWS | TYPE_DRAWS | MOTIFS | DECODERS | BODIES),
+    (1, {**{maker: often / 3 for maker, often in DRAWS.items()}, **DECODERS}),
+    (1, {**{maker: often / 3 for maker, often in DRAWS.items()}, **BODIES}),
+)
 
 
 def random_model(seed: int, size: int = 16) -> tuple[ModelProto, dict[str, Array]]:
@@ -31,7 +44,33 @@ def random_model(seed: int, size: int = 16) -> tuple[ModelProto, dict[str, Array
         rows, columns = dice.choice(lengths), dice.choice(lengths)
         shapes = ((batch, width), (batch, rows, width), (batch, width, rows, columns))
         graph.input(dice.choice((*shapes, shapes[1])))
-    graph.grow(size, DRAWS | MOTIFS)
+    (diet,) = dice.choices([diet for _, diet in _DIETS], [often for often, _ in _DIETS])
+    if diet.keys() & TYPE_DRAWS.keys():
+        for _ in range(dice.randrange(3)):
+            kind = dice.choice(list(_RANGES))
+            graph.input(dice.choice(((), (3,), (2, 4), (2, 3, 4))), kind, _RANGES[kind])
+    graph.grow(size, diet)
     rng = np.random.default_rng(seed)
-    feeds = {n: rng.standard_normal(graph.shape(n)).astype(np.float32) for n in graph.inputs}
+    feeds = {n: _values(rng, *graph.types[n], graph.values[n]) for n in graph.inputs}
     return graph.model(), feeds
+
+
+#: Inputs of other types, and what they may hold; floats hold what is from a normal distribution.
+_RANGES: dict[int, Sequence[int]] = {
+    TensorProto.INT64: range(-4, 9),
+    TensorProto.INT32: range(-100, 100),
+    TensorProto.UINT8: range(256),
+    TensorProto.INT8: range(-128, 128),
+    TensorProto.BOOL: range(2),
+    TensorProto.FLOAT16: (),
+    TensorProto.DOUBLE: (),
+}
+
+
+def _values(
+    rng: np.random.Generator, dtype: int, shape: tuple[int, ...], values: Sequence[int]
+) -> Array:
+    kind = helper.tensor_dtype_to_np_dtype(dtype)
+    if len(values):
+        return np.asarray(rng.choice(list(values), shape)).astype(kind)
+    return np.asarray(rng.standard_normal(shape)).astype(kind)

@@ -1,0 +1,80 @@
+"""A random model written in other ways: nodes inside functions, sizes that have names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from random import Random
+
+import numpy as np
+from onnx import GraphProto, ModelProto, helper
+
+from ....runtime.ir.types import Array
+from .growing import captured
+
+DOMAIN = "random"
+
+
+def with_functions(proto: ModelProto, dice: Random) -> ModelProto:
+    """Return the model with some runs of nodes as calls of functions of the file."""
+    model = ModelProto()
+    model.CopyFrom(proto)
+    for i in range(dice.randrange(1, 3)):
+        nodes = list(model.graph.node)
+        first = dice.randrange(len(nodes))
+        last = min(len(nodes), first + dice.randrange(1, 6))
+        inside, outside = nodes[first:last], [*nodes[:first], *nodes[last:]]
+        made = [name for node in inside for name in node.output if name]
+        read = [n for node in inside for n in (*node.input, *captured(node)) if n]
+        bodies = {n for node in inside for n in _own(node.attribute)}
+        inputs = [n for n in dict.fromkeys(read) if n not in made and n not in bodies]
+        needed = {n for node in outside for n in (*node.input, *captured(node))}
+        needed |= {output.name for output in model.graph.output}
+        outputs = [n for n in made if n in needed]
+        if not outputs:
+            continue
+        versions = list(model.opset_import)
+        function = helper.make_function(DOMAIN, f"Part{i}", inputs, outputs, inside, versions)
+        model.functions.append(function)
+        call = helper.make_node(f"Part{i}", inputs, outputs, f"call{i}", domain=DOMAIN)
+        del model.graph.node[:]
+        model.graph.node.extend([*nodes[:first], call, *nodes[last:]])
+        if not any(each.domain == DOMAIN for each in model.opset_import):
+            model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    return model
+
+
+def _own(attributes: object) -> Iterator[str]:
+    """Yield the names that bodies themselves define."""
+    for attribute in attributes:  # type: ignore[attr-defined]
+        graph: GraphProto = attribute.g
+        yield from (one.name for one in (*graph.input, *graph.initializer))
+        for node in graph.node:
+            yield from node.output
+            yield from _own(node.attribute)
+
+
+def with_names(proto: ModelProto) -> ModelProto:
+    """Return the model with a name of its own for each size of its inputs; outputs have none."""
+    model = ModelProto()
+    model.CopyFrom(proto)
+    for given in model.graph.input:
+        for axis, dim in enumerate(given.type.tensor_type.shape.dim):
+            dim.dim_param = f"{given.name}_{axis}"
+    return model
+
+
+def resized(feeds: Mapping[str, Array], dice: Random, rng: np.random.Generator) -> dict[str, Array]:
+    """Return inputs of which one size is another one, wherever it occurs."""
+    sizes = sorted({size for data in feeds.values() for size in data.shape})
+    if not sizes:
+        return dict(feeds)
+    old, new = dice.choice(sizes), dice.choice((1, 2, 3, 4, 5, 9, 12))
+    at = dice.choice(("all", "first"))
+    found: dict[str, Array] = {}
+    for name, data in feeds.items():
+        shape = [
+            new if size == old and (at == "all" or axis == 0) else size
+            for axis, size in enumerate(data.shape)
+        ]
+        found[name] = rng.choice(data.ravel(), shape).astype(data.dtype)
+    return found
