@@ -14,10 +14,8 @@ import typer
 
 from ..version import __version__
 from .commands import files, generating, machine, measuring, running, tuning
-from .commands.data_dir import with_data_dir
-from .commands.freezing import with_frozen_inputs
 from .commands.groups import with_groups
-from .commands.operators import with_operators
+from .commands.help import SectionedCommand, SectionedGroup
 from .commands.options import PROCESS, Debug
 from .common.failures import INTERNAL, INTERRUPTED, end_of, is_closed_pipe
 from .common.warned import listening
@@ -28,6 +26,7 @@ FORMER = {"again": "force", "conv": "conv-algorithm", "streams": "concurrency"}
 
 app = typer.Typer(
     name="tercet",
+    cls=SectionedGroup,
     epilog=(
         "Exit codes: 0 ok, 1 mismatch, 2 usage, 3 unsupported, 4 bad model, "
         "5 backend unavailable, 6 device fault, 7 out of time, 8 inconclusive, 9 internal error, "
@@ -119,27 +118,19 @@ def tercet(
     """Import an ONNX model, run it on numpy, CUDA or cuDNN, and compare them."""
 
 
-#: In the order in which help lists them.
-COMMANDS = (
-    running.run,
-    running.compare,
-    running.bisect,
-    generating.generate,
-    files.export,
-    files.simplify,
-    files.extract,
-    files.compress,
-    files.inspect,
-    measuring.profile,
-    measuring.bench,
-    measuring.report,
-    tuning.tune,
-    machine.doctor,
-    machine.conformance,
-    machine.demo,
-)
-for command in COMMANDS:
-    # The whole sentence: typer would truncate it, however wide the terminal is.
-    summary = (command.__doc__ or "").partition("\n")[0]
-    whole = with_frozen_inputs(with_operators(with_data_dir(with_groups(command))))
-    app.command(short_help=summary)(whole)
+#: By topic, in the order in which help lists them.
+COMMANDS = {
+    "Run and compare": (running.run, running.compare, running.bisect, generating.generate),
+    "Inspect and write models": (
+        *(files.inspect, files.export, files.simplify, files.extract, files.compress),
+    ),
+    "Measure": (measuring.profile, measuring.bench, measuring.report, tuning.tune),
+    "Check": (machine.doctor, machine.conformance, machine.demo),
+}
+for topic, commands in COMMANDS.items():
+    for command in commands:
+        # The whole sentence: typer would truncate it, however wide the terminal is.
+        summary = (command.__doc__ or "").partition("\n")[0]
+        app.command(short_help=summary, cls=SectionedCommand, rich_help_panel=topic)(
+            with_groups(command)
+        )

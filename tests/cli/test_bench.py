@@ -194,7 +194,7 @@ def test_wrong_usage(tercet: Tercet) -> None:
         (("--batch", "0"), "they are 1 or more"),
         (("--assert-p50", "5 parsecs"), "is not a duration such as 5ms"),
         (("--assert-p50", "nump=5ms"), "did you mean 'numpy'"),
-        (("--assert-ratio", "2"), "belongs to --compare"),
+        (("--assert-ratio", "2"), "needs --compare"),
         (("--compare", "no.json"), "no.json is not a benchmark"),
         (("--compare", "none.json"), "none.json"),
         (("--compare", "odd.json"), "another version wrote it"),

@@ -139,7 +139,7 @@ def test_steps_that_are_not_there(tercet: Tercet) -> None:
     with pytest.raises(InputError, match="step=6: there are 6 tokens, counted from 0"):
         api.decode_inputs(MODEL, TOKENS, 6)
     done = tercet("run", MODEL, "--decode-step", 1)
-    assert (done.code, "--decode-step belongs to --tokens" in done.err) == (2, True)
+    assert (done.code, "--decode-step needs --tokens" in done.err) == (2, True)
     done = tercet("run", MODEL, "--tokens", TEXT, "--dim", "batch_size=1")
     assert (done.code, "--tokens makes the inputs" in done.err) == (2, True)
     done = tercet("run", "classifier.onnx", "--tokens", TEXT)

@@ -19,6 +19,7 @@ from PIL import Image
 import tercet as api
 from tercet.tools.bench.bench import Schedule, bench
 from tercet.tools.cli import app
+from tercet.tools.commands.help import split_examples
 from tercet.tools.common.console import finite
 from tercet.tools.compare.compare import compare
 from tercet.tools.compare.layers import compare_layers
@@ -153,12 +154,22 @@ def test_the_readme_s_python_runs(folder: Path) -> None:
 
 def test_every_command_and_option_is_named() -> None:
     sections = {part.split("\n")[0]: part for part in TEXT.split("\n## ")}
-    shared = sections["Inputs"] + sections["Exit codes"] + TEXT[:900]
+    shared = sections["Models"] + sections["Inputs"] + sections["Exit codes"] + TEXT[:900]
     for command in app.registered_commands:
         name = command.callback.__name__ if command.callback else ""
         section = sections[f"tercet {name}"] + shared
         for option in re.findall(r"--[a-z-]+", _help(name)):
             assert option in section, f"{option} of tercet {name}"
+
+
+def test_examples_in_the_help_are_run() -> None:
+    """Each is an example of the pages, perhaps without some of its options."""
+    for command in app.registered_commands:
+        _, examples = split_examples(command.callback.__doc__ or "" if command.callback else "")
+        assert examples, command.callback
+        for line in examples.splitlines():
+            words = set(shlex.split(line)[1:])
+            assert any(words <= set(shlex.split(each)) for each in COMMANDS), line
 
 
 def _help(name: str) -> str:

@@ -113,9 +113,9 @@ def test_what_is_there_when_the_time_is_up_is_shown(tercet: Tercet) -> None:
     [
         ((LLAMA,), 2, "give --prompt TEXT, --ids 1,2,3"),
         ((LLAMA, "-p", "a", "--ids", "1"), 2, "give --prompt TEXT, --ids 1,2,3"),
-        ((LLAMA, "--ids", "a"), 2, "--ids a: whole numbers"),
-        ((LLAMA, "--ids", "1", "--chat"), 2, "--chat is for texts"),
-        ((LLAMA, "-p", "a", "--system", "b"), 2, "--system belongs to --chat"),
+        ((LLAMA, "--ids", "a"), 2, "--ids a: expected whole numbers"),
+        ((LLAMA, "--ids", "1", "--chat"), 2, "--chat needs --prompt"),
+        ((LLAMA, "-p", "a", "--system", "b"), 2, "--system needs --chat"),
         ((LLAMA, "-p", "a", "-p", "b", "--chat"), 2, "--chat takes one --prompt"),
         (("gone", "-p", "a"), 2, "gone: there is no such file or folder"),
         ((".", "-p", "a"), 4, "has neither genai_config.json nor config.json"),

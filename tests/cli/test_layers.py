@@ -71,7 +71,7 @@ def test_a_wrong_kernel(tercet: Tercet, faulty: str) -> None:
 def test_options_of_layers(tercet: Tercet, option: str) -> None:
     done = tercet("compare", "classifier.onnx", option)
     assert done.code == 2
-    assert "belong to --layers" in done.err
+    assert "need --layers" in done.err
 
 
 def test_layers_of_several_runners(tercet: Tercet, faulty: str) -> None:

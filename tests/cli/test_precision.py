@@ -107,7 +107,7 @@ def test_a_tolerance_that_float32_does_not_keep(tercet: Tercet, chained: str) ->
         ("--tolerance 1e-3 --precision tf32", "not one of float16, bfloat16"),
         ("--tolerance 0 --precision float16", "number > 0"),
         ("--tolerance 1 --precision float16 -b numpy -b onnxruntime", "one --backend"),
-        ("--save keep.txt", "belongs to --tolerance"),
+        ("--save keep.txt", "needs --tolerance"),
     ],
 )
 def test_options_that_make_no_sense(tercet: Tercet, options: str, words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import onnx.parser
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from tercet.tools.cli import app
 
@@ -72,6 +74,15 @@ def test_each_is_declared_once(option: str) -> None:
     found = {n: options_of(c).get(option) for n, c in commands().items() if n != "conformance"}
     said = {(o.help, o.metavar, str(o.default)) for o in found.values() if o is not None}
     assert len(said) == 1, said
+
+
+def test_help_has_a_section_per_group_and_general_options_last() -> None:
+    text = CliRunner().invoke(app, ["bench", "--help"]).output
+    titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
+    assert titles[:2] == ["Arguments", "Options"]
+    assert titles[-2:] == ["General", "Examples"]
+    assert {"Backend", "Inputs", "Model file"} <= set(titles)
+    assert "Usage: tercet bench [OPTIONS] MODEL...\n" in text
 
 
 @pytest.fixture

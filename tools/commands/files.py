@@ -8,11 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from ...runtime.errors import UsageError
-from .groups import Common, InputOptions, RunOptions, ShapeOptions, WrittenFile
+from .groups import (
+    Common,
+    FrozenModelOptions,
+    InputOptions,
+    RunOptions,
+    ShapeOptions,
+    WrittenFile,
+)
 from .options import (
     AllowInconclusive,
     File,
-    Freeze,
     SkipPasses,
     Target,
     figures,
@@ -25,20 +31,22 @@ def export(
     model: File,
     out: Target,
     *,
-    as_it_is: Annotated[
-        bool, typer.Option("--no-optimise", help="Write the graph without optimising it.")
-    ] = False,
+    as_it_is: Annotated[bool, typer.Option("--no-optimise", help="Skip all graph passes.")] = False,
     stop_at: Annotated[
-        int | None, typer.Option(metavar="N", help="Stop after N graph rewrites.")
+        int | None, typer.Option(metavar="N", help="Stop after N rewrites of graph passes.")
     ] = None,
     skip_passes: SkipPasses = "",
-    freeze: Freeze = None,
+    reading: FrozenModelOptions,
     written: WrittenFile,
     shapes: ShapeOptions,
     common: Common,
 ) -> None:
-    """Write the optimised graph as an ONNX model."""
-    from ..common.arrays import read_named
+    """Write the optimised graph as an ONNX model.
+
+    Examples:
+        tercet export model.onnx out.onnx
+        tercet export model.onnx out.onnx --opset 17 --dim batch=4
+    """
     from ..common.deadline import all_or_nothing
     from ..export.export import export as export_model
     from ..export.export_view import show_exported
@@ -50,7 +58,7 @@ def export(
             optimise=not as_it_is,
             **written.as_options(),
             **shapes.as_options(),
-            freeze=read_named("--freeze-input", freeze or ()),
+            freeze=reading.frozen,
             stop_at=stop_at,
             skip=split(skip_passes),
         )
@@ -62,13 +70,16 @@ def simplify(
     out: Target,
     *,
     inputs: InputOptions,
-    freeze: Freeze = None,
+    reading: FrozenModelOptions,
     written: WrittenFile,
     allow: AllowInconclusive = False,
     common: Common,
 ) -> None:
-    """Write the optimised graph as an ONNX model, and check it against the original."""
-    from ..common.arrays import read_named
+    """Write the optimised graph as an ONNX model, and check it against the original.
+
+    Examples:
+        tercet simplify model.onnx out.onnx
+    """
     from ..common.console import progress
     from ..common.deadline import all_or_nothing
     from ..export.export import simplify as simplify_model
@@ -81,7 +92,7 @@ def simplify(
             inputs.wanted,
             **written.as_options(),
             **inputs.as_options(),
-            freeze=read_named("--freeze-input", freeze or ()),
+            freeze=reading.frozen,
             allow_inconclusive=allow,
             say=tell,
         )
@@ -109,7 +120,11 @@ def extract(
     shapes: ShapeOptions,
     common: Common,
 ) -> None:
-    """Write the subgraph between given tensors as a model."""
+    """Write the subgraph between given tensors as a model.
+
+    Examples:
+        tercet extract model.onnx tail.onnx --inputs r --outputs scores
+    """
     from ..common.deadline import all_or_nothing
     from ..export.export import extract as extract_part
     from ..export.export_view import show_exported
@@ -134,26 +149,31 @@ def compress(
         list[str] | None,
         typer.Option(
             metavar="[NAME=]X",
-            help="Share of the weights to set to zero: of all, or of one weight, node or operator.",
+            help="Fraction of the weights to set to zero, of all tensors or of a weight, node or "
+            "operator; repeatable.",
         ),
     ] = None,
     bits: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[NAME=]N",
-            help="Bits of the codes of shared weights, 1 to 8: of all, or of one, as above.",
+            help="Bits per code of shared values, 1 to 8, of all tensors or of one as above; "
+            "repeatable.",
         ),
     ] = None,
     min_elements: Annotated[
-        int, typer.Option(metavar="N", help="Leave smaller weights as they are.")
+        int, typer.Option(metavar="N", help="Leave tensors with fewer elements unchanged.")
     ] = 1024,
     inputs: InputOptions,
-    freeze: Freeze = None,
+    reading: FrozenModelOptions,
     written: WrittenFile,
     common: Common,
 ) -> None:
-    """Prune weights and share their values; write a smaller model."""
-    from ..common.arrays import read_named
+    """Prune weights and share their values; write a smaller model.
+
+    Examples:
+        tercet compress model.onnx small.onnx --sparsity 0.5 --bits 5 --min-elements 100
+    """
     from ..common.console import progress
     from ..common.deadline import all_or_nothing
     from ..compress.compress import compress as compress_model
@@ -168,7 +188,7 @@ def compress(
             bits=figures("--bits", bits, whole=True),
             min_elements=min_elements,
             **written.as_options(),
-            freeze=read_named("--freeze-input", freeze or ()),
+            freeze=reading.frozen,
             say=tell,
         )
     show(found, show_compression, json=common.json)
@@ -196,7 +216,8 @@ def inspect(
     capability: Annotated[
         str | None,
         typer.Option(
-            metavar="BACKEND", help="Show which operators a backend runs, which not, and why."
+            metavar="BACKEND",
+            help="Show which operators this backend runs, which it does not, and why.",
         ),
     ] = None,
     graph: Annotated[
@@ -206,7 +227,7 @@ def inspect(
     placement: Annotated[
         str | None,
         typer.Option(
-            metavar="BACKEND", help="Show which backend and kernel run each node, and why."
+            metavar="BACKEND", help="Show the backend and kernel of each node, and the reason."
         ),
     ] = None,
     algorithms: Annotated[
@@ -226,19 +247,27 @@ def inspect(
         str | None,
         typer.Option(
             metavar="ARCH[:N]",
-            help="Plan cuda or tensorrt for this GPU (sm_80, sm_89, ...) with N multiprocessors; "
-            "it need not be present.",
+            help="With cuda or tensorrt: the GPU to plan for, such as sm_86, with N "
+            "multiprocessors; it need not be present.",
         ),
     ] = None,
     memory: Annotated[
         bool,
-        typer.Option("--memory", help="Show the memory plan, on numpy or the --placement backend."),
+        typer.Option(
+            "--memory", help="Show the memory plan for the --placement backend; default: numpy."
+        ),
     ] = False,
     options: RunOptions,
     shapes: ShapeOptions,
     common: Common,
 ) -> None:
-    """Show a model's contents, cost, placement and memory."""
+    """Show a model's contents, cost, placement and memory.
+
+    Examples:
+        tercet inspect model.onnx
+        tercet inspect model.onnx --placement cuda --target sm_90a
+        tercet inspect model.onnx --passes --diff --ir texts
+    """
     from ..common.console import progress
     from ..common.deadline import all_or_nothing
     from ..inspect.graph_file import check_graph_name, write_graph
@@ -247,7 +276,7 @@ def inspect(
     from ..inspect.pass_texts import write_texts
 
     if (diff or ir) and not passes:
-        raise UsageError("--diff and --ir belong to --passes")
+        raise UsageError("--diff and --ir need --passes")
     if graph is not None:
         check_graph_name(graph)
     if algorithms:
@@ -298,9 +327,11 @@ def _inspect_algorithms(
     from ..tune.cudnn_algorithms import engine_lists, show_engine_lists
 
     if backend not in ("cuda", "cudnn"):
-        raise UsageError(f"--algorithms lists algorithms of cuda and cudnn, not of '{backend}'")
+        raise UsageError(f"--algorithms needs --backend cuda or cudnn, not '{backend}'")
     if backend == "cudnn" and target is not None:
-        raise UsageError("--target is for cuda; cuDNN says what it can on the GPU that is here")
+        raise UsageError(
+            "--target needs --backend cuda: cuDNN lists engines only on a GPU that is present"
+        )
     if backend == "cudnn":
         with progress() as say, all_or_nothing(timeout, say) as tell:
             lists = engine_lists(model, say=tell, **options)

@@ -6,13 +6,15 @@ import sys
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from ...runtime.errors import UsageError
-from .groups import Common
+from .groups import Common, Group
+from .help import BACKEND, OWN
 from .options import (
+    Backend,
     BackendOptions,
     Device,
     Fallback,
@@ -28,14 +30,15 @@ if TYPE_CHECKING:
     from ..generate.generate import Asked, Written
 
 
-@dataclass(frozen=True, slots=True)
-class PromptOptions:
+@dataclass(frozen=True)
+class PromptOptions(Group):
     """The prompt, or the input of an encoder."""
 
+    title: ClassVar[str] = "Prompt"
     prompt: Annotated[
         list[str] | None,
         typer.Option(
-            "--prompt", "-p", metavar="TEXT", help="Text to continue; - reads it from stdin."
+            "--prompt", "-p", metavar="TEXT", help="Text to continue; - reads stdin; repeatable."
         ),
     ] = None
     ids: Annotated[
@@ -86,12 +89,12 @@ class PromptOptions:
             )
         if not texts:
             if self.chat:
-                raise UsageError("--chat is for texts: --prompt")
+                raise UsageError("--chat needs --prompt")
             ids = integers("--ids", self.ids) if self.ids else None
             return Asked(None, ids, self.input_features, self.audio)
         if not self.chat:
             if self.system:
-                raise UsageError("--system belongs to --chat")
+                raise UsageError("--system needs --chat")
             return Asked(texts[0] if len(texts) == 1 else texts)
         if len(texts) > 1:
             raise UsageError("--chat takes one --prompt")
@@ -104,22 +107,22 @@ class PromptOptions:
         return {"language": self.language, "task": self.task, "decoder_ids": begun}
 
 
-@dataclass(frozen=True, slots=True)
-class DecoderOptions:
+@dataclass(frozen=True)
+class DecoderOptions(Group):
     """The decoder and its backend."""
 
+    title: ClassVar[str] = BACKEND
     variant: Annotated[
         str | None,
         typer.Option(
             "--variant",
             "--file",
             metavar="NAME",
-            help="Which of several model files: q4, model_q4.onnx.",
+            help="Which of several model files, such as q4 or model_q4.onnx.",
+            rich_help_panel=OWN,
         ),
     ] = None
-    backend: Annotated[
-        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Backend to run on.")
-    ] = "numpy"
+    backend: Backend = "numpy"
     fallback: Fallback = None
     precision: Precision = "float32"
     device: Device = 0
@@ -139,10 +142,11 @@ class DecoderOptions:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingOptions:
+@dataclass(frozen=True)
+class SamplingOptions(Group):
     """Sampling, and the end of a text."""
 
+    title: ClassVar[str] = "Sampling"
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
@@ -191,12 +195,16 @@ class SamplingOptions:
         return {**asdict(self), "stop": self.stop or ()}
 
 
-@dataclass(frozen=True, slots=True)
-class CacheOptions:
+@dataclass(frozen=True)
+class CacheOptions(Group):
     """The KV caches and the prefill."""
 
+    title: ClassVar[str] = "Caches"
     prefill_chunk: Annotated[
-        int, typer.Option(metavar="N", help="Tokens per prefill step; fewer take less memory.")
+        int,
+        typer.Option(
+            metavar="N", help="Number of tokens per prefill step; fewer take less memory."
+        ),
     ] = 1024
     capacity: Annotated[
         int | None,
@@ -208,8 +216,8 @@ class CacheOptions:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Prompt cache: read if the file exists, to skip what it holds of the prompt; "
-            "then written.",
+            help="Prompt cache: read if it exists, so that only the rest of the prompt is "
+            "computed; then written.",
         ),
     ] = None
 
@@ -230,9 +238,7 @@ def generate(
     caches: CacheOptions,
     twice: Annotated[
         bool,
-        typer.Option(
-            "--twice", help="Generate twice and compare the tokens; exit with 1 if they differ."
-        ),
+        typer.Option("--twice", help="Generate twice; exit with 1 if the tokens differ."),
     ] = False,
     show_ids: Annotated[
         bool, typer.Option("--show-ids", help="Also print token ids of prompts and results.")
@@ -240,7 +246,12 @@ def generate(
     threads: Threads = None,
     common: Common,
 ) -> None:
-    """Generate text with a decoder such as Llama."""
+    """Generate text with a decoder such as Llama.
+
+    Examples:
+        tercet generate llama --prompt "the quick" --max-new-tokens 8
+        tercet generate whisper --audio sound.wav --language en
+    """
     from ...runtime.text import printable
     from ..common.console import open_console, print_json, progress, silent
     from ..common.threads import use_threads

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast, get_args, get_type_hints
 
+from typer.models import OptionInfo
+
+from ...runtime.errors import UsageError
+from .help import BACKEND, GENERAL, INPUTS, MODEL_FILE, OWN, WRITTEN_FILE
 from .options import (
     Algorithms,
     BackendOptions,
     Bgr,
     Convolution,
     Crop,
+    DataDir,
     Debug,
     DecodeStep,
     Device,
@@ -25,9 +31,11 @@ from .options import (
     Files,
     Folder,
     Force,
+    Freeze,
     Json,
     KeepFloat32,
     Mean,
+    Operators,
     Opset,
     Precision,
     Repeats,
@@ -42,31 +50,89 @@ from .options import (
     Tune,
     algorithms_of,
     backend_options_of,
-    decoded,
     names_of,
+    numbers,
     split,
-    wanted_inputs,
 )
 
 if TYPE_CHECKING:
+    from ..common.images import Pixels
     from ..common.inputs import InputRequest, Inputs
 
 Command = Callable[..., None]
 
 
-@dataclass(frozen=True, slots=True)
-class Common:
+@dataclass(frozen=True)
+class Group:
+    """Options that belong together.
+
+    Attributes:
+        title: the heading of their section in the help.
+    """
+
+    title: ClassVar[str] = OWN
+
+
+@dataclass(frozen=True)
+class Common(Group):
     """Options of every command: time limit and output."""
 
+    title: ClassVar[str] = GENERAL
     timeout: Timeout = None
     json: Json = False
     debug: Debug = False
 
 
-@dataclass(frozen=True, slots=True)
-class AlgorithmOptions:
+@dataclass(frozen=True)
+class ModelOptions(Group):
+    """How a model file is read; in effect while a command runs."""
+
+    title: ClassVar[str] = MODEL_FILE
+    #: Whether inputs are frozen in every model that the command loads.
+    freezes_all: ClassVar[bool] = True
+    freeze: Freeze = None
+    external_data_dir: DataDir = None
+    operators: Operators = None
+
+    @property
+    def frozen(self) -> Mapping[str, Any]:
+        """Arrays for inputs that become constants, by name."""
+        from ..common.arrays import read_named
+
+        return read_named("--freeze-input", self.freeze or ())
+
+    @contextmanager
+    def around(self) -> Generator[None]:
+        """Apply the options to every model that is loaded within the block."""
+        with ExitStack() as stack:
+            if self.external_data_dir:
+                from ...importers.onnx.reading.external import external_data_in
+
+                stack.enter_context(external_data_in(self.external_data_dir))
+            if self.operators:
+                from ...runtime.ir.custom import operators_in
+                from .operators import read_operators
+
+                stack.enter_context(operators_in(read_operators(self.operators)))
+            if self.freeze and self.freezes_all:
+                from ...runtime.session.freeze import frozen_in
+
+                stack.enter_context(frozen_in(self.frozen))
+            yield
+
+
+@dataclass(frozen=True)
+class FrozenModelOptions(ModelOptions):
+    """The same for commands that pass `frozen` on to what they call."""
+
+    freezes_all: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class AlgorithmOptions(Group):
     """Precision, device and algorithms."""
 
+    title: ClassVar[str] = BACKEND
     precision: Precision = "float32"
     device: Device = 0
     conv: Convolution = None
@@ -82,7 +148,7 @@ class AlgorithmOptions:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunOptions(AlgorithmOptions):
     """Optimisation, placement and execution of a model."""
 
@@ -103,10 +169,11 @@ class RunOptions(AlgorithmOptions):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ShapeOptions:
+@dataclass(frozen=True)
+class ShapeOptions(Group):
     """Shapes of inputs."""
 
+    title: ClassVar[str] = INPUTS
     shapes: Shapes = None
     dims: Dims = None
 
@@ -115,21 +182,37 @@ class ShapeOptions:
         return {"shapes": self.shapes or (), "dims": self.dims or ()}
 
 
-@dataclass(frozen=True, slots=True)
-class InputOptions(ShapeOptions):
+@dataclass(frozen=True)
+class SourceOptions(Group):
     """Sources of inputs."""
 
+    title: ClassVar[str] = INPUTS
     files: Files = None
     inputs_from: Folder = None
     seed: Seed = 0
 
+
+@dataclass(frozen=True)
+class InputOptions(ShapeOptions, SourceOptions):
+    """Sources and shapes of inputs; the help lists sources first, as fields of the last base."""
+
+    @property
+    def pixels(self) -> Pixels:
+        """The conversion of images."""
+        from ..common.images import Pixels
+
+        return Pixels()
+
     @property
     def wanted(self) -> InputRequest:
         """The inputs that the options describe."""
-        return wanted_inputs(self.files, self.inputs_from, self.seed, self.shapes, self.dims)
+        from ..common.inputs import InputRequest
+
+        given = self.files or (), self.inputs_from, self.seed, self.shapes or (), self.dims or ()
+        return InputRequest(*given, self.pixels)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DecoderInputOptions(InputOptions):
     """The same, or one step of a decoder."""
 
@@ -137,11 +220,25 @@ class DecoderInputOptions(InputOptions):
     decode_step: DecodeStep = None
 
     def of(self, model: Path) -> InputRequest | Inputs:
-        """Return the inputs for a model."""
-        return decoded(model, self.wanted, self.tokens, self.decode_step)
+        """Return the inputs for a model.
+
+        Raises:
+            UsageError: options of both kinds are given.
+        """
+        if not self.tokens:
+            if self.decode_step is not None:
+                raise UsageError("--decode-step needs --tokens")
+            return self.wanted
+        if self.wanted.is_asked:
+            raise UsageError(
+                "--tokens makes all inputs; leave out --input, --inputs-from, --shape and --dim"
+            )
+        from ..common.decode_inputs import step_inputs
+
+        return step_inputs(model, self.tokens, self.decode_step)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ImageInputOptions(DecoderInputOptions):
     """The same, and the conversion of images to tensors."""
 
@@ -152,15 +249,15 @@ class ImageInputOptions(DecoderInputOptions):
     bgr: Bgr = False
 
     @property
-    def wanted(self) -> InputRequest:
-        pixels = (self.scale, self.mean, self.std, self.crop, self.bgr)
-        return wanted_inputs(
-            self.files, self.inputs_from, self.seed, self.shapes, self.dims, pixels
-        )
+    def pixels(self) -> Pixels:
+        from ..common.images import Pixels
+
+        mean, std = numbers("--mean", self.mean), numbers("--std", self.std)
+        return Pixels(self.scale, mean, std, self.crop, self.bgr)
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
+@dataclass(frozen=True)
+class Timed(Group):
     """Number of runs and of threads."""
 
     repeat: Repeats = None
@@ -173,10 +270,11 @@ class Timed:
         return use_threads(self.threads)
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
+@dataclass(frozen=True)
+class WrittenFile(Group):
     """How a model file is written."""
 
+    title: ClassVar[str] = WRITTEN_FILE
     opset: Opset = None
     external: External = None
     force: Force = False
@@ -186,41 +284,58 @@ class WrittenFile:
         return {"opset": self.opset, "external": self.external, "force": self.force}
 
 
+#: Name of the options that `with_groups` adds.
+_ADDED = "model_options"
+
+
 def with_groups(command: Command) -> Command:
     """Return a command whose parameters are the fields of its option groups.
 
+    Every command that reads a model gets `ModelOptions`, unless it declares them itself.
+
     Args:
-        command: parameters annotated with a dataclass are replaced by its fields.
+        command: parameters annotated with a `Group` are replaced by its fields.
     """
-    signature = inspect.signature(command, eval_str=True)
+    parameters = dict(inspect.signature(command, eval_str=True).parameters)
     groups = {
         name: cast("type[Any]", parameter.annotation)
-        for name, parameter in signature.parameters.items()
+        for name, parameter in parameters.items()
         if is_dataclass(parameter.annotation)
     }
+    own = next((name for name, kind in groups.items() if issubclass(kind, ModelOptions)), None)
+    if own is None and not {"model", "models"}.isdisjoint(parameters):
+        groups[_ADDED] = ModelOptions
+        parameters[_ADDED] = inspect.Parameter(_ADDED, inspect.Parameter.KEYWORD_ONLY)
+        own = _ADDED
 
     @wraps(command)
     def wrapped(**given: Any) -> None:
         for name, group in groups.items():
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
-        command(**given)
+        with given[own].around() if own else ExitStack():
+            given.pop(_ADDED, None)
+            command(**given)
 
-    parameters = [
+    options = [
         each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in signature.parameters.items()
+        for name, parameter in parameters.items()
         for each in (_fields(groups[name]) if name in groups else (parameter,))
     ]
-    vars(wrapped)["__signature__"] = signature.replace(parameters=parameters)
-    wrapped.__annotations__ = {each.name: each.annotation for each in parameters}
+    vars(wrapped)["__signature__"] = inspect.Signature(options)
+    wrapped.__annotations__ = {each.name: each.annotation for each in options}
     return wrapped
 
 
 def _fields(group: type[Any]) -> Iterator[inspect.Parameter]:
+    """Yield the parameters of a group, which the help lists in its section."""
     hints = get_type_hints(group, include_extras=True)
     for each in fields(group):
+        kind, option = get_args(hints[each.name])
+        option = cast("OptionInfo", copy(option))
+        option.rich_help_panel = option.rich_help_panel or group.title
         yield inspect.Parameter(
             each.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=each.default,
-            annotation=hints[each.name],
+            annotation=Annotated[kind, option],
         )

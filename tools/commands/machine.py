@@ -8,13 +8,8 @@ from typing import Annotated
 import typer
 
 from .groups import Common
-from .options import (
-    Debug,
-    Fallback,
-    Json,
-    Timeout,
-    show,
-)
+from .help import BACKEND, GENERAL
+from .options import Backend, Debug, Fallback, Json, Timeout, show
 
 
 def doctor(
@@ -24,11 +19,16 @@ def doctor(
         typer.Option(metavar="BACKEND", help="Exit with 5 unless this backend can run here."),
     ] = None,
     peaks: Annotated[
-        bool, typer.Option("--peaks", help="Measure bandwidth and FLOP/s of each device.")
+        bool, typer.Option("--peaks", help="Also measure bandwidth and FLOP/s of each device.")
     ] = False,
     common: Common,
 ) -> None:
-    """Check the environment: what is installed, what is missing, and how to get it."""
+    """Check the environment: what is installed, what is missing, and how to get it.
+
+    Examples:
+        tercet doctor
+        tercet doctor --require numpy
+    """
     from ..common.console import progress
     from ..common.deadline import all_or_nothing
     from ..doctor.doctor import diagnose, show_diagnosis
@@ -41,9 +41,7 @@ def doctor(
 
 
 def conformance(
-    backend: Annotated[
-        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Backend to test.")
-    ] = "numpy",
+    backend: Backend = "numpy",
     fallback: Fallback = None,
     pattern: Annotated[
         str,
@@ -57,19 +55,30 @@ def conformance(
         list[str] | None,
         typer.Option("--category", metavar="NAME", help="Only this category; repeatable."),
     ] = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit per case.")] = 60,
+    timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="Time limit per case.", rich_help_panel=GENERAL),
+    ] = 60,
     jobs: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Number of processes; default: one per CPU, at most 8."),
+        typer.Option(
+            metavar="N", help="Number of processes; default: one per CPU core, at most 8."
+        ),
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a Markdown page of all backends measured so far."),
+        typer.Option(
+            metavar="FILE.md", help="Write a Markdown page of all backends measured so far."
+        ),
     ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run ONNX's own test suite; show the score and the failures."""
+    """Run ONNX's own test suite; show the score and the failures.
+
+    Examples:
+        tercet conformance -k softmax
+    """
     from ..conformance.page import check_whole, write_page
     from ..conformance.run import run_suite
     from ..conformance.view import progress_bar, show_report
@@ -95,13 +104,21 @@ def demo(
     backends: Annotated[
         list[str] | None,
         typer.Option(
-            "--backend", "-b", metavar="BACKEND", help="Backend to use; default: all that can run."
+            "--backend",
+            "-b",
+            metavar="BACKEND",
+            help="A backend to run on; repeatable; default: all that can run here.",
+            rich_help_panel=BACKEND,
         ),
     ] = None,
     timeout: Timeout = None,
     debug: Debug = False,
 ) -> None:
-    """Recognize handwritten digits on every available backend."""
+    """Recognize handwritten digits on every available backend.
+
+    Examples:
+        tercet demo
+    """
     from ..common.console import open_console
     from ..common.deadline import all_or_nothing
     from ..demo.demo import run_demo

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from ...runtime.errors import UsageError
-from .groups import Common, DecoderInputOptions, InputOptions, RunOptions, Timed
-from .options import Threads, exit_code, integers, show, split
+from .groups import Common, DecoderInputOptions, Group, InputOptions, RunOptions, Timed
+from .help import BACKEND, MEASUREMENT
+from .options import Backend, SkipUnavailable, Threads, exit_code, integers, show, split
 
 if TYPE_CHECKING:
     from ..bench.bench import Schedule
     from ..bench.bench_check import BenchLimits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BenchRunOptions(RunOptions):
     """The options of runs, with several precisions."""
 
     precision: Annotated[
-        str, typer.Option(metavar="A,B", help="Compute precisions, as for run.")
+        str,
+        typer.Option(metavar="A,B", help="Compute precisions: float32, tf32, float16, bfloat16."),
     ] = "float32"
 
     def as_options(self) -> dict[str, Any]:
@@ -31,17 +33,19 @@ class BenchRunOptions(RunOptions):
         return options
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleOptions:
+@dataclass(frozen=True)
+class ScheduleOptions(Group):
     """What a benchmark measures, and how long."""
 
+    title: ClassVar[str] = MEASUREMENT
     batch: Annotated[
-        str, typer.Option(metavar="1,8", help="Batch sizes; default: the model's, or 1.")
+        str, typer.Option(metavar="1,8", help="Batch sizes; default: that of the model, or 1.")
     ] = ""
     concurrency: Annotated[
         str,
         typer.Option(
-            metavar="1,4", help="Concurrent callers: 1 measures latency, more measure throughput."
+            metavar="1,4",
+            help="Numbers of concurrent callers: 1 measures latency, more measure throughput.",
         ),
     ] = "1"
     pipeline: Annotated[
@@ -82,25 +86,36 @@ class ScheduleOptions:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LimitOptions:
+@dataclass(frozen=True)
+class LimitOptions(Group):
     """Limits of a benchmark."""
 
+    title: ClassVar[str] = "Assertions"
     assert_p50: Annotated[
         list[str] | None,
-        typer.Option("--assert-p50", metavar="[WHO=]5ms", help="Maximum median latency."),
+        typer.Option(
+            "--assert-p50",
+            metavar="[BACKEND=]5ms",
+            help="Maximum median latency, of tercet's backends or of one runner; repeatable.",
+        ),
     ] = None
     assert_ops: Annotated[
         int | None,
-        typer.Option("--assert-ops", metavar="N", help="Maximum steps of a plan."),
+        typer.Option("--assert-ops", metavar="N", help="Maximum number of steps in a plan."),
     ] = None
     assert_error: Annotated[
         float | None,
-        typer.Option("--assert-error", metavar="X", help="Maximum error."),
+        typer.Option(
+            "--assert-error", metavar="X", help="Maximum relative L2 error against float64."
+        ),
     ] = None
     assert_ratio: Annotated[
         float | None,
-        typer.Option("--assert-ratio", metavar="X", help="Maximum ratio to the older median."),
+        typer.Option(
+            "--assert-ratio",
+            metavar="X",
+            help="With --compare: maximum ratio of new to old median.",
+        ),
     ] = None
 
     @property
@@ -116,11 +131,11 @@ def profile(
     *,
     model: Annotated[
         Path | None,
-        typer.Argument(metavar="[MODEL]", help="An ONNX file; none with --diff."),
+        typer.Argument(
+            metavar="[MODEL]", help="An ONNX file; none with --diff.", show_default=False
+        ),
     ] = None,
-    backend: Annotated[
-        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Backend to run on.")
-    ] = "numpy",
+    backend: Backend = "numpy",
     options: RunOptions,
     inputs: DecoderInputOptions,
     timed: Timed,
@@ -130,7 +145,7 @@ def profile(
     peaks: Annotated[
         bool,
         typer.Option(
-            "--peaks/--no-peaks", help="Also measure the machine's peak throughput and bandwidth."
+            "--peaks/--no-peaks", help="Measure the machine's peak throughput and bandwidth, too."
         ),
     ] = True,
     trace: Annotated[
@@ -142,12 +157,19 @@ def profile(
     diff: Annotated[
         tuple[Path, Path] | None,
         typer.Option(
-            metavar="A.json B.json", help="Compare two saved profiles instead of running."
+            metavar="A.json B.json",
+            help="Compare the JSON of two profiles instead of running a model.",
         ),
     ] = None,
     common: Common,
 ) -> None:
-    """Show where time is spent, against the machine's roofline."""
+    """Show where time is spent, against the machine's roofline.
+
+    Examples:
+        tercet profile model.onnx --dim batch=8
+        tercet profile model.onnx --top 5 --no-peaks --repeat 10 --trace trace.json
+        tercet profile --diff before.json after.json
+    """
     from ..common.console import progress
     from ..common.measure import Repeat
     from ..profile.profiling import profile as profile_model
@@ -156,7 +178,7 @@ def profile(
     from ..profile.trace_events import write_trace
 
     if (model is None) == (diff is None):
-        raise UsageError("either a model, or --diff with two saved profiles")
+        raise UsageError("give a model, or --diff with two saved profiles")
     if diff is not None:
         show(diff_profiles(*diff), lambda c, f: show_difference(c, f, top), json=common.json)
         return
@@ -191,34 +213,40 @@ def bench(
             "-b",
             metavar="BACKEND",
             help=(
-                "What to measure: a backend, onnxruntime or onnx.reference. "
-                "Without any: every backend that can run here, and onnxruntime."
+                "A runner to measure; repeatable: a backend, onnxruntime or onnx.reference; "
+                "default: all backends that can run here, and onnxruntime."
             ),
+            rich_help_panel=BACKEND,
         ),
     ] = None,
     schedule: ScheduleOptions,
     options: BenchRunOptions,
     inputs: InputOptions,
     threads: Threads = None,
-    skip_unavailable: Annotated[
-        bool,
-        typer.Option("--skip-unavailable", help="Skip backends that cannot run a model here."),
-    ] = False,
+    skip_unavailable: SkipUnavailable = False,
     old: Annotated[
         Path | None,
-        typer.Option("--compare", metavar="OLD.json", help="Compare with an older benchmark."),
+        typer.Option(
+            "--compare", metavar="OLD.json", help="Compare with the JSON of an older benchmark."
+        ),
     ] = None,
     limits: LimitOptions,
     common: Common,
 ) -> None:
-    """Measure latency, throughput and accuracy; check them against limits or an older run."""
+    """Measure latency, throughput and accuracy; check them against limits or an older run.
+
+    Examples:
+        tercet bench model.onnx --batch 1,8 --duration 0.2
+        tercet bench model.onnx -b numpy -b onnxruntime --concurrency 1,2
+        tercet bench model.onnx -b numpy --assert-p50 1s --assert-error 1e-5
+    """
     from ..bench.bench import bench as bench_models
     from ..bench.bench_view import show_bench
     from ..common.console import progress
     from ..common.threads import use_threads
 
     if limits.assert_ratio is not None and old is None:
-        raise UsageError("--assert-ratio belongs to --compare")
+        raise UsageError("--assert-ratio needs --compare OLD.json")
     with progress() as say, use_threads(threads):
         found = bench_models(
             models,
@@ -242,7 +270,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="FILE.json...",
-            help="Output of compare, profile or bench with --json.",
+            help="What compare, profile or bench printed with --json.",
             show_default=False,
         ),
     ],
@@ -254,7 +282,11 @@ def report(
     ] = "",
     common: Common,
 ) -> None:
-    """Write comparisons, profiles and benchmarks as one self-contained HTML file."""
+    """Write comparisons, profiles and benchmarks as one self-contained HTML file.
+
+    Examples:
+        tercet report compare.json layers.json profile.json bench.json -o report.html
+    """
     from ..common.deadline import all_or_nothing
     from ..report.report import report as make_report
     from ..report.report import show_report

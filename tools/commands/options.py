@@ -4,19 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ...runtime.errors import TimeLimitError, UsageError
-
-if TYPE_CHECKING:
-    from ..common.inputs import InputRequest, Inputs
+from .help import BACKEND, GENERAL
 
 File = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
+Backend = Annotated[
+    str,
+    typer.Option(
+        "--backend",
+        "-b",
+        metavar="BACKEND",
+        help="Backend to run on; tercet doctor lists them.",
+        rich_help_panel=BACKEND,
+    ),
+]
 Fallback = Annotated[
     str | None,
-    typer.Option(metavar="BACKEND", help="Backend for nodes that the first one declines."),
+    typer.Option(
+        metavar="BACKEND",
+        help="Backend for nodes that the first one declines; default: they are an error.",
+        rich_help_panel=BACKEND,
+    ),
+]
+SkipUnavailable = Annotated[
+    bool,
+    typer.Option(
+        "--skip-unavailable",
+        help="Skip backends that cannot run the model here.",
+        rich_help_panel=BACKEND,
+    ),
 ]
 Precision = Annotated[
     str,
@@ -41,21 +61,21 @@ AllowInconclusive = Annotated[
         help="Exit with 0 instead of 8 if a difference may be rounding, but might be an error.",
     ),
 ]
-Device = Annotated[int, typer.Option(metavar="N", help="Number of the GPU to run on.")]
+Device = Annotated[int, typer.Option(metavar="N", help="Index of the GPU.")]
 SkipPasses = Annotated[
     str,
     typer.Option(
         "--skip-passes",
         metavar="A,B",
-        help="Graph passes to leave out, such as fold_batchnorm.",
+        help="Graph passes to skip, such as fold_batchnorm.",
     ),
 ]
 Convolution = Annotated[
     str | None,
     typer.Option(
         "--conv-algorithm",
-        metavar="NAME",
-        help="Algorithm of every Conv (naive, fft, ...), or several in order of preference.",
+        metavar="A,B",
+        help="Algorithms for every Conv (naive, fft, ...), in order of preference.",
     ),
 ]
 Algorithms = Annotated[
@@ -63,7 +83,7 @@ Algorithms = Annotated[
     typer.Option(
         "--algorithm",
         metavar="NODE=NAME",
-        help="Algorithm of a node or of all nodes of an operator; repeatable.",
+        help="Algorithm for a node or for all nodes of an operator; repeatable.",
     ),
 ]
 BackendOptions = Annotated[
@@ -72,6 +92,7 @@ BackendOptions = Annotated[
         "--backend-option",
         metavar="BACKEND.OPTION=VALUE",
         help="Option of one backend, such as openvino.min_nodes=2; repeatable.",
+        rich_help_panel=BACKEND,
     ),
 ]
 Files = Annotated[
@@ -91,26 +112,22 @@ Folder = Annotated[
         help="A folder of ONNX test data (input_0.pb, ...), or an .npz file of all inputs.",
     ),
 ]
-Freeze = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--freeze-input",
-        metavar="NAME=FILE",
-        help="An input to replace by a constant, as it is the same in every run; repeatable.",
-    ),
-]
 Seed = Annotated[
     int,
-    typer.Option(metavar="N", min=0, help="Seed of random inputs, used where none are given."),
+    typer.Option(
+        metavar="N", min=0, help="Seed of the random inputs, used if no others are given."
+    ),
 ]
 Shapes = Annotated[
     list[str] | None,
-    typer.Option("--shape", metavar="[NAME=]1x3x224x224", help="Shape of an input."),
+    typer.Option("--shape", metavar="[NAME=]1x3x224x224", help="Shape of an input; repeatable."),
 ]
 Dims = Annotated[
     list[str] | None,
     typer.Option(
-        "--dim", metavar="NAME=SIZE", help="Size of a symbolic dimension; 1 if not given."
+        "--dim",
+        metavar="NAME=SIZE",
+        help="Size of a symbolic dimension; default: 1; repeatable.",
     ),
 ]
 Tokens = Annotated[
@@ -118,7 +135,7 @@ Tokens = Annotated[
     typer.Option(
         "--tokens",
         metavar="1,2,3|FILE",
-        help="Tokens for a decoder: its inputs are those of one step with its past.",
+        help="Token ids for a decoder: its inputs are those of one step, caches included.",
     ),
 ]
 DecodeStep = Annotated[
@@ -127,13 +144,23 @@ DecodeStep = Annotated[
         "--decode-step",
         metavar="N",
         min=0,
-        help="With --tokens: index of the step; default: the last.",
+        help="With --tokens: index of the step; default: the last one.",
     ),
+]
+Scale = Annotated[float, typer.Option(metavar="X", help="Images: divide the pixels by X.")]
+Mean = Annotated[str, typer.Option(metavar="R,G,B", help="Images: subtract this after scaling.")]
+Std = Annotated[
+    str, typer.Option(metavar="R,G,B", help="Images: divide by this after subtracting the mean.")
+]
+Crop = Annotated[bool, typer.Option("--crop", help="Images: center-crop instead of stretching.")]
+Bgr = Annotated[
+    bool, typer.Option("--bgr", help="Images: use BGR channel order, as Caffe models do.")
 ]
 Outputs = Annotated[
     str,
     typer.Option(
-        metavar="A,B", help="Tensors to return, intermediate ones included; default: the outputs."
+        metavar="A,B",
+        help="Tensors to return, intermediate ones included; default: the model's outputs.",
     ),
 ]
 Repeats = Annotated[
@@ -141,23 +168,40 @@ Repeats = Annotated[
     typer.Option(
         "--repeat",
         metavar="N",
-        help="Number of measured runs; default: as many as fit in about a second.",
+        help="Number of measured runs; default: as many as fit in one or two seconds.",
     ),
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Number of CPU threads per backend; default: the BLAS setting."),
+    typer.Option(
+        metavar="N",
+        help="Number of CPU threads per backend; default: the BLAS setting.",
+        rich_help_panel=BACKEND,
+    ),
 ]
-Scale = Annotated[float, typer.Option(metavar="X", help="Divide the pixels of images by this.")]
-Mean = Annotated[str, typer.Option(metavar="R,G,B", help="Then subtract this.")]
-Std = Annotated[str, typer.Option(metavar="R,G,B", help="Then divide by this.")]
-Crop = Annotated[
-    bool,
-    typer.Option("--crop", help="Center-crop images instead of stretching them."),
+Freeze = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--freeze-input",
+        metavar="NAME=FILE",
+        help="Replace an input that is the same in every run by a constant; repeatable.",
+    ),
 ]
-Bgr = Annotated[
-    bool,
-    typer.Option("--bgr", help="Use BGR channel order, as Caffe models do."),
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--external-data-dir",
+        metavar="FOLDER",
+        help="Folder of the model's external data; default: the folder of MODEL.",
+    ),
+]
+Operators = Annotated[
+    Path | None,
+    typer.Option(
+        "--operators",
+        metavar="FILE.py",
+        help="Custom operators: a Python file that sets OPERATORS. It is executed, so trust it.",
+    ),
 ]
 Target = Annotated[
     Path, typer.Argument(metavar="OUT", help="The .onnx file to write.", show_default=False)
@@ -172,7 +216,8 @@ Opset = Annotated[
 External = Annotated[
     int | None,
     typer.Option(
-        metavar="BYTES", help="Store constants of at least this size in a file next to OUT."
+        metavar="BYTES",
+        help="Store constants of at least BYTES in a file next to OUT; default: above 2 GB only.",
     ),
 ]
 
@@ -200,51 +245,21 @@ Timeout = Annotated[
     float | None,
     typer.Option(
         metavar="SECONDS",
-        help="Stop after SECONDS and report partial results.",
+        help="Time limit; exit code 7, with partial results if the command has any.",
         callback=arm_watchdog,
+        rich_help_panel=GENERAL,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Also print the traceback of an error.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=GENERAL)]
+Debug = Annotated[
+    bool,
+    typer.Option("--debug", help="Also print the traceback of an error.", rich_help_panel=GENERAL),
+]
 
 
 def exit_code(ok: bool, stopped: str) -> int:
     """Return 1 for a failure, 7 for an incomplete result, else 0."""
     return 1 if not ok else TimeLimitError.exit_code if stopped else 0
-
-
-def wanted_inputs(
-    files: Sequence[str] | None,
-    folder: Path | None,
-    seed: int,
-    shapes: Sequence[str] | None,
-    dims: Sequence[str] | None,
-    pixels: tuple[float, str, str, bool, bool] = (255, "0", "1", False, False),
-) -> InputRequest:
-    """Return the input request of these options."""
-    from ..common.images import Pixels
-    from ..common.inputs import InputRequest
-
-    scale, mean, std, crop, bgr = pixels
-    chosen = Pixels(scale, numbers("--mean", mean), numbers("--std", std), crop, bgr)
-    return InputRequest(files or (), folder, seed, shapes or (), dims or (), chosen)
-
-
-def decoded(
-    model: Path, wanted: InputRequest, tokens: str, step: int | None
-) -> InputRequest | Inputs:
-    """Return the inputs of a decoder step if --tokens is given."""
-    if not tokens:
-        if step is not None:
-            raise UsageError("--decode-step belongs to --tokens")
-        return wanted
-    if wanted.is_asked:
-        raise UsageError(
-            "--tokens makes the inputs; --input, --inputs-from, --shape and --dim, too"
-        )
-    from ..common.decode_inputs import step_inputs
-
-    return step_inputs(model, tokens, step)
 
 
 def algorithms_of(texts: Sequence[str] | None) -> dict[str, str]:
@@ -253,7 +268,7 @@ def algorithms_of(texts: Sequence[str] | None) -> dict[str, str]:
     for text in texts or ():
         node, equals, name = text.rpartition("=")
         if not (node and equals and name):
-            raise UsageError(f"--algorithm {text}: NODE=NAME, such as Conv=winograd_f2")
+            raise UsageError(f"--algorithm {text}: expected NODE=NAME, such as Conv=winograd_f2")
         found[node] = name
     return found
 
@@ -271,7 +286,7 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
         return tuple(float(number) for number in text.split(","))
     except ValueError as error:
         raise UsageError(
-            f"{option} {text}: one number, or one for each channel with commas between"
+            f"{option} {text}: expected one number, or one per channel, separated by commas"
         ) from error
 
 
@@ -284,7 +299,9 @@ def figures(option: str, texts: Sequence[str] | None, *, whole: bool = False) ->
             found[name] = int(figure) if whole else float(figure)
         except ValueError as error:
             kind = "a whole number" if whole else "a number"
-            raise UsageError(f"{option} {text}: {kind}, or NAME={kind.split()[-1]}") from error
+            raise UsageError(
+                f"{option} {text}: expected {kind}, or NAME={kind.split()[-1]}"
+            ) from error
     return found
 
 
@@ -293,7 +310,7 @@ def integers(option: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in split(text))
     except ValueError as error:
-        raise UsageError(f"{option} {text}: whole numbers with commas between") from error
+        raise UsageError(f"{option} {text}: expected whole numbers, separated by commas") from error
 
 
 def split(names: str) -> tuple[str, ...]:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
 from ...runtime.errors import UsageError
-from .groups import Common, DecoderInputOptions, ImageInputOptions, RunOptions, Timed
+from .groups import (
+    Common,
+    DecoderInputOptions,
+    FrozenModelOptions,
+    Group,
+    ImageInputOptions,
+    RunOptions,
+    Timed,
+)
+from .help import BACKEND
 from .options import (
     AllowInconclusive,
+    Backend,
     File,
-    Freeze,
     Outputs,
+    SkipUnavailable,
     Threads,
     exit_code,
     show,
@@ -22,36 +32,38 @@ from .options import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LayerOptions:
+@dataclass(frozen=True)
+class LayerOptions(Group):
     """Layer-by-layer comparison."""
 
+    title: ClassVar[str] = "Node by node"
     layers: Annotated[
         bool,
-        typer.Option("--layers", help="Compare node by node, each on the reference's inputs."),
+        typer.Option("--layers", help="Compare node by node, each on the reference's tensors."),
     ] = False
     cumulative: Annotated[
         bool,
         typer.Option(
-            "--cumulative", help="With --layers: in one run, with each backend's own inputs."
+            "--cumulative",
+            help="With --layers: each backend runs the whole graph on its own tensors.",
         ),
     ] = False
     twice: Annotated[
         bool,
-        typer.Option("--twice", help="With --layers: run everything twice and compare bit by bit."),
+        typer.Option("--twice", help="With --layers: run everything twice and compare the bits."),
     ] = False
     other: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="With --layers: the model that the second backend runs."),
     ] = None
     as_it_is: Annotated[
-        bool, typer.Option("--no-optimise", help="With --layers: skip the graph passes.")
+        bool, typer.Option("--no-optimise", help="With --layers: skip all graph passes.")
     ] = False
 
     def check(self) -> bool:
         """Return whether to compare layers; raises UsageError for options that require it."""
         if not self.layers and (self.cumulative or self.twice or self.other or self.as_it_is):
-            raise UsageError("--cumulative, --twice, --other and --no-optimise belong to --layers")
+            raise UsageError("--cumulative, --twice, --other and --no-optimise need --layers")
         return self.layers
 
     def as_options(self) -> dict[str, Any]:
@@ -64,15 +76,16 @@ class LayerOptions:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ToleranceOptions:
+@dataclass(frozen=True)
+class ToleranceOptions(Group):
     """Tolerances for all outputs, or per output or dtype."""
 
+    title: ClassVar[str] = "Verdict"
     rtol: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[NAME=]X",
-            help="Relative tolerance, a fraction of max |reference|; default: from a float64 run.",
+            help="Relative tolerance, a fraction of max |reference|; default: from float64 runs.",
             show_default=False,
         ),
     ] = None
@@ -80,7 +93,7 @@ class ToleranceOptions:
         list[str] | None,
         typer.Option(
             metavar="[NAME=]X",
-            help="Absolute tolerance. Both may be given per output or dtype.",
+            help="Absolute tolerance. Both take NAME=X for one output or dtype; repeatable.",
             show_default=False,
         ),
     ] = None
@@ -98,12 +111,10 @@ class ToleranceOptions:
 def run(
     model: File,
     *,
-    backend: Annotated[
-        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Backend to run on.")
-    ] = "numpy",
+    backend: Backend = "numpy",
     options: RunOptions,
     inputs: ImageInputOptions,
-    freeze: Freeze = None,
+    reading: FrozenModelOptions,
     outputs: Outputs = "",
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the outputs to an .npz file.")
@@ -122,9 +133,15 @@ def run(
     ] = False,
     common: Common,
 ) -> None:
-    """Run a model; show its outputs and latency."""
+    """Run a model; show its outputs and latency.
+
+    Examples:
+        tercet run model.onnx
+        tercet run model.onnx --backend cuda --fallback numpy
+        tercet run model.onnx --outputs r,scores --save out.npz
+    """
     from ..common.archives import write_archive
-    from ..common.arrays import check_archive_name, read_named
+    from ..common.arrays import check_archive_name
     from ..common.console import progress
     from ..common.measure import Repeat
     from ..common.nested import flat
@@ -143,7 +160,7 @@ def run(
             say=say,
             **options.as_options(),
             check_each=check_each,
-            freeze=read_named("--freeze-input", freeze or ()),
+            freeze=reading.frozen,
             timeout=common.timeout,
         )
     if save is not None:
@@ -162,10 +179,11 @@ def compare(
             "-b",
             metavar="BACKEND",
             help=(
-                "What to compare, reference first: a backend, onnxruntime, onnx.reference, an "
-                ".npz file of outputs or a folder of test data. Without any: every backend that "
-                "can run here, and onnxruntime."
+                "A runner to compare, reference first; repeatable: a backend, onnxruntime, "
+                "onnx.reference, an .npz file of outputs or a folder of ONNX test data; default: "
+                "all backends that can run here, and onnxruntime."
             ),
+            rich_help_panel=BACKEND,
         ),
     ] = None,
     options: RunOptions,
@@ -187,15 +205,17 @@ def compare(
         ),
     ] = None,
     timed: Timed,
-    skip_unavailable: Annotated[
-        bool,
-        typer.Option("--skip-unavailable", help="Skip backends that cannot run the model here."),
-    ] = False,
+    skip_unavailable: SkipUnavailable = False,
     layers: LayerOptions,
     allow: AllowInconclusive = False,
     common: Common,
 ) -> None:
-    """Run a model on several backends; compare outputs and latency, or every tensor."""
+    """Run a model on several backends; compare outputs and latency, or every tensor.
+
+    Examples:
+        tercet compare model.onnx --backend numpy --backend onnxruntime
+        tercet compare model.onnx --layers -b numpy -b onnxruntime -b onnx.reference
+    """
     from ..common.arrays import check_archive_name
     from ..common.console import progress
     from ..common.measure import Repeat
@@ -250,7 +270,9 @@ def bisect(
             "--backend",
             "-b",
             metavar="BACKEND",
-            help="The reference, then the backend to check; one alone is checked against itself.",
+            help="The reference, then the runner to check; one alone is checked against itself; "
+            "default: numpy.",
+            rich_help_panel=BACKEND,
         ),
     ] = None,
     options: RunOptions,
@@ -265,8 +287,8 @@ def bisect(
         float | None,
         typer.Option(
             metavar="X",
-            help="With --precision float16 or bfloat16: find nodes that must stay float32 to keep "
-            "errors against float64 within X, as a fraction of max |output|.",
+            help="With --precision float16 or bfloat16: find the nodes that must stay float32 for "
+            "errors against float64 of at most X × max |output|.",
         ),
     ] = None,
     save: Annotated[
@@ -279,7 +301,12 @@ def bisect(
     allow: AllowInconclusive = False,
     common: Common,
 ) -> None:
-    """Find the rewrite or node that makes outputs wrong, or the nodes that must stay float32."""
+    """Find the rewrite or node that makes outputs wrong, or the nodes that must stay float32.
+
+    Examples:
+        tercet bisect model.onnx -b numpy -b cuda --reduce fault
+        tercet bisect model.onnx --precision float16 --tolerance 1e-4 --save keep.txt
+    """
     from ..bisect.bisection import bisect as bisect_model
     from ..bisect.bisection_view import show_bisection
     from ..bisect.precision import keep_float32 as find_kept
@@ -291,10 +318,12 @@ def bisect(
     given = inputs.of(model)
     chosen = options.as_options()
     if tolerance is None and save is not None:
-        raise UsageError("--save belongs to --tolerance")
+        raise UsageError("--save needs --tolerance")
     if tolerance is not None:
         if reduce is not None or options.keep or len(backends or ()) > 1:
-            raise UsageError("--tolerance takes one --backend, and neither --reduce nor a list")
+            raise UsageError(
+                "--tolerance takes one --backend, and neither --reduce nor --keep-float32"
+            )
         with progress() as say, use_threads(threads):
             kept = find_kept(
                 model,

@@ -16,13 +16,13 @@ def tune(
     *,
     show_space: Annotated[
         bool,
-        typer.Option("--show-space", help="List the algorithms to measure, without running any."),
+        typer.Option("--show-space", help="List the algorithms to measure; run none."),
     ] = False,
     report: Annotated[
         bool, typer.Option("--report", help="Show all measured algorithms, not only the best.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--force", help="Measure again what was measured before.")
+        bool, typer.Option("--force", help="Measure again what has been measured before.")
     ] = False,
     workspace: Annotated[
         int | None, typer.Option(metavar="BYTES", help="Maximum scratch memory per node.")
@@ -30,14 +30,20 @@ def tune(
     target: Annotated[
         str | None,
         typer.Option(
-            metavar="ARCH[:N]", help="With --show-space: the GPU to plan for, such as sm_86."
+            metavar="ARCH[:N]",
+            help="With --show-space: the GPU to plan for, such as sm_86; it need not be present.",
         ),
     ] = None,
     options: AlgorithmOptions,
     shapes: ShapeOptions,
     common: Common,
 ) -> None:
-    """Measure the algorithms of each Conv, Gemm and MatMul on the GPU, for --tune."""
+    """Measure the algorithms of each Conv, Gemm and MatMul on the GPU, for --tune.
+
+    Examples:
+        tercet tune model.onnx --report --dim batch=8
+        tercet tune model.onnx --show-space
+    """
     from ..common.console import progress
     from ..common.deadline import all_or_nothing
     from ..tune.algorithms import algorithms as list_algorithms
@@ -46,7 +52,9 @@ def tune(
 
     chosen = {"workspace": workspace, **options.as_options(), **shapes.as_options()}
     if target is not None and not show_space:
-        raise UsageError("--target belongs to --show-space; only a GPU that is here can be tuned")
+        raise UsageError(
+            "--target needs --show-space: algorithms are measured on a GPU that is present"
+        )
     if show_space:
         with progress() as say, all_or_nothing(common.timeout, say) as tell:
             listed = list_algorithms(model, target=target, say=tell, tune=True, **chosen)
