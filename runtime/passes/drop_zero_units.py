@@ -9,20 +9,8 @@ import numpy as np
 
 from ..ir.graph import Graph, Node
 from ..ir.types import Array, Dim
+from ..ops import elementwise as ew
 from ..ops.conv import Conv
-from ..ops.elementwise import (
-    Clip,
-    Elu,
-    Gelu,
-    HardSigmoid,
-    HardSwish,
-    LeakyRelu,
-    Relu,
-    Sigmoid,
-    Softplus,
-    Swish,
-    Tanh,
-)
 from ..ops.matmul import Gemm
 from .driver import Context, Reason
 from .editing import stand_in
@@ -32,17 +20,17 @@ from .rounding import Unfit
 
 #: Elementwise functions that may be between two layers.
 _ACTIVATIONS = (
-    Clip,
-    Elu,
-    Gelu,
-    HardSigmoid,
-    HardSwish,
-    LeakyRelu,
-    Relu,
-    Sigmoid,
-    Softplus,
-    Swish,
-    Tanh,
+    ew.Clip,
+    ew.Elu,
+    ew.Gelu,
+    ew.HardSigmoid,
+    ew.HardSwish,
+    ew.LeakyRelu,
+    ew.Relu,
+    ew.Sigmoid,
+    ew.Softplus,
+    ew.Swish,
+    ew.Tanh,
 )
 
 

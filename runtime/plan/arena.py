@@ -108,6 +108,13 @@ def _placed(blocks: Sequence[Allocation]) -> _Placed | _ManyPlaced:
     return _ManyPlaced(blocks) if len(blocks) > MANY else _Placed(blocks)
 
 
+def _last_gap(end: int, cap: int | None) -> list[tuple[int, int]]:
+    """Return the free range after `end`: none if that is not below `cap`."""
+    if cap is None:
+        return [(end, 1 << 62)]
+    return [(end, cap)] if cap > end else []
+
+
 class _Placed:
     """Blocks that have been placed, sorted by offset."""
 
@@ -128,11 +135,7 @@ class _Placed:
             if offset > end:
                 found.append((end, offset))
             end = max(end, offset + other.nbytes)
-        if cap is None:
-            found.append((end, 1 << 62))
-        elif cap > end:
-            found.append((end, cap))
-        return found
+        return [*found, *_last_gap(end, cap)]
 
     def put(self, i: int, offset: int) -> None:
         """Place block `i`."""
@@ -161,12 +164,7 @@ class _ManyPlaced:
         before = np.concatenate([[0], reached[:-1]]) if reached.size else reached
         free = starts > before
         found = list(zip(before[free].tolist(), starts[free].tolist(), strict=True))
-        end = int(reached[-1]) if reached.size else 0
-        if cap is None:
-            found.append((end, 1 << 62))
-        elif cap > end:
-            found.append((end, cap))
-        return found
+        return [*found, *_last_gap(int(reached[-1]) if reached.size else 0, cap)]
 
     def put(self, i: int, offset: int) -> None:
         """Place block `i`."""

@@ -381,9 +381,13 @@ class CachedDecoder(Decoder, Generic[S]):
         finally:
             chain.drain()
 
-    def step(self, ids: Array, mask: Array | None = None) -> Array:
+    def _checked(self, ids: Array, mask: Array | None = None) -> Tokens:
+        """End an iterator of `follow`, and return the tokens of a new step."""
         self._settle()
-        new = self.inputs.check(ids, mask, self.length)
+        return self.inputs.check(ids, mask, self.length)
+
+    def step(self, ids: Array, mask: Array | None = None) -> Array:
+        new = self._checked(ids, mask)
         size = self.layout.step or new.length
         parts = [self._step(new[i : i + size]) for i in range(0, new.length, size)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
@@ -396,8 +400,7 @@ class CachedDecoder(Decoder, Generic[S]):
     def read(self, ids: Array, mask: Array | None = None, rows: Array | None = None) -> Array:
         if self.layout.step is not None:
             return super().read(ids, mask, rows)
-        self._settle()
-        new = self.inputs.check(ids, mask, self.length)
+        new = self._checked(ids, mask)
         scores = self.store.run_rows(self._read, new, self._rows(ids, rows))
         self._read = self._read.then(new)
         return scores
@@ -405,16 +408,14 @@ class CachedDecoder(Decoder, Generic[S]):
     def greedy(self, ids: Array, mask: Array | None = None, rows: Array | None = None) -> Greedy:
         if self.layout.step is not None:
             return super().greedy(ids, mask, rows)
-        self._settle()
-        new = self.inputs.check(ids, mask, self.length)
+        new = self._checked(ids, mask)
         found = self.store.run_greedy(self._read, new, self._rows(ids, rows))
         self._read = self._read.then(new)
         return found
 
     def feeds(self, ids: Array) -> dict[str, Array]:
         """Return the inputs of a step with the next tokens [batch, n], caches included."""
-        self._settle()
-        new = self.inputs.check(ids, None, self.length)
+        new = self._checked(ids)
         return {**self.inputs.feeds(self._read, new), **self.store.contents(self.length)}
 
     def rewind(self, length: int) -> int:

@@ -54,10 +54,10 @@ def reformat(dst: View, src: View) -> Launch:
     of_source, of_target = src.pitch or source, dst.pitch or target
     if Format.CONTIGUOUS not in (src.format, dst.format):
         count = images * pixels * target
-        return Launch(
+        return each(
             "move/transpose.cu",
             "repitch",
-            grid=(ceil_div(count, THREADS), 1, 1),
+            count,
             block=THREADS,
             args={
                 **{"x": None, "y": None, "count": count, "columns": channels, "width": target},

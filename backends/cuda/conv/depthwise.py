@@ -15,9 +15,9 @@ from ....runtime.ir.types import Array
 from ..algorithms.registry import Answer
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem, times
 from ..gemm.problem import divisor, image_of
-from ..recipe.launch import Launch
+from ..recipe.launch import Launch, each
 from ..recipe.layout import Ints, by_axis, ceil_div
-from ..recipe.operands import Packed
+from ..recipe.operands import Members, Packed
 
 THREADS = 128
 #: Channels per thread.
@@ -54,68 +54,60 @@ def depthwise(conv: ConvProblem, variant: str = "") -> Answer:
 
 def _words(conv: ConvProblem, plane: Plane, patch: Patch) -> Launch:
     """Return the launch with patches of channel words."""
-    x, y, epilogue = conv.x, conv.y, conv.epilogue
-    count = plane.threads(patch)
     places = (plane.channels // CHANNELS, *reversed(plane.spread(patch)))
     names = ("words", "across", "down")
-    return Launch(
-        "conv/depthwise.cu",
-        "depthwise",
-        grid=(ceil_div(count, THREADS), 1, 1),
-        block=THREADS,
-        args={
-            **{
-                "x": x,
-                "w": weights_of(conv),
-                "y": y,
-                "bias": conv.b,
-                **epilogue.args,
-                "count": count,
-            },
-            "p": {
-                **{**plane.geometry, "row_x": x.row, "row_y": y.row},
-                **dict(zip(names, places, strict=True)),
-                **{f"by_{name}": divisor(size) for name, size in zip(names, places, strict=True)},
-            },
-        },
-        types=epilogue.types,
-        constants=(
-            *(("KH", plane.kernel[0]), ("KW", plane.kernel[1])),
-            *(("STEP_H", plane.steps[0]), ("STEP_W", plane.steps[1])),
-            *(("ROWS", patch[0]), ("COLUMNS", patch[1]), ("VECTOR", CHANNELS)),
-            *epilogue.flags(conv.b),
-        ),
-        code=epilogue.code,
-        note=f"{times(plane.kernel)} {epilogue.title}".strip(),
-        pitched=(x, y),
+    members = {
+        **dict(zip(names, places, strict=True)),
+        **{f"by_{name}": divisor(size) for name, size in zip(names, places, strict=True)},
+    }
+    constants = (
+        *(("ROWS", patch[0]), ("COLUMNS", patch[1]), ("VECTOR", CHANNELS)),
+        *conv.epilogue.flags(conv.b),
     )
+    return _launch(conv, plane, "depthwise", plane.threads(patch), constants, members)
 
 
 def _pixels(conv: ConvProblem, plane: Plane) -> Launch:
     """Return the launch with one thread per element."""
-    x, y, epilogue = conv.x, conv.y, conv.epilogue
     count = plane.images * plane.channels * prod(plane.sizes[2:])
-    return Launch(
-        "conv/depthwise_pixels.cu",
-        "depthwise_pixels",
-        grid=(ceil_div(count, THREADS), 1, 1),
+    return _launch(conv, plane, "depthwise_pixels", count, (("BIAS", conv.b is not None),), {})
+
+
+def _launch(
+    conv: ConvProblem,
+    plane: Plane,
+    entry: str,
+    count: int,
+    constants: tuple[tuple[str, int], ...],
+    members: Members,
+) -> Launch:
+    """Return the launch of one of the two kernels.
+
+    Args:
+        conv: the convolution.
+        plane: its sizes.
+        entry: name of the kernel, and of its file.
+        count: number of threads.
+        constants: compile-time constants besides those of the window.
+        members: members of the kernel's struct besides the geometry.
+    """
+    x, y, epilogue = conv.x, conv.y, conv.epilogue
+    return each(
+        f"conv/{entry}.cu",
+        entry,
+        count,
         block=THREADS,
         args={
-            **{
-                "x": x,
-                "w": weights_of(conv),
-                "y": y,
-                "bias": conv.b,
-                **epilogue.args,
-                "count": count,
-            },
-            "p": {**plane.geometry, "row_x": x.row, "row_y": y.row},
+            **{"x": x, "w": weights_of(conv), "y": y, "bias": conv.b},
+            **epilogue.args,
+            **{"count": count},
+            "p": {**plane.geometry, "row_x": x.row, "row_y": y.row, **members},
         },
         types=epilogue.types,
         constants=(
             *(("KH", plane.kernel[0]), ("KW", plane.kernel[1])),
             *(("STEP_H", plane.steps[0]), ("STEP_W", plane.steps[1])),
-            ("BIAS", conv.b is not None),
+            *constants,
         ),
         code=epilogue.code,
         note=f"{times(plane.kernel)} {epilogue.title}".strip(),

@@ -14,8 +14,8 @@ from ....runtime.ops.window import Window, window
 from ....runtime.plan.backend import Format
 from ..codegen.epilogue import Epilogue, no_epilogue
 from ..gemm.convolution import ConvProblem
-from ..recipe.launch import Launch
-from ..recipe.layout import Ints, ceil_div, geometry, spatial_strides
+from ..recipe.launch import Launch, each
+from ..recipe.layout import Ints, geometry, spatial_strides
 from ..recipe.operands import Scratch, Tensor
 from ..recipe.source import arithmetic
 
@@ -96,10 +96,10 @@ def _by_threads(
         zeros: see `_zeros`, for the entry that has zero points.
     """
     (y, x, w, b), (filters, group_filters, group_channels) = operands, sizes
-    return Launch(
+    return each(
         "conv/conv.cu",
         entry,
-        grid=(ceil_div(y.size, THREADS), 1, 1),
+        y.size,
         block=THREADS,
         args={
             **{"x": x, "w": w, "y": y, "bias": b, **epilogue.args, **zeros, "count": y.size},

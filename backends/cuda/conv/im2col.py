@@ -22,7 +22,7 @@ from ..gemm.convolution import ConvProblem
 from ..gemm.pack import pack_windows, packed_filters
 from ..gemm.problem import GemmArguments, Matrix, Problem, image_of, widest
 from ..gemm.schedules import multistage, simt
-from ..recipe.launch import Launch, Recipe, launches_of
+from ..recipe.launch import Launch, Recipe, each, launches_of
 from ..recipe.layout import Ints, by_axis, ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor, index_type
 from ..recipe.source import arithmetic
@@ -135,10 +135,10 @@ def transposed_gemm(conv: ConvProblem, variant: str = "") -> Answer:
         config = simt.unsplit(Problem(m, n, k), conv.setting.target)
         first = simt.multiply(gemm, NO_EPILOGUE, conv.setting, config)
     index = index_type(y.size)
-    second = Launch(
+    second = each(
         "conv/im2col.cu",
         "col2im",
-        grid=(ceil_div(y.size, THREADS), 1, 1),
+        y.size,
         block=THREADS,
         args={
             **{"columns": Scratch(0), "y": y, "bias": conv.b, **conv.epilogue.args},

@@ -19,7 +19,7 @@ from ..gemm import batched
 from ..gemm.batched import Products
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem
 from ..gemm.problem import Problem
-from ..recipe.launch import Launch
+from ..recipe.launch import Launch, each
 from ..recipe.layout import by_axis, ceil_div, moves, sizes
 from ..recipe.operands import Arguments, Packed, Scratch
 from .estimates import WINOGRAD_BLOCKS, WinogradBlock, winograd_tiles
@@ -117,10 +117,10 @@ def nonfused(conv: ConvProblem, variant: str = "", *, out: int) -> Answer:
 
 
 def _end(entry: str, conv: ConvProblem, out: int, count: int, operands: Arguments) -> Launch:
-    return Launch(
+    return each(
         "conv/winograd_transform.cu",
         entry,
-        grid=(ceil_div(count, THREADS), 1, 1),
+        count,
         block=THREADS,
         args={**operands, "count": count, "p": _plane(conv, out)},
         types=(("T", float32),),

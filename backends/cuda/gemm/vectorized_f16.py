@@ -6,7 +6,7 @@ Images are channels-last. The kernels compute in float32.
 from __future__ import annotations
 
 from ....runtime.ops.window import Window
-from ..recipe.launch import Launch
+from ..recipe.launch import Launch, each
 from ..recipe.layout import by_axis, ceil_div, sizes
 from ..recipe.operands import Tensor
 from .atoms import HALVES, atom_of
@@ -59,10 +59,10 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
         **by_axis(stride=view.strides, dilation=view.dilations, pad=view.pads_begin),
         **dict(zip(("pad_bottom", "pad_right"), view.pads_end, strict=True)),
     }
-    return Launch(
+    return each(
         "image/pool_vectorized.cu",
         "pool_words",
-        grid=(ceil_div(count, THREADS), 1, 1),
+        count,
         block=THREADS,
         args={"x": x, "y": y, "count": count, "p": plane},
         types=(("T", x.dtype),),
@@ -105,10 +105,10 @@ def half_lrn(
         factors: scale of the squares, exponent and bias.
     """
     count, (scale, beta, bias) = y.size // 8, factors
-    return Launch(
+    return each(
         "norm/lrn_vectorized.cu",
         "lrn_words",
-        grid=(ceil_div(count, THREADS), 1, 1),
+        count,
         block=THREADS,
         args={
             **{"x": x, "y": y, "count": count, "channels": x.dims[1]},

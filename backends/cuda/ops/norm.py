@@ -38,7 +38,7 @@ from ..norm.norm_groups import (
 )
 from ..norm.norm_parts import WORD, cut
 from ..norm.norm_rows import normalize_rows
-from ..recipe.launch import Launch
+from ..recipe.launch import Launch, each
 from ..recipe.layout import Ints, ceil_div, order
 from ..recipe.operands import Packed, Scratch, Tensor, index_type
 from ..recipe.source import arithmetic
@@ -87,10 +87,10 @@ def batch_normalization(
     fixed = all(operand.data is not None for operand in statistics)
     packed = Packed(values, ("batch_norm", op.epsilon, compute.name), pack)
     given = {"scale": scale, "b": b, "mean": mean, "var": var, "epsilon": op.epsilon}
-    return Launch(
+    return each(
         "norm/scale.cu",
         "scale" if fixed else "normalize",
-        grid=(ceil_div(threads, THREADS), 1, 1),
+        threads,
         block=THREADS,
         args={
             **({"pairs": packed} if fixed else given),
@@ -253,10 +253,10 @@ def lrn(op: LRN, y: Tensor, x: Tensor) -> Answer:
     after, scale = op.size - 1 - before, op.alpha / op.size
     if pools_words(y, x) and op.size <= 16:
         return half_lrn(y, x, (before, after), (scale, op.beta, op.bias))
-    return Launch(
+    return each(
         "norm/lrn.cu",
         "lrn",
-        grid=(ceil_div(y.size, THREADS), 1, 1),
+        y.size,
         block=THREADS,
         args={
             **{"x": x, "y": y, "count": y.size, "channels": x.dims[1], "of_channel": x.strides[1]},

@@ -18,8 +18,8 @@ from ....runtime.ops.window import Window, window
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.elementwise import NUMBERS, lowest
 from ..gemm.vectorized_f16 import half_pool, pools_words, whole_image
-from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div, pool_geometry, spatial_strides, three
+from ..recipe.launch import each
+from ..recipe.layout import pool_geometry, spatial_strides, three
 from ..recipe.operands import Tensor
 from ..recipe.source import arithmetic
 from .reduce import FOLDS, ReduceFormula, fold
@@ -114,10 +114,10 @@ def _pool(
     vector = 1 if positions or y is None else _vector(y, x)
     count = result.size // vector
     few = max(result.size, x.dims[0] * x.strides[0]) < MAX_COUNTED
-    return Launch(
+    return each(
         "image/pool.cu",
         "pool",
-        grid=(ceil_div(count, THREADS), 1, 1),
+        count,
         block=THREADS,
         args={
             **{"x": x, "y": y, "positions": positions, "count": count, "channels": x.dims[1]},

@@ -102,14 +102,18 @@ def each(
     count: int,
     args: Arguments,
     *,
+    block: int = THREADS,
     types: tuple[tuple[str, DType], ...],
     constants: tuple[tuple[str, int | bool | float], ...] = (),
     code: str = "",
     note: str = "",
+    pitched: tuple[Tensor, ...] = (),
 ) -> Launch:
     """Return the launch of a kernel with one thread for each of `count` results; see `Launch`."""
-    grid = (-(-count // THREADS), 1, 1)
-    return Launch(file, entry, grid, THREADS, args, types, constants, code, note=note)
+    grid = (ceil_div(count, block), 1, 1)
+    return Launch(
+        file, entry, grid, block, args, types, constants, code, note=note, pitched=pitched
+    )
 
 
 Recipe = Launch | tuple[Launch, ...]

@@ -207,20 +207,11 @@ def _number(writer: GraphWriter, size: Dim) -> int:
     return size
 
 
-@rule(Gather)
+@rule(Gather, GatherElements)
 def gather(writer: GraphWriter, node: Node) -> None:
     """Indices are counted from the front."""
     op, x, places = node.op, operand(node, 0), operand(node, 1)
-    assert isinstance(op, Gather)
-    axis = normalize_axis(op.axis, len(writer.dims(x)))
-    writer.set_inputs([writer.read(x), _fronts(writer, x, axis, places)])
-
-
-@rule(GatherElements)
-def gather_elements(writer: GraphWriter, node: Node) -> None:
-    """See `gather`."""
-    op, x, places = node.op, operand(node, 0), operand(node, 1)
-    assert isinstance(op, GatherElements)
+    assert isinstance(op, Gather | GatherElements)
     axis = normalize_axis(op.axis, len(writer.dims(x)))
     writer.set_inputs([writer.read(x), _fronts(writer, x, axis, places)])
 
