@@ -120,6 +120,7 @@ class Plan:
         self._inputs: dict[str, Array] = {}
         self._outputs: dict[str, Array] = {}
         self._results = ResultMemory()
+        self._names = tuple(graph.outputs)
         self.constants = {n: v.data for n, v in graph.outputs.items() if v.data is not None}
         try:
             self._place(layout, stores)
@@ -303,7 +304,7 @@ class Plan:
         """Return copies of the results on the host after a run."""
         results = {name: data.copy() for name, data in self.constants.items()}
         results |= {n: self._results.copy(n, data) for n, data in self._outputs.items()}
-        return {name: results[name] for name in self.graph.outputs if name in results}
+        return {name: results[name] for name in self._names if name in results}
 
     def execute(self, stream: Stream | None = None) -> None:
         """Run on inputs that are already in the arena; results stay there.
