@@ -19,7 +19,7 @@ from ..ops.shape import Unsqueeze
 from .driver import Context
 from .editing import Builder, drop, dtype_of, number, rank_of, shape_of, stand_in
 from .fusion import obstacle
-from .operands import ScaledOperand, in_order, lift, operand
+from .operands import ScaledOperand, cut_operand, in_order, lift, operand
 from .rounding import holds
 from .scores import Mask, Scores, explain, fitted, total, written
 
@@ -72,7 +72,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     by a Where that puts -1e30 or less in place of scores; there may be several, with reshapes in
     between. Heads of k and v that Expand repeats for several heads of q are read in place. With
     three axes, the first is the batch and there is one head. Rows fully masked with -inf give 0, as
-    ONNX's Attention requires; the decomposed nodes give NaN.
+    ONNX's Attention requires; the decomposed nodes give NaN. The product of q and k may count heads
+    and samples by one axis where the scores have two.
     """
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Softmax):
@@ -134,17 +135,33 @@ def _attends(result: _Result, scores: Scores) -> _AttentionMatch | None:
     if product is None or product.inputs[0] is None or product.inputs[1] is None:
         return None
     q, keys = operand(product.inputs[0]), operand(product.inputs[1])
-    if q is None or keys is None or len(keys.order) < 3:
+    if q is None or keys is None or keys.rank < 3:
         return None
+    if keys.is_plain and (turned := cut_operand(product.inputs[1])) is not None:
+        keys = turned
     if keys.is_plain and not q.swapped().is_plain:
         return None  # transposing only the keys would cost more than it saves
     k, v = keys.swapped(), operand(result.v, scaled=False)
+    stacks = _stacks(scores, shape_of(result.scores))
+    if stacks is not None:
+        if scores.factors or q.repeats != 1 or k.repeats != 1:
+            return None
+        q = replace(cut_operand(product.inputs[0]) or q, stacks=stacks)
+        turned = cut_operand(product.inputs[1])
+        k = replace(k if turned is None else turned.swapped(), stacks=stacks)
     if v is None or v.repeats != k.repeats or v.repeats == 1:
-        v = ScaledOperand(result.v, tuple(range(len(k.order))))
+        v = ScaledOperand(result.v, tuple(range(k.rank)))
     if v.repeats != k.repeats or q.repeats != 1:
         return None
     found = _AttentionMatch(result.top, replace(scores, nodes=scores.nodes | {product}), q, k, v)
     return found if holds(found.scale, float32) and _fits(found) else None
+
+
+def _stacks(scores: Scores, shape: Shape | None) -> tuple[int, ...] | None:
+    """Return the sizes of the stack of scores if the product counts its matrices by other axes."""
+    if not scores.moved or shape is None or shape_of(scores.value) == shape:
+        return None
+    return tuple(size for size in shape[:-2] if isinstance(size, int))
 
 
 def _find_result(graph: Graph, softmax: Node) -> _Result | None:
@@ -228,7 +245,7 @@ def _mask_fits(found: _AttentionMatch, mask: Mask, scores: Shape) -> bool:
 
 
 def _rewrite(graph: Graph, found: _AttentionMatch, limit: int) -> Node:
-    top, rank = found.top, len(found.q.order)
+    top, rank = found.top, found.q.rank
     product = found.scores.value.producer
     assert product is not None
     scale = found.scale

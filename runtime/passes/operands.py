@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.movement import Expand, Transpose
+from ..ops.shape import Reshape
 from .editing import Builder, rank_of, shape_of
 from .factors import Axes, follow
 from .pattern import scaling
@@ -26,24 +28,35 @@ class ScaledOperand:
         order: the permutation of its axes.
         factor: the factor.
         repeats: how often each index of the second axis, a head, is repeated consecutively.
+        cut: the shape that the source is viewed in before its axes are permuted; None for its own.
+        stacks: sizes of the axes that take the place of all permuted ones but the last two; None
+            for these as they are.
     """
 
     source: Value
     order: Order
     factor: float = 1.0
     repeats: int = 1
+    cut: tuple[int, ...] | None = None
+    stacks: tuple[int, ...] | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether the axes are in the source's order."""
         return self.order == tuple(range(len(self.order)))
 
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.order) if self.stacks is None else len(self.stacks) + 2
+
     def permuted(self) -> tuple[int | str | None, ...] | None:
         """Return the shape without repetition; None if unknown."""
-        shape = shape_of(self.source)
+        shape = self.cut or shape_of(self.source)
         if shape is None or len(shape) != len(self.order):
             return None
-        return tuple(shape[axis] for axis in self.order)
+        own = tuple(shape[axis] for axis in self.order)
+        return own if self.stacks is None else (*self.stacks, *own[-2:])
 
     def swapped(self) -> ScaledOperand:
         """Return the same with the last two axes swapped."""
@@ -80,6 +93,41 @@ def _operands(value: Value, scaled: bool) -> Iterator[tuple[int, ScaledOperand]]
             source = node.inputs[0] or source
         else:
             return
+
+
+def cut_operand(value: Value) -> ScaledOperand | None:
+    """Return a stack of matrices in terms of a source whose axes are cut for it, or None.
+
+    Args:
+        value: of known rank; its matrices have an axis of the source, or a part of one, for their
+            rows, and another for their columns.
+    """
+    rank, chain, factor = rank_of(value), list[Node](), 1.0
+    for _ in range(_DEPTH if rank is not None and rank > 2 else 0):
+        step, node = scaling(value), value.producer
+        if step is not None:
+            value, factor = step[0], factor * step[1]
+        elif node is None or not (node.op.view or isinstance(node.op, Transpose)):
+            break
+        else:
+            chain.insert(0, node)
+            value = node.inputs[0] or value
+    followed = follow(chain) if chain else None
+    return None if followed is None else _cut(value, factor, *followed[::2])
+
+
+def _cut(source: Value, factor: float, given: Axes, wanted: Axes) -> ScaledOperand | None:
+    """Return the operand of these axes in factors; see `cut_operand`."""
+    parts = [part for axis in given for part in axis]
+    matrix = [[part for part in axis if part.size != 1] for axis in wanted[-2:]]
+    sizes = tuple(n for part in parts if isinstance(n := part.size, int))
+    if len(sizes) != len(parts) or any(len(axis) != 1 for axis in matrix):
+        return None
+    (rows,), (columns,) = matrix
+    stacks = [part for axis in wanted for part in axis if part not in (rows, columns)]
+    order = tuple(parts.index(part) for part in (*stacks, rows, columns))
+    whole = tuple(prod(n for f in axis if isinstance(n := f.size, int)) for axis in wanted[:-2])
+    return ScaledOperand(source, order, factor, cut=sizes, stacks=whole)
 
 
 def _ordered(source: Value, chain: list[Node], rank: int) -> ScaledOperand | None:
@@ -126,6 +174,16 @@ def _whole_axes(source: Value, given: Axes, wanted: Axes) -> ScaledOperand | Non
 
 def in_order(graph: Graph, one: ScaledOperand, before: Node) -> Value:
     """Return the source with its axes in order, by an existing or a new Transpose."""
+    if one.stacks is not None:
+        rows = in_order(graph, replace(one, stacks=None), before)
+        if rows.tensor.dims[:-2] == one.stacks:
+            return rows
+        add = Builder(graph, before)
+        return add(Reshape(), rows, add.integers((*one.stacks, *rows.tensor.dims[-2:]), "sizes"))
+    if one.cut is not None:
+        add = Builder(graph, before)
+        source = add(Reshape(), one.source, add.integers(one.cut, "sizes"))
+        one = replace(one, source=source, cut=None)
     if one.is_plain:
         return one.source
     for reader in one.source.consumers:

@@ -73,16 +73,25 @@ class Scores:
 
 
 def explain(found: Scores, shape: Shape | None, depth: int = _DEPTH) -> Iterator[Scores]:
-    """Yield every way back to a matrix product whose result has this shape."""
+    """Yield every way back to a product of as many matrices of the same size."""
     node = found.value.producer
     if node is None or depth == 0:
         return
     if isinstance(node.op, MatMul):
-        if not found.moved or (shape is not None and shape_of(found.value) == shape):
+        if not found.moved or _same_stack(shape_of(found.value), shape):
             yield found
         return
     for step in _steps(found, node):
         yield from explain(step, shape, depth - 1)
+
+
+def _same_stack(one: Shape | None, other: Shape | None) -> bool:
+    """Whether two shapes are equal, or are of the same matrices in stacks of other axes."""
+    if one is None or other is None or one == other:
+        return one is not None and one == other
+    counts = [prod(n for n in shape[:-2] if isinstance(n, int)) for shape in (one, other)]
+    known = all(isinstance(n, int) for n in (*one, *other))
+    return known and one[-2:] == other[-2:] and counts[0] == counts[1]
 
 
 def _steps(found: Scores, node: Node) -> Iterator[Scores]:

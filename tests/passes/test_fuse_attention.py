@@ -132,6 +132,44 @@ SPELLINGS = {
 }
 
 
+def viewed(*shape: int) -> Callable[[Graph, Value], Value]:
+    return lambda g, x: apply(g, Reshape(), x, ints(*shape))
+
+
+def computed(graph: Graph, x: Value) -> Value:
+    """Add what is computed of the scores' own input, as DeBERTa's positions are."""
+    source = graph.inputs[0]
+    rows = apply(graph, MatMul(), source, apply(graph, Transpose(perm=(0, 2, 1)), source))
+    three = apply(graph, Concat(axis=1), *[apply(graph, Unsqueeze(), rows, ints(1))] * 3)
+    return apply(graph, Add(), x, apply(graph, Reshape(), three, ints(6, 5, 5)))
+
+
+#: Scores of stacks of heads and samples together (torch.bmm, torch.baddbmm), which have two axes
+#: where masks are added.
+STACKED = {
+    "bmm": then(viewed(2, 3, 5, 5), plus(normal(2, 1, 1, 5))),
+    "baddbmm": then(times(0.3), plus(normal(6, 1, 5)), viewed(2, 3, 5, 5), hiding(CAUSAL, LOWEST)),
+    "computed": then(over(2.0), computed, viewed(2, 3, 5, 5), masking(~CAUSAL, LOWEST)),
+}
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_a_product_may_count_heads_and_samples_by_one_axis(name: str) -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        q, k, v = (by_head(graph, x, 3, 0, 2, 1, 3) for _ in range(3))
+        rows, columns = (viewed(6, 5, SIZE)(graph, each) for each in (q, k))
+        keys = times(0.5)(graph, apply(graph, Transpose(perm=(0, 2, 1)), columns))
+        how = Spelling(of_scores=STACKED[name])
+        return joined(graph, attend(graph, rows, keys, v, how), 3 * SIZE)
+
+    graph = make(build, (2, 5, 24))
+    after, _ = optimised(graph)
+    assert kinds(after).count("Attention") == 1
+    assert "Softmax" not in kinds(after)
+    assert not set(kinds(after)) & {"Transpose"} or name == "computed"
+    assert_same(graph, after, 2, 5, 24)
+
+
 def the_attention(graph: Graph) -> Attention:
     (op,) = (node.op for node in graph.nodes if isinstance(node.op, Attention))
     return op

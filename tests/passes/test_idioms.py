@@ -28,7 +28,7 @@ _PACKED = [LAYER, "Attention", LAYER]
 _PIXELS = ["Conv", "Attention", "Conv + Add"]
 KERNELS: dict[str, list[str]] = {
     "branches": ["Relu", "Conv + Relu"],
-    "groups": ["Conv", "GroupNormalization", "Swish", "Conv + Add"],
+    "groups": ["Conv", "GroupNormalization + Swish", "Conv + Add"],
     "levit": [LAYER, "Attention", "HardSwish", SUM],
     "neox_chunk": _PACKED,
     "neox_unbind": _PACKED,
