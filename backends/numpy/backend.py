@@ -28,6 +28,7 @@ from .engine.registry import BUILDERS, KERNELS, Builder, PlainKernel
 from .engine.step import HostStep
 from .numerics import blas
 from .numerics.elementwise import ELEMENTWISE
+from .ops.conv import separable
 
 #: Options for nodes that run one by one.
 _DEFAULTS = Options()
@@ -51,11 +52,16 @@ class NumpyBackend:
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
         """Yield claims of fused nodes, then one for every single node."""
-        for chain in chains(graph, free):
+        found = {chain.head: chain for chain in chains(graph, free)}
+        fused = {node for chain in found.values() for node in chain.nodes}
+        rest = [node for node in graph.nodes if node in free]
+        found |= {node: Chain(node) for node in rest if node not in fused}
+        for together in separable(graph, found, options):
+            yield Claim(together.nodes, together.step, always=(together.output,))
+            for chain in together.chains:
+                del found[chain.head]
+        for chain in found.values():
             yield _claim(chain, options)
-        for node in graph.nodes:
-            if node in free:
-                yield _claim(Chain(node), options)
 
     def evaluate(
         self, node: Node, values: Sequence[HostValue], weights: Weights

@@ -121,3 +121,20 @@ class Chain:
                 tape.append(partial(store, result, running))
 
         return record
+
+    def apply(self, tape: Tape, bound: Bound, data: Array) -> None:
+        """Record the stages for previous values in any order, in place.
+
+        Args:
+            tape: the calls.
+            bound: the step's arrays.
+            data: the previous values, of the dtype of the result; other operands are scalars.
+        """
+        for stage in self.stages:
+            operands = [
+                None if value is None else bound[value].reshape(()) if i != stage.at else data
+                for i, value in enumerate(stage.node.inputs)
+            ]
+            tape.append(
+                partial(ELEMENTWISE[type(stage.node.op)](stage.node.op), *operands, out=data)
+            )

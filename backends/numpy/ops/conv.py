@@ -4,12 +4,13 @@ Every convolution is one product ``weights [m, c * kernel] @ columns [c * kernel
 block of positions. A block's columns are gathered by one strided copy into the workspace (none for
 1x1 with stride 1), and bias and activation are applied while its result is in the cache. Groups,
 including depthwise convolutions, are stacks of such products, several groups per block. Where it is
-faster, 3x3 and depthwise convolutions use other algorithms: see `winograd` and `depthwise`.
+faster, 3x3 and depthwise convolutions use other algorithms: see `winograd`, `depthwise` and
+`separable`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -18,7 +19,7 @@ from typing import cast
 import numpy as np
 
 from ....runtime.ir.dtypes import FLOATS, name_of
-from ....runtime.ir.graph import Node, Value
+from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.window import window
@@ -35,6 +36,7 @@ from ..numerics.products import is_small, recorded, sums
 from ..windows.columns import Unfolding
 from ..windows.depthwise import Depthwise
 from ..windows.depthwise_last import DepthwiseLast
+from ..windows.separable import Separable
 from ..windows.winograd import Winograd
 
 #: Bytes of columns per block, so that they are still in the cache when multiplied.
@@ -61,13 +63,47 @@ def conv(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
         return f"dtype {name_of(x.tensor.dtype)}"
     if not x.tensor.size:
         return f"an input without elements: {x.tensor}"
+    return _fastest(chain, options).step(site)
+
+
+def separable(graph: Graph, chains: Mapping[Node, Chain], options: Options) -> list[Separable]:
+    """Return disjoint groups of adjacent convolutions that are faster as one step.
+
+    Args:
+        graph: their graph.
+        chains: all chains by their head.
+        options: those of the plan.
+    """
+    found: list[Separable] = []
+    if options.conv in ("direct", "naive"):
+        return found
+    left = {node: chain for node, chain in chains.items() if isinstance(node.op, Conv)}
+    results = {chain.output: chain for chain in left.values()}
+    for chain in list(left.values()):
+        gains: list[tuple[float, Separable]] = []
+        ways = Separable.around(graph, chain, left, results) if chain.head in left else []
+        for way in ways:
+            fits = options.workspace is None or way.nbytes * way.workers <= options.workspace
+            apart = sum(_fastest(each, options).nanoseconds for each in way.chains)
+            if fits and way.nanoseconds < apart:
+                gains.append((apart - way.nanoseconds, way))
+        if gains:
+            _, best = max(gains, key=lambda gain: gain[0])
+            found.append(best)
+            for each in best.chains:
+                del left[each.head], results[each.output]
+    return found
+
+
+def _fastest(chain: Chain, options: Options) -> _Convolution | Winograd | DepthwiseLast | Depthwise:
+    """Return the algorithm for a convolution that an estimate expects to be fastest."""
     made = _Convolution(chain, COLUMNS, NARROWEST)
     limit = COLUMNS
     while options.workspace is not None and made.nbytes > options.workspace and limit:
         limit //= 2
         made = _Convolution(chain, limit, 1)
     if options.conv in ("direct", "naive"):
-        return made.step(site)
+        return made
     others: list[tuple[Winograd | DepthwiseLast | Depthwise, float]] = []
     if Winograd.applies(chain):
         others.append((Winograd(chain), WORTHWHILE * made.nanoseconds))
@@ -79,8 +115,8 @@ def conv(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     for other, most in others:
         fits = options.workspace is None or other.nbytes * other.workers <= options.workspace
         if fits and other.nanoseconds < most:
-            return other.step(site)
-    return made.step(site)
+            return other
+    return made
 
 
 class _Convolution:

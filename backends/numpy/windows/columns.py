@@ -53,6 +53,13 @@ def region(window: Window, spatial: tuple[int, ...], box: Block) -> Region:
     return Region(tuple(inside), tuple(at), tuple(shape))
 
 
+def outside(data: Array, axis: int, filled: slice) -> list[Array]:
+    """Return what is before and behind a range of an axis, the padding, unless it is empty."""
+    lead = (slice(None),) * axis
+    ends = data[(*lead, slice(0, filled.start))], data[(*lead, slice(filled.stop, None))]
+    return [end for end in ends if end.size]
+
+
 def windows(image: Array, window: Window, counts: tuple[int, ...]) -> Array:
     """Return a view [channels, *kernel, *counts] of the windows over `image` [channels, *spatial].
 

@@ -28,7 +28,7 @@ from ..engine.cost import ELEMENT, blocks_worth
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics.halves import store
 from ..numerics.products import sums
-from .columns import region
+from .columns import outside, region
 from .window_axis import WindowAxis, axes_of_window
 
 #: Bytes of copies and sums per block, sized for the cache.
@@ -39,8 +39,8 @@ TAP, COPY, ROW, STRETCH = 0.1, 0.1, 4.5, 25.0
 
 
 @dataclass(frozen=True, slots=True)
-class RowPhase:
-    """Rows of an image spaced by the stride, and the kernel rows that meet them.
+class StridePhase:
+    """Rows or columns of an image spaced by the stride, and those of the kernel that meet them.
 
     Attributes:
         first: the first of these rows.
@@ -55,9 +55,9 @@ class RowPhase:
     step: int
 
     @classmethod
-    def of(cls, window: Window) -> list[RowPhase]:
-        """Return all phases of windows."""
-        stride, dilation, high = window.strides[0], window.dilations[0], window.kernel[0]
+    def of(cls, window: Window, axis: int = 0) -> list[StridePhase]:
+        """Return all phases of windows along an axis."""
+        stride, dilation, high = window.strides[axis], window.dilations[axis], window.kernel[axis]
         common = gcd(stride, dilation)
         period = stride // common
         return [
@@ -87,7 +87,7 @@ class Depthwise:
         self.window = window(chain.head.op, x.tensor.dims[2:], w.tensor.dims[2:])
         self.channels, self.filters = x.tensor.dims[1], w.tensor.dims[0] // x.tensor.dims[1]
         self.dtype, self.workers = sums(x.tensor.dtype), thread_pool.size()
-        self.phases = RowPhase.of(self.window)
+        self.phases = StridePhase.of(self.window)
         self._cut()
         regions = [region(self.window, x.tensor.dims[2:], box) for box in self.boxes]
         scratch, most = ScratchLayout(), max(prod(lengths(box)) for box in self.boxes)
@@ -198,7 +198,7 @@ class Depthwise:
 
     def _copies(
         self, tape: Tape, bound: Bound, image: Array, box: Block, across: WindowAxis
-    ) -> list[tuple[RowPhase, Array]]:
+    ) -> list[tuple[StridePhase, Array]]:
         """Record the copies of some channels; return by phase what each tap reads.
 
         Returns:
@@ -209,18 +209,19 @@ class Depthwise:
         inside, at = covered.inside[0], covered.at[0]
         shape = len(self.phases), len(image), self.window.kernel[1]
         copies = bound.scratch(self.copies, (*shape, -(-covered.shape[0] // stride), outputs))
-        if covered.is_padded:
-            tape.append(partial(copies.fill, 0))
-        found: list[tuple[RowPhase, Array]] = []
+        found: list[tuple[StridePhase, Array]] = []
         for phase, copy in zip(self.phases, copies, strict=True):
             low, high = (-(-(end - phase.first) // stride) for end in (at.start, at.stop))
             start = inside.start + phase.first + stride * low - at.start
             pixels = image[:, start : inside.stop : stride]
+            gaps = outside(copy, 2, slice(low, high)) if covered.is_padded else []
             for i in range(copy.shape[1]):
                 places, columns = across.tap(i)
                 target = copy[:, i, low:high, places]
                 if target.size:
                     tape.append(partial(np.copyto, target, pixels[..., columns]))
+                gaps += outside(copy[:, i, low:high], 2, places)
+            tape.extend(partial(gap.fill, 0) for gap in gaps)
             count = len(range(*phase.taps.indices(self.window.kernel[0])))
             steps = (*copy.strides[:2], copy.strides[2] * phase.step, copy.strides[3])
             taps = (*copy.shape[:2], count, rows * outputs)

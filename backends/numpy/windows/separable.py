@@ -1,0 +1,357 @@
+"""Depthwise convolutions together with the pointwise ones around them, some rows at a time.
+
+An inverted bottleneck widens an image by a 1x1 convolution, convolves each channel, and narrows it
+again. As one step, the wide images exist only for a few rows, which stay in the cache, and with
+channels last: a product writes and reads its matrix in either order at no cost, and a tap of the
+depthwise kernel is one long range of pixels and channels. Strided windows read columns sorted by
+their remainder, so that their ranges are as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from math import gcd, prod
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ir.types import Array
+from ....runtime.ops.conv import Conv
+from ....runtime.ops.window import window
+from ....runtime.plan.backend import BuildContext
+from ..engine import thread_pool
+from ..engine.blocking import Frame, lengths
+from ..engine.chain import Chain
+from ..engine.cost import ELEMENT, PRODUCT, blocks_worth
+from ..engine.step import Bound, HostStep, ScratchLayout, Tape
+from ..numerics.halves import store
+from ..numerics.products import recorded, sums
+from .columns import Region, outside, region
+from .depthwise import Depthwise, StridePhase
+from .depthwise_last import FEWEST, INTO, OUT
+
+#: Bytes of wide rows per block, sized for the cache.
+ROWS = 1 << 20
+#: Minimum elements per loop: shorter ones cost more to start than to run.
+LONGEST = 768
+#: Nanoseconds per multiply-add.
+TAP = 0.12
+#: Bytes of one way of a first-level cache, and the number of ways.
+CACHE_WAY, WAYS = 4096, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns of the padded image with one remainder, next to each other in a block.
+
+    Attributes:
+        phase: the columns of the kernel that meet them.
+        source: the columns of the image.
+        at: their places; the others are padding.
+    """
+
+    phase: StridePhase
+    source: slice
+    at: slice
+
+
+class Separable:
+    """A depthwise convolution with a pointwise one before it, behind it, or both.
+
+    Args:
+        depthwise: the depthwise convolution and its elementwise nodes.
+        before: the pointwise convolution that it reads, if any.
+        after: the pointwise convolution that reads it, if any.
+    """
+
+    def __init__(self, depthwise: Chain, before: Chain | None, after: Chain | None) -> None:
+        self.depthwise, self.before, self.after = depthwise, before, after
+        x, w = depthwise.head.inputs[:2]
+        assert x is not None
+        assert w is not None
+        self.chains = tuple(chain for chain in (before, depthwise, after) if chain is not None)
+        self.output = self.chains[-1].output
+        self.x = _inputs(self.chains[0])[0]
+        self.dtype, self.workers = x.tensor.dtype, thread_pool.size()
+        self.images, self.channels, *self.spatial = x.tensor.dims
+        self.window = window(depthwise.head.op, x.tensor.dims[2:], w.tensor.dims[2:])
+        self.phases = StridePhase.of(self.window, 1)
+        taps = [len(range(self.window.kernel[1])[phase.taps]) for phase in self.phases]
+        pairs = zip(self.phases, taps, strict=True)
+        ends = [phase.start + (count - 1) * phase.step for phase, count in pairs]
+        self.wide = self.window.output[1] + max(ends)
+        self.columns = [self._columns(phase) for phase in self.phases]
+        self.tile = self._tile()
+        self.boxes = self._boxes(self.workers)
+        scratch = ScratchLayout()
+        rows = max(region(self.window, tuple(self.spatial), box).shape[0] for box in self.boxes)
+        pixels = rows * len(self.phases) * self.wide
+        outputs = max(prod(lengths(box)) for box in self.boxes)
+        self.narrow = scratch.take(pixels * self.terms, self.dtype)
+        self.rows = scratch.take(pixels * self.channels, self.dtype)
+        self.sums, self.spare = (
+            scratch.take(outputs * self.channels, self.dtype) for _ in range(2)
+        )
+        self.result = scratch.take(outputs * self.output.tensor.dims[1], self.dtype)
+        self.nbytes = scratch.nbytes
+
+    @classmethod
+    def around(
+        cls,
+        graph: Graph,
+        chain: Chain,
+        heads: Mapping[Node, Chain],
+        results: Mapping[Value, Chain],
+    ) -> list[Separable]:
+        """Return the steps that a depthwise chain may be part of; none for another chain.
+
+        Args:
+            graph: its graph.
+            chain: the chain.
+            heads: those it may run together with, by their head.
+            results: the same by their result.
+        """
+        if not _is_depthwise(chain):
+            return []
+        x = _inputs(chain)[0]
+        before = results.get(x) if graph.sole_consumer(x) is chain.head else None
+        if before is not None and not (_is_pointwise(before) and _has_scalars(before)):
+            before = None
+        reader = graph.sole_consumer(chain.output)
+        after = None if reader is None else heads.get(reader)
+        if after is not None and not _is_pointwise(after):
+            after = None
+        ways: list[Separable] = []
+        if before is not None:
+            ways.append(cls(chain, before, None))
+        if after is not None and not _collides(x):
+            ways.append(cls(chain, None, after))
+        if before is not None and after is not None:
+            ways.append(cls(chain, before, after))
+        return ways
+
+    @property
+    def terms(self) -> int:
+        """Channels that the first pointwise convolution reads, and one for its bias."""
+        if self.before is None:
+            return 0
+        return self.x.tensor.dims[1] + (_inputs(self.before)[2] is not None)
+
+    def _columns(self, phase: StridePhase) -> Columns:
+        stride, pad, size = self.window.strides[1], self.window.pads_begin[1], self.spatial[1]
+        start = min(self.wide, max(0, -((phase.first - pad) // stride)))
+        stop = max(start, min(self.wide, -((phase.first - pad - size) // stride)))
+        first = start * stride + phase.first - pad
+        source = slice(first, first + (stop - start - 1) * stride + 1, stride)
+        return Columns(phase, source if stop > start else slice(0, 0), slice(start, stop))
+
+    def _tile(self) -> int:
+        """Return how many pixels of a row a tap takes in one loop."""
+        wide = self.window.output[1]
+        fits = (n for n in range(1, wide) if wide % n == 0 and n * self.channels >= LONGEST)
+        return next(fits, wide)
+
+    def _boxes(self, workers: int) -> list[tuple[slice, slice]]:
+        """Return the outputs of each block."""
+        high, wide = self.window.output
+        row = self.wide * len(self.phases) * self.channels * self.dtype.itemsize
+        fits = ROWS // row - self.window.extent[0] + self.window.strides[0]
+        share = -(-blocks_worth(self._nanoseconds(1.0), workers) // max(1, self.images))
+        count = max(1, min(high, max(share, -(-high // max(1, fits // self.window.strides[0])))))
+        bounds = [high * i // count for i in range(count + 1)]
+        return [(slice(start, stop), slice(0, wide)) for start, stop in pairwise(bounds)]
+
+    @property
+    def nanoseconds(self) -> float:
+        """Estimated time on one core, whatever the number of threads."""
+        spatial = tuple(self.spatial)
+        rows = sum(region(self.window, spatial, box).shape[0] for box in self._boxes(1))
+        return self._nanoseconds(rows / max(1, self.spatial[0]))
+
+    def _nanoseconds(self, overlap: float) -> float:
+        """Return the estimated time if rows are computed `overlap` times on average."""
+        rows = self.images * self.channels * self.spatial[0] * self.wide * len(self.phases)
+        into = INTO
+        if self.before is not None:
+            into = self.terms * PRODUCT + self.before.calls * ELEMENT
+        outputs = self.images * prod(self.window.output)
+        taps = prod(self.window.kernel) * TAP + (len(self.phases) - 1) * ELEMENT
+        depthwise = self.channels * (taps + (1 + self.depthwise.calls) * ELEMENT)
+        out = self.channels * OUT
+        if self.after is not None:
+            sums = self.channels * PRODUCT + (1 + self.after.calls) * ELEMENT
+            out = self.output.tensor.dims[1] * sums
+        return rows * overlap * into + outputs * (depthwise + out)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, in topological order."""
+        return tuple(node for chain in self.chains for node in chain.nodes)
+
+    def step(self, site: BuildContext) -> HostStep:
+        """Return the step."""
+        size = "x".join(map(str, (self.channels, *self.window.output)))
+        kernel = (
+            f"depthwise {'x'.join(map(str, self.window.kernel))} of {size}, some rows at a time"
+        )
+        name = f"{' + '.join(chain.title for chain in self.chains)}: {kernel}"
+        return HostStep(name, site, self._record, self.workers, self.nbytes)
+
+    def _record(self, bound: Bound) -> list[Tape]:
+        tapes: list[Tape] = []
+        for image in range(self.images):
+            for box in self.boxes:
+                tape: Tape = []
+                covered = region(self.window, tuple(self.spatial), box)
+                rows = self._fill(tape, bound, bound[self.x][image], covered)
+                total = self._convolve(tape, bound, rows, box)
+                self._leave(tape, bound, total, (slice(image, image + 1), *box))
+                tapes.append(tape)
+        return tapes
+
+    def _fill(self, tape: Tape, bound: Bound, image: Array, covered: Region) -> Array:
+        """Record the calls that fill wide rows [rows, phases, columns, channels]."""
+        shape = (covered.shape[0], len(self.phases), self.wide)
+        rows = bound.scratch(self.rows, (*shape, self.channels))
+        inside, source = rows[covered.at[0]], image[:, covered.inside[0]]
+        if inside.size and self.before is not None:
+            x, w, bias = _inputs(self.before)
+            count = x.tensor.dims[1]
+            narrow = bound.scratch(self.narrow, (self.terms, *inside.shape[:3]))
+            for i, columns in enumerate(self.columns):
+                part = narrow[:count, :, i]
+                tape.append(partial(np.copyto, part[..., columns.at], source[..., columns.source]))
+                for gap in outside(part, 2, columns.at):
+                    tape.append(partial(gap.fill, 0))
+            if bias is not None:
+                tape.append(partial(narrow[count].fill, 1))
+            sources = (w,) if bias is None else (w, bias)
+            weights = bound.packed(sources, ("rows of inputs", self.dtype), _with_bias)
+            left = narrow.reshape(self.terms, -1).T
+            right = inside.reshape(-1, self.channels)
+            tape.append(recorded(left, weights, right, is_fixed=True))
+            self.before.apply(tape, bound, right)
+        for i, columns in enumerate(self.columns):
+            if inside.size and self.before is None:
+                target = inside[:, i, columns.at].transpose(2, 0, 1)
+                tape.append(partial(np.copyto, target, source[..., columns.source]))
+            for gap in outside(inside[:, i], 1, columns.at):
+                tape.append(partial(gap.fill, 0))
+        for gap in outside(rows, 0, covered.at[0]):
+            tape.append(partial(gap.fill, 0))
+        return rows
+
+    def _convolve(self, tape: Tape, bound: Bound, rows: Array, box: tuple[slice, slice]) -> Array:
+        """Record the calls of the depthwise convolution; return its result [pixels, channels]."""
+        _, w, bias = _inputs(self.depthwise)
+        high, wide = lengths(box)
+        tiled = (high, wide // self.tile, self.tile * self.channels)
+        total = bound.scratch(self.sums, tiled)
+        spare = bound.scratch(self.spare, tiled)
+        layout = ("tiles", self.tile, self.dtype)
+        weights = bound.packed((w,), layout, self._tiled)
+        row, _, pixel, one = rows.strides
+        for i, phase in enumerate(self.phases):
+            factors = weights[:, phase.taps]
+            steps = (
+                *(row * self.window.strides[0], pixel * self.tile),
+                *(row * self.window.dilations[0], pixel * phase.step, one),
+            )
+            shape = (*tiled[:2], *factors.shape)
+            seen = as_strided(rows[:, i, phase.start :], shape, steps, writeable=False)
+            out = spare if i else total
+            tape.append(partial(np.einsum, "ytuvp,uvp->ytp", seen, factors, out=out))
+            if i:
+                tape.append(partial(np.add, total, spare, out=total))
+        if bias is not None:
+            addend = bound.packed((bias,), layout, self._tiled)
+            tape.append(partial(np.add, total, addend, out=total))
+        self.depthwise.apply(tape, bound, total)
+        return total.reshape(high * wide, self.channels)
+
+    def _leave(self, tape: Tape, bound: Bound, total: Array, box: tuple[slice, ...]) -> None:
+        """Record the calls that write some rows of the result."""
+        result = bound[self.output]
+        joined = Frame(result.shape, (0, 1, 2))
+        image, rows = box[0].start, joined.block((box[0], slice(0, result.shape[1]), *box[1:]))[2]
+        target = result.reshape(*result.shape[:2], -1)[image, :, rows]
+        if self.after is None:
+            tape.append(partial(store, target, total.T))
+            return
+        _, w, bias = _inputs(self.after)
+        weights = bound.packed((w,), ("columns", self.dtype), _columns_of_outputs).T
+        found = bound.scratch(self.result, target.shape)
+        tape.append(recorded(weights, total.T, found))
+        if bias is not None:
+            last = found if self.after.stages else target
+            addend = bound.as_dtype(bias, self.dtype)[:, np.newaxis]
+            tape.append(partial(np.add, found, addend, out=last))
+        elif not self.after.stages:
+            tape.append(partial(store, target, found))
+        frame = self.after.frame((0, 1, 2))
+        place = frame.block((box[0], slice(0, result.shape[1]), *box[1:]))
+        self.after.finish(frame, bound)(tape, place, found.reshape(lengths(place)))
+
+    def _tiled(self, data: Array) -> Array:
+        """Return weights [channels, 1, high, wide] as [high, wide, tile * channels], or a bias."""
+        turned = data[:, 0].transpose(1, 2, 0) if data.ndim > 1 else data
+        return np.tile(turned.astype(self.dtype), self.tile)
+
+
+def _with_bias(w: Array, bias: Array | None = None) -> Array:
+    """Return pointwise weights as [inputs, outputs], with the bias as the last row."""
+    matrix = w.reshape(w.shape[0], -1).T
+    return np.ascontiguousarray(matrix if bias is None else np.vstack((matrix, bias)))
+
+
+def _columns_of_outputs(w: Array) -> Array:
+    """Return pointwise weights as [inputs, outputs]."""
+    return np.ascontiguousarray(w.reshape(w.shape[0], -1).T)
+
+
+def _inputs(chain: Chain) -> tuple[Value, Value, Value | None]:
+    """Return image, weights and bias of a convolution."""
+    x, w, *rest = chain.head.inputs
+    assert x is not None
+    assert w is not None
+    return x, w, rest[0] if rest else None
+
+
+def _collides(image: Value) -> bool:
+    """Whether the channels of a pixel do not fit into the cache sets that they belong to."""
+    _, channels, *spatial = image.tensor.dims
+    return channels * gcd(prod(spatial) * image.tensor.dtype.itemsize, CACHE_WAY) > WAYS * CACHE_WAY
+
+
+def _has_constants(chain: Chain) -> bool:
+    _, w, bias = _inputs(chain)
+    return w.is_constant and (bias is None or bias.is_constant)
+
+
+def _has_scalars(chain: Chain) -> bool:
+    """Whether the elementwise nodes do not care where an element is."""
+    return all(value.tensor.size == 1 for stage in chain.stages for value in stage.others)
+
+
+def _is_depthwise(chain: Chain) -> bool:
+    """Whether this is a depthwise convolution that can run with channels last."""
+    if not Depthwise.applies(chain) or not _has_constants(chain) or not _has_scalars(chain):
+        return False
+    x, w, _ = _inputs(chain)
+    dtype = x.tensor.dtype
+    is_single = w.tensor.dims[0] == x.tensor.dims[1] >= FEWEST
+    return is_single and x.tensor.size > 0 and sums(dtype) == dtype
+
+
+def _is_pointwise(chain: Chain) -> bool:
+    """Whether this is a 1x1 convolution that multiplies every pixel by one matrix."""
+    op = chain.head.op
+    if not isinstance(op, Conv) or op.group != 1 or not _has_constants(chain):
+        return False
+    x, w, _ = _inputs(chain)
+    seen = window(op, x.tensor.dims[2:], w.tensor.dims[2:])
+    return {*seen.kernel, *seen.strides} == {1} and seen.output == x.tensor.dims[2:]
