@@ -141,8 +141,9 @@ class _Rounds:
         step = None if other is None else _scalar(other)
         if step is None or (isinstance(node.op, Sub) and node.inputs[0] is not value):
             return None
-        sign = -1 if isinstance(node.op, Sub) else 1
-        return (first + sign * step * self._rounds).astype(first.dtype)
+        steps = step.astype(np.int64) * self._rounds  # which wraps around as the counter does
+        start = first.astype(np.int64)
+        return (start - steps if isinstance(node.op, Sub) else start + steps).astype(first.dtype)
 
 
 def _scalar(value: Value) -> Array | None:

@@ -97,13 +97,19 @@ def _flat(graph: Graph, value: Value, add: Builder) -> Value:
         step = scaling(value)
         if step is not None and step[2] is node and shape_of(step[0]) == shape:
             inner = _flat(graph, step[0], add)
-            return add(node.op, *(inner if v is step[0] else v for v in node.inputs))
+            return add(node.op, *(inner if v is step[0] else _scalar(v, add) for v in node.inputs))
         if isinstance(node.op, Transpose) and node.inputs[0] is not None:
             order = node.op.order(len(shape))
             if order[:lead] == tuple(range(lead)):
                 perm = (0, *(axis - lead + 1 for axis in order[lead:]))
                 return add(Transpose(perm=perm), _flat(graph, node.inputs[0], add))
     return add(Reshape(), value, add.integers(_sizes(shape, lead), "rows"))
+
+
+def _scalar(value: Value | None, add: Builder) -> Value | None:
+    """Return a number without the axes of size 1 that it is written with."""
+    data = None if value is None else value.data
+    return value if data is None or not data.ndim else add.constant(data.reshape(()), "factor")
 
 
 def _sizes(shape: tuple[Dim, ...], lead: int) -> tuple[int, ...]:

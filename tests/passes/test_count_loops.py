@@ -7,6 +7,7 @@ import onnxruntime
 import pytest
 from onnx import ModelProto
 from onnx.parser import parse_model
+from onnx.reference import ReferenceEvaluator
 
 import tercet
 from tercet.backends.numpy import NumpyBackend, evaluate
@@ -78,3 +79,24 @@ def test_the_number_of_iterations(case: str) -> None:
         np.testing.assert_allclose(deciding.run(feeds)["y"], want, 1e-6)
         is_hosted = [row.reason for row in deciding.placement() if row.backend == "host"]
     assert bool(is_hosted) == (count is None)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint64"])
+def test_counters_without_a_sign_wrap_around(dtype: str) -> None:
+    proto = parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 17]> g (float[2] x) => (float[2] y)
+        <{dtype} five = {{5}}, int64 nine = {{9}}, bool yes = {{1}}> {{
+            last, y = Loop (nine, yes, five, x) <body = b (int64 i, bool go, {dtype} c, float[2] z)
+            => (bool t, {dtype} j, float[2] v) <{dtype} two = {{2}}, {dtype} many = {{100}}> {{
+                j = Sub (c, two) t = Less (j, many) v = Add (z, z)
+            }}>
+        }}"""
+    )
+    feeds = {"x": np.ones(2, np.float32)}
+    (want,) = ReferenceEvaluator(proto).run(None, feeds)
+    with tercet.load(proto) as model:
+        np.testing.assert_array_equal(model.run(feeds)["y"], want)
+        (loop,) = model.graph.nodes
+        count = loop.inputs[0]
+        assert count is not None
+        assert count.data == 3

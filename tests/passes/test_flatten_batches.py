@@ -36,6 +36,9 @@ def keys_of(g: Graph, k: Value) -> Value:
 
 SCORES: dict[str, Scores] = {
     "on scores": lambda g, q, k: scaled(g, apply(g, MatMul(), q, keys_of(g, k))),
+    "with axes of its own": lambda g, q, k: apply(
+        g, Mul(), apply(g, MatMul(), q, keys_of(g, k)), np.full((1,) * 5, 0.3, np.float32)
+    ),
     "on queries": lambda g, q, k: apply(g, MatMul(), scaled(g, q), keys_of(g, k)),
     "on keys": lambda g, q, k: apply(g, MatMul(), q, keys_of(g, scaled(g, k))),
     "Einsum": lambda g, q, k: apply(g, Einsum(equation="bghid,bghjd->bghij"), q, scaled(g, k)),

@@ -17,7 +17,7 @@ from tercet.runtime.ops.elementwise import Add, Cast, Cos, Exp, Mul, Neg, Sin, S
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Slice, Split, Tile, Transpose
-from tercet.runtime.ops.shape import Reshape, Unsqueeze
+from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
@@ -249,6 +249,7 @@ class Computed:
         scale: factor of cosines and sines, as long contexts have it.
         batch: of the positions.
         apart: what is added to the angle of the second one of a pair.
+        bare: whether cosines and sines have no axis of samples; of a batch of 1.
     """
 
     shape: tuple[int, ...] = (2, 3, 5, 8)
@@ -259,6 +260,7 @@ class Computed:
     scale: float = 1.0
     batch: int = 2
     apart: float = 0.0
+    bare: bool = False
 
     def __call__(self, g: Graph, x: Value) -> Value:
         size, length = self.width or self.shape[-1], self.shape[self.rows]
@@ -266,6 +268,8 @@ class Computed:
         x = x if self.width is None else cut(g, x, 3, 0, size)
         places = (np.arange(self.batch)[:, None] + np.arange(length)) % 7
         cos, sin = self._tables(g, places, size // 2)
+        if self.bare:
+            cos, sin = (apply(g, Squeeze(), each, np.array([0])) for each in (cos, sin))
         if self.interleaved:
             even, odd = (cut(g, x, 3, first, 1 << 40, 2) for first in (0, 1))
             pairs = stacked(g, apply(g, Neg(), odd), even)
@@ -336,6 +340,9 @@ def checked(how: Computed) -> list[str]:
         Computed(table=True, batch=1, width=6),
         Computed(shape=(1, 4, 1, 8), batch=1),
         Computed(shape=(1, 1, 4, 8), batch=1, rows=1),
+        Computed(batch=1, bare=True),
+        Computed(shape=(3, 3, 2, 8), rows=1, batch=1, bare=True),
+        Computed(shape=(1, 3, 2, 8), rows=1, batch=1, bare=True, table=True),
     ],
     ids=str,
 )

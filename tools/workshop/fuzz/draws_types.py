@@ -328,14 +328,25 @@ def _quantized_conv(g: RandomGraph) -> None:
 def _empty(g: RandomGraph) -> None:
     """A tensor without elements, and something that reads it."""
     x = g.need()
-    axis = g.axis(g.shape(x))
+    shape = g.shape(x)
+    axis = g.axis(shape)
     given = (g.constant([v], np.int64) for v in (1, 1, axis))
     y = g.node("Slice", x, *given)
+    for _ in range(g.dice.randrange(3)):
+        how = g.dice.randrange(4)
+        if how == 0:
+            y = g.node(g.dice.choice(("Relu", "Neg", "Sigmoid")), y)
+        elif how == 1:
+            y = g.node("Add", y, g.constant(1.0))
+        elif how == 2:
+            y = g.node("Cast", g.node("Cast", y, to=TensorProto.INT32), to=FLOAT)
+        elif len(shape) > 1 and g.shape(y)[-1]:
+            y = g.node("MatMul", y, g.weights(g.shape(y)[-1], g.shape(y)[-1]))
     how = g.dice.randrange(3)
     if how == 0:
         g.node("Concat", *g.dice.sample((x, y), 2), axis=axis)
     elif how == 1:
-        g.node("ReduceSum", y, g.constant([axis], np.int64), keepdims=g.dice.randrange(2))
+        g.node("Transpose", y, perm=g.dice.sample(range(len(shape)), len(shape)))
 
 
 def _einsum(g: RandomGraph) -> None:

@@ -103,7 +103,7 @@ class RandomGraph:
         return self.types[name][1]
 
     def any(self, *ranks: int, dtype: int = FLOAT) -> str | None:
-        """Draw a tensor that nodes computed, the newer ones more often; None if there is none."""
+        """Draw a tensor with elements, newer ones more often; None if there is none."""
         able = [
             name
             for name, (kind, shape) in self.types.items()
@@ -111,6 +111,7 @@ class RandomGraph:
             and name not in self.constants
             and name not in self.outer
             and (not ranks or len(shape) in ranks)
+            and 0 not in shape  # of which onnxruntime reduces some in its own way, or divides by 0
         ]
         if not able:
             return None
