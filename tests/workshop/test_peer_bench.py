@@ -59,7 +59,7 @@ def test_ratios_and_their_mean(tmp_path: Path) -> None:
     assert [each.ratio for each in rows] == [pytest.approx(2.0), pytest.approx(0.25), None]
     said = summary(rows, "cuda")
     assert "0.71 over 2 rows, 1 of them at least as fast; the worst 0.25" in said
-    assert summary(rows, "cudnn") == "cudnn: no peer to compare with."
+    assert summary(rows, "cudnn") == "cudnn: there is no peer to compare with."
 
 
 def test_what_is_written(tmp_path: Path) -> None:

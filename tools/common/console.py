@@ -185,6 +185,16 @@ def grid(*titles: str, left: int = 1) -> Table:
     return table
 
 
+def print_table(
+    console: Console, titles: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1
+) -> None:
+    """Print rows in a `grid`."""
+    table = grid(*titles, left=left)
+    for cells in rows:
+        table.add_row(*cells)
+    console.print(table)
+
+
 def facts(console: Console, pairs: Mapping[str, str]) -> None:
     """Print names with descriptions, one per line, wrapped in their column."""
     table = Table.grid(padding=(0, 2))

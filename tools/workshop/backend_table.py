@@ -14,7 +14,6 @@ are of the same commit and the same machine.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,12 +28,14 @@ from ...api import load, run_op
 from ...backends import available, open_backends
 from ...runtime.errors import TercetError
 from ...runtime.options import Options
-from ..common.console import Say, grid, open_console, progress
+from ..common.console import Say, open_console, print_table, progress
 from ..common.environment import PACKAGES, device_environment
+from ..common.markdown import head, table
 from ..common.measure import Repeat, interleave, timed
 from ..common.results import earlier, to_json, write
 from ..run.run import share_of_backends
 from ..verdict.accuracy import distance, exact_outputs
+from .arguments import parser as make_parser
 from .bench_models import bench_inputs, bench_model
 
 #: With a symbolic batch, and of more than one kind of layer.
@@ -148,25 +149,18 @@ def cells(row: OperatorRow) -> tuple[str, ...]:
 
 def markdown(rows: Sequence[OperatorRow], about: Mapping[str, str]) -> str:
     """Return the report as a Markdown page."""
-    lines = [
-        "# What each backend costs",
-        "",
+    text = (
         "Written by `python -m tercet.tools.workshop.backend_table --output docs/results`. *Build* "
-        "is from "
-        "the model in memory to its first result, with an empty cache; *again* with what that has "
-        f"left there. *Latency* is of `Model.run` with batch {FIRST}, copies included; *new shape* "
-        f"the first call with batch {NEW}, *then* later ones, and *calls* how many of those take "
-        "as long as it: a backend whose shapes change oftener than that is the wrong one. Errors "
-        "are relative L2 distances from float64.",
-        "",
-        *(f"- {name}: {text}" for name, text in about.items()),
-        "",
-        f"| {' | '.join(TITLES)} |",
-        f"|---|---|{'---:|' * (len(TITLES) - 3)}---|",
-        *(f"| {' | '.join(cells(row))} |" for row in rows),
-        "",
-    ]
-    return "\n".join(lines)
+        "is the time from the model in memory to its first result with an empty cache; *again* is "
+        "the same with the cache that this has filled. *Latency* is that of `Model.run` with batch "
+        f"size {FIRST}, including copies; *new shape* is the first call with batch size {NEW}, "
+        "*then* is that of later calls, and *calls* is how many of these take as long as the first "
+        "one: if shapes change more often, use another backend. Errors are relative L2 distances "
+        "from float64."
+    )
+    numbers = range(2, len(TITLES) - 1)
+    lines = [*head("Cost of each backend", text, about), *table(TITLES, map(cells, rows), numbers)]
+    return "\n".join([*lines, ""])
 
 
 def save(rows: Sequence[OperatorRow], about: Mapping[str, str], folder: Path) -> list[Path]:
@@ -183,14 +177,11 @@ def _row(entry: dict[str, Any]) -> OperatorRow:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write if asked; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tercet.tools.workshop.backend_table",
-        description="Measure what each backend costs: to build, to call, and for a new shape.",
-    )
+    parser = make_parser("backend_table", __doc__)
     parser.add_argument("models", nargs="*", default=list(MODELS), help=f"{', '.join(MODELS)}, ...")
-    parser.add_argument("--backend", action="append", help="all that can run here if not given")
-    parser.add_argument("--commit", default="", help="what to record where there is no git")
-    parser.add_argument("--output", type=Path, help="folder for a Markdown page and JSON")
+    parser.add_argument(
+        "--backend", action="append", help="repeatable; default: all that can run here"
+    )
     chosen = parser.parse_args(arguments)
     console = open_console()
     names = chosen.backend or [found.name for found in available() if found]
@@ -214,15 +205,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TercetError as error:
         console.print(f"backend_table: {error}")
         return error.exit_code
-    table = grid(*TITLES, left=2)
-    for row in rows.values():
-        table.add_row(*cells(row))
-    console.print(table)
+    print_table(console, TITLES, map(cells, rows.values()), left=2)
     return 0
 
 
 def _load_libraries(names: Sequence[str]) -> None:
-    """Run something on each backend, so that its libraries are there; raises BackendUnavailable."""
+    """Run an operator on each backend to load its libraries; raises BackendUnavailable."""
     image, kernel = np.ones((1, 1, 8, 8), np.float32), np.ones((1, 1, 3, 3), np.float32)
     for name in names:
         run_op("Conv", image, kernel, backend=name)

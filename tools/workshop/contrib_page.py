@@ -25,6 +25,7 @@ from ...importers.onnx.contrib.catalogue import find
 from ...importers.onnx.contrib.recipes import recipe
 from ...runtime.errors import TercetError
 from ...runtime.ir.op import OPERATORS, body_names
+from ..common.markdown import head, table
 
 DOMAIN = "com.microsoft"
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,8 +52,10 @@ class Row:
     onnxruntime: str
     note: str = ""
 
-    def __str__(self) -> str:
-        return f"| {self.name} | {self.numpy} | {self.cuda} | {self.onnxruntime} | {self.note} |"
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells of the page's table."""
+        return self.name, self.numpy, self.cuda, self.onnxruntime, self.note
 
 
 def samples() -> ModuleType:
@@ -136,36 +139,31 @@ def page(rows: list[Row], made: list[Row]) -> str:
     run = [row for row in rows if row.numpy != "refused"]
     on_cpu = [row for row in rows if row.onnxruntime == "yes"]
     both = [row for row in run if row.onnxruntime == "yes"]
-    head = [
-        "# Operators of onnxruntime",
-        "",
-        f"Of {len(rows)} operators that onnxruntime {onnxruntime.__version__} declares in "
-        f"com.microsoft, its CPU runs {len(on_cpu)}, and tercet {len(both)} of those and "
-        f"{len(run) - len(both)} more. Each is held against onnxruntime's CPU in {SAMPLES} samples "
-        "over attributes, shapes, dtypes and optional inputs, with symbolic dimensions and without "
-        f"passes; `cuda` is what a plan for {TARGET} runs on the device, made without a GPU. Where "
-        "onnxruntime's CPU has no kernel, the formula of its documentation is what they are held "
-        "against; `stated` has no samples yet, `host` is what the host runs between two plans, and "
-        "of searches the `bodies` run on the device. "
-        "`refused` is an error with the recipe in the last column.",
-        "",
-        "Made by `python -m tercet.tools.workshop.contrib_page docs/results/contrib.md`.",
-        "",
-        "| operator | numpy | cuda | onnxruntime CPU | instead |",
-        "| --- | --- | --- | --- | --- |",
-        *map(str, rows),
-        "",
-        "## Files of producers",
-        "",
+    text = (
+        f"Of the {len(rows)} operators that onnxruntime {onnxruntime.__version__} declares in "
+        f"com.microsoft, its CPU provider runs {len(on_cpu)}; tercet runs {len(both)} of those and "
+        f"{len(run) - len(both)} more. Each is compared with onnxruntime's CPU provider on "
+        f"{SAMPLES} samples over attributes, shapes, dtypes and optional inputs, with symbolic "
+        "dimensions and without passes; `cuda` is the plan for "
+        f"{TARGET}, made without a GPU. Operators without a kernel in onnxruntime's CPU provider "
+        "are compared with the formula of its documentation. `stated`: there are no samples yet. "
+        "`host`: run by the host between two plans; of searches, the `bodies` run on the device. "
+        "`refused`: an error with the recipe in the last column.\n\n"
+        "Written by `python -m tercet.tools.workshop.contrib_page docs/results/contrib.md`."
+    )
+    files_text = (
         "Small networks with random weights (`tools/workshop/transformer_files.py`); the error is "
-        "the greatest difference from onnxruntime's CPU.",
-        "",
-        "| file | numpy | cuda | onnxruntime CPU | operators |",
-        "| --- | --- | --- | --- | --- |",
-        *map(str, made),
+        "the maximum difference from onnxruntime's CPU provider."
+    )
+    places = ("numpy", "cuda", "onnxruntime CPU")
+    lines = [
+        *head("Operators of onnxruntime", text),
+        *table(("operator", *places, "instead"), (row.cells for row in rows)),
+        *("", "## Files of producers", "", files_text, ""),
+        *table(("file", *places, "operators"), (row.cells for row in made)),
         "",
     ]
-    return "\n".join(head)
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,11 @@ from ...runtime.ir.dtypes import DType, float16, float32, name_of
 from ...runtime.ir.types import Array
 from ...runtime.options import Options
 from ...runtime.plan.backend import Format
-from ..common.console import Say, grid, open_console, progress
+from ..common.console import Say, open_console, print_table, progress
 from ..common.environment import PACKAGES, device_environment
+from ..common.markdown import head, table
 from ..common.results import earlier, to_json, write
+from .arguments import parser as make_parser
 from .convolution_cases import ConvolutionCase, random_cases
 
 if TYPE_CHECKING:
@@ -229,25 +231,21 @@ def declines(findings: Sequence[SweptEngine]) -> dict[str, list[SweptEngine]]:
 
 def markdown(findings: Sequence[SweptEngine], about: dict[str, str]) -> str:
     """Return the report as a Markdown page."""
-    lines = [
-        "# Random convolutions on cuDNN",
-        "",
+    text = (
         "Written by `python -m tercet.tools.workshop.cudnn_sweep --output docs/results`. Every "
-        "configuration of Conv and ConvTranspose runs in both dtypes and in both formats, whatever "
-        "the backend would choose itself. Errors are relative L2 distances from float64 on the "
-        "same rounded inputs. What cuDNN declines, the cuda kernels run.",
-        "",
-        *(f"- {name}: {text}" for name, text in about.items()),
-        "",
-        f"| {' | '.join(TITLES)} |",
-        f"|---|---|{'---:|' * (len(TITLES) - 2)}",
-        *(f"| {' | '.join(row)} |" for row in rows(findings)),
+        "configuration of Conv and ConvTranspose runs in both dtypes and both formats, even if the "
+        "backend would choose others. Errors are relative L2 distances from float64 on the same "
+        "rounded inputs. The cuda kernels run the configurations that cuDNN declines."
+    )
+    lines = [
+        *head("Random convolutions on cuDNN", text, about),
+        *table(TITLES, rows(findings), range(2, len(TITLES))),
         "",
     ]
     for reason, found in declines(findings).items():
         first = found[0]
         lines += [
-            f"Declined {len(found)} times: {reason}. The first: `{first.case}`, {first.dtype}, "
+            f"Declined {len(found)} times: {reason}. The first one: `{first.case}`, {first.dtype}, "
             f"{first.format}:",
             "",
             f"    {first.reason}",
@@ -274,15 +272,14 @@ def _finding(entry: dict[str, Any]) -> SweptEngine:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Sweep, print, and write if asked; return 1 where a result is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tercet.tools.workshop.cudnn_sweep",
-        description="Run random convolutions on cuDNN and compare them with float64.",
+    parser = make_parser("cudnn_sweep", __doc__)
+    parser.add_argument(
+        "--count", type=int, default=200, help="number of configurations; default: 200"
     )
-    parser.add_argument("--count", type=int, default=200, help="configurations, 200 if not given")
-    parser.add_argument("--seed", type=int, default=3, help="another seed draws other ones")
-    parser.add_argument("--begin", type=int, default=1, help="number of the first one to run")
-    parser.add_argument("--commit", default="", help="what to record where there is no git")
-    parser.add_argument("--output", type=Path, help="folder for a Markdown page and JSON")
+    parser.add_argument("--seed", type=int, default=3, help="seed of the configurations")
+    parser.add_argument(
+        "--begin", type=int, default=1, help="number of the first configuration to run"
+    )
     chosen = parser.parse_args(arguments)
     console = open_console()
     try:
@@ -290,10 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TercetError as error:
         console.print(f"cudnn_sweep: {error}")
         return error.exit_code
-    table = grid(*TITLES, left=2)
-    for row in rows(findings):
-        table.add_row(*row)
-    console.print(table)
+    print_table(console, TITLES, rows(findings), left=2)
     for reason, found in declines(findings).items():
         console.print(f"declined {len(found)} times: {reason}")
     return 1 if any(found.verdict == "wrong" for found in findings) else 0

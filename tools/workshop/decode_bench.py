@@ -12,7 +12,6 @@ table of embeddings, of which a step reads a row, and for the caches up to the p
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
@@ -37,6 +36,7 @@ from ..common.environment import PACKAGES, device_environment
 from ..common.results import earlier
 from ..profile.device_time import device_times
 from ..verdict.accuracy import distance_of, exact_outputs
+from .arguments import parser as make_parser
 from .decode_page import DecodeTiming, PytorchTiming, read_pytorch, save
 from .decoder_files import SHAPES, Packing, Shape, write
 
@@ -74,11 +74,11 @@ def measure(
         name: among `SHAPES`.
         packing: of the weights.
         batch: number of sequences.
-        position: tokens before the one that is timed.
-        capacity: room of the caches.
+        position: number of tokens before the timed one.
+        capacity: capacity of the caches in tokens.
         folder: for the file.
-        check: tokens of the prompt that is compared; 0 for none.
-        backend: who runs it.
+        check: number of prompt tokens to compare; 0 for none.
+        backend: the backend that runs it.
     """
     shape = SHAPES[name]
     path = folder / "decoder.onnx"
@@ -127,7 +127,7 @@ def measure(
 
 
 def _between(decoder: Decoder, tokens: Array, sampling: Sampling) -> float:
-    """Return the seconds between two tokens that the host gets; the decoder stays as it is."""
+    """Return the median seconds between two tokens on the host; the decoder is rewound."""
     length, times = decoder.length, list[float]()
     for _ in decoder.follow(tokens, STEPS, sampling=sampling):
         times.append(time.perf_counter())
@@ -137,7 +137,7 @@ def _between(decoder: Decoder, tokens: Array, sampling: Sampling) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a line of JSON for each decoder; with --output, write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = make_parser("decode_bench", __doc__)
     parser.add_argument("models", nargs="*", default=["llama-3.2-1b"], metavar="MODEL")
     parser.add_argument("--bits", type=int, nargs="+", default=[16, 4])
     parser.add_argument("--block", type=int, default=32)
@@ -145,10 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--position", type=int, default=512)
     parser.add_argument("--capacity", type=int, default=2048)
     parser.add_argument("--backend", default="cuda")
-    parser.add_argument("--check", type=int, default=8, help="tokens compared with float64")
-    parser.add_argument("--pytorch", type=Path, help="PyTorch's figures on the same machine")
-    parser.add_argument("--output", type=Path, help="folder of decode.json and decode.md")
-    parser.add_argument("--commit", default="", help="recorded where there is no git")
+    parser.add_argument("--check", type=int, default=8, help="tokens to compare with float64")
+    parser.add_argument("--pytorch", type=Path, help="file of PyTorch's times on this machine")
     given = parser.parse_args(arguments)
     peers = read_pytorch(given.pytorch) if given.pytorch else []
     (backend, *_) = open_backends(given.backend, Options())

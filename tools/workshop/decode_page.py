@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ...runtime.errors import UsageError
+from ..common.markdown import head, table
 from ..common.results import to_json, write
 
 #: Models by the names that PyTorch's script has for them.
@@ -156,32 +157,30 @@ def markdown(
         "",
         "PyTorch, one sequence, a static cache, one CUDA graph per step:",
         "",
-        "| model | dtype | way | position | ms | tokens/s |",
-        "|---|---|---|---:|---:|---:|",
-        *(
-            f"| {p.model} | {p.dtype} | {p.way} | {p.position} | {p.ms:.3f} | {1e3 / p.ms:.0f} |"
-            for p in peers
+        *table(
+            ("model", "dtype", "way", "position", "ms", "tokens/s"),
+            (
+                (p.model, p.dtype, p.way, str(p.position), f"{p.ms:.3f}", f"{1e3 / p.ms:.0f}")
+                for p in peers
+            ),
+            range(3, 6),
         ),
     ]
-    lines = [
-        "# Decoders step by step",
-        "",
+    text = (
         "Written by `python -m tercet.tools.workshop.decode_bench --output docs/results`. Decoders "
-        "of published sizes with random weights, in the form of onnxruntime-genai's builder "
-        "(`decoder_files`). *ms* is the device's for one step, which is one token of every "
-        "sequence behind *position* others: the median of a CUDA graph between two events; *host* "
-        "is from one most likely token that the host gets to the next, *sampled* the same with "
-        "temperature, top-k and top-p. The *floor* is what the memory needs for the "
-        "bytes of a step: all weights but the table of embeddings, and the caches up to the "
-        "position. *PyTorch* is its best way for one sequence, in tokens/s. *Error* is the "
-        "relative L2 distance of the logits of a prompt from the same file in float64, packed "
-        "weights as they are.",
-        "",
-        *(f"- {name}: {text}" for name, text in about.items()),
-        "",
-        f"| {' | '.join(TITLES)} |",
-        f"|{'---|' * TEXT}{'---:|' * (len(TITLES) - TEXT)}",
-        *(f"| {' | '.join(cells(row, peers))} |" for row in rows),
+        "of published sizes with random weights, in the format of onnxruntime-genai's builder "
+        "(`decoder_files`). *ms* is the device time of one step, which adds one token to every "
+        "sequence after *position* others: the median of a CUDA graph between two events. *Host* "
+        "is the time between two greedily decoded tokens on the host, *sampled* the same with "
+        "temperature, top-k and top-p. The *floor* is the time to read the bytes of a step from "
+        "memory: all weights except the embedding table, and the caches up to the position. "
+        "*PyTorch* is its fastest configuration for one sequence, in tokens/s. *Error* is the "
+        "relative L2 distance of the logits of a prompt from the same file in float64, with the "
+        "same packed weights."
+    )
+    lines = [
+        *head("Decoders step by step", text, about),
+        *table(TITLES, (cells(row, peers) for row in rows), range(TEXT, len(TITLES))),
         *(beside if peers else ()),
         "",
     ]

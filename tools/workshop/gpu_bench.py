@@ -8,8 +8,6 @@ go to a table, to a JSON file and to a Markdown file.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,11 +25,15 @@ from ...runtime.ir.types import Array
 from ...runtime.options import Options
 from ...runtime.session.model import Model
 from ...version import PACKAGE
-from ..common.console import Say, grid, open_console, progress
-from ..common.environment import ROOT, environment
+from ..common.console import Say, open_console, print_table, progress
+from ..common.environment import environment
+from ..common.markdown import head, table
 from ..common.measure import Repeat, Timing, interleave
+from ..common.results import to_json, write
 from ..profile.device_time import device_times
 from ..verdict.accuracy import distance, exact_outputs
+from .arguments import RESULTS
+from .arguments import parser as make_parser
 from .bench_models import bench_inputs, bench_model
 
 if TYPE_CHECKING:
@@ -227,41 +229,31 @@ def _milliseconds(timing: Timing | None, spread: bool) -> str:
 
 def markdown(results: Sequence[GpuResult], about: dict[str, str]) -> str:
     """Return the report as a Markdown page."""
-    lines = [
-        "# Latency and accuracy on a GPU",
-        "",
-        "Written by `make gpu-bench`. Batch 1, float32 (no TF32), seeded random weights for the "
-        "models of the onnx package. *Call* is `Model.run` from Python with copies to and from "
+    text = (
+        "Written by `make gpu-bench`. Batch size 1, float32 (no TF32), seeded random weights for "
+        "the models of the onnx package. *Call* is `Model.run` from Python with copies to and from "
         "the device; *device* is a replay of the plan's CUDA graph with the input on the device, "
-        "timed by events. Errors are relative L2 distances from a float64 run. Times are medians, "
-        "10th and 90th percentile in brackets. *MB* is what the device holds.",
-        "",
-        *(f"- {name}: {text}" for name, text in about.items()),
-        "",
-        f"| {' | '.join(TITLES)} |",
-        f"|{'---|' * 2}{'---:|' * (len(TITLES) - 2)}",
-        *(f"| {' | '.join(cells(result, spread=True))} |" for result in results),
-        "",
+        "timed with events. Errors are relative L2 distances from a float64 run. Times are medians "
+        "with the 10th and 90th percentile in brackets. *MB* is the memory in use on the device."
+    )
+    rows = (cells(result, spread=True) for result in results)
+    lines = [
+        *head("Latency and accuracy on a GPU", text, about),
+        *table(TITLES, rows, range(2, len(TITLES))),
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
 
 
 def save(results: Sequence[GpuResult], about: dict[str, str], folder: Path) -> list[Path]:
     """Write JSON and Markdown; return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    data = {"environment": about, "results": [result.to_dict() for result in results]}
-    written = [folder / "gpu_bench.json", folder / "gpu_bench.md"]
-    written[0].write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    written[1].write_text(markdown(results, about), encoding="utf-8")
-    return written
+    data = to_json(about, results=[result.to_dict() for result in results])
+    return write(folder, {"gpu_bench.json": data, "gpu_bench.md": markdown(results, about)})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and save; return the exit code."""
-    parser = argparse.ArgumentParser(prog="gpu_bench", description=__doc__)
+    parser = make_parser("gpu_bench", __doc__, RESULTS)
     parser.add_argument("models", nargs="*", default=list(MODELS), help=f"of {', '.join(MODELS)}")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", metavar="FOLDER")
-    parser.add_argument("--commit", default="", help="what to record where there is no git")
     chosen = parser.parse_args(arguments)
     console = open_console()
     try:
@@ -270,10 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TercetError as error:
         console.print(f"gpu_bench: {error}")
         return error.exit_code
-    table = grid(*TITLES, left=2)
-    for result in results:
-        table.add_row(*cells(result))
-    console.print(table)
+    print_table(console, TITLES, map(cells, results), left=2)
     for path in save(results, about, chosen.output):
         console.print(f"written: {path}")
     return 0
@@ -285,7 +274,7 @@ def _measure_all(names: Sequence[str], note: Callable[[str], object]) -> list[Gp
         for name in names:
             found = model_and_inputs(name)
             if found is None:
-                note(f"{name}: left out; TERCET_MODELS names the folder of the optional models")
+                note(f"{name}: skipped; set TERCET_MODELS to the folder of the optional models")
                 continue
             for result in measure(name, *found, WAYS, say):
                 if isinstance(result, GpuResult):

@@ -36,8 +36,10 @@ from ...runtime.options import Options, Precision
 from ...runtime.session.model import Model
 from ..bisect.precision import HALVES
 from ..common.environment import device_environment
+from ..common.markdown import head, table
 from ..common.results import earlier, to_json, write
 from ..verdict.float64_reference import Oracle
+from .arguments import parser as make_parser
 from .exported_networks import NETWORKS, export
 
 #: Largest error, as a multiple of PyTorch's.
@@ -200,44 +202,39 @@ def _error(found: Any, exact: Any) -> float:
 
 def markdown(results: Sequence[HalfResult], about: Mapping[str, str]) -> str:
     """Return the report as a Markdown page."""
-    lines = [
-        "# Half precision",
-        "",
+    text = (
         "Written by `python -m tercet.tools.workshop.half_precision FOLDER... --output "
-        "docs/results`. "
-        "Relative L2 errors from float64, of the worst output: in half precision, in float32, and "
-        f"of PyTorch in the same half precision (eager), of which {TIMES:g} times are allowed. "
-        "*Layers* is how many convolutions, products and attentions are in half precision, of all.",
-        "",
-        *(f"- {name}: {text}" for name, text in about.items()),
-        "",
-        "| model | precision | error | float32 | PyTorch | layers | verdict |",
-        "|---|---|---:|---:|---:|---:|---|",
-    ]
+        "docs/results`. Errors are relative L2 distances of the worst output from float64: in half "
+        "precision, in float32, and of PyTorch in the same half precision (eager); the limit is "
+        f"{TIMES:g} times PyTorch's error. *Layers* is the number of convolutions, matrix products "
+        "and attentions in half precision, of all."
+    )
+    rows: list[tuple[str, ...]] = []
     for one in sorted(results, key=lambda r: (r.precision, r.error_pytorch is None, r.model)):
         peer = "" if one.error_pytorch is None else f"{one.error_pytorch:.1e}"
-        numbers = f"{one.error:.1e} | {one.error_float32:.1e} | {peer}"
+        errors = f"{one.error:.1e}", f"{one.error_float32:.1e}", peer
         kinds = f"{one.narrow} of {one.layers}"
-        lines.append(f"| {one.model} | {one.precision} | {numbers} | {kinds} | {one.verdict} |")
+        rows.append((one.model, one.precision, *errors, kinds, one.verdict))
+    titles = ("model", "precision", "error", "float32", "PyTorch", "layers", "verdict")
+    lines = [*head("Half precision", text, about), *table(titles, rows, range(2, 6))]
     told = [f"- {one.model}, {one.precision}: {one.warned}" for one in results if one.warned]
     return "\n".join([*lines, "", *(["Warnings:", "", *told, ""] if told else [])])
 
 
 def main() -> int:
     """Measure, print, and write if asked; return 1 where something is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tercet.tools.workshop.half_precision",
-        description="Measure what half precision costs models.",
-    )
+    parser = make_parser("half_precision", __doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
-    parser.add_argument("--networks", nargs="*", help="export these first; all where none is named")
-    parser.add_argument("--export", type=Path, default=Path("exported"), help="to this folder")
-    parser.add_argument("--models", nargs="*", help="only these, by name")
+    parser.add_argument("--networks", nargs="*", help="networks to export first; default: all")
+    parser.add_argument(
+        "--export", type=Path, default=Path("exported"), help="folder of exported networks"
+    )
+    parser.add_argument("--models", nargs="*", help="names of the only models to measure")
     parser.add_argument("--backend", default="numpy")
     parser.add_argument("--precision", nargs="*", default=HALVES, choices=HALVES)
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing after so long")
-    parser.add_argument("--commit", default="", help="what to record where there is no git")
-    parser.add_argument("--output", type=Path, help="folder for a Markdown page and JSON")
+    parser.add_argument(
+        "--seconds", type=float, default=1e9, help="start no measurement after SECONDS"
+    )
     arguments = parser.parse_args()
     try:
         results = _measured(arguments)

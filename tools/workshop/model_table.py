@@ -46,9 +46,11 @@ from ...runtime.errors import InputError, TercetError, UsageError, did_you_mean
 from ...runtime.ir.types import Array
 from ...runtime.options import Options, Precision
 from ...runtime.session.model import Model
-from ..common.console import grid, open_console, progress
+from ..common.console import open_console, print_table, progress
 from ..common.environment import device_environment
+from ..common.markdown import head, table
 from ..common.results import earlier, to_json, write
+from .arguments import parser as make_parser
 
 #: Files of inputs, files of outputs, and the figure in INDEX.tsv that belongs to them.
 SETS = (("inputs", "expected_ort", "maxdiff"), ("real_inputs", "real_expected_ort", "diff"))
@@ -236,47 +238,31 @@ _TITLES = ("model", "seeded inputs", "real sample", "verdict")
 
 def markdown(results: Sequence[OutputRow], about: Mapping[str, str]) -> str:
     """Return the report as a Markdown page."""
-    lines = [
-        "# Real models, as onnxruntime computes them",
-        "",
+    text = (
         "Written by `python -m tercet.tools.workshop.model_table FOLDER --output docs/results`. "
-        "The "
-        "greatest absolute error of the output that comes nearest to its limit, *of* that limit, "
-        "which is made of onnxruntime's own difference between optimised and plain graphs, and in "
-        "half precision of what that precision costs the numpy backend: see the module.",
-        "",
-        *(f"- {name}: {text}" for name, text in about.items()),
-        "",
-        f"| {' | '.join(_TITLES)} |",
-        "|---|---|---|---|",
-        *(f"| {' | '.join(row)} |" for row in _rows(results)),
-        "",
-    ]
-    return "\n".join(lines)
+        "Each cell is the maximum absolute error of the output that comes closest to its limit, "
+        "*of* that limit. The limit is derived from the difference between onnxruntime's results "
+        "with and without graph optimisation, and in half precision from the error of the numpy "
+        "backend in that precision; the module describes it."
+    )
+    lines = [*head("Real models against onnxruntime", text, about), *table(_TITLES, _rows(results))]
+    return "\n".join([*lines, ""])
 
 
 def main() -> int:
     """Check, print, and write if asked; return 1 where an output is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tercet.tools.workshop.model_table",
-        description="Compare a backend with the expected outputs of a folder of models.",
-    )
+    parser = make_parser("model_table", __doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="all where none is named")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="names; default: all")
     parser.add_argument("--backend", default="numpy")
-    parser.add_argument("--fallback", help="backend for the nodes that it declines")
+    parser.add_argument("--fallback", help="backend for nodes that the first one declines")
     parser.add_argument("--precision", default="float32", choices=get_args(Precision))
-    parser.add_argument("--commit", default="", help="what to record where there is no git")
-    parser.add_argument("--output", type=Path, help="folder for a Markdown page and JSON")
     arguments = parser.parse_intermixed_args()
     try:
         results = _measured(arguments)
     except TercetError as error:
         parser.error(str(error))
-    table = grid(*_TITLES)
-    for row in _rows(results):
-        table.add_row(*row)
-    open_console().print(table)
+    print_table(open_console(), _TITLES, _rows(results))
     return 0 if all(result.ok for result in results) else 1
 
 

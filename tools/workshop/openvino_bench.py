@@ -20,11 +20,13 @@ import numpy as np
 
 from ...runtime.errors import TercetError
 from ...runtime.ir.types import Array
-from ..common.console import grid, open_console, progress
+from ..common.console import open_console, print_table, progress
 from ..common.environment import environment
+from ..common.markdown import head, table
 from ..common.measure import Repeat, interleave
 from ..common.results import to_json, write
 from ..runners.runners import ONNXRUNTIME, Runner, RunnerSettings, open_runner
+from .arguments import parser as make_parser
 from .model_table import read_index
 
 #: Runners: who runs the model, with which options. *finite* leaves NaN to luck, as others do.
@@ -98,7 +100,7 @@ def _call(runner: Runner, feeds: Mapping[str, Array]) -> Any:
 
 
 def _steps(runner: Any) -> tuple[int, int]:
-    """Return of how many nodes OpenVINO computes how many; views count for nobody."""
+    """Return of how many nodes OpenVINO computes how many; views are not counted."""
     rows = [row for row in runner.model.placement() if row.kind in ("step", "host")]
     by = [(row.backend, row.operators.count(" + ") + 1) for row in rows]
     return sum(n for who, n in by if who == "openvino"), sum(n for _, n in by)
@@ -106,25 +108,21 @@ def _steps(runner: Any) -> tuple[int, int]:
 
 def markdown(rows: Sequence[ModelTiming], about: Mapping[str, str]) -> str:
     """Return the report as a Markdown page."""
-    lines = [
-        "# The openvino backend beside numpy and onnxruntime",
-        "",
+    text = (
         "Written by `python -m tercet.tools.workshop.openvino_bench FOLDER --output docs/results`. "
-        "Float32, "
-        "everybody on the same number of threads, in turn in one process. Milliseconds of one run, "
-        "medians. *On openvino*: nodes that OpenVINO computes, of all. *finite*: the openvino "
-        "backend with `finite=True`, where NaN and infinities need not come through. The last "
-        "columns are openvino's time by that of numpy and of onnxruntime. Other work on the "
-        "machine adds to all times; what they are by each other means more.",
-        "",
-        *(f"- {name}: {text}" for name, text in about.items()),
-        "",
-        f"| {' | '.join(_TITLES)} |",
-        f"|---|{'---:|' * (len(_TITLES) - 1)}",
-        *(f"| {' | '.join(row.cells())} |" for row in rows),
-        "",
+        "float32; all runners use the same number of threads and take turns in one process. Times "
+        "are medians of one run in milliseconds. *On openvino* is the number of nodes that "
+        "OpenVINO computes, of all. *finite* is the openvino backend with `finite=True`, where NaN "
+        "and infinities need not propagate. The last columns are openvino's time divided by that "
+        "of numpy and of onnxruntime. Other work on the machine slows all runners down, so the "
+        "ratios say more than the times."
+    )
+    rows_of_cells = (row.cells() for row in rows)
+    lines = [
+        *head("The openvino backend against numpy and onnxruntime", text, about),
+        *table(_TITLES, rows_of_cells, range(1, len(_TITLES))),
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
 
 
 def _measured(names: Sequence[str], arguments: argparse.Namespace) -> Iterator[ModelTiming]:
@@ -137,24 +135,22 @@ def _measured(names: Sequence[str], arguments: argparse.Namespace) -> Iterator[M
 
 def main() -> int:
     """Measure, print, and write if asked."""
-    parser = argparse.ArgumentParser(prog="python -m tercet.tools.workshop.openvino_bench")
+    parser = make_parser("openvino_bench", __doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="all where none is named")
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each runner; default 1")
-    parser.add_argument("--commit", default="", help="what to record where there is no git")
-    parser.add_argument("--output", type=Path, help="folder for a Markdown page and JSON")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="names; default: all")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="duration per runner; default: 1"
+    )
     arguments = parser.parse_intermixed_args()
     about = environment(("numpy", "openvino", "onnxruntime", "onnx"), arguments.commit)
     rows: list[ModelTiming] = []
-    table = grid(*_TITLES)
     for row in _measured(arguments.models or list(read_index(arguments.folder)), arguments):
         rows.append(row)
-        table.add_row(*row.cells())
         if arguments.output:
             data = [asdict(each) for each in rows]
             texts = {"openvino_bench.json": to_json(about, results=data)}
             write(arguments.output, {**texts, "openvino_bench.md": markdown(rows, about)})
-    open_console().print(table)
+    print_table(open_console(), _TITLES, (row.cells() for row in rows))
     return 0
 
 

@@ -4,22 +4,22 @@
     python -m tercet.tools.workshop.pass_bench resnet50 -b cuda --output docs/results
 
 Models get seeded random weights (see `bench_models`) and a batch of one. All variants of a model
-run in turn in one process, so that a change of the machine's pace meets them all; a busy machine
-widens the stretches from p10 to p90.
+run in turn in one process, so that changes of the machine's speed affect all of them; a busy
+machine widens the ranges from p10 to p90.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from ...runtime.errors import did_you_mean
 from ..bench.bench import bench
 from ..bench.bench_cases import Case
 from ..common.console import open_console, progress
+from ..common.markdown import head, table
 from ..common.measure import Timing
 from ..common.results import to_json, write
+from .arguments import parser as make_parser
 from .bench_models import NAMES, bench_inputs, bench_model
 
 #: Networks with batch-norms, with branches, and with attention.
@@ -27,66 +27,62 @@ DEFAULT = ("resnet50", "inception_v2", "shufflenet", "bert_small")
 
 
 def time_of(case: Case) -> Timing:
-    """Return the device's own time where there is one, else that from arrays to arrays."""
+    """Return the device's own time if it was measured, else that from arrays to arrays."""
     return case.device or case.steady
 
 
 def word(whole: Case, without: Case) -> str:
-    """Return what a pass does: the stretches from p10 to p90 have to be apart to say anything."""
+    """Return the effect of a pass; the ranges from p10 to p90 must not overlap for one."""
     before, after = time_of(whole), time_of(without)
     if after.quantile(0.1) > before.quantile(0.9):
         return "faster"
     return "slower" if after.quantile(0.9) < before.quantile(0.1) else "within the spread"
 
 
-def table(cases: Sequence[Case]) -> list[str]:
-    """Return the lines of a model's table, the pass that is worth most first."""
+def table_of(cases: Sequence[Case]) -> list[str]:
+    """Return the lines of a model's table, the most valuable pass first."""
     whole, *others = cases
     base = time_of(whole).median
-    lines = [
-        "| | steps | p10 ms | p50 ms | p90 ms | by all passes | the pass makes it | error |",
-        "|---|---:|---:|---:|---:|---:|---|---:|",
-    ]
+    times = "p10 ms", "p50 ms", "p90 ms"
+    titles = ("", "steps", *times, "by all passes", "the pass makes it", "error")
+    rows: list[list[str]] = []
     for case in (whole, *sorted(others, key=lambda one: -time_of(one).median)):
         timing = time_of(case)
-        cells = [
-            f"without {case.without}" if case.without else "all passes",
-            str(case.steps),
-            *(f"{1e3 * timing.quantile(q):.2f}" for q in (0.1, 0.5, 0.9)),
-            f"{timing.median / base:.2f}",
-            word(whole, case) if case.without else "",
-            "" if case.error is None else f"{case.error:.0e}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        rows.append(
+            [
+                f"without {case.without}" if case.without else "all passes",
+                str(case.steps),
+                *(f"{1e3 * timing.quantile(q):.2f}" for q in (0.1, 0.5, 0.9)),
+                f"{timing.median / base:.2f}",
+                word(whole, case) if case.without else "",
+                "" if case.error is None else f"{case.error:.0e}",
+            ]
+        )
+    return table(titles, rows, (*range(1, 6), 7))
 
 
 def page(found: Mapping[str, Sequence[Case]], about: Mapping[str, str], backend: str) -> str:
     """Return the results as a Markdown page."""
-    lines = [
-        "# What graph passes are worth",
-        "",
+    text = (
         f"Written by `python -m tercet.tools.workshop.pass_bench -b {backend} --output "
-        "docs/results`; `tercet bench model.onnx --passes` says the same of your own model. Batch "
-        "1, float32, seeded random weights. Each line is the model without one pass, all of them "
-        "run in turn. *By all passes* is p50 by that of the model with all passes; where the "
-        "stretches from p10 to p90 meet, the difference is within the spread. Errors are relative "
-        "L2 distances from the same model in float64.",
-        "",
-        *(f"- {name}: {text}" for name, text in about.items()),
-    ]
+        "docs/results`; `tercet bench model.onnx --passes` measures your own model. Batch size 1, "
+        "float32, seeded random weights. Each line is the model without one pass; all variants run "
+        "in turn. *By all passes* is p50 divided by that of the model with all passes; if the "
+        "ranges from p10 to p90 overlap, the difference is within the spread. Errors are relative "
+        "L2 distances from the same model in float64."
+    )
+    lines = head("What graph passes are worth", text, about)[:-1]
     for name, cases in found.items():
-        lines += ["", f"## {name}", "", *table(cases)]
+        lines += ["", f"## {name}", "", *table_of(cases)]
     return "\n".join([*lines, ""])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure models; print the tables, or write them as `passes_BACKEND.md` and `.json`."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = make_parser("pass_bench", __doc__, commit=False)
     parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(NAMES))
     parser.add_argument("-b", "--backend", default="numpy")
     parser.add_argument("--duration", type=float, default=3.0, help="seconds of each variant")
-    parser.add_argument("--output", type=Path, metavar="FOLDER")
     chosen = parser.parse_args(arguments)
     names = chosen.models or DEFAULT
     for name in names:

@@ -35,12 +35,14 @@ from ...runtime.options import Options, Precision
 from ...runtime.plan.backend import Backend
 from ...runtime.session.model import Model
 from ..common import cost
-from ..common.console import Say, grid, open_console, progress
-from ..common.environment import PACKAGES, ROOT, device_environment
+from ..common.console import Say, open_console, print_table, progress
+from ..common.environment import PACKAGES, device_environment
 from ..common.results import earlier
 from ..profile.device_time import device_times
 from ..profile.peaks import Peaks, peaks_of
 from ..verdict.accuracy import distance, exact_outputs
+from .arguments import RESULTS
+from .arguments import parser as make_parser
 from .bench_models import bench_inputs, bench_model
 from .peer_page import MODELS, TEXT, TITLES, PeerTiming, cells, save, summary
 from .peers import PRECISIONS, Key, Peer, PeerBound, read_bounds, read_peers, rest_of, rivals
@@ -143,17 +145,19 @@ def _name(backends: Sequence[str], tune: bool) -> str:
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="peer_bench", description=__doc__)
+    parser = make_parser("peer_bench", __doc__, RESULTS)
     kept = tuple(PRECISIONS.values())
     parser.add_argument("models", nargs="*", default=list(MODELS), help=f"of {', '.join(MODELS)}")
-    parser.add_argument("--backend", action="append", help="cuda where none is named; repeatable")
-    parser.add_argument("--precision", action="append", choices=kept, help="both; repeatable")
-    parser.add_argument("--batch", action="append", type=int, help="1 and 32; repeatable")
+    parser.add_argument("--backend", action="append", help="repeatable; default: cuda")
+    parser.add_argument(
+        "--precision", action="append", choices=kept, help="repeatable; default: both"
+    )
+    parser.add_argument("--batch", action="append", type=int, help="repeatable; default: 1 and 32")
     parser.add_argument("--peers", type=Path, metavar="FILE", help="figures of other runtimes")
     parser.add_argument("--probe", type=Path, metavar="FILE", help="figures of cuDNN's own graphs")
-    parser.add_argument("--tune", action="store_true", help="take what is measured to be fastest")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", metavar="FOLDER")
-    parser.add_argument("--commit", default="", help="what to record where there is no git")
+    parser.add_argument(
+        "--tune", action="store_true", help="measure the algorithms and use the fastest"
+    )
     chosen = parser.parse_intermixed_args(arguments)
     chosen.backend = chosen.backend or ["cuda"]
     chosen.precision, chosen.batch = chosen.precision or list(kept), chosen.batch or list(BATCHES)
@@ -193,10 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TercetError as error:
         console.print(f"peer_bench: {error}")
         return error.exit_code
-    table = grid(*TITLES, left=TEXT)
-    for place in sorted(rows):
-        table.add_row(*cells(rows[place]))
-    console.print(table)
+    print_table(console, TITLES, (cells(rows[place]) for place in sorted(rows)), left=TEXT)
     for backend in backends:
         console.print(summary(list(rows.values()), backend))
     for path in written:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...runtime.options import Precision
+from ..common.markdown import head, table
 from ..common.measure import Spread
 from ..common.results import to_json, write
 from ..profile.peaks import Peaks
@@ -137,10 +138,10 @@ def cells(row: PeerTiming) -> tuple[str, ...]:
 
 
 def summary(rows: Sequence[PeerTiming], backend: str) -> str:
-    """Return the geometric mean of peer by ours, and how many rows are ahead."""
+    """Return the geometric mean of the ratios to the best peer, and how many rows are ahead."""
     ratios = [row.ratio for row in rows if row.backend == backend and row.ratio is not None]
     if not ratios:
-        return f"{backend}: no peer to compare with."
+        return f"{backend}: there is no peer to compare with."
     mean = exp(sum(map(log, ratios)) / len(ratios))
     ahead = sum(ratio >= 1 for ratio in ratios)
     return (
@@ -173,29 +174,23 @@ def picture(rows: Sequence[PeerTiming], peaks: Peaks) -> str:
 def markdown(rows: Sequence[PeerTiming], about: Mapping[str, str], found: Sequence[Peaks]) -> str:
     """Return the report as a Markdown page."""
     names = list(dict.fromkeys(row.backend for row in rows))
+    text = (
+        "Written by `tools/workshop/peer_bench.py`. Device time in milliseconds of one replay of "
+        "the plan's CUDA graph with resident inputs, medians of 200; float32 is float32 (no single "
+        "TF32 products; see `docs/algorithms.md`). *Error* is the relative L2 distance of the "
+        "first two results from float64. *Ratio* is the best peer's time divided by ours; the "
+        "peers were measured on the same model of GPU, by a separate script, with other random "
+        "weights. *ok*: no slower than the best peer, by our 10th and its 90th percentile."
+    )
+    peers = ("model", "precision", "batch", "peer", "ms", "p10–p90", "error")
     lines = [
-        "# Beside other runtimes on the same GPU",
-        "",
-        "Written by `tools/workshop/peer_bench.py`. Milliseconds of the device for one replay of "
-        "the plan's "
-        "CUDA graph, inputs resident, medians of 200; float32 is float32 (no TF32 product alone; "
-        "see `docs/algorithms.md`). *Error* is the relative L2 distance of the first two results "
-        "from float64. *Ratio* is the best peer's time by ours; the peers were measured on the "
-        "same model of GPU, by a script of their own, with other random weights. *ok* is what is "
-        "no slower than the best peer, by our 10th and its 90th percentile.",
-        "",
-        *(f"- {name}: {text}" for name, text in about.items()),
-        "",
+        *head("Other runtimes on the same GPU", text, about),
         *(f"**{summary(rows, name)}**\n" for name in names),
-        f"| {' | '.join(TITLES)} |",
-        f"|{'---|' * TEXT}{'---:|' * (len(TITLES) - TEXT)}",
-        *(f"| {' | '.join(cells(row))} |" for row in rows),
+        *table(TITLES, map(cells, rows), range(TEXT, len(TITLES))),
         "",
         "All peers, milliseconds:",
         "",
-        "| model | precision | batch | peer | ms | p10–p90 | error |",
-        "|---|---|---|---|---:|---:|---:|",
-        *_peer_lines(rows),
+        *table(peers, _peer_rows(rows), range(4, 7)),
         "",
         *(f"{row.title}: {row.bound}.\n" for row in rows if row.bound is not None),
         *_roof_lines(found),
@@ -207,21 +202,24 @@ def _roof_lines(found: Sequence[Peaks]) -> list[str]:
     if not found:
         return []
     return [
-        "The roof is what the backend itself reaches on this GPU: its fastest copy, and its "
-        "fastest product of two square matrices of 4096. Bytes are the weights, and every tensor "
-        "of the plan written once and read once. A ring is the best peer, with the same bytes.",
+        "The roof is what the backend reaches on this GPU: its fastest copy, and its fastest "
+        "product of two 4096×4096 matrices. Bytes are those of the weights, and of every tensor "
+        "of the plan, written once and read once. A ring is the best peer, with the same bytes.",
         "",
         *(f"![Roofline, {each.precision}](gpu_roofline_{each.precision}.svg)\n" for each in found),
     ]
 
 
-def _peer_lines(rows: Sequence[PeerTiming]) -> list[str]:
+def _peer_rows(rows: Sequence[PeerTiming]) -> list[tuple[str, ...]]:
     seen: dict[Key, tuple[Peer, ...]] = {}
     for row in rows:
         seen[row.model, row.precision, row.batch] = row.peers
     return [
-        f"| {model} | {precision} | {batch} | {peer.name} | {peer.median:.3f} | "
-        f"{peer.p10:.3f}–{peer.p90:.3f} | {'' if peer.error is None else f'{peer.error:.1e}'} |"
+        (
+            *(model, precision, str(batch), peer.name),
+            *(f"{peer.median:.3f}", f"{peer.p10:.3f}–{peer.p90:.3f}"),
+            "" if peer.error is None else f"{peer.error:.1e}",
+        )
         for (model, precision, batch), peers in seen.items()
         for peer in peers
     ]

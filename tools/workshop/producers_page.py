@@ -2,15 +2,14 @@
 
     python -m tercet.tools.workshop.producers_page tests/producers --output docs/results
 
-Every folder below the one that is given holds models, each beside an .npz with its inputs
-(``input/…``) and with what onnxruntime's CPU made of them (``output/…``). A file is named after its
-network and how it was made, in either order; whatever lies there gets a row, so that a producer
-needs no other entry than its files.
+Every subfolder of the given folder holds models, each next to an .npz file with its inputs
+(``input/…``) and the outputs of onnxruntime's CPU provider (``output/…``). A file is named after
+its network and how it was made, in either order. Every model gets a row, so that adding a producer
+takes no more than its files.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,24 +22,24 @@ import tercet
 
 from ...runtime.errors import TercetError
 from ...runtime.text import printable
+from ..common.markdown import head, table
 from ..common.onnxruntime_errors import onnxruntime_errors
 from ..common.results import write
+from .arguments import RESULTS
+from .arguments import parser as make_parser
 
 TARGET = "sm_90a"
-#: What results may be off by, as a share of the largest element: by the part of a file's name.
-#: Numbers beside a tie are rounded to either side, which is one step of eight bits further on.
+#: Maximum error as a fraction of the largest element, by a part of the file's name.
+#: Numbers near a tie may be rounded to either side, which becomes one step of eight bits.
 TOLERANCES = {"fp16": 1e-2, "O4": 1e-2, "qdq": 2e-2, "qoperator": 2e-2}
 TOLERANCE = 2e-5
 
-HEAD = """# Files of real producers
-
-Made by `python -m tercet.tools.workshop.producers_page tests/producers --output docs/results`. The
-files lie in tests/producers; tools in tools/workshop wrote them. *numpy*: its greatest error
-against onnxruntime's CPU, as a share of the greatest element, with all passes / as the file is.
-*cuda*: planned for sm_90a without a GPU, which says whether every node has a kernel; nothing was
-run there. *onnxruntime*: whether its CPU loads and runs the file.
-
-"""
+_TEXT = """\
+Written by `python -m tercet.tools.workshop.producers_page tests/producers --output docs/results`.
+The files are in tests/producers; tools in tools/workshop wrote them. *numpy*: maximum error against
+onnxruntime's CPU provider, as a fraction of the largest element, with all passes / without passes.
+*cuda*: planned for sm_90a without a GPU, which shows whether every node has a kernel; nothing was
+run there. *onnxruntime*: whether its CPU provider loads and runs the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,16 +157,19 @@ def page(rows: list[Row]) -> str:
     """Return the page of all rows."""
     right = sum(row.right for row in rows)
     planned = sum(row.cuda == "plans" for row in rows)
-    lines = [
-        f"{len(rows)} files: {right} are right on numpy, {planned} plan wholly on cuda.\n",
-        "| producers | file | operators beyond ONNX's | numpy | cuda | onnxruntime |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+    titles = ("producers", "file", "operators beyond ONNX's", "numpy", "cuda", "onnxruntime")
+    cells: list[tuple[str, ...]] = []
     for row in rows:
         mark = "" if row.right else "**wrong**: "
-        cells = (row.folder, row.name, row.operators, mark + row.numpy, row.cuda, row.onnxruntime)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return HEAD + "\n".join(lines) + "\n"
+        run = mark + row.numpy, row.cuda, row.onnxruntime
+        cells.append((row.folder, row.name, row.operators, *run))
+    lines = [
+        *head("Files of real producers", _TEXT),
+        f"{len(rows)} files: {right} are right on numpy, {planned} plan wholly on cuda.",
+        "",
+        *table(titles, cells),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -178,9 +180,8 @@ def files_in(folder: Path) -> list[Path]:
 
 def main() -> None:
     """Try every file, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="whose folders hold the models")
-    parser.add_argument("--output", type=Path, default=Path("docs/results"))
+    parser = make_parser("producers_page", __doc__, RESULTS, commit=False)
+    parser.add_argument("folder", type=Path, help="folder of one folder per producer")
     arguments = parser.parse_args()
     rows = [row_of(path) for path in files_in(arguments.folder)]
     write(arguments.output, {"producers.md": page(rows)})

@@ -8,7 +8,6 @@ inputs (``NAME/model.onnx``, ``NAME/inputs.npz``).
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -23,8 +22,11 @@ from typing import Any
 
 from ..common.console import open_console
 from ..common.environment import ROOT, environment
+from ..common.markdown import head, table
 from ..common.results import write
 from . import reliability_measures as measures
+from .arguments import RESULTS
+from .arguments import parser as make_parser
 
 #: What is found, and whether that is enough; None where this machine cannot tell.
 Found = tuple[str, bool | None]
@@ -181,12 +183,12 @@ ROWS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure rows and write the table; return 1 if one of those measured is not passed."""
     global SOAK_SECONDS, MODELS
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", default="", help="rows with commas between")
-    parser.add_argument("--soak", type=float, default=SOAK_SECONDS, help="seconds of R20")
+    parser = make_parser("reliability", __doc__, RESULTS)
+    parser.add_argument("--only", default="", help="rows, separated by commas; default: all")
+    parser.add_argument(
+        "--soak", type=float, default=SOAK_SECONDS, help="duration of R20 in seconds"
+    )
     parser.add_argument("--models", type=Path, help="folder of models, for R25")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results")
-    parser.add_argument("--commit", default="", help="what to record where there is no git")
     given = parser.parse_args(arguments)
     SOAK_SECONDS, MODELS = given.soak, given.models
     names = [name for name in given.only.split(",") if name] or [row.name for row in ROWS]
@@ -218,16 +220,11 @@ def _word(passed: bool | None) -> str:
 
 def markdown(found: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the table."""
-    lines = [
-        "# Reliability",
-        "",
+    text = (
         "`python -m tercet.tools.workshop.reliability` measures these rows, each on the machine "
-        "and at the",
-        "commit that its line names. What a model may do to you, and what not: SECURITY.md.",
-        "",
-        "| | what is tried | figure | | command | measured |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+        "and at the\ncommit in its last column. SECURITY.md states what is guaranteed."
+    )
+    rows: list[tuple[str, ...]] = []
     for row in ROWS:
         result = found.get(row.name, {"figure": "not measured yet", "passed": None})
         own = f"python -m tercet.tools.workshop.reliability --only {row.name}"
@@ -242,8 +239,9 @@ def markdown(found: Mapping[str, Mapping[str, Any]]) -> str:
             f"`{row.command or own}`",
             when,
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        rows.append(cells)
+    titles = ("", "what is tried", "figure", "", "command", "measured")
+    return "\n".join([*head("Reliability", text), *table(titles, rows)]) + "\n"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ barrier, on purpose: both must be found.
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import subprocess
@@ -25,8 +24,11 @@ from time import perf_counter
 from ...backends import open_backends
 from ...runtime.errors import BackendUnavailable, TercetError
 from ...runtime.options import Options
-from ..common.console import grid, open_console, progress
+from ..common.console import open_console, print_table, progress
 from ..common.environment import device_environment
+from ..common.markdown import head, table
+from ..common.results import write
+from .arguments import parser as make_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = "tests/gpu/test_cuda_samples.py"
@@ -182,18 +184,14 @@ def _rows(findings: Sequence[SanitizerFinding]) -> list[list[str]]:
 
 def markdown(findings: Sequence[SanitizerFinding], about: dict[str, str]) -> str:
     """Return the report as a Markdown page."""
+    text = (
+        "Written by `make gpu-sanitize`. Every kernel runs on the samples of "
+        "`tests/kernels/samples.py`, and at sizes around those of warps: 0, 1, 31, 32, 33 and "
+        "primes. Two planted bugs must be found."
+    )
     lines = [
-        "# The kernels under compute-sanitizer",
-        "",
-        "Written by `make gpu-sanitize`. Every kernel runs over the samples of "
-        "`tests/kernels/samples.py`, and at sizes beside those of warps: 0, 1, 31, 32, 33 and "
-        "primes. Two bugs are planted on purpose, and have to be found.",
-        "",
-        *(f"- {name}: {text}" for name, text in about.items()),
-        "",
-        f"| {' | '.join(_TITLES)} |",
-        f"|{'---|' * len(_TITLES)}",
-        *(f"| {' | '.join(row)} |" for row in _rows(findings)),
+        *head("Kernels under compute-sanitizer", text, about),
+        *table(_TITLES, _rows(findings)),
         "",
     ]
     for finding in findings:
@@ -211,14 +209,9 @@ def markdown(findings: Sequence[SanitizerFinding], about: dict[str, str]) -> str
 
 def main() -> int:
     """Run all checks, print, and write if asked; return 1 where something is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tercet.tools.workshop.sanitize",
-        description="Run every kernel under compute-sanitizer's memcheck and racecheck.",
-    )
-    parser.add_argument("--tool", choices=("memcheck", "racecheck"), help="one of them alone")
-    parser.add_argument("--limit", type=float, default=150, help="seconds for each run")
-    parser.add_argument("--commit", default="", help="what to record where there is no git")
-    parser.add_argument("--output", type=Path, help="folder for a Markdown page")
+    parser = make_parser("sanitize", __doc__)
+    parser.add_argument("--tool", choices=("memcheck", "racecheck"), help="run only this one")
+    parser.add_argument("--limit", type=float, default=150, help="time limit per run in seconds")
     arguments = parser.parse_args()
     try:
         program = sanitizer()
@@ -230,11 +223,8 @@ def main() -> int:
             if arguments.tool in (None, check.tool):
                 say(f"{check.tool}: {check.what}")
                 findings.append(run(program, check, arguments.limit))
-    table = grid(*_TITLES)
-    for row in _rows(findings):
-        table.add_row(*row)
     console = open_console()
-    console.print(table)
+    print_table(console, _TITLES, _rows(findings))
     for finding in findings:
         if finding.first and not finding.check.planted:
             console.print(finding.first)
@@ -246,9 +236,7 @@ def main() -> int:
             "compute-sanitizer": (re.findall(r"Version (\S+)", version) or ["?"])[0],
             **device_environment(device, packages, arguments.commit),
         }
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        file = arguments.output / "sanitizer.md"
-        file.write_text(markdown(findings, about), encoding="utf-8")
+        write(arguments.output, {"sanitizer.md": markdown(findings, about)})
     return 0 if all(finding.ok for finding in findings) else 1
 
 

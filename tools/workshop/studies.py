@@ -1,15 +1,14 @@
-"""Measured tables about kernels, each by one call, for those who teach them or write them.
+"""Measured tables about kernels, for those who teach or write them.
 
     python -m tercet.tools.workshop.studies                            # all of them, on a GPU
     python -m tercet.tools.workshop.studies ladder fft --output docs/results
     python -m tercet.tools.workshop.studies --list
 
-``docs/results/studies.md`` holds what came out last, with date, versions and GPU.
+``docs/results/studies.md`` has the latest results, with date, versions and GPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,8 +17,10 @@ from time import perf_counter
 from rich.console import Console
 
 from ...runtime.errors import TercetError, UsageError, did_you_mean
-from ..common.console import Say, grid, open_console, progress
+from ..common.console import Say, open_console, print_table, progress
 from ..common.environment import device_environment
+from ..common.results import write
+from .arguments import parser as make_parser
 from .studies_convolution import algorithms, fft, sweep, winograd
 from .studies_lab import Lab
 from .studies_layouts import folding, layouts, padding
@@ -47,7 +48,7 @@ def run(names: Sequence[str], say: Say, commit: str = "") -> StudyReport:
     Args:
         names: of `STUDIES`; all where empty.
         say: called with a description of each stage.
-        commit: what to record where there is no git.
+        commit: the commit to record if there is no git checkout.
 
     Raises:
         UsageError: there is no such study.
@@ -70,17 +71,14 @@ def run(names: Sequence[str], say: Say, commit: str = "") -> StudyReport:
 
 
 def show(console: Console, report: StudyReport) -> None:
-    """Print every table and what follows from it."""
+    """Print every table and its findings."""
     for study in report.studies:
         console.print()
         console.print(f"{study.name}, {report.seconds[study.name]:.1f} s", style="bold")
         for table in study.tables:
             console.print()
             console.print(f"{table.title}")
-            shown = grid(*(column.title for column in table.columns))
-            for cells in table.cells():
-                shown.add_row(*cells)
-            console.print(shown)
+            print_table(console, [column.title for column in table.columns], table.cells())
         for finding in study.findings:
             console.print(f"- {finding}")
     for name, reason in report.failed.items():
@@ -90,34 +88,24 @@ def show(console: Console, report: StudyReport) -> None:
 
 def save(report: StudyReport, folder: Path) -> list[Path]:
     """Write JSON, Markdown and the images; return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
     texts = {
         "studies.json": json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n",
         "studies.md": markdown(report),
         **{f"studies_{c.name}.svg": picture(c) for study in report.studies for c in study.curves},
     }
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in texts]
+    return write(folder, texts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, and write if asked; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tercet.tools.workshop.studies",
-        description=(__doc__ or "").partition("\n")[0],
-    )
+    parser = make_parser("studies", __doc__)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(STUDIES)}")
-    parser.add_argument("--list", action="store_true", help="say what each is, and end")
-    parser.add_argument("--commit", default="", help="what to record where there is no git")
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="where to write the report")
+    parser.add_argument("--list", action="store_true", help="list the studies and exit")
     chosen = parser.parse_args(arguments)
     console = open_console()
     if chosen.list:
-        table = grid("study", "what it does", left=2)
-        for name, study in STUDIES.items():
-            table.add_row(name, (study.__doc__ or "").partition("\n")[0])
-        console.print(table)
+        rows = [(name, (study.__doc__ or "").partition("\n")[0]) for name, study in STUDIES.items()]
+        print_table(console, ("study", "what it does"), rows, left=2)
         return 0
     try:
         with progress() as say:

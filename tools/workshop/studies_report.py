@@ -9,6 +9,7 @@ from textwrap import fill
 from typing import Any
 
 from ..common.console import finite
+from ..common.markdown import head, table
 from ..report.report_markup import Markup, element, svg
 from ..report.report_style import STYLE
 
@@ -142,23 +143,19 @@ TEXT = 100
 
 def markdown(report: StudyReport) -> str:
     """Return all studies as a page."""
-    lines = [
-        "# Studies of kernels",
-        "",
-        "Written by `python -m tercet.tools.workshop.studies`; `docs/algorithms.md` says what the "
-        "ways are.",
-        "*us* and *ms* are times of the device by events around a recorded graph of many calls,",
-        "medians, what fits in its cache being there. Errors are the greatest difference from",
-        "float64 at a few hundred pixels, as a share of the greatest result there. *Floor* is the",
-        "larger of arithmetic and of bytes, each moved once, by the rates of an H200's data sheet.",
-        "",
-        *(f"- {name}: {text}" for name, text in report.about.items()),
-        "",
-    ]
+    text = (
+        "Written by `python -m tercet.tools.workshop.studies`; `docs/algorithms.md` describes the "
+        "algorithms.\n*us* and *ms* are device times between events around a recorded graph of "
+        "many calls:\nmedians, with a warm cache. Errors are the maximum difference from float64 "
+        "at a few\nhundred pixels, as a fraction of the largest result there. *Floor* is the "
+        "longer of the times\nfor arithmetic and for moving each byte once, by the rates of an "
+        "H200's data sheet."
+    )
+    lines = head("Studies of kernels", text, report.about)
     for study in report.studies:
         lines += [f"## {study.name}", "", fill(study.about, TEXT), ""]
-        for table in study.tables:
-            lines += [f"{table.title}:", "", *_table(table), ""]
+        for each in study.tables:
+            lines += [f"{each.title}:", "", *_table(each), ""]
         lines += [fill(f"- {each}", TEXT, subsequent_indent="  ") for each in study.findings]
         lines += [""] if study.findings else []
         for curve in study.curves:
@@ -168,11 +165,9 @@ def markdown(report: StudyReport) -> str:
     return "\n".join(lines)
 
 
-def _table(table: Table) -> list[str]:
-    titles = " | ".join(column.title for column in table.columns)
-    rule = "---|" + "---:|" * (len(table.columns) - 1)
-    rows = (f"| {' | '.join(cells)} |" for cells in table.cells())
-    return [f"| {titles} |", f"|{rule}", *rows]
+def _table(found: Table) -> list[str]:
+    titles = [column.title for column in found.columns]
+    return table(titles, found.cells(), range(1, len(titles)))
 
 
 # ── SVG ──────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,6 @@ The exit code is 0 if everything passed.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -23,6 +22,9 @@ from ...backends import available
 from ...backends.tensorrt.options import MIN_NODES_VARIABLE
 from ..common.console import open_console
 from ..common.environment import PACKAGES, ROOT, environment
+from ..common.markdown import head
+from ..common.results import write
+from .arguments import parser as make_parser
 
 BACKEND = "tensorrt"
 #: Where the page and the tables go if nothing else is said.
@@ -110,10 +112,10 @@ def run(part: Part) -> Outcome:
     return Outcome(part, answer.returncode, perf_counter() - start, "\n".join(said))
 
 
-def markdown(outcomes: Sequence[Outcome]) -> str:
+def markdown(outcomes: Sequence[Outcome], commit: str = "") -> str:
     """Return the report as a Markdown page."""
-    lines = ["# TensorRT", "", "Written by `python -m tercet.tools.workshop.tensorrt_check`.", ""]
-    lines += [f"- {name}: {text}" for name, text in environment((*PACKAGES, BACKEND)).items()]
+    text = "Written by `python -m tercet.tools.workshop.tensorrt_check`."
+    lines = head("TensorRT", text, environment((*PACKAGES, BACKEND), commit))[:-1]
     for each in outcomes:
         settings = [f"{name}={value}" for name, value in each.part.settings.items()]
         command = " ".join(each.part.arguments)
@@ -126,11 +128,8 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run everything, print and save it; return the exit code."""
-    parser = argparse.ArgumentParser(prog="tensorrt_check", description=__doc__)
-    parser.add_argument("--models", type=Path, metavar="FOLDER", help="real models, see above")
-    parser.add_argument(
-        "--output", type=Path, default=ROOT / "build" / "tensorrt", metavar="FOLDER"
-    )
+    parser = make_parser("tensorrt_check", __doc__, ROOT / "build" / "tensorrt")
+    parser.add_argument("--models", type=Path, metavar="FOLDER", help="folder of real models")
     chosen = parser.parse_args(arguments)
     console = open_console()
     (found,) = [each for each in available() if each.name == BACKEND]
@@ -142,9 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"{part.title} ...")
         outcomes.append(run(part))
         console.print(f"  exit code {outcomes[-1].code}, {outcomes[-1].seconds:.0f} s")
-    chosen.output.mkdir(parents=True, exist_ok=True)
-    page = chosen.output / "tensorrt.md"
-    page.write_text(markdown(outcomes), encoding="utf-8")
+    (page,) = write(chosen.output, {"tensorrt.md": markdown(outcomes, chosen.commit)})
     console.print(f"written: {page}")
     return int(any(each.code for each in outcomes))
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ..common.markdown import head, table
 from .tensorrt_survey import Asked
 
 if TYPE_CHECKING:
@@ -47,16 +48,13 @@ def page(found: Found) -> tuple[str, int]:
     wrong = [each for each in nodes if is_wrong_claim(each)]
     missed = [each for each in nodes if is_wrong_refusal(each)]
     broken = [each for each in regions if not each.verdict]
-    lines = [
-        "# What TensorRT takes",
-        "",
+    text = (
         "Written by `python -m tercet.tools.workshop.tensorrt_support`: every kind of node, and "
-        "every "
-        "region that the tensorrt backend forms, through the real parser and builder. Nothing was "
-        "run.",
-        "",
-        *(f"- {name}: {text}" for name, text in found.about.items()),
-        "",
+        "every region that the tensorrt backend forms, went through TensorRT's parser and builder. "
+        "Nothing was run."
+    )
+    lines = [
+        *head("What TensorRT supports", text, found.about),
         "| | nodes | regions |",
         "|---|---|---|",
         *_counts(nodes, regions),
@@ -107,15 +105,9 @@ def _operators(nodes: Sequence[Asked]) -> list[str]:
         counts = kinds.setdefault((each.operator, each.types, each.written), Counter())
         counts["taken" if each.verdict else "refused"] += 1
         counts["claimed"] += not each.refusal
-    return [
-        "| operator | dtypes | opset | taken | refused | claimed |",
-        "|---|---|---|---|---|---|",
-        *(
-            f"| {operator} | {types} | {written} | {n['taken'] or ''} | {n['refused'] or ''} "
-            f"| {n['claimed'] or ''} |"
-            for (operator, types, written), n in sorted(kinds.items())
-        ),
-    ]
+    counts = ("taken", "refused", "claimed")
+    rows = ((*key, *(str(n[each] or "") for each in counts)) for key, n in sorted(kinds.items()))
+    return table(("operator", "dtypes", "opset", *counts), rows)
 
 
 def _refused(nodes: Sequence[Asked]) -> list[str]:
@@ -125,14 +117,8 @@ def _refused(nodes: Sequence[Asked]) -> list[str]:
             said = each.verdict.reason if each.verdict is not None else "cannot be written for it"
             stage = each.verdict.stage if each.verdict is not None else "-"
             words.setdefault((each.operator, stage, _short(said)), Counter())[each.types] += 1
-    return [
-        "| operator | where | its words | dtypes |",
-        "|---|---|---|---|",
-        *(
-            f"| {operator} | {stage} | {said} | {'; '.join(sorted(types))} |"
-            for (operator, stage, said), types in sorted(words.items())
-        ),
-    ]
+    rows = ((*key, "; ".join(sorted(types))) for key, types in sorted(words.items()))
+    return table(("operator", "stage", "message", "dtypes"), rows)
 
 
 def _left(nodes: Sequence[Asked]) -> list[str]:
@@ -149,5 +135,5 @@ def _left(nodes: Sequence[Asked]) -> list[str]:
 def _short(text: str) -> str:
     """Return the library's words on one line: without its places in source files, and not all."""
     text = re.sub(r"\(?In \w+ at /?[\w/.]+:\d+\)?|/_src[\w/.]+:\d+", "", text)
-    text = " ".join(text.replace("|", "\\|").split())
+    text = " ".join(text.split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

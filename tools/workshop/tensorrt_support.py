@@ -32,6 +32,8 @@ from ...runtime.errors import BackendUnavailable, UsageError
 from ...runtime.ir.graph import Graph
 from ..common.console import open_console
 from ..common.environment import environment
+from ..common.results import write
+from .arguments import parser as make_parser
 from .light_models import NAMES, light_model
 from .tensorrt_page import page
 from .tensorrt_survey import Asked, Survey, look_at
@@ -177,15 +179,15 @@ def gather(chosen: argparse.Namespace, say: Any) -> Found:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Ask, print and write; return the exit code."""
-    parser = argparse.ArgumentParser(prog="tensorrt_support", description=__doc__)
+    parser = make_parser("tensorrt_support", __doc__)
     parser.add_argument(
-        "-k", default="", metavar="PATTERN", help="cases of the suite, and no models"
+        "-k", default="", metavar="PATTERN", help="only these cases of ONNX's suite, no models"
     )
     parser.add_argument("--models", type=Path, metavar="FOLDER", help="real models")
     parser.add_argument("--networks", type=Path, metavar="FOLDER", help="exported networks")
-    parser.add_argument("--capability", default=CAPABILITY, metavar="8.9", help="what to build for")
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="where to write the table")
-    parser.add_argument("--commit", default="", help="what to record where there is no git")
+    parser.add_argument(
+        "--capability", default=CAPABILITY, metavar="8.9", help="compute capability to build for"
+    )
     chosen = parser.parse_args(arguments)
     named = {"models": chosen.models, "networks": chosen.networks}
     said = [f"-k '{chosen.k}'"] if chosen.k else []
@@ -202,8 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text, wrong = page(found)
     console.print(text.split("\n## ")[0], markup=False)
     if chosen.output is not None:
-        chosen.output.mkdir(parents=True, exist_ok=True)
-        (chosen.output / "tensorrt_support.md").write_text(text, encoding="utf-8")
+        write(chosen.output, {"tensorrt_support.md": text})
     return int(wrong > 0)
 
 

@@ -19,14 +19,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import exp, log
-from pathlib import Path
 from typing import Any
 
 from ...backends import open_backends
 from ...runtime.errors import TercetError, UsageError
 from ...runtime.options import Options
-from ..common.environment import PACKAGES, ROOT, device_environment
+from ..common.environment import PACKAGES, device_environment
+from ..common.markdown import head, table
 from ..common.results import earlier, to_json, write
+from .arguments import RESULTS
+from .arguments import parser as make_parser
 from .exported_networks import NETWORKS
 
 TITLES = (
@@ -110,7 +112,7 @@ def starter(rows: Sequence[str], compiled: bool) -> Start:
 
 
 def measure(networks: Sequence[str], jobs: int, start: Start) -> Iterator[ZooRow]:
-    """Yield the rows of networks, of which `jobs` are made ready at once and timed one by one."""
+    """Yield the rows of networks; `jobs` are prepared at once, and timed one by one."""
     for first in range(0, len(networks), jobs):
         workers = {network: start(network) for network in networks[first : first + jobs]}
         for worker in workers.values():
@@ -133,7 +135,7 @@ def _wait(worker: subprocess.Popen[str]) -> None:
 
 
 def summary(rows: Sequence[ZooRow]) -> list[str]:
-    """Return a line for each precision and batch size: the geometric mean, and who is behind."""
+    """Return a line per precision and batch size: the geometric mean, and the slower networks."""
     lines: list[str] = []
     for key in dict.fromkeys((row.precision, row.batch) for row in rows if row.ratio):
         ratios = {r.network: r.ratio for r in rows if (r.precision, r.batch) == key and r.ratio}
@@ -147,40 +149,42 @@ def summary(rows: Sequence[ZooRow]) -> list[str]:
 
 def page(rows: Sequence[ZooRow], about: Mapping[str, str]) -> str:
     """Return the page of results."""
+    text = (
+        "Written by `tools/workshop/zoo.py`. Random weights, exported by torch.onnx (dynamo)\n"
+        "without changes. Device time in milliseconds of one replay of a CUDA graph with resident\n"
+        "inputs; *error* is the relative L2 distance of the first two results from float64;\n"
+        "*ratio* is the time of the best of eager PyTorch (both memory formats) and\n"
+        "torch.compile, divided by tercet's; *load* is the time from the file to the first\n"
+        "result, while other processes run."
+    )
+    numbers = [i for i in range(2, len(TITLES)) if TITLES[i] != "best peer"]
     lines = [
-        "# Networks as exporters write them, beside PyTorch",
-        "",
-        "Written by `tools/workshop/zoo.py`. Random weights, exported by torch.onnx (dynamo) as",
-        "they stand. Milliseconds of the device for a replay of a CUDA graph, inputs resident;",
-        "*error* is the relative L2 distance of the first two results from float64; *ratio* is the",
-        "time of the best of eager PyTorch (both memory formats) and torch.compile, by tercet's;",
-        "*load* is the time from the file to the first result, beside other processes.",
-        "",
-        *(f"- {name}: {text}" for name, text in about.items()),
-        "",
+        *head("Exported networks against PyTorch", text, about),
         *(f"- **{line}**" for line in summary(rows)),
         "",
-        f"| {' | '.join(TITLES)} |",
-        "|---|---|---:|---:|---|---:|---:|---:|---:|---:|",
+        *table(TITLES, map(_cells, rows), numbers),
     ]
-    for row in rows:
-        own = f"| {row.network} | {row.precision} | {row.batch} |"
-        if (best := row.best) is None or row.ratio is None:
-            lines.append(f"{own} {row.failed or 'no peer'} |||||||")
-            continue
-        times = f" {row.ms:.3f} | {best.name} | {best.ms:.3f} | {row.ratio:.2f} |"
-        lines.append(f"{own}{times} {row.error:.1e} | {best.error:.1e} | {row.load_s:.1f} s |")
     return "\n".join(lines) + "\n"
 
 
+def _cells(row: ZooRow) -> tuple[str, ...]:
+    own = row.network, row.precision, str(row.batch)
+    if (best := row.best) is None or row.ratio is None:
+        return (*own, row.failed or "no peer", *[""] * (len(TITLES) - 4))
+    times = f"{row.ms:.3f}", best.name, f"{best.ms:.3f}", f"{row.ratio:.2f}"
+    return (*own, *times, f"{row.error:.1e}", f"{best.error:.1e}", f"{row.load_s:.1f} s")
+
+
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="zoo", description=__doc__)
-    parser.add_argument("networks", nargs="*", help="timm:NAME, tv:NAME, hf:NAME; a list without")
-    parser.add_argument("--rows", default=",".join(ROWS), help="PRECISION:BATCH, with commas")
-    parser.add_argument("--jobs", type=int, default=4, help="networks made ready at once")
-    parser.add_argument("--no-compile", action="store_true", help="eager peers alone")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", metavar="FOLDER")
-    parser.add_argument("--commit", default="", help="what to record where there is no git")
+    parser = make_parser("zoo", __doc__, RESULTS)
+    parser.add_argument(
+        "networks", nargs="*", help="timm:NAME, tv:NAME or hf:NAME; default: a list"
+    )
+    parser.add_argument(
+        "--rows", default=",".join(ROWS), help="PRECISION:BATCH, separated by commas"
+    )
+    parser.add_argument("--jobs", type=int, default=4, help="networks to prepare at once")
+    parser.add_argument("--no-compile", action="store_true", help="only eager peers")
     chosen = parser.parse_intermixed_args(arguments)
     chosen.rows = chosen.rows.split(",")
     for row in chosen.rows:
