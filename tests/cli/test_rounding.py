@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import tercet as api
 from tercet.tools.verdict.error_bounds import Judge
@@ -56,6 +56,76 @@ def test_a_bias_is_no_rounding(arithmetic: str) -> None:
     noisy = exact + 1e-4 * rng.uniform(-1, 1, exact.shape)
     assert rule_floats(exact, noisy, evidence).word == "ok"
     assert rule_floats(exact, exact + 0.5e-4, evidence).word != "ok"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9], ids=str)
+def test_large_elements_do_not_hide_small_ones(share: float) -> None:
+    """Magnitudes of forty decades side by side, each with as much noise as its own size has."""
+    rng = np.random.default_rng(0)
+    exact = np.exp(rng.uniform(-46, 46, (16, 30)))
+    fair = [exact * (1 + 1e-7 * rng.uniform(-1, 1, exact.shape)) for _ in range(12)]
+    rough = [exact * (1 + 1e-6 * rng.uniform(-1, 1, exact.shape)) for _ in range(12)]
+    evidence = Evidence(exact, rough, fair, "float32", 1e-38, jumps=False)
+    noisy = exact * (1 + 1e-7 * rng.uniform(-1, 1, exact.shape))
+    assert rule_floats(exact, noisy, evidence).word == "ok"
+    at = np.argsort(exact.ravel())[int(share * exact.size)]
+    for times in (-1.0, 0.0, 1.001):
+        wrong = exact.copy()
+        wrong.flat[at] *= times
+        assert rule_floats(exact, wrong, evidence).word == "MISMATCH", times
+
+
+@pytest.mark.parametrize(("size", "word"), [(40, "inconclusive"), (40000, "ok")], ids=str)
+def test_a_step_beyond_the_cap_is_agreement_only_where_it_is_rare(size: int, word: str) -> None:
+    """Rounding decides between two values of one element, as it does in every second sample."""
+    exact = np.random.default_rng(0).integers(0, 250, size) / 256
+    other = exact.copy()
+    other[3] += 1 / 256
+    samples = [exact, other] * 6
+    evidence = Evidence(exact, samples, samples, "float32", 1e-38, jumps=True)
+    assert rule_floats(exact, other, evidence).word == word
+    unseen = exact.copy()
+    unseen[4] += 1 / 256
+    assert rule_floats(exact, unseen, evidence).word != "ok"
+
+
+def halves(*factors: float) -> tuple[ModelProto, dict[str, np.ndarray]]:
+    """Some float16 numbers, multiplied by one factor after the other."""
+    kind, shape = TensorProto.FLOAT16, (8, 24)
+    names = ["x", *(f"t{i}" for i in range(1, len(factors))), "y"]
+    nodes = [
+        helper.make_node("Mul", [names[i], f"c{i}"], [names[i + 1]]) for i in range(len(factors))
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", kind, shape)],
+        [helper.make_tensor_value_info("y", kind, shape)],
+        [
+            numpy_helper.from_array(np.float16(c).reshape(()), f"c{i}")
+            for i, c in enumerate(factors)
+        ],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return proto, {"x": np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float16)}
+
+
+def test_small_halves_are_not_zero() -> None:
+    """No runtime flushes subnormal numbers of float16, so zeros are no rounding of them."""
+    proto, feeds = halves(1e-5)
+    with api.load(proto, stop_at=0) as loaded:
+        judge, right = Judge(loaded.imported, feeds), loaded.run(feeds)["y"]
+    assert judge.agreement("y", right, judge.exact["y"].astype(np.float16)).ok
+    assert judge.agreement("y", right, np.zeros_like(right)).verdict == "MISMATCH"
+
+
+def test_small_halves_have_few_bits_on_the_way_too() -> None:
+    """A runtime that merges two factors rounds no subnormal number; one that does not, does."""
+    proto, feeds = halves(1e-5, 5e4)
+    with api.load(proto, stop_at=0) as loaded:
+        judge, rounded = Judge(loaded.imported, feeds), loaded.run(feeds)["y"]
+    assert judge.agreement("y", rounded, judge.exact["y"].astype(np.float16)).ok
+    assert not judge.agreement("y", rounded, -rounded).ok
 
 
 def test_an_operator_with_a_body_rounds_itself() -> None:

@@ -32,12 +32,12 @@ from .rounding import (
     Evidence,
     Ruling,
     caps,
-    distance,
     rule_decisions,
     rule_floats,
     rule_ordinary,
 )
-from .shaken import FAIR, ROUGH, Ancestry, Shaken, ancestries
+from .shaken import FAIR, ROUGH, SMALLEST, Ancestry, Shaken, ancestries
+from .spread import distance
 
 #: Where such a bound comes from; see `Tolerance.origin`.
 MEASURED = "float64"
@@ -47,8 +47,8 @@ COUNTS = (4, 12)
 #: many times as far as the farthest of `COUNTS[-1]`, every second of which is the one before with
 #: the other sign, where noise is a sum of many terms.
 _MANY, _FARTHER = 48, 1.4
-#: The step between the smallest numbers, of formats where results may come near it.
-_SUBNORMAL = {"float16": 2.0**-24}
+#: The step below the smallest normal number, by that number: 2**-24 in float16.
+_STEP = 2.0**-10
 WORDS: tuple[Word, ...] = ("ok", "inconclusive", "MISMATCH")
 #: What the command line ends with.
 MISMATCH_CODE, INCONCLUSIVE_CODE = 1, 8
@@ -266,7 +266,11 @@ class Judge:
         """Return what is known of an output without rough samples."""
         fair = [data for data in self.samples(name, FAIR, count) if data.shape == like.shape]
         past = self._ancestry(name)
-        tiny = max(tolerance_for(like.dtype).absolute, _SUBNORMAL.get(past.coarsest, 0.0))
+        # Runtimes flush what is below the normal numbers of float32, but not of float16.
+        steps = [
+            SMALLEST[name] * _STEP for name in (past.coarsest, like.dtype.name) if name in SMALLEST
+        ]
+        tiny = max(steps, default=tolerance_for(like.dtype).absolute)
         scarce = sqrt(COUNTS[-1] / self._counts[-1])
         exact = self.exact[name]
         return Evidence(exact, (), fair, past.coarsest, tiny, past.decides, scarce)

@@ -16,10 +16,9 @@ import numpy as np
 
 from ...runtime.ir.types import Array
 from .agreement import Word
+from .spread import SLACK, RoundingSpread, distance, slices
 
-#: What is allowed, by the farthest that a rough sample has moved.
-SLACK = 3.0
-#: The same for the differences of a slice taken together, by the average of the samples.
+#: What is allowed of a slice's differences taken together, by the average of the rough samples.
 _TOGETHER = 2.0
 #: What is agreement, by the farthest that a fair sample has moved, and for the tensor taken
 #: together by their average. What sums in float32 cost depends on their order; what narrower
@@ -251,80 +250,6 @@ def _but(ruling: Ruling, word: Word, reason: str, *, final: bool) -> Ruling:
     return Ruling(word, reason, ruling.allowed, ruling.excess, ruling.at, final)
 
 
-class RoundingSpread:
-    """How far the samples of an output move, by element and by slice.
-
-    Args:
-        exact: the result in float64.
-        samples: others of its shape.
-        tiny: what any number may move by.
-        slack: what is allowed, by the farthest that a sample has moved.
-    """
-
-    def __init__(
-        self, exact: Array, samples: Sequence[Array], tiny: float, slack: float = SLACK
-    ) -> None:
-        self._exact, self._samples = exact, samples
-        self.maximum = np.zeros(exact.shape)
-        self.square = np.zeros(exact.shape)
-        for sample in samples:
-            away = distance(exact, sample)
-            np.maximum(self.maximum, away, out=self.maximum)
-            self.square += away * away / len(samples)
-        level = np.full(exact.shape, np.sqrt(_mean(self.square)))
-        for axes in slices(exact.shape, 4):
-            np.minimum(level, np.sqrt(_mean(self.square, axes)), out=level)
-        self.allowed = slack * np.maximum(self.maximum, level) + tiny
-        self._tiny = tiny
-
-    def excess_of_slices(self, apart: Array, tensor: float, slice_: float, *, whole: bool) -> str:
-        """Name a slice whose differences, taken together, are more than those of the samples.
-
-        Args:
-            apart: the differences.
-            tensor: by how many times all of them may be so.
-            slice_: the same for those of a slice.
-            whole: whether only the tensor as a whole is looked at.
-        """
-        square = apart * apart
-        for axes in [None] if whole else [None, *slices(apart.shape, 4)]:
-            found = np.sqrt(_mean(square, axes))
-            usual = np.sqrt(_mean(self.square, axes)) + self._tiny
-            over = found / usual
-            if float(np.max(over, initial=0.0)) > (tensor if axes is None else slice_):
-                where = "the tensor" if axes is None else _slice_text(axes, over)
-                return f"{where} is off by more than rounding explains, taken as a whole"
-        return ""
-
-    def excess_of_mean(self, signed: Array, times: float, *, whole: bool) -> str:
-        """Name a slice whose differences have one sign more than those of the samples do.
-
-        Rounding to nearest moves a mean by far less than it moves an element.
-
-        Args:
-            signed: the differences.
-            times: by how much they may.
-            whole: whether only the tensor as a whole is looked at.
-        """
-        for axes in [None] if whole else [None, *slices(signed.shape, 4)]:
-            means = [np.abs(_mean(_finite(x - self._exact), axes)) for x in self._samples]
-            square = np.mean(np.square(means), 0) if means else np.zeros(())
-            usual = np.sqrt(np.maximum(square, _mean(square))) + self._tiny
-            over = np.abs(_mean(_finite(signed), axes)) / usual
-            if float(np.max(over, initial=0.0)) > times:
-                where = "the tensor" if axes is None else _slice_text(axes, over)
-                return f"{where} is off to one side by more than rounding explains"
-        return ""
-
-    def has_top(self, row: int, at: int) -> bool:
-        """Whether the greatest element of a row along the last axis is ever there in a sample."""
-        width = self._exact.shape[-1]
-        return any(
-            int(sample.reshape(-1, width)[row].argmax()) == at
-            for sample in (self._exact, *self._samples)
-        )
-
-
 def _top_flipped(a: Array, b: Array, spread: RoundingSpread) -> str:
     """Name a row whose greatest element is elsewhere although rounding does not move it so far."""
     if a.ndim == 0 or a.shape[-1] < 2 or np.iscomplexobj(a):
@@ -358,16 +283,25 @@ def caps(exact: Array, reference: Array, cap: float) -> Array:
 
 
 def _beyond_ordinary(ordinary: Ruling, a: Array, b: Array, evidence: Evidence) -> Ruling:
-    """Judge differences that rough rounding explains, but that are too large to be agreement."""
+    """Judge differences that rough rounding explains, but that are too large to be agreement.
+
+    A decision makes a step, which may be larger than the cap on an element: a result of a few bits
+    has no smaller ones. It is agreement if there are so few that the tensor as a whole is within
+    the cap.
+    """
     apart = distance(a, b)
     bound = caps(evidence.exact, a, evidence.cap)
     slack, _ = evidence.ordinary
     fair = RoundingSpread(evidence.exact, evidence.fair, evidence.tiny, slack)
     near = np.minimum(bound / 4, fair.allowed)
     unusual = apart > np.minimum(bound, fair.allowed)
-    if evidence.jumps and unusual.any() and _are_decisions(a, b, unusual, near, evidence):
-        return _but(ordinary, "ok", "", final=False)
     over = apart > bound
+    if evidence.jumps and unusual.any() and _are_decisions(a, b, unusual, near, evidence):
+        if not over.any() or _share(apart, evidence.exact) <= evidence.cap:
+            return _but(ordinary, "ok", "", final=False)
+        count = _elements(int(np.count_nonzero(over)))
+        said = f"{count} where rounding decides between two values"
+        return _but(ordinary, "inconclusive", said, final=False)
     if not over.any():
         said = f"{ordinary.reason}; rougher rounding would explain it, and so would an error"
         return _but(ordinary, "inconclusive", said, final=False)
@@ -385,6 +319,18 @@ def _beyond_ordinary(ordinary: Ruling, a: Array, b: Array, evidence: Evidence) -
     said = f"rounding alone may cost this output {share} its magnitude, so nothing is proved"
     final = bool(evidence.fair) and not evidence.jumps
     return _but(ordinary, "inconclusive", said, final=final)
+
+
+def _share(apart: Array, exact: Array) -> float:
+    """Return the relative L2 distance that differences make of a tensor."""
+    size = float(np.sqrt(_mean_square(exact)))
+    found = float(np.sqrt(_mean_square(apart)))
+    return found / size if size else float(found > 0)
+
+
+def _mean_square(x: Array) -> float:
+    finite = np.abs(x[np.isfinite(x)])
+    return float(np.mean(finite * finite)) if finite.size else 0.0
 
 
 def _are_decisions(a: Array, b: Array, over: Array, near: Array, evidence: Evidence) -> bool:
@@ -453,36 +399,3 @@ def _values_at(at: Array, samples: Sequence[Array]) -> int:
     """Return the greatest number of different values that samples have at one place."""
     found = np.sort(np.stack([sample[at] for sample in samples]), 0)
     return int(np.max((found[1:] != found[:-1]).sum(0), initial=0)) + 1
-
-
-# ── slices ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def distance(a: Array, b: Array) -> Array:
-    """Return the differences; 0 where either is not finite."""
-    with np.errstate(all="ignore"):
-        away = np.abs(np.subtract(a, b, dtype=np.result_type(a, b, np.float64)))
-    return np.where(np.isfinite(away), away, 0.0)
-
-
-def slices(shape: tuple[int, ...], minimum: int) -> list[tuple[int, ...]]:
-    """Return, for every axis whose slices have elements enough, all other axes."""
-    found: list[tuple[int, ...]] = []
-    for axis, length in enumerate(shape):
-        others = tuple(i for i in range(len(shape)) if i != axis)
-        if length > 1 and int(np.prod([shape[i] for i in others])) >= minimum:
-            found.append(others)
-    return found
-
-
-def _finite(data: Array) -> Array:
-    return np.where(np.isfinite(data), data, 0)
-
-
-def _mean(data: Array, axes: tuple[int, ...] | None = None) -> Array:
-    return np.asarray(np.mean(data, axes, keepdims=axes is not None)) if data.size else np.zeros(())
-
-
-def _slice_text(axes: tuple[int, ...], over: Array) -> str:
-    axis = next(i for i in range(over.ndim) if i not in axes)
-    return f"slice {int(over.argmax())} along axis {axis}"

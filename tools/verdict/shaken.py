@@ -35,6 +35,8 @@ STRENGTH = {
 }
 #: Significant bits, from the finest format to the coarsest: float16 underflows where tf32 does not.
 BITS = {"float64": 53, "float32": 24, "tf32": 11, "float16": 11, "bfloat16": 8}
+#: The smallest normal number of formats that results may come near: below, all are as far apart.
+SMALLEST = {"float16": 2.0**-14}
 _NAMES: Mapping[DType, str] = {
     float64: "float64",
     float32: "float32",
@@ -185,6 +187,7 @@ def moved(
     *,
     amount: float = 0.0,
     bits: int = 0,
+    smallest: float = 0.0,
     floor: float = 0.0,
     radius: int = 0,
     coordinates: float = 0.0,
@@ -199,6 +202,7 @@ def moved(
         like: numbers of whose magnitude the share is taken where it is greater.
         amount: the share.
         bits: numbers of so many bits stay; whole ones where 0.
+        smallest: the least magnitude that the share is taken of, where a number does not stay.
         floor: the least magnitude that the share is taken of; where there is one nothing stays.
         radius: how far away, along all axes but the first two, the greatest magnitude is looked
             for that the share is taken of; nothing stays.
@@ -212,7 +216,7 @@ def moved(
         return _stepped(noise, x) if amount and steps and x.dtype in _BYTES else x
     with np.errstate(all="ignore"):
         size = x if like is None else np.maximum(np.abs(x), np.abs(like))
-        size = np.maximum(np.abs(size), floor) if floor else size
+        size = np.maximum(np.abs(size), max(floor, smallest)) if floor or smallest else size
         size = _greatest_near(np.abs(size), radius) if radius else size
         step = np.multiply(size, noise(x.shape), out=np.empty(x.shape))
         if rows:
@@ -393,9 +397,8 @@ class _Shake:
             amount = self._amount(name) * (1.0 if coarse else growth)
             bits = 0 if narrow else BITS[name]
             coordinates = self._amount("float32") if _interpolates(node) else 0.0
-            op = self._op(
-                amount=amount, bits=bits, floor=floor, coordinates=coordinates, steps=is_known
-            )
+            chosen = {"bits": bits, "smallest": SMALLEST.get(name, 0.0), "floor": floor}
+            op = self._op(amount=amount, coordinates=coordinates, steps=is_known, **chosen)
             gated = node.kind in _GATED and node.inputs[0]
             reads = [value, node.inputs[0]] if gated else [value]
             noisy = graph.insert(op, reads, before=follower)

@@ -1,0 +1,140 @@
+"""How far an output moves when all that computes it is moved: by element, slice and tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...runtime.ir.types import Array
+
+#: What is allowed, by the farthest that a rough sample has moved.
+SLACK = 3.0
+#: The share of elements that move less than usual, or further. The farthest of twelve samples,
+#: every second of which is the one before with the other sign, is below the deviation in a tenth of
+#: all cases.
+_USUAL = 0.1
+
+
+class RoundingSpread:
+    """How far the samples of an output move, by element and by slice.
+
+    Args:
+        exact: the result in float64.
+        samples: others of its shape.
+        tiny: what any number may move by.
+        slack: what is allowed, by the farthest that a sample has moved.
+    """
+
+    def __init__(
+        self, exact: Array, samples: Sequence[Array], tiny: float, slack: float = SLACK
+    ) -> None:
+        self._exact, self._samples = exact, samples
+        self.maximum = np.zeros(exact.shape)
+        self.square = np.zeros(exact.shape)
+        for sample in samples:
+            away = distance(exact, sample)
+            np.maximum(self.maximum, away, out=self.maximum)
+            self.square += away * away / len(samples)
+        self.allowed = slack * np.maximum(self.maximum, self._level()) + tiny
+        self._tiny = tiny
+
+    def _level(self) -> Array:
+        """Return how far each element moves at least, whatever few samples show of it by chance.
+
+        That is how far its slices move on average, and the tensor nearly everywhere. Of an output
+        whose magnitudes lie far apart both are noise of its largest elements, beside which small
+        ones may be anything. So an element moves no further than nearly all others do as a share
+        of themselves. Noise that does not depend on magnitude has no such share: where terms
+        cancel it is large, which leaves the other bounds.
+        """
+        level = np.full(self._exact.shape, np.sqrt(_mean(self.square)))
+        for axes in slices(self._exact.shape, 4):
+            np.minimum(level, np.sqrt(_mean(self.square, axes)), out=level)
+        moving = self.maximum > 0
+        if not moving.any():
+            return level
+        level = np.minimum(level, np.quantile(self.maximum[moving], _USUAL))
+        size = np.abs(_finite(self._exact))
+        known = moving & (size > 0)
+        if known.any():
+            share = np.quantile(self.maximum[known] / size[known], 1 - _USUAL)
+            np.minimum(level, share * size, out=level, where=size > 0)
+        return level
+
+    def excess_of_slices(self, apart: Array, tensor: float, slice_: float, *, whole: bool) -> str:
+        """Name a slice whose differences, taken together, are more than those of the samples.
+
+        Args:
+            apart: the differences.
+            tensor: by how many times all of them may be so.
+            slice_: the same for those of a slice.
+            whole: whether only the tensor as a whole is looked at.
+        """
+        square = apart * apart
+        for axes in [None] if whole else [None, *slices(apart.shape, 4)]:
+            found = np.sqrt(_mean(square, axes))
+            usual = np.sqrt(_mean(self.square, axes)) + self._tiny
+            over = found / usual
+            if float(np.max(over, initial=0.0)) > (tensor if axes is None else slice_):
+                where = "the tensor" if axes is None else _slice_text(axes, over)
+                return f"{where} is off by more than rounding explains, taken as a whole"
+        return ""
+
+    def excess_of_mean(self, signed: Array, times: float, *, whole: bool) -> str:
+        """Name a slice whose differences have one sign more than those of the samples do.
+
+        Rounding to nearest moves a mean by far less than it moves an element.
+
+        Args:
+            signed: the differences.
+            times: by how much they may.
+            whole: whether only the tensor as a whole is looked at.
+        """
+        for axes in [None] if whole else [None, *slices(signed.shape, 4)]:
+            means = [np.abs(_mean(_finite(x - self._exact), axes)) for x in self._samples]
+            square = np.mean(np.square(means), 0) if means else np.zeros(())
+            usual = np.sqrt(np.maximum(square, _mean(square))) + self._tiny
+            over = np.abs(_mean(_finite(signed), axes)) / usual
+            if float(np.max(over, initial=0.0)) > times:
+                where = "the tensor" if axes is None else _slice_text(axes, over)
+                return f"{where} is off to one side by more than rounding explains"
+        return ""
+
+    def has_top(self, row: int, at: int) -> bool:
+        """Whether the greatest element of a row along the last axis is ever there in a sample."""
+        width = self._exact.shape[-1]
+        return any(
+            int(sample.reshape(-1, width)[row].argmax()) == at
+            for sample in (self._exact, *self._samples)
+        )
+
+
+def distance(a: Array, b: Array) -> Array:
+    """Return the differences; 0 where either is not finite."""
+    with np.errstate(all="ignore"):
+        away = np.abs(np.subtract(a, b, dtype=np.result_type(a, b, np.float64)))
+    return np.where(np.isfinite(away), away, 0.0)
+
+
+def slices(shape: tuple[int, ...], minimum: int) -> list[tuple[int, ...]]:
+    """Return, for every axis whose slices have elements enough, all other axes."""
+    found: list[tuple[int, ...]] = []
+    for axis, length in enumerate(shape):
+        others = tuple(i for i in range(len(shape)) if i != axis)
+        if length > 1 and int(np.prod([shape[i] for i in others])) >= minimum:
+            found.append(others)
+    return found
+
+
+def _finite(data: Array) -> Array:
+    return np.where(np.isfinite(data), data, 0)
+
+
+def _mean(data: Array, axes: tuple[int, ...] | None = None) -> Array:
+    return np.asarray(np.mean(data, axes, keepdims=axes is not None)) if data.size else np.zeros(())
+
+
+def _slice_text(axes: tuple[int, ...], over: Array) -> str:
+    axis = next(i for i in range(over.ndim) if i not in axes)
+    return f"slice {int(over.argmax())} along axis {axis}"
