@@ -174,8 +174,12 @@ def _reductions() -> Iterator[Sample]:
     yield sample("ReduceMax", [WHOLE > 3, np.array([1])], (1,))
     yield sample("ReduceMean", [WHOLE, np.array([1])], (1,))
     yield sample("ReduceSum", [np.zeros((2, 0, 3), np.float32), np.array([1])], (1,))
+    for count in (300, 1024, 1500):
+        yield sample("ReduceMean", [normal(2, count, 40), np.array([1])], (1,))
+    yield sample("ReduceMax", [normal(2, 900, 5).astype(float16), np.array([1])], (1,))
     for kind in ("ArgMax", "ArgMin"):
         yield sample(kind, [X], axis=1)
+    yield sample("ArgMax", [normal(900, 3)], axis=0)
     yield sample("ArgMax", [normal(3, 900)], axis=1, select_last_index=1)
     yield sample("TopK", [X, np.array([4])], (1,), 2, axis=2)
     yield sample("TopK", [WHOLE, np.array([2])], (1,), 2, axis=1, largest=0)

@@ -308,3 +308,11 @@ def test_resnet50_has_one_row_per_convolution() -> None:
     products = [row for row in rows if "split_wgmma" in row.kernel]
     assert len(products) == 53
     assert len(rows) == 53 + 4  # MaxPool, AveragePool, Gemm, Softmax
+
+
+@pytest.mark.parametrize(("count", "launched"), [(40, [256]), (784, [1024]), (1025, [256, 256])])
+def test_a_thousand_rows_are_reduced_by_one_launch(count: int, launched: list[int]) -> None:
+    """By a larger block: a thread has no more rows of its columns than one of several blocks."""
+    axes = np.array([1])
+    found = launches(planned(single("ReduceMean", [normal(2, count, 64), axes], (1,))))
+    assert [launch.block for launch in found] == launched

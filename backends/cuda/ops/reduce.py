@@ -35,6 +35,8 @@ from ..recipe.source import arithmetic
 ROWS, COLUMNS = 8, 32
 #: Elements of a row, or rows of a column, per block.
 ROW_CHUNK, COLUMN_CHUNK = 4096, 256
+#: Warps of a block that has all rows of its columns: as many rows per thread, in one launch.
+MANY_ROWS = 32
 #: Maximum number of blocks along the second grid axis.
 MAX_BLOCKS = 65535
 
@@ -175,6 +177,8 @@ def fold(how: ReduceFormula, y: Tensor, x: Tensor, axes: Ints, title: str) -> An
 
 def _parts(count: int, inner: int) -> int:
     """Return into how many parts an axis is split."""
+    if inner > 1 and count <= COLUMN_CHUNK * MANY_ROWS // ROWS:
+        return 1
     return max(1, ceil_div(count, ROW_CHUNK if inner == 1 else COLUMN_CHUNK))
 
 
@@ -193,7 +197,7 @@ def _pass(
         total: number of elements per final result.
     """
     outer, count, inner = shape
-    parts, warps = _parts(count, inner), 1
+    parts, warps, of_block = _parts(count, inner), 1, ROWS
     if inner == 1:
         entry, chunk = "reduce_rows", ROW_CHUNK
         warps = 1 if count <= 256 or outer >= 4096 else ROWS
@@ -201,18 +205,20 @@ def _pass(
         first = {"results": outer * parts}
     else:
         entry, chunk = "reduce_columns", COLUMN_CHUNK
+        if parts == 1 and count > chunk:
+            of_block, chunk = MANY_ROWS, count
         grid = (outer * parts, ceil_div(inner, COLUMNS), 1)
         first = {"inner": inner}
     return Launch(
         "reduce/reduce.cu",
         entry,
         grid=grid,
-        block=ROWS * COLUMNS,
+        block=of_block * COLUMNS,
         args={
             **{"x": operands[0], "y": operands[1], **first, "parts": parts, "chunk": chunk},
             **{"count": count, "total": total},
         },
-        constants=(("WARPS", warps), ("FIRST", ends[0]), ("LAST", ends[1])),
+        constants=(("ROWS", of_block), ("WARPS", warps), ("FIRST", ends[0]), ("LAST", ends[1])),
         note=f"of {count}",
     )
 

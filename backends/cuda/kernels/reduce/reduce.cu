@@ -3,13 +3,13 @@
 // a shallow tree of partial results: it rounds little, and never changes from run to run.
 //
 // X is what is read at first, Y what is stored at last, A the arithmetic. Generated: State, what is
-// carried on; start(), element(x, index), combine(a, b), finish(a, count). Compile-time: WARPS that
-// share a row; FIRST and LAST: whether this launch reads elements, and whether it gives results.
+// carried on; start(), element(x, index), combine(a, b), finish(a, count). Compile-time: ROWS, the
+// warps of a block; WARPS that share a row; FIRST and LAST: whether this launch reads elements, and
+// whether it gives results.
 
 #include "ptx/warp.cuh"
 #include "ptx/pdl.cuh"
 
-constexpr int ROWS = 8;      // warps of a block
 constexpr int COLUMNS = 32;  // lanes of a warp
 
 template <bool FIRST_TYPE, typename P, typename Q> struct Choice { using type = P; };
@@ -63,7 +63,7 @@ reduce_rows(const From* x, To* y, long long results, int parts, int chunk, long 
     }
 }
 
-// inner > 1: a block reduces a part of 32 neighbouring columns, its eight warps share the rows.
+// inner > 1: a block reduces a part of 32 neighbouring columns, its warps share the rows.
 extern "C" __global__ void __launch_bounds__(ROWS * COLUMNS)
 reduce_columns(const From* x, To* y, int inner, int parts, int chunk, long long count,
                long long total)
