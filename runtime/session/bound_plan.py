@@ -74,7 +74,7 @@ class BoundModel(Closable):
             raise UsageError("the bound model is closed")
         if self._exchange is None or self._resident is None:
             if stream is not None:
-                raise UsageError(f"{self!r} has no streams; leave stream= out")
+                raise UsageError(f"{self!r} has no streams; omit stream=")
             for name, feed in self._feeds(inputs, None).items():
                 self._plan.feed(name, array(feed.view))
             self._plan.execute()

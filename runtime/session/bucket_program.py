@@ -20,11 +20,11 @@ class BucketProgram(Program):
 
     Args:
         bucket: the bucket.
-        resources: what it is made with.
+        resources: backends, options and stores.
         ends: where inputs and results are; lent inputs are not fed.
 
     Attributes:
-        most: maximum number of growth steps.
+        most: maximum number of growth steps that fit.
     """
 
     def __init__(self, bucket: Bucket, resources: Resources, ends: IOPlacement = HOST_IO) -> None:
@@ -69,7 +69,7 @@ class BucketProgram(Program):
         return {name: self._cut(name, data, count) for name, data in results.items()}
 
     def _pad(self, name: str, data: Array) -> None:
-        """Copy an input to the front of its bucket, and clear what the last run left behind it."""
+        """Copy an input to the front of its padded array, and zero what earlier runs left there."""
         padded, shape = self._padded[name], tuple(data.shape)
         before = self._full.get(name, shape)
         if any(a > b for a, b in zip(before, shape, strict=True)):
@@ -90,7 +90,7 @@ def _size(size: object, count: int) -> int | None:
 
 
 def _count(shape: tuple[int, ...], type_: TensorType) -> int:
-    """Return after how many growth steps the axes of a type are those of an array."""
+    """Return the number of growth steps at which a type has the shape of an array."""
     for size, wide in zip(shape, type_.shape or (), strict=True):
         if isinstance(wide, Grown):
             return (size - wide.first) // wide.step

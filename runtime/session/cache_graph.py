@@ -1,4 +1,4 @@
-"""How a graph uses its caches: sizes that follow from it, and sliding windows."""
+"""How a graph uses its caches: the sizes that the graph implies, and sliding windows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def through(value: Value) -> Iterator[Value]:
 
 
 def proven_sizes(past: Value, rank: int) -> tuple[int | None, ...]:
-    """Return the sizes of a cache, by axis, that follow from what is written into it."""
+    """Return the sizes of a cache, by axis, that the values written into it imply."""
     sizes: list[int | None] = [None] * rank
     values = [past]
     for value in values:
@@ -48,8 +48,8 @@ def proven_sizes(past: Value, rank: int) -> tuple[int | None, ...]:
 def window_of(past: Value, axis: int) -> int | None:
     """Return how many positions a buffer must hold if older ones are dropped.
 
-    Sliding windows are written so by `importers.onnx.contrib.window`: the number of positions
-    dropped at a time is the buffer's size less the window's, and one more.
+    `importers.onnx.contrib.window` writes sliding windows in this form: the number of positions
+    dropped at a time is the buffer's size minus the window's, plus one.
     """
     for node in past.consumers:
         if isinstance(node.op, Shape) and (node.op.start, node.op.end) == (axis, axis + 1):

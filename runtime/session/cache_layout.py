@@ -139,8 +139,8 @@ class DecoderLayout:
     def can_pad(self) -> bool:
         """Whether sequences of a batch may differ in length.
 
-        GroupQueryAttention allows padding in a prompt as long as the mask; a mask of fixed length
-        indicates more.
+        GroupQueryAttention allows padding in a prompt that is as long as the mask; a mask of fixed
+        length may be longer.
         """
         mask = self.inputs.get("mask")
         is_fixed = mask is not None and mask.shape is not None and isinstance(mask.shape[-1], int)
@@ -155,7 +155,7 @@ class DecoderLayout:
 
     @property
     def gives_last(self) -> bool:
-        """Whether the model declares to give the scores of the last of several positions alone."""
+        """Whether the model declares logits of the last of several positions only."""
         shape = self.logits.shape
         is_one = shape is not None and (len(shape) == 2 or shape[1] == 1)
         return is_one and self.step != 1
@@ -225,10 +225,10 @@ class _Reader:
             rest.remove(taken[0])
         if rest:
             raise self._error(
-                "nothing is known to be fed to it: it is neither token ids, a mask or positions, "
-                "nor a cache with an output of the same name but for past and present "
-                f"(outputs: {', '.join(self._outputs)}); name the pairs of caches where they are "
-                "called otherwise",
+                "its role is unknown: it is neither token ids, a mask nor positions, "
+                "nor a cache whose name an output has with present for past "
+                f"(outputs: {', '.join(self._outputs)}); name the pairs of caches if "
+                "their names differ in more",
                 rest[0],
             )
         caches = _windowed([self._pair(past, present) for past, present in partners.items()])
@@ -266,7 +266,7 @@ class _Reader:
                 continue
             if len(same) > 1 or len(pasts[core]) > 1:
                 raise self._error(
-                    f"several tensors go by this name but for past and present: "
+                    f"several tensors differ from this name only in past and present: "
                     f"{', '.join(pasts[core] + same)}; name the pairs of caches",
                     name,
                 )
@@ -278,7 +278,7 @@ class _Reader:
         if before.dtype is None or before.shape is None or after.shape is None:
             raise self._error("a cache must be a tensor of a declared rank", past)
         if before.dtype != after.dtype or len(before.shape) != len(after.shape):
-            raise self._error(f"it does not go together with its result {after}", past)
+            raise self._error(f"its type does not match that of its result {after}", past)
         proven = proven_sizes(self._values[past], len(before.shape))
         shape = tuple(b if a is None else a for a, b in zip(proven, before.shape, strict=True))
         axis = self._axis(before, after, shape)
@@ -297,8 +297,8 @@ class _Reader:
             free = changing if len(changing) == 1 else free
         if len(free) > 1:
             raise self._error(
-                f"{before} has {len(free)} axes of unknown sizes; only that of the positions may "
-                "be open",
+                f"{before} has {len(free)} axes of unknown size; only the axis of positions may "
+                "be one",
                 before.name,
             )
         if free:
@@ -324,7 +324,7 @@ class _Reader:
         return found[0]
 
     def _padding(self, inputs: Mapping[Role, TensorInfo]) -> Padding | None:
-        """Return the padding side: left, unless only the number of tokens matters."""
+        """Return the padding side: left, unless the model reads only the number of tokens."""
         if "last_key" in inputs:
             return "right"
         mask = inputs.get("mask")
@@ -339,7 +339,7 @@ class _Reader:
 
 
 def _windowed(caches: Iterable[CachePair]) -> tuple[CachePair, ...]:
-    """Return the caches, with a window found for one applied to all of equal length."""
+    """Return the caches; a window found for one applies to all of equal length."""
     windows = {each.shape[each.axis]: each.window for each in caches if each.axis and each.window}
     return tuple(
         each

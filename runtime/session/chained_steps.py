@@ -1,8 +1,8 @@
-"""Steps that feed themselves: the host launches them ahead of the tokens that it reads.
+"""Chained steps: the host launches decoding steps before it has read the tokens of earlier ones.
 
-What a step is fed lies on the device, and the step leaves there what the next one is fed
-(`step_state`). So the next step is launched before the token of this one is known to the host,
-which gets the tokens in a ring of pinned memory.
+The inputs of a step are on the device, and the step writes the inputs of the next one there
+(`step_state`). So the host can launch the next step before it knows the token of this one; tokens
+reach the host through a ring buffer of pinned memory.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _ALIGNED = 256
 
 
 class ChainedSteps:
-    """Runs steps of one token, each of which reads what the one before has chosen.
+    """Runs steps of one token, each of which reads the token chosen by its predecessor.
 
     Args:
-        program: of such a step; see `step_state.Feedback`. It is closed with this.
-        state: the inputs of the program that are the state, in memory of its device; likewise.
+        program: the program of such a step, see `step_state.Feedback`; closed with this object.
+        state: views of the program's inputs that are the state; closed with this object.
         moves: copies of caches that the program does not write in place.
-        depth: maximum number of steps that are launched and whose tokens have not been taken.
+        depth: maximum number of launched steps whose tokens have not been taken.
 
     Attributes:
-        depth: the same.
-        most: largest number of positions of which the last step may read the last.
+        depth: as given.
+        most: maximum number of positions, those of the last step included.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ChainedSteps:
         self._launched = 0
 
     def begin(self, state: Mapping[str, Array]) -> None:
-        """Set the state: what has been read, and what is read next; see `Feedback.state`."""
+        """Set the state: tokens read so far, and the token read next; see `Feedback.state`."""
         self.drain()
         self._device.enter()
         for name, data in state.items():
@@ -71,7 +71,7 @@ class ChainedSteps:
             self._stream.synchronize()
 
     def launch(self) -> None:
-        """Launch a step; at most `depth` of them without a `take`."""
+        """Launch a step; at most `depth` steps may wait for a `take`."""
         slot = self._launched % self.depth
         self._plan.execute(self._stream)
         for move in self._moves:
@@ -84,13 +84,13 @@ class ChainedSteps:
 
     @property
     def waiting(self) -> int:
-        """Number of steps whose tokens have not been taken."""
+        """Number of launched steps whose tokens have not been taken."""
         return len(self._waiting)
 
     def take(self) -> Array:
-        """Wait for the first of the steps launched; return its tokens, int64 [batch].
+        """Wait for the oldest launched step, and return its tokens, int64 [batch].
 
-        They are `NOT_FINITE` where the greatest score of a sequence is not finite.
+        A token is `NOT_FINITE` where the greatest score of its sequence is not finite.
         """
         slot = self._waiting.popleft()
         if self._events:
@@ -100,7 +100,7 @@ class ChainedSteps:
         return self._slots[slot][:, 0].copy()
 
     def drain(self) -> None:
-        """Wait for all steps launched, and forget what they have chosen."""
+        """Wait for all launched steps, and discard their tokens."""
         if self._waiting:
             self._waiting.clear()
             self._stream.synchronize()

@@ -1,9 +1,9 @@
-"""Decoders step by step: what has been read is kept in caches, and every step adds to them.
+"""Decoders: models that read tokens step by step and keep keys and values in caches.
 
 Generation works on a `Decoder`; `open_decoder.open_decoder` returns the one for a model. A
-`CachedDecoder` has three parts: `StepInputs` computes what a step is fed, the `Tokens` that have
-been read are its history, and a `CacheStore` runs the steps and keeps the caches, either as arrays
-passed from run to run (`passed_caches`) or in buffers (`static_cache`).
+`CachedDecoder` has three parts: `StepInputs` computes the inputs of a step, `Tokens` are those read
+so far, and a `CacheStore` runs the steps and keeps the caches, either as arrays passed from run to
+run (`passed_caches`) or in buffers (`static_cache`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Greedy(NamedTuple):
     """The most likely token of each sequence.
 
     Attributes:
-        tokens: int64 [batch]; of equal scores the first.
-        scores: [batch], those of the tokens; NaN where a score of the sequence is NaN.
+        tokens: int64 [batch]; the first of equal scores.
+        scores: [batch], the score of each token; NaN where a sequence has a NaN score.
     """
 
     tokens: Array
@@ -60,16 +60,16 @@ class Decoder(Closable):
     @property
     @abstractmethod
     def length(self) -> int:
-        """Number of positions in the caches, those of padding included."""
+        """Number of positions in the caches, padding included."""
 
     @abstractmethod
     def step(self, ids: Array, mask: Array | None = None) -> Array:
-        """Read the next tokens of every sequence, and keep them.
+        """Read the next tokens of every sequence, and add them to the caches.
 
         Args:
             ids: int64 [batch, n], n of 1 or more.
-            mask: int64 [batch, n], 1 for tokens and 0 for padding, which is on the side that
-                `padding` says and only in the first step; all 1 if None.
+            mask: int64 [batch, n], 1 for tokens and 0 for padding, which is on the side given by
+                `padding` and only in the first step; all 1 if None.
 
         Returns:
             Scores of the token that follows each position, [batch, n, vocabulary] in the model's
@@ -83,7 +83,7 @@ class Decoder(Closable):
     def read(self, ids: Array, mask: Array | None = None, rows: Array | None = None) -> Array:
         """As `step`, but return the scores after one position of each sequence.
 
-        Others are not computed, as far as the model allows it.
+        Other scores are not computed, as far as the model allows.
 
         Args:
             ids: int64 [batch, n].
@@ -94,8 +94,8 @@ class Decoder(Closable):
             [batch, vocabulary] in the model's dtype.
 
         Raises:
-            InputError: as for `step`; or the model returns the scores of the last position alone,
-                and another one is requested.
+            InputError: as for `step`; or the model returns only the scores of the last position,
+                and another position is requested.
         """
         scores = self.step(ids, mask)
         return scores_at(scores, self._rows(ids, rows), np.shape(ids)[-1])
@@ -103,7 +103,7 @@ class Decoder(Closable):
     def greedy(self, ids: Array, mask: Array | None = None, rows: Array | None = None) -> Greedy:
         """As `read`, but return only the most likely token of each sequence, and its score.
 
-        A device finds it by itself, so that no other score has to be copied to the host.
+        A device computes the argmax itself, so that no other score is copied to the host.
         """
         return Greedy.of(self.read(ids, mask, rows))
 
@@ -117,28 +117,28 @@ class Decoder(Closable):
         drawn: int = 0,
         ahead: int = 1,
     ) -> Generator[Array]:
-        """Read a token of every sequence, then the one that is chosen behind it, and so on.
+        """Generate: read one token of every sequence, choose the next ones, read those, and so on.
 
-        A device feeds itself, so that its next steps are launched before the host has seen what
-        this one has chosen; what was read too far is forgotten. Every other use of the decoder ends
-        the iterator, and so does its ``close``.
+        On a device, steps are launched before the host has seen the tokens of earlier ones;
+        positions read beyond the last token taken are forgotten. Every other use of the decoder
+        ends the iterator, and so does its ``close``.
 
         Args:
-            tokens: int64 [batch], what is read first.
-            limit: maximum number of steps; as many as there is room for if None.
-            sampling: how tokens are chosen; the repetition penalty is for those that have been
+            tokens: int64 [batch], the tokens to read first.
+            limit: maximum number of steps; limited only by the capacity if None.
+            sampling: how tokens are chosen; the repetition penalty applies to tokens already
                 read.
-            drawn: number of the first draw; see `Sampling.draws`.
-            ahead: how many steps may be launched behind the one whose tokens are waited for.
+            drawn: index of the first random draw; see `Sampling.draws`.
+            ahead: maximum number of steps in flight after the one whose tokens are awaited.
 
         Yields:
             The next token of every sequence, int64 [batch], which is read if the iterator goes on;
-            `NOT_FINITE` where a sequence has no greatest score that is finite.
+            `NOT_FINITE` where the greatest score of a sequence is not finite.
 
         Raises:
-            UsageError: numbers that are none.
-            InputError: tokens of another shape; or there is no room for one of them. What was
-                yielded before has been read.
+            UsageError: `limit`, `drawn` or `ahead` is invalid.
+            InputError: tokens of another shape, or the capacity is exceeded. Tokens yielded before
+                have been read.
         """
 
     def _rows(self, ids: Array, rows: Array | None) -> Array:
@@ -146,14 +146,14 @@ class Decoder(Closable):
 
     @abstractmethod
     def rewind(self, length: int) -> int:
-        """Forget all positions but the first ones.
+        """Forget all positions after the first `length`.
 
         Args:
             length: number of positions to keep, padding included; at most `length`.
 
         Returns:
-            The number that is kept: `length`, or 0 if the caches no longer have what came before
-            (sliding windows, states of convolutions), so that everything must be read again.
+            The number of positions kept: `length`, or 0 if the caches no longer hold earlier ones
+            (sliding windows, states of convolutions), so that all tokens must be read again.
         """
 
     @abstractmethod
@@ -162,11 +162,11 @@ class Decoder(Closable):
 
     @abstractmethod
     def restore(self, ids: Array, caches: Mapping[str, Array]) -> None:
-        """Continue where another decoder of the same model was.
+        """Continue from the state of another decoder of the same model.
 
         Args:
-            ids: int64 [batch, length], what it had read, without padding.
-            caches: what its `caches` returned.
+            ids: int64 [batch, length], the tokens that it had read, without padding.
+            caches: the result of its `caches`.
 
         Raises:
             InputError: ids or caches do not fit the model, or exceed the capacity; the decoder is
@@ -174,31 +174,31 @@ class Decoder(Closable):
         """
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Forget all positions."""
         self.rewind(0)
 
     @property
     def padding(self) -> Padding | None:
-        """The side on which shorter sequences are padded; None if all must be equally long."""
+        """The side on which shorter sequences are padded; None if all must have equal length."""
         return self.layout.padding
 
 
 class StepChain(Protocol):
-    """Steps of one token that feed themselves; see `chained_steps.ChainedSteps`."""
+    """Steps of one token that read each other's tokens; see `chained_steps.ChainedSteps`."""
 
     @property
     def depth(self) -> int:
-        """How many of them may be launched whose tokens have not been taken."""
+        """Maximum number of launched steps whose tokens have not been taken."""
         ...
 
     @property
     def most(self) -> int:
-        """How many positions there may be behind the last one."""
+        """Maximum number of positions after the last step."""
         ...
 
     @property
     def waiting(self) -> int:
-        """Number of steps launched whose tokens have not been taken."""
+        """Number of launched steps whose tokens have not been taken."""
         ...
 
     def launch(self) -> None:
@@ -206,11 +206,11 @@ class StepChain(Protocol):
         ...
 
     def take(self) -> Array:
-        """Wait for the first of those launched; return what it has chosen, int64 [batch]."""
+        """Wait for the oldest launched step, and return its tokens, int64 [batch]."""
         ...
 
     def drain(self) -> None:
-        """Wait for all that were launched, and forget what they have chosen."""
+        """Wait for all launched steps, and discard their tokens."""
         ...
 
 
@@ -222,7 +222,7 @@ class CacheStore(Protocol):
 
         Args:
             read: the tokens that the caches hold.
-            new: the next ones, as many as the model takes at a time.
+            new: the next tokens, as many as the model takes at a time.
 
         Returns:
             Scores, as `Decoder.step` returns them. After an error the caches still hold `read`.
@@ -230,7 +230,7 @@ class CacheStore(Protocol):
         ...
 
     def run_rows(self, read: Tokens, new: Tokens, rows: Array) -> Array:
-        """Do the same; return the scores [batch, vocabulary] after one of the new positions each.
+        """As `run`, but return the scores [batch, vocabulary] after one new position per sequence.
 
         Raises:
             InputError: see `Decoder.read`.
@@ -238,22 +238,22 @@ class CacheStore(Protocol):
         ...
 
     def run_greedy(self, read: Tokens, new: Tokens, rows: Array) -> Greedy:
-        """Do the same; return only the most likely token of each sequence, and its score."""
+        """As `run_rows`, but return only the most likely token of each sequence, and its score."""
         ...
 
     def chained(self, read: Tokens, first: Array, how: Following, depth: int) -> StepChain | None:
-        """Return steps that feed themselves, with room for one or more; None if there are none.
+        """Return chained steps with room for at least one; None if the store has none.
 
         Args:
             read: the tokens that the caches hold.
-            first: int64 [batch], what the first step reads.
+            first: int64 [batch], the tokens that the first step reads.
             how: how the next tokens are chosen.
-            depth: how many of them may be launched whose tokens have not been taken.
+            depth: maximum number of launched steps whose tokens have not been taken.
         """
         ...
 
     def truncate(self, length: int) -> None:
-        """Keep only the first positions: any number of them if the layout `can_rewind`, else 0."""
+        """Keep only the first `length` positions; must be 0 unless the layout `can_rewind`."""
         ...
 
     def contents(self, length: int) -> dict[str, Array]:
@@ -261,11 +261,11 @@ class CacheStore(Protocol):
         ...
 
     def load(self, caches: Mapping[str, Array], length: int) -> None:
-        """Replace the caches by others that fit, which hold this number of positions."""
+        """Replace the caches by others of fitting shapes, which hold this number of positions."""
         ...
 
     def close(self) -> None:
-        """Free the caches; doing so twice does no harm."""
+        """Free the caches; a second call does nothing."""
         ...
 
 
@@ -276,7 +276,7 @@ class CachedDecoder(Decoder, Generic[S]):
     """A decoder whose caches are in a `CacheStore`, which is closed with it.
 
     Attributes:
-        inputs: what a step is fed besides caches.
+        inputs: computes the inputs of a step besides caches.
         store: the caches.
     """
 
@@ -284,7 +284,7 @@ class CachedDecoder(Decoder, Generic[S]):
         self.layout, self.batch, self.capacity = inputs.layout, inputs.batch, inputs.capacity
         self.inputs, self.store = inputs, store
         self._read = Tokens.dummy(inputs.batch, 0)
-        self._followed: list[Array] = []  # tokens that have been read behind these, one by one
+        self._followed: list[Array] = []  # tokens read after these by `follow`
         self._following: Generator[Array] | None = None
 
     @property
@@ -292,7 +292,7 @@ class CachedDecoder(Decoder, Generic[S]):
         return self._read.length + len(self._followed)
 
     def _settle(self) -> None:
-        """End what follows, if anything does."""
+        """End the iterator of `follow`, if there is one."""
         following, self._following = self._following, None
         if following is not None:
             following.close()
@@ -300,12 +300,12 @@ class CachedDecoder(Decoder, Generic[S]):
 
     @property
     def _history(self) -> Tokens:
-        """The tokens that have been read."""
+        """The tokens read so far."""
         self._note()
         return self._read
 
     def _note(self) -> None:
-        """Add the tokens that have been followed to those that have been read."""
+        """Add the tokens read by `follow` to the history."""
         if self._followed:
             ids = np.stack(self._followed, 1)
             self._read = self._read.then(Tokens(ids, np.ones_like(ids)))
@@ -324,7 +324,7 @@ class CachedDecoder(Decoder, Generic[S]):
         depth = 1 + whole(0)("ahead", ahead)
         self._settle()
         self.inputs.check(np.asarray(tokens)[:, None], None, self.length)
-        # Caches that lose what lies before cannot go back to before a step.
+        # Caches that drop earlier positions cannot undo a step.
         self._following = self._follow(tokens, how, depth if self.layout.can_rewind else 1)
         return self._following
 
@@ -347,7 +347,7 @@ class CachedDecoder(Decoder, Generic[S]):
                 yield tokens
 
     def _on_host(self, tokens: Array, how: Following) -> Generator[Array]:
-        """Choose on the host, one token after the other."""
+        """Choose tokens on the host, one step at a time."""
         draws = how.sampling.each_draw(self.batch, how.drawn)
         rows = zip(self._read.ids, self._read.mask, strict=True)
         seen: list[list[int]] = [ids[mask == 1].tolist() for ids, mask in rows]
@@ -367,7 +367,7 @@ class CachedDecoder(Decoder, Generic[S]):
             yield tokens
 
     def _chained(self, chain: StepChain, tokens: Array, most: int) -> Iterator[Array]:
-        """Run that many steps, of which as many are launched ahead as the chain is deep."""
+        """Run up to `most` steps, launching ahead as many as the chain's depth allows."""
         launched = 0
         try:
             for taken in range(most):
@@ -447,7 +447,7 @@ class CachedDecoder(Decoder, Generic[S]):
 
 
 def on_host(array: Any) -> Array:
-    """Return an array that `Model.run` returned as one of the host."""
+    """Return an array that `Model.run` returned, copied to the host if necessary."""
     return cast("Array", array if isinstance(array, np.ndarray) else array.numpy())
 
 
@@ -458,11 +458,11 @@ def first_positions(cache: Array, axis: int | None, length: int) -> Array:
 
 
 def scores_of(logits: Array, count: int) -> Array:
-    """Return the scores of the last `count` positions, [batch, n, vocabulary], of a model's output.
+    """Return the scores of the last `count` positions, [batch, n, vocabulary].
 
     Args:
         logits: [batch, n, vocabulary], or [batch, vocabulary] for the last position.
-        count: as many are returned if there are as many.
+        count: number of positions; fewer are returned if there are fewer.
     """
     return logits[:, None] if logits.ndim == 2 else logits[:, -count:]
 
@@ -476,13 +476,13 @@ def scores_at(scores: Array, rows: Array, count: int) -> Array:
         count: number of positions.
 
     Raises:
-        InputError: there are scores of the last position alone, and another one is requested.
+        InputError: only the last position has scores, and another position is requested.
     """
     if scores.shape[1] == count:
         return scores[np.arange(len(rows)), rows]
     if (rows < count - 1).any():
         raise InputError(
-            "the model gives scores of the last position alone, which of shorter prompts is "
-            "padding; give prompts of equal lengths, or one at a time"
+            "the model gives scores of the last position only, which is padding for shorter "
+            "prompts; give prompts of equal lengths, or one at a time"
         )
     return scores[:, -1]

@@ -133,7 +133,7 @@ def see(array: Any, stream: int | None = None) -> ArrayDescription:
     data, kind, number, rank, code, bits, lanes, dims, steps, offset = fields
     dtype = _dtype_of(code, bits) if lanes == 1 else None
     if dtype is None:
-        raise BufferError(f"no type of elements has DLPack's code {code}, {bits} bits, {lanes}")
+        raise BufferError(f"no supported dtype has DLPack's code {code}, {bits} bits, {lanes}")
     shape = _integers(dims, rank)
     strides = _integers(steps, rank) if steps else None
     return ArrayDescription((data or 0) + offset, (kind, number), dtype, shape, strides, capsule)
@@ -156,7 +156,7 @@ def on_host(array: Any) -> Array:
     """
     seen = see(array)
     if seen.place[0] not in ON_HOST:
-        raise BufferError(f"it lies on {place_name(seen.place)}")
+        raise BufferError(f"it is on {place_name(seen.place)}")
     if seen.pointer == 0 or 0 in seen.shape:
         return np.empty(seen.shape, seen.dtype)
     itemsize = seen.dtype.itemsize

@@ -1,4 +1,4 @@
-"""Decoders of encoder-decoders, such as T5, Marian and Whisper.
+"""Decoders of encoder-decoder models, such as T5, Marian and Whisper.
 
 Cross-attention keys and values are computed once: by the encoder itself, or by the first step of
 the decoder, which is then a separate file (``decoder_model.onnx``) or a branch of the same one
@@ -29,8 +29,8 @@ class Encoded:
 
     Attributes:
         states: float [batch, length, width].
-        mask: int64 [batch, n], 1 for tokens and 0 for padding, as fed to the encoder; without a
-            mask, all of `states` counts.
+        mask: int64 [batch, n], 1 for tokens and 0 for padding, as fed to the encoder; None if no
+            position of `states` is padding.
         others: further outputs by name: cross-attention keys and values, if the encoder computes
             them.
     """
@@ -52,11 +52,11 @@ class EncodedDecoder(Decoder):
     Args:
         steps: decodes all tokens, or all but the first step if there is a model for that; closed
             with this one.
-        model: the model of the first step; None if `steps` does that as well.
+        model: the model of the first step; None if `steps` runs that as well.
         layout: of `model`.
 
     Raises:
-        ModelError: `model` does not return what `steps` needs; names both.
+        ModelError: `model` lacks an output that `steps` needs; names both.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class EncodedDecoder(Decoder):
         return self._steps.length
 
     def begin(self, encoded: Encoded) -> None:
-        """Reset, and read these encoder outputs from now on.
+        """Reset, and decode for these encoder outputs.
 
         Raises:
-            ModelError: they include no keys and values, and there is no first step to compute them.
+            ModelError: they lack keys and values, and no first step computes them.
         """
         self._steps.rewind(0)
         self._encoded = encoded
@@ -95,7 +95,7 @@ class EncodedDecoder(Decoder):
 
     def step(self, ids: Array, mask: Array | None = None) -> Array:
         if self._encoded is None:
-            raise UsageError("begin with what the encoder gave")
+            raise UsageError("call begin with the encoder's outputs first")
         if self._first is None or self.length:
             return self._steps.step(ids, mask)
         return self._first_step(self._first, self._encoded, ids, mask)
@@ -110,13 +110,13 @@ class EncodedDecoder(Decoder):
         ahead: int = 1,
     ) -> Generator[Array]:
         if not self.length:
-            raise UsageError("read what the decoder begins with")
+            raise UsageError("read the decoder's first tokens before following")
         return self._steps.follow(tokens, limit, sampling=sampling, drawn=drawn, ahead=ahead)
 
     def _first_step(
         self, first: PassedDecoder, encoded: Encoded, ids: Array, mask: Array | None
     ) -> Array:
-        """Read the first tokens, and pass all keys and values on to later steps."""
+        """Run the first step, and give its keys and values to the later ones."""
         assert self._model is not None
         given = self._fed(first.layout, encoded)
         for each in first.layout.cross:  # for the branch that is not taken
@@ -151,8 +151,8 @@ class EncodedDecoder(Decoder):
             same = known.get(core_of(name), [])
             if len(same) != 1:
                 raise ModelError(
-                    "nothing gives it: neither the encoder has an output of this name, nor is "
-                    f"there a model of the first step (outputs: {', '.join(encoded.others)})",
+                    "nothing computes it: the encoder has no output of this name, and there is no "
+                    f"model of the first step (outputs: {', '.join(encoded.others)})",
                     where=f"input '{name}'",
                 )
             found[name] = encoded.others[same[0]]
@@ -165,7 +165,7 @@ class EncodedDecoder(Decoder):
         return self._steps.caches()
 
     def restore(self, ids: Array, caches: Mapping[str, Array]) -> None:
-        raise UsageError("the caches of an encoder-decoder belong to what its encoder has read")
+        raise UsageError("the caches of an encoder-decoder depend on its encoder's input")
 
     def close(self) -> None:
         self._encoded = None
@@ -190,7 +190,7 @@ def _results(names: Iterable[str], model: Model) -> dict[str, str]:
         same = known.get(core_of(name), [])
         if len(same) != 1:
             raise ModelError(
-                f"it has no output for the cache '{name}' of the steps behind the first "
+                f"it has no output for the cache '{name}' of later steps "
                 f"(outputs: {', '.join(each.name for each in model.outputs)})",
                 file=model.source.file,
             )

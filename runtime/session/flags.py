@@ -17,8 +17,8 @@ MOST = 2
 def flags_of(graph: Graph) -> tuple[str, ...]:
     """Return the inputs that decide all control flow of a graph.
 
-    Once they are known, no node with bodies remains. If other values take part in decisions, none
-    are returned.
+    Once their values are known, no node with bodies remains. If any decision depends on another
+    value, no input is returned.
     """
     found: dict[str, None] = {}
     for node in graph.nodes:
@@ -34,7 +34,7 @@ def flags_of(graph: Graph) -> tuple[str, ...]:
 
 
 def _source(value: Value | None) -> Value | None:
-    """Return the value that this one is a copy, reshape or cast of."""
+    """Return the source of a chain of copies, reshapes and casts."""
     *_, last = _copies(value)
     return last
 
@@ -49,6 +49,6 @@ def _copies(value: Value | None) -> Iterator[Value | None]:
 
 
 def _is_flag(value: Value) -> bool:
-    """Whether it has one element."""
+    """Whether a value has one element."""
     type_ = value.type
     return isinstance(type_, TensorType) and type_.is_static and type_.size == 1

@@ -1,4 +1,4 @@
-"""Freezing of inputs: constant inputs, and folding of what depends on them alone."""
+"""Freezing of inputs: inputs become constants, which passes can fold."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A program for fixed sizes runs faster than one for any size, but takes long to make. So the first
 few sizes get programs of their own; once growth in equal steps is observed, one program is made for
-all further sizes. A size that recurs gets its own.
+all further sizes. A size that recurs gets a program of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..ir.types import Dim, TensorType, ValueType
 Types = tuple[ValueType | None, ...]
 #: Buckets have room for a power of two of growth steps, at least this many.
 MIN_ROOM = 16
-#: The sizes of all axes of all inputs.
+#: Sizes of all axes of all inputs.
 _Sizes = tuple[int, ...]
 
 #: Number of equal steps after which growth is assumed.
@@ -35,9 +35,9 @@ class _Family:
 
     Attributes:
         seen: sizes of the last programs made.
-        spans: the sizes of an earlier program, and their growth steps.
+        spans: sizes of an earlier program, and their growth steps.
         runs: sizes of the last runs without a program of their own.
-        least: minimum sum of sizes from which on to try a program for all of them.
+        least: minimum sum of sizes at which a program for all of them is tried.
     """
 
     seen: deque[_Sizes] = field(default_factory=lambda: deque[_Sizes](maxlen=REMEMBERED))
@@ -47,7 +47,7 @@ class _Family:
 
 
 def is_batch(types: Types) -> bool:
-    """Whether only first axes grow: batches, for which padding would be computed in full."""
+    """Whether only first axes grow: batches, whose padding would be computed in full."""
     return all(
         axis == 0
         for t in types
@@ -58,7 +58,7 @@ def is_batch(types: Types) -> bool:
 
 
 def rooms(types: Types) -> Iterator[int]:
-    """Yield how many steps buckets have room for, in order of growth.
+    """Yield the capacities of buckets in growth steps, in increasing order.
 
     Args:
         types: with growing sizes.
@@ -73,7 +73,7 @@ def rooms(types: Types) -> Iterator[int]:
 
 
 def bounded_by(types: Types, room: int) -> Types:
-    """Return types whose sizes grow no further than a bucket has room for."""
+    """Return types whose sizes grow up to the capacity of a bucket."""
     firsts = [-(-size.first // size.step) for size in _grown_in(types)]
     count = room - max(firsts, default=0) + 1
     return tuple(
@@ -94,7 +94,7 @@ def _grown_in(types: Types) -> Iterator[Grown]:
 
 
 def count_of(types: Types, general: Types) -> int:
-    """Return after how many growth steps the sizes of `general` are those of `types`."""
+    """Return the number of growth steps at which `general` has the sizes of `types`."""
     for type_, wide in zip(types, general, strict=True):
         if isinstance(type_, TensorType) and isinstance(wide, TensorType):
             for size, grown in zip(type_.shape or (), wide.shape or (), strict=True):
@@ -130,8 +130,8 @@ class Growth:
     def refuse(self, group: Hashable, types: Types) -> None:
         """Record that there is no program for all such sizes.
 
-        Sizes twice as large are tried again: for example, what a window hides is constant from then
-        on.
+        Sizes twice as large are tried again: a window, for example, may be full by then, and its
+        size constant.
         """
         tensors = [t for t in types if isinstance(t, TensorType)]
         key = group, tuple((type_.dtype, type_.rank) for type_ in tensors)
@@ -142,7 +142,7 @@ class Growth:
 
 
 def _span_of(family: _Family, sizes: _Sizes) -> tuple[_Sizes, _Sizes] | None:
-    """Return the initial sizes and growth steps; None if it gets a program of its own."""
+    """Return the initial sizes and growth steps; None if these sizes get a program of their own."""
     if sum(sizes) < family.least:
         return None
     for span in family.spans:

@@ -32,7 +32,7 @@ class IOBoundary:
     Attributes:
         inputs: as callers see them.
         exchange: the device's exchange with callers; None for the host.
-        wanted_here: names of inputs that the host must read, wherever they are.
+        wanted_here: names of inputs that the host must read, even if they are on a device.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class IOBoundary:
         if self.exchange is None:
             if stream is None:
                 return None
-            raise UsageError(f"a model on {self._device.name} has no streams; leave stream= out")
+            raise UsageError(f"a model on {self._device.name} has no streams; omit stream=")
         is_there = to == "device" or any(place_of(value) is not None for value in values)
         return self.exchange.stream(stream) if is_there or stream is not None else None
 
@@ -130,7 +130,7 @@ class IOBoundary:
             return check_value(info, value)
         if work is None or self.exchange is None:
             raise InputError(
-                f"input '{info.name}' lies on {place_name(place)}; this model runs on the host: "
+                f"input '{info.name}' is on {place_name(place)}; this model runs on the host: "
                 "give it as a numpy array, or load the model with backend='cuda'"
             )
         lent = check_lent(info, value, self.exchange, work)
@@ -141,8 +141,8 @@ class IOBoundary:
             value = self._values.get(name) if isinstance(name, str) else None
             if value is not None and value.data is not None:
                 raise InputError(
-                    f"'{name}' is no input: it has its value from the file, which holds also where "
-                    "the file lists it among the inputs; remove that initializer to feed another"
+                    f"'{name}' is not an input: an initializer of the file gives its value, even "
+                    "if the file lists it among the inputs; remove the initializer to feed another"
                 )
         refuse_unknown(self.inputs, names)
 

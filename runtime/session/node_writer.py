@@ -1,4 +1,4 @@
-"""Nodes that a session adds to a graph, such as those that choose the next token."""
+"""Insertion of nodes that a session adds to a graph, such as the choice of the next token."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class NodeWriter:
     """Inserts nodes into a graph, in one place, and infers their types.
 
     Args:
-        graph: it is rewritten.
-        before: where nodes go; behind all others if None.
+        graph: the graph to change.
+        before: the node to insert before; None to append.
     """
 
     def __init__(self, graph: Graph, before: Node | None = None) -> None:
@@ -32,7 +32,7 @@ class NodeWriter:
         return node.outputs[0]
 
     def replace(self, node: Node, value: Value) -> None:
-        """Let everybody read a value in place of a node's output."""
+        """Make all readers of a node's output read another value."""
         self._graph.replace(node, [value])
 
     def constant(self, data: object, dtype: DType = int64) -> Value:
@@ -40,7 +40,7 @@ class NodeWriter:
         return self._graph.constant(np.array(data, dtype), "state")
 
     def shaped(self, value: Value, dims: Sequence[int]) -> Value:
-        """Return a value with other sizes: as many elements, or repeated along further axes."""
+        """Return a value reshaped to as many elements, or expanded along further axes."""
         sizes = value.tensor.dims
         if tuple(dims) == sizes:
             return value

@@ -27,10 +27,10 @@ def open_decoder(
     """Return a decoder with empty caches for a model.
 
     Args:
-        model: stays the caller's, who closes it after the decoder.
+        model: remains the caller's, who closes it after the decoder.
         batch: number of sequences.
-        capacity: maximum number of positions; if None as many as the file says, or memory holds.
-        pairs: the output for each cache input, by name, where names do not tell; see
+        capacity: maximum number of positions; if None, the limit of the file, or of memory.
+        pairs: the output for each cache input, by name, if names do not match; see
             `DecoderLayout.of`.
         embed: computes embeddings [batch, n, width] of ids [batch, n], for a model that takes
             ``inputs_embeds``.
@@ -42,8 +42,8 @@ def open_decoder(
     layout = DecoderLayout.of(model.imported, file=model.source.file, pairs=pairs)
     if "embeddings" in layout.inputs and embed is None:
         raise InputError(
-            f"input '{layout.inputs['embeddings'].name}': the model takes no token ids, but what "
-            "another one makes of them (embed_tokens.onnx)"
+            f"input '{layout.inputs['embeddings'].name}': the model takes embeddings, not token "
+            "ids; another model computes them (embed_tokens.onnx)"
         )
     if not layout.caches:
         return passed_decoder(model, layout, batch, capacity, embed)
@@ -52,7 +52,7 @@ def open_decoder(
     except UnsupportedError as error:
         if model.backends[0].device is HOST:  # where it costs little
             return passed_decoder(model, layout, batch, capacity, embed)
-        reason = f"the caches go from run to run: {error}"
+        reason = f"caches are passed from run to run: {error}"
         text = f"{model.source.file}: {reason}" if model.source.file else reason
         warnings.warn(text, PerformanceWarning, stacklevel=2)
         return passed_decoder(model, layout, batch, capacity, embed)
@@ -66,17 +66,17 @@ def open_encoded(
     capacity: int | None = None,
     pairs: Mapping[str, str] | None = None,
 ) -> EncodedDecoder:
-    """Return a decoder with empty caches that reads what an encoder gives.
+    """Return a decoder with empty caches for the outputs of an encoder.
 
     Args:
-        model: of all steps, or of those behind the first one; stays the caller's.
-        first: of the first step, where that is another model.
+        model: the model of all steps, or of those after the first; remains the caller's.
+        first: the model of the first step, if that is another one.
         batch: number of sequences.
         capacity: see `open_decoder`.
         pairs: see `open_decoder`.
 
     Raises:
-        ModelError: they are not decoders, or do not go together; names file and input or output.
+        ModelError: they are not decoders, or do not match; names file and input or output.
         InputError: `batch` or `capacity` does not fit the model.
     """
     file = model.source.file

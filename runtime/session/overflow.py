@@ -95,12 +95,12 @@ class Watch:
     def _message(self, node: Node | None, output: str, *, is_new: bool = False) -> str:
         precision = self.options.precision
         start = f"{self.file}: " if self.file else ""
-        where = f"output '{output}' has infinities or NaN that float32 does not have"
+        where = f"output '{output}' has infinities or NaN that it would not have in float32"
         model = self.file or "MODEL"
         search = f"`tercet bisect {model} --precision {precision} --tolerance 0.01` finds all nodes"
         if node is None:
             return f"{start}in {precision}, {where}; {search}"
-        what = f"node '{node.name}' ({node.kind}) gives"
+        what = f"node '{node.name}' ({node.kind}) computes"
         if is_new:  # a Cast in front of the first node in half precision
             source = node.inputs[0].name if node.inputs[0] is not None else ""
             node = next(iter(node.output.consumers), node)

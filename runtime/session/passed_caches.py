@@ -15,10 +15,10 @@ from .step_inputs import Embed, StepInputs, Tokens
 
 
 class PassedCaches:
-    """A `CacheStore` of arrays; on a device they stay there.
+    """A `CacheStore` of arrays, which stay on the model's device.
 
     Args:
-        model: stays the caller's. One without caches reads all tokens again in every step.
+        model: remains the caller's. A model without caches reads all tokens again in every step.
         inputs: of the model.
     """
 
@@ -67,7 +67,7 @@ class PassedCaches:
                 self._caches[each.past] = first_positions(whole, each.axis, length)
 
     def contents(self, length: int) -> dict[str, Array]:
-        """Return copies on the host of the caches, and of what `give` has set."""
+        """Return host copies of the caches, and of the inputs set by `give`."""
         return {n: on_host(x).copy() for n, x in {**self._given, **self._caches}.items()}
 
     def load(self, caches: Mapping[str, Array], length: int) -> None:
@@ -90,11 +90,11 @@ def passed_decoder(
     """Return a decoder whose caches are passed from run to run.
 
     Args:
-        model: stays the caller's.
+        model: remains the caller's.
         layout: of the model.
         batch: number of sequences.
-        capacity: maximum number of positions; if None as many as the file says, or memory holds.
-        embed: computes embeddings of ids, if the model takes those.
+        capacity: maximum number of positions; if None, the limit of the file, or of memory.
+        embed: computes embeddings of ids, for a model that takes those.
 
     Raises:
         InputError: `batch` or `capacity` does not fit the model.

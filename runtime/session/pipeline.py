@@ -23,8 +23,7 @@ from ..plan.exchange import Event, Exchange, Lent
 from ..plan.host import HOST, HostBuffer, array
 from ..plan.plan import Plan
 
-#: Batches in flight: one in each of the three stages, and one that the
-#: host fills or empties.
+#: Batches in flight: one in each of the three stages, and one that the host fills or empties.
 DEPTH = 4
 
 Result = dict[str, Any]
@@ -76,7 +75,7 @@ class Streams:
     def wait(self) -> None:
         """Wait until all three are idle."""
         for stream in (self.upload, self.compute, self.download):
-            with suppress(DeviceError):  # the caller gets the error with the result
+            with suppress(DeviceError):  # the result raises the error
                 stream.synchronize()
 
 
@@ -108,7 +107,7 @@ class BatchBuffers:
     def _place(
         self, like: Mapping[str, View], device: Device, allocate: Callable[[int], Buffer]
     ) -> dict[str, View]:
-        """Return views in one new buffer for tensors like these."""
+        """Return views in one new buffer for tensors of these types."""
         buffer = allocate(sum(aligned(view.nbytes) for view in like.values()))
         self._buffers.append(buffer)
         places: dict[str, View] = {}
@@ -134,10 +133,10 @@ class BufferedPlan:
     """A plan with buffers for several batches in flight, all of one set of types.
 
     Args:
-        plan: has all its inputs and results on its device; used by nothing else.
+        plan: has all its inputs and results on its device; owned by this object.
         exchange: of the plan's device.
         depth: number of batches in flight.
-        release: returns the plan.
+        release: returns the plan to its model.
     """
 
     def __init__(
@@ -223,9 +222,9 @@ class Pipeline(Closable):
     Args:
         streams: for the three stages.
         check: returns the key of a batch's plan, and its inputs as the runtime takes them.
-        buffered: makes the plan for a batch; None if nothing can be overlapped, because the host
-            does the work, or must read data in between.
-        alone: runs such a batch.
+        buffered: makes the plan for a batch; None if nothing can overlap, because the host
+            computes, or must read data in between.
+        alone: runs a batch for which there is no such plan.
         maximum: number of plans to keep, one per set of shapes.
         copy: whether results, and batches that lie in pinned memory, are copied.
     """

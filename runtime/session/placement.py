@@ -28,7 +28,7 @@ class PlacedRow:
 
     Attributes:
         kind: ``step``, ``copy``, ``reformat``, ``view``, or ``host`` for nodes outside plans.
-        nodes: names of the file's nodes that it stands for.
+        nodes: names of the file's nodes that it implements.
         operators: their operators, joined by ``+``; empty for copies.
         backend: the backend; a device for copies and for control flow that it decides, ``plan`` for
             views, ``host`` for control flow decided by the host; rows of bodies follow their owner.
@@ -58,7 +58,7 @@ class Placement(Shown):
 
     Attributes:
         rows: one for each step, copy and view.
-        notes: what applies to all rows: bucketed sizes.
+        notes: notes that apply to all rows, such as bucketed sizes.
     """
 
     rows: tuple[PlacedRow, ...]

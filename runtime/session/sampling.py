@@ -15,13 +15,13 @@ import numpy as np
 
 from ..ir.types import Array
 
-#: In place of a token where the logits of a sequence have no greatest one that is finite.
+#: Takes the place of a token if the greatest logit of a sequence is not finite.
 NOT_FINITE = -1
-#: The greatest draw, with which a token is found however sums are rounded.
+#: The greatest draw: small enough that a token is found however sums are rounded.
 MAX_DRAW = 1 - 2.0**-52
-#: Numbers that Philox makes of one counter.
+#: Numbers that Philox generates per counter.
 _BLOCK = 4
-#: Draws that are computed together.
+#: Draws computed at a time.
 _AT_A_TIME = 64
 
 
@@ -53,14 +53,14 @@ class Sampling:
         return self.temperature == 0 and self.repetition_penalty == 1
 
     def draws(self, sequences: int, first: int, count: int) -> Array:
-        """Return random numbers, each of which decides on one token.
+        """Return random numbers, one per token.
 
-        They are the doubles that Philox-4x64-10 gives for the key (seed, number of the sequence),
-        as numpy makes them; any of them can be computed without those before.
+        They are the doubles that numpy's Philox-4x64-10 generates for the key (seed, index of the
+        sequence); each can be computed without those before it.
 
         Args:
             sequences: number of sequences.
-            first: number of the first draw of each.
+            first: index of the first draw of each.
             count: number of draws of each.
 
         Returns:
@@ -75,7 +75,7 @@ class Sampling:
         return np.minimum(found, MAX_DRAW, out=found)
 
     def each_draw(self, sequences: int, first: int = 0) -> Iterator[Array]:
-        """Yield one draw of each sequence after the other, float64 [sequences]."""
+        """Yield the draws of all sequences, one per step, float64 [sequences]."""
         if self.temperature == 0:
             yield from repeat(np.zeros(sequences))
         while True:
@@ -87,7 +87,7 @@ class Sampling:
 
         Args:
             logits: [batch, vocabulary].
-            seen: prompt tokens followed by new tokens, of each.
+            seen: the prompt tokens of each sequence, followed by its new ones.
             draws: [batch]; see `choose`.
 
         Returns:
@@ -164,11 +164,11 @@ GREEDY = Sampling()
 
 
 class Following(NamedTuple):
-    """How a decoder goes on; see `Decoder.follow`.
+    """How a decoder generates tokens; see `Decoder.follow`.
 
     Attributes:
         sampling: how tokens are chosen.
-        drawn: number of the first draw.
+        drawn: index of the first draw.
         limit: maximum number of steps; None for any.
     """
 
@@ -180,7 +180,7 @@ class Following(NamedTuple):
 def _nucleus(weights: Array, share: float) -> Array:
     """Return the ascending indices of the fewest, largest weights with this share of the sum.
 
-    Among equal weights the first come first. Only as many weights are sorted as needed.
+    Of equal weights, the first is preferred. Only as many weights are sorted as needed.
     """
     enough, count = share * weights.sum(), 64
     while True:

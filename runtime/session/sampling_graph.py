@@ -1,7 +1,7 @@
-"""Sampling as nodes of a graph: `Sampling` in the operators of ONNX.
+"""Sampling as nodes of a graph: `Sampling` in ONNX operators.
 
-So every backend samples, with the same numbers: probabilities are float64, and draws come from the
-host's generator, in a table by position.
+So every backend can sample, with the same numbers: probabilities are float64, and draws come from
+the host's generator, as a table by position.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from ..ops.search import TopK
 from .node_writer import NodeWriter
 from .sampling import Following, Sampling
 
-#: Names of the parts of a state that sampling adds: its settings, and draws by position.
+#: Names of the inputs that sampling adds to a state: its settings, and draws by position.
 TEMPERATURE, TOP_P, MIN_P = "state.temperature", "state.top_p", "state.min_p"
 PENALTY, LAST, DRAWS = "state.penalty", "state.last", "state.draws"
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingGraph:
-    """What is sampled with; the numbers are data, so that one plan serves all of them.
+    """The nodes that sampling needs; settings are inputs, so that one plan serves all values.
 
     Attributes:
-        draws: whether tokens are drawn; otherwise the most likely is taken.
-        penalizes: whether tokens that occurred are less likely, or more.
-        top_k: number of tokens that are ordered, the next power of two; 0 if all may be drawn.
-        nucleus: whether there is `Sampling.top_p`.
+        draws: whether tokens are drawn; otherwise the most likely one is taken.
+        penalizes: whether there is a repetition penalty.
+        top_k: number of tokens to sort, a power of two; 0 if all tokens may be drawn.
+        nucleus: whether `Sampling.top_p` applies.
     """
 
     draws: bool = False
@@ -60,7 +60,7 @@ class SamplingGraph:
 
     @classmethod
     def of(cls, sampling: Sampling) -> SamplingGraph:
-        """Return the graph for these settings."""
+        """Return the nodes for these settings."""
         penalizes = sampling.repetition_penalty != 1
         if sampling.temperature == 0:
             return cls(penalizes=penalizes)
@@ -68,7 +68,7 @@ class SamplingGraph:
         return cls(True, penalizes, top_k, sampling.top_p < 1)
 
     def types(self, batch: int, room: int) -> dict[str, TensorType]:
-        """Return the types of what it adds to a state; see `step_state.Feedback.types`."""
+        """Return the types of the inputs added to a state; see `step_state.Feedback.types`."""
         named = {PENALTY: self.penalizes, TEMPERATURE: self.draws, MIN_P: self.draws}
         named[TOP_P] = self.nucleus
         found = {name: TensorType(float64, (1, 1)) for name, wanted in named.items() if wanted}
@@ -79,7 +79,7 @@ class SamplingGraph:
         return found
 
     def state(self, following: Following, batch: int, room: int, length: int) -> dict[str, Array]:
-        """Return what it adds to the state behind that many positions."""
+        """Return the inputs added to the state after `length` positions."""
         how = following.sampling
         found: dict[str, Array] = {}
         for name, type_ in self.types(batch, room).items():
@@ -105,15 +105,15 @@ class SamplingGraph:
         tokens: Value,
         count: Value,
     ) -> Value:
-        """Add nodes that choose; return the tokens, int64 [batch, 1].
+        """Add the nodes that choose the next tokens; return these, int64 [batch, 1].
 
         Args:
-            add: adds them.
+            add: inserts nodes.
             logits: [batch, vocabulary].
-            likeliest: int64 [batch, 1], the places of the greatest.
-            greatest: [batch, 1], these.
-            state: by name, with what `types` says.
-            tokens: int64 [batch, n], those that occurred at the places up to `count`.
+            likeliest: int64 [batch, 1], the indices of the greatest logits.
+            greatest: [batch, 1], the greatest logits.
+            state: the inputs of the state by name, those of `types` included.
+            tokens: int64 [batch, n], of which the first `count` have occurred.
             count: int64 [1].
         """
         if self.penalizes:
@@ -153,7 +153,7 @@ class SamplingGraph:
 
 
 class _Scaled:
-    """Weights of logits: exp of what they are above the greatest, by the temperature."""
+    """Weights of logits: exp((logits - greatest) / temperature)."""
 
     def __init__(self, add: NodeWriter, greatest: Value, temperature: Value) -> None:
         self._add, self._temperature = add, temperature
@@ -175,9 +175,9 @@ def _where(add: NodeWriter, kept: Value, weights: Value) -> Value:
 def _penalized(
     add: NodeWriter, logits: Value, tokens: Value, count: Value, penalty: Value
 ) -> Value:
-    """Return logits as float64, those of tokens that occurred with the penalty."""
+    """Return logits as float64, with the penalty for tokens that occurred."""
     there = add(LessOrEqual(), add.constant(np.arange(tokens.tensor.dims[1])[None]), count)
-    # What is not there yet counts as the last token, which is.
+    # Positions not yet written are replaced by the last token, which has occurred.
     known = add(Where(), there, tokens, add(Gather(axis=1), tokens, count))
     logits = add(Cast(to=float64), logits)
     old = add(GatherElements(axis=1), logits, known)
@@ -195,10 +195,10 @@ def _nucleus(
     kth: Value,
     share: Value,
 ) -> Value:
-    """Return which of the likeliest tokens have a share of the sum of weights together.
+    """Return which tokens are in the nucleus: the fewest with this share of the sum of weights.
 
-    Those are the fewest; of equal ones the first. Ties of the last that may be drawn may be
-    missing in `ordered`.
+    Of equal weights, the first is preferred. `ordered` may lack ties with the last token that may
+    be drawn.
     """
     axis = add.constant(1)
     enough = add(Mul(), share, add(ReduceSum(), weights, add.constant([1])))

@@ -1,4 +1,4 @@
-"""One position of a result for each sequence, such as the scores after a prompt."""
+"""Selection of one position of a result per sequence, such as the scores after a prompt."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class RowsOf:
     """The part of a result that a program returns.
 
     Attributes:
-        output: name of the result, [batch, n, ...]: one position for each sequence is returned.
-        greedy: return the greatest element along the last axis of that position, and its place,
-            as further results.
+        output: name of the result, [batch, n, ...], of which one position per sequence is returned.
+        greedy: whether to return the greatest element along the last axis of that position, and
+            its index, as further results.
     """
 
     output: str
@@ -28,27 +28,27 @@ class RowsOf:
 
     @property
     def rows(self) -> str:
-        """Name of the input that has the positions."""
+        """Name of the input with the positions."""
         return f"{self.output}.rows"
 
     @property
     def score(self) -> str:
-        """Name of the result that is the greatest element."""
+        """Name of the result with the greatest element."""
         return f"{self.output}.greatest"
 
     @property
     def place(self) -> str:
-        """Name of the result that has the place of the greatest element."""
+        """Name of the result with the index of the greatest element."""
         return f"{self.output}.place"
 
 
 def select_rows(graph: Graph, which: RowsOf) -> None:
-    """Let a graph return one position for each sequence instead of all.
+    """Make a graph return one position per sequence instead of all.
 
-    The output [batch, n, ...] becomes [batch, 1, ...]; a further input, int64 [batch, 1, 1], has
-    the positions. With the pass `select_early` no others are computed. If `greedy`, there are
-    two further outputs, [batch, 1, 1] and int64 [batch, 1, 1]: the first of the greatest elements,
-    or the first NaN, and its place.
+    The output [batch, n, ...] becomes [batch, 1, ...]; an additional input, int64 [batch, 1, 1],
+    gives the positions. With the pass `select_early`, no others are computed. With `greedy`, there
+    are two additional outputs, [batch, 1, 1] and int64 [batch, 1, 1]: the first of the greatest
+    elements, or the first NaN, and its index.
     """
 
     def insert(op: Op, *inputs: Value) -> Value:

@@ -27,7 +27,7 @@ MANY_DROPPED = 8
 
 @dataclass(slots=True)
 class SlowPaths:
-    """Warns of what makes a model slow.
+    """Warns of avoidable work.
 
     Attributes:
         options: the model's.
@@ -50,7 +50,7 @@ class SlowPaths:
             self._tell(
                 "fold",
                 f"{len(remade)} steps, such as {remade[0].title}, compute {total >> 20} MiB of "
-                "weights anew in every run, because the result is over the limits of constant "
+                "weights again in every run, because the result exceeds the limits of constant "
                 f"folding; load with fold_bytes={largest}, fold_total={total} or more to keep it "
                 "in memory",
             )
@@ -111,7 +111,7 @@ def _fixed(graph: Graph) -> set[Node]:
 
 
 def _is_inside(row: Row, program: Program) -> bool:
-    """Whether a copy is neither of an input nor of a result."""
+    """Whether a copied tensor is neither an input nor a result."""
     value = row.inputs[0].value
     return value.producer is not None and not program.graph.is_output(value)
 

@@ -1,9 +1,9 @@
-"""Caches that stay in place: each step writes its new rows into them, and nothing else moves.
+"""Static caches: each step writes its new rows into buffers, and nothing else moves.
 
-The caches are buffers in device memory with room for more positions; once full, they are copied to
-buffers of twice the size. A step of n tokens is one plan at every length, as the length is data. So
-nothing is planned while tokens are generated, only new rows are written, and to rewind is to count
-less.
+The caches are buffers in device memory with room for more positions; when full, they are copied to
+buffers of twice the size. A step of n tokens has one plan for every length, as the length is data.
+So nothing is planned while tokens are generated, only new rows are written, and rewinding only
+reduces a count.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from .select_rows import RowsOf
 from .step_inputs import Embed, StepInputs, Tokens
 from .step_state import Feedback
 
-#: Maximum number of plans: that of a single token, and the last used of other numbers of tokens.
+#: Maximum number of plans: that for a single token, and the last used for other token counts.
 MAX_PLANS = 4
-#: Maximum number of plans whose steps feed themselves, by how tokens are chosen.
+#: Maximum number of plans of chained steps; they differ in how tokens are chosen.
 MAX_CHAINED = 2
-#: Number of positions that caches have room for at first, if the capacity allows.
+#: Number of positions that caches initially have room for, if the capacity allows.
 FIRST_ROOM = 2048
 
 
 class _Step(NamedTuple):
-    """The number of tokens, and whether scores of one position for each sequence are computed."""
+    """The number of tokens, and whether scores are computed for one position per sequence only."""
 
     tokens: int
     selects: bool
@@ -55,11 +55,11 @@ class StaticCaches:
     """A `CacheStore` of buffers with room for more positions.
 
     Args:
-        model: stays the caller's.
+        model: remains the caller's.
         inputs: of the model.
 
     Attributes:
-        chains: whether steps may feed themselves; see `chained`. On the host they gain nothing.
+        chains: whether steps may be chained; see `chained`. On the host that gains nothing.
 
     Raises:
         UnsupportedError: a step of the model has no plan for all lengths; names the node.
@@ -71,7 +71,7 @@ class StaticCaches:
         if not layout.caches:
             raise UnsupportedError("the model has no caches")
         for each in layout.caches:
-            inputs.first_length(each)  # raises if the size of a buffer must be given
+            inputs.first_length(each)  # raises if the size of a buffer is missing
         self._model, self._inputs, self._layout = model, inputs, layout
         self._results = (layout.logits.name, *(each.present for each in layout.caches))
         self._views: dict[str, View] = {}
@@ -98,7 +98,7 @@ class StaticCaches:
     # ── memory ───────────────────────────────────────────────────────────────────────────────
 
     def _allocated(self, room: int, before: Mapping[str, Array]) -> dict[str, View]:
-        """Return new caches with room for this number of positions, which hold `before`."""
+        """Return new caches with room for `room` positions, starting with the contents `before`."""
         views: dict[str, View] = {}
         try:
             for each in self._layout.caches:
@@ -112,7 +112,7 @@ class StaticCaches:
         return views
 
     def _make_room(self, total: int) -> None:
-        """Make the caches larger if they have no room for this number of positions."""
+        """Enlarge the caches if they have no room for this number of positions."""
         room, total = self._room, total + self._spare
         if total <= room:
             return
@@ -129,7 +129,7 @@ class StaticCaches:
     def program(self, count: int) -> BucketProgram:
         """Return the program of a step of `count` tokens, as `Decoder.read` runs it.
 
-        It belongs to the store.
+        The store owns it.
         """
         return self._program(_Step(count, self._selects))
 
@@ -145,10 +145,10 @@ class StaticCaches:
         return self._programs[step]
 
     def _program_behind(self, read: int, step: _Step) -> BucketProgram:
-        """Return the program of a step behind `read` positions, for which there is room.
+        """Return the program of a step after `read` positions, enlarging the caches if needed.
 
-        A step may have axes longer than its caches, such as scores with an attention sink; they
-        have as much room, and so the caches get some to spare.
+        A step may have axes longer than its caches, such as scores with an attention sink; these
+        axes have the same bucket, so the caches get some spare room.
         """
         self._make_room(read + step.tokens)
         program = self._program(step)
@@ -199,7 +199,7 @@ class StaticCaches:
                 self._chained[key] = self._chain(feedback, depth)
             except (UnsupportedError, DeviceOutOfMemory) as error:
                 self.chains = False
-                reason = f"the device waits for the host behind every step: {error}"
+                reason = f"the device waits for the host after every step: {error}"
                 warnings.warn(reason, PerformanceWarning, stacklevel=2)
                 return None
         self._chained.move_to_end(key)
@@ -251,7 +251,7 @@ class StaticCaches:
         return types
 
     def _returns_all(self, count: int) -> bool:
-        """Whether the model returns the scores of all positions of a step, as far as is known."""
+        """Whether the model returns the scores of all positions of a step, as far as known."""
         graph, name = self._model.imported, self._layout.logits.name
         try:
             bound = specialise(graph.extract({name: graph.outputs[name]}), self._types(count))
@@ -272,12 +272,12 @@ class StaticCaches:
             UnsupportedError: the program is not a single plan, or a cache changes its size.
         """
         if not program.is_plan:
-            raise UnsupportedError("a step is no single plan")
+            raise UnsupportedError("a step is not a single plan")
         (plan,) = program.plans
         for each in self._layout.caches:
             here, there = self._views[each.past], plan.outputs.get(each.present)
             if there is None or there.type != here.type:
-                raise UnsupportedError(f"'{each.present}' does not fit where '{each.past}' is")
+                raise UnsupportedError(f"'{each.present}' does not fit into '{each.past}'")
             if (there.buffer, there.offset) != (here.buffer, here.offset):
                 yield self._device.copier(here, there)
 
@@ -290,7 +290,7 @@ class StaticCaches:
         scores = scores_of(found[self._layout.logits.name], size)
         if scores.shape[1] == size:
             return scores[:, : new.length]
-        if size > new.length:  # those of the last position alone, which was padding
+        if size > new.length:  # only those of the last position, which was padding
             self._rounds = False
             return self.run(read, new)
         return scores
@@ -319,9 +319,9 @@ class StaticCaches:
         return program, self._run(program, read, extended, {self._rows.rows: rows})
 
     def _rounded(self, read: int, count: int) -> int:
-        """Return how many tokens are read instead of `count`: the next power of two.
+        """Return the number of tokens to read instead of `count`: the next power of two.
 
-        So a few plans serve prompts of all lengths. Tokens do not see those after them, and the
+        So a few plans serve prompts of all lengths. Tokens do not attend to later ones, and the
         next step overwrites the rows of the additional ones.
         """
         size, capacity = 1 << (count - 1).bit_length(), self._inputs.capacity
@@ -335,7 +335,7 @@ class StaticCaches:
         new: Tokens,
         rows: Mapping[str, Array] = MappingProxyType({}),
     ) -> Mapping[str, Array]:
-        """Read new tokens; return what the host gets of the results, by name."""
+        """Read new tokens; return the results that are copied to the host, by name."""
         feeds = {**self._inputs.feeds(read, new, cached=True), **rows}
         results = program.run(feeds, read.length)
         self._do(self._moves[program])
@@ -422,6 +422,6 @@ def _fetched(view: View) -> Array:
 
 
 def _grown(short: tuple[int, ...], long: tuple[int, ...], runs: int) -> tuple[int | Grown, ...]:
-    """Return a shape whose sizes grow as they do from one length to the next."""
+    """Return a shape whose sizes grow as much per step as from `short` to `long`."""
     sizes = zip(short, long, strict=True)
     return tuple(Grown(a, b - a, runs) if b > a else a for a, b in sizes)

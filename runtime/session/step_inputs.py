@@ -1,4 +1,4 @@
-"""What a decoder is fed in each step besides its caches: token ids, masks, positions, lengths."""
+"""The inputs of a decoder's step besides its caches: token ids, masks, positions, lengths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Embed = Callable[[Array], Array]
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The same number of positions of every sequence of a batch.
+    """Tokens of a batch: the same number of positions of every sequence.
 
     Attributes:
         ids: int64 [batch, n].
@@ -36,7 +36,7 @@ class Tokens:
 
     @property
     def length(self) -> int:
-        """Number of positions, those of padding included."""
+        """Number of positions, padding included."""
         return self.ids.shape[1]
 
     def __getitem__(self, positions: slice) -> Tokens:
@@ -49,7 +49,7 @@ class Tokens:
         )
 
     def extended(self, length: int) -> Tokens:
-        """Return `length` positions: these, then tokens of id 0."""
+        """Return `length` positions: these tokens, followed by tokens of id 0."""
         more = ((0, 0), (0, length - self.length))
         return Tokens(np.pad(self.ids, more), np.pad(self.mask, more, constant_values=1))
 
@@ -115,7 +115,7 @@ class StepInputs:
             )
         seen = np.ones_like(ids) if mask is None else np.asarray(mask)
         if seen.shape != ids.shape:
-            raise InputError(f"mask {list(seen.shape)}: expected {list(ids.shape)}, as ids have it")
+            raise InputError(f"mask {list(seen.shape)}: expected {list(ids.shape)}, as for ids")
         if not seen.all():
             self._check_padding(seen, read)
         total = read + ids.shape[1]
@@ -133,14 +133,14 @@ class StepInputs:
         if self.layout.padding is None:
             raise InputError("the model takes no attention_mask: give sequences of equal lengths")
         if read:
-            raise InputError("padding belongs to the first step")
+            raise InputError("only the first step may have padding")
         if not self.layout.can_pad:
             raise InputError(
-                "the mask has a fixed length, by which the model cannot tell prompts that are "
-                "padded: give sequences of equal lengths"
+                "the mask has a fixed length, so the model cannot recognize padded prompts: give "
+                "sequences of equal lengths"
             )
         if not mask.all(1).any():
-            raise InputError("every sequence is padded; leave out what is padding in all")
+            raise InputError("every sequence is padded; omit positions that are padding in all")
 
     def check_caches(self, ids: Array, caches: Mapping[str, Array]) -> Tokens:
         """Return the tokens [batch, length] that caches hold, as int64.
@@ -160,7 +160,7 @@ class StepInputs:
                 has = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
                 raise InputError(
                     f"'{each.past}': {has}; the model's cache of {length} positions is "
-                    f"{each.dtype}{list(expected)}: it is that of another model"
+                    f"{each.dtype}{list(expected)}; was it saved by another model?"
                 )
         return Tokens(ids.astype(np.int64), np.ones((self.batch, length), np.int64))
 
@@ -194,8 +194,8 @@ class StepInputs:
         Args:
             read: the tokens read so far.
             new: those of this step; a model without caches is fed all of them.
-            cached: whether a model with a branch for each takes that with caches; if None only if
-                `read` is not empty.
+            cached: whether a model with a branch for each case takes the one with caches; if None,
+                only if `read` is not empty.
         """
         whole = read.then(new)
         ids, mask = (new if self.layout.caches else whole).ids, whole.mask

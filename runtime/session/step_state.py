@@ -1,8 +1,8 @@
-"""What a decoder's step is fed, computed from a state that the step itself advances.
+"""The inputs of a decoder's step, computed from a state that the step itself advances.
 
-So a step needs nothing of the host: the state lies where the caches do, and each step leaves there
-what the next one reads. A state is the tokens by position, the number of positions that have been
-read, how many positions of each sequence are padding, and what tokens are sampled with.
+So a step needs nothing from the host: the state is in the memory of the caches, and each step
+writes the state that the next one reads. A state consists of the tokens by position, the number of
+positions read, the number of padding positions of each sequence, and the inputs of sampling.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .sampling import NOT_FINITE, Following
 from .sampling_graph import SamplingGraph
 from .step_inputs import Tokens
 
-#: Names of the inputs of a step that are its state, and of the results that are the next one.
+#: Names of the inputs of a step that form its state, and of the results that form the next.
 TOKENS, COUNT, PADDING = "state.tokens", "state.count", "state.padding"
 NEXT_TOKENS, NEXT_COUNT = "state.tokens.next", "state.count.next"
 #: Name of the result that has the token chosen for each sequence, int64 [batch, 1].
@@ -35,7 +35,7 @@ CHOSEN = "chosen"
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """Lets a step of one token feed itself.
+    """Makes a step of one token read and write its own state.
 
     Attributes:
         layout: of the model.
@@ -58,19 +58,19 @@ class Feedback:
 
     @property
     def stays(self) -> tuple[str, ...]:
-        """Names of the parts of the state that are the same in every step."""
+        """Names of the parts of the state that do not change from step to step."""
         return tuple(name for name in self.types if name not in (TOKENS, COUNT))
 
     def state(self, read: Tokens, first: Array, following: Following) -> dict[str, Array]:
-        """Return the state in front of a step.
+        """Return the state before a step.
 
         Args:
-            read: what has been read.
-            first: int64 [batch], what is read next.
+            read: the tokens read so far.
+            first: int64 [batch], the tokens to read next.
             following: how the next tokens are chosen.
         """
         tokens = np.zeros(self.types[TOKENS].dims, np.int64)
-        # Padding has been read; what remains is which tokens there were.
+        # Positions of padding hold the first token, so that the table has only tokens that occur.
         tokens[:, : read.length] = np.where(read.mask, read.ids, first[:, None])
         tokens[:, read.length] = first
         padding = read.length - read.mask.sum(1, keepdims=True)
@@ -78,10 +78,10 @@ class Feedback:
         return {TOKENS: tokens, COUNT: np.array([read.length]), PADDING: padding, **chosen}
 
     def __call__(self, bucket: Bucket) -> Bucket:
-        """Rewrite the graph of a step in place; return it with the inputs that are left.
+        """Rewrite the graph of a step in place; return it with the remaining inputs.
 
-        Its inputs are then the caches and the state; its results are caches, the next state and
-        `CHOSEN`.
+        Its inputs are then the caches and the state; its results are the caches, the next state
+        and `CHOSEN`.
 
         Raises:
             UnsupportedError: an input cannot be computed from the state.
@@ -110,7 +110,7 @@ class Feedback:
     def _feed(self, graph: Graph, tokens: Value, count: Value, padding: Value) -> None:
         inputs = {value.name: value for value in graph.inputs}
         add = NodeWriter(graph, graph.nodes[0])
-        last = add(Sub(), count, padding)  # [batch, 1]: place of the token among its sequence's
+        last = add(Sub(), count, padding)  # [batch, 1]: index of the token in its sequence
         for role, info in self.layout.inputs.items():
             if (value := inputs.get(info.name)) is None:
                 continue
@@ -137,7 +137,7 @@ class Feedback:
         last: Value,
         tokens: Value,
     ) -> Value:
-        """Return what an input is fed; see `StepInputs.feeds`."""
+        """Return the value of an input; see `StepInputs.feeds`."""
         if role == "ids":
             return add(Gather(axis=1), tokens, count)
         if role in ("positions", "last_key"):
@@ -152,12 +152,12 @@ class Feedback:
                 return add(LessOrEqual(), places, last)
             are_read = add(LessOrEqual(), places, count)
             return add(And(), add(GreaterOrEqual(), places, padding), are_read)
-        raise UnsupportedError(f"'{self.layout.inputs[role].name}' is what the host computes")
+        raise UnsupportedError(f"'{self.layout.inputs[role].name}' is computed on the host")
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────
 
     def _choose(self, graph: Graph, state: Mapping[str, Value]) -> dict[str, Value]:
-        """Return the state behind the step, and the tokens that are chosen."""
+        """Return the state after the step, and the chosen tokens."""
         add = NodeWriter(graph)
         tokens, count = state[TOKENS], state[COUNT]
         scores = graph.outputs[self.layout.logits.name]
@@ -174,13 +174,14 @@ class Feedback:
         return {
             CHOSEN: add(Where(), is_finite, token, add.constant(NOT_FINITE)),
             NEXT_TOKENS: add(ScatterElements(axis=1), tokens, place, token),
-            # Sizes may be the same sum; this is the last to read the count, and takes its place.
+            # Add would be merged with equal sums of sizes; this must read the count last, as it
+            # overwrites it.
             NEXT_COUNT: add(Sub(), count, add.constant([-1])),
         }
 
 
 def _count(add: NodeWriter, mask: Value, total: Value) -> None:
-    """Put the number of tokens, [batch, 1], in the place of sums over a mask that counts them."""
+    """Replace sums over a mask, which count tokens, by their number, [batch, 1]."""
     values = [mask]
     for value in values:
         for node in list(value.consumers):

@@ -95,7 +95,7 @@ def test_feeding_a_constant_says_where_its_value_is_from() -> None:
         "g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> {y = Add(x, w)}"
     )
     feeds = {name: np.ones(2, np.float32) for name in "xw"}
-    with tercet.load(proto) as loaded, pytest.raises(InputError, match="'w' is no input: it has"):
+    with tercet.load(proto) as loaded, pytest.raises(InputError, match="'w' is not an input: an"):
         loaded.run(feeds)
 
 
