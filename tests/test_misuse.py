@@ -6,7 +6,9 @@ argument of every function values that cannot be meant.
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -118,6 +120,11 @@ MISUSES: list[tuple[Callable[[tercet.Model], object], str]] = [
     (on("run", {"image": None}), "image"),
     (on("run", {"image": {"image": X}}), "image"),
     (on("run", {"image": [[1, [2]]]}), "image"),
+    (on("run", {"image": [[[[True] * 8] * 8]]}), "has dtype bool"),
+    (on("run", {"image": [[[[X[0, 0, 0, 0].astype(np.float64)] * 8] * 8]]}), "has dtype float64"),
+    (pickle.dumps, "a Model cannot be copied or pickled"),
+    (copy.copy, "a Model cannot be copied or pickled"),
+    (copy.deepcopy, "load it again where it is needed"),
     (on("run", {"image": np.ma.array(X, mask=X == 0)}), "masked"),
     (on("run", {"image": X.astype(">f8")}), "float64"),
     (on("run", {"image": X}, {"probabilities": X}), "outputs"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Self
+from typing import Never, Self, SupportsIndex
+
+from ..errors import UsageError
 
 
 class Closable(ABC):
@@ -15,6 +17,13 @@ class Closable(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release everything; may be called twice."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> Never:
+        """Refuse to be pickled or copied."""
+        raise UsageError(
+            f"a {type(self).__name__} cannot be copied or pickled: it holds memory of this "
+            "process; load it again where it is needed, such as once in each worker process"
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base import arguments
 from ..errors import InputError, did_you_mean
-from ..ir.dtypes import DType, name_of, string
+from ..ir.dtypes import FLOATS, INTEGERS, DType, name_of, string
 from ..ir.graph import Value
 from ..ir.hints import shown
 from ..ir.types import (
@@ -162,15 +162,35 @@ def _check(info: TensorInfo, type_: ValueType | None, value: Any) -> HostValue:
         pairs = cast("Mapping[Any, Any]", value).items()
         return {_key(info, type_, key): _element(info, type_, each) for key, each in pairs}
     if isinstance(type_, TensorType):
-        return _check_array(info, type_, _array_of(info, value))
+        return _check_array(info, type_, _array_of(info, type_.dtype, value))
     return value
 
 
-def _array_of(info: TensorInfo, value: Any) -> Array:
+def _array_of(info: TensorInfo, dtype: DType, value: Any) -> Array:
     try:
-        return as_array(value)
+        data = as_array(value)
+        kind = data.dtype.kind if data.size else "i"
+        if not _holds_python_numbers(value) or dtype not in _FROM_PYTHON.get(kind, ()):
+            return data
+        with np.errstate(over="raise"):
+            return np.asarray(value, dtype)
     except InputError as error:
         raise InputError(f"input '{info.name}' {error}") from error
+    except (OverflowError, FloatingPointError) as error:
+        raise InputError(f"input '{info.name}': {error}; the model expects {info}") from error
+
+
+#: What numbers of Python, alone or in lists, become by the kind of the array that numpy makes of
+#: them. They have no dtype of their own, so they take that of the input, as in numpy's arithmetic.
+_FROM_PYTHON = {"f": FLOATS, "i": FLOATS | INTEGERS}
+
+
+def _holds_python_numbers(value: Any) -> bool:
+    while isinstance(value, list | tuple):
+        if not value:
+            return True
+        value = cast("Sequence[Any]", value)[0]
+    return type(value) in (int, float)
 
 
 def as_array(value: Any) -> Array:

@@ -193,8 +193,9 @@ class Model(Closable):
 
         Args:
             inputs: a value for every input, by name, or in a list by position: an array of matching
-                dtype and shape (strings as an array of `str`), a list for a sequence, a dictionary
-                for a map; an optional may be None. Arrays on the model's device (of PyTorch, CuPy
+                dtype and shape (strings as an array of `str`; Python's numbers, alone or in lists,
+                take the input's dtype), a list for a sequence, a dictionary for a map; an optional
+                may be None. Arrays on the model's device (of PyTorch, CuPy
                 or tercet; with ``__dlpack__`` or ``__cuda_array_interface__``) are used without a
                 copy to the host.
             outputs: names of tensors to return, intermediate ones included; the model's outputs if

@@ -73,6 +73,9 @@ OTHERS: dict[str, tuple[bytes, str]] = {
     "tf-graph": (b"\n\x13\n\1x\x12\x0bPlaceholder\x1a\1y", "TensorFlow graph"),
     "tf-saved": (b"\x08\1\x12\x14\n\x12saved_model_main_op", "SavedModel"),
     "tensor": (numpy_helper.from_array(np.ones(3), "x").SerializeToString(), "one ONNX tensor"),
+    "paddle": (b'\n\x0e\n\4feed\x12\6fetch1"\2\x08\0', "a Paddle program"),
+    "core-ml": (b"\x08\5\x12\2\n\0\xb2\x1f\2\n\0", "a Core ML model"),
+    "other-protobuf": (b"\n\x7f\n\4some", "is not an ONNX model, or is damaged"),
     "noise": (bytes(range(255, 0, -1)), "not an ONNX model"),
     "zeros": (bytes(100), "not an ONNX model"),
 }
@@ -86,8 +89,14 @@ def test_what_is_no_model_is_called_by_its_name(kind: str, tmp_path: Path) -> No
     with pytest.raises(ModelError, match=reason) as caught:
         load(path)
     assert caught.value.file == str(path)
-    with pytest.raises(ModelError, match=reason):
+    with pytest.raises(ModelError, match=f"^the model .*{reason}"):
         load(data)
+
+
+def test_a_name_with_a_slip_gets_a_suggestion(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(small().SerializeToString())
+    with pytest.raises(ModelFileError, match=r"no such file; did you mean 'model\.onnx'\?"):
+        load(tmp_path / "modle.onnx")
 
 
 def test_paths_that_are_no_file(tmp_path: Path) -> None:

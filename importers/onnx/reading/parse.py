@@ -137,7 +137,7 @@ class _Parser:
 
     def _graph(self, proto: GraphProto, opsets: Mapping[str, int]) -> RawGraph:
         if self._depth > self._source.limits.depth:
-            raise self._source.limit(f"more than {self._depth - 1} bodies inside one another")
+            raise self._source.limit(f"has more than {self._depth - 1} bodies inside one another")
         self._depth += 1
         where = f"graph '{self._name(proto.name)}'"
         inputs: dict[str, ValueType | None] = {}

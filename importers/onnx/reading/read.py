@@ -10,7 +10,7 @@ from typing import Any, cast
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from ....runtime.errors import UsageError
+from ....runtime.errors import UsageError, did_you_mean
 from ..source.limits import Limits
 from ..source.source import FileSource
 from .external import BINARY, CLOEXEC, NONBLOCK, external_data_dir
@@ -91,11 +91,20 @@ def _contents(source: FileSource) -> bytes:
                 raise source.error(f"{size} at most; keep the weights as external data")
             return file.read(source.limits.file_bytes)
     except FileNotFoundError as error:
-        raise source.unopened("there is no such file") from error
+        raise source.unopened(f"there is no such file{_nearest(path)}") from error
     except IsADirectoryError as error:
         raise source.unopened("is a folder; give the .onnx file in it") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         raise source.unopened(f"cannot be read: {getattr(error, 'strerror', error)}") from error
+
+
+def _nearest(path: str) -> str:
+    """Return a suggestion of the file beside a missing one whose name is nearest, if any."""
+    folder, name = os.path.split(path)
+    try:
+        return did_you_mean(name, os.listdir(folder or "."), alike=0.8)
+    except OSError:
+        return ""
 
 
 def _decode(data: bytes, source: FileSource) -> ModelProto:
@@ -122,7 +131,7 @@ def _check(proto: ModelProto, source: FileSource) -> None:
     if proto.ir_version < 1:
         raise source.error("has no IR version")
     if proto.ir_version > IR_VERSION:
-        found = f"IR version {proto.ir_version} is newer than {IR_VERSION}, which tercet knows"
+        found = f"has IR version {proto.ir_version}, newer than {IR_VERSION}, which tercet knows"
         raise source.unsupported(found)
     if not proto.opset_import and proto.ir_version >= 3:
         raise source.error("imports no opset, so its operators are undefined")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 
 _PREFIXES: tuple[tuple[bytes, str], ...] = (
     (
@@ -65,9 +68,7 @@ def _text(data: bytes) -> str:
     if head.startswith((b"{", b"[")) and data.rstrip().endswith((b"}", b"]")):
         return "a JSON file"
     if head and all(32 <= byte < 127 or byte in b"\t\n\r\f" for byte in head):
-        return (
-            "a text file; convert a model in text form with onnx.parser or protobuf's text_format"
-        )
+        return "a text file, and none of ONNX's text forms (ONNX's language, textproto, JSON)"
     return "a text file" if not head else ""
 
 
@@ -76,6 +77,11 @@ def _protobuf(data: bytes) -> str:
         return "a TensorFlow SavedModel; convert it with tf2onnx"
     if data.startswith(b"\n") and any(w in data for w in (b"Placeholder", b"VariableV2")):
         return "a TensorFlow graph; convert it with tf2onnx"
+    if data.startswith(b"\n") and b"feed" in data and b"fetch" in data:
+        return "a Paddle program; convert it with paddle2onnx"
+    fields = list(_fields(data))
+    if fields and fields[-1][2] == len(data) and max(fields)[0] >= _CORE_ML:
+        return "a Core ML model; export the model that it was made from to ONNX"
     try:
         tensor = TensorProto.FromString(data)
     except DecodeError:
@@ -87,24 +93,43 @@ def _protobuf(data: bytes) -> str:
 
 def missing_bytes(data: bytes) -> int:
     """Return by how many bytes the last protobuf field is truncated; 0 for other damage."""
+    fields = list(_fields(data))
+    for number, wire, _ in fields:
+        known = ModelProto.DESCRIPTOR.fields_by_number.get(number)
+        if wire not in _SIZES or (known and wire != _wire_type(known)):
+            return 0
+    return max(fields[-1][2] - len(data), 0) if fields else 0
+
+
+#: Bytes of the values of protobuf's wire types; a varint and a length-delimited one say it.
+_SIZES = {0: 0, 1: 8, 2: 0, 5: 4}
+#: The lowest number of the fields of a Core ML file that hold the model itself.
+_CORE_ML = 200
+
+
+def _wire_type(field: FieldDescriptor) -> int:
+    """Return the wire type of a field of ModelProto: a number, or something with a length."""
+    return 0 if field.cpp_type == FieldDescriptor.CPPTYPE_INT64 else 2
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield the number, wire type and end of each top-level protobuf field, until one is damaged.
+
+    The end of a truncated field lies behind that of the data.
+    """
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
-        match key & 7:
-            case 0:
-                _, at = _varint(data, at)
-            case 1:
-                at += 8
-            case 2:
-                size, at = _varint(data, at)
-                at += size
-            case 5:
-                at += 4
-            case _:
-                return 0
-        if key >> 3 == 0:
-            return 0
-    return at - len(data)
+        number, wire = key >> 3, key & 7
+        if number == 0:
+            return
+        if wire in (0, 2):
+            size, at = _varint(data, at)
+            at += size if wire == 2 else 0
+        yield number, wire, at + _SIZES.get(wire, 0)
+        if wire not in _SIZES:
+            return
+        at += _SIZES[wire]
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

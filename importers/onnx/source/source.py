@@ -50,8 +50,8 @@ class FileSource:
         return tuple(Path(each) for each in dict.fromkeys(found))
 
     def error(self, reason: str, where: str | None = None) -> ModelError:
-        """Return a ModelError about `where`."""
-        return ModelError(reason, file=self.file, where=where)
+        """Return a ModelError about `where`, or the model as a whole: `reason` is a predicate."""
+        return ModelError(self._sentence(reason, where), file=self.file, where=where)
 
     def unopened(self, reason: str, where: str | None = None) -> ModelFileError:
         """Return the error for a file that is missing or cannot be opened."""
@@ -59,11 +59,18 @@ class FileSource:
 
     def limit(self, reason: str, where: str | None = None) -> LimitError:
         """Return the error for an exceeded limit."""
-        return LimitError(": ".join(part for part in (self.file, where, reason) if part))
+        return LimitError(self._located(reason, where))
 
     def unsupported(self, reason: str, where: str | None = None) -> UnsupportedError:
         """Return the error for a valid but unsupported feature."""
-        return UnsupportedError(": ".join(part for part in (self.file, where, reason) if part))
+        return UnsupportedError(self._located(reason, where))
+
+    def _located(self, reason: str, where: str | None) -> str:
+        parts = (self.file, where, self._sentence(reason, where))
+        return ": ".join(part for part in parts if part)
+
+    def _sentence(self, reason: str, where: str | None) -> str:
+        return reason if self.file or where else f"the model {reason}"
 
     def text(self, value: str | bytes, where: str | None = None) -> str:
         """Return a string of the file; protobuf returns invalid UTF-8 as bytes."""
