@@ -313,9 +313,27 @@ def _moves() -> Iterator[Sample]:
         yield sample("GridSample", [X, grid], mode=mode)
         yield sample("GridSample", [X, grid], mode=mode, padding_mode="reflection")
     yield sample("Resize", [BYTES, None, sizes], (2,), mode="linear", antialias=1)
+    yield from _resized()
     yield sample("GridSample", [VOLUME, np.tanh(normal(1, 3, 3, 3, 3))], padding_mode="border")
     yield sample("AffineGrid", [normal(2, 2, 3), np.array([2, 1, 4, 5])], (1,))
     yield sample("AffineGrid", [normal(1, 3, 4), np.array([1, 1, 2, 4, 5])], (1,), align_corners=1)
+
+
+def _resized() -> Iterator[Sample]:
+    """Yield what is resized along two axes by one launch: in words, cropped; or by more."""
+    last = np.array([1, 2, 1.5, 1], np.float32)
+    for data in (normal(2, 4, 5, 24).astype(float16), normal(1, 3, 4, 12)):
+        for mode in ("nearest", "linear", "cubic"):
+            yield sample("Resize", [data, None, last], (2,), mode=mode)
+    yield sample("Resize", [(BYTES[0] // 2).astype(np.int8), None, last[:3]], (2,))
+    less = np.array([1, 1, 0.25, 0.2], np.float32)
+    yield sample("Resize", [normal(1, 2, 24, 30), None, less], (2,), mode="linear", antialias=1)
+    yield sample("Resize", [VOLUME, None, np.array([1, 1, 2, 2, 2], np.float32)], (2,))
+    crop = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 7.0}
+    where, sizes = np.array([0, 0, 0.2, -0.1, 1, 1, 0.8, 1.2]), np.array([2, 12, 7, 8])
+    for mode in ("nearest", "linear"):
+        inputs = [X, where.astype(np.float32), None, sizes]
+        yield sample("Resize", inputs, (1, 3), mode=mode, **crop)
 
 
 def _products() -> Iterator[Sample]:

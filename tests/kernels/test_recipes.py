@@ -316,3 +316,17 @@ def test_a_thousand_rows_are_reduced_by_one_launch(count: int, launched: list[in
     axes = np.array([1])
     found = launches(planned(single("ReduceMean", [normal(2, count, 64), axes], (1,))))
     assert [launch.block for launch in found] == launched
+
+
+def test_two_axes_are_resized_by_one_launch() -> None:
+    """Words of channels where these are adjacent; axis by axis where results have many taps."""
+    image, scales = normal(1, 24, 6, 8).astype(np.float16), np.array([1, 1, 2, 2], np.float32)
+    graph = single("Resize", [image, None, scales], (2,))
+    (launch,) = launches(planned(graph))
+    assert launch.title == "resample_plane nearest 6 x 8 to 12 x 16"
+    channels = np.array([1, 2, 2, 1], np.float32)
+    (launch,) = launches(planned(single("Resize", [image, None, channels], (2,), mode="linear")))
+    assert dict(launch.constants)["VECTOR"] == 8
+    less = np.array([1, 1, 0.2, 0.2], np.float32)
+    wide = single("Resize", [normal(1, 2, 40, 40), None, less], (2,), mode="linear", antialias=1)
+    assert [launch.entry for launch in launches(planned(wide))] == ["resample", "resample"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 
 import ml_dtypes
 import numpy as np
@@ -19,6 +19,9 @@ from ..recipe.arguments import MAX_TABLE, TooLarge
 from ..recipe.launch import Launch, each
 from ..recipe.layout import Ints, order
 from ..recipe.operands import Packed, Scratch, Tensor, index_type
+
+#: Elements that a result of two axes may read, and bytes of a word of adjacent results.
+MAX_TAPS, WORD = 16, 16
 
 
 def _arithmetic(dtype: DType) -> DType:
@@ -73,46 +76,85 @@ def _pass(op: Resize, axis: ResizeAxis, crops: bool) -> _Pass:
 
 
 def _passes(op: Resize, y: Tensor, x: Tensor, passes: list[_Pass]) -> tuple[Launch, ...]:
-    """Return one launch per axis; intermediate results are in the workspace."""
+    """Return one launch per axis, or per pair of adjacent axes.
+
+    Intermediate results are in the workspace.
+    """
     compute = _arithmetic(x.dtype)
     between = x.dtype if op.mode == "nearest" else compute
     lie = order(x.rank, x.format)
-    passes = [replace(one, axis=lie.index(one.axis)) for one in passes]
+    passes = sorted((replace(one, axis=lie.index(one.axis)) for one in passes), key=_axis)
+    stages = _stages(passes, x, y)
     dims = [x.dims[axis] for axis in lie]
     launches: list[Launch] = []
-    room, largest = 0, 0
+    largest = 0
     for one in passes:
         dims[one.axis] = len(one.indices)
         largest = max(largest, prod(dims) * between.itemsize)
     room = -(-largest // 256) * 256
     dims = [x.dims[axis] for axis in lie]
     source: Tensor | Scratch = x
-    for number, one in enumerate(passes):
-        last = number == len(passes) - 1
+    for number, stage in enumerate(stages):
+        last = number == len(stages) - 1
         target: Tensor | Scratch = y if last else Scratch(number % 2 * room)
         types = (x.dtype if number == 0 else between, y.dtype if last else between)
-        launches.append(_sampled((source, target), types, tuple(dims), one, op, compute))
-        dims[one.axis] = len(one.indices)
+        sampled = _plane if len(stage) == 2 else _line
+        launches.append(sampled((source, target), types, tuple(dims), stage, op, compute))
+        for one in stage:
+            dims[one.axis] = len(one.indices)
         source = target
-    scratch = 0 if len(passes) == 1 else 2 * room
+    scratch = 0 if len(stages) == 1 else 2 * room
     return tuple(replace(launch, scratch=scratch) for launch in launches)
 
 
-def _sampled(
+def _axis(one: _Pass) -> int:
+    return one.axis
+
+
+def _stages(passes: list[_Pass], x: Tensor, y: Tensor) -> list[tuple[_Pass, ...]]:
+    """Return the passes in pairs of adjacent axes as far as possible.
+
+    A result of a pair reads all products of taps, which pays for a few of them.
+    """
+    found: list[tuple[_Pass, ...]] = []
+    left = list(passes)
+    while left:
+        one, *others = left
+        other = others[0] if others else None
+        together = other is not None and other.axis == one.axis + 1
+        if together and other is not None:
+            taps = one.indices.shape[1] * other.indices.shape[1]
+            gaps = bool(x.pitch or y.pitch) and other.axis == x.rank - 1
+            together = taps <= MAX_TAPS and not gaps
+        found.append(tuple(left[: 1 + together]))
+        left = left[1 + together :]
+    return found
+
+
+def _constants_of(op: Resize, to: DType) -> tuple[tuple[str, float | int | bool], ...]:
+    """Return the compile-time constants of `resample.cu` that all its entries have."""
+    whole = to in INTEGERS and op.mode != "nearest"
+    limits = ml_dtypes.iinfo(to) if whole else None
+    ends = (int(limits.min), int(limits.max)) if limits else (0, 0)
+    return (
+        *(("WEIGHTED", op.mode != "nearest"), ("WHOLE", whole)),
+        *(("LOWEST", float(ends[0])), ("GREATEST", float(ends[1]))),
+    )
+
+
+def _line(
     ends: tuple[Tensor | Scratch, Tensor | Scratch],
     types: tuple[DType, DType],
     dims: Ints,
-    one: _Pass,
+    stage: tuple[_Pass, ...],
     op: Resize,
     compute: DType,
 ) -> Launch:
-    """Return the launch of one pass over a tensor of `dims`."""
+    """Return the launch of a pass along one axis of a tensor of `dims`."""
+    (one,) = stage
     places, taps = one.indices.shape
     inner = prod(dims[one.axis + 1 :])
     count = prod(dims[: one.axis]) * places * inner
-    whole = types[1] in INTEGERS and op.mode != "nearest"
-    limits = ml_dtypes.iinfo(types[1]) if whole else None
-    ends_of = (int(limits.min), int(limits.max)) if limits else (0, 0)
     held = tuple(end for end in ends if isinstance(end, Tensor))
     widths = (dims[-1], places if one.axis == len(dims) - 1 else dims[-1])
     of_x, of_y = (
@@ -132,11 +174,51 @@ def _sampled(
         },
         types=(("FROM", types[0]), ("TO", types[1]), ("A", compute), ("Index", index)),
         constants=(
-            *(("TAPS", taps), ("WEIGHTED", op.mode != "nearest"), ("WHOLE", whole)),
-            *(("LOWEST", float(ends_of[0])), ("GREATEST", float(ends_of[1]))),
+            *(("TAPS", taps), ("ROW_TAPS", 1), ("VECTOR", 1), *_constants_of(op, types[1])),
             ("GAPS", any(end.pitch for end in held)),
         ),
         note=f"{op.mode} {dims[one.axis]} to {places}",
+    )
+    return replace(launch, pitched=held)
+
+
+def _plane(
+    ends: tuple[Tensor | Scratch, Tensor | Scratch],
+    types: tuple[DType, DType],
+    dims: Ints,
+    stage: tuple[_Pass, ...],
+    op: Resize,
+    compute: DType,
+) -> Launch:
+    """Return the launch of a pass along two adjacent axes of a tensor of `dims`."""
+    rows, columns = stage
+    height, width = dims[rows.axis], dims[columns.axis]
+    (places, row_taps), (across, taps) = rows.indices.shape, columns.indices.shape
+    outer, inner = prod(dims[: rows.axis]), prod(dims[columns.axis + 1 :])
+    held = tuple(end for end in ends if isinstance(end, Tensor))
+    pitches = [(isinstance(end, Tensor) and end.pitch) or inner for end in ends]
+    vector = gcd(WORD // max(dtype.itemsize for dtype in types), inner, *pitches)
+    count = outer * places * across * inner
+    index = index_type(prod(dims), count, *(end.extent for end in held))
+    launch = each(
+        "image/resample.cu",
+        "resample_plane",
+        count // vector,
+        {
+            **{"x": ends[0], "y": ends[1], "count": count // vector, "inner": inner // vector},
+            **{"row_indices": _table(rows.indices, np.dtype(np.int32))},
+            **{"row_weights": _table(rows.weights, compute)},
+            **{"column_indices": _table(columns.indices, np.dtype(np.int32))},
+            **{"column_weights": _table(columns.weights, compute)},
+            "plane": {"height": height, "width": width, "rows": places, "columns": across},
+            **{"outside": op.extrapolation_value, "pitch_x": pitches[0], "pitch_y": pitches[1]},
+        },
+        types=(("FROM", types[0]), ("TO", types[1]), ("A", compute), ("Index", index)),
+        constants=(
+            *(("TAPS", taps), ("ROW_TAPS", row_taps), ("VECTOR", vector)),
+            *(*_constants_of(op, types[1]), ("GAPS", False)),
+        ),
+        note=f"{op.mode} {height} x {width} to {places} x {across}",
     )
     return replace(launch, pitched=held)
 

@@ -1,9 +1,14 @@
 // The middle axis of [outer][size][inner] sampled at other places: a result is a weighted sum of
-// TAPS elements, which tables name. One thread a result. FROM and TO are the types of elements and
-// results, A the arithmetic, Index the type that counts elements. Compile-time: WEIGHTED, otherwise
-// the one element is copied; WHOLE and LOWEST, GREATEST, where results are integers, which are
-// truncated and limited; GAPS, where the innermost rows of x or y lie further apart than they are
-// long.
+// TAPS elements, which tables name. One thread a result. Or two middle axes, of
+// [outer][height][width][inner]: the elements are ROW_TAPS * TAPS, and one thread computes VECTOR
+// adjacent results.
+//
+// FROM and TO are the types of elements and results, A the arithmetic, Index the type that counts
+// elements. Compile-time: WEIGHTED, otherwise the one element is copied; WHOLE and LOWEST, GREATEST,
+// where results are integers, which are truncated and limited; GAPS, where the innermost rows of x or
+// y lie further apart than they are long.
+
+#include "ptx/pdl.cuh"
 
 __device__ __forceinline__ TO narrow(A sum)
 {
@@ -44,4 +49,59 @@ resample(const FROM* x, const int* indices, const A* weights, TO* y, Index count
                    * weights[place * TAPS + k];
         result = narrow(sum);
     }
+}
+
+struct Plane {  // sizes before and after
+    int height, width, rows, columns;
+};
+
+template <typename V>
+struct alignas(sizeof(V) * VECTOR < 16 ? sizeof(V) * VECTOR : 16) Words {
+    V at[VECTOR];
+};
+
+// Pixels of x and y lie `pitch_x` and `pitch_y` elements apart; `inner` counts words.
+extern "C" __global__ void __launch_bounds__(256)
+resample_plane(const FROM* x, const int* row_indices, const A* row_weights,
+               const int* column_indices, const A* column_weights, TO* y, Index count, int inner,
+               Plane plane, A outside, int pitch_x, int pitch_y)
+{
+    const Index i = blockIdx.x * (Index)256 + threadIdx.x;
+    if (i >= count) return;
+    const Index pixel = i / inner, line = pixel / plane.columns, image = line / plane.rows;
+    const int word = int(i - pixel * inner) * VECTOR;
+    const int row = int(line - image * plane.rows) * ROW_TAPS;
+    const int column = int(pixel - line * plane.columns) * TAPS;
+    x += image * plane.height * plane.width * pitch_x + word;
+    Words<TO> result;
+    grid_dependency_sync();
+    if (row_indices[row] < 0 || column_indices[column] < 0) {
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) result.at[e] = TO(outside);
+    } else {
+        A sums[VECTOR] = {};
+#pragma unroll
+        for (int c = 0; c < TAPS; ++c) {
+            A parts[VECTOR] = {};
+#pragma unroll
+            for (int r = 0; r < ROW_TAPS; ++r) {
+                const Index from =
+                    (Index)row_indices[row + r] * plane.width + column_indices[column + c];
+                const Words<FROM> words = *(const Words<FROM>*)(x + from * pitch_x);
+#pragma unroll
+                for (int e = 0; e < VECTOR; ++e)
+                    if (WEIGHTED)
+                        parts[e] += A(words.at[e]) * row_weights[row + r];
+                    else
+                        result.at[e] = TO(words.at[e]);
+            }
+#pragma unroll
+            for (int e = 0; e < VECTOR; ++e)
+                if (WEIGHTED) sums[e] += parts[e] * column_weights[column + c];
+        }
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e)
+            if (WEIGHTED) result.at[e] = narrow(sums[e]);
+    }
+    *(Words<TO>*)(y + pixel * pitch_y + word) = result;
 }
