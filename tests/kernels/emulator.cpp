@@ -2,6 +2,7 @@
 
 #include "emulator.hpp"
 
+#include <csetjmp>
 #include <ucontext.h>
 #include <vector>
 
@@ -10,14 +11,16 @@ unsigned current;
 unsigned long long exchanged[1024];
 Meeting meetings[1 + 32];
 
+// A stack, made for the first block that needs it. A switch is a jump, as `swapcontext` asks the
+// system for the signal mask each time.
 struct Fiber {
-    ucontext_t context;
     std::vector<char> stack;
+    jmp_buf here;
     bool done;
 };
 
 static std::vector<Fiber> fibers;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 
 // Returns how many threads from `first` to `last` have not ended.
 static unsigned alive(unsigned first, unsigned last)
@@ -27,7 +30,10 @@ static unsigned alive(unsigned first, unsigned last)
     return count;
 }
 
-void give_way() { swapcontext(&fibers[current].context, &scheduler); }
+void give_way()
+{
+    if (!_setjmp(fibers[current].here)) _longjmp(scheduler, 1);
+}
 
 void meet(Meeting& at, unsigned first, unsigned last)
 {
@@ -46,11 +52,28 @@ void meet(Meeting& at, unsigned first, unsigned last)
 static void (*body)(void**);
 static void** body_arguments;
 
+// Runs one block after the other.
 static void enter()
 {
-    body(body_arguments);
-    fibers[current].done = true;
-    give_way();
+    for (;;) {
+        body(body_arguments);
+        fibers[current].done = true;
+        give_way();
+    }
+}
+
+// Runs a thread until it gives way.
+static void resume(Fiber& fiber)
+{
+    if (_setjmp(scheduler)) return;
+    if (!fiber.stack.empty()) _longjmp(fiber.here, 1);
+    fiber.stack.resize(256 << 10);
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack = {fiber.stack.data(), 0, fiber.stack.size()};
+    context.uc_link = nullptr;
+    makecontext(&context, enter, 0);
+    setcontext(&context);
 }
 
 static void place(unsigned thread) { threadIdx.x = current = thread; }
@@ -64,21 +87,13 @@ static void run_block(bool barriers)
     }
     if (fibers.size() < threads) fibers.resize(threads);
     memset(meetings, 0, sizeof(meetings));
-    for (unsigned t = 0; t < threads; ++t) {
-        Fiber& fiber = fibers[t];
-        fiber.stack.resize(256 << 10);
-        fiber.done = false;
-        getcontext(&fiber.context);
-        fiber.context.uc_stack = {fiber.stack.data(), 0, fiber.stack.size()};
-        fiber.context.uc_link = nullptr;
-        makecontext(&fiber.context, enter, 0);
-    }
+    for (unsigned t = 0; t < threads; ++t) fibers[t].done = false;
     for (bool alive = true; alive;) {
         alive = false;
         for (unsigned t = 0; t < threads; ++t)
             if (!fibers[t].done) {
                 place(t);
-                swapcontext(&scheduler, &fibers[t].context);
+                resume(fibers[t]);
                 alive = true;
             }
     }

@@ -5,7 +5,8 @@
 
 #pragma once
 
-#include <algorithm>
+#include <bits/c++config.h>
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS  // Bessel functions and the like take longer to compile than most kernels
 #include <climits>
 #include <cmath>
 #include <cstdint>

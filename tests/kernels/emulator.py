@@ -62,6 +62,8 @@ _FLAGS = (
     "-ffp-contract=off",
     "-fno-gnu-unique",  # shared memory of an inline function is each library's own
 )
+#: The runner's library has all that a kernel's needs, so nothing else is linked to that.
+_LINK_FLAGS = ("-shared", "-nodefaultlibs", "-Wl,-Bsymbolic")
 _ENTRY = re.compile(
     r'^extern "C" __global__ void\s*(?:__launch_bounds__\([^\n]*\)\s*)?(\w+)\(.*?^}$',
     re.DOTALL | re.MULTILINE,
@@ -125,7 +127,7 @@ class HostCompiler:
         library = self.folder / f"{name}.so"
         if not library.exists():
             header, runner = self._prepared()
-            command = [str(COMPILER), *_FLAGS, "-shared", "-Wl,-Bsymbolic", "-include", str(header)]
+            command = [str(COMPILER), *_FLAGS, *_LINK_FLAGS, "-include", str(header)]
             with TemporaryDirectory(dir=self.folder) as folder:
                 file, made = Path(folder, f"{name}.cpp"), Path(folder, library.name)
                 file.write_text(text)
