@@ -71,7 +71,7 @@ def test_it_runs_what_it_claims(installed: Path) -> None:
 def test_it_says_what_it_does_not_run(installed: Path) -> None:
     answer = tercet(installed, "run", str(model(installed)), "-b", "toy")
     assert answer.returncode == 3
-    assert "toy runs Relu alone" in answer.stderr
+    assert "toy runs only Relu" in answer.stderr
 
 
 def test_an_option_of_its_own(installed: Path) -> None:
