@@ -317,8 +317,20 @@ def _check(
             if wanted != element:
                 raise ShapeError(
                     f"{title} is {_text(element)}, where the inputs before it are {_text(wanted)}: "
-                    f"the dtypes must agree"
+                    f"the dtypes must agree{_REMEDIES.get(frozenset({element, wanted}), '')}"
                 )
+
+
+#: What writes files in which these dtypes meet, and what to do.
+_REMEDIES: dict[frozenset[Element], str] = {
+    frozenset({dtypes.float16, dtypes.float32}): (
+        " (a conversion to float16 that leaves Casts to float32 as they are writes such files; "
+        "that of onnxruntime.transformers.float16 does not)"
+    ),
+    frozenset({dtypes.float32, dtypes.float64}): (
+        " (skl2onnx writes such files of some pipelines with float64 inputs; declare float32 ones)"
+    ),
+}
 
 
 def _element_of(found: ValueType | None) -> Element | None:

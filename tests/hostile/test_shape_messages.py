@@ -11,6 +11,13 @@ from tercet.runtime.errors import DeviceError, ModelError
 
 #: What is wrong: the inputs, the node, and the reason that `load` gives.
 AT_LOAD: dict[str, tuple[str, str, str]] = {
+    "float16 in part": (
+        "float16[2] x, float[2] w",
+        "y = Mul(x, w)",
+        "b is float32, where the inputs before it are float16: the dtypes must agree (a conversion "
+        "to float16 that leaves Casts to float32 as they are writes such files; that of "
+        "onnxruntime.transformers.float16 does not)",
+    ),
     "Conv channels": (
         "float[1,3,8,8] x, float[4,2,3,3] w",
         "y = Conv(x, w)",
