@@ -23,10 +23,11 @@ help:  ## list these targets
 demo: .venv/core.stamp  ## recognise handwritten digits on every backend this machine has
 	@$(VENV_PYTHON) -m tercet demo
 
-# Tests start some hundred interpreters: what they compile stays in .venv, whatever the shell says.
+# What tests compile stays in .venv, whatever the shell says: the modules of some hundred
+# interpreters, and kernels. Each worker has neighbouring tests, and takes from others when it is done.
 test: .venv/dev.stamp  ## run the tests (no GPU needed)
-	PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.venv/compiled $(VENV_PYTHON) -m pytest --numprocesses auto --maxprocesses 8 --max-worker-restart 0 \
-	  --dist loadfile
+	PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.venv/compiled TERCET_TEST_CACHE=$(CURDIR)/.venv/kernels \
+	  $(VENV_PYTHON) -m pytest --numprocesses auto --maxprocesses 8 --max-worker-restart 0 --dist worksteal
 
 lint: .venv/dev.stamp style types  ## check style, format and types
 

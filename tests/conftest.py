@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Bytes of compiled kernels that $TERCET_TEST_CACHE may hold; one state of the sources has 60 MB.
+MAX_KEPT = 500_000_000
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +31,38 @@ def light_models() -> Path:
     import onnx.backend.test
 
     return Path(onnx.backend.test.__file__).parent / "data" / "light"
+
+
+@pytest.fixture(scope="session")
+def cubins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of machine code that NVRTC makes for tests, each source once."""
+    return _kept(tmp_path_factory, "cubins")
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of kernels for the emulator, likewise."""
+    return _kept(tmp_path_factory, "libraries")
+
+
+def _kept(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
+    """Return a folder in $TERCET_TEST_CACHE, for later runs too, or one for the workers of this."""
+    if kept := os.environ.get("TERCET_TEST_CACHE"):
+        folder = Path(kept) / name
+    else:
+        own = tmp_path_factory.getbasetemp()
+        folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Begin with an empty $TERCET_TEST_CACHE where kernels of long ago have piled up in it."""
+    kept = os.environ.get("TERCET_TEST_CACHE")
+    if kept and not hasattr(session.config, "workerinput"):
+        sizes = (file.stat().st_size for file in Path(kept).rglob("*") if file.is_file())
+        if sum(sizes) > MAX_KEPT:
+            shutil.rmtree(kept)
 
 
 @pytest.fixture(

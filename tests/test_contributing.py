@@ -93,7 +93,8 @@ found = launches(planned(static))
 assert [launch.entry for launch in found] == ["row_energy"]
 assert_arguments(found, H200, Path("cache"))
 if COMPILER:
-    with Model(static.clone(), [open_emulated(Path("cache"), setattr)], OPTIONS, evaluate) as model:
+    emulated = open_emulated(Path(LIBRARIES), setattr)
+    with Model(static.clone(), [emulated], OPTIONS, evaluate) as model:
         np.testing.assert_allclose(model.run({"x": x})["y"], wanted, rtol=1e-5)
 """
 
@@ -118,13 +119,13 @@ def test_the_operator_runs_on_numpy(tmp_path: Path) -> None:
     run(ON_NUMPY, MODULES[:2], tmp_path)
 
 
-def test_the_operator_runs_on_cuda(tmp_path: Path) -> None:
+def test_the_operator_runs_on_cuda(tmp_path: Path, libraries: Path) -> None:
     pytest.importorskip("cuda.core", reason="cuda.core is not installed")
     shutil.copytree(ROOT / "backends" / "cuda" / "kernels", tmp_path / "kernels")
     (kernel,) = BLOCKS["cuda"]
     (name,) = re.findall(r"`backends/cuda/kernels/([\w/]+\.cu)`", TEXT)
     (tmp_path / "kernels" / name).write_text(kernel, encoding="utf-8")
-    run(ON_CUDA, MODULES, tmp_path)
+    run(f"LIBRARIES = {str(libraries)!r}\n{ON_CUDA}", MODULES, tmp_path)
 
 
 def test_the_pass_runs() -> None:

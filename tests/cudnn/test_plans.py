@@ -115,10 +115,12 @@ class Takes:
         return EngineChoice(engine, way.rest, front=way.front)
 
 
-def run(graph: Graph, way: int, folder: Path, feeds: dict[str, Array]) -> tuple[Array, list[str]]:
+def run(
+    graph: Graph, way: int, folder: Path, libraries: Path, feeds: dict[str, Array]
+) -> tuple[Array, list[str]]:
     """The only result, and what ran on cuDNN."""
     with pytest.MonkeyPatch.context() as patch:
-        cuda = open_emulated(folder, patch.setattr)
+        cuda = open_emulated(libraries, patch.setattr)
         chooser: Any = Takes(way)
         backends = (CudnnBackend(cuda.device, chooser), cuda)
         with Model(graph, backends, Options(cache=folder), evaluate) as model:
@@ -179,9 +181,9 @@ def network(dtype: DType) -> tuple[Graph, dict[str, Array], Array]:
 
 @pytest.mark.parametrize("dtype", [float32, float16], ids=str)
 @pytest.mark.parametrize("way", [0, 1, 2])
-def test_every_division_is_right(dtype: DType, way: int, folder: Path) -> None:
+def test_every_division_is_right(dtype: DType, way: int, folder: Path, libraries: Path) -> None:
     graph, feeds, want = network(dtype)
-    got, taken = run(graph, way, folder, feeds)
+    got, taken = run(graph, way, folder, libraries, feeds)
     assert len(taken) == 5
     assert taken[0].startswith("x packed from 2x3x12x10 float16, conv") == (dtype == float16)
     error = np.linalg.norm(got - want) / np.linalg.norm(want)

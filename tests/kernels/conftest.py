@@ -1,8 +1,7 @@
-"""Folders of compiled kernels that all tests share, so that each source is compiled once."""
+"""Compiled kernels, and the cuda backend on an emulated GPU."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,22 +12,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of machine code for `cubins`, one for all workers of a run."""
-    return _shared(tmp_path_factory, "cubins")
-
-
-def _shared(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
-    own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of kernels for the emulator, likewise."""
-    return _shared(tmp_path_factory, "libraries")
+def cache(cubins: Path) -> Path:
+    """The folder of machine code that the functions of cubins.py take."""
+    return cubins
 
 
 @pytest.fixture

@@ -32,6 +32,9 @@ class QuickCompiler(Compiler):
         options.ofast_compile, options.lineinfo, options.minimal = "max", False, True
         return options
 
+    def _entry(self, text: str) -> str:
+        return f"quick-{super()._entry(text)}"
+
 
 def all_compile(
     sources: Iterable[KernelSource],

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import re
 import shutil
 import struct
 import subprocess
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -143,19 +144,26 @@ class HostCompiler:
 
     def _prepared(self) -> tuple[Path, Path]:
         """Return the precompiled header, and the library that runs blocks of threads."""
-        text = _HEADER.read_bytes() + _RUNNER.read_bytes()
-        folder = self.folder / f"{hashlib.sha256(text).hexdigest()[:16]}-{os.getpid()}"
-        header, runner = folder / _HEADER.name, folder / "runner.so"
-        if not runner.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            file = shutil.copy(_RUNNER, folder)
-            shutil.copy(_HEADER, folder)
-            command = [str(COMPILER), *_FLAGS]
-            subprocess.run(
-                [*command, "-x", "c++-header", str(header), "-o", f"{header}.gch"], check=True
-            )
-            subprocess.run([*command, "-shared", str(file), "-o", str(runner)], check=True)
-        return header, runner
+        folder = self.folder / hashlib.sha256(_common()).hexdigest()[:16]
+        if not folder.exists():
+            with TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as made:
+                header, file = (shutil.copy(each, made) for each in (_HEADER, _RUNNER))
+                command, runner = [str(COMPILER), *_FLAGS], str(Path(made, "runner.so"))
+                subprocess.run(
+                    [*command, "-x", "c++-header", header, "-o", f"{header}.gch"], check=True
+                )
+                subprocess.run([*command, "-shared", file, "-o", runner], check=True)
+                with suppress(OSError):  # another process was first
+                    Path(made).rename(folder)
+        return folder / _HEADER.name, folder / "runner.so"
+
+
+@cache
+def _common() -> bytes:
+    """Return what all libraries depend on."""
+    version = subprocess.run([str(COMPILER), "--version"], capture_output=True, check=True).stdout
+    flags = " ".join((*_FLAGS, *_LINK_FLAGS)).encode()
+    return b"\0".join((version, flags, _HEADER.read_bytes(), _RUNNER.read_bytes()))
 
 
 def _replaced(header: re.Match[str]) -> str:

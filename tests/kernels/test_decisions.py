@@ -45,17 +45,14 @@ class EmulatedDecisions(CudaDecisions):
         return found
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("emulated")
-
-
 @needs_compiler
 @pytest.mark.parametrize("unrolled", [0, 1024])
 @pytest.mark.parametrize("flow", [COUNTED, SCANNED], ids=str)
-def test_rounds(flow: Flow, unrolled: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds(
+    flow: Flow, unrolled: int, libraries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loop_step, "UNROLLED", unrolled)
-    backend = open_emulated(folder, monkeypatch.setattr)
+    backend = open_emulated(libraries, monkeypatch.setattr)
     monkeypatch.setattr(conditional_nodes, "bind_launch", emulated)
     device: Any = backend.device
     device.decisions = EmulatedDecisions(device)

@@ -35,14 +35,13 @@ CONV = Case((2, 5, 7, 9), (6, 5, 3, 3), ("naive_nhwc",), {"pads": (1, 0, 1, 2), 
 
 
 @pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-def kernels(request: Any, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch) -> Backend:
+def kernels(request: Any, libraries: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """The cuda backend, on a GPU or on the host's compiler."""
     if request.param == "cuda":
         from tercet.backends import open_backends
 
         return open_backends("cuda", Options())[0]
-    folder: Path = tmp_path_factory.getbasetemp() / "teaching"
-    return open_emulated(folder, monkeypatch.setattr)
+    return open_emulated(libraries, monkeypatch.setattr)
 
 
 def multiply(m: int, k: int, n: int, way: str, backend: Backend) -> np.ndarray[Any, Any]:
