@@ -76,7 +76,7 @@ def check_lent(info: TensorInfo, value: Any, exchange: Exchange, stream: Stream)
     except InputError as error:
         raise InputError(f"input '{info.name}' {error}") from error
     if not isinstance(info.type, TensorType):
-        raise InputError(f"input '{info.name}' is {info.type}; the host takes it, not a device")
+        raise InputError(f"input '{info.name}' is {info.type}; it must be on the host")
     _check_type(info, info.type, lent.type.dtype, lent.type.dims)
     return lent
 
@@ -206,16 +206,16 @@ def as_array(value: Any) -> Array:
         if np.ma.is_masked(masked):
             raise InputError("has masked elements; give array.filled(VALUE)")
         value = masked.data
-    if isinstance(value, np.ndarray):  # np.matrix, np.memmap: plain arithmetic is meant
+    if isinstance(value, np.ndarray):  # np.matrix, np.memmap: as a plain array
         return cast("Array", value).view(np.ndarray)
     place = place_of(value)
     if place is not None:
-        raise InputError(f"lies on {place_name(place)}; it is wanted on the host, as numpy's array")
+        raise InputError(f"is on {place_name(place)}; a numpy array on the host is needed")
     try:
         return np.asarray(value)
     except (TypeError, RuntimeError, ValueError, OverflowError) as error:
         if not hasattr(value, "__dlpack__"):
-            raise InputError(f"is no array: {error}") from error
+            raise InputError(f"is not an array: {error}") from error
     try:
         return on_host(value)
     except (BufferError, RuntimeError, TypeError) as error:
@@ -301,7 +301,7 @@ def as_texts(data: Array) -> Array:
         return data.astype(object)
     if data.dtype == object and not all(isinstance(text, str) for text in data.flat):
         kinds = sorted({type(text).__name__ for text in data.flat})
-        raise InputError(f"an array of objects must hold str alone; found {', '.join(kinds)}")
+        raise InputError(f"an array of objects must contain only str; found {', '.join(kinds)}")
     return data
 
 

@@ -365,8 +365,8 @@ class Model(Closable):
         if not program.is_plan:
             release()
             raise UsageError(
-                "the model has control flow or sizes that only the data tell, so that its tensors "
-                "have no fixed addresses; use run"
+                "the model has control flow or data-dependent sizes, so its tensors have no fixed "
+                "addresses; use run"
             )
         (plan,) = program.plans
         check = partial(self._boundary.check, partly=True)
@@ -465,5 +465,5 @@ class Model(Closable):
         for store in self._stores.values():
             store.close()
         if self._boundary.exchange is not None:
-            with suppress(DeviceError):  # callers of failed runs have got the device's error
+            with suppress(DeviceError):  # callers of failed runs already have the device's error
                 self._boundary.exchange.trim()

@@ -209,7 +209,7 @@ def test_what_does_not_fit_is_refused(device) -> None:
             model.run(feeds, to="device", stream=torch.cuda.current_stream())
     with (
         tercet.load(source_of(MLP)) as model,
-        pytest.raises(InputError, match="input 'x' lies on cuda:0; this model runs on the host"),
+        pytest.raises(InputError, match="input 'x' is on cuda:0; this model runs on the host"),
     ):
         model.run(feeds)
 
