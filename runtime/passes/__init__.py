@@ -1,7 +1,7 @@
 """Graph passes: the driver, and the order in which passes run.
 
 A pass is a generator that makes one rewrite, then yields one sentence about it. So every rewrite is
-counted, and `Options.stop_at` stops after any number of them, which bisecting relies on.
+counted, and `Options.stop_at` stops after any number of them; `tercet bisect` relies on this.
 """
 
 from __future__ import annotations
@@ -74,22 +74,22 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
     Pass(
         "inline_bodies",
         inline_bodies.run,
-        "after the folding, which tells conditions; the nodes of a branch join the patterns below",
+        "after folding, which computes conditions; nodes of a branch then match the patterns below",
     ),
     Pass(
         "count_loops",
         count_loops.run,
-        "after the folding, too; it tells the shapes of what is stacked",
+        "after folding, too; it determines the shapes of stacked results",
     ),
     Pass(
         "unpack_sequences",
         unpack_sequences.run,
-        "before the patterns below, which know tensors alone",
+        "before the patterns below, which match only tensors",
     ),
     Pass(
         "split_labels",
         split_labels.run,
-        "once: a classifier of texts keeps what is behind its scores off a device",
+        "once: a classifier of strings would keep the nodes after its scores off a device",
     ),
     Pass(
         "remove_identity",
@@ -99,37 +99,37 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
     Pass(
         "merge_duplicates",
         merge_duplicates.run,
-        "before the patterns below, which want a tensor to have one reader and not two equal ones",
+        "before the patterns below, which require one reader of a tensor, not two equal ones",
     ),
     Pass(
         "unflatten_softmax",
         unflatten_softmax.run,
-        "before the patterns below, which want it along an axis of the tensor itself",
+        "before the patterns below, which match a Softmax along an axis of the tensor itself",
     ),
     Pass(
         "lower_einsum",
         lower_einsum.run,
-        "before the patterns below, which know products of matrices as MatMul",
+        "before the patterns below, which match matrix products as MatMul",
     ),
     Pass(
         "lower_gather_nd",
         lower_gather_nd.run,
-        "likewise, which know views and slices",
+        "likewise: they match views and slices",
     ),
     Pass(
         "drop_requantization",
         drop_requantization.run,
-        "before the patterns below, which would see quantization between their nodes",
+        "before the patterns below, whose nodes quantization would separate",
     ),
     Pass(
         "fuse_activation",
         fuse_activation.run,
-        "while the constants of a formula are as the exporter wrote them, before they are folded",
+        "while the constants of a formula are as the exporter wrote them, not yet folded",
     ),
     Pass(
         "fuse_norm",
         fuse_norm.run,
-        "likewise; the scale behind it is a normalization's own before it is anybody else's",
+        "likewise; the scale after a normalization belongs to it rather than to the next layer",
     ),
     Pass(
         "fuse_groups",
@@ -139,132 +139,132 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
     Pass(
         "fold_row_norms",
         fold_batchnorm.run_rows,
-        "before the patterns below, which know layers as MatMul and Add",
+        "before the patterns below, which match layers as MatMul and Add",
     ),
     Pass(
         "hoist_reshapes",
         hoist_reshapes.run,
-        "before the patterns below, which know layers as MatMul and Add of the tensor's own axes",
+        "before the patterns below, which match layers as MatMul and Add on the tensor's own axes",
     ),
     Pass(
         "turn_rows",
         turn_rows.run,
-        "behind it, which shows layers; before transposes are composed with those of heads",
+        "after it, which exposes layers; before transposes are composed with those of heads",
     ),
     Pass(
         "flatten_batches",
         flatten_batches.run,
-        "before views are composed, those that it puts in front of heads with others there",
+        "before views are composed: those that it inserts before heads merge with others there",
     ),
     Pass(
         "sum_branches",
         sum_branches.run,
-        "before views are composed, by which it knows the channels of an image",
+        "before views are composed: it finds the channels of an image by them",
     ),
     Pass(
         "compose_views",
         compose_views.run,
-        "before the patterns below, which know heads by one Transpose",
+        "before the patterns below, which find heads by one Transpose",
     ),
     Pass(
         "fuse_rotary",
         fuse_rotary.run,
-        "before the heads are joined, which may then be rotated where they lie",
+        "before heads are joined, which may then be rotated in place",
     ),
     Pass(
         "fuse_attention",
         fuse_attention.run,
-        "before transposes move, which it knows keys by",
+        "before transposes move: it finds keys by them",
     ),
     Pass(
         "lift_windows",
         lift_windows.run,
-        "behind it, when masks are operands of attentions",
+        "after it, when masks are operands of Attention",
     ),
     Pass(
         "join_heads",
         join_heads.run,
-        "behind it: the transposes around an Attention are in nobody else's way",
+        "after it: the transposes around an Attention no longer obstruct other patterns",
     ),
     Pass(
         "select_early",
         select_early.run,
-        "behind it, which shows queries as rows, and before q is computed together with k and v",
+        "after it, when queries are rows, and before q is computed together with k and v",
     ),
     Pass(
         "merge_products",
         merge_products.run,
-        "behind it, when an Attention reads the products themselves",
+        "after it, when an Attention reads the products directly",
     ),
     Pass(
         "split_products",
         split_products.run,
-        "behind it: the parts that an Attention reads stay together",
+        "after it: the parts that an Attention reads stay together",
     ),
     Pass(
         "unfold_patches",
         unfold_patches.run,
-        "before transposes move: the one behind a convolution is how it is recognised",
+        "before transposes move: it is recognised by the one after a convolution",
     ),
     Pass(
         "compose_moves",
         compose_moves.run,
-        "behind the attentions, whose windows it moves, and before other transposes move",
+        "after attention, whose windows it moves, and before other transposes move",
     ),
     Pass(
         "sink_transposes",
         sink_transposes.run,
-        "before the folding into weights, which wants the channels where convolutions have them",
+        "before folding into weights, which needs channels where convolutions have them",
     ),
     Pass(
         "fold_pad",
         fold_pad.run,
-        "Conv and AveragePool take over the zeros that a Pad in front of them adds",
+        "Conv and AveragePool absorb the zeros of a preceding Pad",
     ),
     Pass(
         "fold_batchnorm",
         fold_batchnorm.run,
-        "Conv, ConvTranspose and Gemm take over the BatchNormalization behind them",
+        "Conv, ConvTranspose and Gemm absorb a following BatchNormalization",
     ),
     Pass(
         "fold_affine",
         fold_affine.run,
-        "after the batch-norms: what scales or shifts their result joins the same weights",
+        "after batch norms: scales and shifts of their results are folded into the same weights",
     ),
     Pass(
         "merge_branches",
         merge_branches.run,
-        "after the batch-norms behind convolutions, which become branches of weights alone",
+        "after batch norms are folded, so that branches consist of weights only",
     ),
     Pass(
         "merge_linear",
         merge_linear.run,
-        "last of the arithmetic: it multiplies the weights that the others have settled",
+        "last of the arithmetic: it multiplies weights that are final",
     ),
     Pass(
         "fold_zero_weights",
         fold_zero_weights.run,
-        "after it, when the bias of a product with zero has taken in all that is linear behind it",
+        "after it, when the bias of a product with zeros has absorbed all linear nodes after it",
     ),
     Pass(
         "drop_zero_units",
         drop_zero_units.run,
-        "after the whole products, which would be all of a layer's units",
+        "after whole products of zeros, which would be all units of a layer",
     ),
     Pass(
         "lower_conv",
         lower_conv.run,
-        "after all that knows layers as convolutions",
+        "after all passes that match layers as convolutions",
     ),
     Pass(
         "to_half",
         to_half.run,
-        "after all that changes weights, so that they are rounded once",
+        "after all passes that change weights, so that these are rounded once",
     ),
     Pass(
         "remove_dead",
         remove_dead.run,
-        "at the end, to drop the constants and nodes that the others left behind",
+        "last, to drop constants and nodes that the others left unused",
     ),
 )
 
@@ -278,17 +278,17 @@ STATIC_PASSES: tuple[Pass, ...] = (
     Pass(
         "inline_bodies",
         inline_bodies.run,
-        "a condition on shapes is known now, so that no control flow is left of it",
+        "conditions on shapes are known now, so that their control flow disappears",
     ),
     Pass(
         "count_loops",
         count_loops.run,
-        "sizes are the limits of counters",
+        "sizes are limits of counters",
     ),
     Pass(
         "unpack_sequences",
         unpack_sequences.run,
-        "sizes tell how many parts a tensor is cut into",
+        "sizes determine how many parts a tensor is split into",
     ),
     Pass(
         "remove_identity",
@@ -298,19 +298,19 @@ STATIC_PASSES: tuple[Pass, ...] = (
     Pass(
         "drop_overwritten",
         drop_overwritten.run,
-        "sizes tell whether everything is overwritten",
+        "sizes determine whether everything is overwritten",
     ),
-    Pass("unflatten_softmax", unflatten_softmax.run, "sizes tell whether a shape is kept"),
-    Pass("lower_einsum", lower_einsum.run, "it needs the sizes of axes that it joins"),
-    Pass("lower_gather_nd", lower_gather_nd.run, "sizes tell which rows are adjacent"),
-    Pass("hoist_reshapes", hoist_reshapes.run_bound, "sizes tell which axes are rows"),
-    Pass("compose_views", compose_views.run_bound, "and of which axes a Reshape makes which"),
+    Pass("unflatten_softmax", unflatten_softmax.run, "sizes determine whether a shape is kept"),
+    Pass("lower_einsum", lower_einsum.run, "it needs the sizes of merged axes"),
+    Pass("lower_gather_nd", lower_gather_nd.run, "sizes determine which rows are adjacent"),
+    Pass("hoist_reshapes", hoist_reshapes.run_bound, "sizes determine which axes are rows"),
+    Pass("compose_views", compose_views.run_bound, "and which axes a Reshape merges or splits"),
     Pass("fuse_rotary", fuse_rotary.run, "it needs the number of positions"),
-    Pass("fuse_attention", fuse_attention.run, "sizes tell which masks are broadcast, and how"),
+    Pass("fuse_attention", fuse_attention.run, "sizes determine how masks are broadcast"),
     Pass("lift_windows", lift_windows.run, "and which masks are windows"),
-    Pass("join_heads", join_heads.run_bound, "and how many heads a Reshape makes"),
-    Pass("unshuffle", unshuffle.run, "sizes tell which axes are cut and joined"),
-    Pass("compose_moves", compose_moves.run, "sizes tell which rows are moved where"),
+    Pass("join_heads", join_heads.run_bound, "and how many heads a Reshape creates"),
+    Pass("unshuffle", unshuffle.run, "sizes determine which axes are split and merged"),
+    Pass("compose_moves", compose_moves.run, "sizes determine which rows are moved where"),
     Pass("fold_zero_weights", fold_zero_weights.run, "it needs the shape of the result"),
     Pass("merge_duplicates", merge_duplicates.run, "folded constants make more nodes equal"),
     Pass("remove_dead", remove_dead.run, "at the end, as above"),

@@ -93,9 +93,9 @@ def heads_of(value: Value) -> HeadColumns | None:
 
 
 def _whole(heads: HeadColumns) -> HeadColumns:
-    """Return heads of rows that are counted otherwise as columns of what these rows are cut from.
+    """Return heads of reshaped rows as columns of the tensor that the rows are a part of.
 
-    A view of all of them in front of the cut leaves their parts where they are.
+    Reshaping the whole tensor before the cut leaves its parts in place.
     """
     node = heads.source.producer
     shape = shape_of(heads.source) or ()
@@ -112,7 +112,7 @@ def _whole(heads: HeadColumns) -> HeadColumns:
 
 
 def _width(value: Value, counts: tuple[Dim, Dim], reader: Node) -> int | None:
-    """Return the length of this number of rows; None if the tensor is not made of them."""
+    """Return the length of a row if the tensor has these counts of rows; else None."""
     *outer, width = shape_of(value) or (None,)
     if not isinstance(width, int):
         return None
@@ -182,7 +182,7 @@ def _moved(lies: _Lies, node: Node, given: Sequence[Dim], result: Value) -> _Lie
 
 
 def _reshaped(lies: _Lies, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Lies | None:
-    """Return the same for another shape, with batches and rows as separate axes."""
+    """Return the arrangement for another shape, with batches and rows as separate axes."""
     if None in given or None in wanted:
         return None
     axes: list[str] = []
@@ -199,7 +199,7 @@ def _reshaped(lies: _Lies, given: Sequence[Dim], wanted: Sequence[Dim]) -> _Lies
         sizes.append(dim if isinstance(dim, int) else 0)
         return isinstance(dim, int)
 
-    #: Axes that count one thing only, which may stand anywhere.
+    #: Axes of size 1, which may be anywhere.
     single = [n for n, dim in zip(lies.axes, given, strict=True) if dim == 1 and n in _COUNTS]
     place = 0
     while place < len(given):

@@ -73,10 +73,10 @@ class _Moves:
     def compose(self) -> Iterator[str]:
         """Rewrite every move with several copies as one Gather."""
         for top in list(self.known):
-            move = self.known[top]  # as it is behind those that were rewritten
+            move = self.known[top]  # with earlier moves already rewritten
             if move.copies > 1:
                 new = self._write(move, move.source, move.index)
-                yield f"{move.copies} copies up to '{move.last.name}' are one: '{new.name}'"
+                yield f"{move.copies} copies up to '{move.last.name}' became one: '{new.name}'"
 
     def _write(self, move: Move, source: Value, index: Array) -> Value:
         """Replace a move's result by gathered rows of a source; return them."""

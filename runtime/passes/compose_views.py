@@ -34,7 +34,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def run_bound(graph: Graph, context: Context) -> Iterator[str]:
-    """Do the same once sizes are known, up to where images turn to rows, which is free by then."""
+    """As `run`, for known sizes; the free transposes from images to rows are left alone."""
     return _compose(graph, lambda node: not _turns_image(node))
 
 
@@ -129,9 +129,9 @@ def _spared(graph: Graph, chain: Sequence[Node]) -> int:
 def _steps(given: Axes, order: list[Factor], wanted: Axes) -> list[Step] | None:
     """Return a Reshape, a Transpose and a Reshape, as needed.
 
-    Axes that either the source or the result has apart may be turned together, if a Reshape in
-    front joins or one behind cuts them.
-    None if a Reshape would need more than one unknown size.
+    Axes that are separate in only one of source and result may be permuted together, if a Reshape
+    before merges them or a Reshape after splits them. None if a Reshape would need more than one
+    unknown size.
     """
     ends = ((given, wanted), (wanted,), (given,))
     forms = [form for each in ends if (form := _through(given, order, wanted, each)) is not None]
@@ -144,10 +144,10 @@ def _steps(given: Axes, order: list[Factor], wanted: Axes) -> list[Step] | None:
 
 
 def _cost(given: Axes, steps: Sequence[Step]) -> tuple[int, bool, int]:
-    """Return what a form is judged by.
+    """Return the cost of a form, for comparisons.
 
-    That is the number of steps, whether a Transpose in front turns axes that a Reshape behind is
-    still to cut, and how many axes of size 1 are turned, which is idle.
+    It is the number of steps, then whether a Transpose permutes axes that a Reshape after it
+    splits, then the number of axes of size 1 that are permuted needlessly.
     """
     idle, shape = 0, _sizes(given) or ()
     for op, sizes in steps:
@@ -161,8 +161,8 @@ def _cost(given: Axes, steps: Sequence[Step]) -> tuple[int, bool, int]:
 def _as_wanted(given: Axes, wanted: Axes) -> list[Step] | None:
     """Return a Reshape to the axes of the result, in the order of the source, and a Transpose.
 
-    Axes of size 1 stay where the result has them. None where an axis of the result is made of
-    factors that are no neighbours in the source.
+    Axes of size 1 stay where the result has them. None if an axis of the result consists of
+    factors that are not adjacent in the source.
     """
     place = {factor: i for i, factor in enumerate(f for axis in given for f in axis if f.size != 1)}
     runs = [[place[factor] for factor in axis if factor.size != 1] for axis in wanted]

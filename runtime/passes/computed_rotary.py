@@ -2,8 +2,8 @@
 
     y = x * cos + concat(-x[half:], x[:half]) * sin
 
-with cos and sin [batch, 1, positions, size] whose elements are equal for both elements of a pair,
-as the models of transformers have them, from any exporter.
+where cos and sin [batch, 1, positions, size] are equal for both elements of a pair, as in models of
+transformers, from any exporter.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class _Turned:
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """A tensor with one element for each pair, found behind one that has it twice.
+    """A tensor with one element per pair, from which one with two equal elements is computed.
 
     Attributes:
-        leaf: the tensor or constant that the others are computed from.
-        steps: the nodes behind it, the last one first; they keep rows as they are.
-        index: of the rows of a constant that are gathered; None for all.
-        is_column: whether the leaf has an axis of size 1 behind.
+        leaf: the tensor or constant at the start of the computation.
+        steps: the nodes after it, the last one first; they do not mix elements of rows.
+        index: indices of the rows gathered from a constant; None for all rows.
+        is_column: whether the leaf has a trailing axis of size 1.
     """
 
     leaf: Value | Array
@@ -63,7 +63,7 @@ class _Pairs:
     is_column: bool = False
 
     def rebuilt(self, add: Builder) -> Value:
-        """Return the tensor; nodes that compute it already are not added again."""
+        """Return the tensor; existing nodes that compute it are reused."""
         if isinstance(self.leaf, Value):
             column = made(add, Squeeze(), self.leaf, np.array([-1])) if self.is_column else None
             value = column or self.leaf
@@ -77,7 +77,7 @@ class _Pairs:
 
 
 def made(add: Builder, op: Op, *inputs: Value | Array | None) -> Value:
-    """Return the result of an operator, that of a node in front which computes it if there is one.
+    """Return the result of an operator, reusing an earlier node that computes it.
 
     Args:
         add: inserts nodes.
@@ -102,7 +102,7 @@ def _reads(node: Node, inputs: tuple[Value | Array | None, ...]) -> bool:
 
 
 def _halved(node: Node, given: Value | None, value: Value) -> Value | Array | None:
-    """Return an input of a node whose rows have half the size now."""
+    """Return an input of a node for rows of half the size."""
     if given is None or given.data is None:
         return given and value
     if isinstance(node.op, Reshape) and given is node.inputs[1] and given.data[-1] > 0:
@@ -111,7 +111,7 @@ def _halved(node: Node, given: Value | None, value: Value) -> Value | Array | No
 
 
 def _pairs(value: Value | None, *, interleaved: bool) -> _Pairs | None:
-    """Return what a tensor is made of whose elements are equal for both elements of a pair."""
+    """Return the computation of a tensor that is equal for both elements of a pair, else None."""
     steps: list[Node] = []
     while value is not None:
         width = _width(value)
@@ -144,7 +144,7 @@ def _width(value: Value) -> int | None:
 
 
 def _first(data: Array, *, interleaved: bool) -> Array | None:
-    """Return the first elements of all pairs of a row; None where the second ones differ."""
+    """Return the first elements of all pairs of a row; None if the second ones differ."""
     half = data.shape[-1] // 2
     first, second = (
         (data[..., ::2], data[..., 1::2]) if interleaved else (data[..., :half], data[..., half:])
@@ -153,9 +153,9 @@ def _first(data: Array, *, interleaved: bool) -> Array | None:
 
 
 def _doubled(node: Node, width: int, *, interleaved: bool) -> Value | None:
-    """Return what a node writes twice: side by side, or each element behind itself.
+    """Return the tensor that a node repeats, as a whole or each element in turn; None if none.
 
-    In the second case it is a column, with an axis of size 1 behind.
+    In the second case it is a column, with a trailing axis of size 1.
     """
     leaf = node.inputs[0]
     if not interleaved:
@@ -174,7 +174,7 @@ def _doubled(node: Node, width: int, *, interleaved: bool) -> Value | None:
 
 
 def _kept(node: Node, width: int) -> Value | None:
-    """Return the tensor whose rows, of this size, are those of a node's result."""
+    """Return the input of a node whose result has the same rows, of this size; None if none."""
     x, *others = node.inputs
     rank = rank_of(x) or 0
     if isinstance(node.op, Cos | Sin | Cast | Neg | Identity):
@@ -197,7 +197,7 @@ def _kept(node: Node, width: int) -> Value | None:
 
 
 def _interleaved(terms: list[Term] | None, size: int) -> int | None:
-    """Return `RotaryEmbedding.interleaved` of what sines are multiplied by; None if it is none."""
+    """Return `RotaryEmbedding.interleaved` for the factors of sines; None if they do not fit."""
     if terms is None or len(terms) != 1 or terms[0].factor.size != size:
         return None
     own, half = np.arange(size), size // 2
@@ -213,7 +213,7 @@ def _interleaved(terms: list[Term] | None, size: int) -> int | None:
 
 
 def _positions(shape: Shape, angles: Shape) -> int | None:
-    """Return the axis of x that has the positions: 1 or 2; None where angles do not fit."""
+    """Return the axis of positions of x, 1 or 2; None if the angles do not fit."""
     if angles[0] not in (1, shape[0]) or angles[3] != shape[3]:
         return None
     for axis in (2, 1):
@@ -266,7 +266,7 @@ def _build(found: Found) -> Outcome:
 
 
 def _whole(part: Value, rest: Value, found: Found) -> Value | None:
-    """Return the tensor whose rows begin with those of one tensor, and end with another's."""
+    """Return the tensor whose rows consist of those of `part` and then those of `rest`."""
     size = _width(found.top.output)
     for read in part.producer.reads if part.producer is not None else ():
         if _width(read) != size or rank_of(read) != 4 or size is None:

@@ -1,9 +1,9 @@
-"""Find out how often a loop runs whose condition counts, as those of TensorFlow and Paddle do.
+"""Determines the trip count of loops that count, such as while loops of TensorFlow and Paddle.
 
-A while loop of those is a Loop whose condition compares counters with limits: ``i < n`` once or
-twice, through casts, where ``i`` grows by a constant from one iteration to the next. All its values
-are known beforehand; where the first one that does not hold is known, so is the number of
-iterations, and the shapes of what the loop stacks.
+These are Loops whose condition compares counters with limits: ``i < n`` once or twice, through
+casts, where ``i`` grows by a constant in each iteration. The condition can be evaluated for every
+iteration in advance; the first one where it is false gives the trip count, and so the shapes of the
+stacked results.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..ops.elementwise import Add, Sub
 from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 from .driver import Context
 
-#: Iterations that are looked at, of a loop without a limit of its own, too.
+#: Maximum number of iterations examined.
 _ROUNDS = 1 << 16
 _VIEWS = (Identity, Reshape, Squeeze, Unsqueeze)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Make the number of iterations a constant where a condition depends on counters alone."""
+    """Make the trip count a constant where the condition depends only on counters."""
     counted = False
     for node in list(graph.nodes):
         if isinstance(node.op, Loop) and (count := _Rounds(node, node.op, context).count):
@@ -41,7 +41,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _fix(graph: Graph, node: Node, op: Loop, count: int) -> None:
-    """Let nothing but the count end a loop."""
+    """Make a loop end only by its trip count."""
     body = op.body.clone()
     going, *_ = body.outputs
     always = body.constant(np.array(True), "always")
@@ -53,7 +53,7 @@ def _fix(graph: Graph, node: Node, op: Loop, count: int) -> None:
 
 
 class _Rounds:
-    """What scalars of a body are in every iteration, as one array each.
+    """The scalars of a body, each as an array with one element per iteration.
 
     Args:
         node: a Loop.
@@ -77,7 +77,7 @@ class _Rounds:
 
     @property
     def count(self) -> int | None:
-        """How many iterations there are, if that is known and the file does not say so itself."""
+        """Return the trip count, if known and not already given by the file."""
         cond = self._node.inputs[1] if len(self._node.inputs) > 1 else None
         holds = cond is None or bool(_scalar(cond))
         going = next(iter(self._body.outputs.values()))
@@ -95,7 +95,7 @@ class _Rounds:
         return np.broadcast_to(scalar, self._rounds.shape)
 
     def _at(self, value: Value) -> Array | None:
-        """Return a scalar of the body in every iteration; None if it is not known."""
+        """Return a scalar of the body for every iteration; None if unknown."""
         if value not in self._known:
             self._known[value] = None
             self._known[value] = self._found(value)
@@ -120,7 +120,7 @@ class _Rounds:
         return None if results is None else results[0]
 
     def _counter(self, value: Value) -> Array | None:
-        """Return a carried value that stays, or that a constant is added to in every iteration."""
+        """Return a loop-carried value that is constant, or grows by a constant; None for others."""
         place = self._body.inputs.index(value)
         before = self._node.inputs[place]
         first = None if before is None else _scalar(before)
@@ -147,6 +147,6 @@ class _Rounds:
 
 
 def _scalar(value: Value) -> Array | None:
-    """Return the only element of a constant, or of what inference knows; None for all else."""
+    """Return the element of a scalar that is constant or known by inference; else None."""
     known = known_elements(value) if value.data is None else value.data
     return known.reshape(()) if known is not None and known.size == 1 else None

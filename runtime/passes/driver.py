@@ -1,4 +1,4 @@
-"""What a pass is; running, counting and stopping passes."""
+"""The driver of passes: runs, counts and stops them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Context:
         options: the user's choices.
         evaluate: evaluates one operator on arrays.
         spent: bytes of constants created by folding so far.
-        made: the same with those.
+        made: bytes of constants created so far, including those dropped again.
         refused: rewrites that the current pass refused, with reasons.
     """
 

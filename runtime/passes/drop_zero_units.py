@@ -66,7 +66,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             context.refused.append(refusal(graph, nodes, Reason.NUMBERS, str(error)))
             continue
         first, count = layers.first.node, int(dead.sum())
-        yield f"{count} zero units of {first.kind} '{first.name}' joined the bias of '{node.name}'"
+        yield f"{count} zero units of {first.kind} '{first.name}' became bias of '{node.name}'"
 
 
 def _layers(graph: Graph, node: Node) -> _Layers | None:

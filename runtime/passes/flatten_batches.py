@@ -1,4 +1,4 @@
-"""Count the samples of attentions that are spelled out with more than four axes by one of them."""
+"""Merges the batch axes of decomposed attention with more than four axes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _HEADS = 3
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Reshape what a Softmax and the products around it read to four axes, and the result back.
+    """Reshape the operands of a Softmax and the products around it to four axes, and back.
 
-    Windows of images are often axes of their own: [sample, window, head, position, element]. Views
-    go through scales and transposes of heads to where others are that they become one with.
+    Windows of images often have an axis of their own: [sample, window, head, position, element].
+    Views move through scales and transposes of heads until they merge with other views.
     """
     for node in list(graph.nodes):
         shape = shape_of(node.output) if node in graph and node.outputs else None
@@ -34,7 +34,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _weighs(graph: Graph, softmax: Node) -> bool:
-    """Whether a node is a Softmax of rows, by which a product weighs others."""
+    """Whether a node is a Softmax of rows that a product uses as weights."""
     rank = len(shape_of(softmax.output) or ())
     if not isinstance(softmax.op, Softmax) or softmax.op.axis not in (-1, rank - 1):
         return False
@@ -43,14 +43,14 @@ def _weighs(graph: Graph, softmax: Node) -> bool:
 
 
 def _is_batch(product: Node) -> bool:
-    """Whether both operands count the same samples and heads, by numbers."""
+    """Whether both operands have the same known numbers of samples and heads."""
     a, b = (shape_of(value) or () for value in product.inputs)
     known = all(isinstance(size, int) and size for size in (*a, *b))
     return known and len(a) == len(b) > _HEADS + 1 and a[:-2] == b[:-2]
 
 
 def _gives_scores(product: Node) -> bool:
-    """Whether a node is a product and all that follows it, up to a Softmax, has its shape."""
+    """Whether a node is a product, and all nodes from it to a Softmax keep its shape."""
     if not isinstance(product.op, MatMul) or not _is_batch(product):
         return False
     value, shape = product.output, shape_of(product.output)
@@ -67,7 +67,7 @@ def _gives_scores(product: Node) -> bool:
 
 
 def _is_weighed(product: Node) -> bool:
-    """Whether a node is a product by a Softmax, which may be flat already."""
+    """Whether a node is a product with a Softmax, which may be flattened already."""
     if not isinstance(product.op, MatMul) or not _is_batch(product):
         return False
     node = product.inputs[0].producer if product.inputs[0] is not None else None
@@ -86,11 +86,11 @@ def _flatten(graph: Graph, node: Node) -> str:
     graph.redirect(node.output, add(Reshape(), value, sizes))
     kind = node.kind
     drop(graph, node)
-    return f"{kind} '{name}' counts its samples by one axis"
+    return f"{kind} '{name}' has one batch axis"
 
 
 def _flat(graph: Graph, value: Value, add: Builder) -> Value:
-    """Return a value with its leading axes as one."""
+    """Return a value with its leading axes merged."""
     node, shape = value.producer, shape_of(value) or ()
     lead = len(shape) - _HEADS
     if node is not None and graph.sole_consumer(value) is not None:

@@ -16,7 +16,8 @@ from ..ops.quantize import DequantizeLinear
 from ..ops.shape import ConstantOfShape
 from .driver import Context
 
-#: Bytes that folding writes at most, by `Options.fold_total`: those that are dropped take time.
+#: Maximum bytes written by folding, as a multiple of `Options.fold_total`: constants that are
+#: dropped later take time, too.
 MAX_MADE = 16
 
 

@@ -25,9 +25,9 @@ def _build(found: Found) -> Outcome:
         return None
     if isinstance(op, AveragePool):
         if not _counts_zeros(op):
-            return found.refuse(Reason.NUMBERS, "the window does not count what pads it")
+            return found.refuse(Reason.NUMBERS, "the window does not count its padding")
         if not all(map(lt, added, op.kernel_shape * 2)):
-            return found.refuse(Reason.SHAPE, "a window would lie in the padding alone")
+            return found.refuse(Reason.SHAPE, "a window would contain only padding")
     pads = op.pads if op.pads and op.auto_pad == "NOTSET" else (0,) * len(added)
     total = tuple(a + b for a, b in zip(pads, added, strict=True))
     new = with_attributes(op, pads=total, auto_pad="NOTSET")

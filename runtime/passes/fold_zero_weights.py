@@ -38,7 +38,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         graph.replace(node, new.outputs)
         graph.rename(new, node.name)
         _hand_on(graph, new, bias)
-        yield f"the weights of {node.kind} '{node.name}' are zero: what is left is its bias"
+        yield f"the weights of {node.kind} '{node.name}' are zero: only its bias is left"
 
 
 def _is_zero(node: Node) -> bool:

@@ -1,17 +1,17 @@
-"""What half precision cannot represent by its form: constants, quotients, squares, positions.
+"""Forms that half precision cannot represent: constants, quotients, squares, positions.
 
 `to_half` uses this module in addition to `ranges`. The forms:
 
 - a square, for what is in range may leave it once squared
-- a product of two computed matrices, a sum of such products that nothing normalises, but for scores
-  on their way to a Softmax, and for means that a Softmax weighs
-- a layer that reads an input as it is and whose result is squared: the spectrum of a recording,
-  which is of any loudness
-- a quotient whose divisor may be near 0, where half precision has 0 already
-- positions and counts that are whole numbers with more digits than the type has
-- whatever a function reads that has no finite value at 0, or none at all below it (Log, Reciprocal,
-  Sqrt, a divisor, Acos, ...): rounding there makes an infinity or NaN out of a number. Back from
-  there, elementwise nodes stay float32 as far as the layer that they begin with
+- a product of two computed matrices, that is, a sum of products without normalization; except
+  scores that lead to a Softmax, and means weighted by a Softmax
+- a layer that reads a graph input directly and whose result is squared: the spectrum of a
+  recording of unknown loudness
+- a quotient whose divisor may be near 0, where half precision underflows to 0
+- positions and counts: integers with more digits than the type has
+- the input of a function with a pole at 0 or a limited domain (Log, Reciprocal, Sqrt, a divisor,
+  Acos, ...), where rounding turns a number into an infinity or NaN. Elementwise nodes that compute
+  such an input stay float32, back to the layer where they start
 - constants that would overflow, become 0, or lose most of their digits
 """
 
@@ -113,7 +113,7 @@ class HalfLimits:
 
 
 def fragile_nodes(graph: Graph, ranges: Ranges) -> set[Node]:
-    """Return the nodes in front of a function that rounding may drive to a pole."""
+    """Return the nodes that compute the input of a function that rounding may move to a pole."""
     found: set[Node] = set()
     waiting = [value for node in graph.nodes for value in _poles(node, ranges)]
     while waiting:

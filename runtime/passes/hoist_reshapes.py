@@ -1,4 +1,4 @@
-"""Moves a Reshape behind a matrix product in front of it, if it only regroups rows or matrices."""
+"""Moves a Reshape after a matrix product before it, if it only regroups rows or matrices."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _source(value: Value, wanted: Shape) -> Value:
 
 
 def _split_batches(graph: Graph) -> Iterator[str]:
-    """Give products of matrices in one row the axes that these are reshaped to."""
+    """Give products with one batch axis the batch axes that their result is reshaped to."""
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, MatMul):
             continue
@@ -103,7 +103,7 @@ def _split_batches(graph: Graph) -> Iterator[str]:
         )
         graph.redirect(last.output, add(MatMul(), *parts))
         drop(graph, last)
-        yield f"MatMul '{node.name}' has the axes {outer} that its {count} matrices are cut into"
+        yield f"MatMul '{node.name}' has the batch axes {outer} of its {count} matrices"
 
 
 def _static(value: Value) -> tuple[int, int, int] | None:
@@ -115,7 +115,7 @@ def _static(value: Value) -> tuple[int, int, int] | None:
 
 
 def _split_behind(graph: Graph, node: Node, count: int, rows: int, columns: int) -> Node | None:
-    """Return the view behind a product that cuts the axis of its matrices into several."""
+    """Return the view after a product that splits its batch axis into several."""
     last = node
     while (reader := graph.sole_consumer(last.output)) is not None:
         if not isinstance(reader.op, _BATCH_VIEWS) or reader.inputs[0] is not last.output:
@@ -128,7 +128,7 @@ def _split_behind(graph: Graph, node: Node, count: int, rows: int, columns: int)
 
 
 def _reshaped(add: Builder, value: Value, wanted: Shape) -> Value:
-    """Return a value in another shape, which may be that of what it is a view of."""
+    """Return a value in another shape, reusing the source of a view that has this shape."""
     while (node := value.producer) is not None and isinstance(node.op, _BATCH_VIEWS):
         if shape_of(value) == wanted or node.inputs[0] is None:
             break
@@ -149,7 +149,7 @@ def _fusions(*, turned: bool) -> tuple[Fusion, ...]:
 
 
 FUSIONS = _fusions(turned=True)
-#: Those that change no weights.
+#: The fusions that do not change weights.
 BOUND = _fusions(turned=False)
 
 
@@ -158,14 +158,14 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     ``reshape(flatten(x) @ w + b, [..., n])`` becomes ``x @ w + b`` without a view. Activations or
     sums that follow then read the product itself, and layers of all exporters look alike. Weights
-    are constant; a Gemm becomes MatMul and Add. Products of matrices that are counted by one axis,
-    as tf2onnx writes Einsum, get the axes that they are counted by behind it.
+    are constant; a Gemm becomes MatMul and Add. Products with one batch axis, as tf2onnx writes
+    Einsum, get the batch axes of the Reshape after them.
     """
     yield from fuse(graph, context, FUSIONS)
     yield from _split_batches(graph)
 
 
 def run_bound(graph: Graph, context: Context) -> Iterator[str]:
-    """The same for known sizes, without creating weights."""
+    """As `run`, for known sizes and without creating weights."""
     yield from fuse(graph, context, BOUND)
     yield from _split_batches(graph)

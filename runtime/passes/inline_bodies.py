@@ -1,4 +1,4 @@
-"""Inlines bodies that are known to run, and how often."""
+"""Inlines bodies of which it is known whether and how often they run."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class _Rows:
 
     Attributes:
         heads: how heads are columns of rows.
-        steps: what follows, in order: a RotaryEmbedding, norms of each head.
+        steps: the nodes after them, in order: a RotaryEmbedding, norms of each head.
     """
 
     heads: HeadColumns
@@ -59,10 +59,10 @@ class _Rows:
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Drop Reshape and Transpose in front of the operands of an Attention, and behind it.
+    """Drop Reshape and Transpose before the operands of an Attention, and after it.
 
-    Heads extracted from one product become parts of its last axis, in whatever order its columns
-    are: if they are not adjacent, and nothing else reads the product, its columns are permuted.
+    Heads extracted from one product become parts of its last axis, in any order of columns: if they
+    are not adjacent, and nothing else reads the product, its columns are permuted.
     Channels of an image are columns of its pixels. Nothing changes if only some operands have this
     form, or if the result does not return to rows or an image.
     """
@@ -70,7 +70,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def run_bound(graph: Graph, context: Context) -> Iterator[str]:
-    """The same for known sizes, without creating weights."""
+    """As `run`, for known sizes and without creating weights."""
     return _join(graph, None)
 
 
@@ -168,7 +168,7 @@ def _layer_of(graph: Graph, value: Value) -> tuple[Value, Array, Array | None] |
 def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
     """Return the Transpose and Reshape that turn the result into rows or an image.
 
-    Both are the Transpose where the heads of a row stay axes of their own.
+    Both are the Transpose if the heads of a row keep an axis of their own.
     """
     turn = graph.sole_consumer(node.output)
     if turn is None or not isinstance(turn.op, Transpose):

@@ -59,7 +59,7 @@ def _lower(graph: Graph, node: Node) -> str:
 
 
 def _rows(add: Builder, image: Value | None, size: int) -> Value:
-    """Return an image as one row, or the row that the image was made of."""
+    """Return an image as one row, or the row from which the image was reshaped."""
     source = None if image is None else image.producer
     if source is not None and isinstance(source.op, Reshape) and source.inputs[0] is not None:
         before = shape_of(source.inputs[0])

@@ -15,15 +15,15 @@ from ..ops.shape import Reshape
 from .driver import Context
 from .editing import Builder, drop, shape_of
 
-#: The maximum number of indices that are looked at.
+#: Maximum number of indices examined.
 MAX_INDICES = 1 << 20
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace GatherND by Reshape and Slice if its indices count up by one.
 
-    Exporters write ``x[i, j]`` with index arrays so: masks that every position sees, or one of the
-    parts that a product is cut into.
+    Exporters write ``x[i, j]`` with index arrays in this form: masks visible to every position, or
+    one of the parts of a product.
     """
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, GatherND) or node.op.batch_dims:

@@ -78,7 +78,7 @@ def _build(found: Found) -> Outcome:
 
 
 def _signed(value: Value, sign: float) -> LinearLayer | None:
-    """Return the layer that computes a value, times a sign."""
+    """Return the layer that computes a value, multiplied by a sign."""
     layer = as_linear(value.producer)
     return layer and LinearLayer(
         layer.node, layer.weight * layer.weight.dtype.type(sign), sign * layer.bias
@@ -162,7 +162,7 @@ FUSIONS = tuple(
     Fusion(
         Apply(kind, *operands, where=_share_input),
         _build,
-        text="{new} took over what {kind} '{anchor}' adds to it",
+        text="{new} took over the addend of {kind} '{anchor}'",
     )
     for kind, operands in (
         ((Add, Sub), (_LAYER, _LAYER)),

@@ -30,8 +30,8 @@ class _MergeableProduct:
         nodes: the product and the sum, in this order.
         x: the input.
         op: the product, for any number of columns.
-        weights: of the product, those of later columns behind those of earlier ones, along `axis`;
-            None for what it does without.
+        weights: the constant operands of the product, with columns along `axis`; None for omitted
+            operands.
         axis: of each of the weights.
         width: number of columns of the result.
         bias: [n], or None if there is no sum.
@@ -47,7 +47,7 @@ class _MergeableProduct:
 
     @property
     def dtype(self) -> np.dtype:
-        """That of the bias, if there is one."""
+        """The dtype of the bias, or of the result without one."""
         data = self.weights[0] if isinstance(self.op, MatMul) else self.weights[1]
         assert data is not None
         return data.dtype
@@ -59,11 +59,11 @@ class _MergeableProduct:
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Merge the linear layers that read the same tensor, and whose rows are heads of an attention.
+    """Merge linear layers that read the same tensor and compute the heads of an attention.
 
-    They are in front of an Attention; or their rows are cut into heads that go to caches first, as
-    in decoders. Two or three products with constant weights, packed ones as well,
-    become one with concatenated weights; a Split after it yields the parts.
+    Their results go to an Attention, or are split into heads that go to caches first, as in
+    decoders. Two or three products with constant weights, packed ones included, become one with
+    concatenated weights; a Split after it yields the parts.
     """
     for node in list(graph.nodes):
         if node in graph and isinstance(node.op, Attention):
@@ -81,7 +81,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _merge(graph: Graph, values: Iterable[Value]) -> Iterator[str]:
-    """Merge as many of the layers that compute some values as are alike."""
+    """Merge all compatible layers among those that compute some values."""
     found = [one for value in values if (one := _layer(graph, value)) is not None]
     alike = [[other for other in found if _are_alike(one, other)] for one in found]
     layers = max(alike, key=len, default=list[_MergeableProduct]())
@@ -111,7 +111,7 @@ def _cuts_heads(node: Node) -> bool:
 
 
 def _is_kept(graph: Graph, value: Value) -> bool:
-    """Whether heads go to a cache that the graph takes, behind what moves them."""
+    """Whether heads go, after nodes that only move them, to a cache that is a graph input."""
     for _ in range(4):
         if len(value.consumers) != 1:
             return False
@@ -125,7 +125,7 @@ def _is_kept(graph: Graph, value: Value) -> bool:
 
 
 def _layer(graph: Graph, value: Value) -> _MergeableProduct | None:
-    """Return the linear layer that computes an operand without other readers."""
+    """Return the linear layer that computes an operand and has no other readers."""
     if len(value.consumers) != 1 or graph.is_output(value):
         return None
     node, bias = value.producer, None
@@ -148,7 +148,7 @@ def _layer(graph: Graph, value: Value) -> _MergeableProduct | None:
     elif isinstance(node.op, MatMulNBits):
         given = [each is not None for each in node.inputs[1:]]
         if given != [each is not None for each in weights] or any(given[3:]):
-            return None  # weights that are computed, columns in another order, a bias of its own
+            return None  # computed weights, another order of columns, a bias inside the operator
         packed, *others = weights[:3]
         assert packed is not None
         rows = packed.reshape(node.op.N, node.op.blocks, -1)

@@ -65,7 +65,7 @@ class ScaledOperand:
 
 
 def operand(value: Value, *, scaled: bool = True) -> ScaledOperand | None:
-    """Return a value in terms of the furthest source that only axes separate it from, or None.
+    """Return a value in terms of its furthest source with only moves of axes between, or None.
 
     Args:
         value: of known rank.

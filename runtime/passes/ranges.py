@@ -5,15 +5,15 @@ times a tensor within that tensor. They are infinite if nothing is known, as in 
 `size` estimates the root mean square, by four rules:
 
 - training and normalization keep the results of layers with weights near `LIKELY`, so such a layer
-  gives `LIKELY` unless the norm of its weights says that it is off by more than `DOUBT`
+  gives `LIKELY` unless the norm of its weights differs by more than a factor of `DOUBT`
 - a normalization gives the size of its own scale and shift, whatever it reads
-- sums grow with the number of their terms, products by their factors; what is unknown of a shape
-  counts `UNKNOWN` elements
-- Exp, Pow, running products and quotients by what may be near 0 have no bound at all
+- sums grow with the number of their terms, products with their factors; an unknown size counts as
+  `UNKNOWN` elements
+- Exp, Pow, running products and quotients by numbers near 0 are unbounded
 
 Single elements are several times as great as the size; `PEAK` is how many. Casts of integers and
-what Range gives are `counted`: positions and counts, whose neighbours a narrow type may not tell
-apart.
+results of Range are `counted`: positions and counts, of which a narrow type may not distinguish
+neighbours.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ValueRange:
         high: no element is greater.
         counted: whether they are counts or positions.
         shares: whether they are non-negative, with a sum of at most 1 along the last axis.
-        steep: whether the bound may be reached whatever the size is, as by 1 / x near 0.
+        steep: whether the bound may be reached at any size, as by 1 / x near 0.
     """
 
     size: float = LIKELY

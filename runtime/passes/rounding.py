@@ -1,8 +1,8 @@
 """Rounds weights that passes compute in float64 to their storage type.
 
 All passes that multiply constants use this. Finite numbers stay finite, and a channel loses no more
-than ordinary rounding: where the exponent range of the type does not suffice, the pass leaves its
-nodes unchanged, and they compute step by step what the product of their constants would have lost.
+than ordinary rounding: if the exponent range of the type does not suffice, the pass leaves its
+nodes unchanged, and these compute step by step without the loss.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Moves of whole rows: what chains of views, slices and joins do to the order of rows."""
+"""Moves of whole rows: how chains of views, slices and concatenations reorder rows."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def is_followed(node: Node | None) -> bool:
 
 
 def sources(top: Value) -> Iterator[tuple[Value, frozenset[Node]]]:
-    """Yield the tensors of a value's shape on which alone it depends, nearest first.
+    """Yield the tensors of the same shape that a value depends on exclusively, nearest first.
 
     Each comes with the nodes in between, all of which are followed.
     """

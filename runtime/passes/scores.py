@@ -52,11 +52,11 @@ class Scores:
     Attributes:
         value: what is not explained yet; finally the product.
         nodes: the explained nodes.
-        scale: of the product; of everything, until a cap is found.
+        scale: of the product; of the whole, until a cap is found.
         cap: 0 for none.
         masks: from the last to the first.
         moved: whether there are reshapes in between.
-        factors: constants by which rows of the product are multiplied, of as many axes.
+        factors: constants that rows of the product are multiplied by, of the same rank.
     """
 
     value: Value
@@ -102,7 +102,7 @@ def _steps(found: Scores, node: Node) -> Iterator[Scores]:
     elif (rows := _rows_scaled(found, node)) is not None:
         yield rows
     elif found.factors:
-        return  # what is inside of them would have to be multiplied as well
+        return  # their inner scores would have to be multiplied as well
     elif node.op.view and node.inputs[0] is not None:
         yield replace(found.behind(node, node.inputs[0]), moved=True)
     elif isinstance(node.op, Tanh) and node.inputs[0] is not None:

@@ -51,7 +51,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     A Transpose between a matrix product and the scales and sums after it is moved behind those,
     which then become the epilogue of the product.
 
-    Rows of pixels are made of an image, and an image of rows, by a 4-D Transpose, which is free if
+    Images become rows of pixels, and rows become images, by a 4-D Transpose, which is free if
     channels are last in memory. The activation of a convolution is moved before that.
     """
     yield from _turn_images(graph)
@@ -73,7 +73,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _views_behind_image(graph: Graph, node: Node) -> list[Node]:
-    """Return what moves a convolution's result to the activation that alone reads it."""
+    """Return the nodes that move a convolution's result to the activation, its only reader."""
     views: list[Node] = []
     if not isinstance(node.op, elementwise.Unary) or isinstance(node.op, _ORDERED):
         return views
@@ -89,14 +89,14 @@ def _views_behind_image(graph: Graph, node: Node) -> list[Node]:
 
 
 def _activate_early(graph: Graph, node: Node, views: Sequence[Node]) -> str:
-    """Put an activation in front of what moves its operand, where the convolution computes it."""
+    """Move an activation before the nodes that move its operand, to the convolution."""
     first, (x, *rest) = views[0], node.inputs
     active = Builder(graph, first, node.name, (node,))(node.op, first.inputs[0], *rest)
     graph.set_inputs(first, (active, *first.inputs[1:]))
     name = node.name
     assert x is not None
     graph.replace(node, (x,))
-    return f"{node.kind} '{name}' stands behind the convolution that it belongs to"
+    return f"{node.kind} '{name}' follows its convolution directly"
 
 
 def _order(node: Node) -> Order | None:
@@ -142,7 +142,7 @@ def _merge(graph: Graph) -> Iterator[str]:
         else:
             graph.set_op(node, Transpose(perm=both))
             graph.set_inputs(node, (source,))
-            yield f"Transpose '{node.name}' took '{first.name}' over"
+            yield f"Transpose '{node.name}' absorbed '{first.name}'"
         drop(graph, first)
 
 
@@ -192,8 +192,8 @@ def _turn_images(graph: Graph) -> Iterator[str]:
 def _windows(add: Builder, node: Node, source: Node) -> Value | None:
     """Return windows of an image with channels last, or an image of such windows, by way of rows.
 
-    The axes of an image [n, c, height, width] are cut, and c goes from the second place to the
-    last; or it comes from there, and the others are joined.
+    The axes of an image [n, c, height, width] are split, and c moves from the second axis to the
+    last; or c comes from the last axis, and the others are merged.
     """
     x = source.inputs[0]
     before, between, after = map(shape_of, (x, node.inputs[0], node.output))
@@ -225,7 +225,7 @@ def _windows(add: Builder, node: Node, source: Node) -> Value | None:
 def _pixels_moved(add: Builder, node: Node, source: Node) -> Value | None:
     """Return an image whose pixels are in another order, by way of rows, such as MobileViTv2's.
 
-    The spatial axes of an image [n, c, height, width] are cut, turned and joined to two again.
+    The spatial axes of an image [n, c, height, width] are split, permuted and merged to two again.
     """
     cut = source.inputs[0].producer if source.inputs[0] is not None else None
     image = None if cut is None else cut.inputs[0]

@@ -33,7 +33,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             continue
         product, bias = layer
         _rewrite(graph, node, product, bias, widths)
-        yield f"{len(widths)} parts of '{product.name}' are products of their own"
+        yield f"{len(widths)} parts of '{product.name}' became separate products"
 
 
 def _is_gated(graph: Graph, node: Node) -> bool:

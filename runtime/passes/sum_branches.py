@@ -14,7 +14,7 @@ from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from .driver import Context
 from .editing import Builder, drop, shape_of
 
-#: The maximum number of branches.
+#: Maximum number of branches.
 MAX_BRANCHES = 4
 #: Elementwise operators that are computed for each branch.
 _EACH = (Add, Mul, Sub, Relu, Sigmoid, Swish)
@@ -25,9 +25,9 @@ _Cut = dict[tuple[Value, int], tuple[Value, ...]]
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace ReduceSum over the second axis of [n, branch, channel, ...] by Add.
 
-    Split attention (ResNeSt) and selective kernels (SKNet) cut the channels of an image into
-    branches, or stack images, weigh them and add them up. The parts of an image are images, which
-    need not be copied, and what weighs them is fused with the sum.
+    Split attention (ResNeSt) and selective kernels (SKNet) split the channels of an image into
+    branches, or stack images, and compute their weighted sum. The parts of an image are slices,
+    which need no copies, and the multiplication by weights is fused with the sum.
     """
     cut: _Cut = {}
     for node in list(graph.nodes):
@@ -47,7 +47,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _count(node: Node) -> int | None:
-    """Return how many branches a ReduceSum adds; None if it is no such sum."""
+    """Return the number of branches that a ReduceSum adds; None for other nodes."""
     shape = shape_of(node.inputs[0]) if isinstance(node.op, ReduceSum) else None
     axes = node.inputs[1] if len(node.inputs) > 1 else None
     if shape is None or len(shape) < 4 or axes is None or axes.data is None:
@@ -63,7 +63,7 @@ def _count(node: Node) -> int | None:
 
 
 def _has_branches(value: Value, count: int) -> bool:
-    """Whether a tensor is made of images that are branches already."""
+    """Whether a tensor consists of images that are branches already."""
     node = value.producer
     if node is None:
         return False
@@ -74,7 +74,7 @@ def _has_branches(value: Value, count: int) -> bool:
 
 
 def _image_of(node: Node, count: int) -> Value | None:
-    """Return the image whose channels a Reshape cuts into branches."""
+    """Return the image whose channels a Reshape splits into branches."""
     shape, source = shape_of(node.output) or (), node.inputs[0]
     before = shape_of(source)
     if not isinstance(node.op, Reshape) or source is None or before is None or len(shape) < 4:
@@ -102,13 +102,13 @@ def _stacked(node: Node, count: int) -> list[Value] | None:
 
 
 class _Branches:
-    """The branches of values, each made once.
+    """The branches of values, each created once.
 
     Args:
         graph: the graph.
         before: the node that new ones are inserted before.
         count: the number of branches.
-        cut: what Splits before that node give, by what they read and by their number.
+        cut: results of Splits before that node, by their input and number of parts.
     """
 
     def __init__(self, graph: Graph, before: Node, count: int, cut: _Cut) -> None:

@@ -1,23 +1,22 @@
 """Converts operations that gain from 16-bit floats and tolerate them; the I/O stays float32.
 
-Convolutions and matrix products become half precision wherever they stand. Cheap operators follow
-where one of their inputs is half already, so that no tensor is widened for them; everything else
-stays float32, above all:
+Convolutions and matrix products become half precision wherever they are. Cheap operators follow if
+one of their inputs is half already, so that no tensor is widened for them; everything else stays
+float32, in particular:
 
 - Exp, Pow, Log, Sqrt, Reciprocal, sums and norms: their range is wider than that of their operands
-- what the analysis of ranges says may leave the range of float16, or vanish in it: see `ranges`
-- squares, quotients, positions, what stands before a pole: see `half_forms`
+- values that may leave the range of float16, or underflow in it, according to `ranges`
+- squares, quotients, positions, inputs of functions with poles: see `half_forms`
 - Softmax and the normalizations follow, because every backend computes them in float32 inside
-- the losses, and the statistics of a BatchNormalization that nothing took over: they are sums
-- RNN, GRU, LSTM, CumSum, CumProd: what they round they carry on from step to step
+- losses, and the statistics of a BatchNormalization that was not folded: they are sums
+- RNN, GRU, LSTM, CumSum, CumProd: their rounding errors accumulate from step to step
 - Range, GridSample, AffineGrid, RoiAlign and the scales of Resize: positions need more than 11 bits
-- comparisons, ArgMax, TopK, NonMaxSuppression: rounding makes ties
-- whatever reads a constant that half precision has no number for, such as the -3e38 of a mask
+- comparisons, ArgMax, TopK, NonMaxSuppression: rounding creates ties
+- readers of a constant that half precision cannot represent, such as the -3e38 of a mask
 - the nodes in `Options.keep_float32`
 
-What is held is known before anything runs, so it rests on proofs, forms and likelihood: inputs
-beyond 65504, or weights that training drove to extremes, may overflow all the same. `Model` looks
-for that in the results of its runs.
+All this is decided before anything runs, by proofs, forms and likelihood: inputs beyond 65504, or
+extreme weights, may still overflow. `Model` checks the results of its runs for that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Move a Transpose that only orders rows to the side of a layer where views are."""
+"""Moves a Transpose of rows to the other side of a layer, where it merges with other views."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MOVES = (Reshape, Flatten, Squeeze, Unsqueeze, Transpose, Gather, Slice, Split)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Let layers read and write rows in the order of what is around an attention.
+    """Make layers read and write rows in the order of the attention around them.
 
-    ``transpose(x) @ w + b`` is ``transpose(x @ w + b)`` where the last axis stays. PyTorch's
-    nn.MultiheadAttention works on [position, sample, channel]: behind the first layer the Transpose
-    becomes one with that of the heads, and so does the one behind the last layer, in front of it.
+    ``transpose(x) @ w + b`` is ``transpose(x @ w + b)`` if the last axis stays in place. PyTorch's
+    nn.MultiheadAttention works on [position, sample, channel]: after the first layer, its Transpose
+    merges with that of the heads, and before the last layer likewise.
     """
     for node in list(graph.nodes):
         if node not in graph or not _is_product(node):
@@ -32,10 +32,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         if before is not None and not _moves(_source(before)):
             if graph.sole_consumer(before.output) is node and _is_moved(graph, last):
                 _put_behind(graph, before, node, last)
-                yield f"Transpose '{before.name}' is behind '{node.name}'"
+                yield f"Transpose '{before.name}' moved after '{node.name}'"
         elif turn is not None and _moves(_source(node)):
             _put_in_front(graph, node, turn)
-            yield f"Transpose '{turn.name}' is in front of '{node.name}'"
+            yield f"Transpose '{turn.name}' moved before '{node.name}'"
 
 
 def _is_product(node: Node) -> bool:
@@ -62,13 +62,13 @@ def _moves(node: Node | None) -> bool:
 
 
 def _is_moved(graph: Graph, node: Node) -> bool:
-    """Whether all that reads a node's result moves or cuts it."""
+    """Whether all readers of a node's result move or slice it."""
     readers = node.output.consumers
     return bool(readers) and not graph.is_output(node.output) and all(map(_moves, readers))
 
 
 def _turn(node: Node | None) -> Node | None:
-    """Return a Transpose that leaves the last axis where it is."""
+    """Return a Transpose that leaves the last axis in place."""
     rank = None if node is None else rank_of(node.output)
     if node is None or rank is None or not isinstance(node.op, Transpose):
         return None
@@ -76,7 +76,7 @@ def _turn(node: Node | None) -> Node | None:
 
 
 def _put_behind(graph: Graph, turn: Node, product: Node, last: Node) -> None:
-    """Let a product read what a Transpose reads, and the Transpose what comes of it."""
+    """Make a product read the input of a Transpose, and the Transpose the product's result."""
     follower = graph.in_order(set(last.output.consumers))[0]
     value = turn.inputs[0]
     for node in dict.fromkeys((product, last)):
@@ -89,7 +89,7 @@ def _put_behind(graph: Graph, turn: Node, product: Node, last: Node) -> None:
 
 
 def _put_in_front(graph: Graph, product: Node, turn: Node) -> None:
-    """Let a product read a transposed value, and its result be what the Transpose gives."""
+    """Make a product read a transposed value, and replace the Transpose of its result."""
     last = turn.inputs[0].producer if turn.inputs[0] is not None else None
     assert last is not None
     value = Builder(graph, product, turn.name, (turn,))(turn.op, product.inputs[0])

@@ -17,17 +17,17 @@ from .driver import Context
 from .editing import Builder, shape_of, stand_in
 from .fusion import obstacle
 
-#: Images of that many channels stay images.
+#: Minimum number of channels of images that stay images.
 MAX_CHANNELS = 8
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace Conv, Reshape and Transpose to [n, h * w, c] by a product of patches.
 
-    Vision transformers start with it. The image is rearranged to rows of patches instead of the
-    result, which has at least as many elements. Only 2-D convolutions with constant weights whose
-    strides equal their windows and that cover every pixel of an image of few channels: those of
-    others lie side by side, and are read where they are.
+    Vision transformers start with such a convolution. The image is rearranged to rows of patches
+    instead of the result, which has at least as many elements. The convolution must be 2-D with
+    constant weights and strides equal to its window, and cover every pixel of an image of few
+    channels; many channels are adjacent in memory, and are read in place.
     """
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Conv):

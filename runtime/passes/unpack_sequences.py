@@ -41,7 +41,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             parts = _split(graph, node, node.op)
             if parts is not None:
                 known[node.output] = parts
-                yield f"Split makes the {len(parts)} elements of '{node.output.name}'"
+                yield f"Split computes the {len(parts)} elements of '{node.output.name}'"
             continue
         elements = _elements(node, known)
         if elements is not None:

@@ -61,8 +61,8 @@ class _Walk:
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace Reshape, Transpose and Reshape by a Slice or Gather of channels.
 
-    Exporters write ShuffleNet's shuffle so, and the halves extracted from it with a Gather. Images
-    may then keep their memory format, channels first or last.
+    Exporters write ShuffleNet's shuffle in this form, and the halves extracted from it with a
+    Gather. Images may then keep their memory format, channels first or last.
     """
     for node in list(graph.nodes):
         if node not in graph or not _may_end(graph, node):
@@ -75,7 +75,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             continue
         new = _chosen(graph, node, walk.source, picked)
         graph.replace(node, new.outputs)
-        yield f"{new.kind} '{new.name}' takes the channels of '{walk.source.name}'"
+        yield f"{new.kind} '{new.name}' selects channels of '{walk.source.name}'"
 
 
 def _may_end(graph: Graph, node: Node) -> bool:

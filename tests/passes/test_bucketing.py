@@ -187,7 +187,7 @@ REFUSED = {
         "is not known",
     ),
     "the last of equal ones": ("y = ArgMax <axis = 1, select_last_index = 1> (x)", "last of equal"),
-    "places of non-zeros": ("y = NonZero (x)", "nobody says"),
+    "places of non-zeros": ("y = NonZero (x)", "no rule keeps"),
     "an axis repeated": (
         "r = Constant <value_ints = [1, 2, 1]> ()\n y = Tile (x, r)",
         "repeats an axis",
@@ -195,13 +195,13 @@ REFUSED = {
     "numbers that are drawn by position": (
         "half = Constant <value_float = 0.5> ()\n on = Cast <to = 9> (half)\n"
         "y = Dropout <seed = 1> (x, half, on)",
-        "draws numbers",
+        "random numbers",
     ),
     "a sequence": ("y = SequenceConstruct (x, x)", "sequence"),
     "mirrored": ('y = Pad <mode = "reflect"> (x, widths)', "pads the front"),
     "normalized over positions": (
         "t = Transpose <perm = [0, 2, 1]> (x)\n y = LpNormalization <axis = 2> (t)",
-        "nobody says",
+        "no rule keeps",
     ),
 }
 

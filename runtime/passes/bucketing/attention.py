@@ -27,18 +27,18 @@ def attention(writer: GraphWriter, node: Node) -> None:
     rows, count = (_length(writer, x) for x in (q, k))
     windows = op.is_causal or max(op.left_window_size, op.right_window_size) >= 0
     if isinstance(rows, Grown) and (windows or past_k is not None or lengths is not None):
-        raise writer.error("queries grow, whose places are counted from the end of the keys")
+        raise writer.error("queries grow, and their positions are counted from the end of the keys")
     batch, *_ = writer.shape(writer.dims(q))
     if past_k is not None and past_v is not None:
         past = writer.dims(past_k)[2]
         if isinstance(past, Grown):
             if not isinstance(count, int) or (windows and rows != count):
-                raise writer.error("its new keys grow, or are others than its queries")
+                raise writer.error("its new keys grow, or have other positions than its queries")
             _append_past(writer, node, writer.added(past, count))
             return
     elif lengths is None and isinstance(count, Grown):
         if windows:
-            raise writer.error("keys grow, and windows are counted from their front")
+            raise writer.error("keys grow, and its window is counted from their front")
         lengths = writer.vector(count, batch)
     shown = _mask(writer, mask, count)
     read = [writer.read(value) for value in (q, k, v)]

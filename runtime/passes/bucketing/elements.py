@@ -87,7 +87,7 @@ def pointwise(writer: GraphWriter, node: Node) -> None:
 def dropout(writer: GraphWriter, node: Node) -> None:
     """Outside training nothing is dropped; random numbers depend on positions."""
     if len(node.inputs) > 2 and node.inputs[2] is not None:
-        raise writer.error("it draws numbers by the places of elements")
+        raise writer.error("its random numbers depend on the positions of elements")
     writer.read_inputs()
 
 
@@ -171,7 +171,7 @@ def reduction(writer: GraphWriter, node: Node) -> None:
     sum_ = writer.add(total, *inputs)
     count = product(dims[axis] for axis in along)
     if count is None:
-        raise writer.error("several of the axes that it joins grow")
+        raise writer.error("it reduces several growing axes")
     number = writer.add(Cast(to=x.tensor.dtype), writer.true_sizes((count,)))
     if not sum_.tensor.dims:
         number = writer.add(Reshape(), number, writer.constant(np.zeros(0)))
@@ -185,7 +185,7 @@ def arg_reduction(writer: GraphWriter, node: Node) -> None:
     assert isinstance(op, ArgReduce)
     axis = normalize_axis(op.axis, len(writer.dims(x)))
     if axis in writer.grown(x) and op.select_last_index:
-        raise writer.error("it takes the last of equal elements")
+        raise writer.error("it selects the last of equal elements")
     sign = -1 if type(op).__name__ == "ArgMax" else 1
     writer.set_inputs([writer.hidden(x, [axis], fill_of(x.tensor.dtype, sign))])
 
@@ -229,7 +229,7 @@ def matrix_product(writer: GraphWriter, node: Node) -> None:
         writer.read_inputs()
         return
     if isinstance(node.op, MatMulInteger):
-        raise writer.error("it has zero points, and joins what lies along an axis that grows")
+        raise writer.error("it has zero points, and sums over an axis that grows")
     pair = zip((a, b), inner, strict=True)
     writer.set_inputs([writer.hidden(x, [axis], 0) for x, axis in pair])
 

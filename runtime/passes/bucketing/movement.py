@@ -1,4 +1,4 @@
-"""Data movement in buckets: a growing axis ends where its actual size says."""
+"""Data movement in buckets: a growing axis ends at its actual size."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _window(
     size, start, step = how
     first = grown_bound(size, start)
     if step != 1 or first is None:
-        raise writer.error("it starts at a place that is not known")
+        raise writer.error("its start is not known")
     count, room = writer.fixed(wanted), writer.fixed(size)
     if isinstance(first, int) and first + count <= room:
         bounds = [[first], [first + count], [axis]]
@@ -90,7 +90,7 @@ def _window(
 
 @rule(Concat)
 def concat(writer: GraphWriter, node: Node) -> None:
-    """What is concatenated to a growing tensor is written at its end."""
+    """Parts concatenated to a growing tensor are written at its end."""
     op = node.op
     assert isinstance(op, Concat)
     parts = [value for value in node.inputs if value is not None]
@@ -245,7 +245,7 @@ def _fronts(writer: GraphWriter, x: Value, axis: int, places: Value) -> Value | 
 
 @rule(GatherND)
 def gather_nd(writer: GraphWriter, node: Node) -> None:
-    """See `gather`; the last axis of the indices has one coordinate for each of some axes."""
+    """See `gather`; the last axis of the indices holds coordinates along leading axes."""
     op, x, places = node.op, operand(node, 0), operand(node, 1)
     assert isinstance(op, GatherND)
     *_, depth = writer.dims(places)

@@ -1,10 +1,10 @@
 """Rewrites a graph with growing sizes to fixed, padded sizes: a bucket.
 
 A plan has fixed sizes, so a decoder whose cache grows by one position per token would be planned
-once per token. In a bucket every growing axis has its full room from the start; valid elements are
-at its front, and the padding behind them must not affect results. `bucketed` rewrites a graph
+once per token. In a bucket every growing axis has its full size from the start; valid elements are
+at its front, and the padding after them must not affect results. `bucketed` rewrites a graph
 accordingly: operators that combine elements along such an axis (sums, products, softmax, attention)
-mask the padding first; what is appended to an axis is written at its actual end; computed shapes
+mask the padding first; elements appended to an axis are written at its actual end; computed shapes
 become those of the bucket, and shapes read as data keep their actual values.
 """
 
@@ -75,7 +75,7 @@ def _tensor(name: str, value: Value) -> TensorType:
     """Return the type of an input or result, which must be a numeric tensor."""
     if not isinstance(value.type, TensorType) or value.type.dtype == string:
         what = value.type or "of unknown type"
-        raise UnsupportedError(f"'{name}' is {what}; buckets hold tensors of numbers alone")
+        raise UnsupportedError(f"'{name}' is {what}; buckets hold only tensors of numbers")
     return value.type
 
 
@@ -88,7 +88,7 @@ def _rewrite(writer: GraphWriter, node: Node) -> None:
         return
     rule = rule_of(node.op)
     if rule is None:
-        raise writer.error("nobody says what it does behind the end of an axis")
+        raise writer.error("no rule keeps the padding of its inputs out of its results")
     rule(writer, node)
     if node in writer.graph:
         writer.check()

@@ -49,7 +49,7 @@ def reshape(writer: GraphWriter, node: Node) -> None:
 
 
 def _keeps_fronts(writer: GraphWriter, a: Sequence[Dim], b: Sequence[Dim]) -> bool:
-    """Whether elements at the front of each axis of one shape are so in another shape."""
+    """Whether elements at the front of each axis of one shape are at the front in another."""
     if 0 in a or 0 in b:
         return True
     rest = [list(writer.shape(a)), list(writer.shape(b))]
@@ -110,7 +110,7 @@ class _Parted(NamedTuple):
 def _parted(writer: GraphWriter, dims: Sequence[Dim]) -> _Parted:
     axes = [(i, size) for i, size in enumerate(dims) if isinstance(size, Grown)]
     if len(axes) != 1:
-        raise writer.error(f"{len(axes)} of the axes that it joins or parts grow")
+        raise writer.error(f"{len(axes)} of the axes that it merges or splits grow")
     ((axis, size),) = axes
     fixed = writer.shape(dims)
     return _Parted(prod(fixed[:axis]), size, fixed[axis], prod(fixed[axis + 1 :]))
@@ -131,7 +131,7 @@ def constant_of_shape(writer: GraphWriter, node: Node) -> None:
 
 @rule(Tile)
 def tile(writer: GraphWriter, node: Node) -> None:
-    """Copies follow one another; those of a growing axis would not."""
+    """Copies are adjacent, which copies of a growing axis would not be."""
     x, counts = operand(node, 0), writer.known(node.inputs[1])
     if counts is None:
         raise writer.error("its repeats are not known")

@@ -114,19 +114,19 @@ class GraphWriter:
     def need_closed(self, value: Value | None, axes: Sequence[int]) -> None:
         """Raise UnsupportedError if a tensor grows along some axes."""
         if any(axis in axes for axis in self.grown(value)):
-            raise self.error("it joins what lies along an axis that grows")
+            raise self.error("it combines elements along an axis that grows")
 
     def added(self, a: Dim, b: Dim) -> Dim:
         """Return a + b; raises UnsupportedError if that is not a size."""
         found = a + b if isinstance(a, int) and isinstance(b, int) else combined(a, b, 1)
         if found is None:
-            raise self.error("it joins sizes that do not grow alike")
+            raise self.error("it combines sizes that grow differently")
         return found
 
     # ── values ───────────────────────────────────────────────────────────────────────────────
 
     def add(self, op: Op, *inputs: Value | None) -> Value:
-        """Insert a node in front of the one being rewritten; return its result."""
+        """Insert a node before the one being rewritten; return its result."""
         name = f"{self.node.name}.{type(op).__name__.lower()}"
         return self._insert(op, inputs, name, self.node, (self.node,))
 
@@ -237,7 +237,7 @@ class GraphWriter:
             wanted = self.truth[old]
             assert isinstance(wanted, TensorType)
             if self.shape(wanted.shape or ()) != new.tensor.shape:
-                raise self.error(f"{new.type} is in the place of {wanted}")
+                raise self.error(f"{new.type} would replace {wanted}")
         self.graph.replace(self.node, values)
 
     def check(self) -> None:
