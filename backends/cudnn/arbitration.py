@@ -33,8 +33,8 @@ class CudaTime:
     """The time that the cuda kernels take for some nodes.
 
     Attributes:
-        microseconds: of the kernels, changes of format left out.
-        formats: the physical formats of what they read and give; see `_around`.
+        microseconds: of the kernels, without format changes.
+        formats: the physical formats of their inputs and outputs; see `_around`.
     """
 
     microseconds: float
@@ -46,9 +46,9 @@ class BackendComparison:
     """Times of cuDNN and the cuda kernels for the same nodes, including format changes.
 
     Attributes:
-        ours: microseconds by cuDNN.
-        theirs: microseconds by the cuda kernels.
-        changes: microseconds of `ours` that change formats.
+        ours: microseconds with cuDNN.
+        theirs: microseconds with the cuda kernels.
+        changes: the part of `ours` spent on format changes.
     """
 
     ours: float
@@ -57,7 +57,7 @@ class BackendComparison:
 
     @property
     def lost(self) -> str:
-        """Why the cuda kernels get the nodes; empty where cuDNN is at least as fast."""
+        """Why the cuda kernels get the nodes; empty if cuDNN is at least as fast."""
         if self.ours <= self.theirs:
             return ""
         changes = f", {self.changes:.1f} us of them to change formats" if self.changes else ""
@@ -68,8 +68,8 @@ class CudaTimer:
     """Measures the cuda kernels on parts of a graph; results are cached on disk.
 
     Args:
-        backend: they.
-        folder: where results are kept.
+        backend: the cuda backend.
+        folder: the cache of results.
     """
 
     def __init__(self, backend: CudaBackend, folder: Path) -> None:
@@ -91,7 +91,7 @@ class CudaTimer:
         return Arbiter(self, graph, plain, groups)
 
     def timed(self, graph: Graph, nodes: Sequence[Node], options: Options) -> CudaTime | None:
-        """Return the time of the cuda kernels for some nodes; None where it cannot be measured.
+        """Return the time of the cuda kernels for some nodes; None if it cannot be measured.
 
         Args:
             graph: all shapes static.
@@ -176,9 +176,9 @@ class Arbiter:
     """Decides between cuDNN and the cuda kernels for the nodes of one graph.
 
     Attributes:
-        timer: the cuda kernels.
+        timer: measures the cuda kernels.
         graph: all shapes static.
-        options: the user's choices, algorithms left out.
+        options: the user's choices, without algorithms.
         groups: by node, the nodes that the cuda backend would run together with it.
     """
 
@@ -188,14 +188,13 @@ class Arbiter:
     groups: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict[Node, tuple[Node, ...]])
 
     def meet(self, wanted: NodeGroup, ours: float) -> BackendComparison | None:
-        """Return the comparison; None where the cuda kernels cannot run the nodes.
+        """Return the comparison; None if the cuda kernels cannot run the nodes.
 
-        Where the cuda kernels would fuse further nodes (a pooling), cuDNN is charged for those,
-        too.
+        If the cuda kernels would fuse further nodes (a pooling), their time is added to cuDNN's.
 
         Args:
             wanted: nodes that cuDNN could run.
-            ours: the microseconds that it takes for them.
+            ours: microseconds of cuDNN for them.
         """
         mine = set(wanted.nodes)
         whole = {node for own in wanted.nodes for node in self.groups.get(own, (own,))}
@@ -219,7 +218,7 @@ class Arbiter:
     def _changes(self, wanted: NodeGroup, formats: Mapping[Value, Format]) -> float:
         """Return the cost of format changes between cuDNN and the surrounding cuda kernels.
 
-        What the caller feeds and gets is plain, so that either side may have to change it.
+        Inputs and results of the graph are contiguous, so that both sides may have to convert them.
         """
         if wanted.formats.follows:
             return 0.0
@@ -282,7 +281,7 @@ def _entry(found: CudaTime) -> dict[str, Any]:
 
 
 def _timed(entry: Mapping[str, Any] | None, count: int) -> CudaTime | None:
-    """Return the time in a cache entry for that many tensors; None where the entry is invalid."""
+    """Return the time in a cache entry for this number of tensors; None if it is invalid."""
     if entry is None:
         return None
     try:
@@ -294,6 +293,6 @@ def _timed(entry: Mapping[str, Any] | None, count: int) -> CudaTime | None:
 
 
 def _microseconds(entry: Mapping[str, Any] | None) -> float | None:
-    """Return the time in a cache entry; None where there is none."""
+    """Return the time in a cache entry; None if there is none."""
     taken = entry.get("microseconds") if entry is not None else None
     return taken if isinstance(taken, float) else None

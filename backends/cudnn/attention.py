@@ -19,9 +19,9 @@ from .choice import EngineTask
 from .operation import FLOATS, HALVES, NEVER, NO_PITCHES, Operand
 from .registry import NodeGroup, Source, claims, is_wanted_anyway
 
-#: Elements by which the size of a head must be divisible.
+#: Head sizes must be multiples of this.
 WORD = 8
-#: Queries of a tile, and tiles that an H200 runs at one time.
+#: Queries per tile, and tiles that an H200 runs concurrently.
 TILE, FEW = 64, 132
 
 
@@ -29,8 +29,8 @@ TILE, FEW = 64, 132
 class ScaledDotProduct:
     """softmax(softcap(scale * q @ k') + mask) @ v, head by head; scores are float32.
 
-    A head of k and v serves as many consecutive heads of q as there are to each. Rows in which
-    everything is hidden give zeros.
+    Each head of k and v is shared by an equal number of consecutive heads of q. Rows in which all
+    keys are masked give zeros.
 
     Attributes:
         q: [batch, heads, length, size].
@@ -86,9 +86,9 @@ class ScaledDotProduct:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Those of float32 note tensor cores, and are exact.
+        """Engines for float32 carry the note TENSOR_CORE although they are exact.
 
-        On an H200 21 random attentions had relative errors of 3e-7, 6e-6 where scores are capped.
+        On an H200, 21 random attentions had relative errors of 3e-7, and 6e-6 with capped scores.
         """
         return NEVER
 
@@ -99,7 +99,7 @@ class ScaledDotProduct:
             more["bias"] = tensors["mask"]
         if self.left is not None or self.right is not None:
             more["diagonal_alignment"] = cudnn.diagonal_alignment.TOP_LEFT
-        if self.left is not None:  # cuDNN hides the key at its bound
+        if self.left is not None:  # cuDNN masks the key at its bound, too
             more["diagonal_band_left_bound"] = self.left + 1
         if self.right is not None:
             more["diagonal_band_right_bound"] = self.right
@@ -130,7 +130,7 @@ class AttentionPattern:
     Attributes:
         node: the node.
         op: its operator.
-        q: queries, of four axes or of three with their heads side by side.
+        q: queries, with four axes, or three with adjacent heads.
         k: keys, likewise.
         v: values, likewise.
         mask: added to the scores, or None.
@@ -151,9 +151,9 @@ class AttentionPattern:
     @property
     def _refused_inputs(self) -> str | None:
         if any(value is not None for value in self.node.inputs[4:6]):
-            return "keys and values of the past, which cuDNN wants in one tensor with the new ones"
+            return "past keys and values, which cuDNN needs in one tensor with the new ones"
         if len(self.node.inputs) > 6 and self.node.inputs[6] is not None:
-            return "lengths of samples; cuDNN gives NaN, not zeros, where there are no keys"
+            return "sequence lengths; without keys, cuDNN gives NaN instead of zeros"
         return None
 
     @property
@@ -162,9 +162,9 @@ class AttentionPattern:
         others = {value.tensor.dtype for value in (self.k, self.v)} - {dtype}
         if dtype not in FLOATS or others:
             names = ", ".join(sorted(map(name_of, {dtype, *others})))
-            return f"dtype {names}; float16, bfloat16 and float32 are claimed, one for all"
+            return f"dtype {names}; float16, bfloat16 and float32 are claimed, the same for all"
         if self.mask is not None and self.mask.tensor.dtype not in FLOATS:
-            return f"a mask of {name_of(self.mask.tensor.dtype)}; cuDNN adds masks"
+            return f"a mask of {name_of(self.mask.tensor.dtype)}; cuDNN has additive masks only"
         if self.op.is_wide:
             return "scores in float64; cuDNN's are float32"
         if 0 in (*self.q.tensor.dims, *self.k.tensor.dims, *self.v.tensor.dims):
@@ -176,13 +176,13 @@ class AttentionPattern:
         found = self.operation()
         *_, keys, size = found.k.dims
         if size % WORD or found.v.dims[-1] % WORD:
-            return f"heads of {size} and {found.v.dims[-1]}; cuDNN wants multiples of {WORD}"
+            return f"heads of {size} and {found.v.dims[-1]}; cuDNN needs multiples of {WORD}"
         if found.mask is not None and found.mask.dims[-1] != keys:
             return f"a mask of {found.mask.dims[-1]} elements for {keys} keys"
         if found.scale <= 0:
-            return f"scale {found.scale}; cuDNN looks for the greatest score before it scales"
+            return f"scale {found.scale}; cuDNN finds the greatest score before scaling"
         if found.softcap and (found.left is not None or found.right is not None):
-            return "softcap and hidden keys; cuDNN does either"
+            return "softcap and a window of keys; cuDNN supports only one of them"
         return None
 
     @property
@@ -192,8 +192,8 @@ class AttentionPattern:
         batch, heads, length, _ = found.q.dims
         if self.q.tensor.dtype in HALVES and found.k.dims[2] < TILE:
             return (
-                f"{found.k.dims[2]} keys, part of one tile of cuDNN's; in ONNX's suite the cuda"
-                " kernels are nearer to what is expected of so few"
+                f"{found.k.dims[2]} keys, part of one tile of cuDNN; for so few keys the cuda"
+                " kernels are more accurate on ONNX's test suite"
             )
         tiles = batch * heads * ceil_div(length, TILE)
         if self.q.tensor.dtype != float32 or tiles >= FEW:
@@ -234,12 +234,12 @@ def _mask(mask: TensorType) -> Operand:
 
 @claims(Attention)
 def attention(graph: Graph, node: Node, free: Set[Node], options: Options) -> NodeGroup | str:
-    """Return an attention whose score matrix is not an output that anyone reads."""
+    """Return an attention whose score matrix is not read."""
     q, k, v, mask = (*node.inputs, None)[:4]
     if not isinstance(node.op, Attention) or q is None or k is None or v is None:
-        raise ValueError(f"'{node.name}' is no attention of queries, keys and values")
+        raise ValueError(f"'{node.name}' is not an attention of queries, keys and values")
     if any(value.consumers or graph.is_output(value) for value in node.outputs[1:]):
-        return "keys, values or scores are wanted besides the result"
+        return "keys, values or scores are read in addition to the result"
     pattern = AttentionPattern(node, node.op, q, k, v, mask)
     refused = pattern.refused or (None if is_wanted_anyway(node, options) else pattern.slower)
     if refused is not None:

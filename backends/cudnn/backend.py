@@ -21,16 +21,16 @@ from .step import EngineBench, GraphStep
 
 
 def survey(graph: Graph, free: Set[Node], options: Options) -> Iterator[NodeGroup | Decline]:
-    """Yield what cuDNN could run among the `free` nodes, and the reason for each of the rest."""
+    """Yield the groups of `free` nodes that cuDNN could run, and a reason for each other node."""
     taken = {node for node in free if _other_algorithm(node, options)}
     for node in graph.nodes:
         if node in free and node in taken and (algorithm := _other_algorithm(node, options)):
-            yield Decline(node, f"algorithm '{algorithm}' is asked for, which is not cuDNN's")
+            yield Decline(node, f"algorithm '{algorithm}' is requested, which is not cuDNN's")
         if node not in free or node in taken or node.op.view:
             continue
         family = FAMILIES.get(type(node.op))
         if family is None:
-            yield Decline(node, f"no graph of cuDNN's begins with {node.kind}")
+            yield Decline(node, f"no cuDNN graph starts with {node.kind}")
             continue
         found = family(graph, node, free - taken, options)
         if isinstance(found, str):
@@ -46,7 +46,7 @@ def _asked(node: Node, options: Options) -> str:
 
 
 def _other_algorithm(node: Node, options: Options) -> str:
-    """Return the algorithm that the user asks for on a node if it is not cuDNN's, else empty."""
+    """Return the algorithm that the user requests for a node unless it is cuDNN's; else empty."""
     asked = _asked(node, options)
     return "" if asked == CUDNN else asked
 
@@ -55,9 +55,10 @@ class CudnnBackend:
     """Fused cuDNN graphs; see `runtime.backend.Backend`.
 
     Args:
-        device: shared with the cuda kernels, which take what is declined.
+        device: shared with the cuda kernels, which run declined nodes.
         chooser: finds engines.
-        timer: times the cuda kernels, which with `Options.tune` get the nodes they are faster at.
+        timer: times the cuda kernels, which with `Options.tune` run the nodes for which they are
+            faster.
     """
 
     name = "cudnn"
@@ -71,7 +72,7 @@ class CudnnBackend:
         self._comparisons: Mapping[Node, BackendComparison | None] = {}
 
     def prepare(self, graph: Graph, free: Set[Node], options: Options) -> CudnnBackend:
-        """Return a backend that knows, with `Options.tune`, where the cuda kernels are faster."""
+        """Return a backend that knows, with `Options.tune`, for which nodes cuda is faster."""
         if not options.tune or self._timer is None:
             return self
         arbiter = self._timer.on(graph, free, options)
@@ -85,7 +86,7 @@ class CudnnBackend:
         return prepared
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
-        """Yield claims for the nodes that cuDNN gets, and a reason for each other node."""
+        """Yield claims for the nodes that cuDNN runs, and a reason for each other node."""
         for found in survey(graph, free, options):
             if isinstance(found, Decline):
                 yield found
@@ -99,12 +100,12 @@ class CudnnBackend:
             yield Claim(found.nodes, build, found.formats, always=always)
 
     def _fought(self, wanted: NodeGroup, arbiter: Arbiter) -> BackendComparison | None:
-        """Return the comparison; None where one side has nothing to run or to measure."""
+        """Return the comparison; None if one side cannot run or measure the nodes."""
         self.device.compiler.announce(f"measuring cuDNN: {wanted.task.title}")
         try:
             choice = self._chosen(wanted.task, tune=True)
         except NoPlan:
-            return None  # whoever builds it says why
+            return None  # building the claim gives the reason
         return None if choice.microseconds is None else arbiter.meet(wanted, choice.microseconds)
 
     def _chosen(self, task: EngineTask, *, tune: bool) -> EngineChoice:

@@ -21,13 +21,13 @@ from .prepack import Front
 from .session import Session
 from .stages import NO_TAIL, Tail
 
-#: What cuDNN's frontend says about an engine that needs too much workspace.
+#: The message of cuDNN's frontend for an engine that needs too much workspace.
 _REQUIRES = re.compile(r"Requires (\d+)")
-#: A division but the first is left alone where that many of its engines, the heuristics' best, all
-#: take that many times as long as the best so far: its others would cost a compilation each.
+#: A division after the first is abandoned if this many of its engines, the heuristics' best, all
+#: take this many times as long as the best so far: each further engine would cost a compilation.
 GLANCE, HOPELESS = 8, 1.3
-#: Engines of a division that are compiled to be measured: they take cuDNN 0.02 to 0.6 s each, and
-#: those that its heuristics propose first are the best.
+#: Maximum number of runtime-compiled engines measured per division: cuDNN compiles 0.02 to 0.6 s
+#: for each, and those that its heuristics propose first are the best.
 MAX_COMPILED = 6
 
 
@@ -37,8 +37,8 @@ class Division:
 
     Attributes:
         operation: cuDNN's part.
-        rest: what a cuda kernel does after it, in place, to its first result.
-        front: what a cuda kernel does before it.
+        rest: the epilogue that a cuda kernel applies to its first result, in place.
+        front: the packing that a cuda kernel does before it.
     """
 
     operation: Operation
@@ -58,7 +58,7 @@ class Division:
 
 @dataclass(frozen=True, slots=True)
 class EngineTask:
-    """What an engine has to compute.
+    """The computation for which an engine is chosen.
 
     Attributes:
         divisions: best guess first; all compute the same results.
@@ -107,12 +107,12 @@ class EngineChoice:
 
     Attributes:
         engine: cuDNN's part.
-        rest: what a kernel does after it.
-        microseconds: both together as measured, or None if nothing was.
-        among: number of engines that were compared.
-        first: the same of the one that the heuristics would take.
-        cuda_microseconds: time of the cuda kernels for the same nodes, where they were measured.
-        front: what a kernel does before it.
+        rest: the epilogue that a kernel applies after it.
+        microseconds: measured time of both; None if not measured.
+        among: number of engines compared.
+        first: measured time of the engine that the heuristics would choose.
+        cuda_microseconds: time of the cuda kernels for the same nodes, if measured.
+        front: the packing that a kernel does before it.
     """
 
     engine: CudnnEngine
@@ -161,9 +161,9 @@ class Trial:
     """A measured engine.
 
     Attributes:
-        division: the number of the division.
+        division: index of the division.
         engine: its name.
-        microseconds: with the kernel after it.
+        microseconds: including the kernel after it.
     """
 
     division: int
@@ -178,7 +178,7 @@ class EngineTuner(Protocol):
         """Run a choice once, and record it.
 
         Raises:
-            NoPlan: it fails, which some engines do only here.
+            NoPlan: it fails, as some engines do only when run.
             DeviceOutOfMemory: there is no room for the tensors.
         """
         ...
@@ -198,7 +198,7 @@ class Chooser:
 
     Args:
         session: the GPU.
-        folder: where measured choices are kept; what is damaged there is chosen anew.
+        folder: the cache of measured choices; damaged entries are measured again.
     """
 
     def __init__(self, session: Session, folder: Path) -> None:
@@ -206,19 +206,20 @@ class Chooser:
         self._records = Records(folder)
         self._known: dict[
             tuple[EngineTask, str, bool], EngineChoice | str
-        ] = {}  # a text: why there is none
+        ] = {}  # a string is the reason why there is none
         self._lock = forks.lock()
 
     def choose(self, task: EngineTask, judge: EngineTuner, *, tune: bool = False) -> EngineChoice:
         """Return the engine for a task.
 
         Args:
-            task: what it must do.
+            task: the computation.
             judge: tries engines.
-            tune: take the fastest of all, not the first of cuDNN's heuristics that runs.
+            tune: whether to choose the fastest engine instead of the first that runs, in the order
+                of cuDNN's heuristics.
 
         Raises:
-            NoPlan: cuDNN has none that is allowed; says what was tried.
+            NoPlan: cuDNN has no allowed engine; lists those tried.
         """
         key = task, str(task), tune  # equal tasks may differ in a -0.0
         with self._lock:
@@ -247,7 +248,7 @@ class Chooser:
     def trials(self, task: EngineTask) -> tuple[Trial, ...]:
         """Return the stored measurements of a task in heuristic order; measures nothing.
 
-        Invalid entries are left out.
+        Invalid entries are omitted.
         """
         entry = self._records.load(self._key(task)) or {}
         try:
@@ -294,7 +295,7 @@ def _entry(choice: EngineChoice, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _first(session: Session, task: EngineTask, judge: EngineTuner) -> EngineChoice:
-    """Return the heuristics' first choice that runs; of several divisions, none that is slow."""
+    """Return the heuristics' first choice that runs, skipping slow engines of several divisions."""
     tried: list[str] = []
     slow: list[EngineChoice] = []
     for division in task.divisions:
@@ -312,7 +313,7 @@ def _first(session: Session, task: EngineTask, judge: EngineTuner) -> EngineChoi
 def _runs(choice: EngineChoice, judge: EngineTuner, tried: list[str]) -> bool:
     """Whether a choice runs; appends the reason to `tried` if it does not.
 
-    Beside a model that fills the GPU, where nothing can be tried, cuDNN is taken at its word.
+    If another model fills the GPU, so that nothing can be tried, the choice counts as running.
     """
     try:
         judge.trial(choice)
@@ -327,7 +328,7 @@ def _runs(choice: EngineChoice, judge: EngineTuner, tried: list[str]) -> bool:
 def _fastest(
     session: Session, task: EngineTask, judge: EngineTuner
 ) -> tuple[EngineChoice, list[Trial]]:
-    """Return the fastest choice, and all that were measured."""
+    """Return the fastest choice, and all measurements."""
     trials: list[Trial] = []
     best: EngineChoice | None = None
     minimum = inf
@@ -341,7 +342,7 @@ def _fastest(
             except NoPlan:
                 continue
             except DeviceOutOfMemory:
-                break  # nothing can be measured beside a model that fills the GPU
+                break  # another model fills the GPU, so that nothing can be measured
             times.append(time)
             trials.append(Trial(number, choice.engine.name, time))
             if time < minimum:
@@ -377,7 +378,7 @@ def _summary(graph: OperationGraph) -> str:
     others = [r for r in reasons if r not in numerics and r not in memory]
     parts = [
         f"{len(numerics)} use TF32, Winograd or FFT or are not repeatable" if numerics else "",
-        f"{len(memory)} want more workspace than {graph.limit} bytes{_minimum(memory)}"
+        f"{len(memory)} need more workspace than {graph.limit} bytes{_minimum(memory)}"
         if memory
         else "",
         f"{len(others)} did not build ({others[0]})" if others else "",

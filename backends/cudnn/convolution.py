@@ -12,7 +12,7 @@ from ..cuda.recipe.layout import Ints, ceil_div
 from .operation import NEVER, ROUNDING, SLOW, Operand, times
 from .stages import NO_TAIL, Tail, expressed
 
-#: cuDNN 9's engines for float32 on plain tensors, with an epilogue and without: products of tiles.
+#: cuDNN 9's tiled engines for float32 on contiguous tensors, with an epilogue and without.
 TILED = ("eng44", "eng70")
 
 
@@ -20,14 +20,14 @@ TILED = ("eng44", "eng70")
 class TileTime:
     """The cost model of such an engine on an H200: within 2 to 4 % of most measurements.
 
-    That are the trials that tuning kept of 158 convolutions of ResNet-50, VGG-16 and GoogLeNet,
-    batch 1 and 32 (`python -m tercet.tools.workshop.peer_bench --backend cudnn --tune`, cuDNN
-    9.19).
+    The measurements are those that tuning stored for 158 convolutions of ResNet-50, VGG-16 and
+    GoogLeNet at batch 1 and 32, with cuDNN 9.19 (`python -m tercet.tools.workshop.peer_bench
+    --backend cudnn --tune`).
 
     Attributes:
         pixels, filters: of a tile.
-        start: microseconds in any case.
-        step: microseconds for eight terms of each tile that a multiprocessor must do.
+        start: fixed cost in microseconds.
+        step: microseconds per eight terms of each tile of a multiprocessor.
     """
 
     pixels: int
@@ -41,36 +41,36 @@ class TileTime:
         return self.start + self.step * ceil_div(terms, 8) * ceil_div(tiles, PROCESSORS)
 
 
-#: By their knob 2.
+#: By the value of knob 2.
 TILES = {
     "k2=2": TileTime(64, 64, 5.3, 0.279),
     "k2=4": TileTime(256, 64, 9.6, 0.83),
     "k2=12": TileTime(64, 32, 4.7, 0.165),
 }
-#: Multiprocessors of an H200; by how much knob 18 slows an engine down; what a kernel after takes:
-#: microseconds, and bytes in one.
+#: Multiprocessors of an H200; slowdown by knob 18; microseconds of a kernel after the engine, and
+#: its bytes per microsecond.
 PROCESSORS, OTHERWISE = 132, 1.4
 KERNEL, MEMORY = 2.0, 3.5e6
 
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution over two or three spatial axes; a single axis has become the second of two.
+    """A convolution over two or three spatial axes; a single axis becomes the second of two.
 
     Attributes:
-        x: what is read, [n, c, *spatial].
+        x: the input, [n, c, *spatial].
         w: the weights: [m, c/group, *kernel], transposed [c, m/group, *kernel].
         y: the result, [n, m, *spatial].
         pads_begin: padding before the first element of each spatial axis.
         pads_end: padding after the last one.
-        strides: distance of neighbouring windows.
-        dilations: distance of neighbouring elements of a window.
-        transposed: the gradient of the convolution whose result `x` would be, with respect to its
-            input `y`.
+        strides: distances between adjacent windows.
+        dilations: distances between adjacent elements of a window.
+        transposed: whether it is the gradient, with respect to its input `y`, of the convolution
+            with result `x`.
         tf32: whether float32 may be rounded to TF32.
-        epilogue: what the same graph does to the result.
-        written: whether cuDNN shall write a kernel for the graph, although there are engines for
-            such ones.
+        epilogue: applied to the result by the same graph.
+        written: whether cuDNN should generate a kernel for the graph, although it has engines for
+            it.
     """
 
     x: Operand
@@ -128,9 +128,9 @@ class Convolution:
 
     @property
     def is_fragile(self) -> bool:
-        """Whether cuDNN 9.19 compiles a wrong kernel: of 16 bits, where groups meet padding alone.
+        """Whether cuDNN 9.19 compiles a wrong kernel: 16 bits, groups, windows of padding only.
 
-        On an H200 eng8 gave infinities for 12 channels of one element in 3 groups, pads 1 and 3.
+        On an H200, eng8 gave infinities for 12 channels of one element in 3 groups, pads 1 and 3.
         """
         if self.y.dtype == float32 or self.transposed or self.group == 1:
             return False
@@ -146,10 +146,10 @@ class Convolution:
     def rank(self, engine: str) -> int:
         """Return the position of an engine in the order of trials; see `Ranked`.
 
-        In float32, cuDNN 9's heuristics often take too large a tile, or have no other one for the
-        epilogue than a small one, so that a kernel after is better (3x3 over 32x256x56x56: 4.3 and
-        2.8 ms). In the trials that `TILES` was fitted to, the first engine by it is 0.7 % behind
-        the fastest of all (geometric mean).
+        In float32, cuDNN 9's heuristics often choose too large a tile, or have only a small one for
+        the epilogue, so that a separate kernel is faster (3x3 over 32x256x56x56: 4.3 and 2.8 ms).
+        In the measurements to which `TILES` was fitted, the first engine by this rank is 0.7 %
+        slower than the fastest (geometric mean).
         """
         if self.y.dtype != float32 or self.tf32 or self.transposed or self.group > 1:
             return 0
@@ -179,6 +179,6 @@ class Convolution:
             y.set_dim(list(self.y.dims))
         else:
             y = graph.conv_fprop(image=x, weight=w, **windows)
-        if self.written:  # what cuDNN proposes no other engine for
+        if self.written:  # cuDNN proposes no other engine for this
             y = graph.identity(y)
         return {"y": expressed(self.epilogue.stages, graph, cudnn, y, tensors)}

@@ -23,9 +23,9 @@ def rest_launch(tail: Tail, role: str, result: Operand) -> tuple[Launch, dict[st
     """Return the launch of the kernel that applies a tail to a result, in place.
 
     Args:
-        tail: what is to be done, not empty.
+        tail: the stages to apply, not empty.
         role: of the result.
-        result: how it lies.
+        result: its layout.
 
     Returns:
         The kernel, and the role of each of its pointers by name.
@@ -67,9 +67,9 @@ def rest_kernel(
 
     Args:
         device: the GPU.
-        tail: what is to be done.
+        tail: the stages to apply.
         role: of the result.
-        result: how it lies.
+        result: its layout.
         at: address by role.
     """
     launch, places = rest_launch(tail, role, result)

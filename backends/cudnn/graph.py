@@ -20,13 +20,13 @@ class CudnnEngine:
     """One built plan of a graph.
 
     Attributes:
-        graph: what it computes.
+        graph: the graph that it computes.
         index: its place in cuDNN's list.
-        name: cuDNN's name for engine and knobs, such as ``eng44_k2=12_k18=0``. (The frontend
-            knows no name for some knobs, so that an engine cannot be built from them.)
+        name: cuDNN's name for engine and knobs, such as ``eng44_k2=12_k18=0``. (The frontend has no
+            names for some knobs, so that an engine cannot be built from them.)
         scratch: bytes of workspace.
-        compiled: whether cuDNN wrote and compiled its kernel for this graph (runtime fusion).
-        milliseconds: what it took to build.
+        compiled: whether cuDNN generated and compiled its kernel for this graph (runtime fusion).
+        milliseconds: build time.
     """
 
     graph: OperationGraph
@@ -51,14 +51,14 @@ class OperationGraph:
     """The cuDNN graph of an operation.
 
     Args:
-        session: where it runs.
-        operation: what it computes.
+        session: the cuDNN session of its GPU.
+        operation: the computation.
         limit: maximum workspace of an engine in bytes; None for no limit.
 
     Attributes:
         frontend: NVIDIA's graph object.
-        tensors: its number for each tensor that an execution needs, by role.
-        refused: cuDNN's reason by name of each plan that was not allowed or did not build.
+        tensors: the frontend's number of each tensor of an execution, by role.
+        refused: the reason for each plan that was not allowed or did not build, by name.
 
     Raises:
         NoPlan: cuDNN cannot express it.
@@ -154,10 +154,10 @@ class OperationGraph:
         return str(self.frontend.get_plan_name_at_index(index))
 
     def engines(self, max_compiled: float = inf) -> Iterator[CudnnEngine]:
-        """Yield every engine that is allowed, built, by rank and in the heuristics' order.
+        """Yield every allowed engine, built, by rank and then in the heuristics' order.
 
         Args:
-            max_compiled: how many of those that are compiled at run time are tried.
+            max_compiled: maximum number of runtime-compiled engines to try.
 
         Raises:
             NoPlan: the heuristics propose nothing at all.

@@ -43,7 +43,7 @@ class CudnnLibrary:
 
     @contextmanager
     def planning(self, call: str) -> Generator[None]:
-        """A context that turns cuDNN's refusals into `NoPlan` with the name of the call."""
+        """Convert cuDNN's refusals in the block to `NoPlan` with the name of the call."""
         try:
             yield
         except self._raised as error:
@@ -51,7 +51,7 @@ class CudnnLibrary:
 
     @contextmanager
     def calling(self, call: str) -> Generator[None]:
-        """A context that turns every error status into a DeviceError with the name of the call."""
+        """Convert every error status in the block to a DeviceError with the name of the call."""
         try:
             yield
         except self._raised as error:
@@ -59,7 +59,7 @@ class CudnnLibrary:
 
     @property
     def _raised(self) -> tuple[type[Exception], ...]:
-        """What the frontend raises for every status of cuDNN and for parameters it knows wrong."""
+        """The exceptions of the frontend for error statuses and for invalid parameters."""
         return (self.frontend.cudnnGraphNotSupportedError, RuntimeError, ValueError)
 
 
@@ -70,7 +70,7 @@ def load() -> CudnnLibrary:
     ``LD_LIBRARY_PATH`` comes first, then ``nvidia/cudnn/lib`` on Python's path, then the system.
 
     Raises:
-        BackendUnavailable: one of them is missing or does not fit.
+        BackendUnavailable: one of them is missing or of an unsupported version.
     """
     _preload(_CUDNN, "cudnn/lib")
     try:
@@ -79,7 +79,7 @@ def load() -> CudnnLibrary:
         raise _unavailable(f"the package nvidia-cudnn-frontend ({error})") from error
     found = str(getattr(frontend, "__version__", "?"))
     if not hasattr(frontend, "Handle"):
-        raise _unavailable(f"nvidia-cudnn-frontend {FRONTEND} (here is {found})")
+        raise _unavailable(f"nvidia-cudnn-frontend {FRONTEND} (found {found})")
     try:
         frontend.backend_version()
     except RuntimeError as error:
@@ -93,7 +93,7 @@ def _unavailable(missing: str) -> BackendUnavailable:
 
 
 def _preload(name: str, *folders: str) -> ctypes.CDLL | None:
-    """Load a library from NVIDIA's wheels, or by its name; later requests by name then find it."""
+    """Load a library from NVIDIA's wheels, or by name, so that later requests by name find it."""
     chosen = [Path(f) for f in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if f]
     wheels = [Path(entry) / "nvidia" / folder for entry in sys.path for folder in folders]
     for file in (folder / name for folder in (*chosen, *wheels)):
@@ -108,15 +108,15 @@ def _preload(name: str, *folders: str) -> ctypes.CDLL | None:
 def _load_companions() -> None:
     """Load the libraries that cuDNN and the frontend look up by name, from NVIDIA's wheels.
 
-    Without cublasLt, cuDNN ends the process when it plans its first graph. Without NVRTC it lacks
-    the engines that are compiled at run time, without cudart the frontend finds no GPU.
+    Without cublasLt, cuDNN aborts the process when it plans its first graph. Without NVRTC it lacks
+    runtime-compiled engines; without cudart the frontend finds no GPU.
     """
     cudart = ctypes.CDLL(_CUDNN).cudnnGetCudartVersion
     cudart.restype = ctypes.c_size_t
     major = cudart() // 1000
     cublas = f"libcublasLt.so.{major}"
     if _preload(cublas, f"cu{major}/lib", "cublas/lib") is None:
-        raise _unavailable(f"{cublas}, which cuDNN calls,")
+        raise _unavailable(f"{cublas}, which cuDNN needs,")
     for name, wheel in (("nvrtc", "cuda_nvrtc"), ("cudart", "cuda_runtime")):
         file = f"lib{name}.so.{major}"
         if not mapped(file):
@@ -124,10 +124,10 @@ def _load_companions() -> None:
 
 
 def mapped(name: str) -> str:
-    """Return the path of a library that this process has loaded; empty where it has not.
+    """Return the path of a library that this process has loaded; empty if it has not.
 
     Args:
-        name: how its file's name begins, such as ``libcudnn.so``.
+        name: the beginning of its file name, such as ``libcudnn.so``.
     """
     with open("/proc/self/maps", encoding="utf-8") as maps:
         paths = (line.split(maxsplit=5)[-1].strip() for line in maps)

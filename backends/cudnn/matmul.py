@@ -20,15 +20,15 @@ from .operation import HALVES, NEVER, NO_PITCHES, Operand
 from .registry import NodeGroup, Source, claims, is_wanted_anyway
 from .stages import FLOW, NO_TAIL, Followed, PointwiseStage, Tail, expressed, expressible, follow
 
-#: The role of what a Gemm adds to its product.
+#: The role of a Gemm's addend.
 _ADDED = "bias"
 
-#: Engines of TF32 carry no note by which they could be told from others.
+#: TF32 engines carry no note that distinguishes them from others.
 _ROUNDED = (
-    "cuDNN 9 rounds products of float32 to TF32 whatever is deselected (error 3e-4 on sm_90);"
+    "cuDNN 9 always rounds float32 products to TF32 (error 3e-4 on sm_90);"
     " precision='tf32' allows it"
 )
-#: Weights below which one row times a matrix goes to the cuda kernels.
+#: Number of weights below which one row times a matrix goes to the cuda kernels.
 SMALL = 1 << 22
 _SLOWER = (
     "one row by a small matrix takes cuDNN 2.1 to 3.3 times as long as the cuda kernels (768x1000:"
@@ -41,12 +41,12 @@ class MatMulProblem:
     """A batch of matrix products, accumulated in float32, with an epilogue.
 
     Attributes:
-        a: [stack, m, k]; a stack of one matrix serves every one of the other.
+        a: [stack, m, k]; a stack of one matrix is broadcast.
         b: [stack, k, n], likewise.
         y: [stack, m, n].
-        tail: what the same graph does to the result.
-        turned: whether it is expressed as ``y' = b' @ a'``, each matrix read by columns: cublasLt,
-            which is column by column, has a bias and an activation only then.
+        tail: the epilogue applied by the same graph.
+        turned: whether it is expressed as ``y' = b' @ a'`` with column-major matrices: only then
+            does cublasLt, which is column-major, support a bias and an activation.
     """
 
     a: Operand
@@ -78,9 +78,9 @@ class MatMulProblem:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """16-bit floats are summed in float32; float32 comes here only to be rounded to TF32.
+        """16-bit floats are summed in float32; float32 is always rounded to TF32 here.
 
-        cublasLt takes any Gelu for its approximation by tanh, which is wrong by up to 5e-4.
+        cublasLt computes any Gelu by its tanh approximation, which is off by up to 5e-4.
         """
         barred = () if self.y.dtype == float32 else ("REDUCED_PRECISION_REDUCTION",)
         gelu = any(stage.op == Gelu() for stage in self.tail.stages)
@@ -111,7 +111,7 @@ def describe(
     Args:
         node: the node.
         precision: see `Options.precision`.
-        pitches: of its tensors, where they have gaps.
+        pitches: of its tensors with gaps.
     """
     a, b, y = _operand(node, 0), _operand(node, 1), node.output
     dtype = a.tensor.dtype
@@ -158,7 +158,7 @@ def _stacks(a: TensorType, b: TensorType, y: TensorType) -> tuple[tuple[int, int
     if of_b == 1:
         return (1, 1), of_y * y.dims[-2]
     if of_a not in (1, of_y) or of_b != of_y:
-        return f"stacks {a} and {b} are both repeated; cuDNN repeats one matrix at most"
+        return f"stacks {a} and {b} are both broadcast; cuDNN broadcasts one matrix at most"
     return (of_a, of_b), y.dims[-2]
 
 
@@ -174,17 +174,17 @@ def _matrices(value: Value, dims: Ints, transposed: bool, pitches: Mapping[Value
 # ── divisions ────────────────────────────────────────────────────────────────────────────────────
 
 
-#: Elements of a sum from which cublasLt and a kernel after it are faster than one fused kernel: on
-#: an H200 4096x3072x768 with a bias and a residual takes 33 us in two parts and 35 us in one,
+#: Minimum K for which cublasLt with a separate kernel is faster than one fused kernel: on an H200,
+#: 4096x3072x768 with a bias and a residual takes 33 us in two kernels and 35 us in one,
 #: 4096x768x768 takes 13 and 12 us.
 LONG = 2048
 
 
 def divide(product: MatMulProblem, tail: Tail) -> tuple[Division, ...]:
-    """Return the ways to divide a product and its epilogue, best guess first.
+    """Return the possible divisions of a product and its epilogue, best guess first.
 
-    Fused kernels compute a Gelu slowly: 4096x768x3072 takes 62 us so on an H200, and 43 us with a
-    kernel after it.
+    Fused kernels compute a Gelu slowly: 4096x768x3072 takes 62 us on an H200, and 43 us with a
+    separate kernel.
     """
     alone = Division(product, tail)
     length = next((i for i, s in enumerate(tail.stages) if not expressible(s)), len(tail.stages))
@@ -223,7 +223,7 @@ def product(graph: Graph, node: Node, free: Set[Node], options: Options) -> Node
     if isinstance(found, str):
         return found
     if isinstance(node.op, Gemm) and node.op.beta == 0 and len(node.reads) > 2:
-        return "beta=0 with a c that is given"
+        return "beta=0 with an input c"
     if _is_small(found) and not is_wanted_anyway(node, options):
         return _SLOWER
     pattern = MatMulPattern(node, follow(graph, node.output, free, axis=-1), options)

@@ -1,5 +1,5 @@
-"""What users may ask this backend for instead of an algorithm."""
+"""Names that users may request from this backend instead of an algorithm."""
 
-#: Who runs a node, instead of an algorithm: cuDNN, whatever the kernels of cuda would take,
-#: or those kernels, by their own choice.
+#: What runs a node, instead of an algorithm: cuDNN, even if the cuda kernels would be faster, or
+#: the cuda kernels with an algorithm of their choice.
 ALGORITHMS = CUDNN, CUDA = "cudnn", "cuda"

@@ -33,7 +33,7 @@ from .pointwise import PointwiseChain, extend, group_of, wanted
 from .registry import NodeGroup, Source, claims, is_wanted_anyway
 from .stages import FLOW, NO_TAIL, PointwiseStage, Tail, expressed, expressible, follow
 
-#: What a normalization gives, in order.
+#: The results of a normalization, in order.
 STATISTICS: tuple[str, ...] = ("y", "mean", "deviation")
 
 # ── what is computed ─────────────────────────────────────────────────────────────────────────────
@@ -43,16 +43,16 @@ STATISTICS: tuple[str, ...] = ("y", "mean", "deviation")
 class Normalization:
     """Groups of elements normalized to mean 0 and variance 1, or by their root mean square.
 
-    Statistics are float32. The variance is that of the differences from the mean.
+    Statistics are float32. The variance is computed from the differences from the mean.
 
     Attributes:
-        kind: cuDNN's word: ``layernorm``, ``rmsnorm`` or ``instancenorm``.
-        x: [rows, n, 1, 1], or of instances [images, channels, n, 1].
-        scale: what results are multiplied with: [1, n, 1, 1], or [1, channels, 1, 1].
+        kind: cuDNN's name: ``layernorm``, ``rmsnorm`` or ``instancenorm``.
+        x: [rows, n, 1, 1], or for instances [images, channels, n, 1].
+        scale: factor of the results: [1, n, 1, 1], or [1, channels, 1, 1].
         y: the result.
         epsilon: added to the variance.
-        statistics: whether mean and 1 / deviation of every group are given, too.
-        tail: what the same graph does to the result.
+        statistics: whether mean and 1 / deviation of every group are results, too.
+        tail: the epilogue applied by the same graph.
     """
 
     kind: str
@@ -92,7 +92,7 @@ class Normalization:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Nothing is rounded in between."""
+        """Intermediate values are not rounded."""
         return NEVER + ROUNDING
 
     def express(self, graph: Any, cudnn: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -127,13 +127,13 @@ def rows(graph: Graph, node: Node, free: Set[Node], options: Options) -> NodeGro
     if any(given.tensor.size != count for given in (scale, *shift)):
         return f"scale {scale.tensor} for rows of {count} elements"
     if centred and not shift and not scale.is_constant:
-        return "no shift beside a scale that is computed; cuDNN wants both"
+        return "no shift with a computed scale; cuDNN needs both"
     slow = "" if is_wanted_anyway(node, options) else _slow(x, count)
     if slow:
         return slow
     read = results_of(graph, (node,))
     if read != (y,) and len(read) != 3:
-        return "only one of mean and deviation is read; cuDNN gives both"
+        return "only one of mean and deviation is read; cuDNN computes both"
     operation = Normalization(
         kind="layernorm" if centred else "rmsnorm",
         x=Operand.of((groups, count, 1, 1), x.tensor.dtype),
@@ -153,10 +153,10 @@ def rows(graph: Graph, node: Node, free: Set[Node], options: Options) -> NodeGro
 
 
 def _slow(x: Value, count: int) -> str:
-    """Return why the cuda kernels are faster for these rows; empty where they are not.
+    """Return why the cuda kernels are faster for these rows; empty if they are not.
 
-    cuDNN's fast engines want rows of whole 128 bytes; the cuda kernels are fast for rows that fit
-    into registers. For long rows of 16 bits cuDNN compiles an engine of 17 s.
+    cuDNN's fast engines need rows that are multiples of 128 bytes; the cuda kernels are fast for
+    rows that fit into registers. For long rows of 16 bits, cuDNN compiles an engine for 17 s.
     """
     nbytes = count * x.tensor.dtype.itemsize
     if nbytes % 128 and count <= 32 * MAX_WARPS * MAX_KEPT:
@@ -165,7 +165,7 @@ def _slow(x: Value, count: int) -> str:
             " take cuDNN 12.9 us, the cuda kernel 3.7 us"
         )
     if nbytes % 128 == 0 and x.tensor.dtype in HALVES and count > 1 << 16:
-        return f"rows of {count} 16-bit elements, for which cuDNN compiles 17 s"
+        return f"rows of {count} 16-bit elements, for which cuDNN compiles for 17 s"
     return ""
 
 
@@ -219,15 +219,15 @@ def channel_groups(graph: Graph, node: Node, free: Set[Node], options: Options) 
     """Return a group normalization as an instance normalization followed by a scaling kernel."""
     if not is_wanted_anyway(node, options):
         return (
-            "cuDNN has no groups of channels; as an instance normalization with a kernel behind it"
-            " it has not been measured (algorithm 'cudnn' asks for it)"
+            "cuDNN has no channel groups; an instance normalization followed by a kernel has not"
+            " been measured (algorithm 'cudnn' requests it)"
         )
     inputs = _inputs(node)
     if isinstance(inputs, str):
         return inputs
     x, scale, shift = inputs
     if not scale.is_constant:
-        return "a scale that is computed"
+        return "a computed scale"
     images, channels, *spatial = x.tensor.dims
     groups = getattr(node.op, "num_groups", 1)
     dims = (images, groups, channels // groups, prod(spatial))
@@ -283,8 +283,8 @@ def channels(graph: Graph, node: Node, free: Set[Node], options: Options) -> Nod
         return "training_mode=1; cuDNN's batch normalization of training is not used"
     if not all(value.is_constant for value in inputs[1:]):
         return (
-            "statistics that are computed; what cuDNN 9.19 makes of a column before it is repeated"
-            " came out wrong on an H200"
+            "computed statistics; cuDNN 9.19 gave wrong results on an H200 for columns that are"
+            " computed before they are broadcast"
         )
     group = group_of(graph, node, free)
     chain = PointwiseChain(group.nodes)
@@ -310,6 +310,6 @@ def _scale(chain: PointwiseChain, node: Node, inputs: tuple[Value, ...]) -> None
 def _factor(
     scale: Array, b: Array, mean: Array, variance: Array, place: int, epsilon: float
 ) -> Array:
-    """Return by what each channel is multiplied (place 0), or what is added then."""
+    """Return the factor of each channel (place 0), or its addend."""
     pairs = pack_batch_norm(scale, b, mean, variance, epsilon, float32)
     return np.ascontiguousarray(pairs[:, place])

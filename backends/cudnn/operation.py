@@ -23,7 +23,7 @@ from ...runtime.plan.backend import Format
 from ..cuda.recipe.layout import Ints, strides
 
 #: Numeric notes of engines that are never used: Winograd and FFT spread one NaN over a whole
-#: channel, the other one lets results differ from run to run.
+#: channel; engines with the other note are nondeterministic.
 NEVER = (
     "FFT",
     "NONDETERMINISTIC",
@@ -32,17 +32,17 @@ NEVER = (
     "WINOGRAD_TILE_4x4",
     "WINOGRAD_TILE_6x6",
 )
-#: Those of engines that compute float32 in less than float32, TF32 among them.
+#: Notes of engines that compute float32 with less precision, including TF32.
 ROUNDING = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "TENSOR_CORE")
-#: The rank of engines that are taken only where nothing else runs; see `Ranked`.
+#: The rank of engines that are used only if nothing else runs; see `Ranked`.
 SLOW = 9
 
-#: What cuDNN computes, and what of it has tensor cores whatever the precision.
+#: Dtypes that cuDNN computes, and those that use tensor cores in any precision.
 FLOATS = (float32, float16, bfloat16)
 HALVES = (float16, bfloat16)
 NO_PITCHES: Mapping[Value, int] = {}
 
-#: What the frontend calls the dtypes.
+#: The frontend's names of dtypes.
 DATA_TYPES: dict[DType, str] = {
     float32: "FLOAT",
     float16: "HALF",
@@ -60,8 +60,8 @@ class Operand:
     """A tensor of a graph with its memory layout.
 
     Attributes:
-        dims: its extents as cuDNN is to see them, which may be others than those of the value.
-        strides: the distance in elements of neighbours along each of them.
+        dims: its sizes as given to cuDNN, which may differ from those of the value.
+        strides: in elements, along each of them.
         dtype: of the elements.
     """
 
@@ -81,7 +81,7 @@ class Operand:
         """The physical format and the pitch that correspond to the strides.
 
         Raises:
-            ValueError: there are none.
+            ValueError: no format has these strides.
         """
         inner = self.strides[-2] if len(self.dims) > 1 else 0
         for found in (
@@ -92,7 +92,7 @@ class Operand:
         ):
             if strides(self.dims, *found) == self.strides:
                 return found
-        raise ValueError(f"{self} lies in no physical format")
+        raise ValueError(f"{self} is in no physical format")
 
     @property
     def extent(self) -> int:
@@ -117,12 +117,12 @@ def times(dims: Ints) -> str:
 class Operation(Protocol):
     """One cuDNN graph: a frozen, hashable description.
 
-    ``str()`` of it includes everything that affects speed: it is the key of stored choices.
+    Its ``str()`` includes everything that affects speed: it is the key of stored choices.
 
     Attributes:
-        title: what it does, in short: ``conv+bias+relu``.
-        operands: tensor by role: what is read, then what is given.
-        results: the roles that are given.
+        title: a short name: ``conv+bias+relu``.
+        operands: tensor by role: inputs, then results.
+        results: the roles of the results.
         notes: numeric and behaviour notes of engines that must not be used; see `NEVER` and
             `ROUNDING`.
     """
@@ -145,13 +145,13 @@ class Operation(Protocol):
         Args:
             graph: the frontend's graph.
             cudnn: the frontend.
-            tensors: the frontend's tensor by role, of what is read.
+            tensors: the frontend's tensor of each input, by role.
 
         Returns:
-            The frontend's tensor by role, of `results`.
+            The frontend's tensor of each result, by role.
 
         Raises:
-            NoPlan: cuDNN has no words for it.
+            NoPlan: cuDNN cannot express it.
         """
         ...
 
@@ -163,7 +163,7 @@ class Ranked(Protocol):
     """An operation with a better order of engines than that of cuDNN's heuristics."""
 
     def rank(self, engine: str) -> int:
-        """Return the position of an engine in the order of trials; `SLOW` is last of all.
+        """Return the position of an engine in the order of trials; `SLOW` comes last.
 
         Engines of equal rank stay in the order of the heuristics.
         """

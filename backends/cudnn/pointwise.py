@@ -25,12 +25,13 @@ from .pointwise_ops import WORDLESS, WORDS, PointwiseWriter, refusal, rounds
 from .registry import NodeGroup, Source, claims, is_wanted_anyway
 from .stages import Input, PointwiseStage
 
-#: What is flat is cut into rows, as a kernel counts blocks along a row in 16 bits: of a power of
-#: two where that is possible, or the longest ones. On an H200, rows of 1000 take 523 us for a sum
-#: of two times 1e8 float32, rows of 32 take 281 us, and the cuda kernel 279 us.
+#: Flat tensors are split into rows, as kernels count blocks along a row in 16 bits: rows of a power
+#: of two if possible, else the longest ones. On an H200, a sum of two tensors of 1e8 float32 takes
+#: 523 us with rows of 1000, 281 us with rows of 32, and 279 us with the cuda kernel.
 SHORTEST, SHORT, LONGEST = 32, 128, 1024
-#: Elements below which the cuda kernels are 1.3 to 1.8 times as fast: on an H200 a sum of float32
-#: takes 2.2 us on cuDNN and 1.2 us there for 1e4, 3.8 and 2.5 us for 1e6, as long for 8e6.
+#: Number of elements below which the cuda kernels are 1.3 to 1.8 times as fast: on an H200, a sum
+#: of 1e4 float32 takes 2.2 us with cuDNN and 1.2 us with the cuda kernel, of 1e6 3.8 and 2.5 us, of
+#: 8e6 equally long.
 FEW = 1 << 21
 
 # ── what is computed ─────────────────────────────────────────────────────────────────────────────
@@ -43,7 +44,7 @@ class Pointwise:
     Attributes:
         reads: tensor by role, in pairs.
         y: the result, of the last stage.
-        stages: in order; each reads tensors by their roles, and earlier stages as ``v2``.
+        stages: in order; each reads tensors by role, and earlier stages by names such as ``v2``.
         title: the operators in short: ``Add+Gelu``.
     """
 
@@ -91,8 +92,8 @@ class Read:
     """An input of a chain.
 
     Attributes:
-        source: the value, or constants as they are packed.
-        dims: its shape, to be broadcast to that of the result.
+        source: the value, or packed constants.
+        dims: its shape, which is broadcast to that of the result.
         dtype: of its elements.
     """
 
@@ -107,9 +108,9 @@ class PointwiseChain:
 
     Attributes:
         nodes: in topological order.
-        stages: what they do.
-        reads: what they read, by role.
-        made: the stage by value that they compute.
+        stages: their operations.
+        reads: their inputs, by role.
+        made: the stage that computes each value.
     """
 
     nodes: tuple[Node, ...]
@@ -181,8 +182,8 @@ def shaped(
     Args:
         dims: shape of the result.
         axes: from the outermost to the innermost in memory.
-        moves: strides of the result and of every operand along `dims`, 0 where it is repeated.
-        dtypes: of the same.
+        moves: strides of the result and of every operand along `dims`, 0 along broadcast axes.
+        dtypes: of the result and of every operand.
     """
     ordered = [tuple(move[axis] for axis in axes) for move in moves]
     sizes, merged = merge([dims[axis] for axis in axes], ordered)
@@ -221,18 +222,17 @@ def _columns(size: int) -> int:
 
 
 def _unsafe(operands: Sequence[Operand]) -> str:
-    """Return why cuDNN cannot broadcast operands over these axes; empty where it can.
+    """Return why cuDNN cannot broadcast operands over these axes; empty if it can.
 
-    Over three axes it repeats a column wrongly: only the first matrix of a stack comes out right.
-    What else has been seen to be right is a full operand, a matrix for the whole stack, and a row
-    for each matrix.
+    Over three axes it broadcasts columns wrongly: only the first matrix of a stack is correct. Full
+    operands, one matrix for the whole stack, and one row per matrix were found to be correct.
     """
     stack, rows, columns = operands[0].dims
     right = ((stack, rows, columns), (1, rows, columns), (stack, 1, columns))
     wrong = [operand for operand in operands if operand.dims not in right]
     if stack == 1 or not wrong:
         return ""
-    return f"{wrong[0]} in a stack of {stack} matrices; cuDNN repeats only whole rows right"
+    return f"{wrong[0]} in a stack of {stack} matrices; cuDNN broadcasts only whole rows correctly"
 
 
 def extend(chain: PointwiseChain, nodes: Sequence[Node]) -> str:
@@ -242,7 +242,7 @@ def extend(chain: PointwiseChain, nodes: Sequence[Node]) -> str:
         if refused:
             return refused
         if rounds(node) and node is not nodes[-1]:
-            return f"{node.op} inside of a chain, where cuDNN keeps float32"
+            return f"{node.op} inside a chain, where cuDNN keeps float32"
         inputs = [chain.given(value) for value in node.inputs]
         if not any(isinstance(given, str) for given in inputs):
             return f"{node.kind} of constants"
@@ -251,7 +251,7 @@ def extend(chain: PointwiseChain, nodes: Sequence[Node]) -> str:
 
 
 def _refusal(node: Node) -> str:
-    """Return why a node cannot be in a graph; empty where it can."""
+    """Return why a node cannot be in a graph; empty if it can."""
     for value in (*node.reads, node.output):
         dtype = value.tensor.dtype
         number = value.data is not None and value.data.size == 1
@@ -275,7 +275,7 @@ def _limits(node: Node) -> str:
     """Return why the limits of a Clip cannot be in a graph."""
     given = [value for value in node.inputs[1:] if value is not None]
     if any(value.data is None for value in given):
-        return "limits that are computed; cuDNN wants numbers"
+        return "computed limits; cuDNN needs numbers"
     if len(given) == 2:
         lower, upper = (float(np.asarray(value.data).reshape(()).item()) for value in given)
         return "" if lower <= upper else "limits that cross"
@@ -294,13 +294,13 @@ def chain(graph: Graph, node: Node, free: Set[Node], options: Options) -> NodeGr
     group = group_of(graph, node, free)
     if group.head is not None or group.whole is not None:
         first = group.head or group.nodes[0]
-        return f"part of the kernel of the {first.kind} in front of it"
+        return f"part of the kernel of the preceding {first.kind}"
     found = PointwiseChain(group.nodes)
     return extend(found, group.nodes) or wanted(found, options)
 
 
 def _too_few(chain: PointwiseChain, options: Options) -> str:
-    """Return why a small chain is left to the cuda kernels; empty where it is not."""
+    """Return why a small chain is left to the cuda kernels; empty if it is not."""
     size = chain.y.tensor.size
     if size >= FEW or any(is_wanted_anyway(node, options) for node in chain.nodes):
         return ""

@@ -1,12 +1,12 @@
 """Elementwise operators as cuDNN's pointwise operations, where the semantics agree.
 
-A stage computes in float32. What is true or false is 1 or 0 there, and int8 in memory: cuDNN's
-BOOLEAN are not the bytes that ONNX has. What cuDNN 9.19 does on an H200 with zeros, infinities, NaN
-and the ends of the range decides how an operator is put:
+A stage computes in float32. Booleans are 1 or 0 there, and int8 in memory: cuDNN's BOOLEAN is not
+ONNX's byte. How an operator is expressed depends on the results of cuDNN 9.19 on an H200 for zeros,
+infinities, NaN and the limits of the range:
 
 - `max` and `min` lose NaN, so Max and Min are comparisons and selections;
 - `div` gives 0 for divisors above 2**126, so both sides are divided by 4 there;
-- `sin`, `cos` and `tan` are wrong far from 0 (the sine of 1.57e7 is 1.0), so there are none;
+- `sin`, `cos` and `tan` are wrong far from 0 (the sine of 1.57e7 is 1.0), so they are not used;
 - `exp` has a relative error of up to 4e-6, `tanh` of 1.1e-5 (so that Gelu by tanh is off by 5e-6);
   `elu` and `softplus` lose the digits of small results (absolute error 6e-7). Everything else is
   within rounding.
@@ -102,7 +102,7 @@ def _clipped(w: PointwiseWriter, x: Any, lower: float, upper: float) -> Any:
 def _clip(
     w: PointwiseWriter, op: Op, x: Any, lower: float | None = None, upper: float | None = None
 ) -> Any:
-    """Limit; without a lower limit cuDNN's would be -3.4e38."""
+    """Clip; without a lower limit, cuDNN's would be -3.4e38."""
     if lower is not None and lower != -inf:
         return _clipped(w, x, lower, inf if upper is None else upper)
     return w("identity", x) if upper is None else w.choose(w("cmp_gt", x, upper), upper, x)
@@ -236,24 +236,24 @@ WORDS: dict[type[Op], Word] = {
     ops.ThresholdedRelu: _thresholded,
 }
 
-#: Why cuDNN is not asked for others, where it is more than that it has no word.
+#: Why cuDNN is not used for other operators, unless it simply has no such operation.
 WORDLESS: dict[type[Op], str] = {
     ops.Sin: "cuDNN's sine is wrong far from 0: that of 1.57e7 is 1.0",
     ops.Cos: "cuDNN's cosine is wrong far from 0: that of -1.95e34 is 1.0",
     ops.Tan: "cuDNN's tangent is wrong far from 0: that of 1.13e7 is -1.0",
-    ops.Round: "cuDNN has no word for rounding to the nearest",
+    ops.Round: "cuDNN has no rounding to the nearest",
 }
 
 
 def refusal(node: Node) -> str:
-    """Return why cuDNN cannot express an elementwise node; empty where it can."""
+    """Return why cuDNN cannot express an elementwise node; empty if it can."""
     op = node.op
     if type(op) not in WORDS:
-        return WORDLESS.get(type(op), f"cuDNN has no word for {node.kind}")
+        return WORDLESS.get(type(op), f"cuDNN has no operation for {node.kind}")
     if isinstance(op, ops.Mod) and not op.fmod:
-        return "cuDNN's remainder has the sign of what is divided (fmod=1)"
+        return "cuDNN's remainder has the sign of the dividend (fmod=1)"
     if isinstance(op, ops.IsInf) and not (op.detect_negative or op.detect_positive):
-        return "IsInf of no sign"
+        return "IsInf of neither sign"
     return ""
 
 

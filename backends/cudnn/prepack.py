@@ -16,7 +16,7 @@ from ..cuda.recipe.launch import Launch
 from ..cuda.recipe.operands import Tensor
 from .operation import Operand
 
-#: Bytes that the workspace of cuDNN after a packed image is aligned to.
+#: Alignment in bytes of cuDNN's workspace after a packed image.
 ALIGNMENT = 256
 
 
@@ -25,8 +25,8 @@ class Front:
     """A kernel that packs an image into the workspace: channels last, padded with zero channels.
 
     Attributes:
-        role: the operand of cuDNN's graph that it makes.
-        image: what it reads: the same with fewer channels, in C order.
+        role: the operand of cuDNN's graph that it packs.
+        image: its input: the operand with fewer channels, in C order.
         channels: in the workspace.
     """
 
@@ -59,9 +59,9 @@ def front_kernel(
 
     Args:
         device: the GPU.
-        front: what is done.
-        image: its address.
-        packed: the address of what it becomes.
+        front: the packing.
+        image: address of the image.
+        packed: address of the packed image.
     """
     launch = front_launch(front)
     return bind_launch(

@@ -1,7 +1,7 @@
 """Reductions, all of which are left to the cuda kernels; measurements of cuDNN's engine.
 
-Measured with cuDNN 9.19 on an H200, whose one engine for reductions takes rows, columns, or all of
-a matrix (MUL, AVG, NORM1 and NORM2 have none, and nothing can follow a reduction in its graph).
+Measured with cuDNN 9.19 on an H200: its only engine for reductions supports rows, columns, or whole
+matrices (MUL, AVG, NORM1 and NORM2 have none, and no operation can follow a reduction in a graph).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ...runtime.options import Options
 from .registry import claims
 
 _SUM = (
-    "cuDNN adds parts of a sum in the order in which they get done: no run over 4096x768 elements"
-    " gave what another one gave"
+    "cuDNN adds partial sums in order of completion: over 4096x768 elements, no two runs gave the"
+    " same result"
 )
-_EXTREME = "cuDNN's extremes leave NaN out, and make -3.4e38 of a row of minus infinities"
+_EXTREME = "cuDNN's extrema ignore NaN, and give -3.4e38 for a row of negative infinities"
 
 REASONS: dict[type[Op], str] = {
     **dict.fromkeys((ReduceSum, ReduceMean, ReduceL1, ReduceSumSquare, GlobalAveragePool), _SUM),

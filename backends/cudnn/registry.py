@@ -13,7 +13,7 @@ from ..cuda.recipe.operands import Packed
 from .choice import EngineTask
 from .names import CUDNN
 
-#: What a role stands for: a value, or constants packed on the host once per model.
+#: The source of a role: a value, or constants packed on the host once per model.
 Source = Value | Packed
 
 
@@ -23,12 +23,12 @@ class NodeGroup:
 
     Attributes:
         nodes: in topological order.
-        task: what an engine is needed for, where the tensors lie as `formats` wants them.
-        reads: what is read by every role that some division of the task has.
-        gives: what is given, by role.
-        formats: the physical formats of what is read and given.
-        at: gives the task for tensors that lie otherwise: those that `formats` allows to be
-            slices, or all where it `follows`; or the reason why there is none.
+        task: the engine task for tensors in the requested `formats`.
+        reads: the source of every role that some division of the task reads.
+        gives: results by role.
+        formats: the physical formats of inputs and results.
+        at: returns the task for other layouts: slices allowed by `formats`, or any if it
+            `follows`; or the reason why there is none.
     """
 
     nodes: tuple[Node, ...]
@@ -46,7 +46,7 @@ FAMILIES: dict[type[Op], Family] = {}
 
 
 def claims(*operators: type[Op]) -> Callable[[Family], Family]:
-    """Register a function for the operators with which its patterns begin."""
+    """Register a function for the operators that start its patterns."""
 
     def register(family: Family) -> Family:
         for operator in operators:
@@ -59,5 +59,5 @@ def claims(*operators: type[Op]) -> Callable[[Family], Family]:
 
 
 def is_wanted_anyway(node: Node, options: Options) -> bool:
-    """Whether to offer a slow node to cuDNN: when tuning, or if the user asks for it."""
+    """Whether to offer a slow node to cuDNN: when tuning, or if the user requests it."""
     return options.tune or CUDNN in options.algorithms_for(node.kind, (node.name, *node.origin))

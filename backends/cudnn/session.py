@@ -22,7 +22,7 @@ class Session:
     Attributes:
         vendor: cuDNN.
         target: the GPU, such as ``NVIDIA H200 sm_90``; part of the key of every stored choice.
-        place: what a graph is created with: a handle, or the properties of a GPU that is not here.
+        place: the argument for creating graphs: a handle, or the properties of an absent GPU.
     """
 
     vendor: CudnnLibrary
@@ -50,7 +50,7 @@ class Session:
 
     @contextmanager
     def planning(self, call: str) -> Generator[None]:
-        """A context with exclusive use of the handle; see `CudnnLibrary.planning`."""
+        """Hold the handle exclusively within the block; see `CudnnLibrary.planning`."""
         with self._lock, self.vendor.planning(call):
             yield
 
@@ -60,14 +60,14 @@ class Session:
         """Launch one plan of a graph on a stream.
 
         Args:
-            graph: the frontend's graph, the plan built.
-            plan: its number.
+            graph: the frontend's graph, with the plan built.
+            plan: the plan's number.
             pack: address by tensor.
             workspace: address of the plan's scratch memory, 0 for none.
             stream: the CUDA stream.
 
         Raises:
-            DeviceError: cuDNN refused.
+            DeviceError: cuDNN reports an error.
         """
         handle = self.place["handle"]
         with self._lock, self.vendor.calling("cudnnBackendExecute"):

@@ -1,7 +1,7 @@
 """Elementwise epilogues: one description for cuDNN's graph and for a cuda kernel.
 
-A `Tail` is a chain of stages, each of which reads what the one before it gives. Some prefix of it
-goes into cuDNN's graph, and the rest is a kernel after that.
+A `Tail` is a chain of stages, each of which reads the result of its predecessor. A prefix of it
+goes into cuDNN's graph, and a kernel applies the rest.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .library import NoPlan
 from .operation import Operand
 from .pointwise_ops import WORDS, PointwiseWriter
 
-#: What a stage reads of the one before it.
+#: The result of the previous stage, as an input.
 FLOW = "·"
 
-#: What a stage reads: `FLOW`, the tensor of a role, a number, or None for what is left out.
+#: An input of a stage: `FLOW`, the role of a tensor, a number, or None if omitted.
 Input = str | float | None
 
 
@@ -33,8 +33,8 @@ class PointwiseStage:
     """One elementwise operator.
 
     Attributes:
-        op: what it does.
-        inputs: what it reads.
+        op: the operator.
+        inputs: its inputs.
     """
 
     op: Op
@@ -42,7 +42,7 @@ class PointwiseStage:
 
     @property
     def title(self) -> str:
-        """Its name in reports: ``relu``; an addition of a role that is called bias is ``bias``."""
+        """Its name in reports: ``relu``; the addition of a bias is ``bias``."""
         if isinstance(self.op, ops.Add | ops.Sum):
             return "bias" if {"bias", "zeros"}.intersection(self.roles) else "add"
         return type(self.op).__name__.lower()
@@ -76,7 +76,7 @@ class Tail:
         return cls(tuple(stages), tuple((role, operands[role]) for role in used))
 
     def cut(self, place: int) -> tuple[Tail, Tail]:
-        """Split the tail after that many stages."""
+        """Split the tail after this number of stages."""
         operands = dict(self.operands)
         first, last = self.stages[:place], self.stages[place:]
         return Tail.of(first, operands), Tail.of(last, operands)
@@ -100,7 +100,7 @@ NO_TAIL = Tail()
 
 # ── what follows a node ──────────────────────────────────────────────────────────────────────────
 
-#: Tensors that a tail reads besides what it is applied to.
+#: Tensors that a tail reads besides its argument.
 MAX_OPERANDS = 2
 
 
@@ -110,9 +110,9 @@ class Followers:
 
     Attributes:
         nodes: in order.
-        stages: the same as stages.
-        along: value by role, of the shape of the result.
-        across: constant by role, of one number per channel.
+        stages: the nodes as stages.
+        along: values with the shape of the result, by role.
+        across: constants with one number per channel, by role.
     """
 
     nodes: tuple[Node, ...]
@@ -127,7 +127,7 @@ class Followed:
 
     Attributes:
         node: the first one.
-        followers: what is behind it.
+        followers: the nodes after it.
         options: the user's choices.
     """
 
@@ -151,18 +151,18 @@ class Followed:
         return self.node.inputs[2] if len(self.node.inputs) > 2 else None
 
     def pitches(self, site: BuildContext) -> dict[Value, int]:
-        """Return the pitches of slices; the first node's result lies where the last one's does."""
+        """Return the pitches of slices; the first node's result has the last one's layout."""
         found = dict(site.pitches)
         return found | {self.node.output: found[self.y]} if self.y in found else found
 
 
 def follow(graph: Graph, value: Value, free: Set[Node], axis: int = 1) -> Followers:
-    """Return the longest chain of elementwise nodes after a value that a tail can hold.
+    """Return the longest chain of elementwise nodes after a value that a tail can express.
 
     Args:
-        graph: where it lies.
-        value: what is computed before.
-        free: nodes that may be taken.
+        graph: the graph.
+        value: the value.
+        free: nodes that may be claimed.
         axis: the axis of the channels.
     """
     nodes: list[Node] = []
@@ -242,19 +242,19 @@ def expressed(
     """Add stages to a frontend graph and return the result of the last one.
 
     Args:
-        stages: what is done.
+        stages: the stages.
         graph: the graph.
         cudnn: the frontend.
-        flow: what the first stage reads.
+        flow: the first stage's `FLOW`.
         tensors: the frontend's tensor by role.
 
     Raises:
-        NoPlan: cuDNN has no words for one of them.
+        NoPlan: cuDNN cannot express one of them.
     """
     writer = PointwiseWriter(graph, cudnn)
     for stage in stages:
         if not expressible(stage):
-            raise NoPlan(f"cuDNN has no words for {stage}")
+            raise NoPlan(f"cuDNN cannot express {stage}")
         arguments: list[Any] = []
         for given in stage.inputs:
             if isinstance(given, str):

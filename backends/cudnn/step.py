@@ -27,7 +27,7 @@ from .prepack import front_kernel
 from .registry import NodeGroup
 
 Run = Callable[[CudaStream], None]
-#: Results of a block of threads in cuDNN's products: 128 by 64.
+#: Results per thread block of cuDNN's products: 128 by 64.
 TILE = 128 * 64
 
 
@@ -36,9 +36,9 @@ def runner(device: CudaDevice, choice: EngineChoice, at: Mapping[str, int], scra
 
     Args:
         device: the GPU.
-        choice: cuDNN's engine, and what kernels do before and after it.
-        at: address by role, of all that the choice reads and gives.
-        scratch: address of the choice's workspace, 0 where it wants none.
+        choice: cuDNN's engine, and the kernels before and after it.
+        at: addresses of all inputs and results, by role.
+        scratch: address of the choice's workspace, 0 if it needs none.
     """
     engine, operation = choice.engine, choice.engine.graph.operation
     known = {role: at[role] for role in operation.operands}
@@ -65,8 +65,8 @@ class GraphStep:
 
     Attributes:
         device: the GPU.
-        site: where it runs.
-        wanted: the nodes, and what they read and give.
+        site: its operands.
+        wanted: the nodes, with their inputs and results.
         choice: the engine.
     """
 
@@ -78,14 +78,14 @@ class GraphStep:
 
     @property
     def kernel(self) -> str:
-        """The engine, with how it was chosen."""
+        """The engine, and how it was chosen."""
         return str(self.choice)
 
     @property
     def fill(self) -> float:
-        """Roughly the part of the GPU that it keeps busy; see `runtime.backend.Filling`.
+        """An estimate of the share of the GPU that it occupies; see `runtime.backend.Filling`.
 
-        cuDNN does not say how many blocks an engine launches: a usual one makes `TILE` results.
+        cuDNN does not report the number of blocks of an engine: a typical block has `TILE` results.
         """
         operation = self.choice.engine.graph.operation
         results = max(prod(operation.operands[role].dims) for role in operation.results)
@@ -122,9 +122,9 @@ class EngineBench:
 
     Args:
         device: the GPU.
-        task: what is chosen for.
-        filled: whether its tensors hold numbers: zeros would be faster than what they stand for,
-            and a trial needs none.
+        task: the task of the choices.
+        filled: whether to fill tensors with random numbers: zeros would be faster than real data,
+            but suffice for a trial.
     """
 
     def __init__(self, device: CudaDevice, task: EngineTask, *, filled: bool) -> None:
@@ -142,7 +142,7 @@ class EngineBench:
         self._buffers.clear()
 
     def trial(self, choice: EngineChoice) -> None:
-        """Run a choice, which makes cuDNN load its kernels, and store it."""
+        """Run a choice once, which makes cuDNN load its kernels, and record it."""
         with self._running(choice) as run:
             run(self._stream)
             self._stream.synchronize()
@@ -184,7 +184,7 @@ class EngineBench:
             if self._filled or operand.dtype not in FLOATS:
                 buffer = self._device.upload(_numbers(operand)).buffer
                 if not isinstance(buffer, CudaBuffer):
-                    raise TypeError(f"{buffer} is no memory of the GPU")
+                    raise TypeError(f"{buffer} is not memory of the GPU")
             else:
                 buffer = self._device.allocate(operand.extent)
             self._buffers.append(buffer)

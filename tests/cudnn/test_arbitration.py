@@ -180,7 +180,7 @@ def test_another_way_can_be_asked_for(way: str) -> None:
     declined, *others = claims(Options(algorithms={"Conv": way}))
     assert isinstance(declined, Decline)
     first = way.partition(",")[0]
-    assert declined.reason == f"algorithm '{first}' is asked for, which is not cuDNN's"
+    assert declined.reason == f"algorithm '{first}' is requested, which is not cuDNN's"
     assert not [other for other in others if isinstance(other, Claim) and "Conv" in str(other)]
 
 

@@ -120,7 +120,7 @@ PAST = (8, 12, 16, 64)
     ("graph", "said"),
     [
         (graph_of([*HEADS, None, PAST, PAST]), "past"),
-        (graph_of([*HEADS, None, None, None, (8,)]), "lengths of samples"),
+        (graph_of([*HEADS, None, None, None, (8,)]), "sequence lengths"),
         (graph_of(HEADS, float64), "dtype float64"),
         (graph_of([*HEADS, (128, 128)], mask=bool_), "a mask of bool"),
         (graph_of([*HEADS, (128, 100)]), "100 elements for 128 keys"),
@@ -128,7 +128,7 @@ PAST = (8, 12, 16, 64)
         (graph_of([(1, 2, 0, 64)] * 3), "without elements"),
         (graph_of([(1, 2, 8, 0)] * 3), "without elements"),
         (graph_of(HEADS, scale=-1.0), "scale -1.0"),
-        (graph_of(HEADS, softcap=5.0, is_causal=1), "softcap and hidden keys"),
+        (graph_of(HEADS, softcap=5.0, is_causal=1), "softcap and a window"),
         (graph_of(HEADS, softmax_precision=float64), "scores in float64"),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
@@ -159,7 +159,7 @@ def test_few_keys_are_left_to_the_cuda_kernels() -> None:
 def test_scores_that_are_wanted_are_left() -> None:
     graph = graph_of(HEADS)
     graph.set_outputs({"y": graph.nodes[0].outputs[0], "scores": graph.nodes[0].outputs[3]})
-    assert surveyed(graph) == "keys, values or scores are wanted besides the result"
+    assert surveyed(graph) == "keys, values or scores are read in addition to the result"
 
 
 # ── what cuDNN says ──────────────────────────────────────────────────────────────────────────────

@@ -183,7 +183,7 @@ def test_a_refusal_says_what_the_least_engine_needs(session: Session, tmp_path: 
             raise NoPlan("fails here")
 
     judge, chooser = Fails(), Chooser(session, tmp_path)
-    with pytest.raises(NoPlan, match=r"\d+ want more workspace than 0 bytes, \d+ at least"):
+    with pytest.raises(NoPlan, match=r"\d+ need more workspace than 0 bytes, \d+ at least"):
         chooser.choose(task("tf32", 0), judge)
     tried = judge.tried
     with pytest.raises(NoPlan, match="fails here"):

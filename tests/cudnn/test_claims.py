@@ -129,7 +129,7 @@ def test_every_other_node_has_a_reason() -> None:
     reasons = declines(graph)
     assert not {"pool", "softmax"} - set(reasons)
     assert "flat" not in reasons, "the planner does views by itself"
-    assert reasons["pool"] == "no graph of cuDNN's begins with MaxPool"
+    assert reasons["pool"] == "no cuDNN graph starts with MaxPool"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ class Refuses:
     session = SimpleNamespace(vendor=SimpleNamespace(version="9.19.0"), target="NVIDIA H200 sm_90")
 
     def choose(self, task: EngineTask, judge: object, *, tune: bool) -> EngineChoice:
-        raise NoPlan(f"{task.divisions[-1].operation}: 36 plans: 36 want more workspace")
+        raise NoPlan(f"{task.divisions[-1].operation}: 36 plans: 36 need more workspace")
 
 
 def test_cudnns_own_no_becomes_a_decline() -> None:
@@ -175,7 +175,7 @@ def test_cudnns_own_no_becomes_a_decline() -> None:
     assert refused.node is graph.nodes[0], "what follows the convolution may still be claimed"
     assert refused.reason == (
         "cuDNN 9.19.0 on NVIDIA H200 sm_90 has no engine: conv x 1x4x8x8 float32 w 4x4x3x3 float32 "
-        "y 1x4x6x6 float32 pads 0x0:0x0 strides 1x1 dilations 1x1: 36 plans: 36 want more workspace"
+        "y 1x4x6x6 float32 pads 0x0:0x0 strides 1x1 dilations 1x1: 36 plans: 36 need more workspace"
     )
 
 

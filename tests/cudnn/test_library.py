@@ -19,7 +19,7 @@ def absent() -> int:
     ("frontend", "missing"),
     [
         (None, "the package nvidia-cudnn-frontend"),
-        (SimpleNamespace(__version__="1.22.1"), "nvidia-cudnn-frontend 1.28 (here is 1.22.1)"),
+        (SimpleNamespace(__version__="1.22.1"), "nvidia-cudnn-frontend 1.28 (found 1.22.1)"),
         (
             SimpleNamespace(__version__="1.28.0", Handle=int, backend_version=absent),
             "libcudnn.so.9, cuDNN's library,",

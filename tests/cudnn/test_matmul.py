@@ -137,7 +137,7 @@ def test_slices_of_longer_rows_are_read_where_they_lie() -> None:
         (linear((3,), 8, 16), float64, "dtype float64"),
         (Case(MatMul(), [(8,), (8, 4)]), float16, "vector"),
         (Case(MatMul(), [(3, 0), (0, 4)]), float16, "without elements"),
-        (Case(MatMul(), [(2, 1, 3, 5), (4, 5, 6)]), float16, "both repeated"),
+        (Case(MatMul(), [(2, 1, 3, 5), (4, 5, 6)]), float16, "both broadcast"),
         (Case(Gemm(beta=0.0), [(3, 5), (5, 6), (6,)]), float16, "beta=0"),
     ],
 )

@@ -115,7 +115,7 @@ def test_what_follows_rows_is_in_the_graph_or_behind_it() -> None:
         (LayerNormalization(), ((4, 768), (1,)), float32, "scale float32[1] for rows of 768"),
         (LayerNormalization(), ((4, 1000), (1000,)), float32, "rows of 4000 bytes, not a multiple"),
         (LayerNormalization(), ((4, 96), (96,)), float16, "rows of 192 bytes, not a multiple"),
-        (RMSNormalization(), ((1, 1 << 20), (1 << 20,)), float16, "cuDNN compiles 17 s"),
+        (RMSNormalization(), ((1, 1 << 20), (1 << 20,)), float16, "cuDNN compiles for 17 s"),
         (LayerNormalization(), ((4, 768), (768,)), float64, "dtype float64; cuDNN normalizes"),
         (InstanceNormalization(), ((0, 3, 4, 4), (3,), (3,)), float32, "without elements"),
     ],

@@ -92,7 +92,7 @@ def test_what_a_kernel_takes_along_is_left_to_it() -> None:
     product = graph.insert(MatMul(), [x, x]).output
     *_, found = surveyed(graph, graph.insert(ops.Relu(), [product]).output)
     assert isinstance(found, Decline)
-    assert found.reason == "part of the kernel of the MatMul in front of it"
+    assert found.reason == "part of the kernel of the preceding MatMul"
 
 
 def test_small_ones_are_left_to_the_cuda_kernels_unless_asked_for() -> None:
@@ -105,8 +105,8 @@ def test_small_ones_are_left_to_the_cuda_kernels_unless_asked_for() -> None:
     ("op", "dtype", "text"),
     [
         (ops.Sin(), float32, "cuDNN's sine is wrong far from 0"),
-        (ops.Round(), float32, "cuDNN has no word for rounding"),
-        (ops.Acos(), float32, "no graph of cuDNN's begins with Acos"),
+        (ops.Round(), float32, "cuDNN has no rounding"),
+        (ops.Acos(), float32, "no cuDNN graph starts with Acos"),
         (ops.Relu(), float64, "dtype float64; cuDNN computes floats of 32 and 16 bits"),
         (ops.Abs(), int64, "dtype int64; cuDNN computes floats of 32 and 16 bits"),
         (ops.Cast(to=np.dtype(np.int32)), float32, "dtype int32; cuDNN computes floats"),
@@ -121,7 +121,7 @@ def test_a_narrowing_cast_comes_last_or_not_at_all() -> None:
     x = graph.add_input("x", TensorType(float32, LARGE))
     half = graph.insert(ops.Cast(to=float16), [graph.insert(ops.Exp(), [x]).output]).output
     found = surveyed(graph, graph.insert(ops.Neg(), [half]).output)
-    assert all(isinstance(one, Decline) and "inside of a chain" in one.reason for one in found)
+    assert all(isinstance(one, Decline) and "inside a chain" in one.reason for one in found)
     graph = Graph()
     x = graph.add_input("x", TensorType(float32, LARGE))
     half = graph.insert(ops.Cast(to=float16), [graph.insert(ops.Exp(), [x]).output]).output
@@ -155,7 +155,7 @@ def test_a_column_is_not_repeated_over_a_stack() -> None:
     y = graph.add_input("y", TensorType(float32, (64, 1, 1)))
     (found,) = surveyed(graph, graph.insert(ops.Add(), [x, y]).output)
     assert isinstance(found, Decline)
-    assert "cuDNN repeats only whole rows right" in found.reason
+    assert "cuDNN broadcasts only whole rows correctly" in found.reason
 
 
 def test_channels_last_images_are_rows_of_channels() -> None:

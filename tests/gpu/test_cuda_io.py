@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_refused(device) -> None:
         graph = torch.cuda.CUDAGraph()
         with (
             torch.cuda.graph(graph),
-            pytest.raises(UsageError, match="recording a CUDA graph"),
+            pytest.raises(UsageError, match="capturing a CUDA graph"),
         ):
             model.run(feeds, to="device", stream=torch.cuda.current_stream())
     with (

@@ -48,7 +48,7 @@ def test_the_user_says_who_runs_it(way: str, tune: bool, tmp_path: Path) -> None
     row = ran(tmp_path, tune=tune, algorithms={"Conv": way})
     assert row.backend == way.partition(",")[0]
     if way == "cuda":
-        assert "algorithm 'cuda' is asked for, which is not cuDNN's" in row.reason
+        assert "algorithm 'cuda' is requested, which is not cuDNN's" in row.reason
 
 
 def test_the_faster_one_runs_it(tmp_path: Path) -> None:

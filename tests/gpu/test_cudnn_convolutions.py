@@ -310,7 +310,7 @@ def test_what_cudnn_refuses_the_cuda_kernels_run(
     def refuse(
         chooser: Chooser, task: EngineTask, judge: EngineTuner, *, tune: bool = False
     ) -> EngineChoice:
-        raise NoPlan(f"{task.divisions[-1].operation}: 36 plans: 36 want more workspace")
+        raise NoPlan(f"{task.divisions[-1].operation}: 36 plans: 36 need more workspace")
 
     monkeypatch.setattr(Chooser, "choose", refuse)
     with opened(CASE.graph(), cache) as model:
