@@ -1,4 +1,4 @@
-"""Fusion: anchors with their epilogues, elementwise chains, and groups with kernels of their own.
+"""Fusion: anchors with their epilogues, elementwise chains, and groups with dedicated kernels.
 
 Within a group, every value has all its readers inside, except for the last result. So no path
 leaves a group and re-enters it, and intermediate values need no memory.
@@ -46,13 +46,12 @@ class Group:
 
     Attributes:
         nodes: in topological order.
-        head: the anchor, in front of its epilogue; None for elementwise chains, and for groups with
-            a kernel of their own.
+        head: the anchor, before its epilogue; None for elementwise chains, and for groups with a
+            dedicated kernel.
         pool: the last node, if it pools the result.
-        whole: what the nodes are as a whole: a linear attention, heads that are rotated while
-            keys and values are appended to caches, or this with the attention to the caches, or
-            products of few rows with what is around them, or rows that are divided by their
-            length; None for others.
+        whole: the pattern that a dedicated kernel computes: linear attention, rotation with cache
+            update, this with the attention to the caches, products of few rows with the nodes
+            around them, or rows divided by their length; None for others.
     """
 
     nodes: tuple[Node, ...]
@@ -62,7 +61,7 @@ class Group:
 
     @property
     def epilogue(self) -> tuple[Node, ...]:
-        """The elementwise nodes behind the head, or all of them."""
+        """The elementwise nodes after the head, or all of them."""
         if self.whole is not None:
             return ()
         if self.head is None:
@@ -83,7 +82,7 @@ def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
 
 
 def _plain_groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
-    """Yield groups that have no kernel of their own as a whole."""
+    """Yield groups without a dedicated kernel."""
     left, nodes = set(free), graph.in_order(free)
     for node in nodes:
         registered = kernel_of(node.op)
@@ -107,8 +106,8 @@ def _plain_groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
 def few_rows_at(graph: Graph, product: Node, free: Set[Node]) -> FewRows | None:
     """Return a product of few rows, with the nodes fused into its kernel.
 
-    These are another product of the same input whose results it meets, the normalization of the
-    input, or both.
+    These are another product of the same input, combined with it elementwise, the normalization of
+    the input, or both.
     """
     x = product.inputs[0]
     if product not in free or x is None or not has_few_rows(product):
@@ -130,13 +129,13 @@ def few_rows_at(graph: Graph, product: Node, free: Set[Node]) -> FewRows | None:
 def _meeting(graph: Graph, products: tuple[Node, Node], free: Set[Node]) -> tuple[Node, ...]:
     """Return the elementwise nodes that combine two products, which have no other readers.
 
-    As many as an epilogue takes.
+    At most as many as an epilogue supports.
     """
     first, *others = (node.output for node in products)
     stored = STORED if first.tensor.dtype in STORED else {first.tensor.dtype}
     values, found, fitting = [first, *others], list[Node](), tuple[Node, ...]()
     while len(found) < MAX_CHAINED:
-        # The first reader in order depends on no later one.
+        # The first reader in order does not depend on later ones.
         readers = {node for value in values for node in value.consumers}.difference(found)
         node = next(iter(graph.in_order(readers)), None)
         if node is None or node not in free or not in_chains(node):
@@ -153,8 +152,7 @@ def _meeting(graph: Graph, products: tuple[Node, Node], free: Set[Node]) -> tupl
     return fitting
 
 
-#: Finders of groups with a kernel of their own, by the operator of their anchor; the
-#: first match wins.
+#: Finders of groups with a dedicated kernel, by the operator of their anchor; the first match wins.
 WHOLE: Mapping[type[Op], tuple[Callable[[Graph, Node, Set[Node]], Whole | None], ...]] = {
     Attention: (decode_attention_at, rotate_append_at),
     Div: (relu_linear_at, lambda graph, node, free: unit_rows_at(graph, node, free, _tail)),
@@ -163,7 +161,7 @@ WHOLE: Mapping[type[Op], tuple[Callable[[Graph, Node, Set[Node]], Whole | None],
 
 
 def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
-    """Return the elementwise nodes behind an anchor, each reading the previous one.
+    """Return the elementwise nodes after an anchor, each reading the previous one.
 
     The last of them has the anchor's dtype, or another float type that the kernel can store; in
     between there may be any. Each is preceded by nodes that only it reads. What an epilogue cannot
@@ -195,8 +193,8 @@ def _sides(
 ) -> list[Node]:
     """Return the other operands of an epilogue's last node that can be fused as well.
 
-    What another kernel computes in its own epilogue stays there, and readers of a part of a tensor
-    read it in place, which an epilogue cannot.
+    Nodes in the epilogue of another kernel stay there, and nodes that read part of a tensor read it
+    in place, which an epilogue cannot.
     """
     found: list[Node] = []
     todo = [v for v in epilogue[-1].reads if v is not value]
@@ -304,7 +302,7 @@ def smaller(graph: Graph, group: Group) -> tuple[Group, ...]:
 
 
 def _less(graph: Graph, group: Group, whole: FewRows) -> tuple[Group, ...]:
-    """Return products of few rows without the normalization, or each separately."""
+    """Return the products of few rows without the normalization, or each separately."""
     rest = tuple(node for node in group.nodes if node is not whole.norm)
     if whole.norm is None or len(whole.products) == 1:
         return tuple(_plain_groups(graph, set(group.nodes)))
@@ -313,7 +311,7 @@ def _less(graph: Graph, group: Group, whole: FewRows) -> tuple[Group, ...]:
 
 
 def _stages(group: Group) -> list[int]:
-    """Return where the nodes for each intermediate result behind the head start."""
+    """Return the index at which the nodes of each intermediate result after the head start."""
     begins, value = [1], group.nodes[0].output
     for place, node in enumerate(group.nodes[1:], 1):
         if value in node.reads:

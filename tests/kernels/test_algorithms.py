@@ -197,9 +197,9 @@ def test_a_form_may_be_asked_for() -> None:
             for asked in ({"Conv": f"{name}:{form}"} for form in forms)
         }
         assert len(titles) == len(set(forms))
-    with pytest.raises(UnsupportedError, match="there is no form '1x1' for this task; it has"):
+    with pytest.raises(UnsupportedError, match="there is no variant '1x1' for this task; it has"):
         planned(graph, conv="tensor_cores:1x1")
-    with pytest.raises(UnsupportedError, match=r"there is no form 'fast' .* it has one form only"):
+    with pytest.raises(UnsupportedError, match=r"there is no variant 'fast' .* it has none"):
         planned(graph, conv="winograd_f2:fast")
     (launch,) = launches(planned(graph, conv="winograd_f2:fast,winograd_f2"))
     assert launch.entry == "winograd"

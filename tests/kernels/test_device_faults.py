@@ -134,7 +134,7 @@ def test_allocations_that_fail_otherwise(name: str, monkeypatch: pytest.MonkeyPa
 def test_memory_that_cannot_be_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     device = device_with(Memory({1: "CUDA_ERROR_OUT_OF_MEMORY"}), monkeypatch)
     with pytest.raises(
-        DeviceOutOfMemory, match=r"pinning 4096 bytes .* bytes of the host .*ulimit"
+        DeviceOutOfMemory, match=r"pinning 4096 bytes .* bytes of host memory .*ulimit"
     ):
         device.staging(4096)
 

@@ -85,7 +85,9 @@ def test_a_block_has_room_for_1024_filters(filters: int) -> None:
         (launch,) = launches(planned(graph, conv="naive_nhwc"))
         assert (launch.grid, launch.block) == ((2, 2, 1), filters)
         return
-    with pytest.raises(UnsupportedError, match="1025 filters, a thread each: a block has at most"):
+    with pytest.raises(
+        UnsupportedError, match="1025 filters, one thread each: a block has at most"
+    ):
         planned(graph, conv="naive_nhwc")
 
 
@@ -100,7 +102,7 @@ def test_steps_are_not_taken_by_themselves(shape: tuple[int, int, int]) -> None:
 
 def test_fours_are_a_reason() -> None:
     graph = single("MatMul", [normal(5, 6), normal(6, 8)])
-    with pytest.raises(UnsupportedError, match="rows of 6 and 8 elements, which are not all fours"):
+    with pytest.raises(UnsupportedError, match="rows of 6 and 8 elements, not all multiples of 4"):
         planned(graph, algorithms={"MatMul": "gemm_vectors"})
 
 

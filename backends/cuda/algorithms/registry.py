@@ -202,7 +202,7 @@ def need_dtypes(allowed: Container[DType], *operands: Tensor | None) -> str:
 def need_float32(*operands: Tensor | None) -> str:
     """Return why operands do not suit kernels computing in float32; empty if they do."""
     refused = need_dtypes((float32,), *operands)
-    return f"{refused}; float32 is what there is" if refused else ""
+    return f"{refused}; only float32 is supported" if refused else ""
 
 
 def need_known(**values: Tensor | None) -> str:

@@ -1,8 +1,8 @@
 """Algorithm selection: which algorithm of an operator is used, and why not the others.
 
 An algorithm states the formats it needs and returns a recipe, or the reason why it does not apply.
-Selected is the one that the user requested by name; else the fastest measured one, with tuning;
-else the one with the lowest estimate.
+The algorithm that the user requested by name is selected; otherwise the fastest measured one, if
+tuned; otherwise the one with the lowest estimate.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Task(Protocol):
 
 
 #: The reason given for less accurate algorithms.
-UNASKED = "taken only where it is asked for by name"
+UNASKED = "used only if requested by name"
 
 T = TypeVar("T", bound=Task)
 
@@ -126,8 +126,7 @@ class Selector(Generic[T]):
     Attributes:
         operator: its name.
         algorithms: in order of preference, which decides between equal estimates.
-        task: makes the task of an operator and its operands, or returns why none applies.
-        all.
+        task: makes the task of an operator and its operands, or returns why no algorithm applies.
     """
 
     operator: str
@@ -207,8 +206,7 @@ class Selector(Generic[T]):
 
         Args:
             task: the task.
-            left: the algorithms, with the formats to use; None for those that each needs.
-            wants.
+            left: the algorithms, with the formats to use; None for those that an algorithm needs.
         """
         refused = {
             algorithm.name: UNASKED
@@ -255,9 +253,10 @@ class Selector(Generic[T]):
             return Candidate(name, reason=algorithm)
         forms = algorithm.variants(task) if form else ()
         if form and form not in forms:
-            known = f"it has {', '.join(forms)}" if forms else "it has one form only"
+            known = f"it has {', '.join(forms)}" if forms else "it has none"
             hint = did_you_mean(form, forms)
-            return Candidate(name, reason=f"there is no form '{form}' for this task; {known}{hint}")
+            text = f"there is no variant '{form}' for this task; {known}{hint}"
+            return Candidate(name, reason=text)
         return self.candidate(task, algorithm, form)
 
     # ── what the registry asks for ───────────────────────────────────────────────────────────
@@ -310,7 +309,7 @@ SELECTORS: dict[type[Op], Selector[Any]] = {}
 
 def _misplaced(wanted: str, task: Task) -> str:
     given = " and ".join(format.value for format in task.formats)
-    return f"{wanted} does not take tensors that lie {given}"
+    return f"{wanted} does not accept tensors in the formats {given}"
 
 
 def workspace_of(recipe: Recipe) -> int:

@@ -36,7 +36,7 @@ class DecodeAttention:
     Attributes:
         attention: the attention.
         keys, values: writes into the caches [batch, heads, room, size].
-        turns: the rotations of queries and new keys, without other readers; None for none.
+        turns: the rotations of queries and new keys, which have no other readers; or None.
     """
 
     attention: Node

@@ -37,20 +37,20 @@ class WarpShape:
         return 16 * self.tm * self.warps_m
 
 
-#: From the most rows of a block to the fewest, and what share of the multiprocessors must have a
-#: block: larger blocks read keys and values less often and with more threads. Measured on an H200
-#: with 3 to 16 heads of 32 to 128 and 50 to 577 keys, in transformers' blocks.
+#: Warp shapes in decreasing order of rows per block, each with the share of multiprocessors that
+#: must have a block: larger blocks read keys and values less often and with more threads. Measured
+#: on an H200 with 3 to 16 heads of 32 to 128 and 50 to 577 keys, in transformer blocks.
 SHAPES = (
     *((WarpShape(2, 4, 1), 0.9), (WarpShape(1, 8, 1), 0.9), (WarpShape(1, 4, 2), 0.33)),
     *((WarpShape(1, 2, 4), 0.0), (WarpShape(1, 2, 2), 0.0), (WarpShape(1, 4, 1), 0.0)),
 )
-#: The same for larger heads, where a thread copies more of each key.
+#: The same for larger heads, of which a thread copies more per key.
 LARGE_SHAPES = (
     *((WarpShape(1, 8, 1), 0.9), (WarpShape(1, 4, 2), 0.9)),
     *((WarpShape(1, 2, 2), 0.0), (WarpShape(1, 4, 1), 0.0)),
 )
-#: Those for few queries, from the fewest rows to the most; and that for the fewest of heads that
-#: are not large, whose tile is most of what a block of a short cache reads.
+#: Warp shapes for few queries, in increasing order of rows; and that for the fewest rows of heads
+#: of moderate size, whose tile is most of what a block reads of a short cache.
 FEW_SHAPES = (WarpShape(1, 1, 4), WarpShape(1, 2, 2), WarpShape(1, 4, 1), WarpShape(1, 8, 1))
 SMALL_SHAPE = WarpShape(1, 1, 8)
 #: Maximum head size, key plus value, for which a warp has registers for 32 rows.

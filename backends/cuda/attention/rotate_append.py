@@ -1,7 +1,8 @@
 """Rotary embedding of queries and keys, and the cache update, as one kernel.
 
-Between its first product and its attention, a decoder step does little work in four nodes. They are
-found from the attention, whose queries are rotated and whose keys and values were just appended.
+Between its first product and its attention, a decoder step has four nodes with little work. They
+are found from the attention, whose queries are rotated and whose keys and values were just
+appended.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ QUICK: dict[type[Op], Callable[[Any], str]] = {
 
 _SOFTPLUS = "(x > T(0) ? x : T(0)) + log1p(exp(-fabs(x)))"
 
-#: Comparisons are written so that NaN comes out where ONNX wants it.
+#: Comparisons are written so that NaN propagates as ONNX requires.
 ROWS: dict[type[Op], Formula] = {
     # arithmetic
     ops.Add: Formula("x + y", NUMBERS),
@@ -178,7 +178,7 @@ ROWS: dict[type[Op], Formula] = {
 }
 
 
-#: Operators of one or two instructions: better done anew than read from memory.
+#: Operators of one or two instructions: faster to recompute than to read from memory.
 CHEAP = (
     *(ops.Add, ops.Sub, ops.Mul, ops.Neg, ops.Abs, ops.Max, ops.Min, ops.Relu, ops.Clip, ops.Where),
     *(ops.Equal, ops.Less, ops.LessOrEqual, ops.Greater, ops.GreaterOrEqual),
@@ -192,7 +192,7 @@ def is_elementwise(op: Op) -> bool:
 
 
 def in_chains(node: Node) -> bool:
-    """Whether chains take a node; quantization only with one known scale and zero point."""
+    """Whether a node may be in a chain; quantization only with one known scale and zero point."""
     if not isinstance(node.op, QuantizeLinear | DequantizeLinear):
         return is_elementwise(node.op)
     x, *numbers = (value for value in node.inputs if value is not None)

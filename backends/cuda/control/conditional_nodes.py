@@ -96,7 +96,7 @@ class CudaDecisions:
     def refusal(self, step: Step) -> str:
         """Return why a step cannot be in a body; libraries may do more than launch kernels."""
         is_own = isinstance(step, KernelStep)
-        return "" if is_own else "conditional nodes hold kernels of the cuda backend alone"
+        return "" if is_own else "conditional nodes can contain only kernels of the cuda backend"
 
     def choose(self, cond: View, then: Run, other: Run) -> Run:
         """Return a function that runs one of two bodies; see `Decisions`."""
@@ -192,5 +192,5 @@ def _record(builder: GraphBuilder, *runs: Run) -> None:
     try:
         Recording(builder).record(sequence(runs))
     finally:
-        with suppress(CUDAError):  # closing an interrupted recording reports that it was
+        with suppress(CUDAError):  # an interrupted recording cannot be closed
             builder.close()

@@ -361,7 +361,7 @@ def nhwc_formats(conv: ConvProblem) -> Formats | str:
     if conv.x.rank != 4:
         return f"{conv.x.rank - 2} spatial axes, not 2"
     if conv.filters > MAX_THREADS:
-        return f"{conv.filters} filters, a thread each: a block has at most {MAX_THREADS}"
+        return f"{conv.filters} filters, one thread each: a block has at most {MAX_THREADS}"
     if max(conv.view.output[0], conv.x.dims[0]) > 65535:
         return f"{conv.x.dims[0]} images of {conv.view.output[0]} rows"
     return CHANNELS_LAST
@@ -370,7 +370,7 @@ def nhwc_formats(conv: ConvProblem) -> Formats | str:
 def naive_nhwc(conv: ConvProblem, variant: str = "") -> Answer:
     """Return one block per pixel, one thread per filter, accumulating in global memory."""
     if conv.epilogue.reads_along:
-        return "an operand that may lie where the sums do"
+        return "an operand that may share memory with the sums"
     x, y, view = conv.x, conv.y, conv.view
     plane = {
         **{"channels": conv.channels, **sizes("", x.dims[2:])},

@@ -209,7 +209,7 @@ class DriverDevice:
             if _NO_MEMORY not in str(error):
                 raise failure(text) from error
             raise DeviceOutOfMemory(
-                f"{text}; {memory()} bytes of the host are there for models, and the system may "
+                f"{text}; {memory()} bytes of host memory are available, and the system may "
                 "allow fewer to be pinned: see `ulimit -l`"
             ) from error
 
@@ -256,7 +256,7 @@ class DriverDevice:
                 Recording(builder).record(run)
                 graph = builder.complete()
             finally:
-                with suppress(CUDAError):  # closing an interrupted recording reports that it was
+                with suppress(CUDAError):  # an interrupted recording cannot be closed
                     builder.close()
             graph.upload(stream.core)
             stream.core.sync()
@@ -321,7 +321,7 @@ class DriverDevice:
         """
         if self.is_lost:
             raise DeviceFault(
-                f"{self.name} was opened before this process was forked, and CUDA does not outlive "
+                f"{self.name} was opened before this process was forked, and CUDA does not survive "
                 "a fork: start such processes with multiprocessing's 'spawn' or 'forkserver', or "
                 "load the first model on the GPU after the fork"
             )

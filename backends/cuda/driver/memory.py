@@ -82,5 +82,5 @@ def address(view: View) -> int:
 def pointer(view: View) -> int:
     """Return the device address of a view; raises TypeError if it is elsewhere."""
     if not isinstance(view.buffer, CudaBuffer):
-        raise TypeError(f"{view.type} lies on {view.device.name}, not on a CUDA device")
+        raise TypeError(f"{view.type} is on {view.device.name}, not on a CUDA device")
     return view.buffer.pointer + view.offset

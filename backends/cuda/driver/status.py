@@ -16,9 +16,9 @@ from ....runtime.errors import DeviceError, DeviceFault
 CUDAError: type[Exception] = cuda_utils.CUDAError
 NVRTCError: type[Exception] = cuda_utils.NVRTCError
 
-#: Words of the statuses after which the process has lost the device: kernels that broke the
-#: context, hardware that failed, contexts and servers that are gone, and what has no name.
-#: Whoever gets a status of another name may go on.
+#: Words in the names of statuses after which the process has lost the device: a kernel corrupted
+#: the context, hardware failed, a context or server is gone, or the error is unknown. After other
+#: statuses, work may go on.
 _FINAL = re.compile(
     r"ILLEGAL_(ADDRESS|INSTRUCTION)|INVALID_(PC|ADDRESS_SPACE)|MISALIGNED_ADDRESS|HARDWARE|_STACK_"
     r"|_ASSERT$|LAUNCH_(FAILED|TIMEOUT)|_ECC_|NVLINK|CONTAINED|EXTERNAL_DEVICE|_MPS_(CLIENT|CONN|RPC)"

@@ -17,8 +17,8 @@ HALVES = frozenset({float16, bfloat16})
 class Atom:
     """One matrix instruction: D[m, n] += A[m, k] B[n, k]ᵀ.
 
-    ``mma.sync`` is one warp's, of 16 x 8 results, and ``wgmma`` that of four warps on Hopper, of
-    64 results by a multiple of 8. Both multiply 32 bytes of a row at a time.
+    ``mma.sync`` is issued by one warp and has 16 x 8 results; ``wgmma`` (Hopper) is issued by four
+    warps and has 64 rows by a multiple of 8 columns. Both multiply 32 bytes of a row at a time.
 
     Attributes:
         a, b: PTX names of the element types.

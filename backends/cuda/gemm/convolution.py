@@ -141,7 +141,7 @@ class ConvProblem:
     def need_constants(self) -> str:
         """Return why weights cannot be packed; empty if they can."""
         if self.w.data is None:
-            return "weights of run time, which cannot be packed"
+            return "computed weights, which cannot be packed"
         return "" if self.w.size else "weights without elements"
 
     def need_depthwise(self) -> str:
@@ -166,7 +166,7 @@ def convolution(context: RecipeContext) -> ConvProblem | str:
     """Return the task of a Conv or ConvTranspose, or why no kernel takes it."""
     op, y, (x, w, b) = context.op, context.y, (*context.inputs, None)[:3]
     if not isinstance(op, Conv | ConvTranspose) or y is None or x is None or w is None:
-        return "no convolution"
+        return "not a convolution"
     refused = need_dtypes(FLOATS, y, x, w, b)
     if refused:
         return refused

@@ -58,7 +58,7 @@ def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
     """Return alpha * a @ b + bias for constant `b`, with `epilogue` applied to every result."""
     a, b, (_, n, k) = layer.a, layer.b, layer.shape
     if b.data is None or k % 2:
-        return f"16-bit floats: {'an odd number of terms' if k % 2 else 'b is no constant'}"
+        return f"16-bit floats: {'an odd number of terms' if k % 2 else 'b is not constant'}"
     gemm = GemmArguments(
         a=Matrix(a, k, widest(VECTORS, k)),
         b=packed_matrix(b, layer.form, "in eights", EIGHTS),
@@ -149,7 +149,7 @@ def product(
         return f"a stack of {count}"
     ldb = ceil_div(k, 8) * 8
     if transposed and ldb != k:
-        return f"16-bit floats: {k} terms, no multiple of 8"
+        return f"16-bit floats: {k} terms, not a multiple of 8"
     used, half_sums = 0 if transposed else count * n * ldb * 2, setting.algorithm == HALF_SUMS
     gemm = GemmArguments(
         a=Matrix(a, k, widest(VECTORS, k)),
@@ -400,16 +400,16 @@ def pooled_convolution(context: RecipeContext, before: Tensor) -> Answer:
     op, y, (x, w, b) = context.op, context.y, (*context.inputs, None)[:3]
     epilogue, setting = context.epilogue, context.setting
     if not isinstance(op, Conv) or epilogue is None or y is None or x is None or w is None:
-        return "no convolution"
+        return "not a convolution"
     if setting.asked or setting.choices or op.group > 1:
-        return "the pooling is a step of its own"
+        return "the pooling is a separate step"
     if not all(t.is_channels_last for t in (y, before, x)) or w.data is None or not w.size:
-        return "images that do not lie channels last"
+        return "images not in channels-last format"
     if epilogue.reads_along or epilogue.stored != epilogue.sums:
         return "an operand that is not pooled, or results of another dtype"
     conv = Operands(1, before, x, w, b, window(op, x.dims[2:], w.dims[2:]))
     fed = _by_tma(conv, setting.target, y)
     apart = time_of(conv, setting.target) + 2 * (before.size + y.size) / MEMORY
     if fed is None or fed.choice.microseconds > apart:
-        return "to pool it at once takes longer, or cannot be done"
+        return "fusing the pooling takes longer, or is not possible"
     return fed.launches(epilogue, setting.target)

@@ -157,7 +157,7 @@ def need_bytes(
     if not target.has_tf32:
         return f"tensor cores of {target.arch}"
     if not {a.dtype, b.dtype} <= BYTES or (quantization.scales and y.dtype not in BYTES):
-        return "not all of them are bytes"
+        return "not all operands are bytes"
     if max(a.size, b.size, y.size) >= MAX_ELEMENTS or a.size * b.size == 0:
         return f"{max(a.size, b.size, y.size)} elements"
     return ""
@@ -289,7 +289,7 @@ def _need_image(op: Convolution, y: Tensor, x: Tensor, w: Tensor) -> str:
     """Return why `multistage.cu` does not apply; empty if it does."""
     channels = w.dims[1]
     if w.data is None or x.rank not in (3, 4):
-        return "weights of run time" if w.data is None else f"{x.rank - 2} spatial axes"
+        return "computed weights" if w.data is None else f"{x.rank - 2} spatial axes"
     if not y.is_channels_last or x.is_channels_last != (channels % VECTORS[-1] == 0):
         return "an image in another format"
     if op.group > 1 and channels % VECTORS[0]:

@@ -36,7 +36,7 @@ def ladder(task: Multiplication, algorithm: str) -> Answer:
     if not k:
         return "no terms"
     if n % vector or k % vector:
-        return f"rows of {k} and {n} elements, which are not all fours"
+        return f"rows of {k} and {n} elements, not all multiples of 4"
     height, width, threads = BLOCKS[algorithm]
     rows = ceil_div(m, height)
     if rows > 65535:

@@ -64,12 +64,12 @@ def _gemm(task: Multiplication, op: Gemm) -> Linear | str:
     if op.transA:
         return "transA=1"
     if b.data is None and (op.alpha != 1 or (op.transB and a.dtype == float32)):
-        return f"alpha={op.alpha}, transB={op.transB} with a second operand of run time"
+        return f"alpha={op.alpha}, transB={op.transB} with a computed second operand"
     m, n = y.dims
     bias: Tensor | Packed | None = None
     if c is not None and op.beta != 0:
         if c.data is None or c.size not in (1, n) or (c.size > 1 and c.dims[-1] != n):
-            return f"c of {c.value.tensor}, not one constant a column"
+            return f"c of {c.value.tensor}, not one constant per column"
         bias = Packed((c.value,), ("bias", n, op.beta), partial(pack_bias, n=n, beta=op.beta))
     form = (op.alpha, bool(op.transB))
     return Linear(y, a, b, (m, n, a.dims[1]), form, bias)
@@ -113,7 +113,7 @@ def _stacked(task: Multiplication) -> Answer:
     (m, k), n = a.dims[-2:], b.dims[-1]
     count = prod(y.dims[:-2])
     if (epilogue.operands and count != 1) or k == 0:
-        return "a stack with an operand behind it"
+        return "a stack with an operand in its epilogue"
     stacks = [prod(operand.dims[:-2]) for operand in (a, b)]
     if any(stack not in (1, count) for stack in stacks):
         return f"stacks of {a.value.tensor} and {b.value.tensor} are broadcast"
@@ -122,7 +122,7 @@ def _stacked(task: Multiplication) -> Answer:
     of_a, of_b = m * k if stacks[0] == count else 0, k * n if stacks[1] == count else 0
     batch = Batch(count, of_a, of_b, m * n)
     if setting.algorithm == "tensor_cores" and not of_b:
-        return "a stack times one matrix of run time"
+        return "a stack times one computed matrix"
     layer = Linear(y, a, b, (m, n, k), batch=batch)
     if of_b and _tensor_cores_pay(layer, setting):
         return tf32x3.linear(layer, epilogue, setting)

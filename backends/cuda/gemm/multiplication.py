@@ -87,5 +87,5 @@ def multiplication(context: RecipeContext) -> Multiplication | str:
     """Return the task of a MatMul or Gemm."""
     op, y, (a, b, c) = context.op, context.y, (*context.inputs, None)[:3]
     if not isinstance(op, MatMul | Gemm) or y is None or a is None or b is None:
-        return "no product of two matrices"
+        return "not a product of two matrices"
     return Multiplication(op, y, a, b, c, context.epilogue or no_epilogue(a.dtype), context.setting)

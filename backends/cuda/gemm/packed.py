@@ -82,7 +82,7 @@ def multiply_packed(layer: PackedLinear, epilogue: Epilogue, setting: Setting) -
     """Return the launches of a product with its epilogue, or why there are none."""
     rows, largest = layer.rows, max(layer.y.size, layer.a.size)
     if not layer.weights.are_constant:
-        return "weights of run time"
+        return "computed weights"
     if not rows or largest >= 2**31:
         return f"{rows} rows"
     few = multiply_packed_rows((layer,), epilogue, setting.target)

@@ -99,7 +99,7 @@ def _need_own(epilogue: Epilogue) -> str:
     """Return why results need no rounding and no bias; empty if that is so."""
     own, stored = epilogue.sums, epilogue.stored
     if epilogue.bias is not None:
-        return "a bias besides two operands"
+        return "a bias in addition to two operands"
     return "" if own == stored else f"sums of {own.name} that are stored as {stored.name}"
 
 
@@ -127,7 +127,7 @@ def stack_of_products(
     m, k, n = rows[-2], rows[-1], columns[-1]
     outer = dims[: len(dims) - (a.rank > 1) - (b.rank > 1)]
     if epilogue is not None and epilogue.operands and prod(outer) != 1:
-        return "a stack with an operand behind it"
+        return "a stack with an operand in its epilogue"
     stacks = [
         tuple(
             step * prod(matrices[-2:]) for step in broadcast_strides(matrices[:-2], a.format, outer)
@@ -185,7 +185,7 @@ def einsum(op: Einsum, y: Tensor, *operands: Tensor) -> Answer:
     if any(letter.startswith(".") for letter in summed) or shared < 0:
         return f"equation {op.equation}"
     if any(sizes[letter] == 0 for letter in sizes) and y.size:
-        return "a sum of nothing"
+        return "a sum without terms"
     args: dict[str, Given] = {}
     for i, (x, names) in enumerate(zip(operands, axes, strict=True)):
         steps = [0 if size == 1 else step for size, step in zip(x.dims, x.strides, strict=True)]

@@ -18,13 +18,14 @@ LAUNCH, MEMORY, CACHE, TMA_CACHE = 1.0, 3.2e6, 6.5e6, 10e6
 MAX_CLUSTER = 8
 #: Minimum number of multiprocessors per GPC on Hopper, which limits clusters.
 CLUSTER_SIZE = 16
-#: The share of the multiprocessors that blocks of clusters are on at once: groups have odd ones,
-#: and two seldom share one. Measured: of 96 blocks none waits, of 110 to 128 some do. To split
-#: convolutions so that none waits makes ResNet-50 at batch 1 7 % faster; linear layers of ViT-B and
-#: BERT-base at batch 1, which wait while the kernel in front ends, are 1 to 3 % slower by it.
+#: The share of multiprocessors that blocks of clusters occupy at a time: GPCs have odd numbers of
+#: multiprocessors, and two blocks seldom share one. Measured: of 96 blocks none waits, of 110 to
+#: 128 some do. Splitting convolutions so that none waits makes ResNet-50 at batch 1 7 % faster;
+#: linear layers of ViT-B and BERT-base at batch 1, which wait for the previous kernel to end,
+#: become 1 to 3 % slower.
 CLUSTERED = 104 / 132
-#: By so much a product by TMA has to be faster than one whose blocks can share a tile: estimates
-#: err.
+#: Factor by which a TMA product must be estimated to be faster than one whose blocks can split a
+#: tile, as estimates are inexact.
 MARGIN = 0.95
 
 

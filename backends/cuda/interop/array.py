@@ -129,7 +129,7 @@ class DeviceArray(Closable):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.dtype in CODES and self.dtype != bool_:
-            raise AttributeError(f"the interface does not know {name_of(self.dtype)}; DLPack does")
+            raise AttributeError(f"the interface lacks {name_of(self.dtype)}; DLPack has it")
         # Not every consumer respects the stream in the interface.
         self.synchronize()
         self._share(None)
@@ -145,7 +145,7 @@ class DeviceArray(Closable):
         """Return a DLPack capsule; the consumer's `stream` waits for the elements."""
         if self.dtype not in CODES and self.dtype.kind not in "iufc":
             name = name_of(self.dtype)
-            raise BufferError(f"DLPack packs {name}; array.view('uint8') gives a byte an element")
+            raise BufferError(f"DLPack packs {name}; array.view('uint8') has one byte per element")
         consumer = stream or 1
         self.precede(consumer)
         self._share(consumer)

@@ -125,7 +125,7 @@ class CudaExchange:
         if handle > 2 and check("cuStreamIsCapturing", driver.cuStreamIsCapturing(handle)) != (
             _NOT_CAPTURING
         ):
-            raise UsageError("the stream is recording a CUDA graph; tercet runs one of its own")
+            raise UsageError("the stream is capturing a CUDA graph; tercet replays its own graphs")
         return stream
 
     def event(self) -> CudaEvent:
@@ -162,14 +162,14 @@ class CudaExchange:
 
     def _elsewhere(self, place: str) -> str:
         return (
-            f"lies on {place}; the model runs on {self.device.name}: copy the array there, or "
+            f"is on {place}; the model runs on {self.device.name}: copy the array there, or "
             "give it as a numpy array"
         )
 
     def _see(self, array: Any, stream: CudaStream) -> ArrayDescription:
         """Return the description of an array by the fastest protocol that both sides support."""
         if getattr(array, "requires_grad", False):
-            raise InputError("requires a gradient, which does not pass here; give tensor.detach()")
+            raise InputError("requires a gradient, which is not supported; give tensor.detach()")
         try:
             seen = StridedMemoryView.from_any_interface(array, stream_ptr=stream.handle)
             dtype = seen.dtype
@@ -271,7 +271,7 @@ def _memory_of(device: DriverDevice) -> MemoryResource:
     core = device.enter()
     if not core.properties.memory_pools_supported:
         return core.memory_resource
-    with translated("making a pool of memory"):
+    with translated("creating a memory pool"):
         pool = DeviceMemoryResource(core.device_id, DeviceMemoryResourceOptions())
     threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
     everything = driver.cuuint64_t(2**64 - 1)

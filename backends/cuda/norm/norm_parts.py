@@ -9,10 +9,11 @@ from ..recipe.targets import Target
 
 #: Bytes per load, bytes in flight per thread, and maximum words in flight.
 WORD, UNDER_WAY, MAX_BATCH = 16, 64, 16
-#: A block that has a group to itself: a warp for that many bytes, for fewer of them where there are
-#: fewer groups than multiprocessors; and the most warps.
+#: For blocks with a group of their own: bytes per warp, the same with fewer groups than
+#: multiprocessors, and the maximum number of warps.
 WARP_BYTES, FEW_BYTES, MAX_WARPS = 8192, 1024, 32
-#: Blocks that share a group: their warps, the least bytes of each, how many a multiprocessor gets.
+#: For blocks that share a group: warps per block, minimum bytes per block, blocks per
+#: multiprocessor.
 PART_WARPS, PART_BYTES, PART_BLOCKS = 8, 16384, 4
 #: Maximum bytes of groups that are not worth a second launch.
 ALONE = 65536

@@ -49,7 +49,7 @@ def attention(
     result = queries if y is None else by_head(y, op.q_num_heads)
     pasts = (past_key, past_value)
     task = AttentionTask(op, queries, keys, values, result, mask, pasts, lengths)
-    quick = flash(task, setting.target) if scores is None else "scores are wanted"
+    quick = flash(task, setting.target) if scores is None else "scores are requested"
     if isinstance(quick, str):
         return (*launches, _rows(task, y, scores))
     return (*launches, *launches_of(quick))

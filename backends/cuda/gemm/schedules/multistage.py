@@ -36,9 +36,9 @@ from ..tile import (
     with_splits,
 )
 
-#: Microseconds by which each block more makes a cluster wait longer while the kernel in front ends,
-#: and the blocks of a cluster that the tables' figures stand for. Fitted to linear layers of 16 to
-#: 3136 rows in transformers' blocks.
+#: Microseconds that each additional block of a cluster waits for the previous kernel to end, and
+#: the cluster wait included in the figures of the tables. Fitted to linear layers of 16 to 3136
+#: rows in transformer blocks.
 CLUSTER_WAIT, SHORT_WAIT = 0.25, 1.6
 #: Bytes of K per step: a row of a tile of A or B in shared memory.
 ROW = 128
@@ -114,7 +114,7 @@ def expected(problem: Problem, config: Config, target: Target) -> float:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What is done with the accumulators: an entry of `multistage.cu` and its arguments.
+    """The epilogue of a product: an entry of `multistage.cu` and its arguments.
 
     Attributes:
         entry: its name.
@@ -165,7 +165,7 @@ def multiply(
 
 
 def _finished(gemm: GemmArguments, epilogue: Epilogue, atom: Atom) -> End:
-    """Return the end that applies bias and epilogue."""
+    """Return the `End` that applies bias and epilogue."""
     return End(
         entry="mma",
         args={"c": gemm.c, "bias": gemm.bias, **epilogue.args},
@@ -185,10 +185,10 @@ def launch(gemm: GemmArguments, config: Config, atom: Atom, end: End, split: Spl
     """Return the launch of `multistage.cu`.
 
     Args:
-        gemm: what is multiplied.
+        gemm: the operands.
         config: tile and splits.
         atom: the instruction.
-        end: what is done with the accumulators.
+        end: stores the accumulators.
         split: how split sums are combined.
     """
     (m, n, k), tile, splits = gemm.shape, config.tile, config.splits
@@ -252,7 +252,7 @@ def multiply_halves(
     """Return the launches of a 16-bit product with the tile of the lowest estimate.
 
     Args:
-        gemm: what is multiplied.
+        gemm: the operands.
         epilogue: applied to every result.
         target: the GPU.
         used: bytes of the workspace already in use.

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from ..tile import Cost, Tile
 
-#: At batch 1 and 32, with 36 tiles and all sensible splits. The ones with wgmma are within 1 %
-#: (geometric mean) of always taking the best, and what `estimate` makes of their figures is within
-#: 3 %. How many are resident follows from shared memory and threads of 128 registers.
+#: At batch 1 and 32, with 36 tiles and all sensible splits. The tiles with wgmma are within 1 %
+#: (geometric mean) of always choosing the best, and a choice by `estimate` is within 3 %. Resident
+#: blocks follow from shared memory and threads of 128 registers.
 MULTISTAGE = (
     Tile(32, 32, 64, 6, (2, 2), "mma", 0, Cost(0.124, 0.085, 0.253, 0.195, 0.065, 1.473)),
     Tile(32, 64, 64, 6, (2, 2), "mma", 0, Cost(0.147, 0.135, 0.366, 0.307, 0.052, 1.643)),
@@ -29,9 +29,8 @@ MULTISTAGE = (
     Tile(128, 256, 64, 4, (8, 1), "wgmma", 0, Cost(0.699, 0.087, 1.927, 2.413, 0.042, 4.336)),
 )
 
-#: At batch 32 and with 26 tiles. To choose among these and `MULTISTAGE` by what is expected is
-#: within 3 % (geometric mean) of always taking the best of what was measured. The cost is that of
-#: steps of 64 terms.
+#: At batch 32 and with 26 tiles. A choice among these and `MULTISTAGE` by estimates is within 3 %
+#: (geometric mean) of always choosing the best measured one. Costs are those of steps of 64 terms.
 TMA = (
     Tile(128, 32, 64, 4, (8, 1), "wgmma", 3, Cost(0.205, 0.206, 0.229, 0.518), stages_b=4),
     Tile(128, 64, 64, 4, (8, 1), "wgmma", 2, Cost(0.242, 0.055, 1.042, 0.471), stages_b=4),
@@ -47,12 +46,12 @@ TMA = (
     Tile(128, 256, 64, 4, (8, 1), "wgmma", 1, Cost(0.067, 0.495, 1.848, 2.096), stages_b=4),
 )
 
-#: Least squares of logarithms of what was measured, with more weight the nearer to the best tile:
-#: over fifteen products (linear layers of ViT-B and BERT-base at batch 32, the last convolutions of
-#: the blocks of ResNet-50, matrices of 1024 to 8192 rows), and the small tiles over 54 more of 64
-#: to 1024 rows. Tiles in turns, which hide more behind a product than these have, begin earlier
-#: than fitted. What is expected to be the fastest tile takes 2.4 % longer at most than the one that
-#: is; of several that the memory bounds it is the first.
+#: Fitted by least squares of logarithms of measured times, with more weight for times close to the
+#: best tile's: over fifteen products (linear layers of ViT-B and BERT-base at batch 32, the last
+#: convolutions of the blocks of ResNet-50, matrices of 1024 to 8192 rows), and for small tiles over
+#: 54 more of 64 to 1024 rows. Ping-pong tiles hide more latency in longer products than in these,
+#: so their `begin` is smaller than fitted. The tile chosen by estimates takes at most 2.4 % longer
+#: than the fastest one; of several bound by memory, it is the first.
 TMA_PERSISTENT = (
     Tile(128, 128, 64, 3, (8, 1), "wgmma", 1, Cost(0.0, 0.455, 0.165, begin=2.4), epilogues=2),
     Tile(

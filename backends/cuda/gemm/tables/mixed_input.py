@@ -15,8 +15,7 @@ def _tile(rows: int, warps: int, slices: int, resident: int, cost: Cost) -> Tile
 
 
 #: Costs are estimates, for weights of four bits: a warp issues 88, 112, 224 or 448 instructions or
-#: products (16, 32, 64, 128 rows) for each 512 bytes of weights, and a GPU has 1700 clocks a
-#: microsecond.
+#: products (16, 32, 64, 128 rows) per 512 bytes of weights, at 1700 clock cycles per microsecond.
 MIXED_INPUT = (
     _tile(16, 1, 8, 2, Cost(0.25, 0.42, 0.4, 0.1, split=0.6, begin=1.2)),
     _tile(16, 2, 4, 1, Cost(0.25, 0.42, 0.5, 0.1, split=0.6, begin=1.2)),

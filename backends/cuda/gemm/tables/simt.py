@@ -1,8 +1,8 @@
 """Tiles for float32 products on CUDA cores.
 
 Measured on an H200 over the convolutions of ResNet-50, VGG-19 and SqueezeNet, with 26 tiles and all
-sensible splits. These nine are within 0.3 % (geometric mean) of always taking the best, and what
-`estimate` makes of their two figures is within 2 %.
+sensible splits. These nine are within 0.3 % (geometric mean) of always choosing the best, and a
+choice by `estimate` is within 2 %.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..tile import Cost, Tile
 
 #: Microseconds, from the same measurement: of a launch, of the start of each wave of blocks, of a
-#: second pass, and of each partial sum in it. A result takes some time of the memory, too.
+#: second pass, and of each partial sum in it. Storing results takes some memory time, too.
 LAUNCH, WAVE, SECOND_PASS, PARTIAL_SUM = 1.05, 1.27, 1.54, 1.27e-6
 RESULT = 7.5e-7
 

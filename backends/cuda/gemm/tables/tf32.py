@@ -14,8 +14,8 @@ MULTISTAGE = (
 )
 
 #: Measured on an H200 over the convolutions of ResNet-50, MobileNetV2, VGG-16 and GoogLeNet at
-#: batch 1 and 32, with 14 tiles and all sensible splits: what `estimate` makes of their figures is
-#: within 2 % (geometric mean) of always taking the best.
+#: batch 1 and 32, with 14 tiles and all sensible splits: a choice by `estimate` is within 2 %
+#: (geometric mean) of always choosing the best.
 WGMMA_RS = (
     Tile(
         64,
