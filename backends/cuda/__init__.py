@@ -12,6 +12,7 @@ ALGORITHMS = (
     "naive_nhwc",
     "direct",
     "explicit_gemm",
+    "volume",
     "implicit_gemm",
     "implicit_precomp_gemm",
     "gemm_1x1",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from math import prod
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
 from ..algorithms.registry import Answer
-from ..codegen.epilogue import NO_EPILOGUE, unrounded
+from ..codegen.epilogue import NO_EPILOGUE, no_epilogue, unrounded
 from ..gemm import f16
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem
@@ -38,31 +39,44 @@ def explicit_gemm(conv: ConvProblem, variant: str = "") -> Answer:
 
     The workspace holds the matrix: kernel * c * n * output elements.
     """
-    x, y, view, terms = conv.x, conv.y, conv.view, conv.taps * conv.channels
-    used = conv.pixels * terms * x.dtype.itemsize
-    vector = widest((4, 2), conv.channels, x.row) if x.is_channels_last else 1
+    x = conv.x
+    write = columns_of(x, x.dims[2:], x.strides, conv.y.dims[2:], conv.view)
+    rest = _half_product(conv, write.scratch) if x.dtype in HALVES else _product(conv)
+    launches = (write, *launches_of(rest))
+    maximum = max(launch.scratch for launch in launches)
+    return tuple(replace(launch, scratch=maximum) for launch in launches)
+
+
+def columns_of(x: Tensor, spatial: Ints, moves: Ints, output: Ints, view: Window) -> Launch:
+    """Return the launch that writes [pixel, tap, channel] to the workspace.
+
+    Args:
+        x: the image.
+        spatial: its spatial sizes, of one or two axes.
+        moves: its strides: image, channel, spatial axes.
+        output: sizes that count the windows.
+        view: the windows.
+    """
+    channels = x.dims[1]
+    pixels, terms = x.dims[0] * prod(output), prod(view.kernel) * channels
+    vector = widest((4, 2), channels, x.row) if x.is_channels_last else 1
     words = terms // vector
-    index = index_type(conv.pixels * words)
-    write = Launch(
+    return Launch(
         "conv/im2col.cu",
         "im2col",
-        grid=(ceil_div(conv.pixels * words, THREADS), 1, 1),
+        grid=(ceil_div(pixels * words, THREADS), 1, 1),
         block=THREADS,
         args={
-            **{"x": x, "columns": Scratch(0), "count": conv.pixels * words, "words": words},
-            "p": _plane(x, y.dims[2:], view),
+            **{"x": x, "columns": Scratch(0), "count": pixels * words, "words": words},
+            "p": _plane(channels, spatial, moves, output, view),
         },
-        types=_types(x.dtype, x.dtype, index, x.dtype),
+        types=_types(x.dtype, x.dtype, index_type(pixels * words), x.dtype),
         constants=(("BIAS", False), ("VECTOR", vector)),
-        code=NO_EPILOGUE.code if x.dtype == float32 else conv.epilogue.code,
-        scratch=used,
+        code=no_epilogue(x.dtype).code,
+        scratch=pixels * terms * x.dtype.itemsize,
         note="im2col",
         pitched=(x,),
     )
-    rest = _half_product(conv, used) if x.dtype in HALVES else _product(conv)
-    launches = (write, *launches_of(rest))
-    maximum = max(used, *(launch.scratch for launch in launches))
-    return tuple(replace(launch, scratch=maximum) for launch in launches)
 
 
 def _types(t: DType, stored: DType, index: DType, columns: DType) -> tuple[tuple[str, DType], ...]:
@@ -100,18 +114,20 @@ def _half_product(conv: ConvProblem, used: int) -> Recipe:
     return multistage.multiply_halves(gemm, conv.epilogue, conv.setting.target, used)
 
 
-def _plane(x: Tensor, output: Ints, view: Window) -> dict[str, int]:
+def _plane(channels: int, spatial: Ints, moves: Ints, output: Ints, view: Window) -> dict[str, int]:
     """Return struct `Plane` of im2col.cu; a single spatial axis counts as the width.
 
     Args:
-        x: the image.
+        channels: of the image.
+        spatial: its spatial sizes.
+        moves: its strides: image, channel, spatial axes.
         output: sizes that count the windows.
         view: the windows.
     """
-    one = (1,) if x.rank == 3 else ()
+    one = (1,) if len(spatial) == 1 else ()
     return {
-        **{"channels": x.dims[1], "of_channel": x.strides[1]},
-        **image_of(x.dims[2:], output, view, x.strides),
+        **{"channels": channels, "of_channel": moves[1]},
+        **image_of(spatial, output, view, moves),
         **by_axis(kernel=(*one, *view.kernel), dilation=(*one, *view.dilations)),
     }
 
@@ -135,6 +151,7 @@ def transposed_gemm(conv: ConvProblem, variant: str = "") -> Answer:
         config = simt.unsplit(Problem(m, n, k), conv.setting.target)
         first = simt.multiply(gemm, NO_EPILOGUE, conv.setting, config)
     index = index_type(y.size)
+    plane = _plane(y.dims[1], y.dims[2:], y.strides, x.dims[2:], conv.view)
     second = each(
         "conv/im2col.cu",
         "col2im",
@@ -142,7 +159,7 @@ def transposed_gemm(conv: ConvProblem, variant: str = "") -> Answer:
         block=THREADS,
         args={
             **{"columns": Scratch(0), "y": y, "bias": conv.b, **conv.epilogue.args},
-            **{"count": y.size, "pitch": n, "p": _plane(y, x.dims[2:], conv.view)},
+            **{"count": y.size, "pitch": n, "p": plane},
         },
         types=_types(conv.epilogue.sums, conv.epilogue.stored, index, float32),
         constants=(("BIAS", conv.b is not None), ("VECTOR", 1)),

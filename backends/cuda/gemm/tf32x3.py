@@ -161,7 +161,7 @@ def multiply(
     return multistage.multiply(gemm, epilogue, config, atom, target, used)
 
 
-def _launches(
+def packed_product(
     packing: tuple[Launch, ...],
     gemm: GemmArguments,
     epilogue: Epilogue,
@@ -190,7 +190,7 @@ def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> tuple[Launch,
         batch=batch,
         bias=layer.bias,
     )
-    return _launches(packing, gemm, epilogue, setting, setting.form)
+    return packed_product(packing, gemm, epilogue, setting, setting.form)
 
 
 def from_workspace(
@@ -201,7 +201,7 @@ def from_workspace(
     if not setting.target.has_tf32:
         return f"{setting.target.arch} has no tensor cores for float32"
     packing = _packed_matrices(gemm.b, gemm.batch, n, k, (1.0, True), parts_of(setting))
-    launches = _launches((packing,), gemm, epilogue, setting, "")
+    launches = packed_product((packing,), gemm, epilogue, setting, "")
     there = Scratch(behind(launches))
     reading = {**packing.args, "b": there, "of_row": gemm.ldb}
     return (replace(launches[0], args=reading), *launches[1:]), there
@@ -275,7 +275,7 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
         batch=Batch(conv.group, image.channels, 0, conv.filters),
         bias=conv.b,
     )
-    return _launches(packing, gemm, conv.epilogue, setting, variant)
+    return packed_product(packing, gemm, conv.epilogue, setting, variant)
 
 
 def convolution_time(conv: ConvProblem) -> float:

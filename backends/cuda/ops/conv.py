@@ -51,6 +51,7 @@ from ..conv.implicit_gemm import (
     nhwc_time,
 )
 from ..conv.implicit_precomp_gemm import precomputed, tile_variants
+from ..conv.volume import volume, volume_formats, volume_time
 from ..conv.winograd import fused, nonfused
 from ..gemm import f16, tf32x3
 from ..gemm.atoms import HALVES
@@ -240,6 +241,7 @@ CONV = Selector(
             *("explicit_gemm", explicit_gemm, explicit_formats, explicit_time),
             floor=_explicit_floor,
         ),
+        Algorithm("volume", volume, volume_formats, volume_time),
         _IMPLICIT_GEMM,
         Algorithm(
             *("direct", direct, direct_formats, _beside(direct_time)),

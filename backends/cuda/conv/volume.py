@@ -1,0 +1,224 @@
+"""Convolutions over three spatial axes: products of images whose channels are stacked.
+
+A window of some planes is one of a single plane whose pixels have the channels of all of them.
+`im2col.cu` stacks these in the workspace; the windows in a plane are never stored. Windows of one
+plane, or of one pixel in each, are read where they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from ....runtime.ir.types import Array
+from ....runtime.ops.window import Window
+from ..algorithms.registry import Answer
+from ..algorithms.selection import Formats
+from ..gemm import f16, tf32x3
+from ..gemm.atoms import HALVES
+from ..gemm.convolution import ConvProblem, image_formats
+from ..gemm.pack import filters_of, in_parts, padded
+from ..gemm.problem import MAX_EXTENT, GemmArguments, Image, Problem, RowKind, widest
+from ..gemm.schedules import multistage, simt
+from ..gemm.tile import LAUNCH, MEMORY
+from ..recipe.launch import Launch, launches_of, sharing
+from ..recipe.layout import Ints, ceil_div
+from ..recipe.operands import Packed, Scratch
+from .estimates import MIN_CHANNELS
+from .im2col import columns_of
+
+#: Maximum elements of the workspace: kernels count in 32 bits.
+MAX_STACKED = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class _Planes:
+    """The windows in planes.
+
+    Attributes:
+        image: the windows.
+        depth: planes whose channels are stacked; 0 if the windows are those of the input.
+        packing: the launch that stacks them, if any.
+    """
+
+    image: Image
+    depth: int = 0
+    packing: tuple[Launch, ...] = ()
+
+    @property
+    def used(self) -> int:
+        """Bytes of the workspace."""
+        return max((launch.scratch for launch in self.packing), default=0)
+
+
+def volume_formats(conv: ConvProblem) -> Formats | str:
+    """Return the formats of `volume`, or why it does not apply."""
+    refused = conv.need_one_group() or conv.need_constants()
+    if conv.x.rank != 5 or refused:
+        return refused or f"{conv.x.rank - 2} spatial axes, not 3"
+    refused = conv.need_halves() if conv.x.dtype in HALVES else conv.need_float32()
+    stacked = conv.x.dims[0] * conv.view.output[0] * _depth(conv) * conv.channels
+    elements = max(conv.x.size, conv.y.size, stacked * conv.x.dims[3] * conv.x.dims[4])
+    if refused or not conv.x.size or not conv.y.size or elements >= MAX_STACKED:
+        return refused or f"{elements} elements"
+    if max(conv.x.dims[3:]) > MAX_EXTENT:
+        return f"an extent of {max(conv.x.dims[3:])}"
+    return image_formats(conv, MIN_CHANNELS)
+
+
+def volume(conv: ConvProblem, variant: str = "") -> Answer:
+    """Return the launches that stack planes, if needed, and multiply windows by filters."""
+    planes = _planes(conv)
+    gemm, epilogue, setting = _gemm(conv, planes), conv.epilogue, conv.setting
+    if conv.x.dtype in HALVES:
+        last = multistage.multiply_halves(gemm, epilogue, setting.target, planes.used)
+        return sharing(*planes.packing, *last)
+    if _by_parts(conv, planes.image):
+        return tf32x3.packed_product(planes.packing, gemm, epilogue, setting, "")
+    config = simt.unsplit(Problem(*gemm.shape), setting.target)
+    return sharing(*planes.packing, *launches_of(simt.multiply(gemm, epilogue, setting, config)))
+
+
+def volume_time(conv: ConvProblem) -> float:
+    """Return the estimate of `volume`."""
+    planes, target = _planes(conv), conv.setting.target
+    gemm = _gemm(conv, planes)
+    moved = conv.x.size * conv.x.dtype.itemsize + 2 * planes.used
+    packing = LAUNCH + moved / MEMORY if planes.packing else 0.0
+    if conv.x.dtype in HALVES:
+        return packing + multistage.time_of(gemm, target)
+    if _by_parts(conv, planes.image):
+        parts = tf32x3.parts_of(conv.setting)
+        problem = tf32x3.problem_of(gemm.shape, 1, planes.image.rows, parts)
+        return packing + tf32x3.choose(problem, parts, target).microseconds
+    rows = RowKind.WINDOWS if planes.image.rows is RowKind.WINDOWS else RowKind.PIXELS
+    return packing + simt.choose(Problem(*gemm.shape, rows=rows), target).microseconds
+
+
+def _by_parts(conv: ConvProblem, image: Image) -> bool:
+    """Whether tensor cores multiply float32."""
+    return conv.setting.target.has_tf32 and image.channels % 4 == 0
+
+
+def _depth(conv: ConvProblem) -> int:
+    """Return how many planes are stacked: one more, with zero weights, if terms were odd."""
+    depth = conv.view.kernel[0]
+    odd = conv.x.dtype in HALVES and depth * conv.channels % 2
+    return depth + 1 if odd else depth
+
+
+def _planes(conv: ConvProblem) -> _Planes:
+    """Return the windows in the planes of the input, or of one with stacked channels."""
+    x, view, halves = conv.x, conv.view, conv.x.dtype in HALVES
+    images, channels, planes, height, width = x.dims
+    vectors = f16.VECTORS if halves else (4, 2)
+    # Only the schedule without tensor cores divides by output sizes as it goes.
+    divided = halves or (conv.setting.target.has_tf32 and channels % 4 == 0)
+    make = partial(Image, weights=conv.w, channels=channels, divided=divided)
+    moves = x.strides
+    if x.is_channels_last and (not halves or channels % 2 == 0):
+        vector = widest(vectors, channels, x.row)
+        if _passes(view, (0,)):
+            each = (moves[2], *moves[1:2], *moves[3:])
+            over = _over(view, (1, 2), view.output[1:])
+            return _Planes(
+                make(x, (height, width), each, view=over, output=over.output, vector=vector,
+                     images=images * planes)
+            )  # fmt: skip
+        if _passes(view, (1, 2)) and height * width <= MAX_EXTENT:
+            over = _along(view, view.kernel[0], height * width)
+            return _Planes(
+                make(x, (planes, height * width), (*moves[:3], moves[4]), view=over,
+                     output=over.output, vector=vector, images=images)
+            )  # fmt: skip
+    depth = _depth(conv)
+    stacked, over = depth * channels, _over(view, (1, 2), view.output[1:])
+    along = _along(view, depth, height * width)
+    spatial, steps = (planes, height * width), (*moves[:3], moves[4])
+    launch = columns_of(x, spatial, steps, along.output, along)
+    image = make(
+        Scratch(0),
+        (height, width),
+        (height * width * stacked, 1, width * stacked, stacked),
+        channels=stacked,
+        view=over,
+        output=over.output,
+        vector=widest(vectors, stacked),
+        images=images * view.output[0],
+        divided=halves or (conv.setting.target.has_tf32 and stacked % 4 == 0),
+    )
+    return _Planes(image, depth, (launch,))
+
+
+def _passes(view: Window, axes: Ints) -> bool:
+    """Whether windows have one element along some axes, and there is one for each."""
+    fields = (view.kernel, view.strides), (view.pads_begin, view.pads_end)
+    ones, zeros = ([field[a] for field in pair for a in axes] for pair in fields)
+    return set(ones) == {1} and set(zeros) == {0}
+
+
+def _over(view: Window, axes: tuple[int, int], output: Ints) -> Window:
+    """Return the windows of two of the axes."""
+    taken = {
+        name: tuple(getattr(view, name)[a] for a in axes)
+        for name in ("kernel", "strides", "dilations", "pads_begin", "pads_end")
+    }
+    return replace(view, **taken, output=output)
+
+
+def _along(view: Window, depth: int, pixels: int) -> Window:
+    """Return windows over planes whose pixels are columns."""
+    return Window(
+        kernel=(depth, 1),
+        strides=(view.strides[0], 1),
+        dilations=(view.dilations[0], 1),
+        pads_begin=(view.pads_begin[0], 0),
+        pads_end=(view.pads_end[0], 0),
+        output=(view.output[0], pixels),
+    )
+
+
+def _gemm(conv: ConvProblem, planes: _Planes) -> GemmArguments:
+    image, halves = planes.image, conv.x.dtype in HALVES
+    kind = "eights" if halves else "parts" if _by_parts(conv, image) else "columns"
+    parts = tf32x3.parts_of(conv.setting)
+    pack = partial(
+        pack_volume, kernel=image.view.kernel, depth=planes.depth, kind=kind, parts=parts
+    )
+    key = ("volume", *image.view.kernel, planes.depth, kind, parts)
+    terms, filters = image.terms, conv.filters
+    ldb = {"eights": ceil_div(terms, 8) * 8, "parts": 0, "columns": ceil_div(filters, 4) * 4}
+    return GemmArguments(
+        a=image,
+        b=Packed((conv.w.value,), key, pack),
+        c=conv.y,
+        shape=(conv.pixels, filters, terms),
+        ldb=ldb[kind],
+        ldc=conv.y.row,
+        bias=conv.b,
+        dtype=conv.x.dtype,
+    )
+
+
+def pack_volume(w: Array, kernel: Ints, depth: int, kind: str, parts: int) -> Array:
+    """Return weights [m, c, *kernel of three axes] for windows in planes.
+
+    Args:
+        w: the weights.
+        kernel: the windows over two axes.
+        depth: planes whose channels are stacked, with zeros for those that the weights lack; 0 for
+            none.
+        kind: the order: ``eights`` of a row, tf32 ``parts``, or ``columns``.
+        parts: numbers of tf32 for one of float32.
+    """
+    m, c, planes, *rest = w.shape
+    if depth:
+        full = np.zeros((m, depth, c, *rest), w.dtype)
+        full[:, :planes] = w.swapaxes(1, 2)
+        w, c = full, depth * c
+    rows = filters_of(w.reshape(m, c, *kernel), 1, c)
+    if kind == "columns":
+        return padded(rows.transpose(0, 2, 1), 4)
+    return f16.EIGHTS(rows) if kind == "eights" else in_parts(rows, parts)

@@ -1,0 +1,99 @@
+"""Convolutions over three spatial axes, as products of images with stacked planes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.plan.backend import Format
+
+from .cubins import all_compile, assert_arguments
+from .dry import DryCompiler, DryDevice, launches, normal, planned, single
+from .emulator import needs_compiler
+from .samples import OPTIONS, Sample, compare
+
+#: Kernels, channels of the input, and attributes, by what they are.
+KERNELS: dict[str, tuple[tuple[int, ...], int, dict[str, Any]]] = {
+    "all axes": ((3, 3, 3), 8, {"pads": (1,) * 6}),
+    "strides": ((3, 3, 2), 12, {"strides": (2, 1, 2), "pads": (1, 0, 1, 0, 1, 0)}),
+    "dilations": ((2, 3, 1), 8, {"dilations": (2, 2, 1), "pads": (0, 2, 0, 2, 2, 0)}),
+    "a plane": ((1, 3, 3), 8, {"pads": (0, 1, 1, 0, 1, 1)}),
+    "a plane, padded": ((1, 3, 3), 8, {"pads": (1, 1, 1, 0, 1, 1)}),
+    "a line": ((3, 1, 1), 8, {"pads": (1, 0, 0, 1, 0, 0), "strides": (2, 1, 1)}),
+    "a pixel": ((1, 1, 1), 8, {}),
+    "few channels": ((3, 3, 3), 3, {"pads": (1,) * 6}),
+    "one channel": ((3, 5, 5), 1, {"strides": (1, 2, 2), "pads": (1, 2, 2, 1, 2, 2)}),
+    "odd channels": ((2, 2, 2), 9, {}),
+}
+#: What needs no copy of an input that is channels last.
+IN_PLACE = {"a plane", "a line", "a pixel"}
+
+
+def layers(name: str, dtype: DType) -> Sample:
+    """Return a convolution whose input another one computes, with a residual behind it."""
+    kernel, channels, attributes = KERNELS[name]
+    graph = Graph(name)
+    x = graph.add_input("x", TensorType(dtype, (2, 8, 5, 6, 7)))
+    weights = (normal(channels, 8, 1, 1, 1), normal(10, channels, *kernel), normal(10, 3)[:, 0])
+    first, second, bias = (graph.constant(w.astype(dtype), f"w{i}") for i, w in enumerate(weights))
+    y = graph.insert(Conv(), [x, first]).output
+    z = graph.insert(Conv(**attributes), [y, second, bias], name="volume").output
+    r = graph.insert(Conv(**attributes), [y, second], name="other").output
+    graph.set_outputs({"y": graph.insert(Relu(), [graph.insert(Add(), [z, r]).output]).output})
+    infer(graph)
+    return Sample(graph, {"x": normal(2, 8, 5, 6, 7).astype(dtype)})
+
+
+@pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("name", KERNELS)
+def test_nothing_is_naive(name: str, dtype: DType) -> None:
+    layout = planned(layers(name, dtype).graph, algorithms={"Conv": "volume"})
+    entries = [launch.entry for launch in launches(layout)]
+    assert not {"conv_naive", "conv_direct"} & set(entries)
+    assert ("im2col" in entries) is (name not in IN_PLACE)
+    (row,) = (row for row in layout.rows if any(node.name == "volume" for node in row.nodes))
+    assert row.outputs[0].format is Format.CHANNELS_LAST
+
+
+def test_large_layers_choose_it() -> None:
+    x, w = np.zeros((1, 64, 8, 28, 28), np.float16), np.zeros((64, 64, 3, 3, 3), np.float16)
+    for dtype, entry in ((np.float16, "mma"), (np.float32, "split_wgmma")):
+        graph = single("Conv", [x.astype(dtype), w.astype(dtype)], (1,), pads=(1,) * 6)
+        assert [launch.entry for launch in launches(planned(graph))] == ["im2col", entry]
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float16, bfloat16, float32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels(name: str, dtype: DType, emulated: CudaBackend) -> None:
+    options = replace(OPTIONS, algorithms={"Conv": "volume"})
+    compare(layers(name, dtype), emulated, options=options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [A100, H200], ids=["sm_80", "sm_90a"])
+def test_compiles(target: Target, cubins: Path) -> None:
+    graphs = [layers(name, dtype).graph for name in KERNELS for dtype in (float16, float32)]
+    device = DryDevice(compiler=DryCompiler(target=target))
+    found = [
+        launch
+        for graph in graphs
+        for launch in launches(planned(graph, device, algorithms={"Conv": "volume"}))
+    ]
+    all_compile(list(device.compiler.sources), target, cubins)
+    assert_arguments(found, target, cubins)
