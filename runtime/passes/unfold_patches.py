@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 import numpy as np
 
@@ -36,39 +37,42 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         image = shape_of(node.inputs[0])
         if behind is None or image is None or not _fits(node, node.op, image):
             continue
-        join, turn = behind
-        new = _rewrite(graph, node, image, join, turn)
+        new = _rewrite(graph, node, image, behind)
         yield f"MatMul '{new.name}' computes Conv '{node.name}' from rows of patches"
 
 
-def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
-    """Return the Reshape and Transpose that make rows of the result."""
-    join = graph.sole_consumer(node.output)
-    turn = None if join is None else graph.sole_consumer(join.output)
-    if join is None or turn is None or not isinstance(join.op, Reshape):
+def _behind(graph: Graph, node: Node) -> tuple[Node, ...] | None:
+    """Return the nodes that make rows of the result: a Transpose behind a Reshape, if any."""
+    image = rows = shape_of(node.output)
+    found = list[Node]()
+    reader = graph.sole_consumer(node.output)
+    if reader is not None and isinstance(reader.op, Reshape) and image is not None:
+        found, rows = [reader], shape_of(reader.output)
+        reader = graph.sole_consumer(reader.output)
+    if reader is None or not isinstance(reader.op, Transpose):
         return None
-    if not isinstance(turn.op, Transpose) or obstacle(graph, {node, join, turn}, turn):
+    if obstacle(graph, {node, *found, reader}, reader):
         return None
-    image, rows = shape_of(node.output), shape_of(join.output)
-    if image is None or rows is None or len(image) != 4 or len(rows) != 3:
+    if image is None or rows is None or len(rows) != 3 or None in rows or rows[:2] != image[:2]:
         return None
-    if turn.op.order(3) != (0, 2, 1) or None in rows or rows[:2] != image[:2]:
-        return None
-    return join, turn
+    return (*found, reader) if reader.op.order(3) == (0, 2, 1) else None
 
 
 def _fits(node: Node, op: Conv, image: Shape) -> bool:
     weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
-    if weight is None or weight.data is None or weight.data.ndim != 4 or op.group != 1:
+    if weight is None or weight.data is None or op.group != 1:
+        return False
+    rank = weight.data.ndim
+    if not 3 <= rank <= 5:
         return False
     if bias is not None and bias.data is None:
         return False
     kernel = weight.data.shape[2:]
-    if kernel == (1, 1) or tuple(op.strides or (1, 1)) != kernel or any(op.pads or ()):
+    if set(kernel) == {1} or tuple(op.strides or ()) != kernel or any(op.pads or ()):
         return False
     if op.auto_pad not in ("NOTSET", "VALID") or any(d != 1 for d in op.dilations or ()):
         return False
-    if len(image) != 4 or None in image or image[1] != weight.data.shape[1]:
+    if len(image) != rank or None in image or image[1] != weight.data.shape[1]:
         return False
     if weight.data.shape[1] >= MAX_CHANNELS:
         return False
@@ -78,29 +82,31 @@ def _fits(node: Node, op: Conv, image: Shape) -> bool:
     )
 
 
-def _rewrite(graph: Graph, node: Node, image: Shape, join: Node, turn: Node) -> Node:
-    x, weight = node.inputs[0], node.inputs[1]
+def _rewrite(graph: Graph, node: Node, image: Shape, behind: tuple[Node, ...]) -> Node:
+    x, weight, turn = node.inputs[0], node.inputs[1], behind[-1]
     assert x is not None
     assert weight is not None
     assert weight.data is not None
-    filters, channels, high, wide = weight.data.shape
-    rows, columns = (
+    filters, channels, *kernel = weight.data.shape
+    counts = [
         size // step if isinstance(size, int) else 0
-        for size, step in zip(image[2:], (high, wide), strict=True)
-    )
+        for size, step in zip(image[2:], kernel, strict=True)
+    ]
 
     add = Builder(graph, node, f"{node.name}.patches")
 
     def sizes(*numbers: int) -> Value:
         return add.integers(numbers, f"{node.name}.sizes")
 
-    cut = add(Reshape(), x, sizes(0, channels, rows, high, columns, wide))
-    cut = add(Transpose(perm=(0, 2, 4, 1, 3, 5)), cut)
-    patches = add(Reshape(), cut, sizes(0, rows * columns, channels * high * wide))
+    pairs = (n for pair in zip(counts, kernel, strict=True) for n in pair)
+    axes = range(2, 2 + 2 * len(kernel))
+    cut = add(Reshape(), x, sizes(0, channels, *pairs))
+    cut = add(Transpose(perm=(0, *axes[::2], 1, *axes[1::2])), cut)
+    patches = add(Reshape(), cut, sizes(0, prod(counts), channels * prod(kernel)))
     turned = np.ascontiguousarray(weight.data.reshape(filters, -1).T)
     matrix = graph.constant(turned, f"{weight.name}.rows")
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    nodes = {node, join, turn}
+    nodes = {node, *behind}
     if bias is None:
         return stand_in(graph, nodes, turn, MatMul(), (patches, matrix))
     product = add(MatMul(), patches, matrix)

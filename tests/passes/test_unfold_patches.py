@@ -52,6 +52,23 @@ def test_a_product_of_patches(shape: tuple[Dim, ...], bias: bool) -> None:
     assert_same(graph, after, 2, 3, 8, 12)
 
 
+@pytest.mark.parametrize(("shape", "kernel"), [((2, 3, 12), (4,)), ((2, 3, 4, 6, 9), (2, 3, 3))])
+def test_patches_of_lines_and_volumes(shape: tuple[int, ...], kernel: tuple[int, ...]) -> None:
+    """A result of three axes needs no Reshape before its Transpose."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        y = apply(graph, Conv(strides=kernel), x, normal(6, 3, *kernel), normal(6))
+        if len(kernel) > 1:
+            y = apply(graph, Reshape(), y, np.array([0, 6, -1]))
+        return apply(graph, Transpose(perm=(0, 2, 1)), y)
+
+    graph = make(build, shape)
+    after, log = optimised(graph)
+    assert log.counts["unfold_patches"] == 1
+    assert kinds(after) == ["Reshape", "Transpose", "Reshape", "MatMul", "Add"]
+    assert_same(graph, after, *shape)
+
+
 @pytest.mark.parametrize(
     "different",
     [
