@@ -58,13 +58,13 @@ def read_caches(path: Path, mark: str, layout: DecoderLayout) -> tuple[Array, di
     except OSError as error:
         raise FileError(error.errno, error.strerror or str(error), file) from error
     except (ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
-        raise ModelError(f"is no file of caches: {error}", file=file) from error
+        raise ModelError(f"is not a file of caches: {error}", file=file) from error
     for name in ("mark", "ids"):
         if name not in held:
-            raise ModelError("is not there; it is no file of caches", file=file, where=name)
+            raise ModelError("is missing; this is not a file of caches", file=file, where=name)
     if str(held["mark"]) != mark:
         raise ModelError(
-            "is of another model, whose weights are others; read the prompt again",
+            "belongs to a model with other weights; compute the prompt again",
             file=file,
             where="mark",
         )

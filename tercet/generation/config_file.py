@@ -35,9 +35,9 @@ class ConfigFile:
         except OSError as error:
             raise FileError(error.errno, error.strerror, str(path)) from error
         except (ValueError, RecursionError) as error:
-            raise ModelError(f"is no JSON: {error}", file=str(path)) from error
+            raise ModelError(f"is not JSON: {error}", file=str(path)) from error
         if not isinstance(data, dict):
-            raise ModelError("is no JSON object", file=str(path))
+            raise ModelError("is not a JSON object", file=str(path))
         return cls(path, cast("dict[str, Any]", data))
 
     @classmethod

@@ -107,7 +107,7 @@ def test_what_each_pass_is_worth(tercet: Tercet) -> None:
     )
     table = done.out.split("graph passes")[1]
     assert done.code == 0
-    assert "by all passes" in table
+    assert "ratio to all" in table
     assert "onnxruntime" not in table
     chosen = ("-b", "numpy", "--passes", *QUICK)
     found = tercet("bench", "classifier.onnx", *chosen, "--assert-ops", 4, "--json").json
@@ -190,14 +190,14 @@ def test_wrong_usage(tercet: Tercet) -> None:
     Path("odd.json").write_text('{"cases": [1]}')
     one = ("bench", "adder.onnx", "-b", "numpy", *QUICK)
     for more, words in (
-        (("--batch", "two"), "--batch two: whole numbers"),
+        (("--batch", "two"), "--batch two: expected whole numbers"),
         (("--batch", "0"), "they are 1 or more"),
         (("--assert-p50", "5 parsecs"), "is not a duration such as 5ms"),
         (("--assert-p50", "nump=5ms"), "did you mean 'numpy'"),
         (("--assert-ratio", "2"), "needs --compare"),
         (("--compare", "no.json"), "no.json is not a benchmark"),
         (("--compare", "none.json"), "none.json"),
-        (("--compare", "odd.json"), "another version wrote it"),
+        (("--compare", "odd.json"), "written by another version"),
         (("--compare", "empty.json"), "none of these cases"),
         (("-b", "cud"), "did you mean 'cuda'"),
     ):

@@ -190,9 +190,9 @@ def test_figures_by_name(tercet: Tercet, folder: Path) -> None:
     [
         ("", "say what share of the weights to prune"),
         ("--sparsity 1.5", "from 0 to 1"),
-        ("--sparsity much", "--sparsity much: a number"),
+        ("--sparsity much", "--sparsity much: expected a number"),
         ("--bits 9", "0 to 8 bits"),
-        ("--bits 2.5", "--bits 2.5: a whole number"),
+        ("--bits 2.5", "--bits 2.5: expected a whole number"),
         ("--bits gem_w=4", "did you mean 'gemm_w'"),
         ("--sparsity 0.5 network.onnx", ""),
     ],

@@ -127,7 +127,7 @@ class FakeDriver:
             FakeDriver(12040, (7, 5)),
             (True, False),
             "cuda12",
-            ["sm_75", "sm_80 is the least", "8.0 (Ampere)"],
+            ["sm_75", "sm_80 is the minimum", "8.0 (Ampere)"],
         ),
         (FakeDriver(13000, (9, 0), 100), (False, False), "cuda13", ["status 100", "none"]),
     ],

@@ -26,7 +26,7 @@ def test_text_goes_to_standard_output_and_figures_to_standard_error(tercet: Terc
     assert done.out.endswith("\n")
     assert f"prompt: {IDS.replace(',', ' ')}\n" in done.err
     assert f"tokens: {' '.join(map(str, EXPECTED['alone'][0][:8]))}\n" in done.err
-    assert "6 tokens read, 8 written in" in done.err
+    assert "6 tokens in the prompt, 8 generated in" in done.err
     assert "tokens/s" in done.err
 
 
@@ -65,7 +65,7 @@ def test_caches_in_a_file(tercet: Tercet, folder: Path) -> None:
     assert again["continuations"] == first["continuations"]
     assert (first["reused_tokens"], again["reused_tokens"]) == (0, len(EXPECTED["ids"][0]) - 1)
     done = tercet("generate", DECODERS / "optimum_qwen3", "--ids", IDS, "--cache", "c.npz")
-    assert (done.code, "is of another model" in done.err) == (4, True)
+    assert (done.code, "belongs to a model with other weights" in done.err) == (4, True)
 
 
 def test_a_prompt_from_standard_input(tercet: Tercet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_sound_and_features(tercet: Tercet, folder: Path) -> None:
         done = tercet("generate", speech, *given, *how, "--show-ids")
         assert done.code == 0, done.err
         assert f"tokens: {' '.join(map(str, wanted))}\n" in done.err
-        assert "features read, 5 written in" in done.err
+        assert "features in the prompt, 5 generated in" in done.err
     done = tercet("generate", speech, "--input-features", "two.npy", *how, "--json")
     assert [each["ids"] for each in done.json["continuations"]] == [wanted, wanted]
     begun = ("--decoder-ids", "1,281,284,285", "--max-new-tokens", 5)

@@ -274,12 +274,12 @@ def test_wrong_usage(tercet: Tercet) -> None:
     Path("bad.json").write_text("{")
     Path("odd.json").write_text('{"rows": 1, "total_ms": {}, "phases_ms": {}}')
     for command, words in (
-        (["profile"], "either a model, or --diff"),
-        (["profile", "classifier.onnx", "--diff", "no.json", "no.json"], "either a model"),
+        (["profile"], "give a model, or --diff"),
+        (["profile", "classifier.onnx", "--diff", "no.json", "no.json"], "give a model"),
         (["profile", "--diff", "no.json", "no.json"], "no.json is not a profile"),
-        (["profile", "--diff", "bad.json", "no.json"], "bad.json is no JSON"),
+        (["profile", "--diff", "bad.json", "no.json"], "bad.json is not JSON"),
         (["profile", "--diff", "none.json", "no.json"], "none.json"),
-        (["profile", "--diff", "odd.json", "odd.json"], "another version wrote it"),
+        (["profile", "--diff", "odd.json", "odd.json"], "written by another version"),
         (["profile", "classifier.onnx", "-b", "nump"], "did you mean 'numpy'"),
         (["profile", "classifier.onnx", "--dim", "batch=0.5"], "--dim"),
     ):

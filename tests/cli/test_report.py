@@ -188,7 +188,7 @@ def test_wrong_usage(tercet: Tercet) -> None:
     Path("odd.json").write_text('{"rows": 1, "phases_ms": 2}')
     for name, words in (
         ("no.json", "no.json is neither a comparison nor a profile"),
-        ("bad.json", "bad.json is no JSON"),
+        ("bad.json", "bad.json is not JSON"),
         ("none.json", "none.json"),
         ("odd.json", "a file of `tercet profile` is damaged"),
     ):

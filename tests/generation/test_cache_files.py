@@ -78,7 +78,7 @@ def test_a_file_of_another_model(tmp_path: Path) -> None:
     file = saved(tmp_path)
     with (
         Generator(DECODERS / "optimum_qwen3", reuse=True) as generator,
-        pytest.raises(ModelError, match=r"optimum_llama\.npz: mark: is of another model"),
+        pytest.raises(ModelError, match=r"optimum_llama\.npz: mark: belongs to a model with other"),
     ):
         generator.restore(file)
 
@@ -86,7 +86,7 @@ def test_a_file_of_another_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "kind", "text"),
     [
-        ({"mark": np.zeros(0)}, ModelError, "mark: is not there"),
+        ({"mark": np.zeros(0)}, ModelError, "mark: is missing"),
         ({"ids": np.zeros(3)}, ModelError, "ids: float64[3]: expected tokens"),
         (
             {"ids": np.zeros(3, np.int64)},
@@ -114,7 +114,7 @@ def test_files_that_do_not_fit(
 def test_what_is_no_file_of_caches(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("some words")
     with Generator(DECODERS / "optimum_llama", reuse=True) as generator:
-        with pytest.raises(ModelError, match=r"text\.npz: is no file of caches"):
+        with pytest.raises(ModelError, match=r"text\.npz: is not a file of caches"):
             generator.restore(tmp_path / "text.npz")
         with pytest.raises(FileError, match=r"gone\.npz"):
             generator.restore(tmp_path / "gone.npz")

@@ -121,8 +121,8 @@ def also(name: str) -> Spoil:
 SPOILED: list[tuple[str, Spoil, type[TercetError], str]] = [
     (LLAMA, drop("config.json"), ModelError, "has neither genai_config.json nor config.json"),
     (LLAMA, drop("model.onnx"), FileError, "there is no model (.onnx) in it"),
-    (LLAMA, write("config.json", "{"), ModelError, "config.json: is no JSON"),
-    (LLAMA, write("config.json", "[]"), ModelError, "config.json: is no JSON object"),
+    (LLAMA, write("config.json", "{"), ModelError, "config.json: is not JSON"),
+    (LLAMA, write("config.json", "[]"), ModelError, "config.json: is not a JSON object"),
     (
         LLAMA,
         put("generation_config.json", eos_token_id="<end>"),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ...runtime.errors import InputError, UsageError, did_you_mean
-from ..common.results import with_new_names
+from ..common.results import read_json, saved_by
 from ..runners.runners import ONNXRUNTIME, REFERENCE, names
 from .bench_cases import KEY, Against, Case
 
@@ -92,17 +90,12 @@ def against(old: Mapping[str, Any], new: Sequence[Case]) -> tuple[Against, ...]:
     Raises:
         InputError: they have no common case, or the old one is damaged.
     """
-    try:
+    with saved_by("tercet bench"):
         return _common(old, new)
-    except (LookupError, TypeError, ZeroDivisionError) as error:
-        raise InputError(
-            "the old benchmark is damaged, or another version wrote it "
-            f"({type(error).__name__}: {error})"
-        ) from error
 
 
 def _common(old: Mapping[str, Any], new: Sequence[Case]) -> tuple[Against, ...]:
-    older = [{"without": "", **case} for case in with_new_names(old["cases"])]
+    older = [{"without": "", **case} for case in old["cases"]]
     before = {tuple(case[part] for part in KEY): case for case in older}
     pairs = [(before[case.key], case.to_dict()) for case in new if case.key in before]
     if not pairs:
@@ -138,12 +131,7 @@ def read_bench(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[st
         InputError: the file is not a benchmark.
         OSError: the file cannot be read.
     """
-    if isinstance(source, Mapping):
-        return source
-    try:
-        found: Any = json.loads(Path(source).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{source} is no JSON: {error}") from error
+    found = read_json(source)
     if not isinstance(found, dict) or "cases" not in found:
         raise InputError(f"{source} is not a benchmark; `tercet bench MODEL --json` writes one")
     return found

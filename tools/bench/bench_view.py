@@ -8,7 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.text import Text
 
-from ..common.console import STYLES, facts, grid, ms_text
+from ..common.console import STYLES, counted, facts, grid, ms_text
 from ..common.measure import Timing
 from .bench_cases import Against, Bench, Case
 
@@ -23,9 +23,9 @@ def show_bench(console: Console, found: Bench) -> None:
         console.print(Text.assemble((what, "yellow"), f": {reason}"))
     console.print(
         Text(
-            "milliseconds, arrays in to arrays out. cold: the first run, warm: the second, steady: "
-            "those after the warm-up. error: relative L2 distance from float64. verdict: whether "
-            "the results are those of float64 but for rounding.",
+            "Times are from host arrays to host arrays. cold: first run. warm: second run. steady: "
+            "runs after the warm-up. error: relative L2 distance from float64. verdict: whether "
+            "rounding explains the difference from float64.",
             "dim",
         )
     )
@@ -40,7 +40,7 @@ def show_bench(console: Console, found: Bench) -> None:
 def _show_model(console: Console, model: str, found: Sequence[Case]) -> None:
     console.print(Text(model, "bold"))
     cases = [case for case in found if not case.without]
-    table = grid("runner", "batch", "load", "cold", "warm", "steps", "error", "verdict")
+    table = grid("runner", "batch", "load ms", "cold ms", "warm ms", "steps", "error", "verdict")
     for case in {(c.runner, c.precision, c.batch): c for c in cases}.values():
         phases = (ms_text(seconds) for seconds in (case.load, case.cold, case.warm))
         error = "-" if case.error is None else f"{case.error:.0e}"
@@ -49,12 +49,12 @@ def _show_model(console: Console, model: str, found: Sequence[Case]) -> None:
         table.add_row(_who(case), str(case.batch), *phases, steps, error, verdict)
     console.print(table)
     console.print()
-    table = grid("steady", "batch", "concurrency", "p10", "p50", "p90", "p99", "items/s")
+    table = grid("steady, ms", "batch", "callers", "p10", "p50", "p90", "p99", "items/s")
     for case in cases:
         setting = str(case.batch), str(case.concurrency)
         table.add_row(_who(case), *setting, *_times(case.steady), _rate(case.rate))
         if case.device is not None:
-            table.add_row(Text("  device alone", "dim"), "", "", *_times(case.device), "")
+            table.add_row(Text("  device only", "dim"), "", "", *_times(case.device), "")
     console.print(table)
     for case in cases:
         without = [other for other in found if other.without and _same_run(other, case)]
@@ -68,10 +68,10 @@ def _same_run(one: Case, other: Case) -> bool:
 
 
 def _show_passes(console: Console, whole: Case, without: Sequence[Case]) -> None:
-    """Print the value of each graph pass: time without it relative to time with all."""
-    setting = f"batch {whole.batch}, {whole.concurrency} at a time"
+    """Print what each graph pass is worth: the time without it relative to that with all."""
+    setting = f"batch {whole.batch}, {counted(whole.concurrency, 'caller')}"
     console.print(Text(f"graph passes, {_who(whole)}, {setting}"))
-    table = grid("", "steps", "p10", "p50", "p90", "by all passes", "error")
+    table = grid("", "steps", "p10 ms", "p50 ms", "p90 ms", "ratio to all", "error")
     for case in (whole, *sorted(without, key=_time, reverse=True)):
         table.add_row(
             f"without {case.without}" if case.without else "all passes",
@@ -102,7 +102,7 @@ def _rate(rate: float) -> str:
 
 def _show_against(console: Console, found: Sequence[Against]) -> None:
     console.print()
-    table = grid("p50 of", "before", "now", "ratio", "error", "now", "")
+    table = grid("p50 of", "old ms", "new ms", "ratio", "old error", "new error", "")
     styles = {"slower": "bold red", "faster": "green"}
     for each in found:
         details = [each.model, each.runner, f"batch {each.batch}", each.precision]

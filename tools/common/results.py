@@ -6,11 +6,14 @@ Later measurements at the same commit and on the same machine are added.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ...runtime.base.files import write_text
+from ...runtime.errors import InputError, TercetError
 
 T = TypeVar("T")
 
@@ -19,6 +22,39 @@ VARYING = ("date", "GPU now")
 
 #: Current names of fields by their names in older files.
 _FORMER = {"contestant": "runner", "contestants": "runners", "streams": "concurrency"}
+
+
+def read_json(source: str | os.PathLike[str] | Mapping[str, Any]) -> Any:
+    """Return the contents of a JSON file with current field names; a mapping is taken as it is.
+
+    Raises:
+        InputError: the file is not JSON.
+        OSError: it cannot be read.
+    """
+    if isinstance(source, Mapping):
+        return with_new_names(source)
+    try:
+        return with_new_names(json.loads(Path(source).read_text(encoding="utf-8")))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{os.fspath(source)} is not JSON: {error}") from error
+
+
+@contextmanager
+def saved_by(command: str) -> Generator[None]:
+    """Turn errors that the fields of a saved result cause into an InputError.
+
+    Args:
+        command: the command that writes such a result, such as ``tercet profile MODEL``.
+    """
+    try:
+        yield
+    except TercetError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise InputError(
+            f"a file of `{command}` is damaged or was written by another version "
+            f"({type(error).__name__}: {error}); write it again with --json"
+        ) from error
 
 
 def earlier(

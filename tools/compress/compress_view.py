@@ -18,24 +18,22 @@ def show_compression(console: Console, found: Compression) -> None:
         {
             "model": found.exported.model,
             "written": f"{where}, {bytes_text(size + beside)}",
-            "constants": f"{bytes_text(found.before)} before, {bytes_text(found.after)} now: "
+            "constants": f"{bytes_text(found.before)} before, {bytes_text(found.after)} after: "
             f"{_ratio(found.before, found.after)}",
-            "Huffman codes": f"would make that {bytes_text(found.huffman)}: "
+            "Huffman codes": f"would need {bytes_text(found.huffman)}: "
             f"{_ratio(found.before, found.huffman)}",
         },
     )
     console.print()
-    table = grid("weights", "layer", "elements", "density", "values", "before", "now", "", "error")
+    table = grid("weights of layer", "elements", "density", "values", "before", "after", "error")
     for each in found.weights:
         table.add_row(
-            Text(each.name),
-            Text(each.node),
+            Text(f"{each.name} of {each.node}"),
             f"{each.elements:,}",
             f"{each.density:.1%}",
             f"{each.values}" if each.values else "all",
             bytes_text(each.before),
             bytes_text(each.after),
-            _ratio(each.before, each.after),
             f"{each.error:.1e}",
         )
     console.print(table)
@@ -46,7 +44,7 @@ def show_compression(console: Console, found: Compression) -> None:
         table.add_row(Text(output.name), f"{output.error:.1e}", f"{output.top1:.1%}")
     console.print(table)
     console.print(
-        Text("error: relative L2 distance from the original. Nothing was trained again.", "dim")
+        Text("error: relative L2 distance from the original; nothing was retrained", "dim")
     )
 
 

@@ -91,7 +91,7 @@ def select(pattern: str = "", categories: Sequence[str] = ()) -> list[suite.Conf
     try:
         wanted = re.compile(pattern)
     except re.error as error:
-        raise UsageError(f"-k {pattern} is no regular expression: {error}") from error
+        raise UsageError(f"-k {pattern} is not a regular expression: {error}") from error
     found = [
         case
         for case in suite.all_cases()

@@ -59,7 +59,7 @@ def show_report(console: Console, report: ConformanceReport) -> None:
     _show_cases(console, "not passed, as expected", known)
     _show_cases(console, "NOT PASSED", report.unexpected)
     if report.surprises:
-        console.print(Text("PASSED, though expected not to be", "bold red"))
+        console.print(Text("PASSED, but expected to fail", "bold red"))
         for case in report.surprises:
             console.print(Text(f"  {case}"))
         console.print()
@@ -82,13 +82,13 @@ def _show_operators(console: Console, report: ConformanceReport) -> None:
     gaps = {name: score for name, score in report.operators.items() if not score.is_full}
     full = counted(len(report.operators) - len(gaps), "operator")
     if not gaps:
-        console.print(f"{full}, all with all of their cases\n")
+        console.print(f"all cases of {full} pass\n")
         return
     table = grid("operator", "passed", "cases")
     for name, score in gaps.items():
         table.add_row(Text(name), str(score.passed), str(score.cases))
     console.print(table)
-    console.print(f"and {full} with all of their cases\n")
+    console.print(f"all cases of {full} pass\n")
 
 
 def _show_cases(console: Console, title: str, cases: Sequence[NotPassed]) -> None:
@@ -114,7 +114,7 @@ def _verdict(report: ConformanceReport) -> Text:
         return Text("everything is as expected", "green")
     said = []
     if report.unexpected:
-        said.append(f"{counted(len(report.unexpected), 'case')} should be passed and are not")
+        said.append(f"{counted(len(report.unexpected), 'unexpected failure')}")
     if report.surprises:
-        said.append(f"{counted(len(report.surprises), 'case')} should not be passed and are")
+        said.append(f"{counted(len(report.surprises), 'case')} passed but expected to fail")
     return Text("; ".join(said), "bold red")

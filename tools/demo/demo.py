@@ -294,9 +294,9 @@ def show_backends(console: Console, findings: Findings) -> None:
     console.print(table)
     note(
         console,
-        f"vs: greatest difference of {sample.trained.size} probabilities; {TOLERANCE:.0e} is "
-        f"allowed. cold: load, plan and run once. steady: run the {len(sample.labels)} digits "
-        f"again, arrays in to arrays out, median. {', '.join(places(answers))}.",
+        f"vs: maximum difference of {sample.trained.size} probabilities; the limit is "
+        f"{TOLERANCE:.0e}. cold: load, plan and run once. steady: run the {len(sample.labels)} "
+        f"digits again, host arrays to host arrays, median. {', '.join(places(answers))}.",
     )
     show_absent(console, findings.errors)
 

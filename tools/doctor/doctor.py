@@ -168,7 +168,7 @@ def _silent_backends() -> tuple[Availability, ...]:
     )
 
 
-# ── what is looked for ───────────────────────────────────────────────────────────────────────────
+# ── checks ───────────────────────────────────────────────────────────────────────────
 
 
 def _packages(extra: str) -> tuple[Callable[[], Check], ...]:
@@ -262,11 +262,11 @@ def _gpu() -> Check:
     if library is None:
         return check(False, "none", _DRIVER_REMEDY)
     if not count.value:
-        return check(False, "none", "look at nvidia-smi; CUDA_VISIBLE_DEVICES may hide a GPU")
+        return check(False, "none", "run nvidia-smi; CUDA_VISIBLE_DEVICES may hide a GPU")
     found = [_describe_gpu(library, ordinal) for ordinal in range(count.value)]
     ok = any(capability >= MIN_CAPABILITY for _, capability in found)
     remedy = "" if ok else "the kernels need compute capability 8.0 (Ampere) or newer"
-    minimum = "sm_{}{} is the least".format(*MIN_CAPABILITY)
+    minimum = "sm_{}{} is the minimum".format(*MIN_CAPABILITY)
     return check(ok, "; ".join(dict.fromkeys([*(text for text, _ in found), minimum])), remedy)
 
 
@@ -373,7 +373,7 @@ def _first_line(error: Exception) -> str:
 
 def show_diagnosis(console: Console, found: Diagnosis) -> None:
     """Print what is installed, what is missing with remedies, and the backends."""
-    table = grid("looked for", "", "found", left=3)
+    table = grid("check", "", "found", left=3)
     for check in found.checks:
         table.add_row(check.name, _mark(check.ok, bool(check.purpose)), Text(check.found))
     console.print(table)
@@ -396,7 +396,7 @@ def show_diagnosis(console: Console, found: Diagnosis) -> None:
 def _show_libraries(console: Console, found: Sequence[SharedLibrary]) -> None:
     table = grid("library", "version", "file", left=3)
     for each in found:
-        said = each.file or f"not loaded; off without it: {each.purpose}"
+        said = each.file or f"not loaded; unavailable without it: {each.purpose}"
         table.add_row(each.name, each.version, Text(said, "" if each.file else "dim"))
     console.print(table)
 
@@ -409,7 +409,7 @@ def _show_remedies(console: Console, missing: Sequence[Check]) -> None:
     by_remedy: dict[str, list[Check]] = {}
     for check in missing:
         by_remedy.setdefault(check.remedy, []).append(check)
-    table = grid("to get", "for", "do", left=3)
+    table = grid("missing", "needed for", "how to get it", left=3)
     for remedy, checks in by_remedy.items():
         purposes = dict.fromkeys(check.purpose or "everything" for check in checks)
         names = ", ".join(check.name for check in checks)

@@ -70,8 +70,8 @@ class Written:
         read = counted(count, "token") if count else "features"
         rate = found.tokens_per_second
         return (
-            f"{read} read, {found.tokens} written in {found.seconds:.3g} s: first token after "
-            f"{found.first_token:.3g} s" + (f", then {rate:.3g} tokens/s" if rate else "")
+            f"{read} in the prompt, {found.tokens} generated in {found.seconds:.3g} s: first token "
+            f"after {found.first_token:.3g} s" + (f", then {rate:.3g} tokens/s" if rate else "")
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def write(
             if cache is not None and generator.ids:
                 generator.save(cache)
             if twice and written is not None:
-                tell("once more")
+                tell("generating again")
                 generator.rewind(0)
                 for _ in _pieces(generator, asked, how):
                     pass

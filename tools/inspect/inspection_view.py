@@ -226,8 +226,8 @@ def _show_memory(console: Console, found: Inspection) -> None:
     console.print(table)
     console.print(
         Text(
-            "arena: all activations; no arena can be below the floor, what lives at one time. "
-            "workspace: the greatest of all steps, which share it.",
+            "arena: memory of all activations. floor: the most bytes alive at one time, a lower "
+            "bound for every arena. workspace: the maximum of all steps, which share it.",
             "dim",
         )
     )

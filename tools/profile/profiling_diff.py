@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ...runtime.errors import InputError
+from ..common.results import read_json, saved_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +87,8 @@ def diff_profiles(
         OSError: a file cannot be read.
     """
     first, second = read_profile(before), read_profile(after)
-    try:
+    with saved_by("tercet profile"):
         return _difference(first, second)
-    except (AttributeError, LookupError, TypeError) as error:
-        raise InputError(
-            f"a profile is damaged, or another version wrote it ({type(error).__name__}: {error})"
-        ) from error
 
 
 def _difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> ProfileDifference:
@@ -106,12 +102,7 @@ def _difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> ProfileD
 
 def read_profile(source: Path | Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a saved profile as a dictionary; see `diff_profiles`."""
-    if isinstance(source, Mapping):
-        return source
-    try:
-        found: Any = json.loads(source.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{source} is no JSON: {error}") from error
+    found = read_json(source)
     if not isinstance(found, dict) or not {"rows", "total_ms", "phases_ms"} <= set(found):
         raise InputError(f"{source} is not a profile; `tercet profile MODEL --json` writes one")
     return found

@@ -173,9 +173,10 @@ def _show_sum(console: Console, found: Profile) -> None:
     )
     console.print(
         Text(
-            "times: means of the middle half of the runs. % of roof: the least time that the peaks "
-            "allow by the time taken; c: arithmetic bounds it, m: memory. It may pass 100 % where "
-            "a cache holds the data, or an algorithm multiplies less than the specification.",
+            "Times are means of the middle half of the runs. % of roof: the shortest time that the "
+            "peaks allow, divided by the measured one; limited by c: compute, or m: memory. It may "
+            "exceed 100 % if a cache holds the data, or if an algorithm multiplies less than the "
+            "specification.",
             "dim",
         )
     )

@@ -6,7 +6,6 @@ The kind of a file is recognized by its fields: ``tercet compare``, ``tercet com
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from ...runtime.base.files import write_text
 from ...runtime.base.notebook import one_line
 from ...runtime.errors import InputError, UsageError
 from ..common.console import bytes_text
-from ..common.results import with_new_names
+from ..common.results import read_json, saved_by
 from .report_markup import Markup, element, page
 from .report_sections import bench_section, compare_section, layers_section, profile_section
 from .report_style import STYLE
@@ -123,7 +122,9 @@ def report(sources: Source | Sequence[Source], title: str = "") -> Report:
         OSError: a file cannot be read.
     """
     if not sources:
-        raise UsageError("a report needs at least one file that --json of a command wrote")
+        raise UsageError(
+            "a report needs at least one file written by compare, profile or bench with --json"
+        )
     by_kind: dict[str, list[Found]] = {}
     for source in cast("Sequence[Path | Found]", sources):
         kind, found = _read(source)
@@ -137,18 +138,11 @@ def report(sources: Source | Sequence[Source], title: str = "") -> Report:
 
 
 def _read(source: Path | Found) -> tuple[_Kind, Found]:
-    if isinstance(source, Mapping):
-        found: Any = source
-    else:
-        try:
-            found = json.loads(source.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{source} is no JSON: {error}") from error
-    found = with_new_names(found)
+    found = read_json(source)
     for kind in _KINDS:
         if isinstance(found, Mapping) and kind.fields <= set(found):
             return kind, found
-    name = source if isinstance(source, Path) else "what was given"
+    name = source if isinstance(source, Path) else "the mapping"
     raise InputError(
         f"{name} is neither a comparison nor a profile nor a benchmark; `tercet compare`, "
         "`tercet profile` and `tercet bench` write them with --json"
@@ -156,13 +150,8 @@ def _read(source: Path | Found) -> tuple[_Kind, Found]:
 
 
 def _section(kind: _Kind, found: Sequence[Found]) -> Markup:
-    try:
+    with saved_by(f"tercet {kind.name}"):
         return kind.section(found)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise InputError(
-            f"a file of `tercet {kind.name}` is damaged, or another version wrote it "
-            f"({type(error).__name__}: {error})"
-        ) from error
 
 
 def _models(by_kind: Mapping[str, Sequence[Found]]) -> list[str]:

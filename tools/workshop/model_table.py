@@ -107,7 +107,7 @@ def read_index(folder: Path) -> dict[str, dict[str, str]]:
         with (folder / "INDEX.tsv").open(newline="", encoding="utf-8") as file:
             return {row["name"]: row for row in csv.DictReader(file, delimiter="\t")}
     except OSError as error:
-        raise InputError(f"{folder} is no folder of models: {error}") from error
+        raise InputError(f"{folder} is not a folder of models: {error}") from error
 
 
 def check(
