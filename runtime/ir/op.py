@@ -110,6 +110,12 @@ def _text(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _declares_fields(cls: type[Op]) -> bool:
+    """Whether a class adds attributes; otherwise all that a dataclass has is inherited."""
+    own = vars(cls).get("__annotations__", {}).values()
+    return any("ClassVar" not in str(annotation) for annotation in own)
+
+
 T = TypeVar("T", bound=Op)
 
 
@@ -122,7 +128,7 @@ def op(cls: type[T]) -> type[T]:
     for name, value in list(vars(cls).items()):
         if isinstance(value, float):
             setattr(cls, name, float(np.float32(value)))
-    made = dataclass(frozen=True, kw_only=True, repr=False)(cls)
+    made = dataclass(frozen=True, kw_only=True, repr=False)(cls) if _declares_fields(cls) else cls
     key = (made.domain, made.__name__)
     if key in OPERATORS:
         raise TypeError(f"operator {key} is declared twice")

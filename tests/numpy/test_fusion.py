@@ -211,3 +211,18 @@ def test_results_take_the_memory_of_operands_that_die() -> None:
     with tercet.load(model(nodes, {"x": X}, {})) as small:
         memory = small.memory()
     assert memory.activations["cpu"] <= 2 * X.nbytes + 1024
+
+
+@pytest.mark.parametrize("kind", ["InstanceNormalization", "GroupNormalization"])
+def test_channels_are_normalized_in_blocks_with_their_activation(kind: str) -> None:
+    given: dict[str, Any] = {"num_groups": 2} if kind == "GroupNormalization" else {}
+    nodes = [node(kind, ["x", "scale", "shift"], "n", **given), node("Relu", "n", "y")]
+    x, constants = random(3, 6, 90, 110), {"scale": random(6), "shift": random(6)}
+    made = model(nodes, {"x": x}, constants)
+    with tercet.load(made, stop_at=0) as loaded:
+        found = loaded.run({"x": x})["y"]
+        assert steps(loaded.prepare()) == [f"{kind} + Relu"]
+    rows = x.astype(np.float64).reshape(3, given.get("num_groups", 6), -1)
+    normal = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-5)
+    scale, shift = (data[:, np.newaxis, np.newaxis] for data in constants.values())
+    assert np.abs(found - np.maximum(normal.reshape(x.shape) * scale + shift, 0)).max() < 1e-5

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
+from types import FunctionType
 from typing import Any, TypeVar
 
 from ....runtime.ir.op import Op
@@ -64,11 +65,18 @@ def kernel(*operators: type[Op], in_place: bool = False) -> Callable[[F], F]:
     """Register a plain function as the implementation of `operators`."""
 
     def declare(function: F) -> F:
-        writes = "out" in signature(function).parameters
+        writes = _has_parameter(function, "out")
         KERNELS.update(dict.fromkeys(operators, PlainKernel(function, writes, in_place and writes)))
         return function
 
     return declare
+
+
+def _has_parameter(function: Callable[..., Any], name: str) -> bool:
+    if not isinstance(function, FunctionType):
+        return name in signature(function).parameters
+    code = function.__code__  # a hundred times as fast as a signature
+    return name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
 def builder(

@@ -14,9 +14,7 @@ from ....runtime.ops.norm import (
     LRN,
     BatchNormalization,
     Dropout,
-    GroupNormalization,
     Hardmax,
-    InstanceNormalization,
     LpNormalization,
     MeanVarianceNormalization,
 )
@@ -39,11 +37,6 @@ def _is_half(dtype: DType) -> bool:
 
 def _wide(x: Array) -> Array:
     return x.astype(float32) if _is_half(x.dtype) else x
-
-
-def _stashed(x: Array, dtype: DType) -> Array:
-    """Return `x` in the wider one of its dtype and `dtype`."""
-    return x if x.dtype == float64 else x.astype(dtype, copy=False)
 
 
 # ── with given statistics ────────────────────────────────────────────────────────────────────────
@@ -221,33 +214,7 @@ def _respond(x: Array, sums: Array, work: Array, op: LRN, out: Array) -> None:
     np.true_divide(x, sums, out=out)
 
 
-# ── with their own statistics ────────────────────────────────────────────────────────────────────
-
-
-def _normalized(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
-    """Return (x - mean) / sqrt(var + epsilon), the mean, and 1 / sqrt(var + epsilon)."""
-    mean = x.mean(axes, keepdims=True)
-    centred = x - mean
-    inverse = 1 / np.sqrt(np.square(centred).mean(axes, keepdims=True) + epsilon)
-    centred *= inverse
-    return centred, mean, inverse
-
-
-@kernel(InstanceNormalization)
-def instance_normalization(op: InstanceNormalization, x: Array, scale: Array, b: Array) -> Array:
-    """Normalize every channel of every image."""
-    by_channel = (-1, *[1] * (x.ndim - 2))
-    normal, _, _ = _normalized(_wide(x), tuple(range(2, x.ndim)), op.epsilon)
-    return (normal * scale.reshape(by_channel) + b.reshape(by_channel)).astype(x.dtype)
-
-
-@kernel(GroupNormalization)
-def group_normalization(op: GroupNormalization, x: Array, scale: Array, bias: Array) -> Array:
-    """Normalize groups of channels."""
-    grouped = _stashed(x, op.stash_type).reshape(len(x), op.num_groups, -1)
-    normal = _normalized(grouped, (2,), op.epsilon)[0].reshape(x.shape)
-    by_channel = (-1, *[1] * (x.ndim - 2))
-    return (normal * scale.reshape(by_channel) + bias.reshape(by_channel)).astype(x.dtype)
+# ── others ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @kernel(LpNormalization)

@@ -1,4 +1,4 @@
-"""Softmax and the normalizations of transformers, in blocks of independent rows.
+"""Softmax, and normalizations of rows and of channels, in blocks of independent rows.
 
 Sums over a row are dot products, with ones or with itself: BLAS sums a row several times as fast as
 a reduction, and in an order independent of other rows.
@@ -14,7 +14,14 @@ import numpy as np
 
 from ....runtime.ir.dtypes import FLOATS, DType, bfloat16, float16, float32, float64, name_of
 from ....runtime.ir.types import Array
-from ....runtime.ops.norm import LayerNormalization, LogSoftmax, RMSNormalization, Softmax
+from ....runtime.ops.norm import (
+    GroupNormalization,
+    InstanceNormalization,
+    LayerNormalization,
+    LogSoftmax,
+    RMSNormalization,
+    Softmax,
+)
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
@@ -174,3 +181,64 @@ def _rms_norm(
     root = np.sqrt(_sums(wide, wide) / x.shape[1] + epsilon)
     np.true_divide(wide, root, out=work)
     np.multiply(work, parameters[0], out=out, casting="same_kind")
+
+
+@builder(InstanceNormalization, GroupNormalization, fuses=True)
+def channel_normalization(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
+    """Normalize each channel or group of channels of an image, with fused elementwise nodes."""
+    if chain.output.tensor.dtype not in FLOATS:
+        return f"dtype {name_of(chain.output.tensor.dtype)}"
+    count = thread_pool.size()
+    return HostStep(chain.title, site, partial(_record_channels, chain, count), count)
+
+
+def _record_channels(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
+    op, (x, scale, shift), dims = chain.head.op, chain.head.inputs, chain.output.tensor.dims
+    assert isinstance(op, InstanceNormalization | GroupNormalization)
+    assert x is not None
+    assert scale is not None
+    assert shift is not None
+    images, channels = dims[:2]
+    is_grouped = isinstance(op, GroupNormalization)
+    groups = op.num_groups if is_grouped else channels
+    dtype = _arithmetic(x.tensor.dtype, op.stash_type if is_grouped else float32)
+    together = channels // groups
+    source, target = (bound[v].reshape(images, groups, together, -1) for v in (x, chain.output))
+    by_channel = groups, together, 1
+    factors, addends = (bound.as_dtype(v, dtype).reshape(by_channel) for v in (scale, shift))
+    size = together * source.shape[3]
+    ones = np.ones(size, dtype)
+    frame = chain.frame((0, 1, 2)[: len(dims)])
+    finish = chain.finish(frame, bound)
+    tapes: list[Tape] = []
+    for some, part in blocks((images, groups), max(1, BLOCK // size)):
+        given = ones, source[some, part], factors[part], addends[part]
+        tape: Tape = [partial(_channel_norm, op.epsilon, *given, target[some, part])]
+        channel = slice(part.start * together, part.stop * together)
+        finish(tape, frame.block((some, channel, *(slice(0, n) for n in dims[2:]))))
+        tapes.append(tape)
+    return portions(tapes, CALLS * ELEMENT * source.size, workers)
+
+
+def _channel_norm(
+    epsilon: float, ones: Array, x: Array, scale: Array, shift: Array, out: Array
+) -> None:
+    """Compute (x - mean) / sqrt(var + epsilon) * scale + shift in the dtype of `ones`.
+
+    Args:
+        epsilon: added to the variance.
+        ones: as many as a group has elements.
+        x: groups [images, groups, channels of a group, positions].
+        scale: by channel [groups, channels of a group, 1].
+        shift: the same.
+        out: the result.
+    """
+    rows = x.reshape(*x.shape[:2], len(ones)).astype(ones.dtype, copy=False)
+    work = out if out.dtype == ones.dtype else np.empty(x.shape, ones.dtype)
+    centred = work.reshape(rows.shape)
+    np.subtract(rows, _sums(rows, ones) / len(ones), out=centred)
+    inverse = 1 / np.sqrt(_sums(centred, centred) / len(ones) + epsilon)
+    np.multiply(work, inverse[..., np.newaxis] * scale, out=work)
+    np.add(work, shift, out=work)
+    if work is not out:
+        np.copyto(out, work, casting="same_kind")

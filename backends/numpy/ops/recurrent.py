@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 
 import numpy as np
 
-from ....runtime.ir.dtypes import DType
+from ....runtime.ir.dtypes import DType, float32, float64
 from ....runtime.ir.types import Array
 from ....runtime.ops.recurrent import GRU, LSTM, RNN
 from ..engine.registry import kernel
@@ -27,11 +28,16 @@ Step = Callable[[Array], object]
 # ── activations ──────────────────────────────────────────────────────────────────────────────────
 
 
+#: One half by dtype: numpy converts a Python number in each call.
+_HALF = {dtype: np.array(0.5, dtype) for dtype in (float32, float64)}
+
+
 def _sigmoid(x: Array, out: Array) -> None:
-    np.multiply(x, 0.5, out)
+    half = _HALF[out.dtype]
+    np.multiply(x, half, out)
     np.tanh(out, out)
-    np.multiply(out, 0.5, out)
-    np.add(out, 0.5, out)
+    np.multiply(out, half, out)
+    np.add(out, half, out)
 
 
 def _relu(x: Array, out: Array) -> None:
@@ -397,6 +403,14 @@ def lstm(
     return sequences.results()
 
 
+@cache
+def _gate_factors(size: int, dtype: DType) -> tuple[Array, Array]:
+    """Return 1/2 for each element of three sigmoids, then 1 and 0 for those of a tangent."""
+    factors, shifts = np.ones(4 * size, dtype), np.zeros(4 * size, dtype)
+    factors[: 3 * size] = shifts[: 3 * size] = 0.5
+    return factors, shifts
+
+
 def _lstm_step(layer: _Directions, peepholes: Array | None, input_forget: bool) -> Step:
     """Compute three gates and the new cell; without peepholes, all gates at once.
 
@@ -410,12 +424,24 @@ def _lstm_step(layer: _Directions, peepholes: Array | None, input_forget: bool) 
     gates, multiply = _product(hidden, layer.r)
     i, o, k, new = (gates[..., n * size : (n + 1) * size] for n in range(4))
     together = gates[..., : 3 * size]
+    # With sigmoid(x) = tanh(x / 2) / 2 + 1/2, all four gates are one hyperbolic tangent.
+    are_usual = f is _sigmoid and g is np.tanh
+    factors, shifts = _gate_factors(size, gates.dtype)
+
+    def activate() -> None:
+        if are_usual:
+            np.multiply(gates, factors, gates)
+            np.tanh(gates, gates)
+            np.multiply(gates, factors, gates)
+            np.add(gates, shifts, gates)
+        else:
+            f(together, together)
+            g(new, new)
 
     def update() -> None:
-        """Compute the new cell; `i` and `k` are ready."""
+        """Compute the new cell from the gates."""
         if input_forget:
             np.subtract(1, i, k)
-        g(new, new)
         np.multiply(cell, k, cell)
         np.multiply(i, new, spare)
         np.add(cell, spare, cell)
@@ -423,7 +449,7 @@ def _lstm_step(layer: _Directions, peepholes: Array | None, input_forget: bool) 
     def step(share: Array) -> None:
         multiply()
         np.add(gates, share, gates)
-        f(together, together)
+        activate()
         update()
         h(cell, spare)
         np.multiply(o, spare, hidden)
@@ -435,6 +461,7 @@ def _lstm_step(layer: _Directions, peepholes: Array | None, input_forget: bool) 
             np.multiply(weight, cell, spare)
             np.add(gate, spare, gate)
             f(gate, gate)
+        g(new, new)
         update()
         np.multiply(po, cell, spare)
         np.add(o, spare, o)
