@@ -1,4 +1,4 @@
-"""Studies of one convolution: the ways to run it, the size of its window, and more work."""
+"""Studies of one convolution: its algorithms, the size of its window, and more work."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def algorithms(lab: Lab) -> Study:
             )
     return Study(
         "algorithms",
-        "Every way to convolve an image of 128x128 pixels and 128 channels with 128 filters, "
-        "beside what a talk measured on a GV100 (2018, cuDNN 7). Kernels alone, each on tensors in "
-        "the layout that it wants. Its transform of whole images (45.3 and 44.7 ms, 8.3 GB) has no "
-        "counterpart here: fft works in tiles.",
+        "Every algorithm for convolving an image of 128x128 pixels and 128 channels with 128 "
+        "filters, next to the times that a talk measured on a GV100 (2018, cuDNN 7). Kernels "
+        "only, each with tensors in its preferred layout. The talk's transform of whole images "
+        "(45.3 and 44.7 ms, 8.3 GB) has no counterpart here: fft works on tiles.",
         tuple(tables),
         tuple(findings),
     )
@@ -129,8 +129,8 @@ def fft(lab: Lab) -> Study:
     )
     return Study(
         "fft",
-        "64 channels, 64 filters, 64x64 pixels, float32: what Fourier transforms take hardly "
-        "depends on the window.",
+        "64 channels, 64 filters, 64x64 pixels, float32: the time of Fourier transforms hardly "
+        "depends on the size of the window.",
         (Table("microseconds", columns, tuple(rows)),),
         tuple(_crossover(rows, way) for way in _FFT_WAYS[1:]),
         (Curves("fft", "Convolution by Fourier transforms", "side of the window", "ms", lines),),
@@ -190,12 +190,12 @@ def winograd(lab: Lab) -> Study:
     }
     return Study(
         "winograd",
-        "3x3 windows by Winograd's minimal filtering, float32. *Fewer* is the multiplications of "
-        "the definition by those of all tiles, the ones over the edge included: at most 36 / 16 = "
-        "2.25 (F2) and 144 / 36 = 4 (F4). GEMM is implicit_precomp_gemm.",
+        "3x3 windows with Winograd's minimal filtering, float32. *Fewer* is the ratio of the "
+        "multiplications of the definition to those of all tiles, including those over the edge: "
+        "at most 36 / 16 = 2.25 (F2) and 144 / 36 = 4 (F4). GEMM is implicit_precomp_gemm.",
         (Table("kernels alone", columns, tuple(rows)),),
         (
-            f"greatest error of F2 {worst[2]:.1e} (at most 2e-6 wanted), of F4 {worst[4]:.1e} "
+            f"maximum error of F2 {worst[2]:.1e} (at most 2e-6 wanted), of F4 {worst[4]:.1e} "
             "(at most 2e-5)",
         ),
     )
@@ -242,8 +242,8 @@ def sweep(lab: Lab) -> Study:
     rising = sum(line[-1][1] > line[0][1] for line in lines.values())
     return Study(
         "sweep",
-        "3x3, 128 channels, float32, over 1 to 32 images of 64x64 to 256x256 pixels and K = 128 "
-        "and 256 filters; the kernel that the planner takes.",
+        "3x3 windows, 128 channels, float32, for 1 to 32 images of 64x64 to 256x256 pixels and K "
+        "= 128 and 256 filters, with the kernel that the planner selects.",
         (Table("the ends of each line", columns, tuple(rows)),),
         (f"32 images give more TFLOP/s than one in {rising} of {len(lines)} lines",),
         (Curves("sweep", "More work, more TFLOP/s", "images", "TFLOP/s", lines),),

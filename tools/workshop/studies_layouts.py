@@ -30,7 +30,7 @@ LAYOUTS = (
     (Conv((1, 128, 128, 128), 128, 7, 1, _F16), (0.37, 0.34)),
     (Conv((1, 8, 800, 800), 8, 9, 2, _F16), (1.20, 2.53)),
 )
-#: Of each layout the ways that a planner would think of.
+#: The algorithms that a planner considers for each layout.
 _PLAIN = ("direct",)
 _LAST = ("tensor_cores", "implicit_precomp_gemm", "winograd_f4_nonfused", "fft")
 
@@ -57,9 +57,9 @@ def layouts(lab: Lab) -> Study:
         )
     return Study(
         "layouts",
-        "An image that comes and goes in NCHW, by a kernel that works there (`direct`), and by the "
-        "best of those that want NHWC, alone and with the reformats before and behind it. Then "
-        "what the planner makes of the same model, everything included. GV100: NCHW / NHWC of the "
+        "An image with input and output in NCHW, computed by a kernel for NCHW (`direct`), and by "
+        "the best kernel for NHWC, with and without the reformats before and after it; then the "
+        "planner's choice for the same model, including everything. GV100: NCHW / NHWC in the "
         "talk.",
         tables,
         tuple(findings),
@@ -133,15 +133,15 @@ def padding(lab: Lab) -> Study:
     )
     return Study(
         "padding",
-        "512x512 pixels, 3x3, 32 filters, float16, NHWC: three channels as they are, and padded to "
-        "eight by zeros beforehand. The kernel for few channels wants them in NCHW and packs them "
-        "itself, so that from NHWC a reformat comes before it.",
+        "512x512 pixels, 3x3 windows, 32 filters, float16, NHWC: three channels, unpadded and "
+        "padded to eight with zeros beforehand. The kernel for few channels reads NCHW and packs "
+        "them itself, so a reformat precedes it here.",
         (Table("the convolution, and everything", _CHANNEL_COLUMNS, rows),),
         (
-            f"unpadded / padded: {first.seconds / second.seconds:.2f} (GV100: 4.67): padding pays "
-            "above 1 only, and the planner never pads",
-            f"results are equal bit by bit: {'yes' if same else 'no'}; the greatest difference is "
-            f"{apart_by(first.result, second.result):.1e} of the greatest result (three channels "
+            f"unpadded / padded: {first.seconds / second.seconds:.2f} (GV100: 4.67): padding pays if "
+            "this is above 1; the planner never pads",
+            f"results are equal bit by bit: {'yes' if same else 'no'}; the maximum difference is "
+            f"{apart_by(first.result, second.result):.1e} of the largest result (three channels "
             "are packed as four, so that terms are added in another order)",
         ),
     )
@@ -189,8 +189,9 @@ def folding(lab: Lab) -> Study:
     )
     return Study(
         "folding",
-        "The same bytes as twice the pixels along both axes with few channels, or folded into four "
-        "times the channels (SpaceToDepth), which a network has to be trained for. float16, NHWC.",
+        "The same bytes as twice the pixels along both axes with few channels, or folded into "
+        "four times the channels (SpaceToDepth), which requires training the network that way. "
+        "float16, NHWC.",
         (Table("kernels alone", columns, tuple(rows)),),
         (f"unfolded / folded: {rows[0]['us'] / rows[1]['us']:.2f}, for a quarter of the FLOP",),
     )

@@ -30,7 +30,7 @@ _CHAIN = (
 
 
 def chains(lab: Lab) -> Study:
-    """Compare six elementwise operators in one kernel with a kernel each."""
+    """Compare six elementwise operators in one kernel with one kernel per operator."""
     lab.say("chains")
     feeds = {"x": normal(1 << 24)}
     model, between = chain_model(feeds)
@@ -54,12 +54,12 @@ def chains(lab: Lab) -> Study:
             "bandwidth": taken.nbytes / taken.seconds / 1e12,
             "floor": 1e6 * taken.nbytes / BYTES,
         }
-        for title, taken in (("one kernel", fused), ("a kernel each", apart))
+        for title, taken in (("one kernel", fused), ("one kernel per operator", apart))
     )
     return Study(
         "chains",
-        "Six elementwise operators on 67 MB of float32, as the planner has them, and with every "
-        "tensor in between asked for, so that nothing can be fused.",
+        "Six elementwise operators on 67 MB of float32, as planned, and with every intermediate "
+        "tensor as an output, so that nothing can be fused.",
         (Table("Mul, Add, Sigmoid, Mul, Sub, Relu", columns, rows),),
         (
             f"fused {apart.seconds / fused.seconds:.2f} times faster (3 wanted); "
@@ -112,8 +112,8 @@ def pooling(lab: Lab) -> Study:
             )
         findings.append(
             f"{unit}: {apart.nbytes / fused.nbytes:.2f} times fewer bytes, "
-            f"{apart.seconds / fused.seconds:.2f} times faster; greatest difference "
-            f"{apart_by(apart.result, fused.result):.1e} of the greatest result"
+            f"{apart.seconds / fused.seconds:.2f} times faster; maximum difference "
+            f"{apart_by(apart.result, fused.result):.1e} of the largest result"
         )
     columns = (
         Column("case", "way"),
@@ -125,10 +125,10 @@ def pooling(lab: Lab) -> Study:
     return Study(
         "pooling",
         "32 images of 256x256 pixels, 32 channels, 128 filters of 3x3 (the result is 1.07 GB in "
-        "float32), then scale and bias of each channel, Relu, and 2x2 MaxPool. *Steps* asks for "
-        "every tensor in between. *Fused* folds scale and bias into the convolution, with Relu in "
-        "the same kernel, and in float16 the pooling, too. Bytes are those that steps read and "
-        "write; reformats of what is asked for in between are left out.",
+        "float32), then scale and bias per channel, Relu, and 2x2 MaxPool. *Steps* has every "
+        "intermediate tensor as an output. *Fused* folds scale and bias into the convolution, "
+        "with Relu in the same kernel, and in float16 the pooling as well. Bytes are those that "
+        "steps read and write, without the reformats of intermediate outputs.",
         (Table("all kernels", columns, tuple(rows)),),
         tuple(findings),
     )
@@ -190,9 +190,9 @@ def branches(lab: Lab) -> Study:
     mean = geometric_mean(row["gain"] for row in rows)
     return Study(
         "branches",
-        "Networks of two random cells as PNAS has them (separable, asymmetric and dilated "
-        "convolutions, pools, sums), 44 channels of 28x28 pixels, batch 1, float32: branches one "
-        "after the other, and side by side in the CUDA graph.",
+        "Networks of two random cells as in PNAS (separable, asymmetric and dilated convolutions, "
+        "pools, sums), 44 channels of 28x28 pixels, batch 1, float32: branches one after the "
+        "other, and concurrently in the CUDA graph.",
         (Table("one replay of the graph", columns, tuple(rows)),),
         (f"geometric mean {mean:.2f} times faster",),
     )
@@ -229,9 +229,9 @@ def transfers(lab: Lab) -> Study:
     )
     return Study(
         "transfers",
-        "Eight batches, each copied to the GPU, worked on, copied back: one after the other from "
-        "ordinary and from page-locked memory, then three stages at a time. The floor is eight "
-        "times the longest stage, and the others once. Milliseconds.",
+        "Eight batches, each copied to the GPU, computed, and copied back: one after the other "
+        "with pageable and with page-locked memory, then with all three stages overlapped. The "
+        "floor is eight times the longest stage, plus the other stages once. Milliseconds.",
         (Table("a batch's stages, and eight batches", columns, tuple(rows)),),
         tuple(findings),
     )
@@ -292,10 +292,10 @@ def vgg(lab: Lab) -> Study:
     loops, naive, tuned = rows[0]["part"], rows[2]["part"], rows[3]["part"]
     return Study(
         "vgg",
-        "One picture, from an array of the host to one of the host. The loops go over rows, "
-        "columns and filters, with a product of arrays inside, as a first program in Python has "
-        "them: they ran for the last block alone (three convolutions of 14x14x512 and the "
-        "pooling), which the other ways ran, too, besides the whole network. Random weights.",
+        "One image, from host array to host array. The loops run over rows, columns and filters, "
+        "with a product of arrays inside, as in a first Python program: they ran for the last "
+        "block only (three convolutions of 14x14x512 and the pooling), which the other variants "
+        "ran as well, besides the whole network. Random weights.",
         (Table("milliseconds of a call", columns, tuple(rows)),),
         (
             f"last block: a naive kernel is {loops / naive:.0f} times faster than the loops, the "
@@ -369,9 +369,9 @@ def kernels(lab: Lab) -> Study:
         tables.append(Table(f"batch 1, {precision}", _KERNEL_COLUMNS, tuple(rows)))
     return Study(
         "kernels",
-        "What the compiler makes of the kernels that ResNet-50 runs: registers of a thread, bytes "
-        "of shared memory of a block, bytes that spill, and the share of a multiprocessor's "
-        "threads that are resident at most.",
+        "What the compiler makes of the kernels that ResNet-50 runs: registers per thread, bytes "
+        "of shared memory per block, spilled bytes, and the maximum fraction of a "
+        "multiprocessor's threads that are resident.",
         tuple(tables),
     )
 

@@ -47,7 +47,7 @@ PRODUCT_STEPS = (
     Step("tiles in shared memory", "gemm_blocked"),
     Step("sums in registers", "gemm_registers"),
     Step("loads of four", "gemm_vectors"),
-    Step("copies beside arithmetic", "gemm"),
+    Step("copies overlap arithmetic", "gemm"),
     Step("tensor cores, 3xTF32", "tensor_cores", "3xTF32"),
     Step("tensor cores, TF32", "tensor_cores", "tf32", "tf32"),
     Step("tensor cores, float16", "tensor_cores", "float16", "float16"),
@@ -57,7 +57,7 @@ CONVOLUTION_STEPS = (
     Step("one thread per result", "naive"),
     Step("direct: tiles of the image", "direct"),
     Step("implicit GEMM", "implicit_gemm"),
-    Step("with a table, copies beside", "implicit_precomp_gemm"),
+    Step("with a table, copies overlap", "implicit_precomp_gemm"),
     Step("Winograd F4 in steps", "winograd_f4_nonfused"),
     Step("tensor cores, 3xTF32", "tensor_cores", "3xTF32"),
     Step("tensor cores, TF32", "tensor_cores", "tf32", "tf32"),
@@ -88,10 +88,10 @@ def ladder(lab: Lab) -> Study:
     )
     return Study(
         "ladder",
-        "TFLOP/s of the same work, each step with one idea more; "
-        "`backends/cuda/kernels/gemm/ladder.cu` "
-        "has the first four for products, to be read one after the other. *Of peak* is the share "
-        "of the data sheet's rate for the unit at the largest size.",
+        "TFLOP/s for the same work, each step with one more idea; "
+        "`backends/cuda/kernels/gemm/ladder.cu` has the first four for matrix products, to read "
+        "one after the other. *Of peak* is the fraction of the data sheet's rate for the unit at "
+        "the largest size.",
         (
             Table("products of square matrices, TFLOP/s by side", _ladder_columns(SIDES),
                   (*products, *vendor)),
@@ -172,7 +172,7 @@ _TILE_COLUMNS = (
 
 
 def _tiles(lab: Lab) -> Iterator[dict[str, Any]]:
-    """Yield what every tile of `gemm` takes: a larger one is not always better."""
+    """Yield the time of every tile of `gemm`: a larger one is not always better."""
     found: dict[str, dict[str, Any]] = {}
     for side in _TILE_SIDES:
         lab.say(f"tiles, {side}")
@@ -234,7 +234,7 @@ def _loops(lab: Lab) -> str:
     return (
         f"seven loops of Python on the host ({case.title}): {1e3 * seconds:.0f} ms, one thread "
         f"per result {taken.us:.1f} us, {seconds / taken.seconds:.0f} times faster; results apart "
-        f"by {apart:.1e} of the greatest"
+        f"by {apart:.1e} of the largest"
     )
 
 
@@ -299,9 +299,9 @@ def regret(lab: Lab) -> Study:
     )
     return Study(
         "regret",
-        "Convolutions and products of batch 1, float32: the way that estimates choose without a "
-        "GPU, against the fastest correct way and form that `tercet tune` measures, summed over "
-        "all layers.",
+        "Convolutions and matrix products of batch 1, float32: the algorithm that estimates "
+        "select without a GPU, against the fastest correct algorithm and form measured by `tercet "
+        "tune`, summed over all layers.",
         (
             Table("networks", columns, tuple(rows)),
             Table("where estimates lose most, microseconds", layers, tuple(worst)),

@@ -46,11 +46,11 @@ def sums(lab: Lab) -> Study:
     alike = [row["top1"] for row in networks]
     return Study(
         "sums",
-        "*Pseudo half* keeps float16 and adds up in float32, which is what every other way of "
-        "tercet does; *true half* (`half_sums`) adds up in float16 as well.",
+        "*Pseudo half* stores float16 and accumulates in float32, as every other algorithm of "
+        "tercet does; *true half* (`half_sums`) accumulates in float16 as well.",
         (
             Table(
-                "convolutions: greatest difference from float64, of the greatest result",
+                "convolutions: maximum difference from float64, of the largest result",
                 (
                     Column("case", "case"),
                     Column("terms", "terms", "d"),
@@ -63,7 +63,7 @@ def sums(lab: Lab) -> Study:
             ),
             Table(
                 f"networks with random weights: relative L2 distance from float64 for {JUDGED} "
-                f"images, and the share of {IMAGES} whose greatest score is float32's",
+                f"images, and the share of {IMAGES} whose top-1 class is float32's",
                 (
                     Column("model", "model"),
                     Column("sums", "sums"),
@@ -75,7 +75,7 @@ def sums(lab: Lab) -> Study:
         ),
         (
             f"sums in float16 are up to {worst:.0f} times as far from float64 as those in float32",
-            f"the greatest score is that of float32 for {min(alike):.0%} of the images or more",
+            f"the top-1 class is that of float32 for {min(alike):.0%} of the images or more",
         ),
     )
 
