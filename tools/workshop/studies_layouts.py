@@ -138,8 +138,8 @@ def padding(lab: Lab) -> Study:
         "them itself, so a reformat precedes it here.",
         (Table("the convolution, and everything", _CHANNEL_COLUMNS, rows),),
         (
-            f"unpadded / padded: {first.seconds / second.seconds:.2f} (GV100: 4.67): padding pays if "
-            "this is above 1; the planner never pads",
+            f"unpadded / padded: {first.seconds / second.seconds:.2f} (GV100: 4.67): padding pays "
+            "if this is above 1; the planner never pads",
             f"results are equal bit by bit: {'yes' if same else 'no'}; the maximum difference is "
             f"{apart_by(first.result, second.result):.1e} of the largest result (three channels "
             "are packed as four, so that terms are added in another order)",
