@@ -26,7 +26,7 @@ import numpy as np
 from ..ir.dtypes import DType, float32
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
-from ..ir.types import Array
+from ..ir.types import Array, TensorType
 from ..ops import attention, conv, gather, matmul, movement, norm, pool, reduce, resize
 from ..ops import elementwise as ew
 from ..ops import shape as sh
@@ -154,7 +154,7 @@ def is_open_product(node: Node, ranges: Ranges, limits: HalfLimits) -> bool:
     found = ranges[node.output]
     if found.bound <= limits.greatest or limits.greatest > _WIDE:
         return False
-    return not (ranges[a].shares or _leads_to_softmax(node.output))
+    return not (ranges[a].shares or _comes_from_softmax(a) or _leads_to_softmax(node.output))
 
 
 def _leads_to_softmax(value: Value) -> bool:
@@ -165,12 +165,34 @@ def _leads_to_softmax(value: Value) -> bool:
         if not scores.consumers:
             return False
         for reader in scores.consumers:
-            if type(reader.op) in _SCORES:
+            if type(reader.op) in _SCORES or _mixes(reader):
                 waiting.extend(v for v in reader.outputs if v not in seen)
                 seen.update(reader.outputs)
             elif type(reader.op) not in _NORMALISERS:
                 return False
     return True
+
+
+def _comes_from_softmax(value: Value) -> bool:
+    """Whether a value is a Softmax of which layers mixed heads."""
+    mixed, node = False, value.producer
+    while node is not None and not isinstance(node.op, norm.Softmax):
+        computed = [v for v in node.inputs if v is not None and v.data is None]
+        fits = type(node.op) in _PLACES or isinstance(node.op, ew.Add | ew.Cast) or _mixes(node)
+        if not fits or len(computed) != 1:
+            return False
+        mixed, node = mixed or _mixes(node), computed[0].producer
+    return node is not None and mixed
+
+
+def _mixes(node: Node) -> bool:
+    """Whether a layer with weights gives a tensor of the shape that it reads, such as heads."""
+    if type(node.op) not in _LAYERS:
+        return False
+    computed = [v for v in node.inputs if v is not None and v.data is None]
+    shapes = [v.type.shape if isinstance(v.type, TensorType) else None for v in computed]
+    own = node.output.type
+    return len(shapes) == 1 and isinstance(own, TensorType) and own.shape == shapes[0] is not None
 
 
 def is_square(node: Node) -> bool:

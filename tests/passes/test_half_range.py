@@ -254,6 +254,42 @@ def test_scores_and_their_means_are_narrowed() -> None:
     assert dtypes_of(halved(make(build, (2, 5, 8))), "MatMul") == {float16}
 
 
+def talking_heads(g: Graph, x: Value) -> Value:
+    """Attend with heads that weights mix before the Softmax and behind it, as CaiT does."""
+
+    def mixed(scores: Value) -> Value:
+        last = apply(g, Transpose(perm=(0, 2, 3, 1)), scores)
+        last = apply(g, ew.Add(), apply(g, MatMul(), last, normal(4, 4)), normal(4))
+        return apply(g, Transpose(perm=(0, 3, 1, 2)), last)
+
+    q, k, v = (apply(g, Conv(), x, normal(4, 4, 1, 1)) for _ in range(3))
+    scores = apply(g, MatMul(), q, apply(g, Transpose(perm=(0, 1, 3, 2)), k))
+    return apply(g, MatMul(), mixed(apply(g, Softmax(), mixed(scores))), v)
+
+
+def test_heads_that_layers_mix_are_narrowed() -> None:
+    graph = make(talking_heads, (2, 4, 6, 8))
+    after = halved(graph)
+    assert dtypes_of(after, "MatMul") == {float16}
+    x = normal(2, 4, 6, 8)
+    want = run_in(graph, x, np.float64)
+    np.testing.assert_allclose(run(after, x=x), want, rtol=0, atol=5e-3 * np.abs(want).max())
+
+
+def test_products_in_front_of_a_classifier_are_not_scores() -> None:
+    """A layer of other sizes mixes no heads: what it reads is a sum without a bound."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, MatMul(), x, normal(8, 8))
+        gram = apply(g, MatMul(), y, apply(g, Transpose(perm=(0, 2, 1)), y))
+        rows = apply(g, Reshape(), gram, ints(0, -1))
+        return apply(g, Softmax(), apply(g, MatMul(), rows, normal(25, 10)))
+
+    after = halved(make(build, (2, 5, 8)))
+    products = [n.output.tensor.dtype for n in after.nodes if n.kind == "MatMul"]
+    assert products[1] == float32
+
+
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_positions_are_not_rounded(precision: str) -> None:
     """cos(position · frequency), as rotary embeddings have it: a product of matrices."""
