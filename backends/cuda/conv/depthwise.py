@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from pathlib import PurePath
 
 import numpy as np
 
@@ -64,19 +65,20 @@ def _words(conv: ConvProblem, plane: Plane, patch: Patch) -> Launch:
         *(("ROWS", patch[0]), ("COLUMNS", patch[1]), ("VECTOR", CHANNELS)),
         *conv.epilogue.flags(conv.b),
     )
-    return _launch(conv, plane, "depthwise", plane.threads(patch), constants, members)
+    return _launch(conv, plane, "conv/depthwise.cu", plane.threads(patch), constants, members)
 
 
 def _pixels(conv: ConvProblem, plane: Plane) -> Launch:
     """Return the launch with one thread per element."""
     count = plane.images * plane.channels * prod(plane.sizes[2:])
-    return _launch(conv, plane, "depthwise_pixels", count, (("BIAS", conv.b is not None),), {})
+    constants = (("BIAS", conv.b is not None),)
+    return _launch(conv, plane, "conv/depthwise_pixels.cu", count, constants, {})
 
 
 def _launch(
     conv: ConvProblem,
     plane: Plane,
-    entry: str,
+    file: str,
     count: int,
     constants: tuple[tuple[str, int], ...],
     members: Members,
@@ -86,15 +88,15 @@ def _launch(
     Args:
         conv: the convolution.
         plane: its sizes.
-        entry: name of the kernel, and of its file.
+        file: of the kernel, which has the file's name.
         count: number of threads.
         constants: compile-time constants besides those of the window.
         members: members of the kernel's struct besides the geometry.
     """
     x, y, epilogue = conv.x, conv.y, conv.epilogue
     return each(
-        f"conv/{entry}.cu",
-        entry,
+        file,
+        PurePath(file).stem,
         count,
         block=THREADS,
         args={
