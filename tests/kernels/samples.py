@@ -350,6 +350,8 @@ def _products() -> Iterator[Sample]:
     yield sample("QLinearMatMul", [left, step, zero, right, step, zero, scalar(9.0), zero])
     yield sample("Einsum", [normal(2, 3, 4), normal(2, 4, 5)], equation="bij,bjk->bik")
     yield sample("Einsum", [normal(4, 4)], equation="ii->i")
+    three = [normal(3, 4, 5), normal(5, 4), normal(2, 3)]
+    yield sample("Einsum", three, equation="abc,cb,da->d")
     yield sample("Det", [normal(3, 5, 5)])
     yield sample("QuantizeLinear", [X, np.abs(normal(12)) + np.float32(0.1)], axis=1)
     odd = np.array([np.nan, np.inf, -np.inf, 1, -1] * 7, float32)

@@ -1,5 +1,6 @@
 // y = the sum over some axes of the product of any number of tensors (einsum). A thread computes
-// one result. T is the type of the elements, A the arithmetic.
+// one result, and divides only once for each run of the last axis. T is the type of the elements, A
+// the arithmetic.
 //
 // Compile-time: RANK, the number of the axes of y; SUMMED, of those that are summed over.
 // Generated: OPERANDS(X), which is X(0) X(1) ... for all tensors.
@@ -17,6 +18,7 @@ struct Sums {
 #define MOVE(i) offset##i += position * strides##i.at[axis];
 #define START(i) long long from##i = offset##i;
 #define STEP(i) from##i += position * steps##i.at[axis];
+#define ADVANCE(i) from##i += steps##i.at[SUMMED - 1];
 #define TIMES(i) term *= A(x##i[from##i]);
 
 extern "C" __global__ void __launch_bounds__(256)
@@ -33,18 +35,22 @@ contract(T* y, long long count, long long terms, Ints sizes, Sums summed OPERAND
         rest /= sizes.at[axis];
     }
     A sum = 0;
-    for (long long k = 0; k < terms; ++k) {
+    const long long run = summed.at[SUMMED - 1];
+    for (long long k = 0; k < terms; k += run) {
         OPERANDS(START)
-        rest = k;
+        rest = k / run;
 #pragma unroll
-        for (int axis = SUMMED - 1; axis >= 0; --axis) {
+        for (int axis = SUMMED - 2; axis >= 0; --axis) {
             const long long position = rest % summed.at[axis];
             OPERANDS(STEP)
             rest /= summed.at[axis];
         }
-        A term = 1;
-        OPERANDS(TIMES)
-        sum += term;
+        for (long long place = 0; place < run; ++place) {
+            A term = 1;
+            OPERANDS(TIMES)
+            sum += term;
+            OPERANDS(ADVANCE)
+        }
     }
     y[i] = T(sum);
 }
