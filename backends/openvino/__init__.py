@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .compiler import RegionCompiler
 
-#: Environment variable: the smallest number of nodes of a region that is worth a call.
+#: Environment variable: the minimum number of nodes of a region.
 MIN_NODES_VARIABLE = "TERCET_OPENVINO_MIN_NODES"
 
 
@@ -24,8 +24,8 @@ class OpenvinoOptions:
     """Options of the openvino backend.
 
     Attributes:
-        min_nodes: the smallest number of nodes for which a region without matrix products is
-            compiled; 0 for the value of `MIN_NODES_VARIABLE`, or 4 where that is not set.
+        min_nodes: minimum number of nodes of a region without matrix products; 0 for the value of
+            `MIN_NODES_VARIABLE`, or 4 if that is not set.
     """
 
     min_nodes: int = 0
@@ -39,7 +39,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
 
     Raises:
         BackendUnavailable: the package is not installed, is too old, or has no CPU plugin.
-        UsageError: `MIN_NODES_VARIABLE` holds no number.
+        UsageError: the value of `MIN_NODES_VARIABLE` is not a number.
     """
     from .library import load
 
@@ -56,7 +56,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
 
 @cache
 def _compiler(folder: Path) -> RegionCompiler:
-    """Return the compiler of this process, whose compiled regions all models share."""
+    """Return the compiler of this process; all models share its compiled regions."""
     from .compiler import RegionCompiler
     from .library import load
 

@@ -25,13 +25,13 @@ from .trial import TrialRunner
 DTYPES: frozenset[DType] = frozenset(
     (dtypes.float32, dtypes.int8, dtypes.uint8, dtypes.int32, dtypes.int64, dtypes.bool_)
 )
-#: Dtypes that the plugin turns into others between the layers, and what becomes of them.
+#: Dtypes that the plugin converts to others between layers, and how.
 WIDENED: Mapping[DType, str] = {
-    dtypes.float16: "it computes float16 in float32, and rounds nothing between the layers",
-    dtypes.bfloat16: "it computes bfloat16 in float32, and rounds nothing between the layers",
+    dtypes.float16: "it computes float16 in float32, without rounding between layers",
+    dtypes.bfloat16: "it computes bfloat16 in float32, without rounding between layers",
     dtypes.float64: "it computes float64 in float32",
 }
-#: Elements of a result from which on one node is worth a call by itself.
+#: Minimum number of result elements for which a single node is worth a call.
 LARGE = 1 << 16
 
 
@@ -39,9 +39,9 @@ class OpenvinoBackend:
     """Regions as compiled models of OpenVINO's CPU plugin; see `runtime.backend.Backend`.
 
     Args:
-        compiler: compiles regions and keeps them.
-        minimum: nodes that compute something which a region has at least, unless one of them
-            multiplies matrices or has a large result.
+        compiler: compiles and caches regions.
+        minimum: minimum number of computing nodes of a region, unless one of them multiplies
+            matrices or has a large result.
     """
 
     name = "openvino"
@@ -58,7 +58,7 @@ class OpenvinoBackend:
         return HOST
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
-        """Yield a claim for each worthwhile region, and a reason for every other node."""
+        """Yield a claim for each region that is worth a call, and a reason for every other node."""
         taken: dict[Node, bool] = {}
         for node in graph.nodes:
             if node in free:
@@ -83,11 +83,11 @@ class OpenvinoBackend:
         return len(computing) >= self._minimum or any(map(_is_large, computing))
 
     def _answer(self, graph: Graph, node: Node, options: Options) -> tuple[str, bool]:
-        """Return why a node belongs to no region (or empty), and whether it is decomposed."""
+        """Return why a node cannot be in a region (or empty), and whether it is decomposed."""
         reason = _misfit(node) or self._barred.get(_identity(node), "")
         if reason:
             return reason, False
-        if node.op.dense:  # tried in its region, with what is fused with it
+        if node.op.dense:  # tried in its region, together with the nodes fused with it
             return "", False
         verdict = self._judge.node(graph, node, options.finite)
         return verdict.reason, verdict.spelled
@@ -121,10 +121,10 @@ class OpenvinoBackend:
         finite: bool,
         engine: CompiledRegion,
     ) -> None:
-        """Try the layers that OpenVINO has fused, and products, which were not tried alone.
+        """Try fused layers, and products, which were not tried alone.
 
         Raises:
-            Refused: a layer is wrong; names the last node of it that computes.
+            RegionRefused: a layer is wrong; names the last node of it that computes.
         """
         wrong: list[RegionRefused] = []
         for nodes in fused(region, engine):
@@ -149,7 +149,7 @@ def _identity(node: Node) -> str:
 
 
 def _misfit(node: Node) -> str:
-    """Return the tensor of a node whose type OpenVINO lacks; empty where there is none."""
+    """Return which tensor of a node has a type that OpenVINO lacks; empty if there is none."""
     op: Op = node.op
     if op.domain:
         return f"an operator of '{op.domain}'"
@@ -166,10 +166,10 @@ def _misfit(node: Node) -> str:
 
 
 def fused(region: Region, engine: CompiledRegion) -> list[tuple[Node, ...]]:
-    """Return the nodes of a region by the layers that OpenVINO runs them in.
+    """Return the nodes of a region, grouped by the layers in which OpenVINO runs them.
 
-    A node that no layer remembers has become part of one by a rewrite: it counts to those that
-    read it.
+    A node that no layer names was rewritten into another one: it belongs to the layers of its
+    readers.
     """
     owner = {name: node for node in region for name in (node.name, *(v.name for v in node.outputs))}
     part: dict[Node, set[Node]] = {node: {node} for node in region}
@@ -196,11 +196,11 @@ def fused(region: Region, engine: CompiledRegion) -> list[tuple[Node, ...]]:
 
 
 def _node(region: Region, name: str) -> Node:
-    """Return the node of this name, else the first that computes."""
+    """Return the node of this name, else the first computing node."""
     found = (node for node in region if name and node.name == name)
     return next(found, next(node for node in region if not node.op.view))
 
 
 def _named(region: Region, said: str) -> Node:
-    """Return the node that a message names in quotes, else the first that computes."""
+    """Return the node that a message names in quotes, else the first computing node."""
     return next((node for node in region if f"'{node.name}'" in said), _node(region, ""))

@@ -22,7 +22,7 @@ from ..regions.section import Ints, Profile, Section
 from ..regions.worker import Worker
 from .library import DEVICE, OpenvinoLibrary, gist
 
-#: What every region is compiled with: float32 stays float32, and nothing is traded for speed.
+#: Properties of every compilation: float32 stays float32, and accuracy is never traded for speed.
 PROPERTIES: Mapping[str, Any] = {
     "INFERENCE_PRECISION_HINT": "f32",
     "EXECUTION_MODE_HINT": "ACCURACY",
@@ -33,7 +33,7 @@ PROPERTIES: Mapping[str, Any] = {
     "KV_CACHE_PRECISION": "f32",
 }
 Profiles = Mapping[str, Profile]
-#: Counted up whenever entries of older versions must not be used any more.
+#: Incremented to invalidate the cache entries of older versions.
 _EDITION = 2
 
 
@@ -41,8 +41,8 @@ class RegionRefused(Exception):
     """A section that OpenVINO must not run.
 
     Attributes:
-        node: the name of the node that it is about, empty where none is named.
-        reason: why.
+        node: the name of the offending node; empty if unknown.
+        reason: the reason.
     """
 
     def __init__(self, node: str, reason: str) -> None:
@@ -57,8 +57,8 @@ class CompiledRegion:
     Attributes:
         vendor: OpenVINO.
         core: the ``CompiledModel``.
-        key: what it is known by.
-        layers: how many layers it executes.
+        key: its cache key.
+        layers: number of executed layers.
     """
 
     vendor: OpenvinoLibrary
@@ -70,7 +70,7 @@ class CompiledRegion:
         """Return the function that runs it on these arrays, in place.
 
         Args:
-            arrays: by name of input and output; kept, and read and written by every call.
+            arrays: by name of input and output; every call reads and writes them.
         """
         return requested(self.vendor, self.core, arrays)
 
@@ -80,10 +80,10 @@ class RegionCompiler:
 
     Args:
         vendor: OpenVINO.
-        store: where they are kept for later processes.
+        store: the cache on disk.
 
     Attributes:
-        worker: the process in which nodes are tried.
+        worker: the process that tries nodes.
     """
 
     def __init__(self, vendor: OpenvinoLibrary, store: Cache) -> None:
@@ -94,7 +94,7 @@ class RegionCompiler:
         self._lock = forks.lock()
 
     def digest(self, *parts: object) -> str:
-        """Return a cache key of the parts, this OpenVINO and this CPU."""
+        """Return a cache key for some parts, the version of OpenVINO and the CPU."""
         mine = (_EDITION, self.vendor.version, self.vendor.cpu, sorted(PROPERTIES.items()))
         return sha256(repr((mine, parts)).encode()).hexdigest()
 
@@ -106,7 +106,7 @@ class RegionCompiler:
             approve: called with a new engine before it is kept; may raise `RegionRefused`.
 
         Raises:
-            Refused: OpenVINO does not take the section.
+            RegionRefused: OpenVINO does not accept the section.
         """
         threads = blas.threads()
         key = self.digest("engine", threads, section.digest)
@@ -123,7 +123,7 @@ class RegionCompiler:
         """Compile a section.
 
         Raises:
-            Refused: OpenVINO's reader of ONNX or its plugin does not take it.
+            RegionRefused: OpenVINO's ONNX frontend or its plugin does not accept it.
             DeviceError: this process was forked from one that had compiled something.
         """
         self.check_process()
@@ -143,8 +143,8 @@ class RegionCompiler:
         if self.vendor.used and self.vendor.used[0] != forks.generation():
             raise DeviceError(
                 f"OpenVINO {self.vendor.version} cannot compile in this process, which was forked "
-                "from one that had used it: start processes by 'spawn' or 'forkserver', or fork "
-                "before the first run; what was planned before goes on working"
+                "from one that had used it: start processes with 'spawn' or 'forkserver', or fork "
+                "before the first run; existing plans continue to work"
             )
 
     def _stored(self, key: str, threads: int | None) -> CompiledRegion | None:
@@ -155,7 +155,7 @@ class RegionCompiler:
         self.vendor.used[:] = [forks.generation()]
         try:
             made = self.vendor.core.import_model(blob, DEVICE, _properties(threads))
-        except RuntimeError:  # of a build that calls itself the same and is another
+        except RuntimeError:  # written by a different build with the same version
             return None
         return CompiledRegion(self.vendor, made, key, len(layers_of(made)))
 
@@ -173,11 +173,11 @@ def compiled(vendor: OpenvinoLibrary, path: Path, profiles: Profiles, threads: i
     Args:
         vendor: OpenVINO.
         path: the file.
-        profiles: minimum, typical and maximum shape by input, where dimensions are symbolic.
-        threads: as many as it may use; None for as many as it likes.
+        profiles: minimum, typical and maximum shape of inputs with symbolic dimensions.
+        threads: maximum number of threads; None for its own choice.
 
     Raises:
-        Refused: OpenVINO's reader of ONNX or its plugin does not take it.
+        RegionRefused: OpenVINO's ONNX frontend or its plugin does not accept it.
     """
     try:
         model = vendor.core.read_model(str(path))
@@ -225,14 +225,14 @@ def shapes_of(section: Section) -> dict[str, Ints]:
 
 
 def check_results(made: Any, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Refuse a model whose results, as OpenVINO infers them, have other shapes.
+    """Refuse a model for whose results OpenVINO infers other shapes.
 
     Args:
         made: the ``CompiledModel``.
-        shapes: by output.
+        shapes: the expected shape of each output.
 
     Raises:
-        Refused: one of them has another shape.
+        RegionRefused: one of them has another shape.
     """
     for port in made.outputs:
         name = next(name for name in port.get_names() if name in shapes)
@@ -248,7 +248,7 @@ class ExecutedLayer:
 
     Attributes:
         kind: such as ``Convolution``.
-        names: the nodes that it stands for, as far as OpenVINO remembers.
+        names: the nodes that it implements, as far as OpenVINO reports them.
         kernel: such as ``brgconv_avx512_f32``.
     """
 
@@ -277,5 +277,5 @@ def layers_of(compiled: Any) -> list[ExecutedLayer]:
 def writeable(data: Array) -> Array:
     """Return a writable view of read-only memory, for callers that require one but do not write."""
     memory: Any = (ctypes.c_char * data.nbytes).from_address(data.ctypes.data)
-    memory.owner = data  # lives as long as the view
+    memory.owner = data  # keeps the memory alive as long as the view
     return np.frombuffer(memory, data.dtype).reshape(data.shape)

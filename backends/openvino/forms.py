@@ -1,9 +1,9 @@
 """Decompositions of operators that propagate NaN and infinities correctly through OpenVINO.
 
-The vendor's kernels are right for finite numbers; many lose a NaN, because x86's `max` and `min`
-return their second operand where one is NaN. What is written here says the same in operators that
-keep it. Nobody relies on it: a spelling is used where the operator itself fails its trial
-(`trial.py`), and if it passes its own.
+OpenVINO's kernels are correct for finite numbers; many lose a NaN, because x86's `max` and `min`
+return their second operand if one is NaN. The decompositions here use operators that propagate it.
+A decomposition is used only if the operator itself fails its trial (`trial.py`) and the
+decomposition passes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from ...runtime.ops.pool import AveragePool, GlobalAveragePool, GlobalMaxPool, M
 from ...runtime.ops.reduce import ReduceMax, ReduceMean, ReduceMin, ReduceSum
 from ..regions.section import Section
 
-#: What is put after a node's name for the parts of its spelling.
+#: Suffix of the names of nodes in a decomposition.
 MARK = "~"
-#: Scales numbers so that no sum of them leaves the range of float32.
+#: Scales numbers so that their sums stay within the range of float32.
 _TINY = 1e-30
 #: erf is 1 from here on in float32.
 _SATURATED = 6.0
@@ -58,7 +58,7 @@ class _Speller:
         return self.node.reads[0]
 
     def bound(self, place: int, otherwise: float) -> float | None:
-        """Return a constant scalar among the inputs; None where it is computed."""
+        """Return a constant scalar among the inputs; None if it is computed."""
         value = self.node.inputs[place] if len(self.node.inputs) > place else None
         if value is None:
             return otherwise
@@ -78,19 +78,19 @@ class _Speller:
         return made.output
 
     def relu(self, x: Value) -> Value:
-        """max(x, 0): the exponential of `Elu` is compared in a way that lets NaN through."""
+        """max(x, 0), by `Elu`, whose comparison propagates NaN."""
         return self.add(Elu(alpha=-0.0), x)
 
     def at_most(self, maximum: float, x: Value) -> Value:
-        """min(x, most): of two operands the second is kept where one is NaN."""
+        """min(x, maximum), written so that the operand that may be NaN comes second."""
         return self.add(Min(), self.scalar(maximum), x)
 
     def unit(self, x: Value) -> Value:
-        """0 to 1 for every number, NaN for NaN."""
+        """A number from 0 to 1 for every number, NaN for NaN."""
         return self.at_most(1.0, self.relu(x))
 
     def with_nan_of(self, y: Value, marker: Value) -> Value:
-        """Y, but NaN where the finite marker is NaN."""
+        """Return y, but NaN where the otherwise finite marker is NaN."""
         return self.add(Add(), y, self.add(Mul(), marker, self.scalar(0.0)))
 
 
@@ -183,11 +183,11 @@ FORMS: Mapping[type[Op], Callable[[_Speller], Value | None]] = {
 
 
 def spelled(section: Section, plain: Set[str]) -> Section:
-    """Return a section with operators decomposed, where there is a decomposition.
+    """Return a section in which operators with a decomposition are decomposed.
 
     Args:
-        section: stays as it is.
-        plain: names of nodes that are written as they are.
+        section: not modified.
+        plain: names of nodes that are not decomposed.
     """
     chosen = [n for n in section.graph.nodes if type(n.op) in FORMS and n.name not in plain]
     if not chosen:

@@ -11,13 +11,13 @@ from typing import Any
 
 from ...runtime.errors import BackendUnavailable
 
-#: The oldest release whose calls this package uses.
+#: The oldest supported release.
 MIN_VERSION = (2025, 0)
 DEVICE = "CPU"
-#: Variables that keep its kernels from instructions that the CPU has, such as AVX-512.
+#: Environment variables that disable CPU instructions in its kernels, such as AVX-512.
 LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 _INSTALL = "pip install 'tercet[openvino]'"
-#: How lines begin that say where in OpenVINO's sources something happened, and not what.
+#: Prefixes of lines that give only locations in OpenVINO's sources.
 _NOISE = (
     "Exception from",
     "Check '",
@@ -26,7 +26,7 @@ _NOISE = (
     "To facilitate",
     "Model was",
 )
-#: Characters of a message that are shown.
+#: Maximum number of characters of a message.
 _MAX_TEXT = 300
 
 
@@ -36,13 +36,12 @@ class OpenvinoLibrary:
 
     Attributes:
         version: such as ``2026.4.1``.
-        file: where the package is.
-        cpu: the processor that the plugin compiles for, and what it may use of it.
+        file: path of the package.
+        cpu: the processor that the plugin compiles for, with its enabled features.
         api: the package.
         core: its ``Core``.
-        used: the generation of the process (`runtime/base/forks.py`) in which something was
-        compiled;
-            empty before.
+        used: the generation of the process (`runtime/base/forks.py`) that compiled something; empty
+            if none did.
     """
 
     version: str

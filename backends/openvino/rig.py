@@ -1,7 +1,7 @@
 """Runs trials of sections in a separate process, because OpenVINO crashes on some of them.
 
-Both processes map one file, in which inputs and results lie. Where no process can be started, they
-are tried in this one.
+Both processes map one file, which contains inputs and results. If no process can be started, trials
+run in this one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..regions.section import Section
 from ..regions.worker import Ended, Worker
 from .compiler import RegionCompiler, RegionRefused, shapes_of
 
-#: Tensors begin at multiples of that many bytes.
+#: Alignment of tensors in bytes.
 _STEP = 64
 #: Name, dtype and shape.
 Spec = tuple[str, str, Sequence[int]]
@@ -36,8 +36,8 @@ class Ready:
 
     Attributes:
         arrays: its inputs and outputs by name.
-        run: runs it on them, in place. Raises RuntimeError where OpenVINO fails, `Ended` where that
-            ends the process.
+        run: runs it on them, in place. Raises RuntimeError if OpenVINO fails, `Ended` if its
+            process crashes.
     """
 
     arrays: Mapping[str, Array]
@@ -49,10 +49,10 @@ def set_up(compiler: RegionCompiler, section: Section) -> Iterator[Ready]:
     """Compile a section to try it, one at a time.
 
     Raises:
-        Refused: OpenVINO does not take it.
-        Ended: the process has crashed.
+        RegionRefused: OpenVINO does not accept it.
+        Ended: the process crashed.
         DeviceError: this process was forked from one that had compiled something.
-        TimeLimitError: the time is up.
+        TimeLimitError: the time limit passed.
     """
     compiler.check_process()
     with compiler.worker.lock:

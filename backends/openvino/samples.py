@@ -10,22 +10,22 @@ import numpy as np
 from ...runtime.ir.dtypes import DType
 from ...runtime.ir.types import Array, TensorType
 
-#: Elements of float tensors that are mixed into ordinary ones, and the whole of what elementwise
-#: operators are tried on: signed zeros, subnormal and huge numbers, ties, arguments where
-#: exponentials leave the range.
+#: Floats that are mixed into ordinary samples, and of which samples for elementwise operators
+#: consist: signed zeros, subnormal and huge numbers, ties, arguments at which exponentials
+#: overflow or underflow.
 SPECIAL = (np.nan, np.inf, -np.inf)
 EXTREME = (
     *(*SPECIAL, -0.0, 0.0, 1.0, -1.0, 0.5, 1.5, -2.5, 3e38, -3e38, 1e-40, -1e-40, 1e20, -1e20),
     *(2.0**24 + 1, -(2.0**31), 2.0**33, 88.9, -88.9, -104.0, 1e-6, 6.0, -3.0),
 )
-#: Elements of integer tensors, as far as the dtype has them.
+#: Integers for samples, as far as the dtype can represent them.
 WHOLE = (0, 1, -1, 2, 127, 128, 255, 32768, 2**24 + 1, 2**31 - 1, -(2**31), 2**31, 2**32 + 5, 2**40)
-#: Elements of a tensor, at most, that a special number takes the place of.
+#: Maximum number of elements replaced by a special number.
 _PLANTED = 7
-#: Tensors of bytes are tried on that many elements, and in that many rounds at most: products of
-#: bytes are often halfway between two, where a wrong rounding shows.
+#: Minimum number of elements tried for byte tensors, and maximum number of rounds: products of
+#: bytes are often ties, which reveal wrong rounding.
 _BYTES, _ROUNDS = 1 << 9, 1 << 7
-#: Brings ordinary numbers to where exponentials nearly vanish.
+#: Moves ordinary numbers to where exponentials nearly underflow.
 _FACTOR = 30
 
 Sample = list[Array]
@@ -36,8 +36,8 @@ def samples(types: Sequence[TensorType], elementwise: bool, finite: bool) -> Ite
 
     Args:
         types: of the inputs.
-        elementwise: whether all elements are independent of each other, so that as many of them
-            as there are may be special.
+        elementwise: whether elements are independent of each other, so that all of them may be
+            special.
         finite: whether all floats are ordinary.
     """
     rng = np.random.default_rng(0)
@@ -126,7 +126,7 @@ def _cycled(series: Array, type_: TensorType, first: int, turn: int = 0, each: i
         series: the elements.
         type_: of the tensor.
         first: which of them is the first.
-        turn: how many are left out after every `each` of them.
+        turn: number of elements skipped after every `each` elements.
         each: see `turn`.
     """
     places = np.arange(int(np.prod(type_.dims, dtype=int)))

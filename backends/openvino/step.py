@@ -18,8 +18,8 @@ class CompiledRegionStep:
 
     Attributes:
         section: the region as a model.
-        engine: what runs it.
-        size: how many nodes it stands for.
+        engine: the compiled region.
+        size: number of nodes of the region.
     """
 
     section: Section
@@ -45,7 +45,7 @@ class CompiledRegionStep:
         """Return the function that runs the engine on these arrays, without copies.
 
         Raises:
-            DeviceError: when it runs, where OpenVINO fails.
+            DeviceError: raised by the returned function if OpenVINO fails.
         """
         tensors = (*self.section.inputs, *self.section.outputs)
         named = zip(tensors, (*inputs, *outputs), strict=True)

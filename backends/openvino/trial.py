@@ -1,9 +1,9 @@
 """Checks whether OpenVINO agrees with the reference: nodes are tried before they are claimed.
 
-No list says what the vendor gets right. Each signature (operators, attributes, types, small
-constants) is compiled once by itself, in a process that may crash (`rig.py`), run on ordinary and
-on special numbers, and held against numpy. The verdict is kept with the version of OpenVINO and the
-CPU; other ones are tried anew.
+There is no list of operators that OpenVINO computes correctly. Each signature (operators,
+attributes, types, small constants) is compiled once by itself, in a process that may crash
+(`rig.py`), run on ordinary and special numbers, and compared with numpy. Verdicts are cached by
+version of OpenVINO and CPU.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from .library import gist
 from .rig import Ready, set_up
 from .samples import samples
 
-#: Constants of that many bytes at most are part of a signature; larger ones are weights, of which
-#: only dtype and shape are, but for weights of bytes, of which all is.
+#: Constants of at most this many bytes are part of a signature; of larger ones (weights), only
+#: dtype and shape are, except for weights of bytes, which are included in full.
 SMALL = 1 << 14
-#: What results may differ by: of themselves, and of the largest number beside them.
+#: Tolerances of results: relative to themselves, and to the largest number next to them.
 RELATIVE, BESIDE = 1e-4, 2e-6
-#: Numbers beside an element of an elementwise result count up to this one.
+#: Upper limit of the numbers next to an element of an elementwise result.
 ORDINARY = 1e3
-#: Smaller ones are as good as zero.
+#: Smaller numbers count as zero.
 NOTHING = 1e-36
 _NUMPY = NumpyBackend()
 
@@ -52,8 +52,8 @@ class TrialVerdict:
     """The outcome of a trial.
 
     Attributes:
-        reason: why the nodes are not to be run; empty where they are.
-        spelled: whether they are right only where they are spelled out (`forms.py`).
+        reason: why the nodes must not be run; empty if they may.
+        spelled: whether they are correct only if decomposed (`forms.py`).
     """
 
     reason: str = ""
@@ -64,7 +64,7 @@ class TrialRunner:
     """Tries nodes and caches the verdicts.
 
     Args:
-        compiler: OpenVINO; verdicts are kept in its cache.
+        compiler: the compiler, whose cache also holds verdicts.
     """
 
     def __init__(self, compiler: RegionCompiler) -> None:
@@ -78,7 +78,7 @@ class TrialRunner:
         Args:
             graph: the node's.
             node: all shapes static.
-            finite: whether only ordinary numbers count.
+            finite: whether only ordinary numbers are tried.
         """
         verdict = self.group(graph, (node,), finite, frozenset((node.name,)))
         if verdict.reason and not finite and _may_be_spelled(node):
@@ -95,8 +95,8 @@ class TrialRunner:
         Args:
             graph: theirs.
             nodes: in topological order.
-            finite: whether only ordinary numbers count.
-            plain: names of those that are not spelled out.
+            finite: whether only ordinary numbers are tried.
+            plain: names of nodes that are not decomposed.
 
         Raises:
             DeviceError: see `RegionCompiler.compile`.
@@ -131,7 +131,7 @@ class TrialRunner:
         except (UnsupportedError, RegionRefused) as error:
             return TrialVerdict(str(error))
         except Ended as error:
-            return TrialVerdict(f"OpenVINO does not survive its trial: {error}")
+            return TrialVerdict(f"OpenVINO crashes in its trial: {error}")
 
 
 def _may_be_spelled(node: Node) -> bool:
@@ -139,12 +139,12 @@ def _may_be_spelled(node: Node) -> bool:
 
 
 def _is_function(node: Node) -> bool:
-    """Whether the node may be written as several, some of which can be spelled out."""
+    """Whether a node may be expanded to several, some of which can be decomposed."""
     return type(node.op) not in ELEMENTWISE
 
 
 def signature(nodes: Sequence[Node]) -> str:
-    """Return what a trial depends on: operators, attributes, types, small constants."""
+    """Return everything that a trial depends on: operators, attributes, types, small constants."""
     places: dict[Value, str] = {}
     said: list[str] = []
     for node in nodes:
@@ -180,7 +180,7 @@ def _operand(value: Value | None, places: dict[Value, str]) -> str:
 
 
 def _difference(graph: Graph, nodes: tuple[Node, ...], ready: Ready, finite: bool) -> str:
-    """Return how OpenVINO's results differ from the reference's; empty where they do not."""
+    """Return how OpenVINO's results differ from the reference; empty if they agree."""
     reads, results = reads_of(nodes), results_of(graph, nodes)
     elementwise = all(type(node.op) in ELEMENTWISE for node in nodes)
     arrays = ready.arrays
@@ -188,13 +188,13 @@ def _difference(graph: Graph, nodes: tuple[Node, ...], ready: Ready, finite: boo
         check_time()
         expected = _reference(nodes, dict(zip(reads, sample, strict=True)))
         if expected is None:  # nor would OpenVINO be safe: it need not look at indices
-            return "what it takes depends on the data, which OpenVINO does not check"
+            return "its valid inputs depend on the data, which OpenVINO does not check"
         for value, data in zip(reads, sample, strict=True):
             np.copyto(arrays[value.name], data)
         try:
             ready.run()
         except RuntimeError as error:
-            return f"OpenVINO fails on values that the operator takes: {gist(error)}"
+            return f"OpenVINO fails on valid values: {gist(error)}"
         for value in results:
             reason = differs(arrays[value.name], expected[value], elementwise)
             if reason:
@@ -203,10 +203,10 @@ def _difference(graph: Graph, nodes: tuple[Node, ...], ready: Ready, finite: boo
 
 
 def _reference(nodes: Sequence[Node], values: dict[Value, Array]) -> Mapping[Value, Array] | None:
-    """Return what numpy computes; None where it refuses the data.
+    """Return the results of numpy; None if it refuses the data.
 
-    Weights are inputs here, so that nothing is packed, and no convolution takes a way that spreads
-    a NaN.
+    Weights are inputs here, so that nothing is packed, and convolutions use no algorithm that
+    spreads a NaN.
     """
     for node in nodes:
         data = [None if value is None else _data(value, values) for value in node.inputs]
@@ -233,11 +233,11 @@ def _data(value: Value, values: Mapping[Value, Array]) -> Array:
 
 
 def differs(got: Array, want: Array, elementwise: bool) -> str:
-    """Return the first difference between a result and the reference; empty where there is none.
+    """Return the first difference between a result and the reference; empty if there is none.
 
     Args:
         got: the result.
-        want: what it should be.
+        want: the reference.
         elementwise: whether elements are independent of each other.
     """
     if got.dtype != want.dtype or got.shape != want.shape:

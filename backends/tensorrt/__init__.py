@@ -1,4 +1,4 @@
-"""TensorRT engines for the regions that it takes, with the kernels of `cuda` in between.
+"""TensorRT engines for the regions that it accepts, with the kernels of `cuda` in between.
 
 The library is TensorRT or TensorRT-RTX (`products.py` has their differences). Engines have been
 built with the latter's parser and builder; none has been run yet: see docs/tensorrt.md.
@@ -25,7 +25,7 @@ OPTIONS = TensorrtOptions
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:
-    """Return TensorRT, and the cuda kernels on the same device memory for what it leaves.
+    """Return the TensorRT backend, followed by cuda on the same device memory for declined nodes.
 
     Raises:
         BackendUnavailable: there is no TensorRT, no GPU that the cuda kernels can use, or none that
@@ -56,7 +56,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
 
 @cache
 def _engines(device: CudaDevice, folder: Path) -> tuple[Engines, str]:
-    """Return the engines of this process on a GPU, which all models share, and why it has none."""
+    """Return this process's engines for a GPU, and why it cannot run any; all models share them."""
     from .build import name_for
     from .engines import Engines
     from .library import load

@@ -1,4 +1,4 @@
-"""What TensorRT claims: regions of nodes that its parser reads, each as one engine."""
+"""The TensorRT backend: claims regions of nodes that its parser accepts, each as one engine."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from .step import Pointer
 
 
 class EngineSource(Protocol):
-    """Makes engines of sections: for the GPU that is here, or on paper."""
+    """Builds engines of sections: for the GPU of this machine, or only on paper."""
 
     vendor: TensorrtLibrary
 
     def takes(self, operator: str) -> bool:
-        """Whether the parser knows an operator of ai.onnx."""
+        """Whether the parser supports an operator of ai.onnx."""
         ...
 
     def step(
         self, device: Device, pointer: Pointer, found: Section, settings: EngineSettings, size: int
     ) -> Step:
-        """Return the step of a section that stands for that many nodes; raises `SectionRefused`."""
+        """Return the step of a section of `size` nodes; raises `SectionRefused`."""
         ...
 
 
@@ -40,11 +40,11 @@ class TensorrtBackend:
     """Regions as TensorRT engines; see `runtime.backend.Backend`.
 
     Args:
-        device: shared with the cuda kernels, which take what is declined.
-        engines: builds and keeps them.
-        pointer: gives the address of a view on the device; CUDA's if None.
-        minimum: nodes that compute something which a region has at least, unless one of them
-            multiplies matrices.
+        device: shared with the cuda kernels, which run declined nodes.
+        engines: builds and caches engines.
+        pointer: returns the address of a view on the device; CUDA's if None.
+        minimum: minimum number of computing nodes of a region, unless one of them multiplies
+            matrices.
     """
 
     name = "tensorrt"
@@ -62,7 +62,7 @@ class TensorrtBackend:
         self._minimum = minimum
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
-        """Yield a claim for each region that is worth an engine, a reason for every other node."""
+        """Yield a claim for each region that is worth an engine, and a reason for other nodes."""
         why = refusals(graph, free, self._engines.takes, str(self._engines.vendor))
         for node, reason in why.items():
             if reason and not node.op.view:
@@ -98,10 +98,10 @@ class TensorrtBackend:
 
 
 def _node(region: Region, name: str) -> Node:
-    """Return the node of this name, or one that was made of it; else the likeliest to blame.
+    """Return the node of this name, or one derived from it; else the most likely culprit.
 
-    That is the last one that has a loop, else that multiplies matrices, else that computes: what is
-    left of the region is asked about again.
+    That is the last node with a loop, else the last that multiplies matrices, else the last that
+    computes: the rest of the region is offered again.
     """
     for node in region:
         if name and (node.name == name or name in node.origin):
@@ -112,7 +112,7 @@ def _node(region: Region, name: str) -> Node:
 
 
 def _named(region: Region, said: str) -> Node:
-    """Return the node that a message names in quotes, else the likeliest to blame."""
+    """Return the node that a message names in quotes, else the most likely culprit."""
     return next((node for node in region if f"'{node.name}'" in said), _node(region, ""))
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Shapes by input.
 Profiles = Mapping[str, Profile]
-#: What the library calls the element types that regions have.
+#: The library's names of the element types of regions.
 TYPES: Mapping[str, str] = {
     name_of(dtypes.float32): "FLOAT",
     name_of(dtypes.float16): "HALF",
@@ -38,8 +38,8 @@ class SectionRefused(Exception):
     """The library rejected a section.
 
     Attributes:
-        node: the name of the node that it is about, empty where it names none.
-        reason: its words.
+        node: the name of the offending node; empty if unknown.
+        reason: the library's message.
         stage: ``parse`` or ``build``.
     """
 
@@ -50,13 +50,13 @@ class SectionRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What an engine depends on besides its section.
+    """The settings of an engine.
 
     Attributes:
         tf32: whether float32 products may be rounded to TF32.
         workspace: maximum scratch memory in bytes; None for no limit.
-        level: how long the builder looks for faster kernels, 0 to 5.
-        strip: whether the engine holds no weights; they are put in when it is opened.
+        level: the builder's optimization level, 0 to 5.
+        strip: whether the engine contains no weights; these are added when it is opened.
     """
 
     tf32: bool = False
@@ -71,7 +71,7 @@ class EngineIO:
 
     Attributes:
         types: dtype and shape by input and output.
-        profiles: minimum, typical and maximum shape by input, where dimensions are symbolic.
+        profiles: minimum, typical and maximum shape of inputs with symbolic dimensions.
     """
 
     types: Mapping[str, tuple[str, Ints]]
@@ -85,9 +85,9 @@ class EngineIO:
         return cls(types, section.profiles)
 
     def difference(self, network: trt.INetworkDefinition) -> str:
-        """Return where a network's types differ; empty where they agree.
+        """Return where a network's types differ; empty if they agree.
 
-        Parsers read some dtypes as others, float64 as float32, and would be given wrong bytes.
+        Parsers read some dtypes as others, such as float64 as float32, and would get wrong bytes.
         """
         inputs = (network.get_input(i) for i in range(network.num_inputs))
         outputs = (network.get_output(i) for i in range(network.num_outputs))
@@ -95,12 +95,12 @@ class EngineIO:
             dtype, dims = self.types[tensor.name]
             found: Any = tensor.dtype
             if found.name != TYPES.get(dtype):
-                return f"'{tensor.name}' is {dtype}, and is parsed as {found.name}"
+                return f"'{tensor.name}' is {dtype}, but is parsed as {found.name}"
             sizes: Any = tensor.shape
             shape: Ints = tuple(sizes)
             fits = (n < 0 or n == size for n, size in zip(shape, dims, strict=False))
             if len(shape) != len(dims) or not all(fits):
-                return f"'{tensor.name}' has shape {dims}, and is parsed as {shape}"
+                return f"'{tensor.name}' has shape {dims}, but is parsed as {shape}"
         return ""
 
 
@@ -109,9 +109,9 @@ class EngineBuilder:
 
     Args:
         vendor: the library.
-        capability: the compute capability to build for, such as ``8.9``, where the library can;
-            that of this machine's GPU where empty.
-        timings: where timings of kernels are kept, and under which name; nowhere if None.
+        capability: the compute capability to build for, such as ``8.9``, if the library supports
+            that; this machine's if empty.
+        timings: the cache and entry name for kernel timings; None to keep none.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class EngineBuilder:
         self._parser = vendor.trt.OnnxParser(self._empty, vendor.logger)
 
     def takes(self, operator: str) -> bool:
-        """Whether the parser knows an operator of ai.onnx."""
+        """Whether the parser supports an operator of ai.onnx."""
         known = operator not in self.vendor.product.lacks
         return known and bool(self._parser.supports_operator(operator))
 
@@ -136,7 +136,7 @@ class EngineBuilder:
         """Return a serialized engine.
 
         Raises:
-            Refused: the parser or the builder does not take the section.
+            SectionRefused: the parser or the builder does not accept the section.
         """
         with TemporaryDirectory(prefix="tercet-") as folder:
             return self.build_file(section.write(Path(folder)), EngineIO.of(section), settings)
@@ -146,11 +146,11 @@ class EngineBuilder:
 
         Args:
             path: the file.
-            border: what goes in and out.
+            border: inputs and outputs.
             settings: of the builder.
 
         Raises:
-            Refused: the parser or the builder does not take it, or as something else.
+            SectionRefused: the parser or the builder does not accept it, or changes its types.
         """
         self.vendor.messages.clear()
         network = self._network()
@@ -167,10 +167,10 @@ class EngineBuilder:
         return to_bytes(built)
 
     def probe(self) -> bytes:
-        """Build a trivial engine, to learn whether a GPU accepts any.
+        """Build a trivial engine, to find out whether a GPU supports any.
 
         Raises:
-            Refused: not even that can be built.
+            SectionRefused: it cannot be built.
         """
         self.vendor.messages.clear()
         trt, network = self.vendor.trt, self._network()
@@ -213,7 +213,7 @@ class EngineBuilder:
             config.set_flag(trt.BuilderFlag.STRIP_PLAN)
             config.set_flag(trt.BuilderFlag.REFIT_IDENTICAL)
         config.builder_optimization_level = settings.level
-        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # what its inspector tells
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # for its inspector
         if settings.workspace is not None:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace)
         if profiles:
@@ -228,7 +228,7 @@ class EngineBuilder:
         product = self.vendor.product
         if not product.aim(self.vendor.trt, config, self._capability):
             wanted = self._capability or "this GPU"
-            known = ", ".join(product.capabilities(self.vendor.trt)) or "this machine's alone"
+            known = ", ".join(product.capabilities(self.vendor.trt)) or "only this machine's"
             said = f"no engines for compute capability {wanted} (it has: {known})"
             raise SectionRefused("", said)
 

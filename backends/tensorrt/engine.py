@@ -23,10 +23,10 @@ class TensorrtEngine:
     Attributes:
         vendor: the library.
         core: the `ICudaEngine`.
-        key: what it is known by.
-        layers: how many it has.
+        key: its cache key.
+        layers: number of layers.
         scratch: bytes of device memory that a run needs.
-        store: where kernels lie that it compiled when it first ran.
+        store: the cache for kernels compiled in its first run.
     """
 
     vendor: TensorrtLibrary
@@ -44,7 +44,7 @@ class TensorrtEngine:
             addresses: by input and output.
 
         Raises:
-            DeviceError: the library does not take one of them.
+            DeviceError: the library does not accept one of them.
         """
         compiled = self.store.read(self._kernels) if self.vendor.product.for_rtx else None
         core, kernels = self.vendor.product.context(self.vendor.trt, self.core, compiled)
@@ -81,10 +81,10 @@ class ExecutionContext:
     """An execution context of an engine: shapes, addresses and scratch memory.
 
     Attributes:
-        engine: what it runs.
+        engine: the engine.
         core: the `IExecutionContext`.
-        kernels: the runtime cache, None where the library has none.
-        compiled: what lay in the runtime cache before.
+        kernels: the runtime cache; None if the library has none.
+        compiled: the previous contents of the runtime cache.
     """
 
     engine: TensorrtEngine

@@ -27,8 +27,8 @@ class Engines:
 
     Args:
         vendor: the library.
-        gpu: what it builds for; engines fit no other one.
-        store: where engines and timings are kept.
+        gpu: the GPU that it builds for; engines do not run on others.
+        store: the cache of engines and timings.
         worker: the process that builds; this one if None.
     """
 
@@ -45,12 +45,12 @@ class Engines:
         self._runtime = vendor.trt.Runtime(vendor.logger)
 
     def takes(self, operator: str) -> bool:
-        """Whether the parser knows an operator of ai.onnx."""
+        """Whether the parser supports an operator of ai.onnx."""
         with self._lock:
             return self._builder.takes(operator)
 
     def obstacle(self) -> str:
-        """Return why this GPU cannot run engines, from the library; empty if it can."""
+        """Return the library's reason why this GPU cannot run engines; empty if it can."""
         with self._lock:
             try:
                 core = self._deserialized(self._builder.probe())
@@ -61,10 +61,10 @@ class Engines:
     def step(
         self, device: Device, pointer: Pointer, found: Section, settings: EngineSettings, size: int
     ) -> TensorrtStep:
-        """Return the step of a section that stands for that many nodes.
+        """Return the step of a section of `size` nodes.
 
         Raises:
-            Refused: the library does not take the section.
+            SectionRefused: the library does not accept the section.
         """
         return TensorrtStep(device, pointer, found, self.get(found, settings), size)
 
@@ -72,7 +72,7 @@ class Engines:
         """Return the engine of a section, from memory, from disk, or newly built.
 
         Raises:
-            Refused: the library does not take the section.
+            SectionRefused: the library does not accept the section.
         """
         key = key_of(self.vendor, self._gpu, settings, section)
         with self._lock:
@@ -100,7 +100,7 @@ class Engines:
     def _complete(
         self, data: bytes, section: Section, settings: EngineSettings
     ) -> trt.ICudaEngine | None:
-        """Return an engine with its weights; None where the library rejects it."""
+        """Return an engine with its weights; None if the library rejects it."""
         core = self._deserialized(data)
         if core is None or not settings.strip:
             return core
@@ -110,12 +110,12 @@ class Engines:
             reader = trt.OnnxParserRefitter(refitter, self.vendor.logger)
             if not reader.refit_from_file(str(section.write(Path(folder)))):
                 return None
-            # What was read lies in the reader until it is in the engine.
+            # The reader owns the data until they are in the engine.
             is_whole = not refitter.get_missing_weights() and refitter.refit_cuda_engine()
         return core if is_whole else None
 
     def _deserialized(self, data: bytes) -> trt.ICudaEngine | None:
-        """Return an engine; None where the library rejects it, such as one of another version."""
+        """Return an engine; None if the library rejects it, such as one of another version."""
         return self._runtime.deserialize_cuda_engine(data)
 
 

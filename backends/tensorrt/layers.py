@@ -1,6 +1,6 @@
 """The layers of an engine: the nodes that each implements, its tensors, and its tactic.
 
-The library's inspector writes JSON, whose entries are names alone where it knows no more.
+The library's inspector writes JSON, whose entries are only names if it has no details.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class EngineLayer:
 
     Attributes:
         name: the library's name for it.
-        kind: such as ``CaskConvolution``; empty where it is not told.
-        nodes: the nodes of the section that were fused to it, as far as it names them.
-        tensors: what it reads and writes: name, shape and format, with the precision.
-        tactic: the kernel; empty where it is not told.
+        kind: such as ``CaskConvolution``; empty if unknown.
+        nodes: the nodes of the section that were fused into it, as far as reported.
+        tensors: its inputs and outputs: name, shape, format and precision.
+        tactic: the kernel; empty if unknown.
     """
 
     name: str

@@ -20,10 +20,10 @@ from .products import PRODUCTS, LibraryProduct
 if TYPE_CHECKING:
     import tensorrt as trt
 
-#: Names what to use: a product's module, or a folder with its Python package or shared libraries.
+#: Environment variable: a product's module, or a folder with its Python package or libraries.
 VARIABLE = "TERCET_TENSORRT"
 _INSTALL = "pip install 'tercet[tensorrt]', or 'tercet[tensorrt-rtx]' for GeForce and RTX GPUs"
-#: Messages that are kept for an error.
+#: Maximum number of messages kept for an error.
 _KEPT = 20
 
 
@@ -32,12 +32,12 @@ class TensorrtLibrary:
     """TensorRT or TensorRT-RTX, loaded into this process.
 
     Attributes:
-        product: which of the two.
+        product: which of the two it is.
         version: such as ``11.4.0.1``.
-        file: where its package is.
+        file: path of its package.
         module: the package.
-        messages: the newest warnings and errors, as it said them.
-        logger: what its calls want; writes to `messages`.
+        messages: the newest warnings and errors.
+        logger: the logger for its calls, which writes to `messages`.
     """
 
     product: LibraryProduct
@@ -69,12 +69,12 @@ class TensorrtLibrary:
 
 @cache
 def load() -> TensorrtLibrary:
-    """Load TensorRT, or TensorRT-RTX where there is none, once per process; needs no GPU.
+    """Load TensorRT, or else TensorRT-RTX, once per process; needs no GPU.
 
-    `VARIABLE` names the one to use, or a folder in which it lies.
+    `VARIABLE` names the one to use, or a folder that contains it.
 
     Raises:
-        BackendUnavailable: neither is installed with its libraries, in a version that will do.
+        BackendUnavailable: neither is installed with its libraries in a supported version.
     """
     products, folder = _wanted(os.environ.get(VARIABLE, ""))
     missing: list[str] = []
@@ -97,7 +97,7 @@ def opened(product: LibraryProduct, version: str, module: Any) -> TensorrtLibrar
     messages: deque[str] = deque(maxlen=_KEPT)
     file = str(getattr(module, "__file__", "") or "")
     logger = _logger(module, messages)
-    module.init_libnvinfer_plugins(logger, "")  # some operators are plug-ins of the library's own
+    module.init_libnvinfer_plugins(logger, "")  # some operators are built-in plug-ins
     return TensorrtLibrary(product, version, file, module, messages, logger)
 
 
@@ -109,8 +109,8 @@ def _wanted(named: str) -> tuple[Sequence[LibraryProduct], Path | None]:
     folder = Path(named)
     if not folder.is_dir():
         names = " or ".join(product.modules[0] for product in PRODUCTS)
-        missing = f"{VARIABLE}={named} names no folder"
-        raise BackendUnavailable("tensorrt", missing, f"let it be a folder, {names}")
+        missing = f"{VARIABLE}={named} is not a folder"
+        raise BackendUnavailable("tensorrt", missing, f"set it to a folder, {names}")
     return PRODUCTS, folder
 
 
@@ -137,7 +137,7 @@ def _imported(names: Sequence[str]) -> Any:
     """Return the first of some modules that can be imported.
 
     Raises:
-        ImportError, OSError: what one said that is there, else the first.
+        ImportError, OSError: the error of one that exists, else the first error.
     """
     said: list[ImportError | OSError] = []
     for name in names:

@@ -1,9 +1,9 @@
-"""A rule about graphs with several recurrences, on which the builder fails.
+"""A workaround for graphs with several recurrences, on which the builder fails.
 
-TensorRT-RTX 1.7 ends in an internal error (``bb.cpp:43: append_to->parent() == this``) where a
-recurrence that is not an engine's first one begins with a state that has lost a last axis of one
-element inside the engine: (1, 1, 128, 1) becomes (1, 1, 128), by views and operators of one input.
-The node that drops the axis is left out; mostly that is a view, which costs nothing elsewhere.
+TensorRT-RTX 1.7 fails with an internal error (``bb.cpp:43: append_to->parent() == this``) if the
+initial state of a recurrence other than an engine's first one has lost a last axis of size 1 inside
+the engine: (1, 1, 128, 1) becomes (1, 1, 128), by views and operators of one input. The node that
+drops the axis is excluded from the region; usually it is a view, which costs nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ...runtime.ir.op import input_names
 from ...runtime.ops.gather import Gather
 from ...runtime.ops.recurrent import GRU, LSTM, RNN
 
-DROPS = "the state of a second recurrence loses its last axis here: the builder fails on that"
+DROPS = "the state of a second recurrence loses its last axis here, on which the builder fails"
 _STATES = ("initial_h", "initial_c")
 
 
@@ -29,7 +29,7 @@ def droppers(graph: Graph) -> frozenset[Node]:
 
 
 def _dropper(state: Value) -> Node | None:
-    """Return the node nearest to a state that makes its shape of one with a further axis."""
+    """Return the node nearest to a state that drops its last axis; None if there is none."""
     dims, value = state.tensor.dims, state
     while (node := value.producer) is not None:
         source = node.inputs[0]

@@ -1,7 +1,7 @@
 """Engines for a GPU that is not present: built, but never loaded.
 
-TensorRT-RTX builds for compute capabilities by name, so that it can be asked without a GPU what it
-makes of a model. What engines tell of their layers, only a GPU that runs them can ask.
+TensorRT-RTX builds for compute capabilities by name, so that its engines can be planned without a
+GPU. The layers of an engine can be inspected only on a GPU that runs it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Blueprint:
 
     Attributes:
         vendor: the library.
-        key: what the engine would be known by.
-        capability: what it was built for.
-        size: how many nodes it stands for.
-        nbytes: of the engine.
+        key: the engine's cache key.
+        capability: the compute capability that it was built for.
+        size: number of nodes of the section.
+        nbytes: size of the engine.
     """
 
     vendor: TensorrtLibrary
@@ -82,7 +82,7 @@ class PaperEngines:
             raise BackendUnavailable("tensorrt", f"{vendor}: {error.reason}", remedy) from None
 
     def takes(self, operator: str) -> bool:
-        """Whether the parser knows an operator of ai.onnx."""
+        """Whether the parser supports an operator of ai.onnx."""
         return self._builder.takes(operator)
 
     def step(
@@ -91,9 +91,9 @@ class PaperEngines:
         """Return the step of a section; the engine includes its weights.
 
         Raises:
-            Refused: the library does not take it.
+            SectionRefused: the library does not accept it.
         """
-        kept = replace(settings, strip=False)  # to leave them out takes a driver
+        kept = replace(settings, strip=False)  # engines without weights need a driver
         built = self._builds.build(found, kept)
         key = key_of(self.vendor, self._capability, kept, found)
         return Blueprint(self.vendor, key, self._capability, size, len(built))

@@ -2,8 +2,8 @@
 
 Both have the same parser, builder and runtime, and build strongly typed networks. TensorRT builds
 for the GPU that it runs on, and times kernels there. TensorRT-RTX builds for compute capabilities
-by name, without a GPU, and compiles the kernels of an engine where the engine runs; what it has
-compiled there is kept in a runtime cache.
+by name, without a GPU, and compiles the kernels of an engine on the GPU that runs it, into a
+runtime cache.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class LibraryProduct:
     """A library that this backend can use.
 
     Attributes:
-        name: what its vendor calls it.
-        modules: its Python modules, the one to try first in front.
-        major: the version whose calls this package makes.
+        name: NVIDIA's name for it.
+        modules: its Python modules, in order of preference.
+        major: the supported major version.
         extra: the extra of tercet that installs it.
-        files: how the names of its shared libraries begin, those that others need in front.
-        lacks: operators that its parser says it knows, and does not take.
-        for_rtx: whether it compiles kernels where an engine runs, for GPUs that it knows by name.
+        files: prefixes of the names of its shared libraries, dependencies first.
+        lacks: operators that its parser reports as supported but does not accept.
+        for_rtx: whether it builds for GPUs by name, and compiles kernels where an engine runs.
     """
 
     name: str
@@ -51,7 +51,7 @@ class LibraryProduct:
         Args:
             module: the library.
             config: an `IBuilderConfig`.
-            capability: such as ``8.9``; that of the GPU in this machine where empty.
+            capability: such as ``8.9``; that of this machine's GPU if empty.
         """
         if not self.for_rtx:
             return not capability
@@ -61,7 +61,7 @@ class LibraryProduct:
         return target is not None and bool(config.set_compute_capability(target, 0))
 
     def keeps_timings(self) -> bool:
-        """Whether building times kernels, which a timing cache avoids later."""
+        """Whether building an engine times kernels, which a timing cache saves later."""
         return not self.for_rtx
 
     def context(
@@ -71,15 +71,15 @@ class LibraryProduct:
 
         Args:
             module: the library.
-            engine: what is to run.
-            compiled: the kernels of an earlier process; the library refuses those that do not fit.
+            engine: the engine.
+            compiled: kernels of an earlier process; the library rejects those that do not match.
         """
         strategy = module.ExecutionContextAllocationStrategy.USER_MANAGED
         if not self.for_rtx:
             return engine.create_execution_context(strategy), None
         config: Any = engine.create_runtime_config()
         config.set_execution_context_allocation_strategy(strategy)
-        # The plan is recorded, by the runtime here: nothing may be compiled or exchanged later.
+        # tercet records the plan: nothing may be compiled or replaced later.
         config.cuda_graph_strategy = module.CudaGraphStrategy.DISABLED
         kinds = module.DynamicShapesKernelSpecializationStrategy
         config.dynamic_shapes_kernel_specialization_strategy = kinds.EAGER
@@ -106,5 +106,5 @@ RTX = LibraryProduct(
     lacks=frozenset(("RoiAlign",)),  # it does not find its own plug-in
     for_rtx=True,
 )
-#: The one to try first in front.
+#: In order of preference.
 PRODUCTS = (TENSORRT, RTX)

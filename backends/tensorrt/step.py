@@ -24,10 +24,10 @@ class TensorrtStep:
 
     Attributes:
         device: the GPU.
-        pointer: gives the address of a view there.
+        pointer: returns the address of a view there.
         section: the region as a model.
-        engine: what runs it.
-        size: how many nodes it stands for.
+        engine: its engine.
+        size: number of nodes of the region.
     """
 
     device: Device
@@ -46,7 +46,7 @@ class TensorrtStep:
 
     @property
     def details(self) -> tuple[str, ...]:
-        """What the engine says about its layers."""
+        """The layers that the engine reports."""
         return tuple(str(layer) for layer in layers_of(self.engine.describe()))
 
     @property
@@ -59,7 +59,7 @@ class TensorrtStep:
     ) -> Callable[[Any], None]:
         """Return the function that runs the engine on these addresses.
 
-        It has run once before, on zeros: the library puts work off that a recording must not hold.
+        It runs once on zeros first: the library defers work that must not be recorded.
         """
         named = zip((*self.section.inputs, *self.section.outputs), (*inputs, *outputs), strict=True)
         addresses = {tensor.name: self.pointer(view) for tensor, view in named}

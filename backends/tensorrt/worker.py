@@ -28,7 +28,7 @@ class Builds(Protocol):
 
 
 class Remote:
-    """Builds in a separate process, or in this one where none can be started.
+    """Builds in a separate process, or in this one if none can be started.
 
     Args:
         here: builds in this process.
@@ -43,8 +43,8 @@ class Remote:
         """Return a serialized engine.
 
         Raises:
-            Refused: the library does not take the section, or does not survive it.
-            TimeLimitError: the time is up.
+            SectionRefused: the library does not accept the section, or crashes on it.
+            TimeLimitError: the time limit passed.
         """
         with self._worker.lock:
             if self._worker.start():
@@ -63,9 +63,7 @@ class Remote:
         try:
             found = self._worker.ask(question)
         except Ended as error:
-            raise SectionRefused(
-                "", f"the library does not survive this: {error}", "crash"
-            ) from None
+            raise SectionRefused("", f"the library crashes on this: {error}", "crash") from None
         if found["stage"] != "built":
             raise SectionRefused(found["node"], found["reason"], found["stage"])
         return engine.read_bytes()
@@ -80,10 +78,10 @@ def worker_for(
     """Return a process that builds engines.
 
     Args:
-        capability: the compute capability to build for; that of the device where empty.
+        capability: the compute capability to build for; that of the device if empty.
         device: index of the GPU to build on; None for none.
-        timings: the file for timings of kernels, in a folder that is a `Cache`.
-        patience: seconds that an engine may take; None for no limit.
+        timings: the file for kernel timings, in the folder of a `Cache`.
+        patience: time limit per engine in seconds; None for no limit.
     """
     gpu = "" if device is None else str(device)
     return Worker(__name__, capability, gpu, timings, patience=patience)

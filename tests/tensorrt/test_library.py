@@ -67,7 +67,7 @@ def test_which_is_taken(
         ({"tensorrt": "10.3.0"}, "", "TensorRT 11 is needed, 10.3.0 is installed"),
         ({"tensorrt_rtx": "2.0"}, "", "TensorRT-RTX 1 is needed, 2.0 is installed"),
         ({"tensorrt": "11.4.0"}, "tensorrt_rtx", "the package tensorrt_rtx is not installed"),
-        ({"tensorrt": "11.4.0"}, "nowhere/at/all", "nowhere/at/all names no folder"),
+        ({"tensorrt": "11.4.0"}, "nowhere/at/all", "nowhere/at/all is not a folder"),
     ],
 )
 def test_what_will_not_do(
@@ -143,7 +143,7 @@ def test_an_engine_of_another_type_is_refused(tmp_path: Path) -> None:
     """float64 is parsed as float32, and would be given twice the bytes that it reads."""
     node = helper.make_node("Relu", ["x"], ["y"])
     for kind, dtype, dims, text in (
-        (11, "float64", (2, 3), "'x' is float64, and is parsed as FLOAT"),
+        (11, "float64", (2, 3), "'x' is float64, but is parsed as FLOAT"),
         (1, "float32", (2, 4), r"'x' has shape \(2, 4\), and is parsed as \(2, 3\)"),
     ):
         infos = [helper.make_tensor_value_info(name, kind, [2, 3]) for name in "xy"]

@@ -199,7 +199,7 @@ def test_a_crash_is_a_refusal(worker: SectionBuilder) -> None:
         verdict = worker.build(found[0])
     assert (verdict.stage, verdict.reason) == (
         "crash",
-        "the library does not survive this: its process died of SIGSEGV",
+        "the library crashes on this: its process died of SIGSEGV",
     )
     assert worker.crashes == 1
     worker.crashes = 0
