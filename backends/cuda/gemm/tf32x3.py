@@ -251,7 +251,7 @@ def formats_of(conv: ConvProblem) -> Formats | str:
     if max(conv.x.dims[2:]) > MAX_EXTENT:
         return f"an extent of {max(conv.x.dims[2:])}"
     if conv.channels % 4 and conv.group > 1:
-        return f"{conv.channels} channels a group, which are no fours"
+        return f"{conv.channels} channels per group, not a multiple of 4"
     whole = conv.channels % 4 == 0
     return (Format.CHANNELS_LAST if whole else Format.CONTIGUOUS), Format.CHANNELS_LAST
 

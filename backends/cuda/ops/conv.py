@@ -73,7 +73,7 @@ def _half_formats(conv: ConvProblem) -> Formats | str:
         return refused
     formats = f16.formats_of(conv.x, conv.w, conv.group)
     if formats == CONTIGUOUS:
-        return f"{conv.group} groups of {conv.channels} channels, which fill no words"
+        return f"{conv.group} groups of {conv.channels} channels, which do not fill words"
     return formats
 
 
@@ -103,7 +103,7 @@ def _depthwise_formats(conv: ConvProblem) -> Formats | str:
 
 def _tensor_formats(conv: ConvProblem) -> Formats | str:
     if conv.is_depthwise:
-        return "one channel a group, which is no matrix product"
+        return "one channel per group, which is not a matrix product"
     return _half_formats(conv) if conv.x.dtype in HALVES else tf32x3.formats_of(conv)
 
 
@@ -200,7 +200,7 @@ def _precomputed(
 
 
 def _beside(time: Callable[[ConvProblem], float]) -> Callable[[ConvProblem], float]:
-    """Return an estimate with memory traffic and what contiguous formats cost neighbours.
+    """Return an estimate that includes memory traffic and reformats for contiguous formats.
 
     Images are channels-last between convolutions, so an algorithm that needs them contiguous causes
     reformats.
