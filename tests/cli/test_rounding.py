@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import tercet as api
@@ -87,6 +88,59 @@ def test_a_step_beyond_the_cap_is_agreement_only_where_it_is_rare(size: int, wor
     unseen = exact.copy()
     unseen[4] += 1 / 256
     assert rule_floats(exact, unseen, evidence).word != "ok"
+
+
+def test_all_fair_samples_may_be_on_one_side_of_a_limit() -> None:
+    """Formats of few bits round what is near a limit onto it; noise of that size seldom does."""
+    rng = np.random.default_rng(0)
+    exact = rng.uniform(0.6, 1, 400)
+    exact[7] = 0.5019
+
+    def shrunk(x: np.ndarray) -> np.ndarray:
+        return np.where(x > 0.5, x, 0)
+
+    def samples(amount: float) -> list[np.ndarray]:
+        return [shrunk(exact * (1 + amount * rng.uniform(-1, 1, exact.shape))) for _ in range(12)]
+
+    fair, rough = samples(2.0**-9), samples(2.0**-6)
+    assert all(sample[7] for sample in fair)
+    evidence = Evidence(exact, rough, fair, "bfloat16", 1e-38, jumps=True)
+    rounded = shrunk(exact.astype(np.float32).astype(bfloat16).astype(np.float64))
+    assert rounded[7] == 0
+    assert rule_floats(exact, rounded, evidence).word == "inconclusive"
+    wrong = rounded.copy()
+    wrong[9] = 0
+    assert rule_floats(exact, wrong, evidence).word == "MISMATCH"
+
+
+def test_tf32_is_the_format_of_factors() -> None:
+    """What is multiplied has eleven bits, as has no result: neither bias nor function is coarse."""
+    kind = TensorProto.FLOAT
+    rng = np.random.default_rng(0)
+    data = {
+        "w": rng.standard_normal((32, 16)).astype(np.float32),
+        "b": 30 + rng.standard_normal(16).astype(np.float32),
+    }
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Add", "mb", ["y"])]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", kind, (40, 32))],
+        [helper.make_tensor_value_info("y", kind, (40, 16))],
+        [numpy_helper.from_array(value, name) for name, value in data.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = 0.01 * rng.standard_normal((40, 32)).astype(np.float32)
+
+    def tf32(values: np.ndarray) -> np.ndarray:
+        bits = values.view(np.uint32) + np.uint32(1 << 12)
+        return (bits & np.uint32(0xFFFFE000)).view(np.float32)
+
+    with api.load(proto, stop_at=0) as loaded:
+        judge, right = Judge(loaded.imported, {"x": x}, "tf32"), loaded.run({"x": x})["y"]
+    assert judge.agreement("y", right, tf32(x) @ tf32(data["w"]) + data["b"]).ok
+    assert not judge.agreement("y", right, x @ data["w"] + tf32(data["b"])).ok
+    assert not judge.agreement("y", right, tf32(right)).ok
 
 
 def halves(*factors: float) -> tuple[ModelProto, dict[str, np.ndarray]]:

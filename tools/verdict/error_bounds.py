@@ -28,6 +28,7 @@ from .accuracy import distance_of
 from .agreement import Agreement, Tolerance, Word, agreement, missing, tolerance_for
 from .amplifiers import Amplifier, first_amplifier
 from .float64_reference import Oracle
+from .operators import SMALLEST, Ancestry, ancestries
 from .rounding import (
     Evidence,
     Ruling,
@@ -36,7 +37,7 @@ from .rounding import (
     rule_floats,
     rule_ordinary,
 )
-from .shaken import FAIR, ROUGH, SMALLEST, Ancestry, Shaken, ancestries
+from .shaken import FAIR, ROUGH, Shaken
 from .spread import distance
 
 #: Where such a bound comes from; see `Tolerance.origin`.

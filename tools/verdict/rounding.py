@@ -305,10 +305,12 @@ def _beyond_ordinary(ordinary: Ruling, a: Array, b: Array, evidence: Evidence) -
     if not over.any():
         said = f"{ordinary.reason}; rougher rounding would explain it, and so would an error"
         return _but(ordinary, "inconclusive", said, final=False)
-    limit = SLACK * SLACK / slack * fair.allowed[over]
     worst = float((apart / np.maximum(bound, evidence.tiny)).max() * evidence.cap)
-    if evidence.fair and (apart[over] > limit).any():
-        times = float((apart[over] / fair.allowed[over]).max()) * slack
+    beyond = over & (apart > SLACK * SLACK / slack * fair.allowed)
+    if evidence.jumps and beyond.any():
+        beyond[beyond] = ~_are_both_seen(a, b, beyond, near, evidence)
+    if evidence.fair and beyond.any():
+        times = float((apart[beyond] / fair.allowed[beyond]).max()) * slack
         return _but(
             ordinary,
             "MISMATCH",
@@ -339,15 +341,30 @@ def _are_decisions(a: Array, b: Array, over: Array, near: Array, evidence: Evide
     So it is where a comparison hinges on rounding: a box is kept or not, two rows change places. A
     result that merely amplifies noise has another value in every sample.
     """
-    samples = [evidence.exact, *evidence.rough, *evidence.fair]
-    first, second, limit = a[over], b[over], near[over]
-    like_a = np.zeros(first.shape)
-    like_b = np.zeros(first.shape)
-    for sample in samples:
-        like_a += distance(sample[over], first) <= limit
-        like_b += distance(sample[over], second) <= limit
-    both = (like_a > 0) & (like_b > 0)
-    return bool((both & (like_a + like_b >= 0.9 * len(samples))).all())
+    samples = _all_samples(evidence)
+    first, second = _alike(a, over, near, samples), _alike(b, over, near, samples)
+    both = (first > 0) & (second > 0)
+    return bool((both & (first + second >= 0.9 * len(samples))).all())
+
+
+def _are_both_seen(a: Array, b: Array, at: Array, near: Array, evidence: Evidence) -> Array:
+    """Return for each of some elements whether samples have both values.
+
+    A format of few bits rounds a value next to a limit onto it, always in the same way. Noise of
+    the same size gets as far only by chance, so that all fair samples may be on one side.
+    """
+    samples = _all_samples(evidence)
+    return (_alike(a, at, near, samples) > 0) & (_alike(b, at, near, samples) > 0)
+
+
+def _all_samples(evidence: Evidence) -> list[Array]:
+    return [evidence.exact, *evidence.rough, *evidence.fair]
+
+
+def _alike(x: Array, at: Array, near: Array, samples: Sequence[Array]) -> Array:
+    """Return for each of some elements how many samples have a value near it."""
+    alike = [distance(sample[at], x[at]) <= near[at] for sample in samples]
+    return np.sum(alike, 0, dtype=np.int64)
 
 
 # ── decisions ────────────────────────────────────────────────────────────────────────────────────

@@ -9,6 +9,9 @@ import numpy as np
 from ...runtime.ir.dtypes import FLOATS
 from ...runtime.ir.types import Array
 
+_TILE = 16
+_FEW_BITS = 11
+
 Plant = Callable[[Array, np.random.Generator], Array | None]
 
 
@@ -97,6 +100,50 @@ def _some(share: float, change: Callable[[Array, float], Array]) -> Plant:
     return plant
 
 
+def _stale_row(x: Array) -> Array | None:
+    axis = next((i for i in reversed(range(x.ndim - 1)) if x.shape[i] > 1), None)
+    if axis is None:
+        return None
+    view = np.moveaxis(x, axis, 0)
+    view[-1] = view[-2]
+    return x
+
+
+def _tile(x: Array) -> Array | None:
+    """Leave out the last tile of sixteen by sixteen, of the last matrix."""
+    if x.ndim < 2 or max(x.shape[-2:]) <= _TILE:
+        return None
+    rows, columns = ((size - 1) // _TILE * _TILE for size in x.shape[-2:])
+    x.reshape(-1, *x.shape[-2:])[-1, rows:, columns:] = 0
+    return x
+
+
+def _of_few_bits(x: Array) -> Array | None:
+    """Round to the significant bits of TF32 and float16; bfloat16 has fewer."""
+    part, exponent = np.frexp(x.astype(np.float64))
+    return np.ldexp(np.rint(np.ldexp(part, _FEW_BITS)), exponent - _FEW_BITS)
+
+
+def _small_to_zero(x: Array) -> Array:
+    return np.where(np.abs(x) <= np.quantile(np.abs(x.astype(np.float64)), 0.25), 0, x)
+
+
+def _least_negated(x: Array) -> Array | None:
+    size = np.where(x == 0, np.inf, np.abs(x.astype(np.float64))).reshape(-1)
+    flat, at = x.reshape(-1), int(size.argmin())
+    flat[at] = -flat[at]
+    return flat.reshape(x.shape)
+
+
+def _bit_flipped(x: Array, rng: np.random.Generator) -> Array:
+    """Flip the highest bit of an element's fraction: half of its power of two more or less."""
+    flat = x.reshape(-1)
+    at = int(rng.integers(flat.size))
+    part, exponent = np.frexp(float(flat[at]))
+    flat[at] = np.ldexp(part + (0.25 if abs(part) < 0.75 else -0.25) * np.sign(part), exponent)
+    return flat.reshape(x.shape)
+
+
 def _tail(x: Array) -> Array:
     flat = x.reshape(-1)
     flat[-max(1, flat.size // 8) :] = 0
@@ -129,6 +176,8 @@ ANY: dict[str, Plant] = {
     "a row copied": lambda x, _: _copied_row(x),
     "reversed": lambda x, _: x[..., ::-1].copy() if x.ndim else None,
     "tail of zeros": lambda x, _: _tail(x),
+    "a stale row": lambda x, _: _stale_row(x),
+    "a tile of zeros": lambda x, _: _tile(x),
     "one pixel off": lambda x, _: np.roll(x, 1, -2) if x.ndim > 2 and x.shape[-2] > 1 else None,
 }
 FLOATING: dict[str, Plant] = {
@@ -146,8 +195,13 @@ FLOATING: dict[str, Plant] = {
     "constant": lambda x, _: _mean(x),
     "clipped": lambda x, _: _clipped(x),
     "absolute": lambda x, _: np.abs(x),
+    "of eleven bits": lambda x, _: _of_few_bits(x),
+    "the smallest quarter zero": lambda x, _: _small_to_zero(x),
+    "the least element negated": lambda x, _: _least_negated(x),
+    "a bit flipped": _bit_flipped,
 }
 DISCRETE: dict[str, Plant] = {
     "plus 1": lambda x, _: ~x if x.dtype == bool else x + x.dtype.type(1),
     "1 element plus 1": _some(1e-9, lambda x, _: ~x if x.dtype == bool else x + x.dtype.type(1)),
+    "saturated": lambda x, _: None if x.dtype == bool else np.clip(x, 0, 127),
 }

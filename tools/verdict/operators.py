@@ -1,0 +1,209 @@
+"""Which operators round, and how: what noise in place of rounding has to know of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from ...runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.types import TensorType
+from ..common.cost import macs
+
+#: Significant bits, from the finest format to the coarsest: float16 underflows where tf32 does not.
+BITS = {"float64": 53, "float32": 24, "tf32": 11, "float16": 11, "bfloat16": 8}
+#: The smallest normal number of formats that results may come near: below, all are as far apart.
+SMALLEST = {"float16": 2.0**-14}
+NAMES: Mapping[DType, str] = {
+    float64: "float64",
+    float32: "float32",
+    float16: "float16",
+    bfloat16: "bfloat16",
+}
+BYTES = frozenset({np.dtype(np.uint8), np.dtype(np.int8)})
+#: Terms of a sum whose length is not known.
+TERMS = 64
+#: Functions that end at one: libraries compute small results from numbers of that size.
+BOUNDED = {
+    "Celu",
+    "Elu",
+    "Selu",
+    "Softplus",
+    "Sigmoid",
+    "Tanh",
+    "Erf",
+    "Sin",
+    "Cos",
+    "HardSigmoid",
+}
+BOUNDED |= {"TreeEnsembleClassifier", "LinearClassifier", "SVMClassifier"}
+BOUNDED |= {"GRU", "LSTM", "RNN"}
+#: Functions that multiply their input by one of those, or subtract from it.
+GATED = {"Gelu", "HardSwish", "LogSoftmax", "Mish", "SwiGLU", "Swish"}
+#: Arithmetic that every processor rounds in the same way.
+BASIC = {"Add", "Cast", "CastLike", "DequantizeLinear", "Div", "Mul", "Sqrt", "Sub"}
+#: Operators that add up a row of their input for each row of their result.
+_NORMS = {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "LogSoftmax"}
+_NORMS |= {"LpNormalization", "MeanVarianceNormalization", "RMSNormalization", "Softmax"}
+#: Operators that compare what they read with their thresholds, and add up something else.
+COMPARING = {"TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"}
+#: Operators that compute positions between the pixels of their first input.
+_SAMPLING = {"DeformConv", "GridSample", "RoiAlign"}
+#: Operators that add up, or multiply, what lies in front of each element along an axis.
+_CUMULATIVE = {"CumProd", "CumSum"}
+#: Operators whose only products are those of their inputs.
+PRODUCTS = {"Conv", "ConvTranspose", "DeformConv", "Einsum", "Gemm", "MatMul"}
+#: Operators that raise to a power.
+_POWERS = {"LRN", "Pow"}
+#: Operators that divide before they round to whole numbers.
+QUANTIZING = {"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"}
+_NAMES_OF_EXACT = """
+    Abs And ArgMax ArgMin ArrayFeatureExtractor Binarizer BitCast CategoryMapper Ceil CenterCropPad
+    Clip Compress Concat ConcatFromSequence Constant ConstantOfShape DepthToSpace DictVectorizer
+    Dropout Equal Expand EyeLike FeatureVectorizer Flatten Floor Gather GatherElements GatherND
+    GlobalMaxPool Greater GreaterOrEqual Hardmax Identity If Imputer IsInf IsNaN LabelEncoder Less
+    LessOrEqual Loop Max MaxPool MaxRoiPool MaxUnpool Min Neg NonMaxSuppression NonZero Not OneHot
+    OneHotEncoder Optional OptionalGetElement Or Pad ReduceMax ReduceMin Relu Reshape
+    ReverseSequence Round Scan ScatterElements ScatterND SequenceAt SequenceConstruct SequenceInsert
+    SequenceMap Shape Sign Size Slice SpaceToDepth Split SplitToSequence Squeeze TensorScatter
+    ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Where Xor ZipMap
+"""
+_NAMES_OF_DECIDING = """
+    ArgMax ArgMin Binarizer Cast CastLike Ceil Compress Equal Floor Greater GreaterOrEqual
+    GridSample Hardmax If ImageDecoder LabelEncoder Less LessOrEqual LinearClassifier Loop
+    MaxUnpool Mod NonMaxSuppression NonZero Resize RoiAlign Round SVMClassifier Shrink Sign
+    ThresholdedRelu TopK TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor Unique
+"""
+#: Those of them that do so only where their result is of bytes or of other whole numbers.
+_DECIDING_WHOLE = {"Cast", "CastLike", "Resize"}
+#: Operators that round nothing.
+_EXACT = frozenset(_NAMES_OF_EXACT.split())
+#: Operators by which a little noise may become a step.
+_DECIDING = QUANTIZING | frozenset(_NAMES_OF_DECIDING.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestry:
+    """What is known of everything that a tensor is computed from.
+
+    Attributes:
+        decides: whether it rounds, compares or selects, so that a step may hinge on noise.
+        coarsest: the last of its formats in the order of `BITS`.
+    """
+
+    decides: bool
+    coarsest: str
+
+
+def ancestries(graph: Graph, precision: str) -> dict[str, Ancestry]:
+    """Return the ancestry of every tensor that a graph computes, by name.
+
+    Args:
+        graph: imported, its nodes in order.
+        precision: compute precision of float32 tensors.
+    """
+    finest_first = list(BITS)
+    found: dict[str, Ancestry] = {}
+    for node in graph.nodes:
+        within = [node, *(inner for body in node.op.graphs() for inner in body.walk())]
+        types = [v.type for each in within for v in (*each.reads, *each.outputs)]
+        names = {NAMES.get(t.dtype, "") for t in types if isinstance(t, TensorType)} - {""}
+        narrows = precision != "tf32" or any(each.op.dense for each in within)
+        names = {precision if name == "float32" and narrows else name for name in names}
+        above = [found[value.name] for value in node.reads if value.name in found]
+        own = any(plain_kind(each) in _DECIDING and not _stays_float(each) for each in within)
+        decides = own or any(each.decides for each in above)
+        names |= {each.coarsest for each in above}
+        coarsest = max(names, key=finest_first.index, default="float64")
+        found |= {value.name: Ancestry(decides, coarsest) for value in node.outputs}
+    return found
+
+
+def _stays_float(node: Node) -> bool:
+    """Whether a node merely rounds although others of its kind make whole numbers."""
+    type_ = node.output.type if plain_kind(node) in _DECIDING_WHOLE else None
+    return isinstance(type_, TensorType) and type_.dtype in NAMES
+
+
+def greatest_position(node: Node) -> int:
+    """Return the greatest position that a node computes between pixels; 0 if it computes none.
+
+    A position is rounded by its own magnitude, and what is read there by as much of the difference
+    of neighbours, whole numbers or not.
+    """
+    if plain_kind(node) not in _SAMPLING or getattr(node.op, "mode", "") == "nearest":
+        return 0
+    type_ = node.inputs[0].type if node.inputs[0] else None
+    if not isinstance(type_, TensorType) or not type_.is_static:
+        return TERMS
+    return max((1, *type_.dims[2:]))
+
+
+def interpolates(node: Node) -> bool:
+    """Whether a node computes numbers between its input's."""
+    return node.kind == "Resize" and getattr(node.op, "mode", "") != "nearest"
+
+
+def plain_kind(node: Node) -> str:
+    """Return the operator's name without its domain."""
+    return node.kind.rpartition("::")[2]
+
+
+def rounds(node: Node) -> bool:
+    """Whether a node computes what a runner has to round."""
+    op = node.op
+    own = op.domain != "tercet.noise"
+    return own and op.deterministic and plain_kind(node) not in _EXACT
+
+
+def reaches_rounding(value: Value) -> bool:
+    """Whether anything rounds what it reads of a value, moved or selected on its way or not.
+
+    All else compares it, such as the limits of bins, or gives it as it is.
+    """
+    seen, waiting = {value}, [value]
+    while waiting:
+        read = waiting.pop()
+        for node in read.consumers:
+            if node.kind == "Resize" and read not in node.inputs[:1]:
+                continue
+            kind = plain_kind(node)
+            if node.op.graphs() or not (kind in _EXACT or kind in COMPARING):
+                return True
+            below = {out for out in node.outputs if _may_be_float(out)} - seen
+            below = set() if kind in COMPARING else below
+            seen |= below
+            waiting += below
+    return False
+
+
+def _may_be_float(value: Value) -> bool:
+    return not isinstance(value.type, TensorType) or value.type.dtype in NAMES
+
+
+def noise_growth(node: Node) -> float:
+    """Return how much further than one operation a node rounds: sums of many terms do.
+
+    Products of matrices are summed in blocks, reductions by some one after the other. A power is
+    an exponential of a logarithm, whose rounding it multiplies.
+    """
+    if node.kind in _POWERS:
+        return 2.0
+    return max(1.0, sqrt(terms(node)) / (4 if node.op.dense else 2))
+
+
+def terms(node: Node) -> int:
+    """Return how many terms a node adds up for each element of its result, as far as known."""
+    types = [value.type for value in (*node.reads, *node.outputs)]
+    if not all(isinstance(type_, TensorType) and type_.is_static for type_ in types):
+        return TERMS if node.op.dense else 1
+    if node.kind in _NORMS:
+        return max((1, *node.output.tensor.dims[-1:]))
+    if node.kind in _CUMULATIVE:
+        return max((1, *node.output.tensor.dims))
+    size = max(1, node.output.tensor.size)
+    maximum = max((value.tensor.size for value in node.reads if value.data is None), default=1)
+    return max(1, (macs(node) or 0) // size, maximum // size)
