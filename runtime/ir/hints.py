@@ -75,6 +75,11 @@ def _all(graph: Graph) -> Iterator[Graph]:
     yield from (body for node in graph.walk() for body in node.op.graphs())
 
 
+def _matters(value: Value) -> bool:
+    """Whether anybody reads a value; what a body is given, such as a condition, it may not need."""
+    return value.producer is not None or bool(value.consumers)
+
+
 @dataclass(slots=True)
 class Doubts:
     """Wrong declarations of a model's file, of which its user is warned once.
@@ -92,11 +97,11 @@ class Doubts:
         if self._told:
             return
         values = (v for each in _all(graph) for v in each.values.values())
-        self._tell((v, v.type) for v in values if contradicts(v.type, v.declared))
+        self._tell((v, v.type) for v in values if _matters(v) and contradicts(v.type, v.declared))
 
     def meet(self, value: Value, found: ValueType | None) -> None:
         """Warn of a value whose actual type contradicts its declaration."""
-        if not self._told and contradicts(found, value.declared):
+        if not self._told and _matters(value) and contradicts(found, value.declared):
             self._tell([(value, found)])
 
     def _tell(self, wrong: Iterable[tuple[Value, ValueType | None]]) -> None:

@@ -8,14 +8,15 @@ inputs with backward-compatible defaults changed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ....runtime.ir import dtypes
 from ....runtime.ir.dtypes import TO_ONNX
-from ....runtime.ir.types import TensorType
+from ....runtime.ir.types import TensorType, ValueType
 from ....runtime.ops.shapes import MAX_RANK
-from ..source.raw import RawNode
+from ..source.raw import RawGraph, RawNode
 from . import upgrade_layers
 from .rewrite import (
     NEWEST,
@@ -289,3 +290,48 @@ def top_k(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
         raise site.error("has no attribute 'k'", node)
     k = site.constant(np.array([integer(node, "k", 1, site)], np.int64), "k")
     return [without(node, "k").change(inputs=(*node.inputs[:1], k))]
+
+
+# ── control flow ─────────────────────────────────────────────────────────────────────────────
+
+
+@before(NEWEST[""] + 1, "Loop")
+def loop(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """What the body declares as one element in a list is that, as in onnxruntime.
+
+    The specification leaves the shape of the iteration number open, and that of a condition that
+    nobody gives; spox and others declare them as [1].
+    """
+    body = node.attributes.get("body")
+    if not isinstance(body, RawGraph) or len(body.inputs) < 2:
+        return [node]
+    number, condition = (_is_list(type_) for type_ in list(body.inputs.values())[:2])
+    inputs = (*node.inputs, "", "")[: max(2, len(node.inputs))]
+    if condition and not inputs[1]:
+        inputs = (inputs[0], site.constant(np.array([True]), "going"), *inputs[2:])
+    body = _listed(body) if number else body
+    return [without(node, body=body).change(inputs=inputs)]
+
+
+def _is_list(type_: ValueType | None) -> bool:
+    return isinstance(type_, TensorType) and type_.rank == 1
+
+
+def _listed(body: RawGraph) -> RawGraph:
+    """Return a body that makes a list of one element of its first input, a scalar."""
+    name, *others = body.inputs
+    taken = {*body.inputs, *body.constants}
+    taken |= {each for node in body.nodes for each in (*node.inputs, *node.outputs)}
+    scalar, one = (
+        f"{name}/{part}" + "_" * len(taken & {f"{name}/{part}"}) for part in ("scalar", "one")
+    )
+    made_list = made("Unsqueeze", (scalar, one), name).change(opset=NEWEST[""])
+    return replace(
+        body,
+        inputs={
+            scalar: TensorType(dtypes.int64, ()),
+            **{each: body.inputs[each] for each in others},
+        },
+        constants={**body.constants, one: np.array([0], np.int64)},
+        nodes=(made_list, *body.nodes),
+    )

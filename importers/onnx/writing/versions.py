@@ -43,8 +43,9 @@ _VALUES: dict[tuple[str, str, str | int], int] = {
 }
 #: The first version with negative axes.
 _NEGATIVE_AXES = 11
-#: `upgrade` changes Split in every version, to record the number of outputs.
-_SPLIT = 13
+#: What `upgrade` completes in every version, and the first one that has the completed form: Split
+#: gets the number of its outputs, Loop what its body declares.
+_COMPLETED: dict[tuple[str, str], int] = {("", "Split"): 13, ("", "Loop"): 1}
 _SPLIT_UNEVEN = 18
 
 _Option = OpSchema.FormalParameterOption
@@ -145,7 +146,7 @@ def refusal(node: Node, version: int, results: Set[Value]) -> str:
     if schema is None:
         return f"there is no {name} in opset {version}"
     until, _ = UPGRADES.get((op.domain, name), (0, None))
-    until = _SPLIT if (op.domain, name) == ("", "Split") else until
+    until = _COMPLETED.get((op.domain, name), until)
     form = older_form(node, version)
     if isinstance(form, str):
         return f"{name} differs in opset {version}: {form}"

@@ -1,0 +1,47 @@
+"""Bodies of loops whose iteration number and condition are declared as lists of one element."""
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import parser
+
+import tercet
+
+
+@pytest.mark.filterwarnings("error::tercet.ModelWarning")
+@pytest.mark.parametrize("stacked", ["i", "c"])
+@pytest.mark.parametrize(
+    ("number", "condition", "given"),
+    [("", "", ""), ("[1]", "[1]", ""), ("[1]", "", ""), ("", "[1]", ""), ("[1]", "[1]", "go")],
+)
+def test_the_number_has_the_rank_that_the_body_declares(
+    number: str, condition: str, given: str, stacked: str
+) -> None:
+    kind = {"i": "int64", "c": "bool"}[stacked]
+    text = f"""<ir_version: 9, opset_import: ["": 19]>
+      g (int64 m, bool{condition} go, float[3] x) => (float[3] y, {kind} kept) {{
+        y, kept = Loop (m, {given}, x) <body = b (int64{number} i, bool{condition} c, float[3] v)
+            => (bool{condition} more, float[3] w, {kind} each) {{
+          more = Identity (c)
+          f = Cast <to = 1> (i)
+          w = Add (v, f)
+          each = Identity ({stacked})
+        }}>
+      }}"""
+    model = parser.parse_model(text)
+    (body,) = (each.g for each in model.graph.node[0].attribute)
+    for value in (model.graph.output[1], body.output[2]):
+        value.type.tensor_type.ClearField("shape")
+    feeds = {
+        "m": np.array(3),
+        "go": np.ones((1,) if condition else (), bool),
+        "x": np.zeros(3, np.float32),
+    }
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = session.run(None, feeds)
+    for options in ({}, {"stop_at": 0}):
+        with tercet.load(model, **options) as loaded:
+            found = list(loaded.run(feeds).values())
+        for mine, wanted in zip(found, expected, strict=True):
+            assert (mine.dtype, mine.shape) == (wanted.dtype, wanted.shape)
+            np.testing.assert_array_equal(mine, wanted)
