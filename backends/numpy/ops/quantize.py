@@ -45,6 +45,7 @@ from ..engine.registry import KERNELS, builder, kernel
 from ..engine.step import Bound, HostStep, Piece, ScratchLayout, Tape, portions
 from ..numerics.convert import convert, round_to_integer
 from ..windows.columns import windows
+from ..windows.integer_convolution import IntegerConvolution, Operands
 
 # ── to integers and back ─────────────────────────────────────────────────────────────────────────
 
@@ -303,6 +304,18 @@ def qlinear_conv(
     by_filter = w_scale.reshape(-1, *[1] * (x.ndim - 2))
     factor = x_scale.reshape(()) * by_filter / y_scale.reshape(())
     return _saturated(sums.astype(float32) * factor, y_zero_point, y_zero_point.dtype)
+
+
+@builder(QLinearConv, ConvInteger)
+def convolve_in_blocks(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
+    """Convolve with constant weights, converted to floats once."""
+    x = chain.head.inputs[0]
+    operands = Operands.of(chain.head)
+    dtype = operands.exact() if x is not None and x.tensor.size else None
+    is_single = operands.x_zero is None or operands.x_zero.tensor.size == 1
+    if dtype is None or not is_single or any(s.tensor.dtype != float32 for s in operands.scales):
+        return _left_to_kernel(chain, site)
+    return IntegerConvolution(chain, operands, dtype).step(site)
 
 
 def _by_row(parameter: Array) -> Array:
