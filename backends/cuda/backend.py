@@ -274,6 +274,6 @@ def _overwritten(head: Node) -> Pairs:
     """Return the input that the head's kernel updates in place; see `Kernel`."""
     place = _kernel(head).in_place
     value = None if place is None else head.inputs[place]
-    if value is None or head.reads.count(value) > 1:
+    if value is None or head.inputs.count(value) > 1:
         return ()
     return ((head.output, value),)

@@ -222,7 +222,7 @@ def product(graph: Graph, node: Node, free: Set[Node], options: Options) -> Node
     found = describe(node, options.precision)
     if isinstance(found, str):
         return found
-    if isinstance(node.op, Gemm) and node.op.beta == 0 and len(node.reads) > 2:
+    if isinstance(node.op, Gemm) and node.op.beta == 0 and len(node.operands) > 2:
         return "beta=0 with an input c"
     if _is_small(found) and not is_wanted_anyway(node, options):
         return _SLOWER
@@ -251,7 +251,7 @@ class MatMulPattern(Followed):
     @property
     def formats(self) -> Formats:
         """All formats are contiguous; operands with row pitches may be slices."""
-        pitched = {*self.node.reads[:2], self.y, *self.followers.along.values()}
+        pitched = {*self.node.operands[:2], self.y, *self.followers.along.values()}
         return Formats(pitched=frozenset(value for value in pitched if not value.is_constant))
 
     def at(self, site: BuildContext) -> EngineTask | str:

@@ -196,7 +196,7 @@ def _mod(op: Any, node: Node, graph: Graph) -> str:
 
 
 def _product(op: Any, node: Node, graph: Graph) -> str:
-    a, b = (value.tensor.dims for value in node.reads)
+    a, b = (value.tensor.dims for value in node.operands)
     batched = len(a) == 1 and len(b) > 2 and prod(b[:-2]) != 1
     return "a vector times several matrices" if batched else ""
 

@@ -102,6 +102,11 @@ class Node:
         return f"{domain}::{name}" if domain else name
 
     @property
+    def operands(self) -> tuple[Value, ...]:
+        """Every input that is given, in order; one that is given twice is there twice."""
+        return tuple(value for value in self.inputs if value is not None)
+
+    @property
     def reads(self) -> tuple[Value, ...]:
         """Every value that it depends on, without duplicates: inputs, then captures."""
         found = dict.fromkeys(self.inputs + self.captures)

@@ -92,7 +92,7 @@ def _terms(mask: Value, join: type[And | Add]) -> Iterator[Value]:
     if source is None or not isinstance(source.op, join):
         yield mask
         return
-    for value in source.reads:
+    for value in source.operands:  # one that is added to itself counts twice
         yield from _terms(value, join)
 
 

@@ -81,7 +81,8 @@ class Gated:
         reader: who else reads the first product: a "node", or it is an "output", or nobody;
             likewise the normalized x: a "node behind the norm", or it is an "output of the norm".
         kind: of products with weights of floats: MatMul or Gemm.
-        norm: of x: RMSNormalization, LayerNormalization, "shifted" for that with a shift, or none.
+        norm: of x: RMSNormalization, LayerNormalization, "shifted" for that with a shift,
+            "shifted by its scale" where one constant is both, or none.
     """
 
     rows: int
@@ -116,7 +117,7 @@ class Gated:
             infer(graph)
             return node.output
 
-        x = self._normalized(apply, x)
+        x = self._normalized(graph, apply, x)
         count = 1 if self.gate in SINGLE else 2
         first, *second = (self._product(graph, x, i) for i in range(count))
         infer(graph)
@@ -130,10 +131,13 @@ class Gated:
         infer(graph)
         return Sample(graph, {"x": data})
 
-    def _normalized(self, apply: Apply, x: Value) -> Value:
+    def _normalized(self, graph: Graph, apply: Apply, x: Value) -> Value:
         scale, shift = (normal(self.k + i)[: self.k].astype(self.dtype) for i in range(2))
         if self.norm == "RMSNormalization":
             return apply(RMSNormalization(epsilon=1e-3), x, scale)
+        if self.norm == "shifted by its scale":
+            both = graph.constant(scale)
+            return apply(LayerNormalization(), x, both, both)
         if self.norm:
             parameters = [scale, shift] if self.norm == "shifted" else [scale]
             return apply(LayerNormalization(), x, *parameters)
@@ -196,6 +200,7 @@ NORMALIZED = [
     Gated(1, 2040, 9, gate=three_operands, norm="shifted"),
     Gated(1, 75, 24, bfloat16, three_operands, norm="RMSNormalization"),
     Gated(1, 1031, 3, float32, alone, norm="shifted"),
+    Gated(1, 75, 24, float32, alone, norm="shifted by its scale"),
     Gated(1, 1100, 2200, float32, alone, norm="RMSNormalization", kind="Gemm", bias="both"),
     Gated(1, 4096, 40, gate=alone, bits=4, norm="RMSNormalization"),
     Gated(1, 129, 35, bfloat16, alone, bits=8, block=16, norm="LayerNormalization", bias="both"),

@@ -86,3 +86,23 @@ def test_results(
     monkeypatch.setattr(stepping, "bind_launch", noted)
     compare(scattered(*case, kept=kept), emulated)
     assert ("copy_strided" in launched) is kept
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("op", [ScatterElements(), ScatterND()], ids=str)
+def test_updates_that_are_the_tensor_itself_are_not_overwritten(
+    op: Op, emulated: CudaBackend
+) -> None:
+    """Rows in another order: each is read after another one has been written."""
+    data, rows = CACHE[0, 0], np.arange(8)[::-1]
+    graph = Graph("turned")
+    x = graph.add_input("x", TensorType(data.dtype, data.shape))
+    one = graph.insert(Add(), [x, graph.constant(np.ones((), float16))]).output
+    places = rows[:, None].repeat(1 if isinstance(op, ScatterND) else 4, axis=1)
+    indices = graph.add_input("i", TensorType(places.dtype, places.shape))
+    graph.set_outputs({"y": graph.insert(op, [one, indices, one]).output})
+    infer(graph)
+    (*_, row) = (row for row in planned(graph).rows if row.kind == "step")
+    assert row.outputs[0].root is not row.inputs[0].root
+    compare(Sample(graph, {"x": data, "i": places}), emulated)

@@ -119,6 +119,17 @@ def test_what_is_something_else_stays_apart() -> None:
         assert "relu_linear" not in {each.entry for each in launches(planned(sample.graph))}
 
 
+def test_a_matrix_times_itself_stays_apart() -> None:
+    block = Block(1, 4, float32, (5,))
+    square = block.add(Reshape(), block.cut(block.x, 1, 0, 5), np.array([2, 1, 5, 5]))
+    sums = block.add(MatMul(), square, square)
+    above, below = (block.cut(sums, 2, *part) for part in ((0, 4), (4, 5)))
+    below = block.add(Add(), below, np.array(1e-5, np.float32))
+    block.graph.set_outputs({"y": block.add(Div(), above, below)})
+    infer(block.graph)
+    assert "relu_linear" not in {each.entry for each in launches(planned(block.graph))}
+
+
 @pytest.mark.slow
 def test_every_size_compiles(cache: Path) -> None:
     device = DryDevice()

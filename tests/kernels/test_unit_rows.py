@@ -45,6 +45,12 @@ def unit(
     return apply(graph, Div(), x, apply(graph, op or Clip(), length, number(floor)))
 
 
+def between(graph: Graph, x: Value, limit: Array) -> Value:
+    """Return rows by a number, which is a constant of the graph that is there once."""
+    length, once = apply(graph, ReduceL2(), x, np.array([-1])), graph.constant(limit)
+    return apply(graph, Div(), x, apply(graph, Clip(), length, once, once))
+
+
 def narrow(graph: Graph, x: Value) -> Value:
     """What is left of it in a half precision network."""
     wide = apply(graph, Cast(to=float32), x)
@@ -60,6 +66,7 @@ SPELLINGS: dict[str, Step] = {
 }
 OTHERS: dict[str, Step] = {
     "another axis": lambda g, x: unit(g, x, axis=1),
+    "between two equal numbers": lambda g, x: between(g, x, number(0.5)),
     "no floor": lambda g, x: unit(g, x, floor=0.0),
     "of something else": lambda g, x: apply(
         g,

@@ -103,6 +103,21 @@ def test_a_window_that_is_added_to_padding(fill: float) -> None:
     assert_same(graph, after)
 
 
+def test_a_bias_that_is_added_twice_stays_twice() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        bias = apply(g, Add(), x, np.zeros((), np.float32))
+        bias = apply(g, ReduceMean(), bias, np.array([3]))
+        bias = apply(g, Add(), bias, normal(1, 1, 1, 6))
+        twice = apply(g, Add(), bias, bias)
+        mask = apply(g, Add(), twice, g.constant(added(seen(6, 6, right=0))))
+        return apply(g, Attention(), x, x, x, mask)
+
+    graph = make(build, (1, HEADS, 6, SIZE))
+    after, _ = optimised(graph)
+    assert found(after) == (Attention(is_causal=1), True)
+    assert_same(graph, after)
+
+
 @pytest.mark.parametrize("past", [0, 3])
 @pytest.mark.parametrize(
     ("queries", "keys", "wanted"),

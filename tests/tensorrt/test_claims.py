@@ -11,7 +11,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tercet.backends.tensorrt.claims import refusal
 from tercet.importers import onnx as importer
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.matmul import MatMul
 
 F, D, I32, I64, B8, U8, I4 = (
     TensorProto.FLOAT,
@@ -120,3 +124,12 @@ POOLED: Sequence[Input] = ((F, (1, 2, 2, 2)),)
 )  # fmt: skip
 def test_refusals(arguments: Any, attributes: dict[str, Any], reason: str) -> None:
     assert said(*arguments, **attributes) == reason
+
+
+def test_a_matrix_times_itself() -> None:
+    graph = Graph("square")
+    x = graph.add_input("x", TensorType(float32, (4, 4)))
+    node = graph.insert(MatMul(), [x, x])
+    graph.set_outputs({"y": node.output})
+    infer(graph)
+    assert refusal(graph, node, lambda name: True, "TensorRT 11") == ""

@@ -133,12 +133,12 @@ def _product(value: Value, *, turned: bool) -> tuple[_Part, _Part, _Part, frozen
     outer, casts = _through(value)
     if outer is None or not isinstance(outer.op, MatMul):
         return None
-    left, right = outer.reads if turned else reversed(outer.reads)
+    left, right = outer.operands if turned else reversed(outer.operands)
     inner, more = _through(right)
     q = _part(left)
     if inner is None or not isinstance(inner.op, MatMul) or q is None:
         return None
-    of_k, of_v = inner.reads if turned else reversed(inner.reads)
+    of_k, of_v = inner.operands if turned else reversed(inner.operands)
     k, padded = _part(of_k), _padded(of_v, axis=3 if turned else 2)
     if k is None or padded is None:
         return None

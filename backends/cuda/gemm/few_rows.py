@@ -85,7 +85,7 @@ def norm_before(graph: Graph, products: Sequence[Node]) -> Node | None:
     norm = None if y is None else y.producer
     if y is None or norm is None or not isinstance(norm.op, LayerNormalization | RMSNormalization):
         return None
-    x, *parameters = norm.reads
+    x, *parameters = norm.operands
     size, rank = y.tensor.dims[-1], len(y.tensor.dims)
     alone = y.consumers.keys() == set(products) and not graph.is_output(y)
     unread = all(not v.consumers and not graph.is_output(v) for v in norm.outputs[1:])
@@ -139,7 +139,7 @@ def few_rows(
 
 def _row_norm(norm: Node, operand: Callable[[Value], Tensor]) -> RowNorm:
     """Return a normalization of rows as kernels take it."""
-    _, scale, *shift = (operand(value) for value in norm.reads)
+    _, scale, *shift = (operand(value) for value in norm.operands)
     assert isinstance(norm.op, LayerNormalization | RMSNormalization)
     centred = isinstance(norm.op, LayerNormalization)
     return RowNorm(scale, shift[0] if shift else None, norm.op.epsilon, centred, norm.kind)

@@ -74,10 +74,12 @@ def unit_rows_at(
 
 def _floor(node: Node) -> float | None:
     """Return the positive lower bound that a node applies, if it does nothing else."""
-    if not isinstance(node.op, Clip | Max) or len(node.reads) != 2:
+    if not isinstance(node.op, Clip | Max):
         return None
-    low = node.inputs[1]
-    if low is None or low.data is None or low.data.size != 1 or low.tensor.dtype != float32:
+    _, low, *high = (*node.inputs, None)
+    if any(high) or low is None or low.data is None or low.data.size != 1:
+        return None
+    if low.tensor.dtype != float32:
         return None
     return floor if (floor := float(low.data.reshape(()))) > 0 else None
 

@@ -39,7 +39,7 @@ def _types(index: DType, x: Tensor, indices: Tensor) -> tuple[tuple[str, DType],
 
 
 def _keeps_rank(node: Node) -> bool:
-    return all(value.tensor.rank == 1 for value in node.reads[1:])
+    return all(value.tensor.rank == 1 for value in node.operands[1:])
 
 
 @kernel(Gather, follows=_keeps_rank)
