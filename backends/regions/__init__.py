@@ -1,1 +1,1 @@
-"""Regions of nodes for compilers of whole graphs: which nodes go together, and as what model."""
+"""Regions of nodes for compilers of whole graphs: their nodes, and their ONNX models."""

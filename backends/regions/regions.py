@@ -1,4 +1,4 @@
-"""Which nodes go to a compiler together: the largest convex regions of those it may take."""
+"""Partition of the nodes that a compiler accepts into the largest convex regions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ...runtime.ir.graph import Graph, Node
 Region = tuple[Node, ...]
 _Parts = dict[Node, list[Node]]
 
-#: Nodes that compute something which a region has at least, unless one of them multiplies matrices:
-#: an engine is launched at the cost of several kernels.
+#: Minimum number of computing nodes of a region, unless one of them multiplies matrices: launching
+#: an engine costs as much as several kernels.
 MIN_NODES = 4
 
 
@@ -20,13 +20,13 @@ def regions(graph: Graph, taken: Set[Node]) -> list[Region]:
     """Return the regions, nodes in topological order.
 
     A node's *level* is the largest number of times that a path to it enters the taken nodes from
-    the others. Along a path levels never fall, so one that leaves the taken nodes and comes back
-    ends on a higher level: the connected parts of a level are convex, and no two of them wait for
-    each other. Where an edge joins two parts and no other path does, they become one.
+    the others. Along a path levels never decrease, so a path that leaves the taken nodes and comes
+    back ends on a higher level: the connected parts of a level are convex, and no two of them
+    depend on each other. Two parts joined by an edge, and by no other path, become one.
 
     Args:
         graph: the graph.
-        taken: the nodes that may belong to regions, views included.
+        taken: the nodes that may be in regions, views included.
     """
     levels = _levels(graph, taken)
     parts: _Parts = {}
@@ -51,10 +51,10 @@ def is_worthwhile(region: Region, minimum: int = MIN_NODES) -> bool:
 
 
 def min_nodes(variable: str) -> int:
-    """Return how many nodes a region has at least: `MIN_NODES`, or what a variable says.
+    """Return the minimum size of a region: the value of an environment variable, or `MIN_NODES`.
 
     Raises:
-        UsageError: the variable holds no number above 0.
+        UsageError: the value is not a number above 0.
     """
     said = os.environ.get(variable, "")
     if said and not (said.isascii() and said.isdigit() and int(said)):
@@ -76,7 +76,7 @@ def _levels(graph: Graph, taken: Set[Node]) -> dict[Node, int]:
 
 
 def _merge(graph: Graph, parts: _Parts) -> None:
-    """Join parts along edges between them, until every other pair would close a circle."""
+    """Merge parts joined by edges, until every further merge would create a cycle."""
     joined = True
     while joined:
         joined = False
@@ -90,7 +90,7 @@ def _merge(graph: Graph, parts: _Parts) -> None:
 
 
 def _is_reached_around(parts: _Parts, first: Node, last: Node) -> bool:
-    """Whether a path leads from one part to another through nodes of neither."""
+    """Whether a path leads from one part to another through nodes outside both."""
     start, goal = parts[first], parts[last]
     seen: set[Node] = set()
     frontier = [n for n in _consumers(start) if parts.get(n) is not start]
@@ -111,7 +111,7 @@ def _consumers(nodes: list[Node]) -> list[Node]:
 
 
 def _join(parts: _Parts, first: Node, second: Node) -> None:
-    """Make the parts of two nodes one."""
+    """Merge the parts of two nodes."""
     large, small = parts[first], parts[second]
     if large is small:
         return

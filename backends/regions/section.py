@@ -1,4 +1,4 @@
-"""A region as a separate model: what a compiler reads, and what its engine is known by."""
+"""A region as a separate model, which a compiler reads and whose digest identifies its engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ...runtime.ir.types import Array, TensorType
 from ...runtime.plan.partition import reads_of, results_of
 from .regions import Region
 
-#: The opset that models are written in; every compiler here reads all of it.
+#: The opset of the models; every compiler here supports all of it.
 OPSET = 20
 
 Ints = tuple[int, ...]
@@ -46,11 +46,11 @@ class Section:
     """A region as a graph.
 
     Attributes:
-        graph: in operators that `opset` has, as far as functions can say the others.
-        inputs: what it reads, in the order of the step's.
-        outputs: what it gives, likewise.
-        profiles: shapes by input, where dimensions are symbolic; empty where none is.
-        opset: the version of ai.onnx that it is written in.
+        graph: in operators of `opset`; newer ones are replaced by their functions.
+        inputs: its inputs, in the order of the step's.
+        outputs: its outputs, likewise.
+        profiles: shapes of inputs with symbolic dimensions; empty if there are none.
+        opset: its version of ai.onnx.
     """
 
     graph: Graph
@@ -61,7 +61,7 @@ class Section:
 
     @cached_property
     def digest(self) -> str:
-        """Of operators, shapes, profiles and every element of every constant."""
+        """The digest of operators, shapes, profiles and all elements of constants."""
         found = sha256()
 
         def hashed(name: str, data: Array) -> TensorProto:
@@ -74,7 +74,7 @@ class Section:
         return found.hexdigest()
 
     def write(self, folder: Path) -> Path:
-        """Write it as an ONNX file, constants next to it where they are too large; return it."""
+        """Write an ONNX file, with large constants next to it; return its path."""
         path = folder / "section.onnx"
         save(self.graph, path, opsets={"": self.opset})
         return path
@@ -86,8 +86,8 @@ def section(graph: Graph, region: Region, ranges: Ranges, opset: int = OPSET) ->
     Args:
         graph: all shapes static.
         region: its nodes.
-        ranges: sizes that symbolic dimensions of the model may have; where they name all of a
-            region's, and nothing in it depends on a size, its engine serves all of them.
+        ranges: possible sizes of symbolic dimensions; if they include all dimensions of a region,
+            and nothing in it depends on a size, one engine serves all sizes.
         opset: the version of ai.onnx to write it in.
 
     Raises:
@@ -105,7 +105,7 @@ def section(graph: Graph, region: Region, ranges: Ranges, opset: int = OPSET) ->
 
 
 def written_as(graph: Graph, node: Node, opset: int) -> tuple[Graph, tuple[Node, ...], str]:
-    """Return what a node is written as in an opset: itself, or functions written out.
+    """Return a node in terms of an opset: itself, or the expansions of its functions.
 
     Returns:
         The graph with the nodes, the nodes, and why they cannot be written; empty if they can.
@@ -135,7 +135,7 @@ def _general(
     results: Sequence[Value],
     ranges: Ranges,
 ) -> tuple[Graph, dict[str, Profile]] | None:
-    """Return the region before its symbols were bound, with profiles; None where it has changed."""
+    """Return the region before its symbols were bound, with profiles; None if it has changed."""
     general = graph.general
     if general is None or not ranges:
         return None
@@ -156,7 +156,7 @@ def _general(
 
 
 def _is_same(node: Node, twin: Node | None) -> bool:
-    """Whether a node reads and gives in the plan what it does in the model."""
+    """Whether a node has the same inputs and outputs in the plan as in the model."""
     if twin is None or twin.op != node.op or len(twin.inputs) != len(node.inputs):
         return False
     if [value.name for value in twin.outputs] != [value.name for value in node.outputs]:
@@ -175,7 +175,7 @@ def _is_same_value(value: Value | None, twin: Value | None) -> bool:
 
 
 def _profile(twin: Value | None, dims: Ints, ranges: Ranges) -> Profile | None:
-    """Return the shapes that an input may have; None where they are not known or not these."""
+    """Return the possible shapes of an input; None if unknown, or if `dims` is not among them."""
     if twin is None or not isinstance(twin.type, TensorType) or twin.type.shape is None:
         return None
     sizes: list[tuple[int, int, int]] = []

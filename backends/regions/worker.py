@@ -1,9 +1,8 @@
-"""A separate process for what may crash in a vendor's library.
+"""A separate process for calls that may crash in a vendor's library.
 
 The caller has a `Worker` and asks; the process runs `serve` and answers. Questions and answers are
-JSON, a line each. A process that crashes costs the answer to one question and no more: the next one
-starts another. It ends by itself when nobody has asked for a while, and with the process that
-started it.
+lines of JSON. A crash costs only the answer to one question: the next one starts a new process. A
+process ends by itself when idle, and with the process that started it.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from ...runtime.base import forks
 from ...runtime.base.closable import Closable
 from ...runtime.base.guard import check_time
 
-#: Seconds without a question after which a process ends.
+#: Idle seconds after which a process ends.
 IDLE = 20.0
-#: Seconds between two looks at the time limit of the caller.
+#: Seconds between checks of the caller's time limit.
 _LOOK = 0.1
-#: Seconds in which a process must say that it is there.
+#: Seconds within which a process must report that it has started.
 _START = 120.0
-#: What runs there: the path of modules is that of the process that started it.
+#: The process's script; its module path is that of the process that starts it.
 _SCRIPT = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
@@ -42,23 +41,23 @@ Answer = dict[str, Any]
 
 
 class Ended(Exception):
-    """The process ended, or was ended, before it answered."""
+    """The process ended, or was terminated, before it answered."""
 
 
 class _Left(Ended):
-    """It ended by itself, because nobody had asked for a while."""
+    """The process ended by itself because it was idle."""
 
 
 class Worker(Closable):
-    """A process that answers, and the next one where it has ended.
+    """A process that answers questions, restarted when it has ended.
 
     Args:
         module: has a `main` that calls `serve`; imported by its full name.
         arguments: of that function.
-        patience: seconds that an answer may take; None for no limit but the caller's own.
+        patience: time limit per answer in seconds; None for only the caller's limit.
 
     Attributes:
-        lock: for those to hold who ask several questions in a row.
+        lock: held by callers that ask several questions in a row.
     """
 
     def __init__(self, module: str, *arguments: str, patience: float | None = None) -> None:
@@ -74,10 +73,10 @@ class Worker(Closable):
         self._end()
 
     def start(self) -> bool:
-        """Start the process unless it runs; return whether it does.
+        """Start the process unless it runs; return whether it runs now.
 
         Raises:
-            TimeLimitError: the caller's time is up.
+            TimeLimitError: the caller's time limit passed.
         """
         if self._generation != forks.generation():  # it belongs to the process that forked
             self._process, self._generation = None, forks.generation()
@@ -108,11 +107,11 @@ class Worker(Closable):
 
         Raises:
             Ended: the process crashed, took too long, or cannot be started.
-            TimeLimitError: the caller's time is up; the process is ended.
+            TimeLimitError: the caller's time limit passed; the process is ended.
         """
         try:
             return self._ask(question)
-        except _Left:  # just as it was asked
+        except _Left:  # it ended just before the question
             return self._ask(question)
 
     def _ask(self, question: Mapping[str, Any]) -> Answer:
@@ -121,7 +120,7 @@ class Worker(Closable):
         process = self._process
         assert process is not None
         assert process.stdin is not None
-        with suppress(BrokenPipeError):  # then it says nothing any more, which is seen at once
+        with suppress(BrokenPipeError):  # reading the answer then fails at once
             process.stdin.write(json.dumps(question).encode() + b"\n")
             process.stdin.flush()
         return self._read(self._patience)
@@ -158,7 +157,7 @@ class Worker(Closable):
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a process that has nothing to read any more; return its status."""
+    """Wait for a process whose input is closed; return its status."""
     assert process.stdin is not None
     assert process.stdout is not None
     with suppress(BrokenPipeError):
@@ -173,7 +172,7 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
 
 
 def _is_python(executable: str) -> bool:
-    """Whether this is an interpreter, and not an application that holds one."""
+    """Whether this is a Python interpreter, not an application that embeds one."""
     return os.path.basename(executable).lower().startswith(("python", "pypy"))
 
 
@@ -189,18 +188,18 @@ def _how(status: int) -> str:
 def serve(
     answer: Callable[[Answer], Mapping[str, Any]], is_busy: Callable[[], bool] = lambda: False
 ) -> None:
-    """Answer questions from the standard input until there are no more, or none for a while.
+    """Answer questions from standard input until it is closed, or no question comes for a while.
 
-    What else is printed, by a library, goes to the standard error.
+    Output of libraries goes to standard error.
 
     Args:
-        answer: gives the answer to a question.
-        is_busy: whether another question is sure to come, however long it may take.
+        answer: returns the answer to a question.
+        is_busy: whether another question will certainly come, however late.
     """
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     source = os.fdopen(os.dup(0), "rb", buffering=0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks decides when it ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides when it ends
     said: Mapping[str, Any] = {}
     while True:
         out.write(json.dumps(said).encode() + b"\n")

@@ -113,11 +113,11 @@ class Late:
 
 
 def test_no_thread_works_for_a_caller_that_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_pool, "_Hand", Late)
+    monkeypatch.setattr(thread_pool, "_PoolThread", Late)
     files = frozenset({thread_pool.__file__, blas.__file__})
     with two_threads():
         for at in range(2000):
-            Late.given, team = [], thread_pool.Crew()
+            Late.given, team = [], thread_pool.ThreadPool()
             done: list[int] = []
             jobs = [[[partial(done.append, block)] for block in range(4)]] * 2
             was_interrupted = interrupted(partial(team.play, jobs), at, files)

@@ -15,7 +15,7 @@ import pytest
 
 import tercet
 from tercet.backends.numpy.engine import thread_pool
-from tercet.backends.numpy.engine.thread_pool import Crew
+from tercet.backends.numpy.engine.thread_pool import ThreadPool
 from tercet.backends.numpy.numerics import blas
 
 from .graphs import model, node, random
@@ -58,7 +58,7 @@ def counting(count: int, workers: int = 2) -> tuple[list[int], list[list[list[pa
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("count", [1, 2, 3, 50])
 def test_every_block_is_done_once(count: int) -> None:
-    team = Crew()
+    team = ThreadPool()
     for _ in range(50):
         done, jobs = counting(count)
         team.play(jobs)
@@ -68,7 +68,7 @@ def test_every_block_is_done_once(count: int) -> None:
 @pytest.mark.usefixtures("threads")
 def test_both_threads_work() -> None:
     both = threading.Barrier(2, timeout=60)
-    Crew().play([[[both.wait]] * 2] * 2)
+    ThreadPool().play([[[both.wait]] * 2] * 2)
     assert not both.broken
 
 
@@ -78,7 +78,7 @@ def test_errors_reach_the_caller(worker: int) -> None:
     def fail() -> None:
         raise ValueError("in a block")
 
-    team = Crew()
+    team = ThreadPool()
     calls: list[Callable[[], None]] = [partial(time.sleep, 0.01), partial(time.sleep, 0.01)]
     calls[worker] = fail
     with pytest.raises(ValueError, match="in a block"):
@@ -99,7 +99,7 @@ def test_products_keep_to_their_thread_and_give_it_back() -> None:
         assert blas.threads() == 2
 
     with blas.one_thread():
-        Crew().play([[[look]] * 2] * 2)
+        ThreadPool().play([[[look]] * 2] * 2)
     look()
     assert seen == [1, 1, 2]
 
@@ -109,7 +109,7 @@ def test_a_caller_that_had_to_wait_works_alone_for_a_while(monkeypatch: pytest.M
     """It worked for 0.1 s, then waited for the other thread until 1 s was over."""
     clock = chain([1.0, 1.0, 1.1], repeat(2.0))
     monkeypatch.setattr(thread_pool, "perf_counter", lambda: next(clock))
-    team = Crew()
+    team = ThreadPool()
     team.play(counting(2)[1])
     names: list[str] = []
 
@@ -127,7 +127,7 @@ def test_a_caller_that_had_to_wait_works_alone_for_a_while(monkeypatch: pytest.M
 @pytest.mark.usefixtures("threads")
 def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_pool, "PATIENCE", 0.02)
-    team = Crew()
+    team = ThreadPool()
     before = threading.active_count()
     done, jobs = counting(4)
     team.play(jobs)
@@ -142,7 +142,7 @@ def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("threads")
 def test_no_two_threads_have_one_workspace() -> None:
     """Threads end in any order; those that are left and new ones share the workers anew."""
-    team, workers = Crew(), 4
+    team, workers = ThreadPool(), 4
     assert blas.set_threads(workers)
     seen: set[tuple[int, int]] = set()
 

@@ -61,9 +61,9 @@ WITHOUT = {
 
 #: What the specification allows and what makes no sense, by operator.
 NONSENSE = {
-    "Col2Im": "T = string: not taken: the sum of strings is nothing",
-    "GridSample": "T1 = string: not taken: between two strings lies nothing",
-    "Resize": "T1 = string: not taken: between two strings lies nothing",
+    "Col2Im": "T = string: not taken: strings cannot be added",
+    "GridSample": "T1 = string: not taken: strings cannot be interpolated",
+    "Resize": "T1 = string: not taken: strings cannot be interpolated",
 }
 
 #: Operators whose result is not the same number in a wider dtype.

@@ -19,7 +19,7 @@ from ....runtime.plan.backend import BuildContext, Run, View
 from ....runtime.plan.host import array, logical
 from ..numerics import blas
 from .cost import blocks_worth
-from .thread_pool import CREW
+from .thread_pool import POOL
 
 #: A tape: calls without arguments, executed in order.
 Tape = list[Callable[[], object]]
@@ -180,7 +180,7 @@ class HostRun:
         """
         try:
             if self._alone is None:
-                CREW.play(self._jobs)
+                POOL.play(self._jobs)
                 return
             for call in self._alone:
                 call()

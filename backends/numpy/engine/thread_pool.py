@@ -27,9 +27,9 @@ Jobs = Sequence[Sequence[Tape]]
 MAX_THREADS = 8
 #: Idle seconds after which a thread ends.
 PATIENCE = 5.0
-#: A caller that waits longer than this (seconds), and than half of its own work, has lost the other
-#: core to another program. It works alone for a while, because each such loss costs milliseconds:
-#: shortly after the first one, ever longer if it happens repeatedly.
+#: A caller that waits longer than this (seconds), and longer than half of its own work, has lost
+#: the other core to another program. It then works alone for a while, because each such loss costs
+#: milliseconds: briefly after the first one, and longer if it happens repeatedly.
 LATE = 3e-4
 SHORTEST_REST, LONGEST_REST = 4e-3, 0.25
 
@@ -56,7 +56,7 @@ def _work(worker: int, jobs: Jobs, queues: Sequence[deque[int]]) -> None:
                 call()
 
 
-class _Order:
+class _WorkerShare:
     """One worker's part, which its thread starts unless the caller is done by then."""
 
     def __init__(self, worker: int, jobs: Jobs, queues: Sequence[deque[int]]) -> None:
@@ -82,12 +82,12 @@ class _Order:
             pass
 
 
-class _Hand:
+class _PoolThread:
     """One thread, which ends after being idle."""
 
-    def __init__(self, name: str, crew: Lock) -> None:
-        self.crew = crew
-        self.orders: SimpleQueue[_Order] = SimpleQueue()
+    def __init__(self, name: str, pool_lock: Lock) -> None:
+        self.pool_lock = pool_lock
+        self.orders: SimpleQueue[_WorkerShare] = SimpleQueue()
         self.is_there = True
         Thread(target=self._serve, name=name, daemon=True).start()
 
@@ -97,13 +97,13 @@ class _Hand:
                 try:
                     self.orders.get(timeout=PATIENCE).carry_out()
                 except Empty:
-                    if self.crew.acquire(blocking=False):
+                    if self.pool_lock.acquire(blocking=False):
                         self.is_there = False
-                        self.crew.release()
+                        self.pool_lock.release()
                         return
 
 
-def _finish(orders: Sequence[_Order]) -> None:
+def _finish(orders: Sequence[_WorkerShare]) -> None:
     """Finish all orders, even if interrupted; then re-raise the interruption."""
     interrupted: BaseException | None = None
     while True:
@@ -117,12 +117,12 @@ def _finish(orders: Sequence[_Order]) -> None:
         raise interrupted
 
 
-class Crew:
+class ThreadPool:
     """All threads of the process; used by one step at a time, others run on their callers."""
 
     def __init__(self) -> None:
         self._lock = forks.lock()
-        self._hands: list[_Hand] = []
+        self._hands: list[_PoolThread] = []
         self._alone_until = 0.0
         self._rest = SHORTEST_REST
         forks.forget_in_child(self.forget)
@@ -148,7 +148,7 @@ class Crew:
     def _share(self, jobs: Jobs, count: int, wanted: int) -> None:
         bounds = [count * worker // wanted for worker in range(wanted + 1)]
         queues = [deque(range(bounds[w], bounds[w + 1])) for w in range(wanted)]
-        orders = [_Order(worker, jobs, queues) for worker in range(1, wanted)]
+        orders = [_WorkerShare(worker, jobs, queues) for worker in range(1, wanted)]
         # However the caller is interrupted, no thread may continue working for it.
         try:
             try:
@@ -178,10 +178,10 @@ class Crew:
         else:
             self._rest = max(0.9 * self._rest, SHORTEST_REST)
 
-    def _ready(self, number: int) -> list[_Hand]:
+    def _ready(self, number: int) -> list[_PoolThread]:
         self._hands = [hand for hand in self._hands if hand.is_there]
         while len(self._hands) < number:
-            self._hands.append(_Hand(f"tercet-{len(self._hands) + 1}", self._lock))
+            self._hands.append(_PoolThread(f"tercet-{len(self._hands) + 1}", self._lock))
         return self._hands[:number]
 
     def forget(self) -> None:
@@ -189,4 +189,4 @@ class Crew:
         self._hands = []
 
 
-CREW = Crew()
+POOL = ThreadPool()

@@ -34,7 +34,7 @@ def arithmetic(dtype: DType) -> DType:
         ValueError: it is the string dtype.
     """
     if dtype == string:
-        raise ValueError("between two strings lies nothing")
+        raise ValueError("strings cannot be interpolated")
     if dtype in (float16, bfloat16, float32):
         return float32
     return dtype if dtype in COMPLEX else float64

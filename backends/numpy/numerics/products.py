@@ -2,7 +2,7 @@
 
 BLAS sums the products of an element in an order that depends on its position: remainders at the
 edges of tiles use other kernels. Results that should be equal then differ in their last bits.
-Multiples of the tile size have no remainders, so these are computed separately, padded with zeros.
+Multiples of the tile size have no remainders, so remainders are computed separately, zero-padded.
 The tile sizes depend on the processor and are determined on first use, in a few milliseconds. Where
 even whole tiles differ, `margins` helps.
 """

@@ -46,7 +46,7 @@ def _folded(columns: Array, geometry: Window, size: tuple[int, ...]) -> Array:
 def col2im(op: Col2Im, x: Array, image_shape: Array, block_shape: Array) -> Array:
     """Sum blocks into images."""
     if x.dtype == string:
-        raise ValueError("the sum of strings is nothing")
+        raise ValueError("strings cannot be added")
     size = tuple(image_shape.tolist())
     geometry = window(op, size, tuple(block_shape.tolist()))
     channels = x.shape[1] // prod(geometry.kernel)

@@ -6,14 +6,14 @@ neural networks, 2015). Filters are transformed in float64, once per model.
 
 The sums cost accuracy. With the points 0, ±1/√2, ±√2 and infinity, which keep all numbers in the
 transforms near 1, the relative error of a convolution (Euclidean norms, against float64) is below
-`ERROR`, where one product of matrices is at 3e-7; the usual points 0, ±1, ±2 have twice that. An
+`ERROR`, where one matrix product is at 3e-7; the usual points 0, ±1, ±2 have twice that. An
 infinity or a NaN in the input makes NaN of all outputs of its tiles, not only of those whose
 windows contain it.
 
 Rows of tiles have one tile more than the result, the `pitch`. Inputs are split into phases, the
 pixels at rows q and columns p modulo 4, so that every step of the transforms works on long
-contiguous stretches: the next tile's pixels are the same phase one place further on. What comes out
-for the tile after the end of a row is left there.
+contiguous stretches: the next tile's pixels are the same phase one place further on. Results
+for the tile after the end of a row are ignored.
 """
 
 from __future__ import annotations
