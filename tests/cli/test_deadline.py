@@ -181,6 +181,18 @@ def test_python_gives_what_there_is(folder: Path) -> None:
     pytest.fail("nothing was measured")
 
 
+def in_a_process(program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a Python of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+    )
+
+
 HANGS = """
 import signal, sys
 from tercet.tools.common import deadline
@@ -200,14 +212,7 @@ main()
 
 
 def test_what_cannot_be_interrupted_ends_with_the_process(folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HANGS],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
-    )
+    done = in_a_process(HANGS)
     assert done.returncode == 7
     assert "the process ends here" in done.stderr
 
@@ -313,14 +318,7 @@ main()
 
 def test_a_process_ends_behind_interrupted_work(folder: Path) -> None:
     """Python's own end would wait for the lock, and for the thread."""
-    done = subprocess.run(
-        [sys.executable, "-c", STUCK],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
-    )
+    done = in_a_process(STUCK)
     assert done.returncode == 7, done.stderr
     assert "stopped after 0.1 s" in done.stdout + done.stderr
 

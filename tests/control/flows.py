@@ -128,9 +128,9 @@ g (float[2, 3] x, float[3] w) => (float[5, 2, 3] all, float[5] sums, bool[5] fla
 }
 """
 
-#: Both directions, several axes, and a state that is one of its results.
-SCANNED = """
-g (float[3] s, float[4, 3] xs, float[3, 4] ys) => (last, sums, products) {
+#: Both directions, several axes, and a state that is one of its results; of any sizes.
+CUMULATIVE = """
+g (float[k] s, float[t, k] xs, float[k, t] ys) => (last, sums, products) {
   last, sums, products = Scan <num_scan_inputs = 2, scan_input_axes = [0, 1],
       scan_input_directions = [0, 1], scan_output_axes = [0, 1], scan_output_directions = [0, 1],
       body = b (state, x, y) => (next, out, product) {
@@ -138,6 +138,25 @@ g (float[3] s, float[4, 3] xs, float[3, 4] ys) => (last, sums, products) {
     out = Identity (next)
     product = Mul (x, y)
   }> (s, xs, ys)
+}
+"""
+
+#: The same of fixed sizes.
+SCANNED = CUMULATIVE.replace("[t, k]", "[4, 3]").replace("[k, t]", "[3, 4]").replace("[k]", "[3]")
+
+#: Rows that are not zero, through a layer whose plan needs to know how many there are.
+SELECTED = """
+g (float[n, 4] x, float[4, 2] w) => (y, count) {
+  axes = Constant <value = int64[1] {1}> ()
+  total = ReduceSum <keepdims = 0> (x, axes)
+  found = NonZero (total)
+  zero = Constant <value = int64[1] {0}> ()
+  rows = Squeeze (found, zero)
+  chosen = Gather (x, rows)
+  product = MatMul (chosen, w)
+  y = Relu (product)
+  shape = Shape (y)
+  count = Gather (shape, zero)
 }
 """
 

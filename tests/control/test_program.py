@@ -19,6 +19,7 @@ from tercet.runtime.session.model import Model
 
 from ..plan.fakes import FakeBackend, FakeDevice
 from ..threads import together
+from .flows import CUMULATIVE, SELECTED
 
 Array = np.ndarray[Any, Any]
 
@@ -68,33 +69,6 @@ g (float[n] a) => (root, seen) {
 }
 """
 
-CUMULATIVE = """
-g (float[k] s, float[t, k] xs, float[k, t] ys) => (last, sums, products) {
-  last, sums, products = Scan <num_scan_inputs = 2, scan_input_axes = [0, 1],
-      scan_input_directions = [0, 1], scan_output_axes = [0, 1], scan_output_directions = [0, 1],
-      body = b (state, x, y) => (next, out, product) {
-    next = Add (state, x)
-    out = Identity (next)
-    product = Mul (x, y)
-  }> (s, xs, ys)
-}
-"""
-
-#: Rows that are not zero, through a layer whose plan needs to know how many there are.
-SELECTED = """
-g (float[n, 4] x, float[4, 2] w) => (y, count) {
-  axes = Constant <value = int64[1] {1}> ()
-  total = ReduceSum <keepdims = 0> (x, axes)
-  found = NonZero (total)
-  zero = Constant <value = int64[1] {0}> ()
-  rows = Squeeze (found, zero)
-  chosen = Gather (x, rows)
-  product = MatMul (chosen, w)
-  y = Relu (product)
-  shape = Shape (y)
-  count = Gather (shape, zero)
-}
-"""
 
 MAPPED = """
 g (float[a] x, float[b] y, float[1] k) => (float[c] z) {

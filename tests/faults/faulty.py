@@ -141,3 +141,15 @@ def exchanged_rows(data: Array) -> None:
 def one_step(data: Array) -> None:
     """As a quantization does that cuts off instead of rounding."""
     data.reshape(-1)[::7] -= data.dtype.type(1)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A node of a network and what its kernel does wrong."""
+
+    network: str
+    node: str
+    damage: Damage
+
+    def __str__(self) -> str:
+        return f"{self.network}-{self.node}-{self.damage.__name__}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from ..plan.fakes import FakeBackend, FakeDevice
 from .faulty import (
     Damage,
     FaultyBackend,
+    Planted,
     exchanged_rows,
     half_precision,
     last_element,
@@ -27,19 +27,6 @@ from .faulty import (
     tail_is_zero,
 )
 from .networks import Array, inputs_of, network
-
-
-@dataclass(frozen=True)
-class Planted:
-    """A node of a network and what its kernel does wrong."""
-
-    network: str
-    node: str
-    damage: Damage
-
-    def __str__(self) -> str:
-        return f"{self.network}-{self.node}-{self.damage.__name__}"
-
 
 PLANTED = (
     Planted("classifier", "conv1", one_percent),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,11 @@ def rewrite(path: Path, **fields: Any) -> None:
     path.write_text(json.dumps(data))
 
 
-def check_refused(folder: Path, kind: type[TercetError], text: str) -> None:
-    """Check that a generator refuses a folder, naming it, with an error that says `text`."""
+def check_refused(
+    folder: Path, spoil: Callable[[Path], object], kind: type[TercetError], text: str
+) -> None:
+    """Check that a generator refuses a spoiled folder, with an error that names it and has `text`."""
+    spoil(folder)
     with pytest.raises(kind) as caught:
         Generator(folder)
     assert text in str(caught.value)

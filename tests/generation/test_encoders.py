@@ -252,9 +252,7 @@ SPOILED: list[tuple[str, Spoil, type[TercetError], str]] = [
 def test_folders_that_do_not_fit(
     name: str, spoil: Spoil, kind: type[TercetError], text: str, tmp_path: Path
 ) -> None:
-    folder = copied(name, tmp_path)
-    spoil(folder)
-    check_refused(folder, kind, text)
+    check_refused(copied(name, tmp_path), spoil, kind, text)
 
 
 def test_a_folder_without_settings_of_generation_has_those_of_its_configuration(

@@ -206,9 +206,7 @@ SPOILED: list[tuple[str, Spoil, type[TercetError], str]] = [
 def test_folders_that_do_not_fit(
     name: str, spoil: Spoil, kind: type[TercetError], text: str, tmp_path: Path
 ) -> None:
-    folder = copied(name, tmp_path)
-    spoil(folder)
-    check_refused(folder, kind, text)
+    check_refused(copied(name, tmp_path), spoil, kind, text)
 
 
 def test_there_is_nothing(tmp_path: Path) -> None:

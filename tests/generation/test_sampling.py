@@ -14,6 +14,8 @@ from tercet.generation.settings import generate as settings
 from tercet.runtime.ir.types import Array
 from tercet.runtime.session.sampling import MAX_DRAW, Sampling
 
+from .draws import DRAWS
+
 DECODERS = Path(__file__).parents[1] / "producers" / "decoders"
 
 
@@ -45,23 +47,7 @@ def warped(logits: Array, seen: list[int], how: Sampling) -> Array:
     return softmax(np.array(x))
 
 
-HOWS = [
-    Sampling(1.0),
-    Sampling(0.3),
-    Sampling(2.5, top_k=1),
-    Sampling(1.0, top_k=7),
-    Sampling(1.0, top_k=1000),
-    Sampling(1.0, top_p=0.5),
-    Sampling(1.3, top_p=0.95, top_k=20),
-    Sampling(1.0, min_p=0.1),
-    Sampling(0.8, top_k=30, top_p=0.8, min_p=0.05, repetition_penalty=1.4),
-    Sampling(1.0, repetition_penalty=0.7),
-    Sampling(1.0, top_p=1e-9),
-    Sampling(1.0, min_p=1.0),
-]
-
-
-@pytest.mark.parametrize("how", HOWS, ids=str)
+@pytest.mark.parametrize("how", DRAWS, ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_probabilities_are_those_of_the_formulas(how: Sampling, dtype: type) -> None:
     rng = np.random.default_rng(1)
@@ -72,7 +58,7 @@ def test_probabilities_are_those_of_the_formulas(how: Sampling, dtype: type) -> 
         np.testing.assert_allclose(found, warped(logits, seen, how), 1e-12, 1e-15)
 
 
-@pytest.mark.parametrize("how", HOWS, ids=str)
+@pytest.mark.parametrize("how", DRAWS, ids=str)
 @pytest.mark.parametrize("spread", [0.0, 0.01, 3.0], ids="spread={}".format)
 def test_large_vocabularies_are_drawn_from_by_the_same_formulas(
     how: Sampling, spread: float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,8 @@ from tercet.tools.workshop.bench_models import bench_inputs, bench_model
 from tercet.tools.workshop.light_models import light_inputs, light_model
 
 from ..faults.faulty import (
-    Damage,
     FaultyBackend,
+    Planted,
     exchanged_rows,
     half_precision,
     last_element,
@@ -66,18 +65,6 @@ def test_rows_make_up_the_run(name: str, backend: str) -> None:
 
 
 # ── planted faults ───────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True)
-class Planted:
-    """A node of a network and what its kernel does wrong."""
-
-    network: str
-    node: str
-    damage: Damage
-
-    def __str__(self) -> str:
-        return f"{self.network}-{self.node}-{self.damage.__name__}"
 
 
 PLANTED = (

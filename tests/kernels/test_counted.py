@@ -16,6 +16,7 @@ from tercet.backends.numpy import evaluate
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
+from ..control.flows import SELECTED
 from .dry import normal
 from .emulator import needs_compiler
 
@@ -24,19 +25,6 @@ pytestmark = [
     needs_compiler,
 ]
 
-SELECTED = """
-g (float[n, 4] x, float[4, 2] w) => (y, count) {
-  axes = Constant <value = int64[1] {1}> ()
-  total = ReduceSum <keepdims = 0> (x, axes)
-  found = NonZero (total)
-  zero = Constant <value = int64[1] {0}> ()
-  rows = Squeeze (found, zero)
-  chosen = Gather (x, rows)
-  product = MatMul (chosen, w)
-  y = Relu (product)
-  shape = Shape (y)
-  count = Gather (shape, zero)
-}"""
 DETECTED = """
 g (float[1, n, 4] boxes, float[1, 2, n] scores) => (chosen, labels) {
   most = Constant <value = int64 {20}> ()

@@ -21,21 +21,9 @@ from tercet.runtime.session.node_writer import NodeWriter
 from tercet.runtime.session.sampling import Following, Sampling
 from tercet.runtime.session.sampling_graph import SamplingGraph
 
-HOWS = [
-    Sampling(0.0, repetition_penalty=1.7),
-    Sampling(1.0),
-    Sampling(0.3),
-    Sampling(2.5, top_k=1),
-    Sampling(1.0, top_k=7),
-    Sampling(1.0, top_k=1000),
-    Sampling(1.0, top_p=0.5),
-    Sampling(1.3, top_p=0.95, top_k=20),
-    Sampling(1.0, min_p=0.1),
-    Sampling(0.8, top_k=30, top_p=0.8, min_p=0.05, repetition_penalty=1.4),
-    Sampling(1.0, repetition_penalty=0.7),
-    Sampling(1.0, top_p=1e-9),
-    Sampling(1.0, min_p=1.0),
-]
+from ..generation.draws import DRAWS
+
+HOWS = [Sampling(0.0, repetition_penalty=1.7), *DRAWS]
 BATCH, ROOM, VOCABULARY, READ = 3, 20, 700, 12
 
 
