@@ -42,7 +42,7 @@ def rewrite(path: Path, **fields: Any) -> None:
 def check_refused(
     folder: Path, spoil: Callable[[Path], object], kind: type[TercetError], text: str
 ) -> None:
-    """Check that a generator refuses a spoiled folder, with an error that names it and has `text`."""
+    """Check that a generator refuses a spoiled folder: the error names it and contains `text`."""
     spoil(folder)
     with pytest.raises(kind) as caught:
         Generator(folder)
