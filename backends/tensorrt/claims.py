@@ -1,7 +1,7 @@
-"""Which nodes may belong to a region: those that the parser and the builder are known to accept.
+"""Which nodes may be in a region: those that the parser and the builder are known to accept.
 
-The parser says itself which operators it knows. What it refuses of them by attribute or dtype is
-written down here; docs/results/tensorrt_support.md holds it against the real parser and builder.
+The parser itself reports the operators that it supports. Attributes and dtypes that it refuses are
+listed here; docs/results/tensorrt_support.md compares this with the real parser and builder.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from ...runtime.ops.shape import Flatten, Identity, Reshape, Squeeze, Unsqueeze
 from ..regions.section import written_as
 from .loops import DROPS, droppers
 
-#: The opset that regions are written in. It is the first one whose pooling has the windows that the
-#: operators here have; what is newer is written as the functions that the specification gives.
+#: The opset of regions: the first one whose pooling has the windows of the operators here; newer
+#: operators are written as the functions that the specification defines.
 OPSET = 22
-#: Element types of tensors; those of bytes where they are quantized, moved or compared.
+#: Element types of tensors; byte types only for quantized, moved or compared tensors.
 DTYPES: frozenset[DType] = frozenset(
     (dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.int32, dtypes.int64, dtypes.bool_)
 )
 QUANTIZED: frozenset[DType] = frozenset((dtypes.int8, dtypes.float8e4m3fn))
-#: Operators that move bytes or compare them, and do no arithmetic on them: for int8, too.
+#: Operators that only move or compare bytes: they support int8, too.
 MOVING: frozenset[type[Op]] = frozenset(
     (
         *(Concat, Expand, Flatten, Gather, GatherElements, Identity, Pad, Reshape, Slice, Split),
@@ -55,9 +55,9 @@ MOVING: frozenset[type[Op]] = frozenset(
         *(Equal, Greater, GreaterOrEqual, Less, LessOrEqual, Max, Min),
     )
 )
-#: Axes that a tensor has at most.
+#: Maximum rank of a tensor.
 MAX_AXES = 8
-#: Inputs that say what the result looks like; engines have that fixed.
+#: Inputs that determine the shape of the result, which engines fix.
 PARAMETERS = frozenset(
     (
         *("axes", "axis", "ends", "output_shape", "pads", "repeats", "roi", "scales", "shape"),
@@ -69,12 +69,12 @@ PARAMETERS = frozenset(
 def refusals(
     graph: Graph, free: Set[Node], takes: Callable[[str], bool], vendor: str
 ) -> dict[Node, str]:
-    """Return for each free node why it belongs to no region; empty where it may.
+    """Return for each free node why it cannot be in a region; empty if it can.
 
     Args:
         graph: all shapes static.
-        free: those of its nodes that are asked about.
-        takes: whether the parser knows an operator.
+        free: the nodes in question.
+        takes: whether the parser supports an operator.
         vendor: the library, for the reasons.
     """
     dropping = droppers(graph)
@@ -86,12 +86,12 @@ def refusals(
 
 
 def refusal(graph: Graph, node: Node, takes: Callable[[str], bool], vendor: str) -> str:
-    """Return why a node belongs to no region; empty where the library may take it.
+    """Return why a node cannot be in a region; empty if it can.
 
     Args:
         graph: all shapes static.
         node: one of its nodes.
-        takes: whether the parser knows an operator.
+        takes: whether the parser supports an operator.
         vendor: the library, for the reason.
     """
     if node.op.domain:
@@ -135,7 +135,7 @@ def _has(value: Value, op: Op) -> bool:
     dtype, quantizes = value.tensor.dtype, isinstance(op, QuantizeLinear | DequantizeLinear)
     if dtype == dtypes.int8 and type(op) in MOVING:
         return True
-    if dtype == dtypes.int4:  # packed otherwise here than there, so that none is read or given
+    if dtype == dtypes.int4:  # packed differently, so that regions neither read nor write it
         return quantizes and value.is_constant and prod(value.tensor.dims) % 2 == 0
     return dtype in (DTYPES | QUANTIZED if quantizes else DTYPES)
 
@@ -145,11 +145,11 @@ def _has(value: Value, op: Op) -> bool:
 
 def _pool(op: Any, node: Node, graph: Graph) -> str:
     if any(each != 1 for each in op.dilations or ()):
-        return f"dilations={op.dilations}: its windows have no gaps"
+        return f"dilations={op.dilations}: its windows have no dilation"
     if isinstance(op, LpPool) and op.p not in (1, 2):
-        return f"p={op.p}: it has the norms 1 and 2"
+        return f"p={op.p}: it supports the norms 1 and 2"
     if op.ceil_mode and _windows(op, node) != node.output.tensor.dims[2:]:
-        return "ceil_mode=1: it has windows that begin behind the last element"
+        return "ceil_mode=1: it would add windows that start after the last element"
     return _first_alone(op, node, graph)
 
 
@@ -162,12 +162,12 @@ def _windows(op: Any, node: Node) -> tuple[int, ...]:
 
 
 def _recurrence(op: Any, node: Node, graph: Graph) -> str:
-    return "layout=1: it has the layout 0" if op.layout else ""
+    return "layout=1: it supports layout 0" if op.layout else ""
 
 
 def _first_alone(op: Any, node: Node, graph: Graph) -> str:
     others = [v for v in node.outputs[1:] if v.consumers or graph.is_output(v)]
-    return f"it gives the first result alone, and '{others[0].name}' is read" if others else ""
+    return f"it has only the first result, and '{others[0].name}' is read" if others else ""
 
 
 def _normalization(op: Any, node: Node, graph: Graph) -> str:
@@ -175,7 +175,7 @@ def _normalization(op: Any, node: Node, graph: Graph) -> str:
 
 
 def _scatter(op: Any, node: Node, graph: Graph) -> str:
-    return "" if op.reduction == "none" else f"reduction={op.reduction}: it replaces elements alone"
+    return "" if op.reduction == "none" else f"reduction={op.reduction}: it only replaces elements"
 
 
 def _quantization(op: Any, node: Node, graph: Graph) -> str:

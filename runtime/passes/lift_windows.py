@@ -83,7 +83,7 @@ def _lift(graph: Graph, node: Node) -> str:
     graph.replace(node, made.outputs)
     graph.rename(made, node.name)
     drop(graph, mask.producer)
-    return f"Attention '{made.name}' knows its mask: {op}"
+    return f"Attention '{made.name}' has its mask as attributes: {op}"
 
 
 def _terms(mask: Value, join: type[And | Add]) -> Iterator[Value]:
@@ -156,7 +156,7 @@ def _bound(reach: Array, ends: Array, room: Array) -> int | None:
 
     Args:
         reach: reach of each row.
-        ends: whether it sees less than there is.
+        ends: whether the row sees fewer keys than exist.
         room: its maximum reach.
     """
     if not ends.any():

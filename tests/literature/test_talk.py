@@ -115,10 +115,10 @@ def on_tensor_cores(channels: int, group: int, dtype: Any) -> tuple[str, list[st
         (8, 1, float16, "", False),
         (6, 1, float16, "", True),
         (6, 2, float16, "", False),
-        (9, 3, float16, "3 groups of 3 channels, which fill no words", False),
+        (9, 3, float16, "3 groups of 3 channels, which do not fill words", False),
         (8, 1, float32, "", False),
         (6, 1, float32, "", True),
-        (6, 2, float32, "3 channels a group, which are no fours", False),
+        (6, 2, float32, "3 channels per group, not a multiple of 4", False),
     ],
 )
 def test_why_no_tensor_cores(

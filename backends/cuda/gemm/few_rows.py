@@ -101,7 +101,7 @@ def norm_before(graph: Graph, products: Sequence[Node]) -> Node | None:
 def few_rows(
     found: FewRows, y: Tensor, operand: Callable[[Value], Tensor], setting: Setting
 ) -> Answer:
-    """Return the launch of fused products, or why they are better computed separately.
+    """Return the launch of fused products, or why they are computed separately.
 
     Args:
         found: the products and the fused nodes.

@@ -1,7 +1,7 @@
 """Rows normalized to length 1, ``x / max(|x|, floor)``, as one kernel: `normalize_rows.cu`.
 
-Exporters write it in three nodes, between two Casts where the rest is in half precision. The floor
-is a number such as 1e-12, which float16 does not have; the kernel computes in float32.
+Exporters write it as three nodes, between two Casts if the rest is in half precision. The floor is
+a number such as 1e-12, which float16 cannot represent; the kernel computes in float32.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class UnitRows:
     """Nodes that divide rows by their length.
 
     Attributes:
-        before: those up to the quotient, which is the last one.
-        epilogue: the elementwise nodes behind it.
+        before: the nodes up to the quotient, which is the last one.
+        epilogue: the elementwise nodes after it.
         x: the rows.
         floor: minimum of the length.
     """
@@ -103,7 +103,7 @@ def unit_rows(found: UnitRows, y: Tensor, operand: Callable[[Value], Tensor]) ->
     if isinstance(epilogue, str):
         return epilogue
     if len(epilogue.along) < len(epilogue.operands):
-        return "constants behind it, one a channel"
+        return "constants per channel in its epilogue"
     axis, x = y.rank - 1, operand(found.x)
     launch = normalize_rows(y, x, None, None, axis, found.floor, epilogue, centred=False)
-    return launch or "rows that do not fit into registers, or do not lie in one piece"
+    return launch or "rows that do not fit into registers, or are not contiguous"
