@@ -41,6 +41,8 @@ from ..windows.winograd import Winograd
 
 #: Bytes of columns per block, so that they are still in the cache when multiplied.
 COLUMNS = 1 << 20
+#: Maximum terms of a product for which a term more is cheaper than adding the bias.
+FEW_TERMS = 576
 #: Minimum positions and filters per block of a partial image: thin products are slow.
 NARROWEST, FEWEST = 256, 32
 #: Maximum relative time for which Winograd, which is less accurate, is chosen.
@@ -140,8 +142,15 @@ class _Convolution:
         self.workers = thread_pool.size()
         self._cut(limit, narrowest)
         self.scratch = ScratchLayout()
+        is_fixed = self.bias is not None and self.bias.is_constant and self.w.is_constant
         self.unfolding = Unfolding.of(
-            self.window, x, self.group, self.dtype, (self.together, self.boxes), self.scratch
+            self.window,
+            x,
+            self.group,
+            self.dtype,
+            (self.together, self.boxes),
+            self.scratch,
+            ones=is_fixed and self.rows <= FEW_TERMS,
         )
         self.sums = self._reserve_sums()
 
@@ -156,7 +165,8 @@ class _Convolution:
         A block of some columns is not contiguous in the result; bias and activation take half the
         time on a contiguous copy.
         """
-        is_split = len(self.boxes) > 1 and (self.bias is not None or self.chain.stages)
+        adds = self.bias is not None and not self.unfolding.has_ones
+        is_split = len(self.boxes) > 1 and (adds or self.chain.stages)
         if not is_split and self.x.tensor.dtype == self.dtype:
             return None
         widest = max((prod(lengths(box)) for box in self.boxes), default=0)
@@ -242,21 +252,24 @@ class _Convolution:
         return tapes
 
     def _matrices(self, bound: Bound) -> Array:
-        """Return the weights as matrices [groups, filters, rows]."""
+        """Return the weights as matrices [groups, filters, rows], with the bias if it is joined."""
         shape = self.group, self.filters, self.rows
         widest = max((prod(lengths(box)) for box in self.boxes), default=0)
-        if not self.w.is_constant or not is_small(self.filters, self.rows, widest):
-            return bound.as_dtype(self.w, self.dtype).reshape(shape)
 
-        def turned(w: Array) -> Array:
-            return w.reshape(shape).swapaxes(1, 2).astype(self.dtype, "C")
+        def turned(w: Array, *bias: Array) -> Array:
+            columns = [w.reshape(shape), *(b.reshape(*shape[:2], 1) for b in bias)]
+            return np.concatenate(columns, 2).swapaxes(1, 2).astype(self.dtype, "C")
 
         layout = ("turned", self.group, self.dtype)
+        if self.bias is not None and self.unfolding.has_ones:
+            return bound.packed((self.w, self.bias), layout, turned).swapaxes(1, 2)
+        if not self.w.is_constant or not is_small(self.filters, self.rows, widest):
+            return bound.as_dtype(self.w, self.dtype).reshape(shape)
         return bound.packed((self.w,), layout, turned).swapaxes(1, 2)
 
     def _addend(self, bound: Bound) -> Array | None:
-        """Return the bias as [groups, filters, 1]."""
-        if self.bias is None:
+        """Return the bias as [groups, filters, 1], unless it is one of the products' terms."""
+        if self.bias is None or self.unfolding.has_ones:
             return None
         return bound.as_dtype(self.bias, self.dtype).reshape(self.group, self.filters, 1)
 

@@ -60,6 +60,15 @@ def outside(data: Array, axis: int, filled: slice) -> list[Array]:
     return [end for end in ends if end.size]
 
 
+def margins(data: Array, filled: Block) -> list[Array]:
+    """Return the padding around a box of all axes but the first, as disjoint parts."""
+    found: list[Array] = []
+    for axis, part in enumerate(filled, 1):
+        found += outside(data, axis, part)
+        data = data[(*(slice(None),) * axis, part)]
+    return found
+
+
 def windows(image: Array, window: Window, counts: tuple[int, ...]) -> Array:
     """Return a view [channels, *kernel, *counts] of the windows over `image` [channels, *spatial].
 
@@ -82,6 +91,7 @@ class Unfolding:
         channels: channels per group.
         padded: workspace for a padded region; None if there is no padding.
         matrix: workspace for a matrix; None if images are matrices already.
+        has_ones: whether a row of ones ends each matrix, for a bias among the weights.
     """
 
     window: Window
@@ -89,6 +99,7 @@ class Unfolding:
     channels: int
     padded: Piece | None
     matrix: Piece | None
+    has_ones: bool
 
     @classmethod
     def of(
@@ -99,6 +110,8 @@ class Unfolding:
         dtype: DType,
         blocks: tuple[int, list[Block]],
         scratch: ScratchLayout,
+        *,
+        ones: bool = False,
     ) -> Unfolding:
         """Reserve the workspace of the largest block.
 
@@ -109,6 +122,7 @@ class Unfolding:
             dtype: dtype of the matrices.
             blocks: maximum groups per block, and all boxes of outputs.
             scratch: the workspace.
+            ones: whether matrices that are filled should end with a row of ones.
         """
         groups, boxes = blocks
         spatial, channels = source.dims[2:], source.dims[1] // group
@@ -120,8 +134,9 @@ class Unfolding:
             padded = scratch.take(groups * channels * max(needs), dtype)
         if needs or not plain or dtype != source.dtype:
             maximum = max((prod(lengths(box)) for box in boxes), default=0)
-            matrix = scratch.take(groups * channels * prod(window.kernel) * maximum, dtype)
-        return cls(window, spatial, channels, padded, matrix)
+            rows = channels * prod(window.kernel) + ones
+            matrix = scratch.take(groups * rows * maximum, dtype)
+        return cls(window, spatial, channels, padded, matrix, ones and matrix is not None)
 
     def fill(self, tape: Tape, bound: Bound, image: Array, box: Block) -> Array:
         """Record the calls that fill a matrix, and return the matrix.
@@ -133,18 +148,21 @@ class Unfolding:
             box: which outputs.
         """
         counts = lengths(box)
-        rows = self.channels * prod(self.window.kernel)
-        shape = (len(image) // self.channels, rows, prod(counts))
+        groups, rows = len(image) // self.channels, self.channels * prod(self.window.kernel)
         if self.matrix is None:
+            shape = groups, rows, prod(counts)
             return image[(slice(None), *box)].reshape(shape, copy=False)
         covered = region(self.window, self.spatial, box)
         part = image[(slice(None), *covered.inside)]
         if covered.is_padded and self.padded is not None:
             padded = bound.scratch(self.padded, (len(part), *covered.shape))
-            tape.append(partial(padded.fill, 0))
+            tape.extend(partial(gap.fill, 0) for gap in margins(padded, covered.at))
             tape.append(partial(np.copyto, padded[(slice(None), *covered.at)], part))
             part = padded
-        matrix = bound.scratch(self.matrix, shape)
-        target = matrix.reshape(len(image), *self.window.kernel, *counts)
-        tape.append(partial(np.copyto, target, windows(part, self.window, counts)))
+        matrix = bound.scratch(self.matrix, (groups, rows + self.has_ones, prod(counts)))
+        shape = groups, self.channels, *self.window.kernel, *counts
+        source = windows(part, self.window, counts).reshape(shape)
+        tape.append(partial(np.copyto, matrix[:, :rows].reshape(shape, copy=False), source))
+        if self.has_ones:
+            tape.append(partial(matrix[:, rows].fill, 1))
         return matrix

@@ -20,7 +20,7 @@ from ..engine.blocking import Block, blocks, lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, PRODUCT
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape, portions
-from .columns import outside, region, windows
+from .columns import margins, region, windows
 
 #: Bytes of columns and sums per block, sized for the cache.
 COLUMNS = 1 << 19
@@ -144,10 +144,7 @@ class IntegerConvolution:
             if zero_point is not None:
                 shift = zero_point.reshape(())
                 tape.append(partial(np.subtract, inside, shift, out=inside))
-        inner = pixels
-        for axis, filled in enumerate(covered.at, 1):
-            tape.extend(partial(gap.fill, 0) for gap in outside(inner, axis, filled))
-            inner = inner[(*[slice(None)] * axis, filled)]
+        tape.extend(partial(gap.fill, 0) for gap in margins(pixels, covered.at))
         shape = (self.group, self.terms, prod(counts))
         if {*self.window.kernel, *self.window.strides} == {1}:
             return pixels.reshape(shape)
