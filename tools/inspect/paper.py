@@ -71,6 +71,14 @@ def describe_target(target: Target) -> str:
     return f"{target.arch}, {target.processors} multiprocessors"
 
 
+def paper_backend(target: Target) -> Backend:
+    """Return the cuda backend for a target that is not present; its steps cannot be bound."""
+    from ...backends.cuda.backend import CudaBackend
+
+    device: Any = _Device(_Compiler(target))
+    return CudaBackend(device)
+
+
 def paper_rows(
     model: Model,
     target: Target,
@@ -91,11 +99,10 @@ def paper_rows(
         BackendUnavailable: TensorRT is not installed, or cannot build for this GPU.
         UnsupportedError: no backend takes some nodes; lists each with the reasons.
     """
-    from ...backends.cuda.backend import CudaBackend
-
-    device: Any = _Device(_Compiler(target))
+    made = paper_backend(target)
+    device: Any = made.device
     front = (_tensorrt_for(device, target),) if backend == "tensorrt" else ()
-    chain = (*front, CudaBackend(device), *behind)
+    chain = (*front, made, *behind)
     options = replace(model.options, tune=False)  # measurements are of another GPU
 
     def rows(plan: Plan) -> Iterator[PlacedRow]:
