@@ -172,7 +172,7 @@ class Generator(Closable):
             raise UsageError("one text is streamed at a time; generate takes several")
         return (piece for (piece,) in self._run(prompts, chosen) if piece)
 
-    # ── sound and pictures ───────────────────────────────────────────────────────────────────
+    # ── audio and images ─────────────────────────────────────────────────────────────────────
 
     def generate_features(self, features: Any, **how: Any) -> Generation:
         """Generate text from audio features or an image.
@@ -227,7 +227,7 @@ class Generator(Closable):
             file: a WAV file of 8, 16, 24 or 32 bits, at the model's sampling rate.
 
         Returns:
-        float32: a log-mel spectrogram [1, bands, frames], or [1, samples] for a
+            float32: a log-mel spectrogram [1, bands, frames], or [1, samples] for a
             model that takes raw samples.
 
         Raises:
@@ -236,7 +236,7 @@ class Generator(Closable):
             ModelError: the folder does not specify the features.
         """
         if self.features is None:
-            raise UsageError(f"{self.folder.path}: the model takes no sound, but a text")
+            raise UsageError(f"{self.folder.path}: the model takes text, not audio")
         return features_of_wav(Path(file), self.folder)
 
     # ── token ids ────────────────────────────────────────────────────────────────────────────
@@ -273,7 +273,7 @@ class Generator(Closable):
             yield from new[given:]
             given = len(new)
 
-    # ── what is kept ─────────────────────────────────────────────────────────────────────────
+    # ── caches ───────────────────────────────────────────────────────────────────────────────
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -1,4 +1,4 @@
-"""ONNX's backend interface, for programs and test suites that know nothing of tercet.
+"""ONNX's backend interface, for programs and test suites that use it.
 
     import onnx.backend.test
     import tercet.onnx_backend.numpy as backend

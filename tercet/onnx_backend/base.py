@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto
@@ -17,7 +17,7 @@ from ..runtime.options import Options
 from ..runtime.session.model import Model, TensorInfo
 from .single import model_of
 
-#: What ONNX's runner hands to `prepare` besides options; it compares with them afterwards.
+#: Arguments of ONNX's runner for `prepare` that are no options: it uses them to compare results.
 _TOLERANCES = frozenset({"rtol", "atol"})
 
 
@@ -89,7 +89,7 @@ class TercetBackend(base.Backend):
     def is_compatible(cls, model: ModelProto, device: str = "", **kwargs: Any) -> bool:
         """Whether the backend runs every node of a model.
 
-        Where shapes of inputs are not known, that every operator is known is all that is said.
+        If shapes of inputs are unknown, this only checks that every operator is known.
 
         Raises:
             ModelError: the model is not valid.
@@ -106,7 +106,7 @@ class TercetBackend(base.Backend):
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = "", **kwargs: Any) -> Prepared:
-        """Load a model to run it, maybe often.
+        """Load a model for one or more runs.
 
         Raises:
             ModelError: the model is not valid.
@@ -144,11 +144,11 @@ class TercetBackend(base.Backend):
 
         Args:
             node: the node; bodies of control flow may read further names of `inputs`.
-            inputs: values for the node's inputs in order, or by name. Those that the node leaves
-                out are left out here or None.
+            inputs: values for the node's inputs in order, or by name. Inputs that the node omits
+                are omitted here as well, or None.
             device: see `TercetBackend`.
-            outputs_info: dtype and shape of every output; they follow from the inputs otherwise.
-            **kwargs: ``opset_version`` of the node's domain, the newest otherwise; options of
+            outputs_info: dtype and shape of every output; inferred from the inputs if None.
+            **kwargs: ``opset_version`` of the node's domain (default: the newest); options of
                 `tercet.load`.
 
         Returns:
@@ -158,6 +158,24 @@ class TercetBackend(base.Backend):
         feeds = _node_feeds(node, inputs)
         model = model_of(node, feeds, opset, outputs_info)
         return cls.run_model(model, feeds, device, **kwargs)
+
+
+class Interface(NamedTuple):
+    """The names that a module of a backend defines: the class, and its functions."""
+
+    kind: type[TercetBackend]
+    is_compatible: Callable[..., bool]
+    prepare: Callable[..., Prepared]
+    run_model: Callable[..., tuple[Any, ...]]
+    run_node: Callable[..., tuple[Any, ...]]
+    supports_device: Callable[[str], bool]
+
+
+def interface(name: str) -> Interface:
+    """Return the interface of one of tercet's backends."""
+    kind = type("Backend", (TercetBackend,), {"backend": name, "__doc__": TercetBackend.__doc__})
+    functions = kind.prepare, kind.run_model, kind.run_node, kind.supports_device
+    return Interface(kind, kind.is_compatible, *functions)
 
 
 def host_value(value: Any) -> Any:
@@ -200,7 +218,7 @@ def _is_static(info: TensorInfo) -> bool:
 
 @cache
 def _device_of(backend: str) -> str:
-    """Return ``cpu`` or ``cuda:0``; an empty string where the backend cannot run."""
+    """Return ``cpu`` or ``cuda:0``; an empty string if the backend cannot run."""
     try:
         first, *_ = backends.open_backends(backend, Options())
     except BackendUnavailable:

@@ -1,16 +1,5 @@
-"""ONNX's backend interface with TensorRT before own kernels: a module as its `Runner` takes it."""
+"""ONNX's backend interface with TensorRT, then CUDA kernels: a module, and the class `Backend`."""
 
-from .base import TercetBackend
+from .base import interface
 
-
-class Backend(TercetBackend):
-    """The interface as a class, as which `Runner` takes it, too."""
-
-    backend = "tensorrt"
-
-
-is_compatible = Backend.is_compatible
-prepare = Backend.prepare
-run_model = Backend.run_model
-run_node = Backend.run_node
-supports_device = Backend.supports_device
+Backend, is_compatible, prepare, run_model, run_node, supports_device = interface("tensorrt")

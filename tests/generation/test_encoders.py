@@ -283,7 +283,7 @@ def test_what_is_given_to_another_kind_of_model(texts: tuple[Generator, Any]) ->
     generator, _ = texts
     with pytest.raises(UsageError, match=r"encoder_model\.onnx: it takes input_ids"):
         generator.generate_features(np.zeros((1, 8, 100), np.float32))
-    with pytest.raises(UsageError, match="takes no sound, but a text"):
+    with pytest.raises(UsageError, match="takes text, not audio"):
         generator.audio_features("a.wav")
     with pytest.raises(UsageError, match="language='en': the model is told none"):
         generator.generate_ids([5], language="en")
