@@ -1,1 +1,1 @@
-"""What only developers run, from a checkout: peers, sweeps, studies, sanitizer, fuzzing."""
+"""Tools for developers, run from a checkout: peers, sweeps, studies, sanitizer, fuzzing."""

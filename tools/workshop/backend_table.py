@@ -1,15 +1,15 @@
-"""What each backend costs besides its latency: how long it builds, and what a new shape takes.
+"""Measure the cost of each backend: building, latency, and the first call with a new shape.
 
     python -m tercet.tools.workshop.backend_table
     python -m tercet.tools.workshop.backend_table resnet50_v15 --backend numpy --output docs/results
 
-A backend that is fast once it is built may still be the wrong one for somebody whose shapes change
-with every call. So besides the latency this measures, for every backend that can run here: the time
-from the model to its first result, with nothing in the cache and with what the first time has left
-there, and the same for a batch that the model has not met yet. Libraries are loaded before.
+A backend that is fast once it is built may still be the wrong one if shapes change with every call.
+So besides latency this measures, for every backend that can run here: the time from the model in
+memory to its first result with an empty cache, the same with the cache that this has filled, and
+the first call with a new batch size. Libraries are loaded beforehand.
 
-A row is printed and written when it is measured; those of earlier calls stay in the files if they
-are of the same commit and the same machine.
+Each row is printed and written as soon as it is measured; rows of earlier calls stay in the files
+if they are of the same commit and machine.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Operators of com.microsoft: which run here, which are refused and with which recipe.
+"""Write the page on operators of com.microsoft: which are supported, and what to do otherwise.
 
     python -m tercet.tools.workshop.contrib_page docs/results/contrib.md
 
-Every operator of the installed onnxruntime has a row. What runs is found out by running the samples
-of tests/contrib: on numpy against onnxruntime's CPU, and planned for cuda (sm_90a) without a GPU.
-The second table does the same with the files of tests/producers/transformers.
+Every operator of the installed onnxruntime has a row. The samples of tests/contrib are run on numpy
+against onnxruntime's CPU provider, and planned for cuda (sm_90a) without a GPU. The second table
+does the same with the files of tests/producers/transformers.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Row:
 
     Attributes:
         name: operator or file.
-        numpy: what became of it there.
+        numpy: the result there.
         cuda: likewise, as planned.
-        onnxruntime: whether its CPU runs it.
-        note: why not, and what to do; operators that a file has.
+        onnxruntime: whether its CPU provider runs it.
+        note: why not, and what to do; for a file, its operators.
     """
 
     name: str

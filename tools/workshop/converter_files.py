@@ -1,4 +1,4 @@
-"""Writes small networks as other converters do, with random weights.
+"""Write small networks with random weights, using other converters.
 
     pip install tensorflow tf2onnx onnxruntime
     python tools/workshop/converter_files.py tf2onnx tests/producers/converted
@@ -12,11 +12,11 @@
     python tools/workshop/converter_files.py diffusers tests/producers/converted
     python tools/workshop/converter_files.py torch tests/producers/converted
 
-TensorFlow's networks by tf2onnx, from TFLite, too, Paddle's by paddle2onnx, flax's by jax2onnx,
-transformers' by optimum and, with `torch` in its place, a decoder by torch.export, and the UNet of
-Stable Diffusion by torch.onnx, as its pipelines are exported. Beside each file lies an .npz of
-inputs and of the results of onnxruntime's CPU. It imports nothing of tercet, so that it runs where
-that is not.
+Networks of TensorFlow are converted by tf2onnx (from TFLite, too), those of Paddle by paddle2onnx,
+of flax by jax2onnx, of transformers by optimum; `torch` exports a decoder with torch.export, and
+`diffusers` the UNet of Stable Diffusion with torch.onnx, as its pipelines do. Next to each file is
+an .npz file with inputs and the results of onnxruntime's CPU provider. This script imports nothing
+of tercet, so it runs in environments without it.
 """
 
 from __future__ import annotations

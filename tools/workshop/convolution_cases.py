@@ -1,4 +1,4 @@
-"""Convolutions to check with: random ones, and what they compute in float64."""
+"""Random convolutions, and their results in float64."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Random convolutions on cuDNN: each is right, or declined with a reason.
+"""Run random convolutions on cuDNN and compare them with float64.
 
     python -m tercet.tools.workshop.cudnn_sweep
     python -m tercet.tools.workshop.cudnn_sweep --output docs/results
 
-Every configuration is drawn with all attributes of Conv and ConvTranspose at work, over one to
-three axes, with or without a bias, a residual and ReLU, and runs in float32 and float16, on plain
-tensors and on channels-last ones, whatever the backend itself would choose. Results are compared
-with float64 on the same rounded inputs. They are written all the while; ``--begin`` goes on where
-an earlier call of the same commit on the same GPU was stopped.
+Every configuration uses all attributes of Conv and ConvTranspose, over one to three axes, with or
+without a bias, a residual and ReLU. It runs in float32 and float16, on contiguous and channels-last
+tensors, even if the backend would choose otherwise. Results are compared with float64 on the same
+rounded inputs; each is right, or declined with a reason. They are written continuously; ``--begin``
+resumes where an earlier call of the same commit on the same GPU stopped.
 """
 
 from __future__ import annotations

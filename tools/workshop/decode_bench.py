@@ -1,13 +1,13 @@
-"""Tokens per second of decoders with random weights on this GPU, and the bytes that a step reads.
+"""Measure tokens per second of decoders with random weights on a GPU, against memory bandwidth.
 
     python -m tercet.tools.workshop.decode_bench [MODEL ...] [--bits 16 4] [--batch 1 8]
     python -m tercet.tools.workshop.decode_bench --pytorch decode.json --output docs/results
 
-The files are `decoder_files`, written to a temporary folder. Times are those of the device for one
-step of one token after `position` others, a CUDA graph between two events, and those of the host
-from a token to the next, the most likely one and one that is sampled, by steps that feed
-themselves. The floor is what HBM needs for all weights but the
-table of embeddings, of which a step reads a row, and for the caches up to the position.
+The files are those of `decoder_files`, written to a temporary folder. Times are the device time of
+one step of one token after `position` others (a CUDA graph between two events), and the host time
+between two tokens, greedy and sampled, in steps that feed themselves. The floor is the time that
+HBM needs for all weights except the embedding table, of which a step reads one row, and for the
+caches up to the position.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page of `decode_bench`: its rows, PyTorch's figures beside them, and their tables."""
+"""The page of `decode_bench`: its rows, PyTorch's figures, and the tables of both."""
 
 from __future__ import annotations
 

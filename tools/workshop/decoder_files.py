@@ -1,8 +1,8 @@
-"""Decoders of published sizes with random weights, written as onnxruntime-genai's builder does.
+"""Decoders of published sizes with random weights, in the format of onnxruntime-genai's builder.
 
-The graph is that of the builder for Llama: GroupQueryAttention with rotated heads over caches that
-past and present share, skip connections inside of the normalizations, weights as float16 or as
-MatMulNBits has them. Random weights decode nonsense at the speed of any others.
+The graph is that of the builder for Llama: GroupQueryAttention with rotary embedding on caches that
+past and present share, skip connections inside the normalizations, weights in float16 or packed for
+MatMulNBits. Random weights generate nonsense, but at the same speed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from ...runtime.ir.types import Array
 
 OPSET = 21
-#: Weights are stretches of that many random numbers, each stretch from another place on.
+#: Weights are taken from a pool of this many random numbers, each from another offset on.
 POOL = 1 << 22
 
 

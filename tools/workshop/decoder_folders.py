@@ -1,14 +1,14 @@
-"""Writes folders of small decoders as their exporters do, with random weights: see `WRITERS`.
+"""Write folders of small decoders with random weights, using their exporters; see `WRITERS`.
 
     pip install torch transformers==4.57.* 'optimum[onnxruntime]'
     python -m tercet.tools.workshop.decoder_folders tests/producers/decoders optimum
     pip install torch transformers onnxruntime-genai onnxscript
     python -m tercet.tools.workshop.decoder_folders tests/producers/decoders genai
 
-All have the same tokenizer, of bytes and some words, and most ``expected.json``: tokens that
-transformers generates with the weights that optimum has exported, and onnxruntime-genai with its
-own folder. transformers.js's layout and the quantized
-files of it are made of optimum's. The folders of onnxruntime-genai are its builder's.
+All have the same tokenizer, of bytes and some words, and most have ``expected.json``: the tokens
+that transformers generates with the weights exported by optimum, and onnxruntime-genai with its own
+folder. Folders in transformers.js's layout, and their quantized files, are made from optimum's.
+Those of onnxruntime-genai are written by its builder.
 """
 
 from __future__ import annotations

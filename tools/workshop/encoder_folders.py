@@ -1,10 +1,10 @@
-"""Writes folders of small encoder-decoders as optimum does, with random weights: see `NETWORKS`.
+"""Write folders of small encoder-decoders with random weights, using optimum; see `NETWORKS`.
 
     pip install torch transformers==4.57.* 'optimum[onnxruntime]'
     python -m tercet.tools.workshop.encoder_folders tests/producers/encoders
 
-Beside the models lies ``expected.json``: what transformers generates with the same weights. The
-files that nothing is tested with are left out, so that every layout is there once.
+Next to the models is ``expected.json``: what transformers generates with the same weights. Files
+that no test uses are omitted, so that every layout exists once.
 """
 
 from __future__ import annotations

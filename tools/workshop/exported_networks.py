@@ -1,8 +1,8 @@
 """Networks of timm, torchvision and transformers with random weights, as torch.onnx exports them.
 
-`export` writes ``NAME.onnx`` and ``NAME.npz`` next to it: the inputs as ``in0``, ``in1``, ..., and
-what PyTorch computes of them as ``float64``, ``float32``, ``float16`` and ``bfloat16``. PyTorch and
-the three libraries are not dependencies; they are imported when they are needed.
+`export` writes ``NAME.onnx``, and next to it ``NAME.npz``: the inputs as ``in0``, ``in1``, …, and
+PyTorch's results as ``float64``, ``float32``, ``float16`` and ``bfloat16``. PyTorch and the three
+libraries are not dependencies; they are imported when needed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 from ...runtime.errors import UsageError
 from ...runtime.ir.types import Array
 
-#: Families that are measured where none is named: convolutions, attention with and without a
-#: softmax, normalizations of every kind, encoders and decoders of text, sound.
+#: Networks to measure by default: convolutions, attention with and without a softmax,
+#: normalizations of every kind, encoders and decoders of text, audio models.
 NETWORKS = (
     *("timm:efficientvit_b1", "timm:mobilenetv4_conv_small", "timm:convnext_tiny", "timm:resnet50"),
     *("timm:swin_tiny_patch4_window7_224", "timm:mobilevit_s", "timm:vit_small_patch16_224"),
@@ -29,7 +29,7 @@ NETWORKS = (
     *("hf:bert", "hf:distilbert", "hf:roberta", "hf:gpt2", "hf:t5_encoder", "hf:qwen2", "hf:llama"),
 )
 PRECISIONS = ("float64", "float32", "float16", "bfloat16")
-#: Of transformers: the model, its configuration, and what is not the default in that.
+#: Of transformers: the model, its configuration, and the settings that are not the default.
 _TEXT: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "bert": ("BertModel", "BertConfig", {}),
     "roberta": ("RobertaModel", "RobertaConfig", {}),

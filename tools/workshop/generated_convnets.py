@@ -1,8 +1,8 @@
 """ResNet-50 and GoogLeNet as torchvision has them, written here node by node, with random weights.
 
-They differ from the models of the `onnx` package that bear their names: this ResNet-50 (v1.5) takes
-the step of two in the 3x3 convolution of a block, this GoogLeNet has batch norms (folded into the
-convolutions) where the first one had local response normalization.
+They differ from the models of the same names in the `onnx` package: this ResNet-50 (v1.5) has its
+stride of two in the 3x3 convolution of a block, this GoogLeNet has batch normalizations (folded
+into the convolutions) instead of local response normalization.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MODULES: tuple[tuple[int, ...] | int, ...] = (
 
 
 def _resnet50(seed: int) -> ModelProto:
-    """Return ResNet-50 v1.5: 16 blocks of 1x1, 3x3 and 1x1 convolutions beside a short cut."""
+    """Return ResNet-50 v1.5: 16 blocks of 1x1, 3x3 and 1x1 convolutions with a shortcut."""
     sheet = Sheet("resnet50_v15", seed)
 
     def active(x: str) -> str:

@@ -1,9 +1,9 @@
 """Networks that people export from PyTorch, written here node by node, with random weights.
 
-They have the structure and the size of the originals and the habits of PyTorch's exporters: batch
-norms folded into the convolutions, MatMul and Add for a linear layer of tokens, Gelu and (before
-opset 17) LayerNormalization spelled out, the scale of attention as a Div after the matrix product
-(TorchScript) or as a Mul on either side of it (dynamo).
+They have the structure and size of the originals, in the form that PyTorch's exporters write: batch
+normalizations folded into the convolutions, MatMul and Add for a linear layer of tokens, Gelu and
+(before opset 17) LayerNormalization spelled out, the scale of attention as a Div after the matrix
+product (TorchScript) or as a Mul on either side of it (dynamo).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Measure every backend on a GPU: `make gpu-bench`.
+"""Measure latency and accuracy of every backend on a GPU (`make gpu-bench`).
 
-For each model and each way to run it: the latency of a call from Python, copies to and from the
-device included; the time of the device alone, from events around a replay of the plan's graph with
-the input already there; and the distance of the results from those of a float64 run. The figures
-go to a table, to a JSON file and to a Markdown file.
+For each model and configuration: the latency of a call from Python, including copies to and from
+the device; the device time, between events around a replay of the plan's graph with the input
+already there; and the distance of the results from a float64 run. The results are printed, and
+written as JSON and Markdown.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class GpuResult:
         model: its name.
         way: how it ran.
         call: latencies of `Model.run`, in seconds.
-        device: times of the device alone, in seconds; None on the host.
+        device: device times in seconds; None on the host.
         error: relative L2 distance from float64, the worst output's.
         first: seconds of loading, planning, compiling and the first run.
         steps: rows of the plan that compute something.

@@ -1,18 +1,18 @@
-r"""What half precision costs networks that nobody wrote for it: no NaN, and how far from float64.
+r"""Measure the errors of networks in half precision, against float64 and PyTorch.
 
     python -m tercet.tools.workshop.half_precision FOLDER... --output docs/results
     python -m tercet.tools.workshop.half_precision --networks timm:efficientvit_b1 hf:gpt2 \\
         --backend cuda
 
-A FOLDER has files as `exported_networks` writes them, ``NAME.onnx`` with ``NAME.npz`` next to it,
-or models in folders of their own, ``NAME/model.onnx`` with ``inputs.npz`` and perhaps
-``real_inputs.npz``. ``--networks`` exports networks first, all that are known where none is named,
-for which PyTorch and their libraries must be installed.
+A FOLDER contains files as written by `exported_networks`, ``NAME.onnx`` with ``NAME.npz``, or
+models in folders of their own, ``NAME/model.onnx`` with ``inputs.npz`` and perhaps
+``real_inputs.npz``. ``--networks`` exports networks first (all of them if none is named), for which
+PyTorch and their libraries must be installed.
 
-Errors are relative in the L2 norm, from the same model in float64: of float32, of half precision,
-and of PyTorch in that precision (eager, on the CPU, or on the GPU with a backend that has one), if
-the folder has it. `TIMES` PyTorch's error is allowed. Where float64's number is finite, one that is
-not is wrong, whatever else there is. Outputs of integers and strings are not looked at.
+Errors are relative L2 distances from the same model in float64: of float32, of half precision, and
+of PyTorch in that precision (eager, on the CPU, or on the GPU with a GPU backend), if the folder
+has it. The limit is `TIMES` PyTorch's error. A number that is not finite although float64's is
+finite is an error in any case. Outputs of integers and strings are not compared.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def samples(folder: Path) -> Iterator[Sample]:
         fed = [data.pop(f"in{i}") for i in range(len(data)) if f"in{i}" in data]
         yield Sample(file.stem, file, fed, data)
     if not count:
-        raise InputError(f"{folder} has no models with inputs beside them")
+        raise InputError(f"{folder} has no models with inputs next to them")
 
 
 def measure(sample: Sample, precision: Precision, backend: str) -> HalfResult:

@@ -1,6 +1,6 @@
-"""What a model does with memory from the first run to the end: the phases of a GPU program.
+"""Trace the memory of a model from the first run to the end: the phases of a GPU program.
 
-Textbooks have six: allocate on the host, allocate on the device, copy there, compute, copy back,
+Textbooks name six: allocate on the host, allocate on the device, copy there, compute, copy back,
 free. Here the first two happen once, and so do the copies of weights.
 """
 

@@ -1,4 +1,4 @@
-"""The nine networks that the `onnx` package ships without weights, with random ones.
+"""The nine networks that the `onnx` package ships without weights, with random weights.
 
 Their own weights are one repeated constant, so their outputs prove nothing. Here they get seeded
 random weights of a size that keeps the activations near 1 in every layer, and they stop in front

@@ -1,4 +1,4 @@
-"""A folder of models with inputs and expected outputs: how far a backend is from them.
+"""Compare a backend with the expected outputs of a folder of models.
 
     python -m tercet.tools.workshop.model_table FOLDER
     python -m tercet.tools.workshop.model_table FOLDER --backend cuda --output docs/results

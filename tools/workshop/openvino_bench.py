@@ -1,11 +1,11 @@
-"""How fast the openvino backend is, beside numpy and onnxruntime, on a folder of models.
+"""Measure the openvino backend against numpy and onnxruntime on a folder of models.
 
     python -m tercet.tools.workshop.openvino_bench FOLDER
     python -m tercet.tools.workshop.openvino_bench FOLDER yolox-nano --output docs/results
 
 Each model has its own folder with ``model.onnx`` and ``inputs.npz`` (or ``real_inputs.npz``).
-Everybody has the same number of threads and runs in turn in one process; medians count. A busy
-machine spoils times, and ratios less.
+All runners use the same number of threads and take turns in one process; results are medians. Other
+work on the machine affects times, and ratios less.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ModelTiming:
 
 
 def measure(folder: Path, repeat: Repeat) -> ModelTiming:
-    """Run one model on everybody in turn.
+    """Run one model on all runners in turn.
 
     Args:
         folder: the model's own.

@@ -1,4 +1,4 @@
-r"""The networks that everybody measures, beside other runtimes on the same GPU.
+r"""Measure well-known networks against other runtimes on the same GPU.
 
     python -m tercet.tools.workshop.peer_bench --peers gpu_peers.json --output docs/results
     python -m tercet.tools.workshop.peer_bench --backend cudnn --peers gpu_peers.json \\
@@ -6,15 +6,15 @@ r"""The networks that everybody measures, beside other runtimes on the same GPU.
     python -m tercet.tools.workshop.peer_bench vgg16 --precision float16 --batch 32 \\
         --peers gpu_peers.json
 
-Each row is a model, a precision and a batch: the time of the device alone for a replay of the
-plan's CUDA graph with the inputs resident, and the distance of the first two results from float64.
-A row is printed and written when it is measured; those of earlier calls stay in the files if they
-are of the same commit and the same GPU, so that a table can be made in parts.
+Each row is a model, a precision and a batch size: the device time of a replay of the plan's CUDA
+graph with resident inputs, and the distance of the first two results from float64. Each row is
+printed and written as soon as it is measured; rows of earlier calls stay in the files if they are
+of the same commit and GPU, so a table can be made in parts.
 
-The peers' figures come from a file that whatever measured them on this machine has written: a list
+The peers' times come from a file written by the script that measured them on this machine: a list
 of objects with model, precision (fp16, fp32), batch, peer, ms, p10, p90 and rel_err. The cudnn
-backend is held against onnxruntime alone, and its ResNet-50 in float16 against what cuDNN's own
-graphs need for the 53 convolutions, where ``--probe`` names a file that says so by batch.
+backend is compared with onnxruntime only, and its ResNet-50 in float16 with the time of cuDNN's own
+graphs for the 53 convolutions, if ``--probe`` names a file with these times by batch size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page of `peer_bench`: its rows, their table, and rooflines of them."""
+"""The page of `peer_bench`: its rows, their tables and rooflines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..report.report_markup import Markup, element
 from ..report.report_style import STYLE
 from .peers import PRECISIONS, Key, Peer, PeerBound, verdict
 
-#: Models by the name that the peers' file has for them.
+#: Models by their names in the peers' file.
 MODELS = {
     "resnet50": "resnet50_v15",
     "mobilenet_v2": "mobilenet_v2",
@@ -38,12 +38,12 @@ class PeerTiming:
         precision: ``float32`` or ``float16``.
         batch: images or sentences.
         backend: the backend.
-        device: milliseconds of the device alone.
+        device: device time in milliseconds.
         error: relative L2 distance of the first results from float64.
         steps: rows of the plan that compute something.
         flops: of the model, two for each multiply-accumulate.
         nbytes: weights, and every tensor of the plan written once and read once.
-        peers: other runtimes that it is held against, the fastest first.
+        peers: the runtimes that it is compared with, the fastest first.
         bound: what cuDNN's own graphs need, where that is known.
     """
 
@@ -76,7 +76,7 @@ class PeerTiming:
 
     @property
     def place(self) -> tuple[int, str, int, str, int]:
-        """What tells it from other rows, and orders them."""
+        """The key that identifies and orders rows."""
         names, precisions = list(MODELS), list(PRECISIONS.values())
         number = names.index(self.model) if self.model in names else len(names)
         precision = precisions.index(self.precision)

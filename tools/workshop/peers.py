@@ -1,4 +1,4 @@
-"""Other runtimes' figures, whom of them a backend is held against, and whether it keeps up."""
+"""Times of other runtimes: which of them a backend is compared with, and the verdict."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def read_peers(path: Path) -> dict[Key, tuple[Peer, ...]]:
 
 
 def rivals(backend: str, peers: Sequence[Peer]) -> tuple[Peer, ...]:
-    """Return those peers that a backend is held against, in their order."""
+    """Return the peers that a backend is compared with, in their order."""
     return tuple(peer for peer in peers if peer.name.startswith(RIVALS.get(backend, "")))
 
 
@@ -99,7 +99,7 @@ def verdict(ours: Spread, peers: Sequence[Peer], bound: PeerBound | None) -> str
 
     Args:
         ours: what was measured.
-        peers: whom it is held against, the fastest first.
+        peers: the runtimes to compare with, the fastest first.
         bound: what cuDNN's own graphs need, where that is known.
     """
     said: list[str] = []

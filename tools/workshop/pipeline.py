@@ -1,4 +1,4 @@
-"""What overlapping copies with work gains on a GPU: a stream of batches in four ways.
+"""Measure what overlapping copies and computation gains for a stream of batches on a GPU.
 
 python -m tercet.tools.workshop.pipeline [MODEL.onnx] [--backend cuda] [--shape x=32x3x224x224]
 """
@@ -57,9 +57,9 @@ class PipelineTimes:
         batches: how many.
         sent: bytes of a batch's inputs.
         received: bytes of its results.
-        upload: of one batch alone, from page-locked memory.
-        compute: of one batch alone.
-        download: of one batch alone.
+        upload: of a single batch, from page-locked memory.
+        compute: of a single batch.
+        download: of a single batch.
         totals: of all batches, by way; see `WAYS`.
         weights: bytes of the model's constants on the device.
         reupload: to copy these from page-locked memory, as a run does that does not keep them.
@@ -84,7 +84,7 @@ class PipelineTimes:
 
     @property
     def floor(self) -> float:
-        """The least that the batches can take: the longest stage of each, and the others once."""
+        """The shortest possible time: each batch's longest stage, and the other stages once."""
         longest = max(self.stages)
         return longest * self.batches + sum(self.stages) - longest
 
@@ -255,7 +255,7 @@ def _view(data: Array) -> View:
 def show_pipeline(console: Console, found: PipelineTimes) -> None:
     """Print the stages, the ways, and how much of the copies is hidden."""
     sent, received = found.sent / 1e6, found.received / 1e6
-    table = grid("a batch alone", "MB", "ms", "GB/s")
+    table = grid("a single batch", "MB", "ms", "GB/s")
     for title, mb, seconds in (
         ("upload", sent, found.upload),
         ("compute", 0, found.compute),

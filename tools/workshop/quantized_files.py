@@ -1,10 +1,10 @@
-"""Writes small networks as onnxruntime's quantizers make them, with random weights: see `MADE`.
+"""Write small networks with random weights, quantized by onnxruntime's quantizers; see `MADE`.
 
     pip install onnxruntime onnx-ir
     python -m tercet.tools.workshop.quantized_files tests/producers/quantized
 
-Each network is quantized in every way that suits it, and some are saved once more as onnxruntime
-optimises them. Beside each file lies an .npz of inputs and of the results of onnxruntime's CPU.
+Each network is quantized in every suitable way, and some are also saved as onnxruntime optimises
+them. Next to each file is an .npz file with inputs and the results of onnxruntime's CPU provider.
 """
 
 from __future__ import annotations

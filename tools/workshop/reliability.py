@@ -1,9 +1,9 @@
-"""The table of reliability: what has been tried, how often, and what came of it.
+"""Measure the table of reliability: what was tested, how often, and the result.
 
-``python -m tercet.tools.workshop.reliability`` measures every row that this machine can, or those
-of ``--only``; rows that were measured before stay. Most rows are tests that `make test` runs too:
-their figure is the number of tests that passed. R25 wants ``--models``, a folder of models with
-inputs (``NAME/model.onnx``, ``NAME/inputs.npz``).
+``python -m tercet.tools.workshop.reliability`` measures every row that is possible on this machine,
+or those of ``--only``; earlier results of other rows are kept. Most rows are tests that `make test`
+runs as well: their figure is the number of tests that passed. R25 needs ``--models``, a folder of
+models with inputs (``NAME/model.onnx``, ``NAME/inputs.npz``).
 """
 
 from __future__ import annotations

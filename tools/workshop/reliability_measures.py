@@ -1,4 +1,4 @@
-"""What `reliability` measures itself: equal bits, threads, leaks, hours of use."""
+"""Measurements of `reliability` that are not tests: equal bits, threads, leaks, hours of use."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def leaks() -> Found:
 
 
 def soak(seconds: float) -> Found:
-    """Run models on random shapes for so long."""
+    """Run models on random shapes for this many seconds."""
     rng, runs = np.random.default_rng(1), 0
     with load(DEMO / "digits.onnx", max_plans=4) as model:
         name, before = model.inputs[0].name, 0.0

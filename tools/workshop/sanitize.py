@@ -1,13 +1,12 @@
-"""Kernels under NVIDIA's compute-sanitizer: bad accesses and races, and a bug to prove it looks.
+"""Run the kernels under NVIDIA's compute-sanitizer: invalid accesses, races, and planted bugs.
 
     python -m tercet.tools.workshop.sanitize                           # make gpu-sanitize
     python -m tercet.tools.workshop.sanitize --output docs/results
 
-``memcheck`` looks for accesses outside of what was allocated, ``racecheck`` for threads of a block
-that read or write shared memory in no order. Both run every kernel over the samples of
-``tests/kernels/samples.py``, and at sizes beside those of warps (0, 1, 31, 32, 33, primes). Then
-``tests/gpu/planted.py`` has a kernel write after the end of a tensor, and another one without its
-barrier, on purpose: both must be found.
+``memcheck`` looks for accesses outside allocations, ``racecheck`` for unordered accesses to shared
+memory by threads of a block. Both run every kernel on the samples of ``tests/kernels/samples.py``,
+and at sizes around those of warps (0, 1, 31, 32, 33, primes). ``tests/gpu/planted.py`` plants two
+bugs, a write past the end of a tensor and a missing barrier, which must be found.
 """
 
 from __future__ import annotations
@@ -66,10 +65,10 @@ class Check:
 _PLANTED = (sys.executable, "tests/gpu/planted.py")
 CHECKS = (
     Check("memcheck", "every kernel", (*_PYTEST, SAMPLES, "-k", "test_kernels")),
-    Check("memcheck", "sizes beside those of warps", (*_PYTEST, SAMPLES, "-k", "test_edges")),
+    Check("memcheck", "sizes around those of warps", (*_PYTEST, SAMPLES, "-k", "test_edges")),
     Check("memcheck", "a planted access behind the end", (*_PLANTED, "near"), planted=True),
     Check("racecheck", "every kernel", (*_PYTEST, SAMPLES, "-k", "test_kernels")),
-    Check("racecheck", "sizes beside those of warps", (*_PYTEST, SAMPLES, "-k", "test_edges")),
+    Check("racecheck", "sizes around those of warps", (*_PYTEST, SAMPLES, "-k", "test_edges")),
     Check("racecheck", "a planted race", (*_PLANTED, "race"), planted=True),
 )
 

@@ -1,4 +1,4 @@
-"""Random networks of cells as a search for architectures finds them: many small branches."""
+"""Random networks of cells as in architecture search: many small branches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-#: What a branch does: separable, asymmetric and dilated convolutions, pools, nothing.
+#: Kinds of branches: separable, asymmetric and dilated convolutions, pools, identity.
 BRANCHES = ("sep3", "sep5", "sep7", "1x7-7x1", "identity", "mean3", "max3", "dilated3")
 BLOCKS = 5
 
@@ -16,9 +16,9 @@ class Cells:
     """Random cells, one after the other; each reads the two before it.
 
     Args:
-        seed: decides on branches and weights.
-        cells: how many.
-        channels: of every tensor.
+        seed: seed of branches and weights.
+        cells: number of cells.
+        channels: number of channels of every tensor.
         extent: height and width of every tensor.
     """
 

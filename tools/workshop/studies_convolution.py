@@ -10,7 +10,7 @@ from ...backends.cuda import ALGORITHMS
 from .studies_lab import Conv, Lab, Taken, floor_seconds, normal
 from .studies_report import Column, Curves, Study, Table
 
-#: What a talk on cuDNN measured on a GV100: milliseconds of 3x3 and of 11x11, by way.
+#: Times on a GV100 in a talk on cuDNN: milliseconds for 3x3 and 11x11, by algorithm.
 GV100 = {
     "explicit_gemm": (0.76, 8.47),
     "implicit_gemm": (0.62, 6.82),
@@ -19,13 +19,13 @@ GV100 = {
     "winograd_f2": (0.26, None),
     "winograd_f2_nonfused": (2.73, None),
 }
-#: Ways to convolve whole groups of channels by windows of several pixels.
+#: Algorithms for several channels per group and windows of several pixels.
 WAYS = tuple(w for w in ALGORITHMS if not w.startswith(("gem", "depthwise", "grouped")))
 _MB = 1 << 20
 
 
 def best_of(found: Mapping[str, Taken | str]) -> tuple[str, Taken]:
-    """Return the fastest way, by the kernels alone."""
+    """Return the fastest algorithm by the time of its kernels."""
     able = {way: taken for way, taken in found.items() if isinstance(taken, Taken)}
     way = min(able, key=lambda name: able[name].seconds)
     return way, able[way]

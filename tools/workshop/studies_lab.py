@@ -1,4 +1,4 @@
-"""What studies share: small models, how they are run and timed on a GPU, and what is exact."""
+"""What studies share: small models, running and timing them on a GPU, and exact results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SAMPLED = 256
 
 
 def floor_seconds(flops: float, nbytes: float, unit: str = "float32") -> float:
-    """Return the least time that so much arithmetic and traffic can take by the data sheet."""
+    """Return the shortest possible time for this much compute and traffic by the data sheet."""
     return max(flops / PEAKS[unit], nbytes / BYTES)
 
 

@@ -1,4 +1,4 @@
-"""Studies of how images lie in memory: NCHW and NHWC, channels padded and folded."""
+"""Studies of memory layouts of images: NCHW and NHWC, padded and folded channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies of several kernels together: what fusion, streams and overlap gain; whole networks."""
+"""Studies of several kernels: what fusion, streams and overlapped copies gain; whole networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies of kernels beside each other: the steps to a fast product, and how well one is chosen."""
+"""Studies that compare kernels: the steps to a fast matrix product, and the choice among them."""
 
 from __future__ import annotations
 

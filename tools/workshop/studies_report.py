@@ -1,4 +1,4 @@
-"""What a study found, as tables, sentences and curves: data, Markdown and SVG."""
+"""Results of a study as tables, sentences and curves: data, Markdown and SVG."""
 
 from __future__ import annotations
 

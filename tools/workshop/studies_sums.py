@@ -1,4 +1,4 @@
-"""A study of float16 with sums in float32, and in float16: how far either is from exact results."""
+"""A study of float16 with float32 and with float16 accumulation: their errors."""
 
 from __future__ import annotations
 

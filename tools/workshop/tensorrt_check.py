@@ -1,10 +1,10 @@
-"""Everything that there is to check of the tensorrt backend, on a GPU that the library serves.
+"""Run every check of the tensorrt backend, on a GPU that the library supports.
 
     python -m tercet.tools.workshop.tensorrt_check
     python -m tercet.tools.workshop.tensorrt_check --models FOLDER
 
-Runs, one after the other, what is run for the other backends, and writes what came of it to
-build/tensorrt/tensorrt.md, which git ignores: the library's licence lets nobody publish its speed.
+Runs the checks of the other backends one after the other, and writes the results to
+build/tensorrt/tensorrt.md, which git ignores: the library's licence forbids publishing its speed.
 The exit code is 0 if everything passed.
 """
 

@@ -13,7 +13,7 @@ from .tensorrt_survey import Asked
 if TYPE_CHECKING:
     from .tensorrt_support import Found
 
-#: Refusals of the backend's own of what the library may take, with their reasons.
+#: Declines by the backend of nodes that the library may support, with their reasons.
 CHOICES: Mapping[str, str] = {
     r"has dtype float64$": "the library computes float64 in float32",
     r"has dtype int8$": "the library does not say what becomes of sums beyond 8 bits",

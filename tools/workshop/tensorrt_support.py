@@ -1,15 +1,15 @@
-r"""What the real parser and builder take of what the tensorrt backend claims; needs no GPU.
+r"""Check the claims of the tensorrt backend with TensorRT's parser and builder; needs no GPU.
 
     python -m tercet.tools.workshop.tensorrt_support
     python -m tercet.tools.workshop.tensorrt_support --models FOLDER --networks FOLDER \\
         --output docs/results
 
-Every region that the backend forms of ONNX's own suite, of the nine light models, of real models
-(--models, as for tercet.tools.workshop.model_table) and of exported networks (--networks,
+Every region that the backend forms in ONNX's own suite, the nine light models, real models
+(--models, as for tercet.tools.workshop.model_table) and exported networks (--networks,
 ``NAME.onnx`` files) goes through the parser and the builder of TensorRT-RTX; so does every kind of
-node alone, of the suite, of what the backend refuses, and of regions that cannot be built. A crash
-of the library ends a process, and is a refusal. The exit code is 1 where the backend claims what
-the library refuses, or refuses what it takes without a reason of its own.
+single node of the suite, of those that the backend declines, and of regions that cannot be built. A
+crash of the library ends only a worker process, and counts as a refusal. The exit code is 1 if the
+backend claims what the library refuses, or declines what it supports without a reason of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tensorrt backend claims of a model, and what the real parser and builder make of it."""
+"""Survey the claims of the tensorrt backend in a model, and the answers of TensorRT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections through the real parser and builder, in a process that they may crash."""
+"""Run TensorRT's parser and builder in a process that they may crash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...backends.tensorrt.library import load
 from ...backends.tensorrt.worker import Remote, worker_for
 from ...runtime.base.closable import Closable
 
-#: Seconds that a section may take; the largest networks known here take less than sixty.
+#: Time limit per section in seconds; the largest known networks take less than sixty.
 PATIENCE = 600.0
 
 

@@ -1,4 +1,4 @@
-"""Networks as people export them, beside PyTorch on the same GPU: eager and torch.compile.
+"""Measure exported networks against PyTorch (eager and torch.compile) on the same GPU.
 
     python -m tercet.tools.workshop.zoo --output docs/results
     python -m tercet.tools.workshop.zoo timm:resnet50 hf:bert --rows float16:1,float32:1 --jobs 4
