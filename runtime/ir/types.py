@@ -194,8 +194,10 @@ def bytes_of(data: Array | dict[object, object]) -> int:
     """
     if isinstance(data, dict):
         return _ENTRY * len(data)
-    repeated = (n for n, stride in zip(data.shape, data.strides, strict=True) if stride == 0)
-    nbytes = data.nbytes // max(1, prod(repeated))
+    nbytes = data.nbytes
+    if 0 in data.strides:
+        repeated = (n for n, stride in zip(data.shape, data.strides, strict=True) if stride == 0)
+        nbytes //= max(1, prod(repeated))
     if data.dtype == string and data.size:
         stored = data[..., *(slice(None if stride else 1) for stride in data.strides)]
         nbytes += sum(map(getsizeof, {id(text): text for text in stored.flat}.values()))

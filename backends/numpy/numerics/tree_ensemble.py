@@ -63,11 +63,10 @@ class Trees:
         for _ in range(trees.depth):
             x = elements.take(line + trees.feature.take(places))
             value = trees.value.take(places)
-            taken: Array = np.zeros(1, bool)
-            for mode in self.modes:
-                found = COMPARE[mode](x, value)
-                is_own = len(self.modes) == 1 or trees.mode.take(places) == mode
-                taken = taken | (found & is_own)
+            first, *others = self.modes or (0,)
+            taken = COMPARE[first](x, value)
+            for mode in others:
+                np.copyto(taken, COMPARE[mode](x, value), where=trees.mode.take(places) == mode)
             if self.may_miss:
                 taken |= trees.missing.take(places) & np.isnan(x)
             places = children.take(places + count * taken)
