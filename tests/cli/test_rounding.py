@@ -8,6 +8,7 @@ from ml_dtypes import bfloat16
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import tercet as api
+from tercet.tools.bench.bench_quality import judged
 from tercet.tools.verdict.error_bounds import Judge
 from tercet.tools.verdict.rounding import Evidence, rule_floats
 
@@ -141,6 +142,36 @@ def test_tf32_is_the_format_of_factors() -> None:
     assert judge.agreement("y", right, tf32(x) @ tf32(data["w"]) + data["b"]).ok
     assert not judge.agreement("y", right, x @ data["w"] + tf32(data["b"])).ok
     assert not judge.agreement("y", right, tf32(right)).ok
+
+
+def test_bench_gives_the_reason_of_the_worst_output() -> None:
+    """An output that is only inconclusive does not stand for one that is wrong."""
+    kind, names = TensorProto.FLOAT, ("noisy", "wrong")
+    nodes = [
+        helper.make_node("Mul", ["x", "third"], ["wrong"]),
+        helper.make_node("Add", ["wrong", "big"], ["sum"]),
+        helper.make_node("Sub", ["sum", "big"], ["noisy"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", kind, (8,))],
+        [helper.make_tensor_value_info(name, kind, (8,)) for name in names],
+        [
+            numpy_helper.from_array(np.float32(1 / 3).reshape(1), "third"),
+            numpy_helper.from_array(np.float32(1e6).reshape(1), "big"),
+        ],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    feeds = {"x": np.random.default_rng(0).standard_normal(8).astype(np.float32)}
+    with api.load(proto, stop_at=0) as loaded:
+        judge, found = Judge(loaded.imported, feeds), loaded.run(feeds)
+    quality = judged(judge, found)
+    assert quality.verdict == "inconclusive"
+    assert "'noisy'" in quality.reason
+    quality = judged(judge, {**found, "wrong": 2 * found["wrong"]})
+    assert quality.verdict == "MISMATCH"
+    assert "'wrong'" in quality.reason
 
 
 def halves(*factors: float) -> tuple[ModelProto, dict[str, np.ndarray]]:

@@ -20,7 +20,7 @@ class Quality:
     Attributes:
         error: maximum relative L2 distance of an output from float64; None if unknown.
         verdict: ``ok``, ``MISMATCH`` or ``inconclusive``; None if unknown.
-        reason: the first output that is not ok, and why; empty if all are.
+        reason: the first output that has this verdict, and why; empty if all are ok.
     """
 
     error: float | None = None
@@ -45,9 +45,12 @@ def judged(judge: Judge, found: Mapping[str, HostValue]) -> Quality:
         for name, data in exact.items()
     }
     results = judge.outputs(reference, ours)
-    wrong = next((result for result in results if not result.ok), None)
+    verdict = overall([result.verdict for result in results])
+    wrong = next(
+        (result for result in results if not result.ok and result.verdict == verdict), None
+    )
     return Quality(
         distance(ours, exact),
-        overall([result.verdict for result in results]),
+        verdict,
         "" if wrong is None else f"output '{wrong.output}': {wrong.reason}",
     )
