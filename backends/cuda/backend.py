@@ -9,6 +9,8 @@ from functools import partial
 from types import MappingProxyType
 
 from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ops.attention import Attention, RotaryEmbedding
+from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats
 from ...runtime.plan.partition import reads_of, results_of
@@ -92,7 +94,8 @@ class CudaBackend:
             recipe = recipe_of(group, last, results, setting)
         in_place = _in_place(group)
         pitched, followed = _pitched(group, recipe, in_place)
-        formats_wanted = replace(wanted, pitched=pitched, followed=followed)
+        rows = pitched if _reads_rows(group) else frozenset[Value]()
+        formats_wanted = replace(wanted, pitched=pitched, rows=rows, followed=followed)
         return Claim(group.nodes, build, formats_wanted, in_place)
 
     def _build(self, group: Group, setting: Setting, site: BuildContext) -> KernelStep | Decline:
@@ -251,6 +254,15 @@ def _pitched(
     (first, *others) = along
     together = not others and (y, first) in in_place and first in pitched
     return alone - {y}, {y: first} if together else {}
+
+
+def _reads_rows(group: Group) -> bool:
+    """Whether the kernel takes parts of rows of any tensor where it takes slices."""
+    if group.head is None and group.whole is None:
+        return True
+    if isinstance(group.nodes[0].op, LayerNormalization | RMSNormalization):
+        return group.head is group.nodes[0]
+    return all(isinstance(node.op, Attention | RotaryEmbedding) for node in group.nodes)
 
 
 def _in_place(group: Group) -> Pairs:

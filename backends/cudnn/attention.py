@@ -253,6 +253,6 @@ def attention(graph: Graph, node: Node, free: Set[Node], options: Options) -> No
         task=EngineTask.of(pattern.operation(), options),
         reads=reads,
         gives={"y": node.output},
-        formats=Formats(pitched=pitched),
+        formats=Formats(pitched=pitched, rows=pitched),
         at=lambda site: EngineTask.of(pattern.operation(site.pitches), options),
     )

@@ -2,8 +2,8 @@
 
 A slice may have no gaps, because all axes before the one that is cut have size 1 (an image of a
 batch of one, cut along its channels in C order); every step can read and write it. Or its rows have
-gaps: the channels of a channels-last image, the columns of a matrix, or parts of rows that an
-Attention reads. Those are for steps that declare it, see `Formats.pitched`.
+gaps: the channels of a channels-last image, the columns of a matrix, or parts of the rows of other
+tensors. Those are for steps that declare it, see `Formats.pitched` and `Formats.rows`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..ops.attention import Attention, RotaryEmbedding
 from ..ops.movement import Concat, Slice, Split, bounds_of_slice
 from ..ops.shapes import normalize_axes, normalize_axis
 from .backend import Format
@@ -172,12 +171,10 @@ class _Slices:
     def _takes(self, row: Row, slot: Slot) -> bool:
         """Whether a row accepts gaps between the rows of a slot."""
         if row.claim is not None:
+            formats = row.claim.formats
             has_channels = slot.format is Format.CHANNELS_LAST or len(slot.type.dims) == 2
-            reads_heads = all(
-                isinstance(node.op, Attention | RotaryEmbedding) for node in row.nodes
-            )
-            is_able = (has_channels or reads_heads) and self.dense.isdisjoint(row.nodes)
-            return is_able and slot.value in row.claim.formats.pitched
+            able = formats.pitched if has_channels else formats.rows
+            return slot.value in able and self.dense.isdisjoint(row.nodes)
         if row.kind == "reformat":
             return slot.format is Format.CHANNELS_LAST
         return row.kind == "view" and _is_cut(row.nodes[0])

@@ -218,6 +218,8 @@ class Formats:
         pitched: inputs and outputs that may be slices of tensors with more channels, with gaps
             between their rows (see `View.pitch`): channels-last images, and matrices.
             `BuildContext.pitches` says which of them are.
+        rows: those of `pitched` that may also be parts of the rows of a contiguous tensor with more
+            than two axes.
         followed: input by output: the output may also be such a slice, but only in place of the
             input, which it overwrites (`Claim.in_place`).
     """
@@ -226,6 +228,7 @@ class Formats:
     gives: Mapping[Value, Format] = field(default_factory=dict[Value, Format])
     follows: bool = False
     pitched: Set[Value] = frozenset()
+    rows: Set[Value] = frozenset()
     followed: Mapping[Value, Value] = field(default_factory=dict[Value, Value])
 
 

@@ -21,7 +21,8 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import OPERATORS
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Mul
+from tercet.runtime.ops.elementwise import Add, Mul, Relu, Sigmoid
+from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.norm import GroupNormalization, InstanceNormalization, LayerNormalization
 from tercet.runtime.session.model import Model
 
@@ -191,6 +192,33 @@ def test_what_an_epilogue_cannot_read_is_one_chain() -> None:
         "normalize_rows 18 x 16",
         "elementwise Mul+Add",
     ]
+
+
+def halves(dtype: DType, width: int) -> Sample:
+    """Return one half of each row, and the normalized other half, as gMLP gates rows."""
+    graph = Graph("halves")
+    x = graph.add_input("x", TensorType(dtype, (2, 5, 2 * width)))
+    whole = graph.insert(Relu(), [x]).output
+    one, other = graph.insert(Split(axis=2, num_outputs=2), [whole, None], 2).outputs
+    scale, shift = (graph.constant(normal(width, n)[:, 0].astype(dtype), f"c{n}") for n in (2, 3))
+    rows = graph.insert(LayerNormalization(), [other, scale, shift]).output
+    graph.set_outputs({"gate": graph.insert(Sigmoid(), [one]).output, "rows": rows})
+    infer(graph)
+    return Sample(graph, {"x": normal(2, 5, 2 * width).astype(dtype)})
+
+
+@pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
+def test_parts_of_rows_are_read_where_they_are(dtype: DType, emulated: CudaBackend) -> None:
+    sample = halves(dtype, 24)
+    entries = [launch.entry for launch in recipe(sample.graph)]
+    assert sorted(entries) == ["elementwise", "elementwise", "normalize_rows"]
+    compare(sample, emulated)
+
+
+def test_parts_that_begin_between_words_are_copied(emulated: CudaBackend) -> None:
+    sample = halves(float16, 9)
+    assert "copy_strided" in [launch.entry for launch in recipe(sample.graph)]
+    compare(sample, emulated)
 
 
 def test_large_tensors_of_narrow_groups_stay_in_c_order() -> None:

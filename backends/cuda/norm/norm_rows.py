@@ -53,7 +53,8 @@ def normalize_rows(
     if epilogue.reads_channels and count != x.dims[-1]:
         return None
     maximum = 16 // max(x.dtype.itemsize, parameter.itemsize)
-    vector = next(v for v in (8, 4, 2, 1) if v <= maximum and count % v == 0)
+    distance = x.row if count == x.dims[-1] else count
+    vector = next(v for v in (8, 4, 2, 1) if v <= maximum and count % v == distance % v == 0)
     warps = 1
     while warps < MAX_WARPS and count > 32 * warps * MAX_KEPT:
         warps *= 2
@@ -67,7 +68,7 @@ def normalize_rows(
         block=32 * warps * together,
         args={
             **{"x": x, "scale": scale, "shift": shift, "y": y, **epilogue.args},
-            **{"rows": rows, "count": count, "epsilon": epsilon},
+            **{"rows": rows, "row_x": distance, "count": count, "epsilon": epsilon},
         },
         types=(("X", x.dtype), ("S", parameter), *epilogue.types),
         constants=(
@@ -77,4 +78,5 @@ def normalize_rows(
         ),
         code=epilogue.code,
         note=f"{rows} x {count} {epilogue.title}".strip(),
+        pitched=(x,) if count == x.dims[-1] else (),
     )

@@ -1,7 +1,8 @@
 // epilogue((x - mean) / sqrt(variance + epsilon) * scale + shift) of every row, or epilogue(x / max(|x|,
 // epsilon)) where there is no scale, read once: WARPS warps keep a row in registers, so that the variance
 // is summed up of differences from the mean. X, S, T and R are the types of elements, of scale and shift,
-// of the epilogue's operands, and of results; sums are in float32.
+// of the epilogue's operands, and of results; sums are in float32. Rows of x may lie further apart than
+// they are long.
 //
 // Compile-time: WARPS of a row, and ROWS of a block, 1 where a row has several warps; VECTOR, elements
 // read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether the mean is
@@ -16,13 +17,13 @@ template <typename V> struct alignas(sizeof(V) * VECTOR < 16 ? sizeof(V) * VECTO
 
 extern "C" __global__ void __launch_bounds__(THREADS * ROWS)
 normalize_rows(const X* x, const S* scale, const S* shift, R* y, const T* z0, const T* z1,
-               long long rows, int count, float epsilon)
+               long long rows, long long row_x, int count, float epsilon)
 {
     const int lane = threadIdx.x % THREADS;
     const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / THREADS;
     grid_dependency_sync();
     if (row >= rows) return;
-    x += row * count;
+    x += row * row_x;
     y += row * count;
 
     float values[PER][VECTOR], mean = 0, square = 0;
