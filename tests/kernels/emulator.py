@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -54,6 +55,7 @@ _TOGETHER = {"cp_async": "tensor_cores", "ldmatrix": "", "wgmma": "", "cluster":
 _MMA = re.compile(
     r"^__device__ __forceinline__ void (?:wg)?mma\w*\(.*?^}$", re.DOTALL | re.MULTILINE
 )
+_FEATURES: Any = import_module("numpy._core._multiarray_umath").__cpu_features__
 _FLAGS = (
     "-std=c++17",
     "-O1",
@@ -62,6 +64,7 @@ _FLAGS = (
     "-fno-strict-aliasing",
     "-ffp-contract=off",
     "-fno-gnu-unique",  # shared memory of an inline function is each library's own
+    *(["-mf16c"] if _FEATURES.get("F16C") else []),  # libgcc's float16, in less time
 )
 #: The runner's library has all that a kernel's needs, so nothing else is linked to that.
 _LINK_FLAGS = ("-shared", "-nodefaultlibs", "-Wl,-Bsymbolic")
@@ -124,7 +127,7 @@ class HostCompiler:
 
     def _compile(self, source: KernelSource) -> Path:
         text = _text(source)
-        name = hashlib.sha256(text.encode() + _HEADER.read_bytes()).hexdigest()[:32]
+        name = hashlib.sha256(text.encode() + _common()).hexdigest()[:32]
         library = self.folder / f"{name}.so"
         if not library.exists():
             header, runner = self._prepared()
