@@ -193,7 +193,7 @@ def pinned(shape: Sequence[int], dtype: Any = np.float32, backend: str = "cuda")
 
     Raises:
         BackendUnavailable: the backend cannot run on this machine.
-        UsageError: the backend has no device of its own, or ONNX no such dtype.
+        UsageError: the backend has no device of its own, or the dtype does not exist in ONNX.
         DeviceError: the system has no more memory to lock.
     """
     kind = TensorType(np.dtype(dtype), tuple(shape))

@@ -201,7 +201,7 @@ class GenerationLoop:
         """Return the logits after each prompt.
 
         Later chunks are full for every sequence; shorter prompts are padded in the first chunk.
-        There is one such chunk or more where the model gives the logits of the last position alone,
+        There is at least one such chunk if the model returns only the logits of the last position,
         which must not be padding.
         """
         start = self.decoder.length
@@ -236,7 +236,7 @@ class GenerationLoop:
 
 
 def _check(row: BatchRow, *, is_finite: bool) -> None:
-    """Raise ModelError if the greatest of a sequence's logits is not finite."""
+    """Raise ModelError if the largest of a sequence's logits is not finite."""
     if not row.reason and not is_finite:
         raise ModelError(
             f"the logits of token {len(row.new)} behind a prompt of "

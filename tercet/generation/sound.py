@@ -31,7 +31,7 @@ def features_of_wav(path: Path, folder: ModelFolder) -> Array:
         )
     rate = config.whole("sampling_rate")
     if not rate:
-        raise config.error("sampling_rate", "is not there; features of sound need it")
+        raise config.error("sampling_rate", "is missing; audio features need it")
     samples = read_wav(path, rate)
     kind = config.text("feature_extractor_type")
     if config.get("n_fft") is not None:
@@ -94,12 +94,12 @@ def log_mel(samples: Array, config: ConfigFile, path: Path) -> Array:
     sizes = [config.whole(name) for name in names]
     for name, size in zip(names, sizes, strict=True):
         if not size:
-            raise config.error(name, "is not there; features of sound need it")
+            raise config.error(name, "is missing; audio features need it")
     rate, bands, window, hop, seconds = (size or 0 for size in sizes)
     if len(samples) > rate * seconds:
         raise InputError(
-            f"{path}: {len(samples) / rate:.1f} s of sound; the model hears {seconds} s at a time "
-            f"({config.path}: chunk_length)"
+            f"{path}: {len(samples) / rate:.1f} s of audio; the model processes {seconds} s at a "
+            f"time ({config.path}: chunk_length)"
         )
     padded = np.zeros(rate * seconds, np.float64)
     padded[: len(samples)] = samples

@@ -88,7 +88,7 @@ class Start:
             return known[name]
         where = "" if self.config is None else f" ({self.config.path})"
         if not known:
-            raise UsageError(f"{kind}={shown(name)}: the model is told none{where}")
+            raise UsageError(f"{kind}={shown(name)}: the model takes none{where}")
         hint = did_you_mean(name, known) or f" (known: {', '.join(sorted(known))})"
         raise UsageError(f"{kind}={shown(name)}: the model has no such {kind}{where}{hint}")
 

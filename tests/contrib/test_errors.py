@@ -40,9 +40,9 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("MultiHeadAttention", {"q": X, "k": X, "v": X}, {"num_heads": 0}, r"expected 1 or more"),
     ("MultiHeadAttention", {"q": X, "k": X, "v": X}, {"num_heads": 3}, r"hidden size"),
     ("MultiHeadAttention", {"q": X}, {"num_heads": 2}, r"leaves out the key"),
-    ("Attention", {"x": X, "w": W}, {"num_heads": 5}, r"no multiple of 5 heads"),
+    ("Attention", {"x": X, "w": W}, {"num_heads": 5}, r"not a multiple of 5 heads"),
     ("Attention", {"x": X, "w": W}, {"num_heads": 2, "qkv_hidden_sizes": [8, 4, 12]}, r"first two"),
-    ("GroupQueryAttention", grouped(), {"num_heads": 3, "kv_num_heads": 2}, r"no multiple of kv"),
+    ("GroupQueryAttention", grouped(), {"num_heads": 3, "kv_num_heads": 2}, r"a multiple of kv"),
     ("GroupQueryAttention", grouped(v=None), {"num_heads": 2, "kv_num_heads": 2}, r"together"),
     ("GroupQueryAttention", grouped(pk=CACHE[:, :1]), {"num_heads": 2, "kv_num_heads": 2},
      r"past_key is float32\[2,1,4,4\]; expected \[2,2,4,4\]"),
@@ -60,7 +60,7 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 #: The same of what is valid, and not served.
 REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("RotaryEmbedding", {"x": X, "ids": IDS, "c": ANGLES, "s": ANGLES},
-     {"is_packed_batching": 1}, r"export with a batch that is padded"),
+     {"is_packed_batching": 1}, r"export with a padded batch"),
     ("Attention", {"x": X, "w": W}, {"num_heads": 2, "do_rotary": 1}, r"RotaryEmbedding"),
     ("Attention", {"x": X, "w": W}, {"num_heads": 2, "past_present_share_buffer": 1}, r"apart"),
     ("GroupQueryAttention", grouped(),

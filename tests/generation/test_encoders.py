@@ -285,7 +285,7 @@ def test_what_is_given_to_another_kind_of_model(texts: tuple[Generator, Any]) ->
         generator.generate_features(np.zeros((1, 8, 100), np.float32))
     with pytest.raises(UsageError, match="takes text, not audio"):
         generator.audio_features("a.wav")
-    with pytest.raises(UsageError, match="language='en': the model is told none"):
+    with pytest.raises(UsageError, match="language='en': the model takes none"):
         generator.generate_ids([5], language="en")
     with pytest.raises(InputError, match="the prompt has no tokens"):
         generator.generate_ids([[]])
@@ -362,7 +362,7 @@ def test_sounds_that_do_not_fit(whisper: Generator, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"100 samples a second; the model takes 16000: ffmpeg"):
         whisper.audio_features(file)
     long = written(tmp_path / "long.wav", b"\0" * 2 * 16000 * 31, rate=16000)
-    with pytest.raises(InputError, match=r"31\.0 s of sound; the model hears 30 s at a time"):
+    with pytest.raises(InputError, match=r"31\.0 s of audio; the model processes 30 s at a time"):
         whisper.audio_features(long)
     file.write_bytes(b"ID3 of something else")
     with pytest.raises(InputError, match="no WAV file of whole numbers"):

@@ -373,7 +373,7 @@ NODES: dict[str, tuple[str, type[TercetError], str]] = {
     "wrong list": ("y = Transpose <perm = 1> (x)", ModelError, "'perm' must be a list, not an int"),
     "wrong item": ("y = Transpose <perm = [0.5]> (x)", ModelError, "must be an integer, not a fl"),
     "missing attribute": ("y = Concat(x)", ModelError, "lacks the attribute 'axis'"),
-    "unknown dtype": ("y = Cast <to = 99> (x)", ModelError, "99 is no element type"),
+    "unknown dtype": ("y = Cast <to = 99> (x)", ModelError, "99 is not an element type"),
     "reference": ("y = Elu <alpha: float = @a> (x)", ModelError, "refers to 'a', which no func"),
     "undefined": (
         "y = Relu(xx)",

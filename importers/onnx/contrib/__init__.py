@@ -23,13 +23,13 @@ function whose signature is its declaration:
   which ``b.type(name)``, ``b.rank(name)``, ``b.dim(name, axis)``, ``b.dtype(name)`` and
   ``b.value(name)`` tell what is known. Attributes are keywords. ``b.constant``, ``b.number`` and
   ``b.ints`` are constants; ``b.size(x, axis)`` is a dimension as a tensor, symbolic or not, and
-  ``b.shape(2, b.size(x, 1), 8)`` puts such into one shape. ``b.several("Split", 2, x, axis=1)`` has
-  more than one output.
+  ``b.shape(2, b.size(x, 1), 8)`` combines such dimensions into a shape.
+  ``b.several("Split", 2, x, axis=1)`` has more than one output.
 * It returns the name of the result, or a tuple of them, with None for an optional output that
-  nobody asked for; ``b.wants(1)`` says whether anybody did.
-* ``raise b.error("…")`` is for what contradicts the operator's definition,
-  ``raise b.unsupported("…", "save again with …")`` for what it could mean and does not here. Both
-  name the file and the node. What the operators inside object to is reported of the file's node.
+  the node does not have; ``b.wants(1)`` tells whether it has one.
+* ``raise b.error("…")`` is for violations of the operator's definition,
+  ``raise b.unsupported("…", "save again with …")`` for valid uses that are not supported. Both
+  name the file and the node. Errors of the operators inside are reported for the file's node.
 
 The modules are listed in `catalogue`; one is imported when the first node of a file asks for an
 operator of it. tests/contrib holds each declaration against onnxruntime's schema, and its results

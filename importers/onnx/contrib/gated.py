@@ -86,7 +86,7 @@ def gated_rms_norm(
     rank = b.rank(x)
     whole = b.need_extent(x, -1)
     if whole % size:
-        raise b.error(f"x is {b.type(x)}; its last axis is no multiple of the {size} of scale")
+        raise b.error(f"x is {b.type(x)}; its last axis must be a multiple of {size}")
     groups = b.reshape(x, *([0] * (rank - 1)), whole // size, size)
     y = b.Reshape(b.RMSNormalization(groups, scale, epsilon=epsilon), b.Shape(x))
     return b.Mul(y, b.Sigmoid(gate) if activation == "sigmoid" else b.Swish(gate))

@@ -86,7 +86,7 @@ def group_query_attention(
         raise b.error(f"qk_output={qk_output}; expected 0, 1 or 2")
     heads, groups = need_heads(b, num_heads), need_heads(b, kv_num_heads, "kv_num_heads")
     if heads % groups:
-        raise b.error(f"num_heads={heads} is no multiple of kv_num_heads={groups}")
+        raise b.error(f"num_heads={heads} is not a multiple of kv_num_heads={groups}")
     q, k, v, size = heads_of(b, query, key, value, heads, groups)
     if q_norm_weight is not None or k_norm_weight is not None:
         q, k = _normalized(b, q, k, (q_norm_weight, k_norm_weight), size, qk_norm_epsilon)

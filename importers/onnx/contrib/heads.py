@@ -21,7 +21,7 @@ def need_heads(b: Builder, heads: int, name: str = "num_heads") -> int:
 def head_size(b: Builder, hidden: int, heads: int, name: str) -> int:
     """Return the size of `heads` heads; raise ModelError unless they divide the hidden size."""
     if hidden % heads:
-        raise b.error(f"the hidden size {hidden} of {name} is no multiple of {heads} heads")
+        raise b.error(f"the hidden size {hidden} of {name} is not a multiple of {heads} heads")
     return hidden // heads
 
 

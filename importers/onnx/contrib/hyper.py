@@ -99,7 +99,7 @@ def engram_gate(
     normed = None
     if b.wants(1):
         if conv_norm_scale is None:
-            raise b.error("gated_value_normed is asked for, and conv_norm_scale is left out")
+            raise b.error("output gated_value_normed needs the input conv_norm_scale")
         normed = b.cast(_normed(b, wide, conv_norm_scale, epsilon), b.dtype(key))
     return b.cast(wide, b.dtype(key)), normed
 

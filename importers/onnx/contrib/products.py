@@ -137,7 +137,9 @@ def matmul_fp_q4(
             f"blk_quant_type={blk_quant_type}", "quantize the model again, as MatMulNBits"
         )
     if sizes is None or sizes.size != 2:
-        raise b.unsupported("B_shape is no constant of two sizes", "give it as an initializer")
+        raise b.unsupported(
+            "B_shape is not a constant with two elements", "give it as an initializer"
+        )
     k, n = (int(size) for size in sizes.reshape(-1))
     blocks, head = -(-k // _BLOCK), _SCALE + blk_quant_type
     width = head + _BLOCK // 2

@@ -199,7 +199,7 @@ def conv_transpose_with_dynamic_pads(
 ) -> str:
     """ConvTranspose without pads, cropped by `pads` at each end of each axis."""
     if auto_pad != "NOTSET":
-        raise b.unsupported(f"auto_pad={auto_pad!r} beside pads", "leave it out")
+        raise b.unsupported(f"auto_pad={auto_pad!r} together with pads", "remove auto_pad")
     y = b.ConvTranspose(
         x,
         w,

@@ -9,9 +9,9 @@ _LAYOUT = (
     "onnxruntime laid the model out for one processor; save it again with "
     "graph_optimization_level ORT_ENABLE_EXTENDED"
 )
-_COMPILED = "a part of the model that is compiled for one device; take the model it was made of"
+_COMPILED = "a part of the model, compiled for one device; use the model that it was made from"
 _SEARCH = (
-    "a search over models that lie inside of the node; export encoder and decoder with optimum "
+    "a search over models inside the node; export encoder and decoder with optimum "
     "(optimum-cli export onnx), whose folder tercet generate reads"
 )
 _SERVER = "caches that a server manages; export with GroupQueryAttention"

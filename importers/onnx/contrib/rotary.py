@@ -32,8 +32,8 @@ def rotary_embedding(
     """
     if is_packed_batching:
         raise b.unsupported(
-            "is_packed_batching=1: sequences that lie behind one another in one row",
-            "export with a batch that is padded",
+            "is_packed_batching=1: several sequences packed into one row",
+            "export with a padded batch",
         )
     if rotary_embedding_dim and num_heads < 1:
         raise b.error(f"rotary_embedding_dim={rotary_embedding_dim} needs num_heads")
@@ -100,7 +100,7 @@ def multimodal_rotary_embedding(
 ) -> str:
     """RotaryEmbedding with three positions: each pair of a head uses one of them."""
     if is_packed_batching:
-        raise b.unsupported("is_packed_batching=1", "export with a batch that is padded")
+        raise b.unsupported("is_packed_batching=1", "export with a padded batch")
     if len(mrope_section) != 3 or min(mrope_section) < 0:
         raise b.error(f"mrope_section={list(mrope_section)}; expected three sizes")
     if mrope_layout not in (0, 1):

@@ -40,7 +40,7 @@ def sparse_attention(
     """
     heads, groups = need_heads(b, num_heads), need_heads(b, kv_num_heads, "kv_num_heads")
     if heads % groups:
-        raise b.error(f"num_heads={heads} is no multiple of kv_num_heads={groups}")
+        raise b.error(f"num_heads={heads} is not a multiple of kv_num_heads={groups}")
     if sparse_block_size < 1:
         raise b.error(f"sparse_block_size={sparse_block_size}; expected 1 or more")
     q, k, v, size = heads_of(b, query, key, value, heads, groups)
@@ -72,7 +72,7 @@ def _seen(
     """Return the visibility of keys, [batch, heads, length, cache size]."""
     layouts = b.extent(rows, 0)
     if layouts is not None and heads % layouts:
-        raise b.error(f"num_heads={heads} is no multiple of the {layouts} layouts")
+        raise b.error(f"num_heads={heads} is not a multiple of the {layouts} layouts")
     blocks = _blocks(b, rows, columns)
     size = b.ints(block)
     assert step.past is not None

@@ -133,7 +133,7 @@ _SIMPLE: dict[Any, Converter] = {
 def _dtype(name: str, value: Any) -> DType:
     number = _plain((int,), "the number of an element type")(name, value)
     if number not in BY_ONNX:
-        raise Mismatch(f"attribute '{name}': {number} is no element type")
+        raise Mismatch(f"attribute '{name}': {number} is not an element type")
     return BY_ONNX[number]
 
 

@@ -244,7 +244,7 @@ def _turned(write: GradientWriter, x: Value) -> Value:
     """Return the transpose of every matrix."""
     rank = len(x.tensor.shape or ())
     if rank < 2:
-        raise ShapeError(f"'{x.name}' is {x.type}; there is a rule for matrices alone")
+        raise ShapeError(f"'{x.name}' is {x.type}; the gradient supports only matrices")
     return write(movement.Transpose(perm=(*range(rank - 2), rank - 1, rank - 2)), x)
 
 
@@ -275,7 +275,7 @@ def _conv(write: GradientWriter, node: Node, g: Value) -> Gradients:
     x, w, *rest = _inputs(node)
     size, kernel = x.tensor.dims[2:], w.tensor.dims[2:]
     if op.group != 1:
-        raise ShapeError(f"group={op.group}; there is a rule for one group alone")
+        raise ShapeError(f"group={op.group}; the gradient supports only one group")
     geometry = window(op, size, kernel)
     pads = (*geometry.pads_begin, *geometry.pads_end)
     strides, dilations = geometry.strides, geometry.dilations

@@ -35,7 +35,7 @@ NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
 BINARY: int = getattr(os, "O_BINARY", 0)
 _COMMON = os.O_RDONLY | CLOEXEC | BINARY
-_ALLOW = "copy the file into the model's folder, or say where it is: external_data_dir="
+_ALLOW = "copy the file into the model's folder, or pass its folder: external_data_dir="
 
 
 class ExternalData:

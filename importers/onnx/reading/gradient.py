@@ -1,7 +1,7 @@
 """Gradient (ai.onnx.preview.training), replaced by the nodes that compute it.
 
 It names tensors of the model, whose names only the importer knows. The part of the graph between
-them is used as it is where it gets its own values, and copied where it gets others; then it is
+them is used unchanged if it gets its own values, and copied if it gets others; then it is
 differentiated in reverse mode. Higher derivatives need nothing more, as lower ones are ordinary
 nodes by then.
 """

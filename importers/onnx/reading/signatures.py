@@ -54,7 +54,7 @@ def _binary(data: bytes) -> str:
     if data[:1] == b"\x80" and data[1:2] in b"\2\3\4\5" and b"." in data[-2:]:
         return "a Python pickle, such as an old PyTorch checkpoint; use torch.onnx.export"
     if data[8:9] == b"{" and 2 <= int.from_bytes(data[:8], "little") <= len(data) - 8:
-        return "a safetensors file, which has weights alone; export the model to ONNX"
+        return "a safetensors file, which contains only weights; export the model to ONNX"
     return ""
 
 

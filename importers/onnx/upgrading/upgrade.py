@@ -82,8 +82,8 @@ def align(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     rank = rank_of(a, site)
     maximum = MAX_RANK if rank is None else rank
     if not -maximum <= axis <= maximum:
-        known = "the greatest rank there is" if rank is None else f"the rank of '{a}'"
-        raise site.error(f"axis={axis} lies outside of [{-maximum}, {maximum}], {known}", node)
+        known = "the maximum rank" if rank is None else f"the rank of '{a}'"
+        raise site.error(f"axis={axis} is outside [{-maximum}, {maximum}], {known}", node)
     nodes, aligned = _aligned(b, a, axis, site)
     return [*nodes, node.change(inputs=(a, aligned))]
 
@@ -297,10 +297,10 @@ def top_k(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(NEWEST[""] + 1, "Loop")
 def loop(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """What the body declares as one element in a list is that, as in onnxruntime.
+    """Accept a body that declares its scalars with shape [1], as onnxruntime does.
 
-    The specification leaves the shape of the iteration number open, and that of a condition that
-    nobody gives; spox and others declare them as [1].
+    The specification leaves open the shapes of the iteration number, and of a condition that is
+    not given; spox and others declare them as [1].
     """
     body = node.attributes.get("body")
     if not isinstance(body, RawGraph) or len(body.inputs) < 2:

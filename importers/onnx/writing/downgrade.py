@@ -71,7 +71,7 @@ def _grid_sample(node: Node) -> Older | str:
     rank = _rank(node.inputs[0])
     mode = getattr(node.op, "mode", "")
     if rank != 4:
-        return "it samples pictures alone"
+        return "it samples only images"
     return Older(2, {"mode": _MODES.get(mode, mode)})
 
 

@@ -84,7 +84,7 @@ def export(
     if store is embedded and constant_bytes(graph) > MAX_BYTES:
         raise LimitError(
             f"the constants take {constant_bytes(graph)} bytes; a model in memory can hold "
-            f"{MAX_BYTES}: write it to a file, which may have another one beside it"
+            f"{MAX_BYTES}: write it to a file, with external data"
         )
     versions = versions_for(graph, opsets, at_least)
     about = about or About()
