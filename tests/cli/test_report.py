@@ -27,7 +27,8 @@ from tercet.tools.profile.profiling import profile
 from tercet.tools.report.report import Report, report
 from tercet.tools.report.report_charts import Cell, Dot, heat_map, roofline, strip
 from tercet.tools.report.report_graph import BOX, GraphNode, graph_picture, layers_of
-from tercet.tools.report.report_markup import Markup, element
+from tercet.tools.report.report_markup import Markup, element, table
+from tercet.tools.report.report_style import STYLE
 
 from . import models
 from .conftest import Tercet
@@ -36,7 +37,7 @@ from .test_profile import on_a_device
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FIGURES = {"latency": 2, "heat": 1, "strip": 1, "roofline": 1, "arena": 1, "graph": 1}
 #: Elements that HTML closes by itself.
-EMPTY = {"meta"}
+EMPTY = {"meta", "wbr"}
 
 Saved = dict[str, dict[str, Any]]
 
@@ -268,12 +269,33 @@ def browser() -> str:
     return found
 
 
+#: A name without a place to break it.
+KIND = "SkipSimplifiedLayerNormalization"
+
+
 def browse(browser: str, home: Path, *options: str) -> str:
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
     own = f"--user-data-dir={home / 'browser'}"
     command = (browser, *flags, own, "--window-size=1120,2600", *options)
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return done.stdout
+
+
+@pytest.mark.slow
+def test_long_names_break_no_words(browser: str, tmp_path: Path) -> None:
+    """Beside a node with a long name, every word of the other columns stays on one line."""
+    name = " + ".join(f"/encoder/layers.{i}/intermediate_act_fn/Mul_{i}" for i in range(9))
+    cells = table(["step", "nodes", "operators", "verdict"], [["22", name, KIND, "within"]], 4)
+    count = """<script>document.body.dataset.lines = [...document.querySelectorAll(".text")].map(
+        cell => { const all = document.createRange(); all.selectNodeContents(cell);
+                  return new Set([...all.getClientRects()].map(box => box.top)).size; })</script>"""
+    file = tmp_path / "table.html"
+    file.write_text(f"<style>{STYLE}</style><body>{cells}{count}</body>")
+    found = browse(browser, tmp_path, "--dump-dom", file.as_uri())
+    (lines,) = re.findall(r'data-lines="([\d,]+)"', found)
+    *titles, step, nodes, kind, verdict = map(int, lines.split(","))
+    assert [*titles, step, kind, verdict] == [1] * 7
+    assert nodes > 1
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def test_fractions(dtype: str) -> None:
         ("float", [True], "has dtype bool"),
         ("float", [np.float64(1)], "has dtype float64"),
         ("float", [np.ones(2)], "has dtype float64"),
-        ("float", [[1.0], [2.0, 3.0]], "is no array"),
+        ("float", [[1.0], [2.0, 3.0]], "is not an array"),
         ("float", ["1.5"], "dtype"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TypeAlias
@@ -15,6 +16,9 @@ class Markup(str):
 
     __slots__ = ()
 
+
+#: Where a name may be broken: after a slash, and after a dot in front of a letter.
+_BREAKS = re.compile(r"/|\.(?=[A-Za-z_])")
 
 #: Text, or a number; None for nothing.
 Part: TypeAlias = str | float | None
@@ -63,11 +67,21 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[Part]], left: int = 1) 
     kinds = ["text" if i < left else "number" for i in range(len(titles))]
     head = [element("th", title, class_=kind) for title, kind in zip(titles, kinds, strict=True)]
     body = [
-        element("tr", [element("td", x, class_=k) for x, k in zip(row, kinds, strict=True)])
+        element(
+            "tr",
+            [element("td", _breakable(x), class_=k) for x, k in zip(row, kinds, strict=True)],
+        )
         for row in rows
     ]
     whole = element("table", element("thead", element("tr", head)), element("tbody", body))
     return element("div", whole, class_="scroll")
+
+
+def _breakable(cell: Part) -> Part:
+    """Return a cell whose long names are broken between their parts, and not within words."""
+    if not isinstance(cell, str) or isinstance(cell, Markup):
+        return cell
+    return Markup(_BREAKS.sub(r"\g<0><wbr>", escape(cell)))
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Markup:

@@ -29,7 +29,7 @@ dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; white-space:
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 4px 0; }
 th, td { padding: 3px 12px 3px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { color: var(--soft); font-weight: 600; position: sticky; top: 0; background: var(--page); }
-.text { text-align: left; overflow-wrap: anywhere; }
+.text { text-align: left; overflow-wrap: break-word; }
 .number { text-align: right; white-space: nowrap; }
 .good { color: var(--good); font-weight: 600; } .bad { color: var(--bad); font-weight: 600; }
 .unsure { color: var(--c1); font-weight: 600; }
