@@ -1,8 +1,8 @@
-// softmax(softcap(scale * q @ k') + mask) @ v, one block for a row of queries. The scores of the
-// row stay in the workspace. T is the type of queries, keys and results, V that of values, M that
-// of the mask, A the arithmetic.
+// softmax(softcap(scale * q @ k') + mask) @ v, one block per row of queries. The scores of the row are
+// kept in the workspace. T is the type of queries, keys and results, V that of values, M that of the
+// mask, A the type of the arithmetic.
 //
-// Compile-time, besides what heads.cuh wants: STAGE, which scores go out; WARPS of a block.
+// Compile-time, besides the constants of heads.cuh: STAGE, which scores are returned; WARPS of a block.
 
 #include "reduce/block.cuh"
 #include "attention/heads.cuh"

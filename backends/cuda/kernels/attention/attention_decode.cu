@@ -1,18 +1,20 @@
-// A step of a decoder of few new tokens, from the product that gives queries, keys and values to the result of attention:
-// rotates the queries and the new keys (rotate.cuh), writes the new keys and values into caches
-// [batch][kv_heads][room][size] from first[batch] on, or 0, and attends to these (mma_tiles.cuh, where more is compile-time).
-// Past the end nothing is written, or, if CIRCULAR, the beginning. Places before the first count from the end.
+// A decoder step of few new tokens, from the product that yields queries, keys and values to the result of attention:
+// rotates the queries and the new keys (rotate.cuh), writes the new keys and values to the caches
+// [batch][kv_heads][room][size], starting at position first[batch] or 0, and attends to the caches (mma_tiles.cuh,
+// which lists further compile-time constants). Positions past the end are not written or, if CIRCULAR, wrap around to
+// the beginning. Negative positions count from the end.
 //
-// What caches held before, `past_keys` and `past_values`, is the same memory or copied there in front. All blocks of a
-// head of keys rotate the new ones for themselves, and put them in the place of what they read there: nobody waits for
-// those that write.
+// The earlier contents of the caches, `past_keys` and `past_values`, are the same memory or were copied there by a
+// previous kernel. Every block of a key head rotates the new keys itself and substitutes them for what it loaded at
+// their positions, so no block waits for the one that writes them.
 //
-// A step is short, and most of it is waiting for memory. If EARLY, which takes caches that no kernel in front writes,
-// keys and values are read while these still run, by lengths that may not be there yet: threads that find others later
-// read again.
+// A step is short and dominated by memory latency. With EARLY, which requires caches that no preceding kernel writes,
+// keys and values are loaded while the preceding kernels still run, using lengths that may not be final yet: a thread
+// whose lengths turn out to differ loads again.
 //
-// Compile-time besides: NEW tokens of a sample; HEAD, the size of heads; HALF, how many pairs of them turn; INTERLEAVED;
-// VECTOR; CIRCULAR; EARLY; where INBOX and TURNED begin in shared memory, in bytes. I is the type of `first`.
+// Further compile-time constants: NEW, tokens of a sample; HEAD, the size of a head; HALF, the number of rotated pairs
+// of a head; INTERLEAVED; VECTOR; CIRCULAR; EARLY; INBOX and TURNED, byte offsets in shared memory. I is the type of
+// `first`.
 
 #include "attention/mma_tiles.cuh"
 #include "attention/rotate.cuh"
@@ -21,12 +23,12 @@ struct Angles {  // of tables
     int batches, places;
 };
 
-// Where new rows of a sample are in caches.
+// The positions of a sample's new rows in the caches.
 struct Places {
     long long first;
     int room;
 
-    // Returns the place of a row, -1 if it has none.
+    // Returns the position of a row, or -1 if it is not written.
     __device__ __forceinline__ int of(int row) const
     {
         long long at = first + row;
@@ -36,7 +38,7 @@ struct Places {
     }
 };
 
-// Copies TILE rows of a head, zeros from position `end` on; `from` is the first of the head.
+// Copies TILE rows of a head, and zeros from position `end` on; `from` is the first row of the head.
 template <int N, int SIZE> __device__ __forceinline__ void load_rows(T* tile, const T* from, int t0, int end)
 {
     constexpr int PER_ROW = SIZE / N;
@@ -49,7 +51,8 @@ template <int N, int SIZE> __device__ __forceinline__ void load_rows(T* tile, co
     }
 }
 
-// Copies a row of SIZE elements within shared memory: each chunk by the thread that `load_rows` gives it to.
+// Copies a row of SIZE elements within shared memory; each chunk is copied by the thread that `load_rows` assigns it
+// to.
 template <int N, int SIZE>
 __device__ __forceinline__ void replace(T* tile, int row, const T* from)
 {
@@ -76,7 +79,7 @@ attention_decode(const T* q, const T* k, const T* v, const T* cosine, const T* s
     const int n = pair / s.kv_heads, kv_head = pair % s.kv_heads, first = kv_head * GROUP;
     constexpr int rows = GROUP * NEW;
     const int m0 = tile * ROWS;
-    s.rows = NEW, s.size_k = s.size_v = HEAD;  // what they are, known when compiling
+    s.rows = NEW, s.size_k = s.size_v = HEAD;  // equal at run time, but known to the compiler
     if (CLUSTER > 0) cluster_arrive();
 
     const long long cache = ((long long)n * s.kv_heads + kv_head) * s.total * HEAD;  // where those of the head begin
@@ -96,7 +99,7 @@ attention_decode(const T* q, const T* k, const T* v, const T* cosine, const T* s
         }
         cp_async_commit();
     };
-    // All lanes of a warp find the same.
+    // All lanes of a warp compute the same value.
     const auto length = [&]() {
         return LENGTHS ? __shfl_sync(~0u, int(*(const volatile long long*)(lengths + n)), 0) : s.total;
     };

@@ -1,11 +1,11 @@
-// softmax(softcap(scale * q @ k') + mask) @ v of 16-bit floats on Hopper, for many queries: as
-// attention_wgmma.cu, but GROUPS of four warps have 64 rows each and share keys and values, which one
-// more warp fetches. Nothing holds the groups together but that: one weighs while another multiplies.
+// softmax(softcap(scale * q @ k') + mask) @ v of 16-bit floats on Hopper, for many queries. Like attention_wgmma.cu,
+// but each of GROUPS warpgroups processes 64 rows, and all share the keys and values that one producer warp loads. The
+// groups are not otherwise synchronized: one computes a softmax while another multiplies.
 //
-// Heads lie in slabs of 64 elements, one for all rows after the other, the last filled up with zeros.
+// Heads are stored in slabs of 64 elements, each slab holding all rows, the last one padded with zeros.
 //
-// Compile-time, besides what online_softmax.cuh wants: SIZE_K and SIZE_V, of heads; GROUPS; KEYS of a step;
-// STAGES, steps whose keys and values are in shared memory; and two products of wgmma.
+// Compile-time, besides the constants of online_softmax.cuh: SIZE_K and SIZE_V, of a head; GROUPS; KEYS of a step;
+// STAGES, the steps whose keys and values fit shared memory; and two wgmma instructions.
 
 #include "attention/heads.cuh"
 #include "ptx/pdl.cuh"
@@ -24,7 +24,7 @@ constexpr int SLAB_Q = ROWS * 128, SLAB = KEYS * 128;  // in bytes
 constexpr int BYTES_Q = SLAB_Q * (SLABS_K > SLABS_V ? SLABS_K : SLABS_V);
 constexpr int BYTES_K = SLABS_K * SLAB, BYTES_V = SLABS_V * SLAB;
 
-// What one thread does: queries once, then keys and values of every step.
+// The producer thread: loads the queries once, then the keys and values of every step.
 __device__ __forceinline__ void fetch(const TensorMap* q, const TensorMap* k, const TensorMap* v,
                                       u32 queries, u32 keys, u32 values, u32 full_q,
                                       const Pipeline<STAGES>& of_k, const Pipeline<STAGES>& of_v, int m0,
@@ -87,7 +87,7 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
         for (int half = 0; half < 2; ++half)
             mask_row[half] += n * of_mask.batch + head * of_mask.head
                             + min(row + half * 8, s.rows - 1) * of_mask.row;
-    // A warp behind the last row has nothing to weigh.
+    // A warp past the last row has no scores to process.
     const int weighed = m0 + warp * 16 < s.rows ? KEYS / 8 : 0;
     const u32 own = queries + warp / 4 * 64 * 128;
     float results[EIGHTS][4] = {}, peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};

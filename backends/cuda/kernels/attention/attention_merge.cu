@@ -1,9 +1,8 @@
-// Split-K of attention, second pass: joins what CTAs have left of the parts of the keys (attention_parts.cuh): y = the sums of
-// all parts by their weights, those of each scaled from its own greatest score to that of all. The
-// order in which they are added up is always the same. A block has one row of queries; rows that see no
-// key give 0.
+// Split-K attention, second pass: combines the partial results that CTAs stored for parts of the keys
+// (attention_parts.cuh). y = sum of all parts / sum of their weights, each part rescaled from its own maximum score to
+// the overall maximum. The order of additions is fixed. One block per row of queries; rows that see no key yield 0.
 //
-// Compile-time: SIZE, elements from one part's sums to the next; WARPS.
+// Compile-time: SIZE, the distance in elements between the sums of two parts; WARPS.
 
 #include "ptx/pdl.cuh"
 #include "attention/steps.cuh"

@@ -1,9 +1,9 @@
 // softmax(softcap(scale * q @ k') + mask) @ v of 16-bit floats on tensor cores, with accumulators and exponentials in
-// float32; see mma_tiles.cuh, also for what is compile-time.
+// float32; see mma_tiles.cuh, also for the compile-time constants.
 
 #include "attention/mma_tiles.cuh"
 
-// Two neighbouring queries' elements as the products want them.
+// The elements of two adjacent queries in the order that the products read them.
 __device__ __forceinline__ u32 two_of(const T* row, int column, int size, bool inside)
 {
     if constexpr (VECTOR_K > 1) return inside && column < size ? *(const u32*)(row + column) : 0;

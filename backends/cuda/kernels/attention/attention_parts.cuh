@@ -1,9 +1,9 @@
-// How blocks share heads and keys. Heads of queries that have their keys in common can have a block in
-// common, which then reads these once: its rows are those of GROUP heads, one head after the other. And
-// keys can be cut into parts, one for every block of gridDim.y: for each of its rows a block then leaves
-// the sums of values, and beside them the greatest score and the sum of weights, for attention_merge.cu.
+// How blocks share heads and keys. Query heads with the same keys (grouped-query attention) can share a block, which
+// then reads the keys once: its rows are those of GROUP heads, head after head. The keys can be split into parts, one
+// for each block along gridDim.y: for each of its rows a block then stores the sums of values, the maximum score and
+// the sum of weights, which attention_merge.cu combines.
 //
-// Compile-time: GROUP; SPLIT, whether keys are cut. heads.cuh comes before it.
+// Compile-time: GROUP; SPLIT, whether the keys are split. Include heads.cuh first.
 
 struct Row {
     int head, query;
@@ -16,7 +16,7 @@ __device__ __forceinline__ Row row_of(int row, int first, const Sizes& s)
     return {first + row / s.rows, row % s.rows};
 }
 
-// The keys that a block with the rows from `m0` on, `count` at most, goes over; they begin at a multiple of
+// The range of keys that a block with at most `count` rows from `m0` on processes; it begins at a multiple of
 // `grain`. `shift` is the position of the first query.
 __device__ __forceinline__ Keys keys_of_block(int m0, int count, int shift, int valid, int grain,
                                               const Sizes& s)
@@ -31,7 +31,7 @@ __device__ __forceinline__ Keys keys_of_block(int m0, int count, int shift, int 
     return {own, min(all.end, own + each)};
 }
 
-// Where a block leaves what it has for a row: the parts of a row lie one after the other.
+// Where a block stores its partial result of a row: the parts of a row are contiguous.
 __device__ __forceinline__ long long place_of(int n, const Row& row, const Sizes& s)
 {
     return (((long long)n * s.heads + row.head) * s.rows + row.query) * gridDim.y + blockIdx.y;

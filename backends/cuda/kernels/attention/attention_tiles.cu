@@ -1,14 +1,14 @@
 // softmax(softcap(scale * q @ k') + mask) @ v in float32 without tensor cores (flash attention, online softmax).
 //
-// A block has TM * DOWN rows of queries of heads with the same keys (attention_parts.cuh) and goes over
-// the keys in tiles of KEYS. A thread has TM rows and, of a tile, the keys across, across + ACROSS, ...;
-// weights go through shared memory, because a thread's columns of the result need all of them. Keys
-// arrive while values are being multiplied, and values while keys are. Where the greatest score of a row
-// grows, what has been summed up is scaled down. Rows that see no key give 0.
+// A block processes TM * DOWN rows of queries of heads with the same keys (attention_parts.cuh) and loops over the keys
+// in tiles of KEYS. A thread has TM rows and, of each tile, the keys across, across + ACROSS, ...; weights are
+// exchanged through shared memory, because a thread's columns of the result need all of them. The copy of keys overlaps
+// the product with values, and vice versa. When the maximum score of a row grows, the accumulated sums are rescaled.
+// Rows that see no key yield 0.
 //
-// Compile-time, besides what heads.cuh and attention_parts.cuh want: SIZE_K, the size of a head rounded
-// up to 8, and SIZE_V, likewise to 2 * ACROSS; VECTOR_K, VECTOR_V, elements copied at once (1, 2, 4);
-// VECTOR_Y, results stored at once (1, 2, 4); TM; SOFTCAP; MASK_ROWS, whether rows of the mask differ.
+// Compile-time, besides the constants of heads.cuh and attention_parts.cuh: SIZE_K, the size of a head rounded up to a
+// multiple of 8, and SIZE_V, rounded up to a multiple of 2 * ACROSS; VECTOR_K, VECTOR_V, elements per copy (1, 2, 4);
+// VECTOR_Y, results per store (1, 2, 4); TM; SOFTCAP; MASK_ROWS, whether rows of the mask differ.
 
 #include "ptx/copy.cuh"
 #include "ptx/pdl.cuh"
@@ -19,14 +19,14 @@ constexpr int ACROSS = 16, DOWN = 8, THREADS = ACROSS * DOWN;
 constexpr int ROWS = TM * DOWN, KEYS = 64, TN = KEYS / ACROSS;
 constexpr int WIDE = SIZE_V % (4 * ACROSS) == 0 ? 4 : 2;  // neighbouring columns of a thread
 constexpr int COLUMNS = SIZE_V / ACROSS;
-// Four more elements a row put the rows of a column of words in different banks.
+// Four elements of padding per row place the rows of a column of words in different banks.
 constexpr int PITCH_K = SIZE_K + 4, PITCH_V = SIZE_V, PITCH_P = KEYS + 4;
 
 struct alignas(4 * WIDE) Words {
     float at[WIDE];
 };
 
-// Copies COUNT rows from row `t0` on, zeros where there is nothing.
+// Copies COUNT rows from row `t0` on, and zeros past the last row.
 template <int COUNT, int N, int SIZE, int PITCH, typename Find>
 __device__ __forceinline__ void load(float* tile, int t0, int total, int size, Find find)
 {
@@ -47,7 +47,7 @@ template <typename Combine> __device__ __forceinline__ float over_row(float x, C
     return x;
 }
 
-// Adds the products of TM queries with the first COUNT of a thread's keys.
+// Adds the products of TM queries and the first COUNT of a thread's keys.
 template <int COUNT>
 __device__ __forceinline__ void multiply(float (&scores)[TM][TN], const float* queries,
                                          const float* keys)

@@ -1,12 +1,12 @@
-// softmax(softcap(scale * q @ k') + mask) @ v of heads of 64 elements of 16 bits, on Hopper: as
-// attention_mma.cu, but TMA brings all operands, and groups of four warps multiply straight
-// from shared memory, what they weigh values with apart, which stays in registers.
+// softmax(softcap(scale * q @ k') + mask) @ v of heads of 64 elements of 16 bits, on Hopper. Like attention_mma.cu, but
+// TMA loads all operands, and warpgroups multiply directly from shared memory, except for the softmax weights, which
+// stay in registers.
 //
-// A block is one group, and has 64 rows of queries of one head; several of them share a multiprocessor,
-// and one weighs while another multiplies. Keys come in tiles of KEYS, often all at once.
+// A block is one warpgroup and processes 64 rows of queries of one head; several blocks share a multiprocessor, so that
+// one computes a softmax while another multiplies. Keys are loaded in tiles of KEYS, often all at once.
 //
-// Compile-time, besides what online_softmax.cuh wants: KEYS; STAGES, tiles of keys and values in shared memory;
-// RESIDENT, blocks of a multiprocessor; and two products of wgmma.
+// Compile-time, besides the constants of online_softmax.cuh: KEYS; STAGES, tiles of keys and values in shared memory;
+// RESIDENT, blocks per multiprocessor; and two wgmma instructions.
 
 #include "attention/heads.cuh"
 #include "ptx/pdl.cuh"
@@ -82,7 +82,7 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
         wgmma_wait<0>();
         settle(scores);
 
-        // A warp behind the last row has nothing to weigh.
+        // A warp past the last row has no scores to process.
         const int weighed = m0 + warp * 16 < s.rows ? KEYS / 8 : 0;
         const Seen seen = {{row, row + 8}, t0, s.total, weighed, biases};
         weigh(scores, results, peak, sum, mask_row, seen, s, of_mask, scale, softcap);

@@ -1,7 +1,7 @@
-// Where the heads of an attention lie, and which keys a query sees. For attention.cu and its kin.
+// The memory layout of the heads of an attention, and which keys a query sees. For attention.cu and its variants.
 //
-// Compile-time: MASK, how a mask is there; CAUSAL; WINDOW, whether keys far away are hidden; LENGTHS,
-// whether samples have lengths of their own. M is the type of the mask.
+// Compile-time: MASK, the kind of mask; CAUSAL; WINDOW, whether distant keys are hidden; LENGTHS, whether
+// samples have their own lengths. M is the type of the mask.
 
 #include "attention/steps.cuh"
 
@@ -15,7 +15,7 @@ struct Sizes {
     int heads, kv_heads, rows, total, past, size_k, size_v, mask_length, left, right;
 };
 
-// Position `t` of a head's keys or values: the past, then what is new.
+// Position `t` of a head's keys or values: the past, then the new ones.
 template <typename E>
 __device__ __forceinline__ const E* position(const E* past, const E* now, int t, int n, int head,
                                              int size, const Sizes& s, const Steps& by)
@@ -24,7 +24,7 @@ __device__ __forceinline__ const E* position(const E* past, const E* now, int t,
     return now + n * by.batch + head * by.head + (t - s.past) * by.row;
 }
 
-// Whether the query at position `place` does not see key `t` of `valid` ones, mask apart.
+// Whether key `t` of `valid` ones is hidden from the query at position `place`, regardless of the mask.
 __device__ __forceinline__ bool is_hidden(int t, int place, int valid, const Sizes& s)
 {
     return t >= valid || (CAUSAL && t > place)
@@ -32,7 +32,7 @@ __device__ __forceinline__ bool is_hidden(int t, int place, int valid, const Siz
                           || (s.right >= 0 && t - place > s.right)));
 }
 
-// What a mask adds to the score of key `t`; `row` is what it has for a query.
+// The value that a mask adds to the score of key `t`; `row` is the mask's row of the query.
 template <typename V>
 __device__ __forceinline__ V added(const M* row, int t, const Sizes& s, const MaskSteps& by)
 {
@@ -43,7 +43,7 @@ __device__ __forceinline__ V added(const M* row, int t, const Sizes& s, const Ma
     return bool(found) ? V(0) : -V(INFINITY);
 }
 
-// The keys that some of the queries from `first` to `last` see: from `begin` to `end`.
+// The range of keys, `begin` to `end`, that any of the queries from `first` to `last` sees.
 struct Keys {
     int begin, end;
 };

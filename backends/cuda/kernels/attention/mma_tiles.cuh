@@ -1,14 +1,14 @@
-// What attention on tensor cores does with queries in registers (flash attention: online softmax, no matrix of scores in
-// memory): goes over keys in tiles, which cp.async brings to shared memory STAGES ahead, and puts results together.
+// Attention on tensor cores with queries in registers (flash attention: online softmax, no matrix of scores in memory):
+// loops over the keys in tiles, which cp.async copies to shared memory STAGES ahead, and combines the results.
 //
-// A block has 16 * TM * WARPS_M rows of queries of heads with the same keys (attention_parts.cuh). WARPS_N groups of
-// warps share the keys of a tile and add up their results in the end: few rows need that to keep a GPU busy. Where the
-// greatest score grows, what has been summed up is scaled down. Rows that see no key give 0.
+// A block processes 16 * TM * WARPS_M rows of queries of heads with the same keys (attention_parts.cuh). WARPS_N groups
+// of warps divide the keys of a tile and add up their results at the end: few rows need this to occupy a GPU. When the
+// maximum score grows, the accumulated sums are rescaled. Rows that see no key yield 0.
 //
-// Compile-time, besides what heads.cuh and attention_parts.cuh want: SIZE_K and SIZE_V, sizes of heads
-// rounded up to 16; VECTOR_K, VECTOR_V, elements copied at once (1, 2, 4, 8), VECTOR_Y, results stored
-// at once (1, 8); KEYS of a warp's step; TM; WARPS_M; WARPS_N; STAGES; CLUSTER, the parts of keys if their blocks
-// form a cluster and put their results together themselves, else 0; and what online_softmax.cuh wants.
+// Compile-time, besides the constants of heads.cuh and attention_parts.cuh: SIZE_K and SIZE_V, sizes of heads
+// rounded up to a multiple of 16; VECTOR_K, VECTOR_V, elements per copy (1, 2, 4, 8), VECTOR_Y, results per store
+// (1, 8); KEYS of a warp's step; TM; WARPS_M; WARPS_N; STAGES; CLUSTER, the number of parts of the keys if their blocks
+// form a cluster and combine the results themselves, else 0; and the constants of online_softmax.cuh.
 
 #include "attention/heads.cuh"
 #include "attention/attention_parts.cuh"
@@ -22,7 +22,7 @@ constexpr bool BIASES = false;
 constexpr int THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int ROWS = 16 * TM * WARPS_M;
 constexpr int TILE = KEYS * WARPS_N;
-// Eight more elements a row put the rows of a column in different banks.
+// Eight elements of padding per row place the rows of a column in different banks.
 constexpr int PITCH_K = SIZE_K + 8, PITCH_V = SIZE_V + 8;
 constexpr int STAGE = TILE * (PITCH_K + PITCH_V);
 constexpr int PITCH_Y = SIZE_V + 4;  // of sums in shared memory, in floats
@@ -41,7 +41,7 @@ template <int N> __device__ __forceinline__ void bring(T* to, const T* from, boo
     else cp_async<N>(shared_address(to), from, inside);
 }
 
-// Copies TILE keys or values, zeros from position `end` on.
+// Copies TILE keys or values, and zeros from position `end` on.
 template <int N, int SIZE>
 __device__ __forceinline__ void load(T* tile, const T* past, const T* now, int t0, int end, int n, int head,
                                      int size, const Sizes& s, const Steps& by)
@@ -55,7 +55,7 @@ __device__ __forceinline__ void load(T* tile, const T* past, const T* now, int t
     }
 }
 
-// What a warp has of its rows: which these are, the sums of values, the greatest scores, the sums of weights.
+// A warp's state: its rows, the sums of values, the maximum scores and the sums of weights.
 struct Accumulators {
     Row rows[TM][2];
     float results[TM][SIZE_V / 8][4], peak[TM][2], sum[TM][2];
@@ -74,7 +74,7 @@ __device__ __forceinline__ void clear(Accumulators& sums)
     }
 }
 
-// Goes over one tile of keys from position `t0` on, of which those before `end` count.
+// Processes one tile of keys from position `t0` on; only those before `end` count.
 __device__ __forceinline__ void multiply_tile(Accumulators& to, const u32 (&queries)[TM][SIZE_K / 16][4],
                                               const T* tile, int t0, int end, bool has_rows, int shift, int valid,
                                               int n, const M* mask, const MaskSteps& of_mask, const Sizes& s,
@@ -84,7 +84,7 @@ __device__ __forceinline__ void multiply_tile(Accumulators& to, const u32 (&quer
     const T* const keys = tile + warp_n * KEYS * PITCH_K;
     const T* const values = tile + TILE * PITCH_K + warp_n * KEYS * PITCH_V;
     t0 += warp_n * KEYS;
-    // Sixteens of keys that are there at all; warps without rows have none.
+    // The number of groups of sixteen keys that exist; warps without rows have none.
     const int there = has_rows ? (end - t0 + 15) / 16 : 0;
 
     float scores[TM][KEYS / 8][4] = {};
@@ -135,7 +135,7 @@ __device__ __forceinline__ void multiply_tile(Accumulators& to, const u32 (&quer
     }
 }
 
-// Writes N neighbouring results, those of them that a head of `size` elements has.
+// Writes N adjacent results, limited to the `size` elements of a head.
 template <int N> __device__ __forceinline__ void store(T* to, const float (&found)[N], float by, int left)
 {
     Elements<N> out;
@@ -150,7 +150,7 @@ template <int N> __device__ __forceinline__ void store(T* to, const float (&foun
     }
 }
 
-// What groups of warps have of the rows of a block, in shared memory.
+// The partial results of groups of warps for the rows of a block, in shared memory.
 struct WarpParts {
     float *sums, *peaks, *totals;
 
@@ -176,7 +176,7 @@ struct WarpParts {
             }
     }
 
-    // Returns the greatest score of a row, and the sum of weights beside it.
+    // Returns the maximum score of a row, and its sum of weights.
     __device__ __forceinline__ float2 beside(int row, float steep) const
     {
         float top = -INFINITY, total = 0;
@@ -189,7 +189,7 @@ struct WarpParts {
         return make_float2(top, total);
     }
 
-    // Adds up N neighbouring sums of a row, beside its greatest score.
+    // Adds up N adjacent sums of a row, rescaled to its maximum score.
     template <int N>
     __device__ __forceinline__ void add(float (&found)[N], int row, int column, float top, float steep) const
     {
@@ -204,8 +204,8 @@ struct WarpParts {
     }
 };
 
-// Where results go: those of a row to `y`, or, of parts that another kernel puts together, sums to `left` and what
-// stands beside them to `beside`.
+// Where results are stored: those of a row in `y`, or, for parts that another kernel combines, sums in `left` and their
+// maximum scores and weights in `beside`.
 struct Results {
     T* y;
     float* left;
@@ -213,8 +213,9 @@ struct Results {
     Steps of_y;
 };
 
-// Puts together what the blocks of a cluster have of the same rows. Each block gets an equal share of the sums, in fours,
-// into the memory behind that of its warps' parts; nobody reads another's memory, and so nobody waits for others to.
+// Combines the partial results of the blocks of a cluster. Each block sends every other an equal share of its sums, in
+// fours, to the memory after that block's own parts; no block reads another's memory, so a block may exit without
+// waiting for readers.
 __device__ __forceinline__ void join_cluster(const WarpParts& parts, float4* inbox, int n, int m0, int first, int rows,
                                              const Results& to, const Sizes& s, float steep)
 {
@@ -260,7 +261,8 @@ __device__ __forceinline__ void join_cluster(const WarpParts& parts, float4* inb
     }
 }
 
-// Puts together what the groups of warps have, and the blocks of a cluster. `shared` is free but for copies on the way.
+// Combines the results of the groups of warps and of the blocks of a cluster. `shared` is free except for copies in
+// flight.
 __device__ __forceinline__ void finish(const Accumulators& from, void* shared, float4* inbox, int n, int m0, int first,
                                        int rows, const Results& to, const Sizes& s, float steep)
 {

@@ -1,9 +1,9 @@
-// Online softmax: scores become weights one step of keys at a time. Each row of scores becomes exponentials of what it
-// exceeds the greatest score so far by, and what was summed up beside a smaller one is scaled down.
+// Online softmax: turns scores into weights one step of keys at a time. Each row of scores becomes the exponentials of
+// the scores minus the maximum so far, and the sums accumulated under a smaller maximum are rescaled.
 //
-// Compile-time, besides what heads.cuh wants: SOFTCAP; MASK_ROWS, whether rows of the mask differ; RAW,
-// whether scores need nothing but their positive scale, which then waits until the exponential; BIASES,
-// whether what the mask adds to a key lies ready in shared memory.
+// Compile-time, besides the constants of heads.cuh: SOFTCAP; MASK_ROWS, whether rows of the mask differ; RAW,
+// whether scores need only their positive scale, which is then applied within the exponential; BIASES, whether
+// the values that the mask adds to keys are staged in shared memory.
 
 constexpr float LOG2E = 1.4426950408889634f;
 
@@ -19,7 +19,8 @@ __device__ __forceinline__ float over_quad_sum(float x)
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// The weights of sixteen keys, of which a thread has those of two eights, as a product reads them.
+// The weights of sixteen keys, of which a thread has those of two groups of eight, in the order that a product reads
+// them.
 __device__ __forceinline__ void as_operand(u32 (&found)[4], const float (&first)[4],
                                            const float (&second)[4])
 {
@@ -29,10 +30,10 @@ __device__ __forceinline__ void as_operand(u32 (&found)[4], const float (&first)
     found[3] = pair_of(second[2], second[3]);
 }
 
-// What differences of scores are multiplied with before they become powers of 2.
+// The factor that turns differences of scores into exponents of 2.
 __device__ __forceinline__ float steepness(float scale) { return RAW ? scale * LOG2E : LOG2E; }
 
-// Which keys the scores of a thread belong to, and which of them its two rows see.
+// The keys that the scores of a thread belong to, and which of them its two rows see.
 struct Seen {
     int places[2];        // positions of the queries
     int first;            // the first key
@@ -41,8 +42,8 @@ struct Seen {
     const float* biases;  // of the keys, where BIASES
 };
 
-// A thread has two neighbouring keys of every eight, of two rows: as the sums of a product lie. `sum`
-// is of the thread's own keys.
+// A thread has two adjacent keys of every eight, of two rows: the fragment layout of a product's sums. `sum`
+// covers the thread's own keys.
 template <int EIGHTS, int WIDE>
 __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&results)[WIDE][4],
                                       float (&peak)[2], float (&sum)[2], const M* const (&mask)[2],
@@ -87,7 +88,8 @@ __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&result
 #pragma unroll
             for (int side = 0; side < 2; ++side) {
                 float& score = scores[j][half * 2 + side];
-                // The difference first: beside the numbers that masks add, scores are lost.
+                // The difference is taken first: next to the large numbers that masks add, scores would be rounded
+                // away.
                 score = MASK == NUMBERS ? exp2_of((score - base) * LOG2E)
                                         : exp2_of(fmaf(score, steep, -base * steep));
                 total += score;

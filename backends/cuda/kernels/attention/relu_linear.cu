@@ -1,8 +1,8 @@
 // Linear attention with relu in place of a softmax: y = relu(q) (relu(k)' v) / (relu(q) sum of relu(k) + epsilon),
-// in float32 whatever T is. A block has a head of an image: first it adds up k' v over all pixels, then it
-// applies the sum to their queries. Channels of x are q, k, v of the first head, then of the next one.
+// in float32 whatever T is. One block per head of an image: it first accumulates k' v over all pixels, then
+// applies the sum to their queries. The channels of x are q, k, v of the first head, then of the next one.
 //
-// Compile-time: T of x, R of y; SIZE, of a head, in fours; VECTOR, neighbouring channels that are read at once.
+// Compile-time: T of x, R of y; SIZE, of a head, in fours; VECTOR, adjacent channels per load.
 
 #include "ptx/pdl.cuh"
 
@@ -20,7 +20,7 @@ struct alignas(sizeof(T) * VECTOR) Words {
     T at[VECTOR];
 };
 
-// Reads SIZE channels of the pixels of a tile; zeros behind the last pixel.
+// Reads SIZE channels of the pixels of a tile, and zeros past the last pixel.
 template <bool RECTIFIED>
 __device__ __forceinline__ void load(float* to, const T* from, int pixel, int pixels, const Places& by)
 {
@@ -49,7 +49,7 @@ relu_linear(const T* x, R* y, int pixels, float epsilon, Places of_x, Places of_
     y += (long long)image * of_y.image + (long long)head * SIZE * of_y.channel;
     const T *const keys = x + (long long)SIZE * of_x.channel, *const values = keys + (long long)SIZE * of_x.channel;
 
-    // Teams take one pixel each; a thread has the sums of four keys with four values.
+    // Each team takes one pixel; a thread accumulates the products of four keys and four values.
     const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
     const int row = member / FOURS * 4, column = member % FOURS * 4;
     float sums[4][4] = {}, rows[4] = {};
@@ -92,7 +92,7 @@ relu_linear(const T* x, R* y, int pixels, float epsilon, Places of_x, Places of_
         total[threadIdx.x] = sum;
     }
     __syncthreads();
-    // From here on a thread has a channel of the result, whose column of the state it keeps.
+    // From here on a thread computes one channel of the result and keeps that column of the state.
     const int channel = threadIdx.x % SIZE;
     float own[SIZE];
 #pragma unroll

@@ -1,5 +1,5 @@
 // Rotates pairs of elements of every head by the angle of their position; see rotate.cuh. T is the type of the
-// elements, A the arithmetic, Index counts what threads do.
+// elements, A the type of the arithmetic, Index the type of thread indices.
 
 #include "attention/steps.cuh"
 #include "attention/rotate.cuh"

@@ -1,5 +1,6 @@
-// Pairs of elements of a head, turned by the angle of its position. They are neighbours (INTERLEAVED) or lie `half`
-// apart; what is behind them stays. A thread has VECTOR pairs, or as many elements of the rest.
+// Rotates pairs of elements of a head by the angle of its position. The elements of a pair are adjacent (INTERLEAVED)
+// or `half` apart; the elements after the rotated ones are unchanged. A thread has VECTOR pairs, or as many of the
+// others.
 
 struct alignas(sizeof(T) * VECTOR) Words {
     T at[VECTOR];
@@ -10,8 +11,8 @@ __device__ __forceinline__ Words words(const T* from)
     return *(const Words*)from;
 }
 
-// Turns the pairs from `pair` on by the angles of a position. Positions that the tables do not have, `count` of them,
-// have zeros for cosine and sine.
+// Rotates the pairs from `pair` on by the angles of a position. Positions outside of the tables, which have `count` of
+// them, have zeros for cosine and sine.
 __device__ __forceinline__ void turn(const T* from, T* into, const T* cosine, const T* sine, long long position,
                                      int count, int pair, int half)
 {
@@ -29,7 +30,7 @@ __device__ __forceinline__ void turn(const T* from, T* into, const T* cosine, co
     Words u, v;
 #pragma unroll
     for (int q = 0; q < VECTOR; ++q) {
-        // Neighbours lie in a and b one after the other.
+        // Adjacent elements are stored in a and b one after the other.
         const int left = 2 * q, right = 2 * q + 1;
         const A s = INTERLEAVED ? A(left < VECTOR ? a.at[left % VECTOR] : b.at[left % VECTOR]) : A(a.at[q]);
         const A t = INTERLEAVED ? A(right < VECTOR ? a.at[right % VECTOR] : b.at[right % VECTOR]) : A(b.at[q]);

@@ -1,8 +1,9 @@
-// What a step of a decoder does between its first product and its attention: rotates the heads of queries and of new keys
-// (rotate.cuh), and writes the keys, and the values as they are, into caches [batch][kv_heads][room][size] from first[batch] on,
-// or 0: past the end nothing is written, or, if CIRCULAR, the beginning. Places before the first count from the end.
+// The part of a decoder step between its first product and its attention: rotates the heads of queries and of new keys
+// (rotate.cuh), and writes the keys, and the unchanged values, to caches [batch][kv_heads][room][size], starting at
+// position first[batch] or 0. Positions past the end are not written or, if CIRCULAR, wrap around to the beginning.
+// Negative positions count from the end.
 //
-// T is the type of the elements, A the arithmetic, I the type of `first`, Index counts what threads do.
+// T is the type of the elements, A that of the arithmetic, I that of `first`, Index that of thread indices.
 
 #include "attention/steps.cuh"
 #include "attention/rotate.cuh"

@@ -1,8 +1,8 @@
-// What transformers put around attention. T is the type of the elements, A the arithmetic.
+// The operators that surround attention in transformers. T is the type of the elements, A that of the arithmetic.
 
 #include "attention/steps.cuh"
 
-// Which word comes to place `i` of what `append` makes; I is wide enough to count the words.
+// The word that position `i` of the result of `append` is copied from; I is wide enough to count the words.
 template <typename I>
 __device__ __forceinline__ T appended(I i, const T* past, const T* now, int heads, int total,
                                       int length, int size, const Steps& by)
@@ -13,8 +13,8 @@ __device__ __forceinline__ T appended(I i, const T* past, const T* now, int head
     return now[n * by.batch + head * by.head + (t - length) * by.row + d];
 }
 
-// The past [batch][head][past][size] followed by what is new. T, a word of an element or several, is
-// moved.
+// The past [batch][head][past][size] followed by the new positions. Elements are moved in words of type T,
+// of one element or several.
 extern "C" __global__ void __launch_bounds__(256)
 append(const T* past, const T* now, T* y, long long count, int heads, int total, int length,
        int size, Steps by)
@@ -29,9 +29,9 @@ struct Recurrence {
     int heads, query_heads, length, size_k, size_v;
 };
 
-// A state [size_k][size_v] per head that every position updates and reads. One thread owns a column
-// of it. DELTA: the update replaces what the state says for the key. DECAYS: 0, 1 (one a head) or 2
-// (one a key dimension); RATES: 0 or how many there are of beta per position.
+// A state [size_k][size_v] per head that every position updates and reads. One thread has one column
+// of it. DELTA: the update replaces what the state stores for the key. DECAYS: 0, 1 (one per head) or 2
+// (one per key dimension); RATES: 0, or the number of beta values per position.
 extern "C" __global__ void __launch_bounds__(256)
 recur(const T* q, const T* k, const T* v, const S* past, const T* decay, const T* beta, T* y,
       S* state_out, A* state, long long count, Recurrence g, A scale)

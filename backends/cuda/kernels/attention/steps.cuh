@@ -1,4 +1,4 @@
-// Where an operand lies that has batch entries, heads and positions.
+// The strides of an operand with batch entries, heads and positions.
 
 struct Steps {  // distances, in elements
     long long batch, head, row;

@@ -1,5 +1,5 @@
-// Convolution of every channel with its own past. The signal is the state, of kernel - 1 elements,
-// followed by the input. One thread a result. T is the type of the elements, A the arithmetic.
+// Convolution of every channel with its own past. The signal is the state, of kernel - 1 elements, followed by
+// the input. One thread per result. T is the type of the elements, A that of the arithmetic.
 
 __device__ __forceinline__ T signal(const T* x, const T* past, long long line, int at, int length,
                                     int carried)

@@ -1,6 +1,6 @@
 // Convolutions other than the implicit GEMM of simt.cu.
 //
-// X, W and Y are the types of input, weights and results, A the arithmetic. Compile-time:
+// X, W and Y are the types of input, weights and results, A that of the arithmetic. Compile-time:
 // CHANNELS_LAST; BIAS; ZERO_X and ZERO_W, whether a zero point is subtracted from elements.
 
 struct Geometry {  // three spatial axes; those that an operator lacks have size 1
@@ -15,7 +15,7 @@ struct Position {
     int n, channel, at[3];
 };
 
-// Results are numbered channels first, or channels last, as they lie in memory.
+// Results are numbered in their memory order, channels first or channels last.
 __device__ __forceinline__ Position position(long long i, int channels, const int (&size)[3])
 {
     Position p;
@@ -35,7 +35,7 @@ __device__ __forceinline__ Position position(long long i, int channels, const in
     return p;
 }
 
-// The baseline: one thread, one result, three loops over the window and one over the channels.
+// The baseline: one thread per result, with three loops over the window and one over the channels.
 // y[n][m][o] = epilogue(bias[m] + sum over c, k of x[n][c][o*stride - pad + k*dilation] * w[m][c][k])
 extern "C" __global__ void conv_naive(const X* x, const W* w, Y* y, const Y* bias, const Y* z0,
                                       const Y* z1, long long count, int filters, int group_filters,
@@ -71,7 +71,7 @@ extern "C" __global__ void conv_naive(const X* x, const W* w, Y* y, const Y* bia
 }
 
 // The gradient of a convolution: input position i adds x[i] * w[k] to the results at
-// i*stride - pad + k*dilation. A thread collects what arrives at one result; nobody writes twice.
+// i*stride - pad + k*dilation. A thread gathers all terms of one result, so no two threads write the same.
 extern "C" __global__ void conv_transposed(const X* x, const W* w, Y* y, const Y* bias,
                                            const Y* z0, const Y* z1, long long count, int filters,
                                            int group_filters, int group_channels, Strides from,
@@ -107,7 +107,7 @@ extern "C" __global__ void conv_transposed(const X* x, const W* w, Y* y, const Y
     y[i] = epilogue(sum, i, p.n, p.channel, z0, z1);
 }
 
-// Col2Im: position p of an image is the sum of what lies there in overlapping blocks; x is
+// Col2Im: position p of an image is the sum of the overlapping block elements at p; x is
 // [image][channel][tap][block].
 extern "C" __global__ void fold_columns(const X* x, Y* y, long long count, int channels, Geometry g)
 {

@@ -1,6 +1,6 @@
-// Convolution of an image at positions that other tensors move: a thread collects one result, and
-// reads by bilinear interpolation. Outside of the image lie zeros. T is the type of the elements, A
-// the arithmetic; Spatial axes are rows and columns.
+// Deformable convolution: taps are displaced by offsets. A thread computes one result and reads by bilinear
+// interpolation; positions outside of the image are zeros. T is the type of the elements, A that of the
+// arithmetic; Spatial axes are rows and columns.
 
 struct Plane {
     int channels, height, width, filters, out_height, out_width, kernel_h, kernel_w, stride_h,

@@ -1,9 +1,9 @@
-// Depthwise convolution, channels last: bound by memory, where few instructions beside the sums are
-// spent. A thread computes VECTOR neighbouring channels of ROWS x COLUMNS neighbouring pixels and reads
-// each input once for all their windows. Sums in float32; weights are [kernel][channels].
+// Depthwise convolution, channels last: bound by memory, so that few instructions are spent besides the
+// sums. A thread computes VECTOR adjacent channels of ROWS x COLUMNS adjacent pixels and reads each input
+// once for all their windows. Sums are in float32; weights are [kernel][channels].
 //
-// Compile-time: T, and R of results; KH KW; STEP_H STEP_W, the stride; ROWS COLUMNS, 1 where there is a dilation; VECTOR;
-// BIAS; Z0 and Z1 as in multistage.cu.
+// Compile-time: T, and R of results; KH KW; STEP_H STEP_W, the stride; ROWS COLUMNS, 1 where there is a dilation;
+// VECTOR; BIAS; Z0 and Z1 as in multistage.cu.
 
 using u32 = unsigned int;
 
@@ -38,8 +38,8 @@ __device__ __forceinline__ Words words(const T* from)
     return *(const Words*)from;
 }
 
-// Returns what it is given; the compiler, which would take words apart where they are read and put
-// zeros in by halves, does not know.
+// Returns its argument unchanged; hides from the compiler that it is, which would otherwise split words into
+// halves at the load and insert zeros there.
 __device__ __forceinline__ Words whole(Words words)
 {
 #pragma unroll

@@ -1,5 +1,5 @@
-// Depthwise convolution, channels last, of one pixel of one channel a thread: where depthwise.cu cannot
-// be used, because channels fill no words.
+// Depthwise convolution, channels last, with one thread per pixel and channel: for channel counts that
+// depthwise.cu cannot read in whole words.
 //
 // Compile-time: T, and R of results; KH KW; STEP_H STEP_W, the stride; BIAS.
 

@@ -1,10 +1,10 @@
-// Direct convolution: the loops of the definition, with sums in registers and what many threads
-// need in shared memory. A block computes FILTERS channels of a tile of pixels; it loads the part of
-// the image under the tile, CHUNK channels at a time, with the weights that belong to them.
+// Direct convolution: the loops of the definition, with sums in registers and shared inputs in shared
+// memory. A block computes FILTERS channels of a tile of pixels; it loads the part of the image under
+// the tile, CHUNK channels at a time, together with their weights.
 //
-// X and Y are the types of input and result, A the arithmetic. Weights are packed as
+// X and Y are the types of input and result, A that of the arithmetic. Weights are packed as
 // [block of filters][channel][tap][FILTERS]. Compile-time: TILE_H TILE_W, pixels of a tile, PIXELS
-// of them to a thread; FILTERS; CHUNK; KH KW, the window; SH SW, strides; DH DW, dilations; BIAS.
+// of them per thread; FILTERS; CHUNK; KH KW, the window; SH SW, strides; DH DW, dilations; BIAS.
 
 constexpr int THREADS = TILE_H * TILE_W / PIXELS;
 constexpr int TAPS = KH * KW;

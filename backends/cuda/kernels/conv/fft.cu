@@ -1,8 +1,8 @@
-// Convolution by Fourier transforms of SIZE x SIZE tiles (overlap-save): both ends of a batch of
-// matrix products, one for every frequency. A real tile has SIZE * BINS different frequencies.
+// Convolution by Fourier transforms of SIZE x SIZE tiles (overlap-save): the transforms before and after a
+// batch of matrix products, one for every frequency. A real tile has SIZE * BINS different frequencies.
 //
-// Spectra lie as [frequency][tile][real parts of all channels, imaginary parts of all channels].
-// A block transforms CHANNELS channels of one tile, first the rows, a thread each, then the columns.
+// Spectra are stored as [frequency][tile][real parts of all channels, imaginary parts of all channels].
+// A block transforms CHANNELS channels of one tile, first the rows, one per thread, then the columns.
 //
 // Compile-time: SIZE, a power of two; CHANNELS; BIAS. `twiddles` are the roots of unity
 // exp(-2 pi i k / SIZE), SIZE / 2 of them.
@@ -31,7 +31,7 @@ __device__ __forceinline__ constexpr int reversed(int i)
     return found;
 }
 
-// Transforms `z` in place, which is given in bit-reversed order; SIGN 1 forth, -1 back.
+// Transforms `z` in place; its input is in bit-reversed order. SIGN is 1 for the forward transform, -1 for the inverse.
 template <int SIGN>
 __device__ __forceinline__ void transform(Complex (&z)[SIZE])
 {

@@ -1,12 +1,12 @@
-// im2col: writes the windows of an image as rows of a matrix, columns[pixel][tap][channel], zeros
-// where a window lies outside. A matrix product does the rest (explicit GEMM).
+// im2col: writes the windows of an image as rows of a matrix, columns[pixel][tap][channel], with zeros
+// for positions outside of the image. A matrix product completes the convolution (explicit GEMM).
 //
-// And its counterpart for transposed convolutions, col2im: the product of pixels and weights gives
-// columns[input pixel][tap][filter], of which every result collects what belongs to it.
+// And its counterpart for transposed convolutions, col2im: the product of pixels and weights yields
+// columns[input pixel][tap][filter], from which every result gathers its terms.
 //
-// T is the type of elements, C of those of col2im's columns, R of its results, A the arithmetic, Index the
-// integers that elements are counted with.
-// Compile-time: BIAS; VECTOR, elements of one copy: 4, or 1 where they are no neighbours.
+// T is the type of elements, C that of col2im's columns, R that of its results, A that of the arithmetic, Index
+// that of element indices.
+// Compile-time: BIAS; VECTOR, elements per copy: 4, or 1 where they are not adjacent.
 
 struct alignas(VECTOR * sizeof(T)) Word {
     T at[VECTOR];
@@ -19,7 +19,7 @@ struct Plane {
     int of_image, of_channel, of_row, of_column;  // strides of the image
 };
 
-// A thread copies VECTOR neighbouring channels; `words` is the number of such groups in a row.
+// A thread copies VECTOR adjacent channels; `words` is the number of such groups in a row.
 extern "C" __global__ void im2col(const T* x, T* columns, Index count, int words, Plane p)
 {
     const Index i = blockIdx.x * (Index)blockDim.x + threadIdx.x;
@@ -48,7 +48,7 @@ extern "C" __global__ void col2im(const C* columns, R* y, const T* bias, const T
     const int column = pixel % p.width, row = pixel / p.width % p.height;
     const long long image = pixel / (p.height * p.width);
     A sum = BIAS ? A(bias[channel]) : A(0);
-    // Without dilation, every stride-th tap is one that a pixel of the input has here.
+    // Without dilation, every stride-th tap corresponds to a pixel of the input.
     const bool dense_h = p.dilation_h == 1, dense_w = p.dilation_w == 1;
     const int first_h = dense_h ? (row + p.pad_h) % p.stride_h : 0, step_h = dense_h ? p.stride_h : 1;
     const int first_w = dense_w ? (column + p.pad_w) % p.stride_w : 0, step_w = dense_w ? p.stride_w : 1;

@@ -1,12 +1,12 @@
-// Implicit GEMM as a textbook has it: a matrix product of which the left matrix, whose rows are the
-// windows of the image, exists nowhere; where its elements lie in the image is computed on the way.
-// simt.cu does the same with a table of places, and copies ahead of the arithmetic.
+// Textbook implicit GEMM: a matrix product whose left matrix, the windows of the image as rows, is never
+// stored; the image positions of its elements are computed on the fly. simt.cu does the same with a table
+// of offsets and prefetching.
 //
-// The results fall into phases. A convolution has one. Of a transposed convolution those results
-// have equal windows that lie a stride apart; within such a phase it is a convolution of stride 1.
+// The results fall into phases. A convolution has one. The results of a transposed convolution that are a
+// stride apart have equal windows; within such a phase it is a convolution of stride 1.
 //
-// X and Y are the types of input and result, A the arithmetic. Compile-time: BIAS; PHASES, whether
-// the phases are in memory and not the one in the arguments.
+// X and Y are the types of input and result, A that of the arithmetic. Compile-time: BIAS; PHASES, whether
+// the phases are read from memory instead of the arguments.
 
 constexpr int BM = 128, BN = 64, BK = 16;  // pixels, filters and terms of a block's step
 constexpr int TM = 8, TN = 4;              // of a thread
@@ -27,7 +27,7 @@ struct Plane {
 struct Phase {
     int first_h, first_w;    // its first result
     int count_h, count_w;    // how many it has
-    int corner_h, corner_w;  // where the first tap of the first result lies in the input
+    int corner_h, corner_w;  // the input position of the first tap of the first result
     int taps_h, taps_w;
     int weights;             // row of the weights at which its taps begin
 };

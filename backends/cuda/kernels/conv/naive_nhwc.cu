@@ -1,5 +1,5 @@
-// A convolution as a first program for a GPU has it: a block for each pixel, a thread for each
-// filter, images channels last, and the sum in global memory, where every term reads and writes it.
+// A beginner's convolution: one block per pixel, one thread per filter, images channels last, and the
+// sum in global memory, which every term reads and writes.
 //
 // T is the element type. Compile-time: BIAS.
 

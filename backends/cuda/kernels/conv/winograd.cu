@@ -1,12 +1,11 @@
-// Winograd in one kernel: transforms tiles of the image into shared memory, multiplies them point by
-// point with the transformed weights, and transforms the sums back. Nothing else goes to memory.
+// Winograd convolution in one kernel: transforms tiles of the image into shared memory, multiplies them
+// pointwise with the transformed weights, and transforms the sums back. Nothing else is written to memory.
 //
 // A block computes TILES x FILTERS products at every point, a thread an 8 x 8 part of them at one
 // point. Weights, transformed on the host, are packed as [block of filters][step of channels]
-// [point][CHANNELS][FILTERS]. Two steps are in shared memory: one in use, one on its way.
+// [point][CHANNELS][FILTERS]. Shared memory holds two steps: one in use, one in flight.
 //
-// Compile-time: OUT; TILES; FILTERS; CHANNELS of a step; RESIDENT, blocks that share
-// a multiprocessor; BIAS.
+// Compile-time: OUT; TILES; FILTERS; CHANNELS of a step; RESIDENT, blocks per multiprocessor; BIAS.
 
 #include "ptx/copy.cuh"
 #include "conv/winograd.cuh"
@@ -40,7 +39,7 @@ winograd(const float* x, const float* w, float* y, const float* bias, const floa
         }
         cp_async_commit();
     };
-    const auto put = [&](int step) {  // what was fetched, transformed
+    const auto put = [&](int step) {  // stores the fetched inputs, transformed
         if (step < steps && loads) {
             float* target = shared + step % 2 * (INPUTS + WEIGHTS) + channel * PITCH + own;
             transform_inputs(d);

@@ -48,11 +48,11 @@ struct Plane {
     int images, channels, filters;
     int height, width, out_height, out_width, pad_h, pad_w;
     int tiles_h, tiles_w;
-    int of_image, of_row, of_column;  // strides of the input, whose channels are neighbours
+    int of_image, of_row, of_column;  // strides of the input, whose channels are contiguous
     int to_image, to_row, to_column;  // strides of the result, likewise
 };
 
-struct Tile {  // where a tile lies
+struct Tile {  // the position of a tile
     int image, row, column;  // of its first result
 
     __device__ __forceinline__ Tile(int number, const Plane& p)
@@ -63,7 +63,7 @@ struct Tile {  // where a tile lies
     }
 };
 
-// Reads the inputs of one channel of a tile; zeros outside of the image.
+// Reads the inputs of one channel of a tile, and zeros outside of the image.
 __device__ __forceinline__ void read_tile(const float* x, const Tile& tile, int channel,
                                           const Plane& p, float (&d)[EDGE][EDGE])
 {
@@ -102,7 +102,7 @@ __device__ __forceinline__ void transform_inputs(float (&d)[EDGE][EDGE])
     }
 }
 
-// Transforms a tile of sums, A' m A, and stores what lies inside of the image.
+// Transforms a tile of sums, A' m A, and stores the results inside of the image.
 __device__ __forceinline__ void write_tile(const float (&m)[EDGE][EDGE], float* y, const Tile& tile,
                                            int channel, const float* bias, const float* z0,
                                            const float* z1, const Plane& p)

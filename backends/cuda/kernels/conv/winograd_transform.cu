@@ -1,5 +1,5 @@
-// The two ends of the Winograd algorithm in three kernels: inputs [point][tile][channel] before, and
-// sums [point][tile][filter] after a batch of matrix products, one for every point.
+// The transforms of a Winograd convolution in three kernels: inputs [point][tile][channel] before a batch of
+// matrix products, one for every point, and sums [point][tile][filter] after it.
 //
 // Compile-time: OUT; BIAS.
 

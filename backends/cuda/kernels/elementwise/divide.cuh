@@ -1,4 +1,4 @@
-// Division by numbers that the host knows, as one multiplication.
+// Division by numbers known on the host, as one multiplication.
 
 struct Divisor {  // n / d is n * factor >> shift, for n below 2^31
     u32 factor;

@@ -1,6 +1,6 @@
-// The scale and the zero point that quantize x to uint8: from its range, which includes 0.
+// The scale and the zero point that quantize x to uint8, computed from its range, which is extended to include 0.
 //
-// Where x is long, several blocks find ranges of parts of it first: find_scale gets their ends.
+// Where x is long, several blocks first compute the ranges of its parts; find_scale then reads those.
 
 #include "reduce/block.cuh"
 
@@ -8,7 +8,7 @@ struct Range {
     float low, high;
 };
 
-// The range of what this block reads, as every thread gets it.
+// The range of the elements that this block reads; every thread gets it.
 __device__ __forceinline__ Range range_of(const float* x, long long count)
 {
     float low = 0, high = 0;
@@ -28,7 +28,7 @@ find_range(const float* x, Range* ranges, long long count)
     if (threadIdx.x == 0) ranges[blockIdx.x] = found;
 }
 
-// One block.
+// Runs as one block.
 extern "C" __global__ void __launch_bounds__(THREADS)
 find_scale(const float* x, float* scale, uint8* zero, long long count)
 {

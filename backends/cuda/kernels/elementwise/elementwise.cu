@@ -1,10 +1,10 @@
-// A chain of elementwise operators in one pass over memory. A thread computes VECTOR neighbouring
-// results; operands are read in place, however they are broadcast. GAPS says whether the result has
-// gaps between its rows, as a slice of a larger tensor has; else it is written from end to end.
+// A chain of elementwise operators in one pass over memory. A thread computes VECTOR adjacent results; operands
+// are read in place, however they are broadcast. GAPS says whether the rows of the result have gaps between them,
+// as those of a slice of a larger tensor do; otherwise the result is contiguous.
 //
 // Generated: R, the type of the result; A0, A1, ... the types of the operands; chain(a0, a1, ...),
 // the arithmetic; OPERANDS(X), which is X(0) X(1) ...; CHAIN_ARGUMENTS, the elements of one result;
-// and INNER0, INNER1, ...: 1 where an operand's neighbours are those of the result, 0 where it is
+// and INNER0, INNER1, ...: 1 where an operand is contiguous along with the result, 0 where it is
 // repeated (or VECTOR is 1).
 
 #include "ptx/pdl.cuh"
@@ -18,7 +18,7 @@ struct alignas(sizeof(A) * VECTOR) Words {
     A at[VECTOR];
 };
 
-// Reads the operand of VECTOR results at once: neighbours, or one element for all of them.
+// Reads the operand of VECTOR results at once: adjacent elements, or one element for all of them.
 template <int INNER, typename A>
 __device__ __forceinline__ Words<A> words(const A* from)
 {

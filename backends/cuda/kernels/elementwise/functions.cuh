@@ -1,4 +1,4 @@
-// Functions that the rows of the elementwise table use.
+// Functions called by the entries of the elementwise table.
 #ifndef FUNCTIONS_CUH
 #define FUNCTIONS_CUH
 
@@ -11,7 +11,7 @@ template <typename T> __device__ __forceinline__ T limit(T x, T least, T most)
     return x > most ? most : x;
 }
 
-// The same for numbers; NaN becomes the least value, as in every integer that is quantized to.
+// The same for numbers; NaN becomes the least value, as in every conversion that quantizes to integers.
 template <typename T> __device__ __forceinline__ T saturated(T x, T least, T most)
 {
     x = x > least ? x : least;
@@ -56,7 +56,7 @@ template <typename T, typename Y> __device__ __forceinline__ T power(T x, Y y)
     }
 }
 
-// 2 to the power of x, to 2e-7 of it; numbers below 1e-38 are 0.
+// 2 to the power of x, with a relative error of 2e-7; results below 1e-38 are 0.
 __device__ __forceinline__ float quick_exp2(float x)
 {
 #ifdef __CUDA_ARCH__
@@ -68,7 +68,7 @@ __device__ __forceinline__ float quick_exp2(float x)
 #endif
 }
 
-// 1 / (1 + exp(-x)), to 5e-7 of it; what is below 1e-38 is 0.
+// 1 / (1 + exp(-x)), with a relative error of 5e-7; results below 1e-38 are 0.
 __device__ __forceinline__ float quick_sigmoid(float x)
 {
     const float sum = 1.0f + quick_exp2(-1.4426950409f * x);
@@ -81,8 +81,8 @@ __device__ __forceinline__ float quick_sigmoid(float x)
 #endif
 }
 
-// x times the normal distribution, to 5e-5 of the result. The share of the distribution beyond |x| is 2
-// to the power of a polynomial (fitted up to 6; there is nothing left of it at 8).
+// x times the normal distribution, with a relative error of 5e-5. The tail of the distribution beyond |x| is 2
+// to the power of a polynomial (fitted up to 6; it vanishes at 8).
 __device__ __forceinline__ float quick_gelu(float x)
 {
     const float size = fminf(fabsf(x), 8.0f);
@@ -95,7 +95,7 @@ __device__ __forceinline__ float quick_gelu(float x)
     return fmaf(0.5f, x, fmaf(0.5f, fabsf(x), -size * quick_exp2(power)));
 }
 
-// Shifts by the width of T or more leave 0, or the sign.
+// A shift by the width of T or more yields 0, or the sign.
 template <typename T> __device__ __forceinline__ T shift_left(T x, T y)
 {
     return (unsigned long long)y < 8 * sizeof(T) ? T((unsigned long long)x << y) : T(0);

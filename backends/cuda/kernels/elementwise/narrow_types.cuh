@@ -1,10 +1,10 @@
-// Element types of less than 16 bits. Each takes a byte in memory; arithmetic is done in float (or
-// int). Numbers round to the nearest, halves to even.
+// Element types of less than 16 bits. Each is stored in a byte; arithmetic is done in float (or
+// int). Numbers round to nearest, ties to even.
 
 enum Special {
     IEEE,         // infinities and NaN as usual
     FINITE,       // no infinities; NaN has all bits set
-    UNSIGNED_0,   // no infinities and no -0, whose place NaN takes
+    UNSIGNED_0,   // no infinities and no -0, whose encoding is NaN
     NUMBERS_ONLY  // neither infinities nor NaN
 };
 
@@ -24,7 +24,7 @@ struct SmallFloat {
     SmallFloat() = default;
     __device__ __forceinline__ explicit SmallFloat(float x) : bits(encoded(x, false)) {}
 
-    // What is out of range becomes the greatest number, not infinity or NaN.
+    // Out-of-range numbers saturate to the greatest number, not to infinity or NaN.
     static __device__ __forceinline__ SmallFloat saturated(float x)
     {
         SmallFloat found;
@@ -68,7 +68,7 @@ using Float8e5m2 = SmallFloat<5, 2, 15, IEEE>;
 using Float8e5m2fnuz = SmallFloat<5, 2, 16, UNSIGNED_0>;
 using Float4e2m1 = SmallFloat<2, 1, 1, NUMBERS_ONLY>;
 
-// A power of two: an exponent alone, 255 being NaN.
+// A power of two: only an exponent, 255 being NaN.
 struct Float8e8m0 {
     uint8 bits;
 
@@ -102,8 +102,8 @@ struct Float8e8m0 {
     }
 };
 
-// An integer of BITS bits in a byte of its own; the others mean nothing when it is read, and are
-// those of the number when it is written.
+// An integer of BITS bits in a byte of its own; the other bits are ignored when it is read, and hold
+// the sign or zero extension of the number when it is written.
 template <int BITS, bool SIGNED>
 struct SmallInt {
     int8 bits;

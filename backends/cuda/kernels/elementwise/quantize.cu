@@ -1,8 +1,8 @@
-// To integers (or short floats) of a scale and a zero point, and back. One thread a result.
+// Quantization to integers (or short floats) by a scale and a zero point, and dequantization. One thread per result.
 //
-// X, S and Y are the types of elements, scale and result, Z that of the zero point; Q is what
-// quotients are rounded to, P the type of differences and sums, A the arithmetic. Generated:
-// narrow(x, zero), the nearest number of type Y to x + zero within its range.
+// X, S and Y are the types of elements, scale and result, Z that of the zero point; Q is the type that
+// quotients are rounded to, P that of differences and sums, A that of the arithmetic. Generated:
+// narrow(x, zero), the number of type Y nearest to x + zero within its range.
 
 #include "ptx/pdl.cuh"
 
@@ -39,7 +39,7 @@ dequantize(const X* x, const S* scale, const Z* zero, Y* y, long long count, Spr
     y[i] = Y(A(value) * A(scale[own]));
 }
 
-// y = narrow((sum + bias) * a_scale * b_scale / y_scale) of the sums of a product of integers.
+// y = narrow((sum + bias) * a_scale * b_scale / y_scale), given the sums of a product of integers.
 extern "C" __global__ void __launch_bounds__(256)
 requantize(const X* x, const int* bias, const S* a_scale, const S* b_scale, const S* y_scale,
            const Z* zero, Y* y, long long count, Spread of_bias, Spread of_a, Spread of_b,

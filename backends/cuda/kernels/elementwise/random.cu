@@ -1,6 +1,6 @@
-// Random numbers by counting: Philox 4x32-10 (Salmon et al., 2011) of the position and a key, which is the
-// seed, or the time where there is none. Elements 2n and 2n + 1 are made of the words of counter n, as
-// backends/numpy/numerics/philox.py says. X is the type of inputs, T that of results, A the arithmetic of X.
+// Counter-based random numbers: Philox 4x32-10 (Salmon et al., 2011) of the position and a key, which is the
+// seed, or the time if there is none. Elements 2n and 2n + 1 are computed from the words of counter n, as
+// in backends/numpy/numerics/philox.py. X is the type of inputs, T that of results, A that of the arithmetic of X.
 
 enum { UNIFORM, NORMAL, BERNOULLI, DROPOUT };
 
@@ -22,13 +22,13 @@ __device__ __forceinline__ Words philox(unsigned long long counter, unsigned lon
     return w;
 }
 
-// A number of [0, 1) of two words.
+// A number in [0, 1) from two words.
 __device__ __forceinline__ double unit(unsigned high, unsigned low)
 {
     return ((unsigned long long)high << 21 ^ low >> 11) * (1.0 / 9007199254740992.0);
 }
 
-// The numbers of [0, 1) of elements 2n and 2n + 1.
+// The numbers in [0, 1) of elements 2n and 2n + 1.
 struct Pair {
     double at[2];
 };
@@ -40,7 +40,7 @@ __device__ __forceinline__ Pair draw(long long n, long long seed)
     return {{unit(w.at[0], w.at[1]), unit(w.at[2], w.at[3])}};
 }
 
-// Nothing is contracted, so that results are those of other backends.
+// Without contraction to fused multiply-adds, so that the results equal those of other backends.
 __device__ __forceinline__ double scaled(double low, double number, double range)
 {
     return __dadd_rn(low, __dmul_rn(number, range));
@@ -48,7 +48,7 @@ __device__ __forceinline__ double scaled(double low, double number, double range
 __device__ __forceinline__ void put(double& y, double x) { y = x; }
 template <typename Y> __device__ __forceinline__ void put(Y& y, double x) { y = Y(float(x)); }
 
-// UNIFORM: low + u * range; NORMAL: low + z * range; BERNOULLI: 1 with the probability x.
+// UNIFORM: low + u * range; NORMAL: low + z * range; BERNOULLI: 1 with probability x.
 extern "C" __global__ void __launch_bounds__(256)
 generate(const X* x, T* y, long long count, long long seed, double low, double range)
 {
@@ -66,8 +66,8 @@ generate(const X* x, T* y, long long count, long long seed, double low, double r
     }
 }
 
-// Classes by log-probabilities, up to a factor: the first whose sum of probabilities, with those before it,
-// exceeds a number. One block a row; thread i has the classes of the i-th part. x: [rows, classes].
+// Classes drawn by log-probabilities, up to a common factor: the first class whose cumulative probability exceeds a
+// random number. One block per row; thread i has the classes of the i-th part. x: [rows, classes].
 extern "C" __global__ void __launch_bounds__(256)
 choose(const X* x, T* y, int classes, int samples, long long seed)
 {
@@ -105,13 +105,13 @@ choose(const X* x, T* y, int classes, int samples, long long seed)
     }
 }
 
-// What an element becomes where it is kept or not.
+// The value of an element that is kept or dropped.
 __device__ __forceinline__ X dropped(X x, bool kept, double share)
 {
     return X(A(double(A(x)) * (kept ? 1.0 : 0.0) / (1.0 - share)));
 }
 
-// Dropout, which may be training or not: *training (null: it is) is only known in a run.
+// Dropout, which may be in training mode or not: *training (null: it is) is known only at run time.
 extern "C" __global__ void __launch_bounds__(256)
 drop(const X* x, const R* ratio, const bool* training, X* y, bool* mask, long long count,
      long long seed)
@@ -128,7 +128,7 @@ drop(const X* x, const R* ratio, const bool* training, X* y, bool* mask, long lo
     }
 }
 
-// ── MT19937, for Dropout with a seed: one block, whose words become 312 numbers at a time ─────────────────
+// ── MT19937, for Dropout with a seed: one block, which produces 312 numbers at a time ─────────────────────
 
 constexpr int STATE = 624, AHEAD = 397, BEHIND = STATE - AHEAD;
 

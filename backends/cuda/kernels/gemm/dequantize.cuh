@@ -1,11 +1,11 @@
-// Integers of a few bits as numbers of 16 bits in registers: (integer - zero) * scale, each rounded once.
+// Integers of a few bits as 16-bit numbers in registers: (integer - zero) * scale, each operation rounded once.
 //
-// An integer is put into the last bits of 2^10 (2^7 in bfloat16), which that is exactly subtracted from again. In float16
-// it may stand before up to seven zeros of its byte, and is divided by their power of two on the way; so a word is shifted
-// by whole bytes only.
+// An integer is inserted into the last bits of 2^10 (2^7 in bfloat16), which is then subtracted exactly. In float16 it
+// may be followed by up to seven zero bits of its byte, whose power of two is divided out in the same operation; so a
+// word is shifted by whole bytes only.
 //
-// Compile-time: T, of what is multiplied; KIND, its name; BITS; ZEROS, whether there is a zero beside every scale, else it
-// is 2^(BITS - 1).
+// Compile-time: T, the type that is multiplied; KIND, its PTX name; BITS; ZEROS, whether every scale has a zero point,
+// else it is 2^(BITS - 1).
 
 constexpr int EACH = 32 / BITS;  // integers of a word
 constexpr bool BRAIN = KIND[0] == 'b';
@@ -23,8 +23,8 @@ __device__ constexpr u32 less(int zeros)
     return BRAIN ? both(0xc300 | MIDDLE) : both(0x8000 | (25 - zeros) << 10 | MIDDLE << zeros);
 }
 
-// Masks of the integers of a byte, or of the first, twice. The compiler does not know them and so keeps them, instead of
-// making them anew for each use.
+// Masks of both integers of a byte, or of the first, twice. The compiler does not know their values and so keeps them
+// in registers instead of rematerializing them for each use.
 constexpr int MASKS = BRAIN || BITS == 8 ? 1 : 8 / BITS;
 struct Masks {
     u32 of[MASKS];
@@ -39,7 +39,7 @@ struct Masks {
     }
 };
 
-// A scale, and what is left to subtract besides MIDDLE, as pairs of the same.
+// A scale, and the rest to subtract besides MIDDLE, each as a pair of equal numbers.
 struct Factor {
     u32 scale, shift;
 
@@ -56,8 +56,8 @@ struct Factor {
     }
 };
 
-// The integers of a word, less MIDDLE, as pairs: of neighbours if they have eight bits, else of those that are half a word
-// apart.
+// The integers of a word, minus MIDDLE, as pairs: of adjacent integers if they have eight bits, else of those half a
+// word apart.
 __device__ __forceinline__ void unpack(u32 (&to)[EACH / 2], u32 word, const Masks& masks)
 {
 #pragma unroll
@@ -76,7 +76,7 @@ __device__ __forceinline__ void unpack(u32 (&to)[EACH / 2], u32 word, const Mask
     }
 }
 
-// The numbers that the integers of a word stand for, in the same order.
+// The numbers that the integers of a word represent, in the same order.
 __device__ __forceinline__ void dequantize(u32 (&to)[EACH / 2], u32 word, const Factor& factor, const Masks& masks)
 {
     unpack(to, word, masks);

@@ -1,4 +1,4 @@
-// The determinant of n x n matrices by elimination with pivots. A thread computes one; `work` holds
+// The determinant of n x n matrices by elimination with pivoting. One thread per matrix; `work` holds
 // a copy of all matrices.
 
 extern "C" __global__ void __launch_bounds__(256)

@@ -1,13 +1,13 @@
-// The end of a product on tensor cores: neighbouring results get bias and epilogue, and are stored.
+// The epilogue of a product on tensor cores: adds the bias to adjacent results, applies the epilogue and stores them.
 //
-// Compile-time: Z, of operands, and R, of results; VECTOR_C; BIAS; Z0 and Z1, how the operands of the epilogue lie: 0 none,
-// 1 like the result, 2 one a channel.
+// Compile-time: Z, the type of operands, and R, of results; VECTOR_C; BIAS; Z0 and Z1, the layouts of the epilogue's
+// operands: 0 none, 1 like the result, 2 one element per channel.
 
 #include "gemm/neighbours.cuh"
 
 typedef Neighbours<R, 8> Words;
 
-// Reads neighbours, or as many as there is room for.
+// Reads adjacent elements, limited to `room`.
 template <int N> __device__ __forceinline__ Neighbours<Z, N> neighbours(const Z* from, int room)
 {
     Neighbours<Z, N> found = {};
@@ -28,12 +28,12 @@ __device__ __forceinline__ Neighbours<Z, N> operand(const Z* z, long long at, in
     return neighbours<N>(KIND_OF == 1 ? z + at : z + channel, room);
 }
 
-// What neighbouring results need besides their sums.
+// The bias and the operands of adjacent results.
 template <int N> struct Operands {
     Neighbours<Z, N> shift, first, second;
 };
 
-// Reads the operands of results at place `at`; `room` says how many there are.
+// Reads the operands of results at position `at`; `room` is the number of results.
 template <int N>
 __device__ __forceinline__ Operands<N> operands_at(long long at, int channel, int room, const Z* bias,
                                                    const Z* z0, const Z* z1)
@@ -56,7 +56,7 @@ __device__ __forceinline__ Neighbours<R, N> with_epilogue(const float (&values)[
     return results;
 }
 
-// Stores epilogue(values + bias) at place `at` of the result.
+// Stores epilogue(values + bias) at position `at` of the result.
 template <int N>
 __device__ __forceinline__ void epilogue_all(R* c, const float (&values)[N], const Operands<N>& with,
                                            long long at, int row, int room)

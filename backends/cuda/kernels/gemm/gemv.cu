@@ -1,12 +1,12 @@
 // y[m][n] = epilogue(sum over k of x[m][k] * w0[n][k] + bias0[n]) for few rows m, or of two such sums, with w1 and
 // bias1 likewise; see gemv.cuh.
 //
-// Bound by memory: the weights are read once, from there into registers, two buffers of STEPS steps ahead, the
-// first ones while the kernel in front still runs. Tensor cores multiply 16-bit floats, so that eight rows of x
-// take no longer than one; float32 is multiplied as usual.
+// Bound by memory: the weights are read once, directly into registers, two buffers of STEPS steps ahead, the
+// first ones while the preceding kernel still runs. Tensor cores multiply 16-bit floats, so that eight rows of x
+// take no longer than one; float32 is multiplied on the CUDA cores.
 //
-// Compile-time, besides what gemv.cuh wants: T; STEPS; K terms of a row, PITCH from one row of weights to the
-// next; EDGE, whether blocks have rows behind the last.
+// Compile-time, besides the constants of gemv.cuh: T; STEPS; K terms of a row, PITCH, the distance between rows of
+// weights; EDGE, whether blocks extend past the last row.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -18,12 +18,12 @@ constexpr int PLANES = 1;
 constexpr bool TENSOR_CORES = sizeof(T) == 2;
 constexpr int TERMS = 16 / sizeof(T), STEP = 4 * TERMS, STRIDE = WARPS * STEPS * STEP;
 
-// What a thread has of STEPS steps; of x what tensor cores take.
+// The operands of STEPS steps of a thread; those of x as tensor cores read them.
 struct Buffer {
     Word w[STEPS][EIGHTS], x[STEPS][GROUPS];
 };
 
-// Where a lane reads: its first row, and how far it is from there to the others of the same product.
+// Where a lane reads: its first row, and the distance to the rows of the other fragments of the same product.
 struct Rows {
     const T* w[PRODUCTS];
     long long steps[EDGE ? EIGHTS / PRODUCTS : 1];
@@ -45,7 +45,7 @@ __device__ __forceinline__ void load_weights(Buffer& to, const Rows& rows, int k
             to.w[s][e] = constant_word(rows.row(e) + k + s * STEP, k + s * STEP < PITCH);
 }
 
-// A word of a row of x, zeros behind its end.
+// A word of a row of x, zeros past its end.
 __device__ __forceinline__ Word word_of(const T* row, int k)
 {
     if constexpr (K % TERMS == 0) {
@@ -59,8 +59,8 @@ __device__ __forceinline__ Word word_of(const T* row, int k)
     return found;
 }
 
-// Reads x as the right operand of tensor cores: row lane / 4 of every eight. Behind the last row they get that
-// again, since nobody looks at what comes out.
+// Reads x as the right operand of tensor cores: row lane / 4 of every eight. Lanes past the last row read that row
+// again, since their results are discarded.
 __device__ __forceinline__ void load_values(Buffer& to, const T* x, int k)
 {
     if constexpr (TENSOR_CORES) {
@@ -75,7 +75,7 @@ __device__ __forceinline__ void load_values(Buffer& to, const T* x, int k)
     }
 }
 
-// Sums as tensor cores leave them, and as threads of their own terms.
+// Accumulators as tensor cores return them, and as sums of a thread's own terms.
 struct Fragments {
     float of[PAIRS][GROUPS][4];
 };

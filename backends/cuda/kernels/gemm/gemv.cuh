@@ -1,15 +1,16 @@
-// What products of few rows have in common, with weights of any type: who has which terms, and the end.
+// The common part of products of few rows with weights of any type: the assignment of terms to threads, and the
+// reduction.
 //
-// A block has ROWS rows of weights, whose terms its warps share. A lane has a word of 16 bytes of row lane / 4
-// of every eight, and four lanes the 64 bytes of a row that are a step: that is how mma.sync takes its left operand
-// if terms change places, on both sides alike. Columns of its right operand are rows of x, or their PLANES,
-// numbers of fewer bits whose sum such a row is.
+// A block has ROWS rows of weights, whose terms its warps divide. A lane has a word of 16 bytes of row lane / 4
+// of every eight, and four lanes the 64 bytes of a row that are a step: the layout of the left operand of mma.sync
+// with the terms permuted, equally on both sides. The columns of its right operand are rows of x, or their PLANES,
+// numbers of fewer bits that add up to the row.
 //
-// Of two PRODUCTS with the same x, whose results meet in the epilogue, a block has equally many rows of weights:
-// every second eight is of the second one.
+// With two PRODUCTS of the same x, whose results the epilogue combines, a block has equally many rows of both weights:
+// every second group of eight belongs to the second product.
 //
-// Compile-time: M, the rows of x; PLANES; PRODUCTS; EIGHTS, of rows of weights; WARPS; RESIDENT, blocks of a
-// multiprocessor that there are registers for; BIAS; Y, the type of operands, and R, of results.
+// Compile-time: M, the rows of x; PLANES; PRODUCTS; EIGHTS, of rows of weights; WARPS; RESIDENT, blocks per
+// multiprocessor that the registers allow; BIAS; Y, the type of operands, and R, of results.
 
 constexpr int THREADS = 32 * WARPS, ROWS = 8 * EIGHTS, PAIRS = (EIGHTS + 1) / 2;
 constexpr int COLUMNS = M * PLANES, GROUPS = (COLUMNS + 7) / 8, RESULTS = ROWS / PRODUCTS;
@@ -17,7 +18,7 @@ static_assert(EIGHTS % PRODUCTS == 0, "products have equally many rows of a bloc
 
 #include "gemm/row_norm.cuh"
 
-// Calls the epilogue for the sums of one place.
+// Applies the epilogue to the sums of one result.
 template <typename Sums>
 __device__ __forceinline__ R result_of(const Sums& sums, long long at, int m, int column, const Y* z0,
                                        const Y* z1)
@@ -26,7 +27,7 @@ __device__ __forceinline__ R result_of(const Sums& sums, long long at, int m, in
     else return epilogue(sums[0], sums[1], at, m, column, z0, z1);
 }
 
-// Adds what all warps have of a block's results, in their order, and stores them.
+// Adds up the partial results of all warps of a block, in warp order, and stores them.
 __device__ __forceinline__ void finish_rows(const float (&parts)[WARPS][COLUMNS][ROWS], R* y,
                                             const Y* bias0, const Y* bias1, const Y* z0, const Y* z1,
                                             int n0, int n)
@@ -52,7 +53,7 @@ __device__ __forceinline__ void finish_rows(const float (&parts)[WARPS][COLUMNS]
     }
 }
 
-// Leaves the sums of a warp's fragments.
+// Stores the sums of a warp's fragments in shared memory.
 __device__ __forceinline__ void leave_fragments(float (&part)[COLUMNS][ROWS],
                                                 const float (&sums)[PAIRS][GROUPS][4])
 {

@@ -1,17 +1,17 @@
 // y[m][n] = epilogue(sum over k of x[m][k] * w0[n][k] + bias0[n]) for few rows m and weights of a few bits, which
-// are (integer - zero) * scale with one scale and zero a BLOCK of terms; or of two such sums, with w1, scales1
+// are (integer - zero) * scale with one scale and zero point per BLOCK of terms; or of two such sums, with w1, scales1
 // and bias1 likewise; see gemv.cuh.
 //
-// Integers become numbers of 16 bits by being put into the last bits of 2^10 (2^7 in bfloat16). They are small
-// enough to be exact; sums of a block are scaled in float32, and zeros taken away by the sum of x, which one more product
-// with ones gives. Four bits of float16 keep the 2^10 until then (RAW), every second one of them in front of four zeros.
-// Rows of float32 are three planes of bfloat16.
+// Integers are converted to 16-bit numbers by inserting them into the last bits of 2^10 (2^7 in bfloat16). They are
+// small enough to be exact; the sums of a block are scaled in float32, and zero points are subtracted by the sum of x,
+// which an additional product with ones computes. In float16, integers of four bits keep the 2^10 until then (RAW), and
+// every second one is followed by four zero bits. Rows of float32 are three planes of bfloat16.
 //
-// Words of integers are packed so that word j of the four lanes of a row has neighbouring terms.
+// Words of integers are packed so that word j of the four lanes of a row has adjacent terms.
 //
-// Compile-time, besides what gemv.cuh wants: X, the type of x and of the results; T, of what is multiplied; BITS; BLOCK;
-// ZEROS, whether a zero stands beside every scale, else it is 2^(BITS - 1); STEPS; K terms of a row; BYTES and BLOCKS that it
-// has in memory; EDGE, whether blocks of threads have rows behind the last; VECTOR, whether x is read in words.
+// Compile-time, besides the constants of gemv.cuh: X, the type of x and of the results; T, the type that is multiplied;
+// BITS; BLOCK; ZEROS, whether every scale has a zero point, else it is 2^(BITS - 1); STEPS; K terms of a row; BYTES and
+// BLOCKS of a row in memory; EDGE, whether thread blocks extend past the last row; VECTOR, whether x is read in words.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -38,13 +38,13 @@ struct alignas(alignment(EACH * sizeof(X))) Values {
     X at[EACH];
 };
 
-// What a thread has of STEPS steps.
+// The operands of STEPS steps of a thread.
 struct Buffer {
     Word w[STEPS][EIGHTS];
     Scales scales[STEPS][EIGHTS];
 };
 
-// Where a lane reads: its first row, and how far it is from there to the others of the same product.
+// Where a lane reads: its first row, and the distance to the rows of the other fragments of the same product.
 struct Rows {
     const unsigned char* w[PRODUCTS];
     const X* scales[PRODUCTS];
@@ -73,8 +73,8 @@ __device__ __forceinline__ void load_weights(Buffer& to, const Rows& rows, int k
     }
 }
 
-// Masks of two integers, which the compiler does not know and so keeps, instead of making them anew for
-// each use.
+// Masks of two integers. The compiler does not know their values and so keeps them in registers instead of
+// rematerializing them for each use.
 struct Masks {
     u32 of[2];
 
@@ -84,8 +84,8 @@ struct Masks {
     }
 };
 
-// The integers of a word, less MIDDLE unless they are RAW, as pairs: of neighbours if they have eight bits, else of those that are half
-// a word apart.
+// The integers of a word, minus MIDDLE unless they are RAW, as pairs: of adjacent integers if they have eight bits,
+// else of those half a word apart.
 __device__ __forceinline__ void unpack(u32 (&to)[EACH / 2], u32 word, const Masks& masks)
 {
     if constexpr (BITS == 8 && BRAIN) {
@@ -142,7 +142,7 @@ __device__ __forceinline__ void load_values(u32 (&to)[EACH / 2], const X* row, i
     }
 }
 
-// Sums of a block: of its integers by x, every second one apart if RAW; of what they are too large by; and of x.
+// Sums of a block: of its integers times x, those of every second one separately if RAW; of their excess; and of x.
 struct Block {
     float of[1 + RAW][PAIRS][GROUPS][4], excess[GROUPS][4], x[GROUPS][4];
 };
@@ -154,11 +154,11 @@ __device__ __forceinline__ void add_constant(float (&sums)[4], u32 number, u32 f
     mma_m16n8k16(sums, a, first, second);
 }
 
-// Adds what four lanes have words number j for.
+// Adds the products of word number j of four lanes.
 __device__ __forceinline__ void add_words(Block& sums, const Word (&w)[EIGHTS], int j,
                                           const u32 (&values)[GROUPS][EACH / 2], const Masks& masks)
 {
-    // Two pairs are terms of one product: neighbours, or, if RAW, those that lie alike.
+    // Two pairs are terms of one product: adjacent ones, or, if RAW, those with the same alignment.
     constexpr int NEXT = RAW ? 2 : 1;
 #pragma unroll
     for (int pair = 0; pair < PAIRS; ++pair) {
@@ -188,7 +188,7 @@ __device__ __forceinline__ void add_words(Block& sums, const Word (&w)[EIGHTS], 
     }
 }
 
-// Adds the sums of a block by their scales, and begins with the next one.
+// Adds the scaled sums of a block to the total, and starts the next block.
 __device__ __forceinline__ void add_block(float (&sums)[PAIRS][GROUPS][4], Block& block,
                                           const Scales (&scales)[EIGHTS], int number)
 {
@@ -222,7 +222,7 @@ __device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const 
         for (int j = 0; j < 4; ++j)
 #pragma unroll
             for (int group = 0; group < GROUPS; ++group) {
-                // Nobody looks at what comes out behind the last column.
+                // Results past the last column are discarded.
                 const int column = min(group * 8 + lane / 4, COLUMNS - 1), m = column / PLANES;
                 load_values(values[j][group], x + (long long)m * ROW, column % PLANES,
                             k + s * STEP + j * QUARTER + lane % 4 * EACH);

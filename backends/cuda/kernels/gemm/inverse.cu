@@ -1,5 +1,5 @@
-// The inverse of n x n matrices by elimination with pivots (Gauss and Jordan), one block a matrix, a column a
-// thread. `work` holds every matrix beside what becomes its inverse: [matrices, n, 2 n].
+// The inverse of n x n matrices by Gauss-Jordan elimination with pivoting, one block per matrix, one thread per
+// column. `work` holds every matrix next to its inverse under construction: [matrices, n, 2 n].
 
 extern "C" __global__ void __launch_bounds__(128)
 inverse(const T* x, A* work, T* y, int n)
@@ -21,7 +21,7 @@ inverse(const T* x, A* work, T* y, int n)
                 if (fabs(rows[r * width + k]) > fabs(rows[pivot * width + k])) pivot = r;
         }
         __syncthreads();
-        // Column k goes last: all others are made of it.
+        // Column k is updated last: all others are computed from it.
         const A top = rows[pivot * width + k];
         for (int i = threadIdx.x; i < width - 1; i += 128) {
             const int c = i < k ? i : i + 1;
@@ -29,7 +29,7 @@ inverse(const T* x, A* work, T* y, int n)
             rows[pivot * width + c] = rows[k * width + c];
             rows[k * width + c] = own;
             for (int r = 0; r < n; ++r) {
-                // The row that was k lies in the place of the pivot now; its share moved with it.
+                // Rows k and pivot were swapped, except for column k: the factor of the former row k is still in row k.
                 const A share = r == pivot ? rows[k * width + k] : rows[r * width + k];
                 if (r != k) rows[r * width + c] -= share * own;
             }

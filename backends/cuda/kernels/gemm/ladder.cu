@@ -1,11 +1,11 @@
-// y[m][n] = epilogue(sum over k of a[m][k] * b[k][n]) as textbooks make it fast, one step at a time.
-// Nothing here is meant to be used: simt.cu does the same and more. Read one function after the
-// other; each is the one before it with one idea added.
+// y[m][n] = epilogue(sum over k of a[m][k] * b[k][n]), optimized step by step as textbooks do.
+// For study only: simt.cu does the same and more. Read the functions in order; each adds one idea
+// to the one before it.
 //
 // Compile-time: VECTOR, the elements of one load and store of gemm_registers: 1 or 4.
 
-// 1. A thread for each result. Neighbouring threads read neighbouring columns of b and the same row
-// of a, so that loads are whole; but every number comes from the caches 2 * k times.
+// 1. One thread per result. Adjacent threads read adjacent columns of b and the same row of a, so
+// that loads are coalesced; but every number is loaded from the caches 2 * k times.
 extern "C" __global__ void gemm_naive(const float* a, const float* b, float* y, const float* z0,
                                       const float* z1, int m, int n, int k)
 {
@@ -17,8 +17,8 @@ extern "C" __global__ void gemm_naive(const float* a, const float* b, float* y, 
     y[at] = epilogue(sum, at, row, column, z0, z1);
 }
 
-// 2. A block brings a square of a and one of b to shared memory, where SIDE threads read each
-// number: SIDE times less traffic. Still two loads for each multiplication.
+// 2. A block copies a square tile of a and one of b to shared memory, where SIDE threads read each
+// number: SIDE times less traffic. Still two loads per multiplication.
 constexpr int SIDE = 32;
 
 extern "C" __global__ void __launch_bounds__(SIDE * SIDE)
@@ -44,7 +44,7 @@ gemm_blocked(const float* a, const float* b, float* y, const float* z0, const fl
 
 // 3. A thread computes PER x PER results: 2 * PER loads from shared memory for PER * PER
 // multiplications, whose sums stay in registers.
-// 4. The same with VECTOR = 4: four neighbours travel in one instruction.
+// 4. The same with VECTOR = 4: one instruction moves four adjacent elements.
 constexpr int TILE = 128, DEPTH = 8, PER = 8;  // results of a block, terms of a step, of a thread
 constexpr int ACROSS = TILE / PER, THREADS = ACROSS * ACROSS;
 

@@ -1,22 +1,23 @@
-// c[m][n] = epilogue(sum over k of a[m][k] * w(n, k) + bias[n]): products of 16-bit floats with weights of a few bits, which
-// are (integer - zero) * scale with one scale and zero a BLOCK of terms; for rows enough to share what unpacking takes.
+// c[m][n] = epilogue(sum over k of a[m][k] * w(n, k) + bias[n]): products of 16-bit floats with weights of a few bits,
+// which are (integer - zero) * scale with one scale and zero point per BLOCK of terms; for enough rows to amortize the
+// unpacking.
 //
-// Weights are the left operand of mma.sync, so that few rows fill it. They go from memory to registers, as gemv.cu has
-// them: a lane has a word of 16 bytes of row lane / 4 of every eight, four lanes the 64 bytes of a row that are a step, and
-// word j of these four has neighbouring terms. Two steps are on their way while one is unpacked. Rows of `a` wait in shared
-// memory, STAGES of them, which cp.async fills; a lane reads there the terms that its weights have, so that terms change
-// places on both sides alike.
+// Weights are the left operand of mma.sync, so that few rows fill it. They are loaded directly into registers, in the
+// layout of gemv.cu: a lane has a word of 16 bytes of row lane / 4 of every eight, four lanes the 64 bytes of a row
+// that are a step, and word j of these four has adjacent terms. Two steps are in flight while one is unpacked. cp.async
+// copies rows of `a` to shared memory, STAGES ahead; a lane reads the terms there that match its weights, so that terms
+// are permuted equally on both sides.
 //
-// A block has BN rows of weights, of which each warp has 32, and BM rows of `a`. SLICES of its warps have the same rows and
-// take turns with the steps (sliced-K). Sums of slices, and of the blocks that share a tile (`splits`: a cluster, or partial
-// sums for reduce_splits_f16.cu), are added up in a fixed order.
+// A block has BN rows of weights, 32 per warp, and BM rows of `a`. SLICES of its warps have the same rows and
+// alternate between the steps (sliced-K). Sums of slices, and of the blocks that share a tile (`splits`: a cluster, or
+// partial sums for reduce_splits_f16.cu), are added up in a fixed order.
 //
-// The kernel begins while the one before it still runs: it fetches weights, which are constants, and then waits.
+// The kernel starts while the preceding one still runs: it loads weights, which are constants, and then waits.
 //
-// Types: T, of `a`; Z, of the epilogue's operands; R, of results. Compile-time: BM BN SLICES STAGES RESIDENT; BITS; BLOCK; ZEROS,
-// whether a zero stands beside every scale, else it is 2^(BITS - 1); K terms of a row; BYTES and BLOCKS that it has in memory;
-// EDGE, whether blocks have rows of weights behind the last; VECTOR, the elements of `a` copied at once; SPLIT and those of the
-// epilogue, see multistage.cu.
+// Types: T, of `a`; Z, of the epilogue's operands; R, of results. Compile-time: BM BN SLICES STAGES RESIDENT; BITS;
+// BLOCK; ZEROS, whether every scale has a zero point, else it is 2^(BITS - 1); K terms of a row; BYTES and BLOCKS of a
+// row in memory; EDGE, whether blocks extend past the last row of weights; VECTOR, the elements of `a` per copy; SPLIT
+// and the constants of the epilogue, see multistage.cu.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -37,7 +38,7 @@ struct Block {  // the tile of a block, and which of the blocks that share it th
     int m0, n0, split, splits;
     static constexpr int batch = 0;
 
-    // Tiles of the same weights are neighbours.
+    // Tiles of the same weights are adjacent.
     __device__ __forceinline__ Block(int tiles_m) : split(blockIdx.y), splits(gridDim.y)
     {
         const int tile_n = blockIdx.x / tiles_m;
@@ -50,7 +51,7 @@ struct Block {  // the tile of a block, and which of the blocks that share it th
 
 // ── weights ─────────────────────────────────────────────────────────────────────────────────────
 
-// Where a lane reads: its first row, and how far it is from there to the others.
+// Where a lane reads: its first row, and the distance to its other rows.
 struct Rows {
     const unsigned char* first;
     int steps[EDGE ? EIGHTS : 1];
@@ -73,7 +74,7 @@ struct Rows {
     }
 };
 
-// Scales of a row that a step has, or two where words of four bytes begin with every other one; a multiple of four bytes.
+// The scales of a row in a step, or in two where a word of four bytes spans two steps; a multiple of four bytes.
 constexpr int FACTORS = STEP > BLOCK ? STEP / BLOCK : ZEROS ? 1 : 2, FACTOR = (1 + ZEROS) * sizeof(T);
 constexpr int SPAN = FACTORS * FACTOR, BYTES_STAGE = BYTES_ROWS + SLICES * BN * SPAN;
 
@@ -96,14 +97,14 @@ __device__ __forceinline__ void copy_factors(unsigned char* to, const T* scales,
 
 // ── rows of `a` ─────────────────────────────────────────────────────────────────────────────────
 
-// Where byte number `byte` of a row is: what lanes read at once lies in different banks.
+// The position of byte number `byte` of a row: concurrent reads of lanes fall into different banks.
 __device__ __forceinline__ int place(int row, int byte)
 {
     const int turn = BITS == 8 ? (row & 3) << 5 : BITS == 4 ? (row & 1) << 6 : (row & 1) << 4;
     return row * ROW + (byte ^ turn);
 }
 
-// Copies the terms of a stage, zeros behind the last one and behind the last row.
+// Copies the terms of a stage, and zeros past the last term and the last row.
 __device__ __forceinline__ void copy_rows(unsigned char* stage, const T* a, int m0, int m, int k0)
 {
     constexpr int PER_ROW = WIDTH / VECTOR, COUNT = BM * PER_ROW;
@@ -122,7 +123,7 @@ struct alignas(EACH < 8 ? 8 : 16) Values {
     u32 at[EACH < 8 ? 2 : 4];
 };
 
-// The terms of `row` that a lane has weights of, in their order, from the first one on.
+// The terms of `row` that match the weights of a lane, in the same order, from the first one on.
 __device__ __forceinline__ void load_values(u32 (&to)[EACH / 2], const unsigned char* stage, int row, int k)
 {
     u32 words[EACH / 2];
@@ -142,17 +143,17 @@ __device__ __forceinline__ void load_values(u32 (&to)[EACH / 2], const unsigned 
 
 typedef float Sums[PAIRS][GROUPS][4];
 
-// Words of a step that are unpacked side by side: all of them, if there are registers for it.
+// The number of words of a step that are unpacked together: all of them if the registers suffice.
 constexpr int REGISTERS = 65536 / (THREADS * RESIDENT) < 255 ? 65536 / (THREADS * RESIDENT) : 255;
 constexpr int AT_ONCE = REGISTERS - PAIRS * GROUPS * 4 - EIGHTS * (2 * 4 + EACH / 2) > 128 ? 4 : 1;
 
-// What a warp has of a stage in shared memory.
+// A warp's operands of a stage in shared memory.
 struct Step {
     const unsigned char *rows, *factors;
     int k, number;  // its first term in the stage, and which step it is
 };
 
-// Adds the products of a step, after which its weights are gone.
+// Adds the products of a step, whose weights can be overwritten afterwards.
 __device__ __forceinline__ void multiply(Sums& sums, Word (&w)[EIGHTS], const Step& step, const Masks& masks)
 {
     const int lane = threadIdx.x % 32;
@@ -183,7 +184,7 @@ __device__ __forceinline__ void multiply(Sums& sums, Word (&w)[EIGHTS], const St
     }
 }
 
-// Leaves the sums of a warp in shared memory, as rows of results, and adds up those of all slices.
+// Stores the sums of a warp in shared memory as rows of results, and adds up those of all slices.
 __device__ __forceinline__ void gather(float* parts, const Sums& sums, int slice, int n)
 {
     const int lane = threadIdx.x % 32;

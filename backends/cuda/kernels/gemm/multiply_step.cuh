@@ -1,14 +1,14 @@
-// What tensor cores make of one step: 128 bytes of every row of the tiles of `a` and `b` in shared memory, which are four
+// The tensor core work of one step: 128 bytes of every row of the tiles of `a` and `b` in shared memory, which are four
 // atoms of 32 bytes.
 //
-// Compile-time: TM TN, a warp's tiles of 16 x 8 results; PARTS, see tf32x3.cuh; ZERO_B, whether
-// sums of the rows of `a` are wanted, too. Generated: MMA and, where WGMMA_CODE, wgmma
-// in its place; SumFragment, what a thread has of the sums of one tile.
+// Compile-time: TM TN, a warp's tiles of 16 x 8 results; PARTS, see tf32x3.cuh; ZERO_B, whether the sums
+// of the rows of `a` are needed, too. Generated: MMA and, where WGMMA_CODE, wgmma in its place; SumFragment,
+// the accumulators of one tile in a thread.
 
 constexpr int ATOMS = 4;
 constexpr u32 ONES = 0x01010101;
 
-// Where the results of a warp, or of the part of four that it is, lie in the tile.
+// The position within the tile of the results of a warp, or of its part of a warpgroup.
 struct Place {
     int m, n, lane;
 
@@ -29,7 +29,7 @@ struct Sums {
 #if WGMMA_CODE
 static_assert(!ZERO_B && !PARTS, "these are products of single warps");
 
-// Begins the products of one step.
+// Issues the products of one step.
 __device__ __forceinline__ void multiply_step(Sums& sums, u32 tile, const Place& place)
 {
     const uint64 a = smem_descriptor(tile + place.m / 64 * 64 * 128);
@@ -45,7 +45,7 @@ __device__ __forceinline__ void read_a(u32 (&found)[4], u32 tile, const Place& p
     ldmatrix_x4(found, tile + swizzled(place.m + i * 16 + place.lane % 16, k * 2 + place.lane / 16));
 }
 
-// Two neighbouring columns of tiles at once.
+// Two adjacent columns of tiles at once.
 __device__ __forceinline__ void read_b(u32 (&found)[4], u32 tile, const Place& place, int j, int k)
 {
     const int lane = place.lane;
@@ -59,14 +59,14 @@ __device__ __forceinline__ void read_parts(Parts& parts, u32 tile, const Place& 
     cut(parts, found);
 }
 
-// The product of 16 rows with two neighbouring columns of tiles.
+// The product of 16 rows with two adjacent columns of tiles.
 __device__ __forceinline__ void multiply_pair(SumFragment* sums, const u32 (&a)[4], const u32 (&b)[4])
 {
     MMA(sums[0], a, b[0], b[1]);
     MMA(sums[1], a, b[2], b[3]);
 }
 
-// The same for numbers in parts, small products first.
+// The same for numbers split into parts, small products first.
 __device__ __forceinline__ void multiply_parts(Sums& sums, u32 tile, const Place& place)
 {
     const u32 tile_b = tile + BYTES_A;

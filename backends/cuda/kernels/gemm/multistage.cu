@@ -1,24 +1,23 @@
-// c = what an epilogue makes of the sums over k of a[m][k] * b[n][k], on tensor cores: the products of every element
-// type that they have. An atom (`MMA`, `wgmma`) is generated; multiply_step.cuh applies it to a step.
+// c = epilogue(sum over k of a[m][k] * b[n][k]) on tensor cores, for every element type that they multiply. An atom
+// (`MMA`, `wgmma`) is generated; multiply_step.cuh applies it to a step.
 //
-// As in simt.cu the rows of `a` are rows of a matrix, or windows of an image whose channels lie
-// innermost (implicit GEMM); `table` says where element k of a window lies. A block computes a tile
-// of BM x BN results. Tiles travel to shared memory by cp.async, several steps of 128 bytes ahead,
-// and meet there either in warps of their own (mma.sync) or, where WGMMA, in groups of four warps
-// that the tensor cores of Hopper serve directly from shared memory.
+// As in simt.cu the rows of `a` are rows of a matrix, or windows of an image whose channels are innermost
+// (implicit GEMM); `table` gives the offset of element k of a window. A block computes a tile of BM x BN
+// results. cp.async copies tiles to shared memory, several steps of 128 bytes ahead, where either single
+// warps multiply them (mma.sync) or, with WGMMA, warpgroups do so directly from shared memory (Hopper).
 //
 // Few tiles do not fill the GPU: then `splits` blocks share the sum of one tile. As a cluster
-// (CLUSTER) they add their sums from each other's shared memory, otherwise they leave partial sums
+// (CLUSTER) they add up their sums from each other's shared memory, otherwise they store partial sums
 // (PARTIAL) for a kernel of reduce_splits*.cu; both in a fixed order.
 //
-// The kernel begins while the one before it still runs: it computes its places and fetches weights,
+// The kernel starts while the preceding one still runs: it computes offsets and loads weights,
 // which are constants, and then waits.
 //
-// Types: T and U, the elements of `a` and `b`; Z, of the epilogue's operands; R, of results. Compile-time: BM BN WARPS_M
-// WARPS_N STAGES WGMMA; ROWS: 0 matrix, 1 pixels (1x1 windows), 2 windows; VECTOR, the elements of `a` copied at once;
-// PARTS, the numbers of tf32 that stand for one of `b`, 0 where it lies as it is; VECTOR_C, the results that can be stored
-// at once; SPLIT: 0 no, 1 PARTIAL, 2 CLUSTER; and those of the epilogue: BIAS; Z0 and Z1, how its operands lie: 0 none,
-// 1 like the result, 2 one a channel. A batch is a group of a convolution.
+// Types: T and U, the elements of `a` and `b`; Z, of the epilogue's operands; R, of results. Compile-time: BM BN
+// WARPS_M WARPS_N STAGES WGMMA; ROWS: 0 matrix, 1 pixels (1x1 windows), 2 windows; VECTOR, the elements of `a` per
+// copy; PARTS, the number of tf32 numbers that represent one of `b`, 0 where it is stored unsplit; VECTOR_C, the
+// results per store; SPLIT: 0 no, 1 PARTIAL, 2 CLUSTER; and those of the epilogue: BIAS; Z0 and Z1, the layouts of its
+// operands: 0 none, 1 like the result, 2 one element per channel. A batch is a group of a convolution.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -27,7 +26,7 @@
 #include "ptx/cluster.cuh"
 
 constexpr int THREADS = WARPS_M * WARPS_N * 32, LOADERS = THREADS;
-// A warp has tiles of 16 x 8 results. Hopper's own products are made by four warps, of 64 rows.
+// A warp has tiles of 16 x 8 results. A wgmma is executed by four warps and has 64 rows.
 constexpr int TM = WGMMA ? 1 : BM / WARPS_M / 16, TN = BN / WARPS_N / 8;
 constexpr int AHEAD = STAGES - 1;
 constexpr int BYTES_A = BM * 128, BYTES_B = BN * 128, BYTES_STAGE = BYTES_A + (PARTS > 1 ? PARTS : 1) * BYTES_B;
@@ -64,11 +63,11 @@ struct Product {  // one of the batch
     int m, n, k, lda, ldb;
 };
 
-// Adds up the products of a block, and leaves the sums to `end`.
+// Adds up the products of a block, and passes the sums to `end`.
 template <typename End>
 __device__ __forceinline__ void multiply_all(const Product& p, const Image& image, const Block& block, End end)
 {
-    // What is in parts may have been cut by the kernel in front, for whose end nobody waits that begins early.
+    // Numbers in parts may have been split by the preceding kernel, which an early start must not read ahead of.
     constexpr bool CONSTANT = PARTS == 0;
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 tiles = shared_address(shared);
@@ -109,7 +108,7 @@ __device__ __forceinline__ void multiply_all(const Product& p, const Image& imag
     for (int step = 0; step < count; ++step) {
         cp_async_wait<AHEAD - 1>();
 #if WGMMA_CODE
-        wgmma_wait<0>();  // of the step before, whose buffer is the next to be filled
+        wgmma_wait<0>();  // of the previous step, whose buffer is filled next
         fence_proxy_async();
 #endif
         __syncthreads();

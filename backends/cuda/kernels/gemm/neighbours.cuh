@@ -1,12 +1,12 @@
-// Neighbouring elements as one word of up to 16 bytes.
+// Adjacent elements as one word of up to 16 bytes.
 //
-// Compile-time: VECTOR_C, the results that can be stored at once.
+// Compile-time: VECTOR_C, the results per store.
 
 template <typename E, int N> struct alignas(N * sizeof(E) < 16 ? N * sizeof(E) : 16) Neighbours {
     E at[N];
 };
 
-// Stores neighbours, or as many as there is room for.
+// Stores adjacent elements, limited to `room`.
 template <typename E, int N>
 __device__ __forceinline__ void keep(E* to, const Neighbours<E, N>& results, int room)
 {

@@ -1,7 +1,7 @@
-// The rows of the left matrix of a product: rows of a matrix, pixels of an image whose channels lie
-// innermost, or windows of one, whose elements `table` says the places of.
+// The rows of the left matrix of a product: rows of a matrix, pixels of an image whose channels are
+// innermost, or windows of one, whose element offsets are in `table`.
 //
-// Compile-time: T; BM; ROWS: 0 matrix, 1 pixels, 2 windows; VECTOR, the elements copied at once;
+// Compile-time: T; BM; ROWS: 0 matrix, 1 pixels, 2 windows; VECTOR, the elements per copy;
 // LOADERS, the threads that copy.
 
 #include "elementwise/divide.cuh"
@@ -26,7 +26,7 @@ struct Row {  // where row m of `a` begins
     u32 place;  // of the window's first corner: INSIDE + row + (column << 16); 0 where there is none
 };
 
-// The highest bits of two 16-bit numbers. They stay set while the numbers below them are not negative,
+// The highest bits of two 16-bit numbers. They remain set while the numbers below them are not negative,
 // so that one addition moves a row and a column, and one subtraction compares both with their limits.
 constexpr u32 INSIDE = 0x80008000;
 
@@ -42,8 +42,8 @@ __device__ __forceinline__ Row row_of(int m, int count, int lda, const Image& im
             INSIDE + (u32)row + ((u32)column << 16)};
 }
 
-// Copies tiles of `a`: BM rows of BK elements, zeros where there is nothing. Outside of an image of
-// bytes there is what `outside` says.
+// Copies tiles of `a`: BM rows of BK elements, with zeros past the end. Positions outside of an image of
+// bytes read as `outside`.
 struct LoaderA {
     static constexpr int CHUNK = 16 / sizeof(T);
     static constexpr int PER_ROW = BK / VECTOR;
@@ -57,7 +57,7 @@ struct LoaderA {
     int m, k;       // of this thread's first copy
     u32 outside = 0;  // four times the byte
 
-    // The rows from m0 on; `thread` counts the threads that copy.
+    // The rows from m0 on; `thread` is the index among the threads that copy.
     __device__ __forceinline__ LoaderA(int thread, int m0, int count, int lda, const Image& image)
     {
         m = thread / PER_ROW;
@@ -72,7 +72,7 @@ struct LoaderA {
         if constexpr (ROWS == WINDOWS) window = table[min(k0 + k, k_end - 1) / VECTOR];
     }
 
-    // Copies the tile that begins at column k0, and fetches what is known of the one behind it.
+    // Copies the tile that begins at column k0, and prefetches the table entries of the next one.
     __device__ __forceinline__ void copy(u32 tile, const T* a, int k0, int k_end,
                                          const Window* table)
     {
@@ -85,7 +85,7 @@ struct LoaderA {
                 const u32 place = rows[i].place + window.place, rest = limit - place;
                 inside = is_term && (place & rest & INSIDE) == INSIDE;
             }
-            // Rows that are a multiple of eight apart are swizzled alike.
+            // Rows whose distance is a multiple of eight are swizzled alike.
             const u32 to = LANES_M % 8 ? swizzled(m + i * LANES_M, k / CHUNK)
                                        : swizzled(m, k / CHUNK) + i * LANES_M * 128;
             const u32 target = tile + to + k % CHUNK * sizeof(T);

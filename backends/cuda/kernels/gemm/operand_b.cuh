@@ -1,9 +1,9 @@
-// The right matrix of a product: rows of `ldb` elements, one for each column of results; or the parts of numbers, see
-// tf32x3.cuh, [step][part][ldb] rows of a step.
+// The right matrix of a product: rows of `ldb` elements, one for each column of results; or numbers split into parts,
+// see tf32x3.cuh, as [step][part][ldb] rows of a step.
 //
-// Compile-time: U; BN; PARTS, 0 where elements lie as they are; THREADS, all of which copy.
+// Compile-time: U; BN; PARTS, 0 where elements are stored unsplit; THREADS, all of which copy.
 
-// Copies a step of BN rows from n0 on, eight chunks of each, zeros behind the last.
+// Copies a step of BN rows from n0 on, eight chunks of each, and zeros past the last row.
 __device__ __forceinline__ void copy_b(u32 tile, const U* b, int step, int n0, int n, int ldb)
 {
     constexpr int CHUNK = 16 / sizeof(U), COPIES = (BN * 8 + THREADS - 1) / THREADS;

@@ -1,7 +1,7 @@
-// Brings an image of few channels from the plain order to channels last, its channels padded with zeros
-// to PADDED and its rows to `padded_width`, `left` pixels of them before the first. So a convolution
-// can read whole words. A thread moves one pixel, and with PIXELS 2 its neighbour as well: then windows
-// begin at multiples of 16 bytes, whatever their stride.
+// Converts an image of few channels to channels last, with channels zero-padded to PADDED and rows to
+// `padded_width`, `left` pixels of padding before the first. So a convolution can read whole words.
+// A thread moves one pixel, and with PIXELS 2 its neighbour as well: then windows begin at multiples
+// of 16 bytes, whatever their stride.
 //
 // Compile-time: T, an unsigned integer of the elements' size; PADDED; PIXELS.
 

@@ -1,4 +1,4 @@
-// The right matrix of multistage_int8.cu, where it is computed: y[n][k] = x[k][n], zeros behind column k up
+// The right matrix of multistage_int8.cu if it is computed at run time: y[n][k] = x[k][n], zeros past column k up
 // to `ldb`, and the sums of the columns. A block moves COLUMNS of them, STEP rows at a time.
 //
 // T is the type of the elements.

@@ -1,8 +1,8 @@
-// Brings matrices that are computed at run time into the order in which tf32x3.cuh wants its
-// second operand: [batch][step][part][row], rows of 32 terms in swizzled order, each number cut in two.
+// Packs matrices that are computed at run time into the order of the second operand of tf32x3.cuh:
+// [batch][step][part][row], rows of 32 terms in swizzled order, each number split into two parts.
 //
-// Element (row, term) of matrix i lies at b[i * of_matrix + row * of_row + term * of_term]. A block moves
-// 32 rows and 32 terms. Compile-time: PARTS; ACROSS, whether neighbours in memory are rows, not terms.
+// Element (row, term) of matrix i is b[i * of_matrix + row * of_row + term * of_term]. A block moves 32
+// rows and 32 terms. Compile-time: PARTS; ACROSS, whether adjacent elements in memory are rows, not terms.
 
 #include "ptx/pdl.cuh"
 
@@ -14,7 +14,7 @@ __device__ __forceinline__ float rounded(float value)
 {
     const float found = __uint_as_float((__float_as_uint(value) + 0x1000) & 0xffffe000);
     if (fabsf(found) < INFINITY) return found;
-    // Infinities, NaNs, and what would be rounded to infinity.
+    // Infinities, NaNs, and numbers that would be rounded to infinity.
     return fabsf(value) < INFINITY ? __uint_as_float(__float_as_uint(value) & 0xffffe000) : value;
 }
 

@@ -1,9 +1,9 @@
 // Products with weights of a few bits, unpacked in registers: y[m][n] = sum of a[m][k] * w(n, k).
 //
-// One warp a column n and ROWS rows m. The weights are read once for these rows, neighbouring lanes
-// reading neighbouring words; `a` is small where there are few rows, and stays in the L1 cache.
+// One warp per column n and ROWS rows m. The weights are read once for these rows, adjacent lanes reading
+// adjacent words; with few rows `a` is small and stays in the L1 cache.
 //
-// Compile-time: BITS of an integer; ROWS; GROUPED, whether `group` says which block a k is of.
+// Compile-time: BITS of an integer; ROWS; GROUPED, whether `group` gives the block of each k.
 
 constexpr int WARPS = 4;
 constexpr unsigned MASK = (1u << BITS) - 1;
@@ -22,8 +22,8 @@ __device__ __forceinline__ void finish(const float* sums, const X* bias, X* y, i
     }
 }
 
-// w(n, k) = (integer - zero) * scale, one scale and zero a block of each column; `zeros` are packed
-// as the integers are, or `points` are floats, or both are null, and all are 2^(BITS - 1).
+// w(n, k) = (integer - zero) * scale, one scale and zero point per block of each column; `zeros` are packed
+// like the integers, or `points` are floats, or both are null and all zero points are 2^(BITS - 1).
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 packed_integers(const X* a, const unsigned int* b, const X* scales, const unsigned char* zeros,
                 const X* points, const int* group, const X* bias, X* y, int rows, int columns,

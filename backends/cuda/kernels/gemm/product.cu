@@ -1,10 +1,10 @@
 // y[m][n] = epilogue(alpha * sum over k of (a[m][k] - a_zero[m]) * (b[k][n] - b_zero[n]) + beta *
-// c[m][n]) for any element types and strides: transposed operands, stacks that are broadcast.
+// c[m][n]) for any element types and strides: transposed operands, broadcast batches.
 //
-// A block computes a tile of SIDE x SIDE results, a thread one of them; tiles of both operands go
-// through shared memory. XA, XB, XC and Y are the element types, A the arithmetic. Compile-time:
-// RANK, the number of the axes of a stack; ADDED, whether c is there; SCALED, whether alpha or beta
-// is not 1; ZERO_A and ZERO_B.
+// A block computes a tile of SIDE x SIDE results, one per thread; tiles of both operands are staged in
+// shared memory. XA, XB, XC and Y are the element types, A that of the arithmetic. Compile-time:
+// RANK, the number of batch axes; ADDED, whether c is there; SCALED, whether alpha or beta is not 1;
+// ZERO_A and ZERO_B.
 
 constexpr int SIDE = 16;
 

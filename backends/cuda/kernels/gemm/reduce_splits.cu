@@ -1,8 +1,8 @@
 // Split-K, second pass (of simt.cu): adds the partial sums of all splits, always in the same order,
-// so that results do not change from run to run, and finishes them.
+// so that results are reproducible from run to run, and applies bias and epilogue.
 //
-// partial is [batch][splits][m][n]. Compile-time: VECTOR_C, the results of a thread; BIAS;
-// GROUPS: whether a batch is a group of a convolution, with channels of its own.
+// partial is [batch][splits][m][n]. Compile-time: VECTOR_C, the results per thread; BIAS;
+// GROUPS: whether a batch is a group of a convolution, with its own channels.
 
 #include "gemm/neighbours.cuh"
 #include "ptx/pdl.cuh"

@@ -1,8 +1,8 @@
 // Split-K, second pass (of multistage.cu where CTAs form no clusters): adds the partial sums of all
-// splits, always in the same order, and finishes them.
+// splits, always in the same order, and applies bias and epilogue.
 //
 // partial is [batch][splits][m][n] in float32. Compile-time: Z, R, VECTOR_C, BIAS, Z0 and Z1 as in multistage.cu;
-// GROUPS: whether a batch is a group of a convolution, with channels of its own.
+// GROUPS: whether a batch is a group of a convolution, with its own channels.
 
 #include "gemm/epilogue.cuh"
 #include "ptx/pdl.cuh"

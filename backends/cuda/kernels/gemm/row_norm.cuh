@@ -1,11 +1,12 @@
-// Rows of x as products of few rows read them: where they lie, or a single one NORMALIZED, which every block does on its
-// own behind the wait for the kernel in front, while its weights are on their way. It is then in shared memory.
+// The rows of x as products of few rows read them: from global memory, or a single row NORMALIZED, which every block
+// computes for itself after the wait for the preceding kernel, while its weights are in flight. It is then in shared
+// memory.
 //
-// As in normalize_rows.cu, statistics are in float32, the variance is summed up of differences from the mean, and
+// As in normalize_rows.cu, statistics are in float32, the variance is the sum of squared differences from the mean, and
 // results are rounded once.
 //
-// Compile-time: M and K, rows and their elements; ROW, elements from one row to the next where they are read; WARPS;
-// Y, their type; NORMALIZED; CENTRED, whether the mean is subtracted; SHIFTED, whether there is a shift.
+// Compile-time: M and K, rows and their elements; ROW, the distance between rows in elements; WARPS; Y, their type;
+// NORMALIZED; CENTRED, whether the mean is subtracted; SHIFTED, whether there is a shift.
 
 static_assert(!NORMALIZED || M == 1, "more rows take blocks longer than a kernel that normalizes them once");
 
@@ -14,14 +15,14 @@ struct alignas(CHUNK * sizeof(Y)) Chunk {
     Y at[CHUNK];
 };
 
-// Where the row is, then the scale and the shift.
+// The addresses of the row, the scale and the shift.
 __device__ __forceinline__ Y* row_memory()
 {
     extern __shared__ __align__(16) unsigned char memory[];
     return (Y*)memory;
 }
 
-// Reads what is there before the kernel in front ends.
+// Reads the operands that exist before the preceding kernel ends.
 __device__ __forceinline__ void load_parameters(const Y* scale, const Y* shift)
 {
     if constexpr (NORMALIZED) {
@@ -33,7 +34,7 @@ __device__ __forceinline__ void load_parameters(const Y* scale, const Y* shift)
     }
 }
 
-// Leaves what a warp has of a sum.
+// Stores the partial sum of a warp.
 __device__ __forceinline__ void leave_sum(float (&parts)[WARPS], float sum)
 {
 #pragma unroll
@@ -41,7 +42,7 @@ __device__ __forceinline__ void leave_sum(float (&parts)[WARPS], float sum)
     if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
 }
 
-// The mean of the elements of a row whose sum warps have left.
+// The mean of the elements of a row whose partial sums the warps have stored.
 __device__ __forceinline__ float mean_of(const float (&parts)[WARPS])
 {
     float sum = 0;
@@ -50,7 +51,7 @@ __device__ __forceinline__ float mean_of(const float (&parts)[WARPS])
     return sum / K;
 }
 
-// Returns where rows of x are read.
+// Returns the address that rows of x are read from.
 __device__ __forceinline__ const Y* rows_of(const Y* x, float epsilon)
 {
     if constexpr (!NORMALIZED) {

@@ -1,21 +1,21 @@
 // c[m][n] = epilogue(sum over k of a[m][k] * b[k][n] + bias[n]), in plain float32 arithmetic.
 //
-// The rows of `a` are rows of a matrix, or pixels of an image whose channels lie innermost: then
-// this is a convolution, and no im2col matrix is ever stored (implicit GEMM). Row m of that matrix
-// is the window of output pixel m; which element of the window column k stands for is looked up in
-// `table`, so that one kernel serves every window, dilation and layout.
+// The rows of `a` are rows of a matrix, or windows of an image around its output pixels: then this is a
+// convolution, and no im2col matrix is ever stored (implicit GEMM). Row m of that matrix is the window
+// of output pixel m; the offset of its column k within the window is looked up in `table`, so that one
+// kernel serves every window, dilation and layout.
 //
-// A block computes a tile of BM x BN results, a thread TM x TN of them in registers. Tiles of `a`
-// and `b` travel to shared memory by cp.async, STAGES - 1 steps of BK ahead of the arithmetic.
+// A block computes a tile of BM x BN results, a thread TM x TN of them in registers. cp.async copies
+// tiles of `a` and `b` to shared memory, STAGES - 1 steps of BK ahead of the arithmetic.
 // Small problems do not fill the GPU with tiles. Then SLICES groups of threads of a block multiply
-// different terms of each step and add their sums in the end; and `splits` blocks share the sum of
-// one tile (SPLIT), write partial sums, and `gemm_reduce` adds them. Both in a fixed order.
+// different terms of each step and add their sums at the end; and `splits` blocks share the sum of
+// one tile (SPLIT) and write partial sums, which `gemm_reduce` adds. Both in a fixed order.
 //
-// Compile-time: BM BN BK TM TN STAGES SLICES; VECTOR_A and VECTOR_B, the elements of one copy (1, 2, 4);
+// Compile-time: BM BN BK TM TN STAGES SLICES; VECTOR_A and VECTOR_B, the elements per copy (1, 2, 4);
 // ROWS: 0 matrix, 1 pixels (1x1 windows), 2 windows; ACROSS: whether the threads of a warp load
-// along m, because neighbours in memory are pixels, and not channels; BIAS; SPLIT; VECTOR_C, the
-// elements of one store; WIDE: whether all tiles lie along x, for more than a grid has along y. A
-// batch is one of several products, or a group of a convolution.
+// along m, because pixels are adjacent in memory, not channels; BIAS; SPLIT; VECTOR_C, the elements
+// per store; WIDE: whether all tiles are along x of the grid, for more tiles than y allows. A batch
+// is one of several products, or a group of a convolution.
 
 #include "gemm/neighbours.cuh"
 #include "ptx/copy.cuh"
@@ -29,7 +29,7 @@ constexpr int PITCH = BK + 4;  // rows of `a` begin in different banks, 16-byte 
 constexpr int TILE_A = BM * PITCH;
 constexpr int TILE_B = BK * BN;
 
-// Threads are ordered so that a warp covers a compact rectangle: few distinct words to read.
+// Threads are ordered so that a warp covers a compact rectangle, and so reads few distinct words.
 constexpr int THREADS_N = BN / TN;
 constexpr int WARP_N = THREADS_N < 8 ? THREADS_N : 8;
 constexpr int WARP_M = 32 / WARP_N;
@@ -68,7 +68,7 @@ __device__ __forceinline__ Row row_of(const T* a, int m, int count, int lda, con
     return {a + offset, row, column};
 }
 
-// Copies the tile of `a` that begins at column k0 to shared memory, zeros where there is nothing.
+// Copies the tile of `a` that begins at column k0 to shared memory, with zeros past the end.
 struct LoaderA {
     static constexpr int PER_ROW = BK / VECTOR_A;
     static constexpr int COPIES = BM * PER_ROW / THREADS;  // of each thread
@@ -137,7 +137,7 @@ struct LoaderB {
     }
 };
 
-// What a thread multiplies: TM rows ROW_STEP apart, TN columns in groups of four.
+// The operands of a thread: TM rows ROW_STEP apart, TN columns in groups of four.
 struct Place {
     int m, n, slice;
 
@@ -182,7 +182,7 @@ __device__ __forceinline__ void multiply(float (&sums)[TM][TN], const T* a, cons
 
 constexpr int OWN = TM / SLICES;  // rows that a thread stores
 
-// Adds the sums of all slices; each of them gets other rows.
+// Adds the sums of all slices; each slice receives different rows.
 __device__ __forceinline__ void add_slices(float (&own)[OWN][TN], const float (&sums)[TM][TN],
                                            T* shared, const Place& place)
 {

@@ -1,5 +1,5 @@
-// The ends of a product with sums in floating point: bias and epilogue, in float32. They come together in shared memory,
-// see store_tile.cuh; or are stored from registers.
+// The epilogues of a product with floating-point sums: bias and epilogue, in float32. Results are gathered in shared
+// memory, see store_tile.cuh, or stored directly from registers.
 
 #include "gemm/store_tile.cuh"
 
@@ -25,7 +25,7 @@ __device__ __forceinline__ void gather(float* target, const Sum (&sums)[TM][TN][
         }
 }
 
-// By way of shared memory.
+// Through shared memory.
 struct StoreTile {
     Finish finish;
 

@@ -1,19 +1,20 @@
-// The end of a product of integers, y[m][n] = with_epilogue(sum over k of (a[m][k] - a_zero) * (b[n][k] - b_zero[n])): bytes, with
-// signs or without, and sums in int32, which wrap around.
+// The epilogue of a product of integers, y[m][n] = with_epilogue(sum over k of (a[m][k] - a_zero) * (b[n][k] -
+// b_zero[n])): signed or unsigned bytes, with sums in int32, which wrap around.
 //
-// The bytes are multiplied as they are, for
+// The bytes are multiplied as they are stored, because
 //     sum of (a - za) * (b - zb) = sum of a * b - zb * sum of a + za * (k * zb - sum of b).
-// The sums of b come from before (`b_sums`), and those of a from products with ones, beside the others
-// and only where b has zero points (ZERO_B). Outside of its image a window has zero points of a.
+// The sums of b are precomputed (`b_sums`); those of a are products with ones, computed along with the others
+// and only where b has zero points (ZERO_B). Outside of its image a window reads as the zero point of a.
 //
-// R is the type of the results: int32, or bytes that the sums are requantized to; Z is the type of scales. Compile-time: SPLIT
-// but not PARTIAL; ZERO_B; BY_ROW, whether rows have zero points or scales of their own. Generated: narrow, see quantize.cu.
+// R is the type of the results: int32, or bytes that the sums are requantized to; Z is the type of scales.
+// Compile-time: SPLIT but not PARTIAL; ZERO_B; BY_ROW, whether rows have their own zero points or scales. Generated:
+// narrow, see quantize.cu.
 
 #include "gemm/neighbours.cuh"
 
 constexpr bool QUANTIZED = sizeof(R) == 1;
 
-struct Steps {  // 1 where there is one a row of a or a column of b, 0 where there is one for all
+struct Steps {  // 1 if there is one per row of a or column of b, 0 if there is one for all
     int a_zero, b_zero, a_scale, b_scale, y_scale, y_zero;
 };
 
@@ -32,7 +33,7 @@ struct OfRow {
 };
 
 struct OfColumn {
-    int zero, weight, shift;  // b's zero point; what a's is multiplied with; what is added
+    int zero, weight, shift;  // b's zero point; the factor of a's zero point; the addend
     float scale;              // where not BY_ROW, of the sums as steps of y
 };
 
@@ -75,7 +76,7 @@ __device__ __forceinline__ R with_epilogue(int sum, const OfRow& row, const OfCo
 
 template <int N> using Some = Neighbours<int, N>;  // neighbouring sums
 
-// Gathers the block's sums in shared memory, in rows, less what b's zero points take from them.
+// Gathers the block's sums in shared memory, in rows, after the correction for b's zero points.
 __device__ __forceinline__ void gather(int* target, const Sums& sums, const OfColumn* columns, const Place& warp)
 {
     const int row = warp.m + warp.lane / 4, column = warp.n + warp.lane % 4 * 2;
@@ -97,7 +98,7 @@ __device__ __forceinline__ void gather(int* target, const Sums& sums, const OfCo
             }
 }
 
-// Reads eight neighbouring sums, or adds up those of all blocks of the cluster.
+// Reads eight adjacent sums, or adds up those of all blocks of the cluster.
 __device__ __forceinline__ Some<8> collect(const int* from, int blocks)
 {
     if constexpr (SPLIT != CLUSTER) return *(const Some<8>*)from;
@@ -160,6 +161,6 @@ struct StoreIntegers {
             for (int q = 0; q < 8; ++q) results.at[q] = with_epilogue(found.at[q], by_row, columns[j + q]);
             keep(c + (long long)(m0 + i) * ldc + n0 + j, results, n - n0 - j);
         }
-        if constexpr (SPLIT == CLUSTER) cluster_sync();  // others may still read what is here
+        if constexpr (SPLIT == CLUSTER) cluster_sync();  // other blocks may still read this memory
     }
 };

@@ -1,14 +1,14 @@
-// The end of a product whose sums are stored from where they are: the registers of the warps.
+// The epilogue of a product whose sums are stored directly from the registers of the warps.
 //
 // Compile-time, besides those of epilogue.cuh: SPLIT: 0 no, 1 partial sums, 2 cluster.
 
-// What the results of a tile are finished with and where they go.
+// The epilogue's operands of the results of a tile, and the destination.
 struct Results {
     R* c;
     const Z *bias, *z0, *z1;
     int m, n, ldc;
     long long start;  // of the batch, in elements
-    int channels;     // of the batches before, where each has channels of its own
+    int channels;     // of the preceding batches, if each has its own channels
 
     template <int N> __device__ __forceinline__ Operands<N> operands(int row, int column) const
     {
@@ -37,7 +37,7 @@ struct Results {
 };
 
 // Stores the sums of 16 x 8 * COUNT results, whose first is at (row, column), from the registers of a
-// warp: two neighbours a thread, in every eight columns and in two rows.
+// warp: two adjacent ones per thread, in every eight columns and in two rows.
 template <int COUNT>
 __device__ __forceinline__ void store_sums(const Results& results, const float (&sums)[COUNT][4],
                                            int row, int column)

@@ -1,12 +1,12 @@
-// The end of a product whose sums come together in shared memory, in float32: rows there are whole words, and the blocks
-// of a cluster add up each other's.
+// The epilogue of a product whose sums are gathered in shared memory, in float32: rows are stored in whole words, and
+// the blocks of a cluster add up each other's sums.
 //
-// Compile-time, besides those of epilogue.cuh: BM x BN, the tile of a block, and PITCH, of its rows; THREADS, all of which
-// store; SPLIT: WHOLE, PARTIAL or CLUSTER, see multistage.cu. `Block` says which tile it is.
+// Compile-time, besides those of epilogue.cuh: BM x BN, the tile of a block, and PITCH, of its rows; THREADS, all of
+// which store; SPLIT: WHOLE, PARTIAL or CLUSTER, see multistage.cu. `Block` gives the position of the tile.
 
 constexpr int ITEMS = BM * BN / 8;
 
-// Adds eight neighbouring sums of all blocks of the cluster, always in the same order.
+// Adds eight adjacent sums of all blocks of the cluster, always in the same order.
 __device__ __forceinline__ void add_blocks(float (&values)[8], u32 from, int blocks)
 {
     for (int q = 0; q < 8; ++q) values[q] = 0;
@@ -22,9 +22,9 @@ struct Finish {
     void* c;
     const Z *bias, *z0, *z1;
     int m, n, ldc, batch_c;
-    int channels;  // of a batch, where each has channels of its own
+    int channels;  // of a batch, if each has its own channels
 
-    // Adds up the sums, of all blocks where there are several, and stores them.
+    // Adds up the sums, over all blocks of a cluster if there are several, and stores them.
     __device__ __forceinline__ void store(unsigned char* shared, const Block& block) const
     {
         const u32 tile = shared_address(shared);
@@ -37,7 +37,7 @@ struct Finish {
         } else {
             __syncthreads();
         }
-        // Operands come from far away: several are under way at once.
+        // Loads of operands have a long latency: several are in flight at once.
         constexpr int BATCH = 4;
         for (int item = begin + threadIdx.x; item < end; item += BATCH * THREADS) {
             Operands<8> operands[BATCH];
@@ -79,6 +79,6 @@ struct Finish {
                 }
             }
         }
-        if constexpr (SPLIT == CLUSTER) cluster_sync();  // others may still read what is here
+        if constexpr (SPLIT == CLUSTER) cluster_sync();  // other blocks may still read this memory
     }
 };

@@ -1,15 +1,15 @@
-// What the float32 products on tensor cores share: numbers that are cut in two.
+// Common to the float32 products on tensor cores: numbers that are split into two parts.
 //
-// Tensor cores take tf32, which has 11 bits of mantissa. A float32 number is the sum of two of those,
-// high + low, up to 2^-22 of it; and a product is high * high' + high * low' + low * high', with sums in
-// float32. What the tensor cores add they do not round but cut off. So a sum of tensor cores is at most
-// 32 terms long, its small products come first, and the float32 units add it to the total.
+// Tensor cores multiply tf32, which has 11 bits of mantissa. A float32 number is the sum of two of those,
+// high + low, with a relative error of 2^-22; and a product is high * high' + high * low' + low * high', with sums in
+// float32. Tensor cores truncate their sums instead of rounding them. So a sum on tensor cores has at most
+// 32 terms, its small products come first, and the CUDA cores add it to the total in float32.
 //
-// The constants `b` are cut in two on the host, and lie in memory as they come to lie in shared memory:
-// [batch][step][part][row], rows of 32 terms (128 bytes) in swizzled order, zeros behind the last term.
-// Infinities and NaNs in `a` stay what they are; an infinity in `b` gives NaN where a number of `a` has
-// no low part. Tensor cores take a denormal part as zero, so that of numbers below 2^-102 less and less
-// of the low part counts, and of those below 2^-114 none; numbers within 2^-22 of the greatest one may
+// The constants `b` are split on the host, and are stored in the order of the tiles in shared memory:
+// [batch][step][part][row], rows of 32 terms (128 bytes) in swizzled order, zeros past the last term.
+// Infinities and NaNs in `a` are preserved; an infinity in `b` yields NaN where a number of `a` has
+// no low part. Tensor cores treat a denormal part as zero, so that numbers below 2^-102 gradually lose
+// the low part, and those below 2^-114 have none; numbers within a relative 2^-22 of the greatest one may
 // be rounded to infinity.
 //
 // Compile-time: PARTS, 2, or 1 for plain tf32.
@@ -18,9 +18,9 @@ struct Parts {
     u32 high[4], cross[4], low[4];  // `cross` is `high` in the product with the other's low part
 };
 
-// Cuts the numbers of a fragment in two. Products with infinities and NaNs must not meet a low part,
-// which may be zero. The tensor cores ignore the lower 13 bits, so that adding half of what they stand
-// for rounds.
+// Splits the numbers of a fragment into two parts. Infinities and NaNs must not be multiplied by a low part,
+// which may be zero. The tensor cores ignore the lower 13 bits, so that adding half a unit of the last
+// remaining bit rounds.
 __device__ __forceinline__ void cut(Parts& parts, const u32 (&found)[4])
 {
 #pragma unroll

@@ -1,24 +1,24 @@
 // c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) of 16-bit floats on Hopper, as GEMM or implicit
-// GEMM: warp-specialized, where two threads feed tiles by TMA while GROUPS times four warps multiply (wgmma),
-// and persistent: a CTA does one tile after the other, and prefetches the next one while it stores.
+// GEMM: warp-specialized, with two producer threads that load tiles by TMA and GROUPS consumer warpgroups that
+// multiply (wgmma), and persistent: a CTA processes tile after tile and prefetches the next while it stores.
 //
 // Rows of `a` are rows of a matrix or pixels of an image, channels last; b is [n][tap][channel]. The
-// sum goes over chunks of CHUNK channels and, within each, over the taps of a window. What lies in
-// shared memory as tile of `a` serves all taps of a window where it can: they are the same pixels a few
-// rows further on, and wgmma reads its operand from wherever it is told to. The ways to lay it out:
+// sum runs over chunks of CHUNK channels and, within each, over the taps of a window. Where possible one tile
+// of `a` in shared memory serves all taps of a window: they are the same pixels at an offset of a few rows,
+// and a wgmma descriptor can start at any row. The layouts of a tile:
 //
 // MATRIX   one row for each row of c; no windows.
-// RUN      the pixels of the padded image one after the other, as im2col loads them. Rows of c run
-//          over the padded image, so a few of them are results of nothing.
-// SQUARES  blocks of 8 x 8 pixels with what their windows reach: 64 rows of c each, and where POOL
-//          the greatest of every 2 x 2 of them is what is stored.
-// TAPWISE  the pixels of one tap: for strides, or where RUN would waste too much.
+// RUN      consecutive pixels of the padded image, as im2col loads them. Rows of c range over the padded
+//          image, so a few of them are discarded.
+// SQUARES  blocks of 8 x 8 pixels with the halo of their windows: 64 rows of c each; with POOL the maximum
+//          of every 2 x 2 of them is stored.
+// TAPWISE  the pixels of one tap: for strides, or where RUN would discard too many rows.
 //
-// A tile of b is one tap of CHUNK channels. Rows have CHUNK elements and lie in swizzled order.
+// A tile of b is one tap of CHUNK channels. Rows have CHUNK elements and are stored in swizzled order.
 //
-// Compile-time: LAYOUT; GROUPS; BLOCKS, of 64 rows that a group of four warps has; BN; CHUNK;
-// STAGES_A STAGES_B, tiles in shared memory; KEPT, whether all of `b` is there and stays; RESIDENT,
-// blocks of a multiprocessor; POOL; VECTOR_C, BIAS, Z0 and Z1 as in multistage.cu; and the product of wgmma.
+// Compile-time: LAYOUT; GROUPS; BLOCKS, of 64 rows of a warpgroup; BN; CHUNK; STAGES_A STAGES_B, tiles in
+// shared memory; KEPT, whether all of `b` is loaded once and kept; RESIDENT, blocks per multiprocessor;
+// POOL; VECTOR_C, BIAS, Z0 and Z1 as in multistage.cu; and the wgmma instruction.
 
 #include "ptx/pdl.cuh"
 #include "gemm/epilogue.cuh"
@@ -35,7 +35,7 @@ constexpr int CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 64;
 constexpr int BM = GROUPS * BLOCKS * 64, TN = BN / 8;
 constexpr int ROW = CHUNK * 2;  // bytes
 constexpr int BYTES_B = BN * ROW;
-// Results of a warp on their way to rows that are no whole words: 16 rows of 32 columns.
+// Staging of a warp's results for rows that are not whole words: 16 rows of 32 columns.
 constexpr bool STRIPS = VECTOR_C == 1 && !POOL;
 constexpr int PITCH = 40;
 
@@ -64,12 +64,12 @@ __device__ __forceinline__ Pixel pixel_of(int m, const Windows& w)
 
 // ── what two threads fetch ──────────────────────────────────────────────────────────────────────
 
-// What there is to do: tiles, those of the same rows one after the other.
+// The schedule of a CTA: tiles, those of the same rows in sequence.
 struct Work {
     int tiles, tiles_n, chunks, taps;
 };
 
-// Where barriers lie: of each stage of `a` that it is full, that it is empty; then of `b`.
+// The barriers: full and empty for each stage of `a`, then for each of `b`.
 struct Barriers {
     u32 full_a, empty_a, full_b, empty_b;
     __device__ __forceinline__ explicit Barriers(u32 at)
@@ -129,7 +129,7 @@ __device__ __forceinline__ void fetch_b(const TensorMap* map, u32 tiles, const B
 
 // ── the end of a tile ───────────────────────────────────────────────────────────────────────────
 
-// Four neighbouring threads hold two columns each of four eights; makes each hold one whole eight.
+// Four adjacent threads have two columns each of four groups of eight; afterwards each has one whole group.
 __device__ __forceinline__ void exchange(float (&values)[8], const float (*sums)[4], int half, int lane)
 {
     float pairs[4][2];
@@ -153,7 +153,7 @@ __device__ __forceinline__ void exchange(float (&values)[8], const float (*sums)
     for (int j = 0; j < 4; ++j) values[2 * j] = pairs[j][0], values[2 * j + 1] = pairs[j][1];
 }
 
-// Where row m of c lies in the result, in pixels; -1 where it is none.
+// The position of row m of c in the result, in pixels; -1 if it is discarded.
 __device__ __forceinline__ int place_of(int m, int count, const Windows& w)
 {
     if constexpr (LAYOUT == MATRIX) return m < count ? m : -1;
@@ -203,8 +203,8 @@ __device__ __forceinline__ void store(const float (&sums)[TN][4], R* c, const T*
     }
 }
 
-// The same where rows of c are no whole words: through `strip`, so that neighbouring threads store
-// neighbouring columns.
+// The same where rows of c are not whole words: staged in `strip`, so that adjacent threads store adjacent
+// columns.
 __device__ __forceinline__ void store_rows(const float (&sums)[TN][4], float* strip, R* c, const T* bias,
                                            const T* z0, const T* z1, int m, int count, int n0, int n,
                                            int ldc, const Windows& w)

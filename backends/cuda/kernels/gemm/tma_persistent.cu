@@ -1,20 +1,20 @@
-// c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) on Hopper, for matrices of many rows: as
-// MATRIX of tma.cu, but TMA also brings the operands of the epilogue, while accumulators are
-// summed up, and stores the results while the next ones are. With ACROSS, `b` is b[k][n].
+// c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) on Hopper, for matrices of many rows. Like MATRIX of
+// tma.cu, but TMA also loads the operands of the epilogue during the mainloop, and stores the results during the
+// next mainloop. With ACROSS, `b` is b[k][n].
 //
-// Persistent and warp-specialized: a CTA does one tile after the other. One warp fetches tiles of `b`, one those of `a`, and one
-// keeps the places for results in shared memory: it fetches what lies there first (an operand of
-// `epilogue`), and stores what the multiplying warps leave there instead. These are GROUPS times four. The
-// groups share a tile; or, with TURNS, each has tiles of its own, and one of them finishes its tile
-// while the other multiplies.
+// Persistent and warp-specialized: a CTA processes tile after tile. One warp loads tiles of `b`, one those of `a`, and
+// one manages the buffers of results in shared memory: it first loads an operand of `epilogue` into a buffer, and
+// stores the results that the consumer warpgroups, GROUPS of them, write there instead. The groups share a tile
+// (cooperative); or, with TURNS, each has its own tiles, and one runs its epilogue while the other multiplies
+// (ping-pong).
 //
-// Tiles of `a` and `b` have rows of 64 elements, results and b[k][n] too: one strip of rows for every 64
+// Tiles of `a` and `b` have rows of 64 elements, as do results and b[k][n]: one strip of rows for every 64
 // columns, all in swizzled order.
 //
-// Compile-time: GROUPS; BLOCKS, of 64 rows that a group has; BN; STAGES; TURNS; PLACES, for the results
-// of so many tiles; ACROSS; CONSTANT, whether `b` never changes; FEW and MANY, registers of a thread that
-// copies and of one that multiplies; T, of operands, and R, of results; BIAS, Z0 and Z1 as in multistage.cu, of which one at most lies
-// like the result; and the products of wgmma. Results wider than operands do not fit their places: threads store them.
+// Compile-time: GROUPS; BLOCKS, of 64 rows of a group; BN; STAGES; TURNS; PLACES, the buffers for tiles of results;
+// ACROSS; CONSTANT, whether `b` never changes; FEW and MANY, registers of a producer and of a consumer thread; T, of
+// operands, and R, of results; BIAS, Z0 and Z1 as in multistage.cu, at most one of which has the layout of the
+// result; and the wgmma instructions. Results wider than operands do not fit the buffers: threads store them.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -33,8 +33,8 @@ constexpr int CYCLE = TURNS ? GROUPS : PLACES;  // tiles after which barriers of
 constexpr bool ALONG = Z0 == 1 || Z1 == 1, WIDER = sizeof(R) > sizeof(T);
 static_assert(CYCLE % PLACES == 0, "a place has the same barriers every time");
 
-// Where barriers lie: of the stages of `a` and of `b`; of the part of each group in the results of CYCLE
-// tiles that it can be used, and that it is done; and of each group that it is its turn.
+// The barriers: of the stages of `a` and of `b`; for each group's part of the results of CYCLE tiles, that it is free
+// and that it is complete; and of each group, that it is its turn.
 struct Barriers {
     Pipeline<STAGES> of_a, of_b;
     u32 ready, done, turn;
@@ -58,7 +58,7 @@ struct Corner {
     int m, n;
 };
 
-// What there is to do: tiles, in patches of so many rows of them; those of a patch column by column.
+// The schedule of a CTA: tiles, in patches of several rows of tiles; those of a patch column by column.
 struct Work {
     int tiles_m, tiles_n, patch, steps;
 
@@ -103,7 +103,7 @@ struct Round {  // which of the block's tiles
     __device__ __forceinline__ u32 parity() const { return count / CYCLE & 1; }
 };
 
-// Brings what results are finished with, and stores them.
+// Loads the operands of the epilogue, and stores the results.
 __device__ __forceinline__ void keep_results(const TensorMap* c, const TensorMap* z, u32 places,
                                              const Barriers& barriers, const Work& work)
 {
@@ -153,7 +153,8 @@ struct alignas(2 * sizeof(R)) Result {
     R at[2];
 };
 
-// Finishes the sums of a group, whose place for results is `place`; wider ones go to rows `m0` and more of c.
+// Finishes the sums of a group, whose result buffer is `place`; wider results are stored to row `m0` and following of
+// c.
 __device__ __forceinline__ void epilogue_all(const float (&sums)[BLOCKS][TN][4], unsigned char* place,
                                            R* c, const T* bias, const T* z0, const T* z1, int m0, int m,
                                            int n0, int n, int ldc)
@@ -197,8 +198,8 @@ __device__ __forceinline__ void epilogue_all(const float (&sums)[BLOCKS][TN][4],
     }
 }
 
-// The same for results that are wider than operands, none of which lies like them: 16 rows of 32 columns at a
-// time change places in the rows of the warp in `place`, so that neighbouring threads store neighbouring columns.
+// The same for results that are wider than operands, none of which has their layout: 16 rows of 32 columns at a
+// time are transposed through the warp's rows of `place`, so that adjacent threads store adjacent columns.
 __device__ __forceinline__ void epilogue_rows(const float (&sums)[BLOCKS][TN][4], unsigned char* place,
                                             R* c, const T* bias, const T* z0, const T* z1, int m0, int m,
                                             int n0, int n, int ldc)
@@ -272,7 +273,7 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
         if constexpr (TURNS) turn.skip(own * steps);
         for (Round round = {own}; round.tile() < work.tiles(); round.count += TURNS ? GROUPS : 1) {
             float sums[BLOCKS][TN][4] = {};
-            // Before its turn a group would take stages for full that were so long ago.
+            // Before its turn a group would mistake the phase of an earlier round for a full stage.
             if constexpr (TURNS) mbarrier_wait(barriers.turn + own * 8, round.parity() ^ (own == 0));
             int left = -1;  // the stage that the products under way still read
             const auto leave = [&] {

@@ -1,8 +1,8 @@
-// Weights of a few bits as elements of their type, for a product that reads them more than once: to[n][k] =
-// (integer - zero) * scale, zeros behind the last term. They lie as gemv_packed.cu wants them.
+// Unpacks weights of a few bits to elements of type X, for a product that reads them more than once: to[n][k] =
+// (integer - zero) * scale, zeros past the last term. They are packed as for gemv_packed.cu.
 //
-// A thread has eight terms at least, of one block, and writes words of 16 bytes. Compile-time: X; BITS; BLOCK; ZEROS,
-// whether a zero stands beside every scale.
+// A thread has at least eight terms, of one block, and writes words of 16 bytes. Compile-time: X; BITS; BLOCK; ZEROS,
+// whether every scale has a zero point.
 
 #include "ptx/pdl.cuh"
 
@@ -27,7 +27,7 @@ unpack_weights(const unsigned int* w, const X* scales, X* to, long long count, i
     for (int q = 0; q < TERMS; ++q) {
         const int word = first / EACH + q / EACH;
         const unsigned integers = w[row * (bytes / 4) + word / 16 * 16 + word % 4 * 4 + word / 4 % 4];
-        // The integer stands in the last bits of 2^23.
+        // The integer is inserted into the last bits of 2^23.
         const float integer = __uint_as_float(0x4b000000 | (integers >> q % EACH * BITS & MASK)) - 8388608.0f;
         found[q / CHUNK].at[q % CHUNK] = X(first + q < depth ? (integer - zero) * scale : 0.0f);
     }

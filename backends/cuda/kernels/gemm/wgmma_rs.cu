@@ -1,22 +1,21 @@
-// c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) in float32, on the tensor cores of Hopper:
-// tf32x3.cuh says how, and what the constants are.
+// c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) in float32, on the tensor cores of Hopper;
+// tf32x3.cuh describes the split of numbers and the packed constants.
 //
-// Warp-specialized: the last four warps of a block load: windows of `a` by cp.async, tiles of the constants by one bulk
-// copy a step, STAGES steps ahead. Each other group of four warps multiplies 64 rows of `a`: it reads
-// them into registers, cuts them in two there, and leaves them to wgmma with the tiles of `b`. Barriers
-// in shared memory tell what is full and what is empty, so that groups fall out of step and one
-// multiplies while another one adds up or stores. Where registers allow it (OVERLAP), a group reads and
-// cuts the rows of a step while it multiplies those of the step before. Blocks stay and take one tile
-// after the other.
+// Warp-specialized: the last four warps of a block are producers: they load windows of `a` by cp.async and tiles of
+// the constants by one bulk copy per step, STAGES steps ahead. Each consumer warpgroup multiplies 64 rows of `a`: it
+// reads them into registers, splits them there, and multiplies them with tiles of `b` (wgmma with its left operand in
+// registers). Full and empty barriers in shared memory let the groups drift apart, so that one multiplies while another
+// adds up or stores. Where registers allow it (OVERLAP), a group reads and splits the rows of a step while it
+// multiplies those of the previous step. Persistent: a block processes tile after tile.
 //
 // Few tiles do not fill the GPU: then the `splits` blocks of a cluster share the sum of one tile, and
-// add their sums from each other's shared memory, in a fixed order.
+// add up their sums from each other's shared memory, in a fixed order.
 //
-// The kernel begins while the one before it still runs: it fetches constants, and then waits.
+// The kernel starts while the preceding one still runs: it loads constants, and then waits.
 //
-// Compile-time, besides: GROUPS, which multiply; STAGES; RESIDENT, the blocks of a multiprocessor;
-// REGISTERS and LOADER_REGISTERS of a thread; OVERLAP; CONSTANT, whether `b` was there before the kernels in
-// front began.
+// Compile-time, besides those of tf32x3.cuh: GROUPS, of consumers; STAGES; RESIDENT, blocks per multiprocessor;
+// REGISTERS and LOADER_REGISTERS per thread; OVERLAP; CONSTANT, whether `b` existed before the preceding kernels
+// started.
 
 constexpr int BM = GROUPS * 64, LOADERS = 128, THREADS = GROUPS * 128 + LOADERS;
 
@@ -38,11 +37,11 @@ enum { WHOLE, PARTIAL, CLUSTER };
 constexpr int TN = BN / 8, EIGHTS = BK / 8;
 constexpr int PITCH = BN + 8;  // of the sums in shared memory, in floats
 
-struct Work {  // what all blocks do
+struct Work {  // the problem, for all blocks
     int m, n, k, lda, tiles_n, tiles, items, batch_a, batch_c, rows_b, splits;
 };
 
-struct Item {  // what a block does at a time
+struct Item {  // one work item of a block
     int m0, n0, batch, first, count;
 
     __device__ __forceinline__ Item(int item, const Work& work)
@@ -113,7 +112,7 @@ __device__ __forceinline__ void read_rows(Parts& parts, u32 tile, int row, int k
     cut(parts, found);
 }
 
-// Begins the small products of eight terms. They come first, while the sums are small.
+// Issues the small products of eight terms. They come first, while the sums are small.
 __device__ __forceinline__ void multiply_small(float (&sums)[TN][4], const Parts& parts, u32 tile_b,
                                                int k)
 {
@@ -132,7 +131,7 @@ __device__ __forceinline__ void multiply_great(float (&sums)[TN][4], const Parts
     wgmma_commit();
 }
 
-// Adds up the steps of one item after the other.
+// Accumulates the steps of one work item after another.
 struct Steps {
     u32 shared;
     int row;
@@ -152,7 +151,7 @@ struct Steps {
         return tile;
     }
 
-    // Adds the sums of a step to the total, once they are there, and lets the step be overwritten.
+    // Adds the sums of a step to the total once they are complete, and releases the stage.
     __device__ __forceinline__ void end(float (&totals)[TN][4], const float (&sums)[TN][4])
     {
         __syncwarp();
@@ -166,7 +165,7 @@ struct Steps {
         }
     }
 
-    // Multiplies each eight terms as soon as they are read.
+    // Multiplies each group of eight terms as soon as it is read.
     __device__ __forceinline__ void add(float (&totals)[TN][4], bool more)
     {
         const u32 tile = begin_reading();
@@ -224,7 +223,7 @@ struct Steps {
     }
 };
 
-// Adds up the sums of a cluster, a share of the tile in each block, and stores them.
+// Adds up the sums of a cluster, each block a share of the tile, and stores them.
 __device__ __forceinline__ void add_blocks(const Results& results, u32 shared, const Item& item,
                                            int split, int splits)
 {
@@ -256,7 +255,7 @@ __device__ __forceinline__ void multiply_all(u32 shared, Results results, const 
         results.start = (long long)item.batch * work.batch_c;
         results.channels = ROWS == MATRIX ? 0 : item.batch * work.n;
         if constexpr (SPLIT == CLUSTER) {
-            named_barrier_sync<1, GROUPS * 128>();  // nobody reads tiles any more
+            named_barrier_sync<1, GROUPS * 128>();  // all reads of the tiles are complete
             const u32 at = shared + ((row + threadIdx.x % 32 / 4) * PITCH + threadIdx.x % 4 * 2) * 4;
 #pragma unroll
             for (int j = 0; j < TN; ++j) {
@@ -287,5 +286,5 @@ split_wgmma(const T* a, const T* b, R* c, const Window* table, const T* bias, co
         setmaxnreg_inc<REGISTERS>();
         multiply_all(shared, {c, bias, z0, z1, work.m, work.n, ldc, 0, 0}, work);
     }
-    if constexpr (SPLIT == CLUSTER) cluster_sync();  // others may still read what is here
+    if constexpr (SPLIT == CLUSTER) cluster_sync();  // other blocks may still read this memory
 }

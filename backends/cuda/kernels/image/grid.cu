@@ -1,5 +1,5 @@
-// Sampling where a grid of coordinates points, and such grids. T is the type of the elements, G
-// that of the coordinates, A the arithmetic. Compile-time: AXES, 1 to 3; MODE; PADDING;
+// GridSample and AffineGrid: sampling at a grid of coordinates, and such grids. T is the type of the elements, G
+// that of the coordinates, A that of the arithmetic. Compile-time: AXES, 1 to 3; MODE; PADDING;
 // ALIGN_CORNERS: whether -1 and 1 are the centres of the outermost elements, not their borders.
 
 enum { NEAREST, LINEAR, CUBIC };
@@ -11,7 +11,7 @@ struct Sizes {
     int in[AXES], out[AXES];
 };
 
-// Mirrors a position at both borders until it lies between them.
+// Reflects a position at both borders until it is between them.
 __device__ __forceinline__ A reflected(A position, A low, A high)
 {
     const A extent = high - low;

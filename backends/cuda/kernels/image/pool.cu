@@ -1,11 +1,11 @@
-// Poolings over windows. A thread computes one pixel of VECTOR neighbouring channels; threads are
-// numbered as their results lie in memory, so that neighbouring threads read neighbouring elements in
-// either order of the channels. Pixels of y lie `row` elements apart where channels are innermost.
+// Pooling over windows. A thread computes one pixel of VECTOR adjacent channels; threads are numbered in the
+// memory order of their results, so that adjacent threads read adjacent elements in either channel order.
+// Pixels of y are `row` elements apart where channels are innermost.
 //
-// X is the type of the elements, A the arithmetic, I counts elements, LOWEST the least of them.
-// Compile-time: KIND; CHANNELS_LAST; VECTOR; FIRST, the first of three axes that the operator has; KD KH
-// KW; UNROLL (windows that are not large); POSITIONS, whether MaxPool reports where it found the greatest
-// element (-1: in padding alone); COLUMN_MAJOR, whether it counts the spatial axes in Fortran order.
+// X is the type of the elements, A that of the arithmetic, I that of element indices, LOWEST the lowest number.
+// Compile-time: KIND; CHANNELS_LAST; VECTOR; FIRST, the first of the operator's axes among three; KD KH
+// KW; UNROLL (for small windows); POSITIONS, whether MaxPool also returns the indices of the maxima
+// (-1: only padding); COLUMN_MAJOR, whether these number the spatial axes in Fortran order.
 
 #include "ptx/pdl.cuh"
 
@@ -23,7 +23,7 @@ struct alignas(sizeof(X) * VECTOR) Words {
     X at[VECTOR];
 };
 
-// |x| to the power of p; integers, which have no norms, stay.
+// |x| to the power of p; integers, which have no norms, are unchanged.
 template <typename V> __device__ __forceinline__ V raised(V x, V p)
 {
     if constexpr (V(0.5) != V(0)) {
@@ -33,7 +33,7 @@ template <typename V> __device__ __forceinline__ V raised(V x, V p)
     }
 }
 
-// The greater of two; NaN is greater than anything.
+// The maximum of two; NaN is greater than anything.
 template <typename V> __device__ __forceinline__ V greater(V a, V b)
 {
     return b > a || b != b ? b : a;

@@ -1,8 +1,8 @@
-// Poolings of 16-bit elements, channels last, in float32. A thread computes eight neighbouring channels
-// of one pixel; or a block the same channels of whole images, its threads dividing the pixels.
+// Pooling of 16-bit elements, channels last, in float32. A thread computes eight adjacent channels of one
+// pixel; for global pooling a block computes the same channels of whole images, its threads dividing the pixels.
 //
-// Compile-time: T; KIND_OF: 0 maximum, 1 mean of what lies in the image, 2 mean with the padding; KH KW;
-// UNROLL (windows that are not large).
+// Compile-time: T; KIND_OF: 0 maximum, 1 mean without padding, 2 mean with padding; KH KW;
+// UNROLL (for small windows).
 
 #include "ptx/pdl.cuh"
 

@@ -1,19 +1,18 @@
-// The middle axis of [outer][size][inner] sampled at other places: a result is a weighted sum of
-// TAPS elements, which tables name. One thread a result. Or two middle axes, of
-// [outer][height][width][inner]: the elements are ROW_TAPS * TAPS, and one thread computes VECTOR
-// adjacent results.
+// The middle axis of [outer][size][inner] resampled: a result is a weighted sum of TAPS elements, whose indices
+// and weights are in tables. One thread per result. Or two middle axes, of [outer][height][width][inner]: a
+// result is a sum of ROW_TAPS * TAPS elements, and one thread computes VECTOR adjacent results.
 //
-// FROM and TO are the types of elements and results, A the arithmetic, Index the type that counts
-// elements. Compile-time: WEIGHTED, otherwise the one element is copied; WHOLE and LOWEST, GREATEST,
-// where results are integers, which are truncated and limited; GAPS, where the innermost rows of x or
-// y lie further apart than they are long.
+// FROM and TO are the types of elements and results, A that of the arithmetic, Index that of element
+// indices. Compile-time: WEIGHTED, otherwise a single element is copied; WHOLE and LOWEST, GREATEST,
+// for integer results, which are truncated and clamped; GAPS, whether the innermost rows of x or y
+// have gaps between them.
 
 #include "ptx/pdl.cuh"
 
 __device__ __forceinline__ TO narrow(A sum)
 {
     if (!WHOLE) return TO(sum);
-    // What only a rounding error keeps from being an integer counts as one.
+    // A number within rounding error of an integer counts as that integer.
     return TO(min(max(trunc(sum * A(1 + 1e-9)), A(LOWEST)), A(GREATEST)));
 }
 
@@ -25,7 +24,7 @@ struct Rows {
     }
 };
 
-// An index of -1 stands for `outside`.
+// An index of -1 reads as `outside`.
 extern "C" __global__ void __launch_bounds__(256)
 resample(const FROM* x, const int* indices, const A* weights, TO* y, Index count, int size,
          int places, int inner, A outside, Rows of_x, Rows of_y)
@@ -60,7 +59,7 @@ struct alignas(sizeof(V) * VECTOR < 16 ? sizeof(V) * VECTOR : 16) Words {
     V at[VECTOR];
 };
 
-// Pixels of x and y lie `pitch_x` and `pitch_y` elements apart; `inner` counts words.
+// Pixels of x and y are `pitch_x` and `pitch_y` elements apart; `inner` counts words.
 extern "C" __global__ void __launch_bounds__(256)
 resample_plane(const FROM* x, const int* row_indices, const A* row_weights,
                const int* column_indices, const A* column_weights, TO* y, Index count, int inner,

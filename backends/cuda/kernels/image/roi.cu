@@ -1,16 +1,16 @@
-// Pooling of regions of images: one thread a result [region][channel][row][column]. T is the type
-// of the elements, A the arithmetic.
+// Pooling of regions of images: one thread per result [region][channel][row][column]. T is the type
+// of the elements, A that of the arithmetic.
 
 struct Region {
     int channels, height, width, rows, columns;
 };
 
-struct Sample {  // both neighbours of a position along an axis, and what they weigh
+struct Sample {  // both neighbours of a position along an axis, and their weights
     int at[2];
     A weight[2];
 };
 
-// Positions more than one element outside weigh nothing, others stay at the border.
+// Positions more than one element outside have weight zero, others are clamped to the border.
 __device__ __forceinline__ Sample sample(A position, int size)
 {
     const bool near = position >= A(-1) && position <= A(size);

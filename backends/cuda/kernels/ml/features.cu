@@ -1,5 +1,5 @@
-// Features made of features. X is the type of what is read, A that in which it is compared, Y that of what is
-// written, both [rows, columns].
+// Feature transformations. X is the type of inputs, A that of comparisons, Y that of results; both are
+// [rows, columns].
 
 #include "reduce/block.cuh"
 #include "ptx/pdl.cuh"
@@ -9,7 +9,7 @@
     grid_dependency_sync();                                                                        \
     if (i >= count) return
 
-// (x - offset) * scale; both have one element, or one for each column.
+// (x - offset) * scale; both have one element, or one per column.
 extern "C" __global__ void __launch_bounds__(256)
 scale(const X* x, const float* offsets, const float* scales, Y* y, long long count, int columns, int shifts, int factors)
 {
@@ -17,7 +17,7 @@ scale(const X* x, const float* offsets, const float* scales, Y* y, long long cou
     y[i] = Y(float((double(A(x[i])) - offsets[shifts == 1 ? 0 : i % columns]) * scales[factors == 1 ? 0 : i % columns]));
 }
 
-// x, or the value of its column where it is *missing (which may be NaN).
+// x, or the replacement value of its column where x equals *missing (which may be NaN).
 extern "C" __global__ void __launch_bounds__(256)
 impute(const X* x, const X* values, const X* missing, X* y, long long count, int columns)
 {
@@ -34,7 +34,7 @@ binarize(const X* x, X* y, long long count, double threshold)
     y[i] = X(float(double(A(x[i])) > threshold));
 }
 
-// 1 at the category that an element is.
+// One-hot encoding: 1 at the category that equals the element.
 extern "C" __global__ void __launch_bounds__(256)
 encode(const X* x, const long long* categories, Y* y, long long count, int kinds)
 {
@@ -43,7 +43,7 @@ encode(const X* x, const long long* categories, Y* y, long long count, int kinds
     y[i] = Y(float(own == own && (long long)own == categories[i % kinds]));
 }
 
-// The value at the key that an element is; keys ascend, NaN is behind all others.
+// The value at the key that equals the element; keys ascend, NaN comes after all others.
 extern "C" __global__ void __launch_bounds__(256)
 look_up(const X* x, const X* keys, const Y* values, const Y* fallback, Y* y, long long count, int size)
 {
@@ -61,7 +61,7 @@ look_up(const X* x, const X* keys, const Y* values, const Y* fallback, Y* y, lon
     y[i] = found ? values[first] : *fallback;
 }
 
-// Columns of one input, from column `first` of the result on.
+// Copies the columns of one input, starting at column `first` of the result.
 extern "C" __global__ void __launch_bounds__(256)
 put_columns(const X* x, Y* y, long long count, int columns, int first, int all)
 {
@@ -69,7 +69,7 @@ put_columns(const X* x, Y* y, long long count, int columns, int first, int all)
     y[i / columns * all + first + i % columns] = Y(A(x[i]));
 }
 
-// Rows over their norm; rows of zeros stay. One warp a row. Compile-time: NORM.
+// Rows divided by their norm; rows of zeros are unchanged. One warp per row. Compile-time: NORM.
 enum { LARGEST, L1, L2 };
 extern "C" __global__ void __launch_bounds__(256)
 normalize(const X* x, Y* y, int rows, int columns)

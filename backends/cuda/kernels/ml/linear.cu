@@ -1,6 +1,6 @@
-// Linear models and support vectors: products of rows with few vectors, or their distances. One warp a row.
+// Linear models and support vector machines: products of rows and a few vectors, or their distances. One warp per row.
 //
-// X is the type of features, A the arithmetic. Compile-time: WARPS; KERNEL, one of those below;
+// X is the type of features, A that of the arithmetic. Compile-time: WARPS; KERNEL, one of those below;
 // CLASSES of `couple`.
 
 #include "reduce/block.cuh"
@@ -39,7 +39,7 @@ kernels(const X* __restrict__ x, const A* __restrict__ vectors, A* y, int rows, 
     }
 }
 
-// y[pair, row] = weighted kernels of the two classes' vectors; begins: [classes + 1], where those of a class begin.
+// y[pair, row] = sum of weighted kernels of the two classes' vectors; those of class c are begins[c] to begins[c + 1].
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 pairs(const A* __restrict__ kernels, const A* __restrict__ weights, const int* begins, A* y, int rows, int count,
       int classes)
@@ -71,7 +71,7 @@ weighted(const A* __restrict__ kernels, const A* __restrict__ weights, A* y, int
     y[row] = sum;
 }
 
-// The class that wins most of its pairs, the first of equals. scores: [pairs, rows].
+// The class that wins most of its pairs; the first one in a tie. scores: [pairs, rows].
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 vote(const A* scores, const A* rho, const long long* labels, long long* label, int rows, int classes)
 {
@@ -93,8 +93,8 @@ vote(const A* scores, const A* rho, const long long* labels, long long* label, i
     label[row] = labels[best];
 }
 
-// The probabilities of classes that fit those of winning against each other class best, by the method of
-// libsvm (Wu, Lin and Weng, 2004). scores: [pairs, rows]; y: [CLASSES, rows].
+// Class probabilities that best fit the pairwise probabilities, by the method of libsvm (Wu, Lin and Weng,
+// 2004). scores: [pairs, rows]; y: [CLASSES, rows].
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 couple(const A* scores, const A* rho, const A* slopes, const A* offsets, A* y, int rows)
 {

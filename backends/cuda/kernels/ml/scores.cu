@@ -1,13 +1,13 @@
-// Scores and classes of sums, which become those of all slices, in the place of the first. One thread a row.
+// Adds up the sums of all slices, in the memory of the first, and computes scores and classes. One thread per row.
 //
-// A is the type of sums, R that to which they are rounded, T that of scores. Compile-time: THREADS; BASES, how
-// many numbers are added to the sums of a row: none, one, or one for each; those of sums.cuh and scores.cuh.
+// A is the type of sums, R the type they are rounded to, T that of scores. Compile-time: THREADS; BASES, the
+// number of base values added to the sums of a row: none, one, or one for each; those of sums.cuh and scores.cuh.
 
 #include "ptx/pdl.cuh"
 #include "ml/scores.cuh"
 #include "ml/sums.cuh"
 
-// sums: [slices, targets, rows]; y: [rows, classes]; `over` is what an AVERAGE divides by.
+// sums: [slices, targets, rows]; y: [rows, classes]; `over` is the divisor of an AVERAGE.
 extern "C" __global__ void __launch_bounds__(THREADS)
 scores(A* sums, const A* base, const long long* labels, T* y, long long* label, int rows, int targets, int slices,
        int over)

@@ -1,11 +1,11 @@
-// From the sums of a row to its scores and its class. A is the arithmetic. Compile-time: TRANSFORM, one of
-// those below; PAIR, what the one sum of two classes is.
+// Computes the scores and the class of a row from its sums. A is the type of the arithmetic. Compile-time: TRANSFORM,
+// one of those below; PAIR, how the one sum of a binary classifier is interpreted.
 
 #pragma once
 
-// SIGN is of detectors of outliers: 1 above 0, and -1.
+// SIGN is for outlier detectors: 1 above 0, else -1.
 enum { NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO, PROBIT, SIGN };
-// NO_PAIR: there is a sum for each class; of MARGIN the first class has the negative, of PROBABILITY 1 minus it.
+// NO_PAIR: one sum per class; MARGIN: the first class has the negated sum; PROBABILITY: it has 1 minus the sum.
 enum { NO_PAIR, MARGIN, PROBABILITY };
 
 __device__ __forceinline__ A logistic(A s) { return A(0.5) * tanh(A(0.5) * s) + A(0.5); }
@@ -19,13 +19,13 @@ __device__ __forceinline__ A probit(A p)
     return p < A(0.5) ? -size : size;
 }
 
-// The exponential of a score that is `top` at most.
+// exp(s - top), for s of at most `top`; with SOFTMAX_ZERO, scores close to zero yield 0.
 __device__ __forceinline__ A power(A s, A top)
 {
     return TRANSFORM == SOFTMAX_ZERO && fabs(s) <= A(1e-7) ? A(0) : exp(s - top);
 }
 
-// Writes the scores of `count` classes: put(t, score) of get(t).
+// Writes the scores of `count` classes: calls put(t, score) with scores computed from get(t).
 template <typename Get, typename Put> __device__ __forceinline__ void transform(int count, Get get, Put put)
 {
     if (TRANSFORM != SOFTMAX && TRANSFORM != SOFTMAX_ZERO) {

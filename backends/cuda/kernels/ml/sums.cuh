@@ -1,11 +1,11 @@
-// Sums (or extremes) of what may be nothing at all. A is the type. Compile-time: HOW; COVERED, whether there is
-// always something.
+// Sums (or extremes) of possibly no terms. A is the type. Compile-time: HOW; COVERED, whether there is always at
+// least one term.
 
 #pragma once
 
 enum { AVERAGE, SUM, MIN, MAX };
 
-// What stands where nothing has been added yet: a NaN of its own.
+// Marks that nothing has been added yet: a NaN with a payload of its own.
 constexpr long long NOTHING = 0x7ff8dead00000000;
 __device__ __forceinline__ bool is_nothing(A sum) { return !COVERED && __double_as_longlong(sum) == NOTHING; }
 __device__ __forceinline__ A neutral()

@@ -1,15 +1,15 @@
-// Forests of decision trees: every row goes down the trees of a slice, several of them at a time, and adds
+// Forests of decision trees: a thread traverses the trees of a slice for a row, several of them at a time, and adds
 // up the leaves; ml/scores.cu adds the slices. Weights are added in double, within a slice in the order of
-// the trees, and then slice by slice: sums of weights of type float are exact unless these differ by more
-// than a factor of 2^29 / trees, and then equal in whatever order they are added.
+// the trees, and then slice by slice: sums of float weights are exact unless the weights differ by more
+// than a factor of 2^29 / trees, and so independent of the order of additions.
 //
 // A block has ROWS rows and THREADS / ROWS slices. Threads of a warp with different rows are mostly in the
-// same tree, whose upper nodes they share; their features lie in shared memory, a column a bank, if STAGED.
+// same tree, whose upper nodes they share; with STAGED, their features are in shared memory, one column per bank.
 //
-// X is the type of features, V that of what nodes compare with and of weights, A (double) that of sums.
-// Compile-time: ROWS, THREADS; FLIGHT, how many trees a thread goes down at a time; WIDE and FEATURE_BITS, how
-// nodes are packed; MODE, the comparison of all nodes, or MIXED; MISSING, whether any node sends NaN to its
-// true side; STAGED; SINGLE, whether every leaf is one weight of one target; KEPT, whether sums are kept in
+// X is the type of features, V that of thresholds and weights, A (double) that of sums.
+// Compile-time: ROWS, THREADS; FLIGHT, the number of trees that a thread traverses at a time; WIDE and FEATURE_BITS,
+// the packing of nodes; MODE, the comparison of all nodes, or MIXED; MISSING, whether any node sends NaN to its
+// true child; STAGED; SINGLE, whether every leaf is one weight of one target; KEPT, whether sums are kept in
 // shared memory; those of sums.cuh.
 
 #include "ptx/pdl.cuh"
@@ -19,9 +19,9 @@ enum { LEQ, LT, GTE, GT, EQ, NEQ, MIXED };
 
 template <bool> struct Nodes;
 
-// Children lie side by side behind their tree's root; of a leaf that is 0. From the lowest bit: MISSING,
-// mode (if MIXED), feature, distance of the false child from the root. A leaf's value is its weight, or
-// where its parts begin.
+// Siblings are adjacent, and stored after their tree's root; a leaf has distance 0. From the lowest bit: MISSING,
+// mode (if MIXED), feature, distance of the false child from the root. A leaf's value is its weight, or the index
+// of its first weight.
 template <> struct Nodes<false> {
     struct __align__(2 * sizeof(V)) Node {
         V value;
@@ -60,7 +60,7 @@ template <> struct Nodes<true> {
 using Packing = Nodes<WIDE>;
 using Node = Packing::Node;
 
-// A weight; the last one of a leaf has the complement of its target.
+// A weight; the last one of a leaf stores the complement of its target.
 struct Part {
     V weight;
     int target;

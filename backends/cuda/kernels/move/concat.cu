@@ -1,5 +1,5 @@
-// Joins rows: each row of y is a row of every input, one after the other. One launch for all
-// inputs; blockIdx.y says which. VECTOR elements at a time where all lengths allow it. Rows lie
+// Concatenates rows: each row of y is a row of every input, one after the other. One launch for all
+// inputs; blockIdx.y is the input. VECTOR elements at a time where all lengths allow it. Rows are
 // `pitch` elements apart, in y and in every input.
 //
 // Generated: INPUTS(X), which is X(0) X(1) ... for all inputs. T is an unsigned integer of the

@@ -1,5 +1,5 @@
-// The elements of a tensor along an axis, one each round of a loop. T is an unsigned integer that
-// divides a row of `inner` of them, counter[0] the number of the round, Index what counts T.
+// Slices of a tensor along an axis, one per iteration of a loop. T is an unsigned integer type that
+// divides a row of `inner` of them, counter[0] the number of the iteration, Index the type of indices of T.
 
 __device__ __forceinline__ Index place(const int64* counter, Index rounds, int backward)
 {

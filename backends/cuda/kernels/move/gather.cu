@@ -1,6 +1,6 @@
-// Elements taken from, or written to, the places that a tensor of indices names. T is an unsigned
-// integer of the elements' size, I the type of the indices, Index the type that counts elements.
-// Negative indices count from the end. What lies outside reads as 0 and is not written.
+// Elements read from, or written to, the positions that a tensor of indices gives. T is an unsigned
+// integer of the elements' size, I the type of the indices, Index the type of element indices.
+// Negative indices count from the end. Out-of-range indices read as 0 and are not written.
 
 #include "ptx/pdl.cuh"
 
@@ -8,7 +8,7 @@ struct Ints {  // one number an axis, outermost first
     Index at[RANK];
 };
 
-// Returns the index counted from the front, -1 if it lies outside.
+// Returns the index counted from the front, or -1 if it is out of range.
 __device__ __forceinline__ Index place(I index, Index size)
 {
     const long long i = index < I(0) ? (long long)index + size : (long long)index;

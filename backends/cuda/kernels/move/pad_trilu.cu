@@ -1,5 +1,5 @@
-// Results that depend on where they are. One thread a result; results are numbered as they lie in
-// memory. T is the type of the elements, or an unsigned integer of their size.
+// Operators whose results depend on their positions. One thread per result, in memory order. T is the type of
+// the elements, or an unsigned integer of their size.
 
 #include "ptx/pdl.cuh"
 
@@ -9,7 +9,7 @@ struct Ints {  // one number an axis, outermost first
 
 enum { CONSTANT, EDGE, REFLECT, WRAP };
 
-// Returns where an index of an axis with more elements before and behind comes from; -1: nowhere.
+// Maps an index of a padded axis to the index of the source element, or -1 if there is none.
 __device__ __forceinline__ Index source(Index at, Index size)
 {
     if (at >= 0 && at < size) return at;
@@ -21,7 +21,7 @@ __device__ __forceinline__ Index source(Index at, Index size)
     return at < size ? at : period - at;
 }
 
-// y = x with more elements: `before` of them before each axis of `sizes` elements of x.
+// y = x padded: `before` elements are added before each axis of x, whose shape is `sizes`.
 extern "C" __global__ void __launch_bounds__(256)
 pad(const T* x, const T* value, T* y, Index count, Index offset, Ints results, Ints before,
     Ints sizes, Ints strides, Ints places)

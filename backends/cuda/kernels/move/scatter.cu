@@ -1,8 +1,8 @@
-// Updates written to the places that a tensor of indices names, or combined with what is there.
-// Where several updates meet, they are applied in their order: a thread owns the place.
+// Updates written to the positions that a tensor of indices gives, or combined with the elements there.
+// Updates of the same element are applied in order, because one thread owns the element.
 //
-// T is the type of the elements, A the arithmetic, I the type of the indices. Generated: combine(a,
-// b), of what is there and an update. Negative indices count from the end; what lies outside is
+// T is the type of the elements, A that of the arithmetic, I that of the indices. Generated: combine(a,
+// b), of the current element and an update. Negative indices count from the end; out-of-range ones are
 // not written.
 
 struct Ints {  // one number an axis, outermost first
@@ -17,8 +17,8 @@ __device__ __forceinline__ Index place(I index, Index size)
 
 __device__ __forceinline__ void update(T* y, T value) { *y = combine(*y, value); }
 
-// One thread a line along `axis`, of `length` updates. `sizes` are those of the updates, `strides`
-// those of y, `size` is y's along the axis.
+// One thread per line along `axis`, of `length` updates. `sizes` is the shape of the updates, `strides`
+// are those of y, `size` is the size of y along the axis.
 extern "C" __global__ void __launch_bounds__(256)
 scatter_elements(const I* indices, const T* updates, T* y, Index count, Index length, Index size,
                  Index axis, Ints sizes, Ints strides)
@@ -45,7 +45,7 @@ scatter_elements(const I* indices, const T* updates, T* y, Index count, Index le
 }
 
 // Slices of `inner` elements, whose RANK coordinates are in a row of `indices`. The threads of one
-// element of a slice share the places: each looks at all updates and applies its own.
+// element of a slice share the positions: each looks at all updates and applies its own.
 extern "C" __global__ void __launch_bounds__(256)
 scatter_nd(const I* indices, const T* updates, T* y, Index count, Index rows, Index inner,
            Ints sizes, Ints strides)
@@ -67,8 +67,8 @@ scatter_nd(const I* indices, const T* updates, T* y, Index count, Index rows, In
     }
 }
 
-// Elements of `updates` at the flat positions that MaxPool reported in a tensor of `sizes`; what
-// lies outside of `limits`, the sizes of y, is left out.
+// Writes elements of `updates` to the flat indices that MaxPool returned for a tensor of shape `sizes`;
+// elements outside of `limits`, the shape of y, are skipped.
 extern "C" __global__ void __launch_bounds__(256)
 unpool(const I* indices, const T* updates, T* y, Index count, Ints sizes, Ints limits, Ints strides)
 {

@@ -1,4 +1,4 @@
-// Kernels that move elements and compute nothing. T is an unsigned integer of the elements' size:
+// Kernels that move elements without computing. T is an unsigned integer of the elements' size:
 // only the number of bytes matters.
 
 #include "ptx/pdl.cuh"
@@ -7,9 +7,9 @@ struct Ints {  // one number an axis, outermost first
     Index at[RANK];
 };
 
-// y, in the order of its memory, = x[offset + sum of position * stride]: transposed, sliced,
-// repeated. VECTOR elements at a time where both run along the innermost axis. GAPS says whether y is a
-// slice of a larger tensor, so that its strides tell where its elements are.
+// y, in its memory order, = x[offset + sum of position * stride]: transposed, sliced, repeated.
+// VECTOR elements at a time where both are contiguous along the innermost axis. GAPS says whether y is a
+// slice of a larger tensor, so that its elements are addressed by strides.
 struct alignas(sizeof(T) * VECTOR) Words {
     T at[VECTOR];
 };

@@ -1,8 +1,8 @@
-// A stretch of `length` places of every batch entry of a cache [batch][outer][size][inner], from
-// first[batch] on, or 0: past the end nothing is written, or, if CIRCULAR, the beginning. Places before the first count
-// from the end.
+// Writes `length` positions of every batch entry of a cache [batch][outer][size][inner], starting at first[batch] or 0.
+// Positions past the end are not written or, if CIRCULAR, wrap around to the beginning. Negative positions count from
+// the end.
 //
-// T, a word of an element or several, is moved; I is the type of `first`, Index counts words.
+// T is the type of the moved words, of one element or several; I is the type of `first`, Index that of word indices.
 
 #include "ptx/pdl.cuh"
 

@@ -1,7 +1,7 @@
-// y[batch][j][i] = x[batch][i][j] through a tile in shared memory, so that both sides are read and
-// written along memory. Rows of either may lie further apart than they are long: as slices of larger
-// images do, whose gaps belong to others, and as padded channels, which are part of the `width` of a
-// row of y and become zero. T is an unsigned integer of the elements' size.
+// y[batch][j][i] = x[batch][i][j] through a tile in shared memory, so that reads and writes are both
+// coalesced. The rows of either may have gaps between them: those of slices of larger images, which must not
+// be written, and padded channels, which are part of the `width` of a row of y and become zero. T is an
+// unsigned integer of the elements' size.
 
 #include "ptx/pdl.cuh"
 
@@ -28,7 +28,7 @@ transpose(T* y, const T* x, int rows, int columns, int pitch_x, int pitch_y, int
     }
 }
 
-// Copies rows of `columns` elements into rows of `width`, with zeros behind.
+// Copies rows of `columns` elements into rows of `width`, followed by zeros.
 extern "C" __global__ void __launch_bounds__(256)
 repitch(T* y, const T* x, long long count, int columns, int width, int pitch_x, int pitch_y)
 {

@@ -1,5 +1,4 @@
-// What the logarithm of a sum of exponentials carries on: the greatest element so far, and the sum
-// of exp(x - top).
+// The state of a log-sum-exp reduction: the maximum so far, and the sum of exp(x - maximum).
 struct Peak {
     A top, sum;
 };

@@ -1,5 +1,5 @@
-// Losses of classifications: logarithms of probabilities [n][classes][inner] against targets
-// [n][inner]. T is the type of the elements, I that of the targets, A the arithmetic.
+// Classification losses: log-probabilities [n][classes][inner] and targets [n][inner]. T is the type of
+// the elements, I that of the targets, A that of the arithmetic.
 
 #include "reduce/block.cuh"
 
@@ -24,7 +24,7 @@ losses(const T* x, const I* targets, const T* weights, T* y, long long count, in
     if (i < count) y[i] = T(share(x, targets, weights, i, classes, inner, ignored).loss);
 }
 
-// The sum of all of them, or their weighted mean (MEAN). One block.
+// The sum of all losses, or their weighted mean (MEAN). One block.
 extern "C" __global__ void __launch_bounds__(THREADS)
 total_loss(const T* x, const I* targets, const T* weights, T* y, long long count, int classes,
            int inner, long long ignored)

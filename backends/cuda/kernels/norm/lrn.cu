@@ -1,5 +1,5 @@
 // Local response normalization: y = x / (bias + alpha/size * s)^beta, s being the sum of the
-// squares of `size` neighbouring channels. One thread a result; the neighbours lie in the cache.
+// squares of `size` adjacent channels. One thread per result; the neighbours are read from the cache.
 
 extern "C" __global__ void lrn(const T* x, T* y, long long count, int channels, int of_channel,
                                int before, int after, double alpha_by_size, double beta,

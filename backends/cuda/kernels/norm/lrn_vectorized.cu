@@ -1,6 +1,6 @@
 // Local response normalization of 16-bit elements, channels last, in float32: y = x / (bias + scale *
-// s)^beta, s being the sum of the squares of neighbouring channels. A thread computes eight channels of
-// one pixel, and reads the words before and behind for their neighbours.
+// s)^beta, s being the sum of the squares of adjacent channels. A thread computes eight channels of
+// one pixel, and reads the previous and next words for their neighbours.
 //
 // Compile-time: T; BEFORE and AFTER, the neighbours on either side (8 at most).
 

@@ -1,9 +1,9 @@
-// Sums from which mean and variance come. Squares are of differences from the mean of a few elements,
-// and where sums are added, those of the means come on top (Chan, Golub and LeVeque: Algorithms for
-// Computing the Sample Variance, 1983): nothing is lost where the mean is large.
+// Sums for mean and variance. Squares are of differences from the mean of a few elements, and merging two
+// sums adds the term of the difference of their means (Chan, Golub and LeVeque: Algorithms for Computing
+// the Sample Variance, 1983), so that no precision is lost where the mean is large.
 //
-// A is the arithmetic. Compile-time: CENTRED, whether squares are of differences from the mean, or of
-// the elements themselves; WARPS of a block.
+// A is the type of the arithmetic. Compile-time: CENTRED, whether squares are of differences from the mean,
+// or of the elements themselves; WARPS of a block.
 
 #include "reduce/block.cuh"
 
@@ -23,7 +23,7 @@ struct Moments {
     }
 };
 
-// Adds what the threads of a block have; together these are `count` elements.
+// Merges the sums of the threads of a block; together these cover `count` elements.
 __device__ __forceinline__ Moments over_block(const Moments& own, A count)
 {
     const A sum = over_block(own.sum, Plus());

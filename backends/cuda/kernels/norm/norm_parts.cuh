@@ -1,8 +1,8 @@
-// Groups of elements that one block has to itself, or several share: what a block has, and how its
-// threads read that. I is the type of places.
+// Groups of elements that one block processes, or several share: the range of a block, and the loads of its
+// threads. I is the type of positions.
 //
-// Compile-time: WARPS of a block; VECTOR, neighbours that are read at once; BATCH, such words of a
-// thread that are under way together.
+// Compile-time: WARPS of a block; VECTOR, adjacent elements per load; BATCH, the loads of a thread that are
+// in flight together.
 
 constexpr int STEP = 32 * WARPS * VECTOR;  // elements from one word of a thread to the next
 
@@ -14,7 +14,7 @@ struct Part {  // elements `first` to `last` of a group
     I group, number, first, last;
 };
 
-// Returns what a block has; `count` are the elements of a group.
+// Returns the range of a block; `count` is the number of elements of a group.
 __device__ __forceinline__ Part part_of(I block, const Parts& parts, I count)
 {
     const I group = block / parts.count, number = block - group * parts.count;
@@ -26,8 +26,8 @@ template <typename V> struct alignas(sizeof(V) * VECTOR) Words {
     V at[VECTOR];
 };
 
-// Reads the words of a thread from element `at` on, and returns how many there are before `last`;
-// `place` tells where an element lies.
+// Reads the words of a thread from element `at` on, and returns how many precede `last`; `place` maps an
+// element to its position.
 template <typename V, typename Place>
 __device__ __forceinline__ int read(Words<V> (&batch)[BATCH], const V* x, I at, I last, Place place)
 {

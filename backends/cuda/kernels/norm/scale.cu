@@ -1,10 +1,9 @@
-// y = epilogue(x * factor + shift), with a pair (factor, shift) for each channel: a batch
-// normalization that no convolution could take over. VECTOR neighbours a thread; `inner` elements
-// of a channel lie together, or channels are innermost (CHANNELS_LAST) and a thread computes those of
-// PIXELS pixels. T is the type of the
-// elements, S that of scale and shift, M that of mean and variance, A the arithmetic, Index counts
-// elements. Pixels of x and y lie row_x and row_y elements apart, more than they have channels where
-// they are slices.
+// y = epilogue(x * factor + shift), with a pair (factor, shift) for each channel: a batch normalization
+// that was not folded into a convolution. VECTOR adjacent elements per thread; the `inner` elements of a
+// channel are contiguous, or channels are innermost (CHANNELS_LAST) and a thread computes those of PIXELS
+// pixels. T is the type of the elements, S that of scale and shift, M that of mean and variance, A that of
+// the arithmetic, Index that of element indices. Pixels of x and y are row_x and row_y elements apart, which
+// is more than the number of channels for slices.
 
 #include "ptx/pdl.cuh"
 
@@ -36,7 +35,7 @@ __device__ __forceinline__ void store(const Words& words, const Pairs& by, R* y,
     *(Results*)y = results;
 }
 
-// `find` returns the pairs of VECTOR channels, or VECTOR times that of one.
+// `find` returns the pairs of VECTOR channels, or that of one channel VECTOR times.
 template <typename Find>
 __device__ __forceinline__ void apply(const T* x, R* y, Find find, const T* z0, const T* z1,
                                       Index count, int channels, int inner, int row_x,
@@ -83,7 +82,7 @@ scale(const T* x, R* y, const Pair* pairs, const T* z0, const T* z1, Index count
     apply(x, y, find, z0, z1, count, channels, inner, row_x, row_y);
 }
 
-// The same with statistics that are only known at run time.
+// The same with statistics that are known only at run time.
 extern "C" __global__ void __launch_bounds__(128)
 normalize(const T* x, R* y, const S* scale, const S* b, const M* mean, const M* var, const T* z0,
           const T* z1, Index count, int channels, int inner, int row_x, int row_y,

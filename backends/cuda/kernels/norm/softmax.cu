@@ -1,11 +1,11 @@
 // exp(x - max) / sum(exp(x - max)) over the middle axis of [outer][count][inner]; LOGARITHM gives
-// x - max - log(sum) instead. The maximum is subtracted, so nothing overflows. X is the type of the
-// elements, A the arithmetic. Rows, inner = 1, have softmax_rows.cu.
+// x - max - log(sum) instead. The maximum is subtracted so that nothing overflows. X is the type of the
+// elements, A that of the arithmetic. softmax_rows.cu handles rows, inner = 1.
 
 #include "reduce/block.cuh"
 #include "norm/softmax.cuh"
 
-// One thread a column; neighbouring threads read neighbouring elements.
+// One thread per column; adjacent threads read adjacent elements.
 extern "C" __global__ void softmax_columns(const X* x, X* y, long long columns, int count,
                                            int inner)
 {
@@ -22,7 +22,7 @@ extern "C" __global__ void softmax_columns(const X* x, X* y, long long columns, 
     }
 }
 
-// 1 at the first greatest element of a column, 0 elsewhere. One thread a column.
+// Hardmax: 1 at the first maximum of a column, 0 elsewhere. One thread per column.
 extern "C" __global__ void hardmax(const X* x, X* y, long long columns, int count, int inner)
 {
     const long long column = blockIdx.x * (long long)blockDim.x + threadIdx.x;

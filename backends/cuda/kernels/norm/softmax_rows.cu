@@ -1,10 +1,10 @@
-// exp(x - max) / sum(exp(x - max)) of every row; LOGARITHM gives x - max - log(sum) instead. The maximum
-// is subtracted, so nothing overflows. Either a block sums up a row, and goes over it again while it lies
-// in the cache. Or, where rows are few, several blocks share one: `peaks` sums up each part, and in
-// `softmax_rows` every block adds the sums of all parts of its row, always in the same order.
+// exp(x - max) / sum(exp(x - max)) of every row; LOGARITHM gives x - max - log(sum) instead. The maximum is
+// subtracted so that nothing overflows. Either a block sums up a row, and reads it again while it is in the
+// cache. Or, for few rows, several blocks share one: `peaks` sums up each part, and in `softmax_rows` every
+// block adds the sums of all parts of its row, always in the same order.
 //
-// X is the type of the elements, A the arithmetic, I that of places. Compile-time: LOGARITHM; SHARED,
-// whether a row has several parts; those of norm_parts.cuh.
+// X is the type of the elements, A that of the arithmetic, I that of positions. Compile-time: LOGARITHM;
+// SHARED, whether a row has several parts; those of norm_parts.cuh.
 
 #include "reduce/block.cuh"
 #include "ptx/pdl.cuh"
@@ -12,7 +12,7 @@
 #include "norm/logsumexp.cuh"
 #include "norm/softmax.cuh"
 
-// Returns from what exponents are measured: -infinity less itself is not a number.
+// Returns the number to subtract from exponents: 0 for a maximum of -infinity, since -infinity - -infinity is NaN.
 __device__ __forceinline__ A base(A top) { return top == -A(INFINITY) ? A(0) : top; }
 
 // Adds the first `words` words.
@@ -32,7 +32,7 @@ __device__ __forceinline__ void add(Peak& own, const Words<X> (&batch)[BATCH], i
     own = {top, own.sum * scale(own.top, top) + sum};
 }
 
-// Returns what this thread has of a part of the row x.
+// Returns this thread's state of a part of the row x.
 __device__ __forceinline__ Peak sum_up(const X* x, const Part& part)
 {
     Peak own = {-A(INFINITY), 0};
@@ -44,7 +44,7 @@ __device__ __forceinline__ Peak sum_up(const X* x, const Part& part)
     return own;
 }
 
-// Puts together what the threads of a block have.
+// Merges the states of the threads of a block.
 __device__ __forceinline__ Peak over_block(const Peak& own)
 {
     const A top = over_block(own.top, Larger());
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
 softmax_rows(const X* x, const Peak* sums, X* y, I count, Parts parts)
 {
     grid_dependency_sync();
-    // Begins with what was summed up last: of many elements, only these are still in the cache.
+    // Starts with the elements that were summed up last: of a long row, only these are still in the cache.
     const Part part = part_of(gridDim.x - 1 - blockIdx.x, parts, count);
     x += part.group * count;
     y += part.group * count;

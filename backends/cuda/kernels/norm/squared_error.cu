@@ -1,6 +1,6 @@
-// How far results are from others: each block adds up the squares of the differences in its part, and
-// those of what was expected: sums[block][2]. T is the type of the elements, W the one that they are
-// converted to; Index counts them; WARPS is the size of a block.
+// The error of results against references: each block adds up the squared differences in its part, and the
+// squared references: sums[block][2]. T is the type of the elements, W the one that they are converted to;
+// Index is the type of element indices; WARPS is the size of a block.
 
 #include "reduce/block.cuh"
 

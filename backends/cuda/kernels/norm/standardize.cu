@@ -1,15 +1,15 @@
-// Normalizations by statistics of the elements themselves. Either a block sums up a group of them, and
-// goes over it again while it lies in the cache. Or, where groups are few, several blocks share one:
-// `moments` sums up each part, and in `standardize` every block adds the sums of all parts of its
-// group, always in the same order.
+// Normalization by statistics of the elements themselves. Either a block sums up a group of elements, and
+// reads it again while it is in the cache. Or, for few groups, several blocks share one: `moments` sums up
+// each part, and in `standardize` every block adds the sums of all parts of its group, always in the same
+// order.
 //
-// X, S, T and R are the types of elements, of scale and shift, of the epilogue's operands, and of
-// results; O that of the statistics that are given out; A the arithmetic; I that of places in a tensor.
+// X, S, T and R are the types of elements, of scale and shift, of the epilogue's operands, and of results;
+// O that of the returned statistics; A that of the arithmetic; I that of positions in a tensor.
 //
-// Compile-time: KIND, what the elements are divided by; CENTRED, whether the mean is subtracted;
-// RUNNING, whether the statistics go out as running averages; ALONG, whether neighbours have scales of
-// their own; PER_GROUP, whether a whole group has the same one; SHARED, whether a group has several
-// parts; those of norm_parts.cuh.
+// Compile-time: KIND, the divisor of the elements; CENTRED, whether the mean is subtracted; RUNNING, whether
+// the statistics are returned as running averages; ALONG, whether adjacent elements have their own scales;
+// PER_GROUP, whether a whole group has the same one; SHARED, whether a group has several parts; those of
+// norm_parts.cuh.
 
 #include "ptx/pdl.cuh"
 #include "norm/moments.cuh"
@@ -17,7 +17,7 @@
 
 enum { DEVIATION, DEVIATION_PLUS, SUM, ROOT };
 
-struct Walk {  // where the i-th element of a group lies, or the i-th group begins
+struct Walk {  // the offset of the i-th element of a group, or of the i-th group
     I inner, outer_step, inner_step;
     __device__ __forceinline__ I operator()(I i) const
     {
@@ -55,7 +55,7 @@ __device__ __forceinline__ void add(Moments& found, const Words<X> (&batch)[BATC
     found.add(count, sum, square);
 }
 
-// Returns what this thread has of a part of the group that begins at x.
+// Returns this thread's sums of a part of the group that begins at x.
 __device__ __forceinline__ Moments sum_up(const X* x, const Part& part, const Walk& elements)
 {
     Moments own;
@@ -67,7 +67,7 @@ __device__ __forceinline__ Moments sum_up(const X* x, const Part& part, const Wa
     return own;
 }
 
-// Returns what elements are multiplied with.
+// Returns the factor of the elements.
 __device__ __forceinline__ A factor(const Moments& all, A epsilon)
 {
     const A variance = all.square / all.count;
@@ -149,7 +149,7 @@ standardize(const X* x, const Moments* sums, const S* scale, const S* shift, R* 
             Walk groups, Walk elements)
 {
     grid_dependency_sync();
-    // Begins with what was summed up last: of many elements, only these are still in the cache.
+    // Starts with the elements that were summed up last: of a large group, only these are still in the cache.
     const Part part = part_of(gridDim.x - 1 - blockIdx.x, parts, count);
     const I origin = groups(part.group);
     Moments own;

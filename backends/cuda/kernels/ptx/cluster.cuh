@@ -1,17 +1,17 @@
-// Blocks that share their memory (thread block clusters, distributed shared memory). Kernels that are
-// compiled for older GPUs name them, too, and never get there.
+// Thread block clusters: blocks that access each other's shared memory (distributed shared memory). Kernels
+// compiled for older GPUs contain these functions, too, but never call them.
 
 // Waits for all blocks of the cluster.
 __device__ __forceinline__ void cluster_sync()
 {
 #if __CUDA_ARCH__ >= 900
-    __syncwarp();  // the barrier counts warps whose threads arrive together
+    __syncwarp();  // the barrier counts converged warps
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
 
-// The same in two: says that this thread has come, and waits for all others. What was written before the first, to
-// memory of whichever block, is there after the second.
+// A split barrier: arrive signals that this thread has arrived, wait waits for all others. Writes before the arrive, to
+// the memory of any block, are visible after the wait.
 __device__ __forceinline__ void cluster_arrive()
 {
 #if __CUDA_ARCH__ >= 900
@@ -25,7 +25,7 @@ __device__ __forceinline__ void cluster_wait()
 #endif
 }
 
-// Writes four floats to another block of the cluster, at the place of `address` in its memory.
+// Writes four floats to another block of the cluster, at the same offset as `address` in its shared memory.
 __device__ __forceinline__ void dsmem_store(u32 address, int block, float4 x)
 {
 #if __CUDA_ARCH__ >= 900
@@ -36,7 +36,7 @@ __device__ __forceinline__ void dsmem_store(u32 address, int block, float4 x)
 #endif
 }
 
-// Reads four floats of another block of the cluster, at the place of `address` in its memory.
+// Reads four floats from another block of the cluster, at the same offset as `address` in its shared memory.
 __device__ __forceinline__ float4 dsmem_load(u32 address, int block)
 {
     float4 found = {};

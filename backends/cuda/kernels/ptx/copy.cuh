@@ -1,5 +1,5 @@
-// Copies from global to shared memory that run beside the arithmetic (cp.async, sm_80 and newer),
-// and stores of up to four neighbours at once.
+// Asynchronous copies from global to shared memory (cp.async, sm_80 and newer), and stores of up to four
+// adjacent elements at once.
 
 // Copies N elements of four bytes, or writes zeros where `inside` is false.
 template <int N>
@@ -13,14 +13,14 @@ __device__ __forceinline__ void cp_async(void* target, const void* source, bool 
 
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until all but the N newest groups of this thread have arrived.
+// Waits until all but the N newest groups of this thread have completed.
 template <int N>
 __device__ __forceinline__ void cp_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }
 
-// Stores four values, or as many as there is room for; as one word of 16 bytes where N is 4.
+// Stores four values, limited to `room`; as one word of 16 bytes where N is 4.
 template <int N>
 __device__ __forceinline__ void store(float* target, const float* values, int room)
 {

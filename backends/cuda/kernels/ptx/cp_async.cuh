@@ -1,7 +1,7 @@
-// Copies of threads to shared memory that run beside the arithmetic (cp.async), and the order of tiles.
+// Asynchronous copies to shared memory (cp.async), and the swizzled layout of tiles.
 //
-// Tiles in shared memory have rows of 128 bytes, eight chunks of 16. Chunk c of row r lies at place
-// c ^ (r % 8), so that eight rows of a column of chunks lie in different banks; that is also the order
+// Tiles in shared memory have rows of 128 bytes, eight chunks of 16. Chunk c of row r is stored at position
+// c ^ (r % 8), so that eight rows of a column of chunks are in different banks; this is also the layout
 // that wgmma calls the 128-byte swizzle.
 //
 // Compile-time: T, the elements' type.
@@ -28,7 +28,7 @@ template <int N> __device__ __forceinline__ void cp_async(u32 to, const T* from,
                      :: "r"(to), "l"(from), "n"(N * sizeof(T)), "r"(bytes));
 }
 
-// Writes N bytes to shared memory, the four of `word` again and again.
+// Fills N bytes of shared memory with repetitions of the four bytes of `word`.
 template <int N> __device__ __forceinline__ void fill(u32 to, u32 word)
 {
     if constexpr (N == 16) {
@@ -42,7 +42,7 @@ template <int N> __device__ __forceinline__ void fill(u32 to, u32 word)
 
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until all but the N newest groups of this thread have arrived.
+// Waits until all but the N newest groups of this thread have completed.
 template <int N> __device__ __forceinline__ void cp_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");

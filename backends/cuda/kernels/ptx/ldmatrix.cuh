@@ -1,6 +1,6 @@
-// Fragments of single warps: how mma.sync gets its operands (ldmatrix), and conversions to and from them.
+// Warp fragments: loads of the operands of mma.sync (ldmatrix), and conversions to and from them.
 //
-// Compile-time: KIND, the PTX name as a string of what is multiplied.
+// Compile-time: KIND, the PTX name of the multiplied type as a string.
 
 // Reads four 8x8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void ldmatrix_x4(u32 (&found)[4], u32 address)
@@ -18,7 +18,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(u32 (&found)[4], u32 address)
                  : "r"(address));
 }
 
-// Two numbers, rounded, as neighbours; the first one has the lower place.
+// Two numbers, rounded, as an adjacent pair; the first one has the lower address.
 __device__ __forceinline__ u32 pair_of(float first, float second)
 {
     u32 found;
@@ -26,7 +26,7 @@ __device__ __forceinline__ u32 pair_of(float first, float second)
     return found;
 }
 
-// a * b + c of both neighbours, each rounded once.
+// a * b + c of both elements of a pair, each rounded once.
 __device__ __forceinline__ u32 pair_fma(u32 a, u32 b, u32 c)
 {
     u32 found;

@@ -1,12 +1,12 @@
-// Loads of 16 bytes into registers that stay where they are written: in front of a wait for the kernel before,
-// or behind it.
+// Loads of 16 bytes into registers that the compiler does not move across the wait for the preceding kernel
+// (griddepcontrol.wait).
 
 struct alignas(16) Word {
     unsigned int at[4];
 };
 
-// Reads what never changes and is read once, or gives zeros where `inside` is false. Loads of constants (ld.global.nc)
-// would not stay in front of the wait: ptxas moves them behind it.
+// Reads data that never changes and is read once, or returns zeros where `inside` is false. Loads of constants
+// (ld.global.nc) would not stay before the wait: ptxas moves them after it.
 __device__ __forceinline__ Word constant_word(const void* from, bool inside = true)
 {
     Word found;
@@ -17,7 +17,7 @@ __device__ __forceinline__ Word constant_word(const void* from, bool inside = tr
     return found;
 }
 
-// Reads what the kernel in front may have written, or gives zeros where `inside` is false.
+// Reads data that the preceding kernel may have written, or returns zeros where `inside` is false.
 __device__ __forceinline__ Word global_word(const void* from, bool inside = true)
 {
     Word found;

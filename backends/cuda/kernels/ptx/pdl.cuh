@@ -1,7 +1,7 @@
 // Programmatic dependent launch (PDL): a kernel may start before its predecessor finishes (Hopper and
-// newer; elsewhere this does nothing).
+// newer; no-ops elsewhere).
 
-// Waits for the kernel in front; everything that it wrote can be read then. Lets the one behind begin.
+// Waits for the preceding kernel, whose writes are visible afterwards, and lets the next kernel start.
 __device__ __forceinline__ void grid_dependency_sync()
 {
 #if __CUDA_ARCH__ >= 900
@@ -10,8 +10,8 @@ __device__ __forceinline__ void grid_dependency_sync()
 #endif
 }
 
-// Lets the kernel behind begin at once, which a kernel may do that still waits for the one in front: whoever comes behind
-// waits for its end.
+// Lets the next kernel start at once. A kernel that still waits for its predecessor may do so: the next kernel waits
+// for its end before it reads results.
 __device__ __forceinline__ void grid_dependency_launch()
 {
 #if __CUDA_ARCH__ >= 900

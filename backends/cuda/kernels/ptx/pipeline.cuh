@@ -1,8 +1,8 @@
-// The pipeline of a warp-specialized kernel: stages in shared memory that producers fill and consumers empty.
+// The pipeline of a warp-specialized kernel: stages in shared memory that producers fill and consumers release.
 
 #include "ptx/mbarrier.cuh"
 
-// Two barriers for each of N places that are filled and emptied in turn.
+// A full and an empty barrier for each of N stages.
 template <int N> struct Pipeline {
     u32 start;
 
@@ -10,7 +10,7 @@ template <int N> struct Pipeline {
     __device__ __forceinline__ u32 full(int place) const { return start + place * 8; }
     __device__ __forceinline__ u32 empty(int place) const { return start + (N + place) * 8; }
 
-    // Makes the barriers, for so many that fill and so many that empty a place.
+    // Initializes the barriers with the numbers of arrivals that make a stage full and empty.
     __device__ __forceinline__ void begin(int fillers, int emptiers) const
     {
         for (int place = 0; place < N; ++place) {
@@ -21,7 +21,7 @@ template <int N> struct Pipeline {
     }
 };
 
-// Whose turn it is, and the parity of its phase.
+// The current stage, and the parity of its phase.
 template <int N> struct PipelineState {
     int stage = 0;
     u32 parity = 0;

@@ -1,5 +1,6 @@
-// TMA (Tensor Memory Accelerator, Hopper's copy engine) as PTX: barriers that count bytes, and copies of boxes of tensors that
-// tensor maps describe. One thread asks; elements outside of a tensor arrive as zeros, and are not stored.
+// TMA (Tensor Memory Accelerator, Hopper's copy engine) as PTX: barriers that count bytes, and copies of boxes of
+// tensors that tensor maps describe. One thread issues a copy; elements outside of a tensor read as zeros and are not
+// written.
 
 struct alignas(64) TensorMap {
     unsigned char bytes[128];
@@ -29,7 +30,7 @@ __device__ __forceinline__ void tma_load_4d(u32 to, const TensorMap* map, u32 ba
                  :: "r"(to), "l"(map), "r"(barrier), "r"(channel), "r"(x), "r"(y), "r"(n) : "memory");
 }
 
-// Copies pixels of a bounding box row by row, all of them moved by (of_x, of_y).
+// Copies pixels of a bounding box row by row, all of them displaced by (of_x, of_y).
 __device__ __forceinline__ void tma_load_im2col(u32 to, const TensorMap* map, u32 barrier, int channel,
                                              int x, int y, int n, int of_x, int of_y)
 {
@@ -51,7 +52,7 @@ __device__ __forceinline__ void tma_store_4d(const TensorMap* map, u32 from, int
                  :: "l"(map), "r"(from), "r"(x), "r"(y), "r"(z), "r"(n) : "memory");
 }
 
-// Waits until all that this thread stores has left shared memory.
+// Waits until all stores of this thread have read their shared memory.
 __device__ __forceinline__ void tma_store_wait()
 {
     asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
@@ -59,15 +60,15 @@ __device__ __forceinline__ void tma_store_wait()
 
 // ── operands of wgmma ───────────────────────────────────────────────────────────────────────────
 
-// What describes a tile of rows of WIDTH elements, less its address; `next` is the distance, in rows,
-// of each eight of rows from the one before.
+// The descriptor of a tile of rows of WIDTH elements, without its address; `next` is the distance, in rows,
+// between consecutive groups of eight rows.
 template <int WIDTH> __device__ __forceinline__ uint64 smem_descriptor_as(int next)
 {
     constexpr uint64 SWIZZLE = WIDTH == 64 ? 1 : WIDTH == 32 ? 2 : 3;
     return SWIZZLE << 62 | (uint64)(next * WIDTH * 2 >> 4) << 32 | (uint64)1 << 16;
 }
 
-// A tile of rows of columns, in swizzled order: 64 of them, then, STRIP bytes behind, the next 64.
+// The descriptor of a tile of columns, in swizzled order: strips of 64 columns, STRIP bytes apart.
 template <int STRIP> __device__ __forceinline__ uint64 smem_descriptor_across(u32 address)
 {
     return smem_descriptor(address) + ((uint64)((STRIP >> 4) - 1) << 16);

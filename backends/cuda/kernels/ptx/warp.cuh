@@ -1,4 +1,4 @@
-// Exchange between the threads of a warp, of any type.
+// Shuffles between the threads of a warp, for any type.
 template <typename V> __device__ __forceinline__ V shuffle_xor(V value, int other)
 {
     static_assert(sizeof(V) % 4 == 0, "whole words");

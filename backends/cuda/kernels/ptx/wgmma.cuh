@@ -1,6 +1,6 @@
-// Products of four warps from shared memory (wgmma, Hopper). The instruction itself is generated.
+// Warpgroup products from shared memory (wgmma, Hopper). The instruction itself is generated.
 
-// A tile of 128-byte rows in swizzled order, as wgmma wants it smem_descriptor.
+// The wgmma descriptor of a tile of 128-byte rows in swizzled order.
 __device__ __forceinline__ uint64 smem_descriptor(u32 address)
 {
     return (uint64)((address & 0x3FFFF) >> 4) | (uint64)1 << 16 | (uint64)(1024 >> 4) << 32
@@ -19,7 +19,7 @@ template <int N> __device__ __forceinline__ void wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
 
-// Says that sums of wgmma are used from here on, not before: to be called behind `wgmma_wait`.
+// Keeps the compiler from using the sums of wgmma earlier: call it after `wgmma_wait`.
 __device__ __forceinline__ void settle(float& sum) { asm volatile("" : "+f"(sum) :: "memory"); }
 __device__ __forceinline__ void settle(int& sum) { asm volatile("" : "+r"(sum) :: "memory"); }
 __device__ __forceinline__ void settle(u32& sum) { asm volatile("" : "+r"(sum) :: "memory"); }

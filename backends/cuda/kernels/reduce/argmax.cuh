@@ -1,5 +1,5 @@
-// What the search for an extreme carries on: an element and its index, which is -1 where there is
-// none. NaN is beyond everything.
+// The state of an argmax reduction: an element and its index, which is -1 initially. NaN beats
+// every number.
 struct Place {
     A value;
     long long at;

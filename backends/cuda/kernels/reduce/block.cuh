@@ -2,7 +2,7 @@
 
 constexpr int THREADS = 32 * WARPS;
 
-// Every thread of a warp gets the result.
+// All threads of a warp get the result.
 template <typename V, typename Combine>
 __device__ __forceinline__ V over_warp(V value, Combine combine)
 {
@@ -12,7 +12,7 @@ __device__ __forceinline__ V over_warp(V value, Combine combine)
     return value;
 }
 
-// Every thread of the block gets it.
+// All threads of the block get the result.
 template <typename V, typename Combine>
 __device__ __forceinline__ V over_block(V value, Combine combine)
 {

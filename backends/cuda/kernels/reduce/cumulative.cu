@@ -1,8 +1,8 @@
-// Running totals along an axis. T is the type of the elements, A the arithmetic. Generated:
-// combine(a, b), and START, which changes nothing.
+// Cumulative sums (scans) along an axis. T is the type of the elements, A that of the arithmetic. Generated:
+// combine(a, b), and START, its identity.
 //
-// Long lines are cut into chunks. Then one launch finds the total of every chunk, and the next one
-// begins each chunk with the totals of those before it, added in a fixed order.
+// Long lines are split into chunks. Then one launch computes the total of every chunk, and the next one
+// starts each chunk with the totals of those before it, added in a fixed order.
 //
 // Compile-time: WARPS of a block; REVERSE, EXCLUSIVE; RANK, where the axis is read at run time.
 
@@ -29,7 +29,7 @@ struct Combine {
     __device__ __forceinline__ A operator()(A a, A b) const { return combine(a, b); }
 };
 
-// Adds up elements begin <= k < end of a line, from `total` on.
+// Scans elements begin <= k < end of a line, starting with `total`.
 __device__ __forceinline__ void go_along(const T* x, T* y, const Lines& l, long long outer,
                                          long long begin, long long end, A total)
 {
@@ -42,7 +42,7 @@ __device__ __forceinline__ void go_along(const T* x, T* y, const Lines& l, long 
     }
 }
 
-// ── lines of any distance: a thread a chunk ────────────────────────────────────────────────────
+// ── lines of any stride: one thread per chunk ──────────────────────────────────────────────────────
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 total_columns(const T* x, A* totals, long long count, Lines l)
@@ -71,7 +71,7 @@ accumulate_columns(const T* x, const A* totals, T* y, long long count, Lines l)
     go_along(x + column, y + column, l, outer, c * l.chunk, end, before);
 }
 
-// ── neighbours on a line are neighbours in memory: a block a chunk ─────────────────────────────
+// ── contiguous lines: one block per chunk ──────────────────────────────────────────────────────────
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 total_rows(const T* x, A* totals, Lines l)
@@ -104,7 +104,7 @@ accumulate_rows(const T* x, const A* totals, T* y, Lines l)
     }
 }
 
-// ── an axis that is only known at run time: a thread a line ────────────────────────────────────
+// ── an axis that is known only at run time: one thread per line ────────────────────────────────────
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 accumulate(const T* x, const I* axis, T* y, long long size, Ints sizes)

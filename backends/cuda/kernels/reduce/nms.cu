@@ -1,6 +1,6 @@
-// Boxes by falling score without those that overlap a better one. A block a class of an image, which
-// takes the best box that is left, drops what overlaps it, and so on; then one launch puts the
-// classes one behind another. T is the type of boxes and scores, A the arithmetic.
+// Non-maximum suppression: boxes by descending score without those that overlap a better one. One block per
+// class of an image, which repeatedly takes the best remaining box and drops those that overlap it; then
+// one launch concatenates the classes. T is the type of boxes and scores, A that of the arithmetic.
 //
 // Compile-time: WARPS of a block; CENTRED, boxes are (x, y, width, height) of their centres.
 
@@ -39,7 +39,7 @@ struct Best {  // a box, or -1, and its score
     int at;
 };
 
-struct Better {  // the one of lower index of equal ones; NaN is behind everything
+struct Better {  // ties go to the lower index; NaN comes last
     __device__ __forceinline__ Best operator()(Best a, Best b) const
     {
         if (a.at < 0 || b.at < 0) return a.at < 0 ? b : a;
@@ -67,7 +67,7 @@ __device__ __forceinline__ Best over_all(Best own)  // every thread gets the bes
     return own;
 }
 
-// `dropped` has a byte a class and box; each is read and written by one thread alone.
+// `dropped` has one byte per class and box; each is read and written by a single thread.
 extern "C" __global__ void __launch_bounds__(THREADS)
 suppress(const T* boxes, const T* scores, const long long* most, const float* limit,
          const float* least, uint8* dropped, int* kept, int* counts, int classes, int count, int room)
@@ -95,7 +95,7 @@ suppress(const T* boxes, const T* scores, const long long* most, const float* li
     if (!threadIdx.x) counts[blockIdx.x] = found;
 }
 
-// Rows (image, class, box), and how many there are. A block a class of an image.
+// Rows (image, class, box), and their number. One block per class of an image.
 extern "C" __global__ void __launch_bounds__(THREADS)
 list_kept(const int* kept, const int* counts, long long* y, long long* total, int classes, int room)
 {

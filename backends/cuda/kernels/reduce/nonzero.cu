@@ -1,5 +1,6 @@
-// Which elements are not 0: their places, in order, and how many there are. Two launches: how many
-// each chunk has, then the places, from what the chunks before have. T is the type of the elements.
+// NonZero and Compress: the positions of the elements that are not 0, in order, and their number. Two launches:
+// the count of each chunk, then the positions, which start at the counts of the chunks before. T is the type of
+// the elements.
 //
 // Compile-time: WARPS of a block; RANK of the tensor. M is the type that `keep` moves.
 
@@ -43,7 +44,7 @@ list_found(const T* x, const long long* counts, long long* list, long long* tota
     if (!threadIdx.x && blockIdx.x == gridDim.x - 1) *total = before;
 }
 
-// NonZero: the coordinates of the places, [RANK][pitch].
+// NonZero: the coordinates of the positions, [RANK][pitch].
 extern "C" __global__ void __launch_bounds__(THREADS)
 coordinates(const long long* list, const long long* total, long long* y, long long pitch, Ints sizes)
 {
@@ -58,7 +59,7 @@ coordinates(const long long* list, const long long* total, long long* y, long lo
     }
 }
 
-// Compress: y[outer][pitch][inner] of x[outer][size][inner], as far as there are places.
+// Compress: y[outer][pitch][inner] of x[outer][size][inner], for as many positions as there are.
 extern "C" __global__ void __launch_bounds__(THREADS)
 keep(const M* x, const long long* list, const long long* total, M* y, long long count,
      long long size, long long pitch, long long inner)

@@ -1,11 +1,11 @@
-// Reductions of the middle axis of [outer][count][inner]. Long axes are cut into parts of at most
-// `chunk` elements; their results are reduced again by another launch. So every result is made by
-// a shallow tree of partial results: it rounds little, and never changes from run to run.
+// Reductions of the middle axis of [outer][count][inner]. Long axes are split into parts of at most
+// `chunk` elements, whose results another launch reduces. So every result is computed by a shallow tree
+// of partial results, which keeps rounding errors small and results reproducible.
 //
-// X is what is read at first, Y what is stored at last, A the arithmetic. Generated: State, what is
-// carried on; start(), element(x, index), combine(a, b), finish(a, count). Compile-time: ROWS, the
-// warps of a block; WARPS that share a row; FIRST and LAST: whether this launch reads elements, and
-// whether it gives results.
+// X is the type of the first operands, Y that of the final results, A that of the arithmetic. Generated:
+// State, the accumulator; start(), element(x, index), combine(a, b), finish(a, count). Compile-time: ROWS,
+// the warps of a block; WARPS that share a row; FIRST and LAST: whether this launch reads elements, and
+// whether it stores results.
 
 #include "ptx/warp.cuh"
 #include "ptx/pdl.cuh"
@@ -34,7 +34,7 @@ template <typename V> __device__ __forceinline__ To give(V a, long long total)
     }
 }
 
-// inner = 1: WARPS warps share a part, neighbouring lanes read neighbouring elements.
+// inner = 1: WARPS warps share a part, adjacent lanes read adjacent elements.
 extern "C" __global__ void __launch_bounds__(ROWS * COLUMNS)
 reduce_rows(const From* x, To* y, long long results, int parts, int chunk, long long count,
             long long total)
@@ -63,7 +63,7 @@ reduce_rows(const From* x, To* y, long long results, int parts, int chunk, long 
     }
 }
 
-// inner > 1: a block reduces a part of 32 neighbouring columns, its warps share the rows.
+// inner > 1: a block reduces a part of 32 adjacent columns, its warps divide the rows.
 extern "C" __global__ void __launch_bounds__(ROWS * COLUMNS)
 reduce_columns(const From* x, To* y, int inner, int parts, int chunk, long long count,
                long long total)

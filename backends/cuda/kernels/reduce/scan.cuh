@@ -1,6 +1,6 @@
-// Running totals over the threads of a block of WARPS warps.
+// Prefix sums over the threads of a block of WARPS warps.
 
-// What the threads before this one add up to, from `before` on, which becomes the total of all.
+// Returns `before` plus the values of the threads before this one; `before` becomes the total of all.
 template <typename V, typename Combine>
 __device__ __forceinline__ V up_to(V own, V& before, Combine combine)
 {

@@ -1,5 +1,5 @@
-// Keys of elements: integers in their order, the first of them the greatest; NaN is the greatest
-// element. T is the type of the elements, A that in which they are compared.
+// Sort keys of elements: unsigned integers; the element that comes first has the greatest key. NaN is the greatest
+// element. T is the type of the elements, A that of comparisons.
 //
 // Compile-time: LARGEST.
 

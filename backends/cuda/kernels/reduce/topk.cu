@@ -1,9 +1,9 @@
-// The k greatest (or least) elements of every line of [outer][size][inner], in order; of equal
-// ones that with the lower index first; NaN is the greatest. T is the type of the elements, A that
-// in which they are compared.
+// The k greatest (or least) elements of every line of [outer][size][inner], in order; ties go to the lower
+// index; NaN is the greatest. T is the type of the elements, A that of comparisons.
 //
-// `top_k` ranks one element a thread: how many others come before it. Long lines are thinned out
-// first: `thin_out` finds the k-th element by its digits, in a block, and keeps what is not behind it.
+// `top_k` computes the rank of one element per thread: the number of others that come before it. Long lines are
+// first reduced to candidates: `thin_out` finds the k-th element digit by digit (radix select), one block per line,
+// and keeps the elements up to it.
 //
 // Compile-time: LARGEST; WARPS of a block.
 
@@ -18,8 +18,8 @@ template <typename E> __device__ __forceinline__ bool is_before(E a, E b)  // a 
     return LARGEST ? a > b : a < b;
 }
 
-// Ranks the elements of lines [outer][size][inner]. Those of lines that were thinned out had other
-// places before: `origins`.
+// Ranks the elements of lines [outer][size][inner]. The candidates of long lines have their original
+// indices in `origins`.
 extern "C" __global__ void __launch_bounds__(THREADS)
 top_k(const T* x, const int* origins, T* values, long long* places, long long count, int size,
       int k, int inner)
@@ -50,7 +50,7 @@ struct Add {
 constexpr int DIGIT = 8, BINS = 1 << DIGIT;
 static_assert(THREADS >= BINS, "a thread a bin");
 
-// Returns the key of the k-th element; k becomes how many elements of that key are among the k.
+// Returns the key of the k-th element; k becomes the number of elements with that key among the k.
 __device__ __forceinline__ Key find(const T* line, int size, int inner, int& k)
 {
     __shared__ int bins[BINS];
@@ -79,7 +79,7 @@ __device__ __forceinline__ Key find(const T* line, int size, int inner, int& k)
     return chosen;
 }
 
-// Keeps k elements of each line [outer][size][inner], and their places, in the order of the places.
+// Keeps k elements of each line [outer][size][inner], and their indices, in index order.
 extern "C" __global__ void __launch_bounds__(THREADS)
 thin_out(const T* x, T* values, int* origins, int size, int k, int inner)
 {
@@ -88,7 +88,7 @@ thin_out(const T* x, T* values, int* origins, int size, int k, int inner)
     int equal = k;  // how many of the elements that are equal to the k-th one are kept
     const Key last = find(line, size, inner, equal);
     const long long to = (long long)outer * k * inner + column;
-    int above = 0, same = 0;  // what the tiles before have
+    int above = 0, same = 0;  // counts of the preceding tiles
     for (int tile = 0; tile < size; tile += THREADS) {
         const int i = tile + threadIdx.x;
         const T value = line[(long long)min(i, size - 1) * inner];

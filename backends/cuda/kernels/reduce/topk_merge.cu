@@ -1,9 +1,8 @@
-// The k greatest (or least) elements of few long lines of [outer][size][inner], in order; of equal
-// ones that with the lower index first; NaN is the greatest. T is the type of the elements, A that
-// in which they are compared.
+// The k greatest (or least) elements of a few long lines of [outer][size][inner], in order; ties go to the
+// lower index; NaN is the greatest. T is the type of the elements, A that of comparisons.
 //
-// Tiles of a line are sorted, each in a block, and runs of them are merged in pairs until one is
-// left. A run covers `span` elements of its line and keeps the first `width` of them, k at most.
+// Tiles of a line are sorted, one per block, and pairs of sorted runs are merged until one is left. A run
+// covers `span` elements of its line and keeps the first `width` of them, at most k.
 //
 // Compile-time: LARGEST, LAST (pass); WARPS of a block.
 
@@ -35,7 +34,7 @@ struct Runs {
     int size, inner, runs, span, width, kept;  // `kept` of two runs are kept
 };
 
-// Merges runs [lines][runs][width] in pairs. The last pass gives the elements of x and their places.
+// Merges pairs of runs [lines][runs][width]. The last pass stores the elements of x and their indices.
 extern "C" __global__ void __launch_bounds__(THREADS)
 merge_runs(const T* x, const Key* keys, const int* places, Key* merged_keys, int* merged_places,
            T* values, long long* indices, long long count, Runs r)

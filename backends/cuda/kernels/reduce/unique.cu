@@ -1,8 +1,8 @@
-// The distinct slices along an axis, each compared with all others. A thread a slice. NaN is equal
-// to NaN, and greater than everything else. T is the type of the elements, A that of comparisons.
+// The distinct slices along an axis, each compared with all others. One thread per slice. NaN equals NaN
+// and is greater than everything else. T is the type of the elements, A that of comparisons.
 //
-// Compile-time: WARPS of a block; SORTED, slices ascend, and do not stand in the order in which
-// they first occur.
+// Compile-time: WARPS of a block; SORTED, whether slices are in ascending order instead of the order of
+// their first occurrences.
 
 #include "reduce/block.cuh"
 
@@ -10,7 +10,7 @@ struct Slices {  // [outer][size][inner]
     long long outer, size, inner;
 };
 
-// Less than 0 where slice i is before slice j, 0 where they are equal, else greater.
+// Negative if slice i sorts before slice j, 0 if they are equal, else positive.
 __device__ __forceinline__ int order(const T* x, const Slices& s, long long i, long long j)
 {
     for (long long o = 0; o < s.outer; ++o)
@@ -24,7 +24,7 @@ __device__ __forceinline__ int order(const T* x, const Slices& s, long long i, l
     return 0;
 }
 
-// Where each slice first occurs.
+// The first occurrence of each slice.
 extern "C" __global__ void __launch_bounds__(THREADS)
 find_first(const T* x, long long* first, Slices s)
 {
@@ -35,7 +35,7 @@ find_first(const T* x, long long* first, Slices s)
     first[i] = j;
 }
 
-// Of each slice that is the first of its kind: how many kinds are before it, and how many there are.
+// For each first occurrence: the number of distinct slices before it, and its count.
 extern "C" __global__ void __launch_bounds__(THREADS)
 rank_first(const T* x, const long long* first, long long* ranks, long long* numbers, Slices s)
 {

@@ -1,11 +1,11 @@
-// Discrete Fourier transforms by their definition: one thread a coefficient. Signals are lines of
-// `size` numbers of PARTS parts (1: real, 2: complex), cut or filled with zeros to `length`. T is
-// the type of the elements; angles and sums are double.
+// Discrete Fourier transforms by definition: one thread per coefficient. Signals are lines of `size`
+// numbers of PARTS parts (1: real, 2: complex), truncated or zero-padded to `length`. T is the type of the
+// elements; angles and sums are double.
 //
 // Compile-time: INVERSE; HALF, whether the signal is the first half of a symmetric one (an inverse
 // transform with real results); OUT_PARTS; WINDOWED, whether elements are multiplied by `window`.
 
-struct Lines {  // where line (outer, frame, inner) begins, and how far its numbers lie apart
+struct Lines {  // the offset of line (outer, frame, inner), and the stride of its numbers
     long long frames, inner, of_outer, of_frame, of_inner, step;
 };
 

@@ -1,4 +1,4 @@
-// Triangles on the mel scale, mel(f) = 2595 log10(1 + f / 700): y[line, bin], one thread an element. N and R
+// Triangular mel filters, mel(f) = 2595 log10(1 + f / 700): y[line, bin], one thread per element. N and R
 // are the types of the length and the rate, E and F those of the edges in hertz, Y that of results.
 
 #include "ptx/pdl.cuh"

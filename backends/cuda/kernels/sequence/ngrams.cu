@@ -1,5 +1,5 @@
-// How often the n-grams of a pool occur in rows of items. The pool is a tree of states: a step is a key, which
-// is the state times the number of codes plus the code of an item. X is the type of items.
+// Counts the n-grams of a pool in rows of items. The pool is a tree of states: the key of a transition is the
+// state times the number of codes plus the code of an item. X is the type of items.
 
 #include "ptx/pdl.cuh"
 
@@ -7,7 +7,7 @@ struct Steps {
     int codes, steps, shortest, longest, distances;
 };
 
-// Returns where `own` is in an ascending list, or -1.
+// Returns the index of `own` in an ascending list, or -1.
 template <typename K> __device__ __forceinline__ int place_of(const K* list, int size, K own)
 {
     int first = 0, last = size;
@@ -27,7 +27,7 @@ clear(int* counts, long long size)
     if (i < size) counts[i] = 0;
 }
 
-// One thread an item: n-grams that begin there, of items 1, 2, ... apart; those of one item only once.
+// One thread per item: counts the n-grams that begin there, of items 1, 2, ... apart; unigrams only once.
 // items are sorted, and codes[i] is the code of items[i]; counts: [rows, grams].
 extern "C" __global__ void __launch_bounds__(256)
 count_grams(const X* x, const long long* items, const long long* codes, const long long* keys,
@@ -51,7 +51,7 @@ count_grams(const X* x, const long long* items, const long long* codes, const lo
     }
 }
 
-// y[row, place] = sum of the weighted counts of the n-grams of a place: those of `order` from begins[place] on.
+// y[row, place] = sum of the weighted counts of the n-grams of a column: those of `order` from begins[place] on.
 // weights may be null; BINARY: whether counts are 0 or 1.
 extern "C" __global__ void __launch_bounds__(256)
 weigh(const int* counts, const float* weights, const int* order, const int* begins, float* y, long long size, int places,

@@ -1,5 +1,5 @@
-// One step of an optimizer for one tensor. A thread an element. T is the type of tensors, gradients
-// and states, R that of the learning rate, I that of the step count, A the arithmetic.
+// One step of an optimizer for one tensor. One thread per element. T is the type of tensors, gradients
+// and states, R that of the learning rate, I that of the step count, A that of the arithmetic.
 
 enum { ADAGRAD, ADAM, MOMENTUM, NESTEROV };
 
@@ -7,8 +7,8 @@ struct Factors {
     double alpha, beta, epsilon, decay, norm, norm_post;
 };
 
-// `first` and `second` are the states: sums of squares (ADAGRAD); averages of gradients, then of
-// their squares (ADAM). Results that nobody reads are null.
+// `first` and `second` are the states: sums of squares (ADAGRAD); averages of gradients, and of their
+// squares (ADAM). Unused results are null.
 extern "C" __global__ void __launch_bounds__(256)
 optimize(const R* rate, const I* step, const T* x, const T* gradient, const T* first,
          const T* second, T* y, T* new_first, T* new_second, long long count, Factors by)

@@ -1,8 +1,8 @@
-// Recurrent layers, one launch a step; both directions at once. What the inputs give to the gates
-// was multiplied before: `shares` [direction][row][gate][hidden]. A warp computes one unit of the
-// state. T is the type of the tensors, A the arithmetic, in which states are kept.
+// Recurrent layers, one launch per step for both directions. The products of inputs and gate weights are
+// computed beforehand: `shares` [direction][row][gate][hidden]. A warp computes one unit of the state.
+// T is the type of the tensors, A that of the arithmetic, in which states are kept.
 //
-// Compile-time: KIND. Generated: activate(direction, which, x), the functions of the gates.
+// Compile-time: KIND. Generated: activate(direction, which, x), the activation functions of the gates.
 
 enum { RNN, GRU, GRU_LINEAR, LSTM };  // GRU_LINEAR resets the state after its product
 
@@ -33,7 +33,7 @@ __device__ __forceinline__ Unit unit_of(const Layer& l, const int* lengths, int 
     return u;
 }
 
-// The sum of h[k] * r[row][k]; every lane gets it.
+// The sum of h[k] * r[row][k]; all lanes get it.
 __device__ __forceinline__ A product(const A* h, const T* r, long long row, int hidden, int lane)
 {
     A sum = 0;
@@ -43,7 +43,7 @@ __device__ __forceinline__ A product(const A* h, const T* r, long long row, int 
     return sum;
 }
 
-// What enters gate g without the state: the input's share and both biases, or the one of `w`.
+// The pre-activation of gate g without the product with the state: the inputs' product and both biases, or that of `w`.
 __device__ __forceinline__ A entering(const Unit& u, const Layer& l, const A* shares, const T* b,
                                       int gate, bool both)
 {
@@ -59,7 +59,7 @@ __device__ __forceinline__ A entering(const Unit& u, const Layer& l, const A* sh
     return sum;
 }
 
-// GRU alone: the update gate, and the state as the other gate resets it.
+// GRU only: the update gate, and the state multiplied by the reset gate.
 extern "C" __global__ void __launch_bounds__(256)
 recurrent_reset(const A* shares, const T* r, const T* b, const int* lengths, const A* h, A* update,
                 A* kept, Layer l, int t)
@@ -125,7 +125,7 @@ recurrent_step(const A* shares, const T* r, const T* b, const T* peepholes, cons
     y[place * l.hidden + u.j] = T(u.alive ? result : A(0));
 }
 
-// States as tensors have them to states as they are kept here, and back.
+// Converts states between the type of tensors and the type they are kept in here.
 __device__ __forceinline__ long long outside(long long i, const Layer& l)
 {
     const int j = i % l.hidden, n = i / l.hidden % l.batch;
