@@ -26,6 +26,7 @@ import asyncio, ctypes.util, platform, uuid, threading, traceback
 import onnx, numpy, ml_dtypes, rich.console, typer, onnxruntime
 platform.uname(); platform.processor()
 numpy.dot(numpy.ones((4, 4)), numpy.ones((4, 4)))
+os.process_cpu_count = os.cpu_count  # where there is no sched_getaffinity, Python 3.13 has it so
 for module, names in WANTED.items():
     for name in names.split():
         if hasattr(module, name):
