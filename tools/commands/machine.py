@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from .groups import Common
-from .help import BACKEND, GENERAL
-from .options import Backend, Debug, Fallback, Json, Timeout, show
+from .help import GENERAL
+from .options import Backend, Debug, Fallback, Json, Timeout, several_backends, show
 
 
 def doctor(
@@ -103,13 +103,7 @@ def conformance(
 def demo(
     backends: Annotated[
         list[str] | None,
-        typer.Option(
-            "--backend",
-            "-b",
-            metavar="BACKEND",
-            help="A backend to run on; repeatable; default: all that can run here.",
-            rich_help_panel=BACKEND,
-        ),
+        several_backends("A backend to run on; repeatable; default: all that can run here."),
     ] = None,
     timeout: Timeout = None,
     debug: Debug = False,

@@ -10,8 +10,17 @@ import typer
 
 from ...runtime.errors import UsageError
 from .groups import Common, DecoderInputOptions, Group, InputOptions, RunOptions, Timed
-from .help import BACKEND, MEASUREMENT
-from .options import Backend, SkipUnavailable, Threads, exit_code, integers, show, split
+from .help import MEASUREMENT
+from .options import (
+    Backend,
+    SkipUnavailable,
+    Threads,
+    exit_code,
+    integers,
+    several_backends,
+    show,
+    split,
+)
 
 if TYPE_CHECKING:
     from ..bench.bench import Schedule
@@ -208,15 +217,9 @@ def bench(
     ],
     backends: Annotated[
         list[str] | None,
-        typer.Option(
-            "--backend",
-            "-b",
-            metavar="BACKEND",
-            help=(
-                "A runner to measure; repeatable: a backend, onnxruntime or onnx.reference; "
-                "default: all backends that can run here, and onnxruntime."
-            ),
-            rich_help_panel=BACKEND,
+        several_backends(
+            "A runner to measure; repeatable: a backend, onnxruntime or onnx.reference; "
+            "default: all backends that can run here, and onnxruntime."
         ),
     ] = None,
     schedule: ScheduleOptions,

@@ -22,6 +22,13 @@ Backend = Annotated[
         rich_help_panel=BACKEND,
     ),
 ]
+
+
+def several_backends(text: str) -> Any:
+    """Return the option for several backends or runners, with its help."""
+    return typer.Option("--backend", "-b", metavar="BACKEND", help=text, rich_help_panel=BACKEND)
+
+
 Fallback = Annotated[
     str | None,
     typer.Option(

@@ -18,7 +18,6 @@ from .groups import (
     RunOptions,
     Timed,
 )
-from .help import BACKEND
 from .options import (
     AllowInconclusive,
     Backend,
@@ -27,6 +26,7 @@ from .options import (
     SkipUnavailable,
     Threads,
     exit_code,
+    several_backends,
     show,
     split,
 )
@@ -174,16 +174,10 @@ def compare(
     *,
     backends: Annotated[
         list[str] | None,
-        typer.Option(
-            "--backend",
-            "-b",
-            metavar="BACKEND",
-            help=(
-                "A runner to compare, reference first; repeatable: a backend, onnxruntime, "
-                "onnx.reference, an .npz file of outputs or a folder of ONNX test data; default: "
-                "all backends that can run here, and onnxruntime."
-            ),
-            rich_help_panel=BACKEND,
+        several_backends(
+            "A runner to compare, reference first; repeatable: a backend, onnxruntime, "
+            "onnx.reference, an .npz file of outputs or a folder of ONNX test data; default: "
+            "all backends that can run here, and onnxruntime."
         ),
     ] = None,
     options: RunOptions,
@@ -266,13 +260,9 @@ def bisect(
     *,
     backends: Annotated[
         list[str] | None,
-        typer.Option(
-            "--backend",
-            "-b",
-            metavar="BACKEND",
-            help="The reference, then the runner to check; one alone is checked against itself; "
-            "default: numpy.",
-            rich_help_panel=BACKEND,
+        several_backends(
+            "The reference, then the runner to check; one alone is checked against itself; "
+            "default: numpy."
         ),
     ] = None,
     options: RunOptions,
