@@ -163,7 +163,7 @@ def recipe_of(
         return "only its first output is computed"
     if registered.outputs == 1 and y.value not in results:
         return "its first output is not read"
-    inputs = tuple(map(tensor, head.inputs))
+    inputs = tuple(tensor(v) for v in _read_by(group, head))
     context = RecipeContext(head.op, y, inputs, setting, more)
     if y.value not in results:
         empty = no_epilogue(y.dtype) if registered.epilogue else None
@@ -184,6 +184,14 @@ def recipe_of(
         if isinstance(epilogue, str)
         else registered.build(replace(context, epilogue=epilogue))
     )
+
+
+def _read_by(group: Group, head: Node) -> tuple[Value | None, ...]:
+    """Return the inputs of the head; a widened one as it is before the Cast."""
+    cast = group.widened
+    if cast is None:
+        return head.inputs
+    return tuple(cast.inputs[0] if v is cast.output else v for v in head.inputs)
 
 
 def _kernel(node: Node) -> Kernel:

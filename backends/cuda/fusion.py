@@ -14,11 +14,12 @@ from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op
 from ...runtime.ops.attention import Attention
 from ...runtime.ops.conv import Conv
-from ...runtime.ops.elementwise import Div
+from ...runtime.ops.elementwise import Cast, Div
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.ops.movement import Slice, Split
 from ...runtime.ops.packed import MatMulNBits
 from ...runtime.ops.pool import MaxPool
+from ...runtime.ops.reduce import Reduce
 from .algorithms.registry import kernel_of
 from .attention.decode import DecodeAttention, decode_attention_at
 from .attention.relu_linear import ReluLinear, relu_linear_at
@@ -49,6 +50,8 @@ class Group:
         head: the anchor, before its epilogue; None for elementwise chains, and for groups with a
             dedicated kernel.
         pool: the last node, if it pools the result.
+        widened: the Cast in front of the anchor that it reads through: it computes in float32 what
+            it reads in 16 bits.
         whole: the pattern that a dedicated kernel computes: linear attention, rotation with cache
             update, this with the attention to the caches, products of few rows with the nodes
             around them, or rows divided by their length; None for others.
@@ -57,6 +60,7 @@ class Group:
     nodes: tuple[Node, ...]
     head: Node | None
     pool: Node | None = None
+    widened: Node | None = None
     whole: Whole | None = None
 
     @property
@@ -66,7 +70,8 @@ class Group:
             return ()
         if self.head is None:
             return self.nodes
-        return self.nodes[1:] if self.pool is None else self.nodes[1:-1]
+        begin = 1 if self.widened is None else 2
+        return self.nodes[begin:] if self.pool is None else self.nodes[begin:-1]
 
 
 def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
@@ -94,13 +99,27 @@ def _plain_groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
                 epilogue = _tail(graph, node, left)
             left.difference_update((node, *epilogue))
             pool = _pool(graph, node, (node, *epilogue)[-1].output, left)
-            left.difference_update(pool)
-            yield Group((node, *epilogue, *pool), node, pool[0] if pool else None)
+            widened = _widened(graph, node, left)
+            before = () if widened is None else (widened,)
+            left.difference_update((*before, *pool))
+            nodes_of = (*before, node, *epilogue, *pool)
+            yield Group(nodes_of, node, pool[0] if pool else None, widened)
     for node in reversed(nodes):
         if node in left and in_chains(node):
             chain = _chain(graph, node, left)
             left.difference_update(chain)
             yield Group(graph.in_order(chain), None)
+
+
+def _widened(graph: Graph, node: Node, free: Set[Node]) -> Node | None:
+    """Return the Cast from a 16-bit type to float32 that only a reduction reads."""
+    x = node.inputs[0] if isinstance(node.op, Reduce) else None
+    cast = None if x is None else x.producer
+    if x is None or cast is None or cast not in free or not isinstance(cast.op, Cast):
+        return None
+    source = cast.inputs[0]
+    fits = source is not None and source.tensor.dtype in HALVES and x.tensor.dtype == float32
+    return cast if fits and graph.sole_consumer(x) is node else None
 
 
 def few_rows_at(graph: Graph, product: Node, free: Set[Node]) -> FewRows | None:
@@ -295,6 +314,8 @@ def smaller(graph: Graph, group: Group) -> tuple[Group, ...]:
     if group.head is None:
         nodes = (node for node in group.nodes if not node.op.view)
         return tuple(Group((node,), None if in_chains(node) else node) for node in nodes)
+    if group.widened is not None:
+        return Group((group.widened,), None), Group(group.nodes[1:], group.head, group.pool)
     if group.pool is not None:
         return Group((group.pool,), group.pool), Group(group.nodes[:-1], group.head)
     at = _stages(group)[-1]

@@ -22,9 +22,10 @@ from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Add, Cast, Mul, Relu, Tanh
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.norm import BatchNormalization, LayerNormalization, RMSNormalization
+from tercet.runtime.ops.reduce import ReduceL2
 from tercet.runtime.session.model import Model
 
-from .dry import normal
+from .dry import launches, normal, planned
 from .emulator import needs_compiler
 from .samples import ERROR, OPTIONS, Sample, compare, edges, samples
 
@@ -252,3 +253,24 @@ def test_pixels_of_a_thread_that_scales(
     graph.set_outputs({"y": graph.insert(BatchNormalization(), values).output})
     infer(graph)
     compare(Sample(graph, feeds), emulated)
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("is_read_twice", [False, True])
+def test_reductions_read_16_bit_floats_and_compute_in_float32(
+    dtype: DType, is_read_twice: bool, emulated: CudaBackend
+) -> None:
+    """The sums of a large square, as in the response normalization of ConvNeXt v2."""
+    graph = Graph("norm")
+    x = graph.add_input("x", TensorType(dtype, (2, 6, 5, 7)))
+    wide = graph.insert(Cast(to=float32), [x]).output
+    axes = graph.constant(np.array([2, 3]), "axes")
+    outputs = {"y": graph.insert(ReduceL2(), [wide, axes]).output}
+    if is_read_twice:
+        outputs["z"] = graph.insert(Relu(), [wide]).output
+    graph.set_outputs(outputs)
+    infer(graph)
+    entries = [launch.entry for launch in launches(planned(graph))]
+    assert ("elementwise" in entries) is is_read_twice
+    assert "reduce_rows" in entries
+    compare(Sample(graph, {"x": (normal(2, 6, 5, 7) * 500).astype(dtype)}), emulated)
