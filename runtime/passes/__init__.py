@@ -19,6 +19,7 @@ from . import (
     fold_batchnorm,
     fold_constants,
     fold_pad,
+    fold_prenorm,
     fold_zero_weights,
     fuse_activation,
     fuse_attention,
@@ -225,6 +226,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "fold_batchnorm",
         fold_batchnorm.run,
         "Conv, ConvTranspose and Gemm absorb a following BatchNormalization",
+    ),
+    Pass(
+        "fold_prenorm",
+        fold_prenorm.run,
+        "behind it: what no layer in front takes over, those behind may",
     ),
     Pass(
         "fold_affine",

@@ -1,0 +1,109 @@
+"""BatchNormalizations in front of layers become part of their weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.matmul import Gemm
+from tercet.runtime.ops.norm import BatchNormalization
+from tercet.runtime.ops.pool import AveragePool
+
+from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised
+
+#: Passes that would change the same nodes.
+OTHERS = ("merge_linear", "merge_branches", "lower_conv")
+
+
+def conv(*shape: int, **attributes: Any) -> Build:
+    return lambda g, x: apply(g, Conv(**attributes), x, normal(*shape), normal(shape[0]))
+
+
+def pooled(then: Build, **attributes: Any) -> Build:
+    return lambda g, x: then(g, apply(g, AveragePool(**attributes), x))
+
+
+#: What reads a normalization of eight channels.
+READERS: dict[str, Build] = {
+    "1 x 1": conv(6, 8, 1, 1),
+    "strides": conv(6, 8, 1, 1, strides=(2, 2)),
+    "a window": conv(6, 8, 3, 2),
+    "groups": conv(6, 4, 1, 1, group=2),
+    "depthwise": conv(16, 1, 2, 2, group=8),
+    "pooled": pooled(conv(6, 8, 1, 1), kernel_shape=(2, 2), strides=(2, 2)),
+    "pooled at the edge": pooled(conv(6, 8, 1, 1), kernel_shape=(3, 3), pads=(1,) * 4),
+    "two": lambda g, x: apply(g, Add(), conv(6, 8, 1, 1)(g, x), conv(6, 8, 1, 1)(g, x)),
+}
+#: What reads it and cannot take it over.
+OTHER_READERS: dict[str, Build] = {
+    "padded": conv(6, 8, 3, 3, pads=(1,) * 4),
+    "padding by name": conv(6, 8, 3, 3, auto_pad="SAME_UPPER"),
+    "an activation": lambda g, x: conv(6, 8, 1, 1)(g, apply(g, Relu(), x)),
+    "a residual": lambda g, x: apply(g, Add(), conv(8, 8, 1, 1)(g, x), x),
+    "padding that counts": pooled(
+        conv(6, 8, 1, 1), kernel_shape=(3, 3), pads=(1,) * 4, count_include_pad=1
+    ),
+}
+
+
+def behind(reader: Build) -> Graph:
+    """Return what reads a normalization of a sum, which is no layer."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        return reader(graph, batchnorm(graph, apply(graph, Relu(), x), 8))
+
+    return make(build, (2, 8, 5, 6))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_layers_take_it_over(name: str) -> None:
+    graph = behind(READERS[name])
+    after, log = optimised(graph, skip=OTHERS)
+    assert log.counts["fold_prenorm"] == 1
+    assert "BatchNormalization" not in kinds(after)
+    assert len(after.nodes) == len(graph.nodes) - 1
+    assert_same(graph, after, 2, 8, 5, 6)
+
+
+@pytest.mark.parametrize("name", OTHER_READERS)
+def test_others_do_not(name: str) -> None:
+    graph = behind(OTHER_READERS[name])
+    after, log = optimised(graph, skip=OTHERS)
+    assert "fold_prenorm" not in log.counts
+    assert "BatchNormalization" in kinds(after)
+    assert_same(graph, after, 2, 8, 5, 6)
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_a_gemm_takes_it_over(transposed: int) -> None:
+    weight = normal(5, 8) if transposed else normal(8, 5)
+
+    def build(graph: Graph, x: Value) -> Value:
+        rows = batchnorm(graph, apply(graph, Relu(), x), 8)
+        op = Gemm(alpha=0.7, beta=0.3, transB=transposed)
+        return apply(graph, op, rows, weight, normal(5))
+
+    graph = make(build, (3, 8))
+    after, log = optimised(graph)
+    assert log.counts["fold_prenorm"] == 1
+    assert "BatchNormalization" not in kinds(after)
+    assert_same(graph, after, 3, 8)
+
+
+def test_weights_beyond_float16_stay_as_they_are() -> None:
+    """A factor of 1e-7 and weights of 1e3 are fine apart."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        one, zero = np.ones(8, np.float32), np.zeros(8, np.float32)
+        scale = np.full(8, 1e-7, np.float32)
+        norm = apply(graph, BatchNormalization(), apply(graph, Relu(), x), scale, zero, zero, one)
+        return apply(graph, Conv(), norm, normal(6, 8, 1, 1))
+
+    graph = make(build, (2, 8, 5, 6))
+    assert "fold_prenorm" not in optimised(graph, precision="float16")[1].counts
+    assert optimised(graph)[1].counts["fold_prenorm"] == 1
