@@ -87,7 +87,12 @@ clean:  ## remove .venv and everything that was built
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# A link would let `venv --clear` empty the environment of another checkout.
 .venv/core.stamp: pyproject.toml
+	@if [ -L .venv ]; then \
+	  echo ".venv is a link to $$(readlink .venv); remove it, so that make can create one here." >&2; \
+	  exit 1; \
+	fi
 	@for python in $(PYTHONS); do \
 	  if "$$python" -c '$(SUITABLE)' 2>/dev/null; then \
 	    echo "Setting up .venv with $$("$$python" --version), once ..."; \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -115,3 +116,20 @@ def test_nobody_owns_files() -> None:
     assert not [
         place for place in (".", ".github", "docs") if (ROOT / place / "CODEOWNERS").exists()
     ]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_leaves_a_linked_environment_alone(tmp_path: Path) -> None:
+    """`venv --clear` would follow the link, and empty the environment of another checkout."""
+    kept = tmp_path / "other" / "kept"
+    kept.parent.mkdir()
+    kept.touch()
+    (tmp_path / ".venv").symlink_to(kept.parent)
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    done = subprocess.run(
+        ["make", "demo"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert ".venv is a link" in done.stderr
+    assert kept.exists()
