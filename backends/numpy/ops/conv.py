@@ -142,7 +142,6 @@ class _Convolution:
         self.workers = thread_pool.size()
         self._cut(limit, narrowest)
         self.scratch = ScratchLayout()
-        is_fixed = self.bias is not None and self.bias.is_constant and self.w.is_constant
         self.unfolding = Unfolding.of(
             self.window,
             x,
@@ -150,7 +149,7 @@ class _Convolution:
             self.dtype,
             (self.together, self.boxes),
             self.scratch,
-            ones=is_fixed and self.rows <= FEW_TERMS,
+            ones=self._joins_bias(),
         )
         self.sums = self._reserve_sums()
 
@@ -158,6 +157,17 @@ class _Convolution:
     def nbytes(self) -> int:
         """Bytes of workspace for all threads."""
         return self.scratch.nbytes * self.workers
+
+    def _joins_bias(self) -> bool:
+        """Whether the bias is a term of the products.
+
+        That saves a pass over the result, at the cost of packed weights, and of a copy of the image
+        if it is a matrix already.
+        """
+        if self.bias is None or not (self.bias.is_constant and self.w.is_constant):
+            return False
+        is_matrix = {*self.window.kernel, *self.window.strides} == {1}
+        return self.rows <= FEW_TERMS and not (is_matrix and self.rows > self.filters)
 
     def _reserve_sums(self) -> Piece | None:
         """Return workspace for a block's sums unless they go directly into the result.

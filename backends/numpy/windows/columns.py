@@ -122,7 +122,7 @@ class Unfolding:
             dtype: dtype of the matrices.
             blocks: maximum groups per block, and all boxes of outputs.
             scratch: the workspace.
-            ones: whether matrices that are filled should end with a row of ones.
+            ones: whether each matrix ends with a row of ones.
         """
         groups, boxes = blocks
         spatial, channels = source.dims[2:], source.dims[1] // group
@@ -132,11 +132,11 @@ class Unfolding:
         padded = matrix = None
         if needs:
             padded = scratch.take(groups * channels * max(needs), dtype)
-        if needs or not plain or dtype != source.dtype:
+        if needs or not plain or ones or dtype != source.dtype:
             maximum = max((prod(lengths(box)) for box in boxes), default=0)
             rows = channels * prod(window.kernel) + ones
             matrix = scratch.take(groups * rows * maximum, dtype)
-        return cls(window, spatial, channels, padded, matrix, ones and matrix is not None)
+        return cls(window, spatial, channels, padded, matrix, ones)
 
     def fill(self, tape: Tape, bound: Bound, image: Array, box: Block) -> Array:
         """Record the calls that fill a matrix, and return the matrix.
