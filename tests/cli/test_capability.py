@@ -23,8 +23,8 @@ from tercet.runtime.session.model import Model
 from tercet.tools.common.inputs import InputRequest, make_inputs
 from tercet.tools.inspect.capability import LATER, NOBODY, Nobody, capabilities_of, ranges_text
 from tercet.tools.workshop.light_models import NAMES as LIGHT
-from tercet.tools.workshop.light_models import light_file
 
+from ..models.slim import slim_file
 from ..models.test_shared_models import NAMES as SHARED
 from ..plan.fakes import FakeBackend, FakeDevice
 from . import models
@@ -136,7 +136,7 @@ def numbers_of(text: str) -> list[int]:
 
 @pytest.mark.parametrize("name", LIGHT)
 def test_light_models_on_numpy(name: str) -> None:
-    with api.load(light_file(name)) as model:
+    with api.load(slim_file(name)) as model:
         check(model, make_inputs(model.inputs, InputRequest()).arrays)
 
 
@@ -180,7 +180,7 @@ def check_recipes(model: Model, feeds: Mapping[str, Any]) -> bool:
 
 @pytest.mark.parametrize("name", LIGHT)
 def test_light_models_on_cuda(name: str) -> None:
-    with api.load(light_file(name)) as model:
+    with api.load(slim_file(name)) as model:
         assert check_recipes(model, make_inputs(model.inputs, InputRequest()).arrays)
 
 
