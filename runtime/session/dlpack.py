@@ -97,13 +97,17 @@ class ArrayDescription:
 def place_of(value: object) -> tuple[int, int] | None:
     """Return DLPack's device type and index of an array that the host cannot read, else None.
 
-    The index is -1 if only ``__cuda_array_interface__`` shows that it is on a GPU.
+    The index is -1 if only ``__cuda_array_interface__`` shows that it is on a GPU. None is also for
+    an array that DLPack cannot describe; reading it fails, and says why.
     """
     if isinstance(value, np.ndarray | np.generic | list | tuple | float | int):
         return None
     ask = getattr(value, "__dlpack_device__", None)
     if ask is not None:
-        kind, number = ask()
+        try:
+            kind, number = ask()
+        except (RuntimeError, TypeError, ValueError):
+            return None
         return None if kind in ON_HOST else (int(kind), int(number))
     return (2, -1) if hasattr(value, "__cuda_array_interface__") else None
 

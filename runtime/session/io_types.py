@@ -218,7 +218,7 @@ def as_array(value: Any) -> Array:
             raise InputError(f"is not an array: {error}") from error
     try:
         return on_host(value)
-    except (BufferError, RuntimeError, TypeError) as error:
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"cannot be read through DLPack: {error}") from error
 
 

@@ -104,3 +104,22 @@ def test_places() -> None:
 def test_what_is_no_array() -> None:
     with pytest.raises(InputError, match="is not an array"):
         as_array([[1, 2], [3]])
+
+
+@pytest.mark.parametrize(
+    "reason", [ValueError("no such device"), NotImplementedError("no storage")]
+)
+def test_what_dlpack_cannot_describe(reason: Exception) -> None:
+    """As a tensor of PyTorch on the device `meta`, or in the layout of oneDNN."""
+
+    class Opaque(Theirs):
+        def __dlpack__(self, **how: Any) -> object:
+            raise reason
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            raise reason
+
+    array = Opaque(np.ones(2, np.float32))
+    assert place_of(array) is None
+    with pytest.raises(InputError, match=f"cannot be read through DLPack: {reason}"):
+        as_array(array)
