@@ -47,6 +47,8 @@ _RARE = 0.1
 _FEWEST = 3
 #: The share of differing decisions that fair samples have to show, where rough ones show all.
 _SEEN = 0.9
+#: From so many times what rounding explains on, the number says no more.
+_COUNTABLE = 1e9
 #: Slices of fewer elements have no magnitude of their own.
 _SLICE = 8
 
@@ -176,7 +178,7 @@ def rule_floats(a: Array, b: Array, evidence: Evidence) -> Ruling:
         return _but(
             known,
             "MISMATCH",
-            f"{share} {verb} by more than rounding explains, at most {known.excess:.3g} times",
+            f"{share} {verb} by more than rounding explains{_at_most(known.excess)}",
             final=not evidence.jumps and (known.excess > 30 or count > 0.02 * apart.size),
         )
     if whole := spread.excess_of_slices(apart, _TOGETHER, _TOGETHER, whole=evidence.jumps):
@@ -187,6 +189,11 @@ def rule_floats(a: Array, b: Array, evidence: Evidence) -> Ruling:
     if evidence.jumps and (unlike := _unlike_samples((a, b), exact, rough, evidence.tiny)):
         return _but(known, "MISMATCH", unlike, final=False)
     return _beyond_ordinary(ordinary, a, b, evidence)
+
+
+def _at_most(excess: float) -> str:
+    """Tell how many times; without a number where rounding moves next to nothing."""
+    return f", at most {excess:.3g} times" if excess < _COUNTABLE else ", which moves nothing there"
 
 
 def _measured(apart: Array, spread: RoundingSpread) -> Ruling:
