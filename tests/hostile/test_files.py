@@ -99,6 +99,14 @@ def test_a_name_with_a_slip_gets_a_suggestion(tmp_path: Path) -> None:
         load(tmp_path / "modle.onnx")
 
 
+def test_a_folder_lists_its_models(tmp_path: Path) -> None:
+    (tmp_path / "onnx").mkdir()
+    for name in ("config.json", "model.onnx", "onnx/model_q4.onnx"):
+        (tmp_path / name).touch()
+    with pytest.raises(ModelFileError, match=r"file in it \(model\.onnx, onnx/model_q4\.onnx\)$"):
+        load(tmp_path)
+
+
 def test_paths_that_are_no_file(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

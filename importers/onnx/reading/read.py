@@ -93,9 +93,21 @@ def _contents(source: FileSource) -> bytes:
     except FileNotFoundError as error:
         raise source.unopened(f"there is no such file{_nearest(path)}") from error
     except IsADirectoryError as error:
-        raise source.unopened("is a folder; give the .onnx file in it") from error
+        raise source.unopened(f"is a folder; give the .onnx file in it{_models(path)}") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         raise source.unopened(f"cannot be read: {getattr(error, 'strerror', error)}") from error
+
+
+#: The most models of a folder that a message lists.
+_LISTED = 8
+
+
+def _models(folder: str) -> str:
+    """Return the models in a folder and in its folder `onnx`, as a list in brackets."""
+    found = sorted(str(path.relative_to(folder)) for path in Path(folder).glob("*.onnx"))
+    found += sorted(str(path.relative_to(folder)) for path in Path(folder).glob("onnx/*.onnx"))
+    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    return f" ({', '.join(found[:_LISTED])}{more})" if found else ""
 
 
 def _nearest(path: str) -> str:
