@@ -137,7 +137,7 @@ def _show_capabilities(console: Console, backend: str, capabilities: Sequence[Ca
     """Print which backend runs which operators, unsupported ones first."""
     table = grid("operator", "nodes", "runs on", "numbers", left=4)
     styles = {NOBODY: "bold red", PASSES: "dim", LATER: "yellow", "plan": "dim"}
-    who = {PASSES: "gone", LATER: "when run", "plan": "a view"}
+    who = {PASSES: "removed", LATER: "when run", "plan": "view"}
     for row in capabilities:
         runs_on = Text(who.get(row.backend, row.backend), styles.get(row.backend, ""))
         table.add_row(Text(row.operator), str(row.nodes), runs_on, Text(_shortened(row.where)))
@@ -149,10 +149,10 @@ def _show_capabilities(console: Console, backend: str, capabilities: Sequence[Ca
         said = f"{backend}: {counted(missing, 'node')} would not run; --fallback numpy runs them"
         console.print(Text(said, "bold red"))
     elif any(row.backend == LATER for row in capabilities):
-        said = f"{backend} runs what is known before a run; bodies are planned in it"
+        said = f"{backend} runs everything that is known before a run; bodies are planned during it"
         console.print(Text(said, "bold yellow"))
     else:
-        console.print(Text(f"{backend} runs it", "bold green"))
+        console.print(Text(f"{backend} runs the whole model", "bold green"))
     console.print()
 
 
