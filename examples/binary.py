@@ -4,9 +4,9 @@
     python examples/binary.py cuda      # with the kernels below
 
 Rastegari et al., "XNOR-Net" (ECCV 2016): weights are their signs times the mean magnitude of each
-filter. Neither operator is one of ONNX. This file brings both, as a numpy function that says what
-is right, and as CUDA source; `tercet compare model.onnx --operators examples/binary.py` holds one
-against the other.
+filter. ONNX defines neither operator. This file defines both, as a numpy function, which is the
+reference, and as CUDA source; `tercet compare model.onnx --operators examples/binary.py` compares
+the two.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ extern "C" __global__ void pack_signs(
     packed[at] = bits;
 }
 
-// y = scale * sum of products of signs; what lies outside of the image counts nothing.
-// One thread per output. A sum is the number of products less twice that of signs that differ.
+// y = scale * sum of products of signs; pixels outside the image count as 0. One thread per output.
+// A sum is the number of products minus twice the number of those whose signs differ.
 extern "C" __global__ void binary_conv(
     const uint32* x, const uint32* w, const float* scale, float* y, int channels, int words,
     int height, int width, int filters, int window, int pad, int out_height, int out_width,
@@ -71,7 +71,7 @@ def pack_signs(x: Array) -> Array:
 
 
 def signs(packed: Array, channels: int) -> Array:
-    """Return -1 and 1 as `[n, channels, h, w]` of what `pack_signs` gives."""
+    """Unpack the result of `pack_signs`: -1 and 1, float32 `[n, channels, h, w]`."""
     bits = packed[:, :, None] >> np.arange(32, dtype=np.uint32)[:, None, None] & 1
     bits = bits.reshape(len(packed), -1, *packed.shape[2:])[:, :channels]
     return 1 - 2 * bits.astype(np.float32)
@@ -99,7 +99,7 @@ def convolved_type(x: Any, w: Any, scale: Any, *, channels: int, pad: int) -> An
 
 
 def pack_on_cuda(x: Any, packed: Any) -> tercet.CudaKernel:
-    """Return the launch that does what `pack_signs` does."""
+    """Return the launch that computes `pack_signs`."""
     args = {"x": x, "packed": packed, "count": packed.size}
     args |= {"channels": x.dims[1], "words": packed.dims[1], "pixels": x.dims[2] * x.dims[3]}
     return tercet.CudaKernel(SOURCE, "pack_signs", -(-packed.size // 256), 256, args)
@@ -108,7 +108,7 @@ def pack_on_cuda(x: Any, packed: Any) -> tercet.CudaKernel:
 def convolve_on_cuda(
     x: Any, w: Any, scale: Any, y: Any, *, channels: int, pad: int
 ) -> tercet.CudaKernel:
-    """Return the launch that does what `binary_conv` does."""
+    """Return the launch that computes `binary_conv`."""
     _, words, height, width = x.dims
     args = {"x": x, "w": w, "scale": scale, "y": y, "channels": channels, "words": words}
     args |= {"height": height, "width": width, "filters": w.dims[0], "window": w.dims[2]}
@@ -143,7 +143,7 @@ def binary_model(w: Array, size: int) -> ModelProto:
 
 
 def main(backend: str = "numpy") -> None:
-    """Hold a binary convolution against one of floats with the same numbers."""
+    """Compare a binary convolution with a float32 one of the same numbers."""
     rng = np.random.default_rng(0)
     w = rng.standard_normal((64, 64, 3, 3)).astype(np.float32)
     x = rng.standard_normal((1, 64, 32, 32)).astype(np.float32)

@@ -1,11 +1,11 @@
-"""Find the edges in a picture with one convolution, on every backend that this machine has.
+"""Find the edges in a picture with one convolution, on every backend that can run here.
 
-    python examples/edge.py                        # a picture of its own
+    python examples/edge.py                        # a generated picture
     python examples/edge.py cat.png edges.png
 
-The classic first program for cuDNN: a 3x3 Laplacian over red, green and blue. The picture comes as
-it lies in files, channels last (NHWC), and goes as ONNX has it, channels first (NCHW): the change
-between is a node of the model.
+The classic first program for cuDNN: a 3x3 Laplacian over red, green and blue. The input has its
+channels last (NHWC), as in image files, the output has them first (NCHW), as in ONNX; a node of the
+model converts between them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import tercet
 
-#: Sums to zero, so that what is all of one colour becomes black.
+#: Sums to zero, so that areas of a single colour become black.
 LAPLACIAN = np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32)
 
 
 def edge_model(height: int, width: int) -> ModelProto:
     """Return a model from a picture [1, height, width, 3] of bytes to its edges [1, 3, h, w].
 
-    Pixels become numbers from 0 to 1; each filter sums the Laplacian of all three channels; what is
-    negative becomes 0, what is greater than 1 becomes 1.
+    Pixels are scaled to 0 to 1; each filter sums the Laplacian over all three channels; results are
+    clipped to 0 to 1.
     """
     filters = np.tile(LAPLACIAN, (3, 3, 1, 1))
     nodes = [
@@ -80,7 +80,7 @@ def main() -> None:
     results = {name: find_edges(picture, name) for name in backends}
     for name, edges in results.items():
         apart = int(np.abs(edges.astype(int) - results[backends[0]]).max())
-        print(f"{name:8} {np.count_nonzero(edges)} bytes of edges, greatest difference {apart}")
+        print(f"{name:8} {np.count_nonzero(edges)} bytes of edges, maximum difference {apart}")
     if arguments.out is not None:
         from PIL import Image
 

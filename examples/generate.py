@@ -2,8 +2,8 @@
 
     python examples/generate.py FOLDER "Once upon a time"
 
-FOLDER is what `optimum-cli export onnx --task text-generation-with-past` writes. `tercet.Generator`
-does this, and more, with every folder that people have; see docs/generation.md.
+FOLDER is written by `optimum-cli export onnx --task text-generation-with-past`. `tercet.Generator`
+does this and more, with other kinds of folders, too; see docs/generation.md.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import tercet
 
 
 def tokens(model: tercet.Model, ids: list[int], ends: set[int], count: int) -> Iterator[int]:
-    """Yield the most likely next token, again and again.
+    """Yield the most likely next token, repeatedly.
 
     Args:
         model: takes input_ids, attention_mask, position_ids and past_key_values.N.key/value.
-        ids: of the prompt.
-        ends: tokens after which there is nothing more to say.
-        count: the most tokens.
+        ids: token ids of the prompt.
+        ends: tokens that end the text.
+        count: maximum number of new tokens.
     """
     caches: dict[str, Any] = {}
     for each in model.inputs:
