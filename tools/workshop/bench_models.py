@@ -8,39 +8,38 @@ from onnx import ModelProto, TensorProto
 from ...runtime.ir.types import Array
 from . import generated_convnets, generated_models, generated_transformers, light_models
 
+_GENERATED = {
+    **generated_models.MAKERS,
+    **generated_convnets.MAKERS,
+    **generated_transformers.MAKERS,
+}
 #: In alphabetical order. GoogLeNet is called inception_v1.
-NAMES = tuple(
-    sorted(
-        (
-            *light_models.NAMES,
-            *generated_models.NAMES,
-            *generated_convnets.NAMES,
-            *generated_transformers.NAMES,
-        )
-    )
-)
+NAMES = tuple(sorted((*light_models.NAMES, *_GENERATED)))
 
 
 def bench_model(name: str, seed: int = 0) -> ModelProto:
-    """Return a model of `NAMES` that gives logits or hidden states, with random weights."""
+    """Return a model of `NAMES` that gives logits or hidden states, with random weights.
+
+    Generated ones have a symbolic batch size, or 1.
+
+    Args:
+        name: one of `NAMES`.
+        seed: seed of the weights.
+    """
     if name in light_models.NAMES:
         return light_models.light_model(name, seed)
-    if name in generated_convnets.NAMES:
-        return generated_convnets.generated_convnet(name, seed)
-    if name in generated_transformers.NAMES:
-        return generated_transformers.generated_transformer(name, seed)
-    return generated_models.generated_model(name, seed)
+    return _GENERATED[name](seed)
 
 
 def bench_inputs(model: ModelProto, seed: int = 0, batch: int = 1) -> dict[str, Array]:
     """Return inputs of a model: standard normal floats, and integers that are 0 or 1.
 
-    0 and 1 are tokens of every vocabulary, segments of a sentence, and marks of a mask.
+    0 and 1 are valid tokens of every vocabulary, segments of a sentence, and elements of a mask.
 
     Args:
-        model: whose inputs.
-        seed: another seed gives other numbers.
-        batch: what symbolic dimensions become.
+        model: the model.
+        seed: seed of the numbers.
+        batch: size of symbolic dimensions.
     """
     stored = {tensor.name for tensor in model.graph.initializer}
     rng = np.random.default_rng(seed)

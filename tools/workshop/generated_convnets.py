@@ -7,7 +7,7 @@ into the convolutions) instead of local response normalization.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from onnx import ModelProto
 
@@ -88,18 +88,8 @@ def _googlenet(seed: int) -> ModelProto:
     return sheet.model(image(), (sheet.gemm(x, before, 1000), ("batch", 1000)), 17)
 
 
-_MAKERS: dict[str, Callable[[int], ModelProto]] = {
+#: By name: a function of the seed of the weights.
+MAKERS: Mapping[str, Callable[[int], ModelProto]] = {
     "googlenet": _googlenet,
     "resnet50_v15": _resnet50,
 }
-NAMES = tuple(_MAKERS)
-
-
-def generated_convnet(name: str, seed: int = 0) -> ModelProto:
-    """Return one of the networks with random weights and a symbolic batch.
-
-    Args:
-        name: one of `NAMES`.
-        seed: another seed gives other weights.
-    """
-    return _MAKERS[name](seed)

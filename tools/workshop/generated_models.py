@@ -8,7 +8,7 @@ product (TorchScript) or as a Mul on either side of it (dynamo).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import sqrt
 from typing import Any
 from zlib import crc32
@@ -184,18 +184,8 @@ def _mobilenet_v2(seed: int) -> ModelProto:
     return sheet.model(image(), (sheet.gemm(x, 1280, 1000), ("batch", 1000)), 17)
 
 
-_MAKERS: dict[str, Callable[[int], ModelProto]] = {
+#: By name: a function of the seed of the weights.
+MAKERS: Mapping[str, Callable[[int], ModelProto]] = {
     "mobilenet_v2": _mobilenet_v2,
     "vgg16": _vgg16,
 }
-NAMES = tuple(_MAKERS)
-
-
-def generated_model(name: str, seed: int = 0) -> ModelProto:
-    """Return one of the networks with random weights.
-
-    Args:
-        name: one of `NAMES`.
-        seed: another seed gives other weights.
-    """
-    return _MAKERS[name](seed)

@@ -6,7 +6,7 @@ symbolic one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import sqrt
 
@@ -106,20 +106,10 @@ def _bert(
     return sheet.model(inputs, (x, (batch, tokens, width)), 16)
 
 
-_MAKERS: dict[str, Callable[[int], ModelProto]] = {
+#: By name: a function of the seed of the weights. ``vit_base`` is ViT-B/16, ``vit_tiny`` ViT-Ti/16.
+MAKERS: Mapping[str, Callable[[int], ModelProto]] = {
     "bert_base": partial(_bert, name="bert_base", width=768, heads=12, depth=12, batch="batch"),
     "bert_small": partial(_bert, name="bert_small", width=512, heads=8, depth=4, batch=1),
     "vit_base": partial(_vit, name="vit_base", width=768, heads=12, depth=12, batch="batch"),
     "vit_tiny": partial(_vit, name="vit_tiny", width=192, heads=3, depth=12, batch=1),
 }
-NAMES = tuple(_MAKERS)
-
-
-def generated_transformer(name: str, seed: int = 0) -> ModelProto:
-    """Return one of the networks with random weights.
-
-    Args:
-        name: one of `NAMES`; ``vit_base`` is ViT-B/16, ``vit_tiny`` ViT-Ti/16.
-        seed: another seed gives other weights.
-    """
-    return _MAKERS[name](seed)
