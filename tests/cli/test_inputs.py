@@ -27,7 +27,13 @@ from tercet.runtime.session.model import TensorInfo
 from tercet.tools.common.archives import write_archive
 from tercet.tools.common.arrays import read_test_data
 from tercet.tools.common.images import Pixels, read_images
-from tercet.tools.common.inputs import InputRequest, input_shapes, make_inputs, random_inputs
+from tercet.tools.common.inputs import (
+    InputRequest,
+    assumed_dims,
+    input_shapes,
+    make_inputs,
+    random_inputs,
+)
 from tercet.tools.common.measure import Repeat, interleave
 
 from . import models
@@ -106,6 +112,20 @@ PAIR = [info(("n", 3, None), name="a"), info(("n", "m"), name="b")]
 )
 def test_input_shapes(shapes, dims, expected) -> None:
     assert input_shapes(PAIR, shapes, dims) == expected
+
+
+@pytest.mark.parametrize(
+    ("dims", "expected"),
+    [([], 2), (["past=5"], 6), (["past=5", "new=2"], 7), (["past + new=9"], 9)],
+)
+def test_sums_of_symbols(dims, expected) -> None:
+    """As exporters of decoders name the axes of a mask."""
+    mask = "past + new", "2*new", "new + 1", "a+", "+"
+    infos = [info(("past", "new")), info(mask, name="mask")]
+    new = 2 if "new=2" in dims else 1
+    assert input_shapes(infos, [], dims)["mask"] == (expected, 2 * new, new + 1, 1, 1)
+    assumed = {"past", "new"} - {text.split("=")[0] for text in dims}
+    assert set(assumed_dims(infos, [], dims)) == {*assumed, "a+", "+"}
 
 
 def test_names_with_strange_characters() -> None:

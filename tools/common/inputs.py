@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -70,23 +70,9 @@ class Inputs:
     origins: dict[str, str]
     assumed: tuple[str, ...] = ()
 
-    @contextmanager
-    def explained(self) -> Iterator[None]:
-        """Add to an error that dimensions were assumed: size 1 does not suit all models.
-
-        The model itself was readable, so the sizes are the contradiction: a usage error.
-        """
-        try:
-            yield
-        except (ModelError, DeviceError) as error:
-            if not self.assumed:
-                raise
-            names = ", ".join(self.assumed)
-            text = f"dynamic dimensions defaulted to 1: {names}; --dim and --shape set them"
-            if isinstance(error, ModelError):
-                raise InputError(f"{error}\n  {text}") from error
-            error.add_note(text)
-            raise
+    def explained(self) -> AbstractContextManager[None]:
+        """Add to an error that dimensions were assumed."""
+        return explained(self.assumed)
 
     def __str__(self) -> str:
         """Return name, type and source of each."""
@@ -104,6 +90,25 @@ class Inputs:
             }
             for name, data in self.arrays.items()
         ]
+
+
+@contextmanager
+def explained(assumed: Sequence[str]) -> Iterator[None]:
+    """Add to an error that dimensions were assumed: size 1 does not suit all models.
+
+    The model itself was readable, so the sizes are the contradiction: a usage error.
+    """
+    try:
+        yield
+    except (ModelError, DeviceError) as error:
+        if not assumed:
+            raise
+        names = ", ".join(assumed)
+        text = f"dynamic dimensions defaulted to 1: {names}; --dim and --shape set them"
+        if isinstance(error, ModelError):
+            raise InputError(f"{error}\n  {text}") from error
+        error.add_note(text)
+        raise
 
 
 #: Inputs in Python calls: arrays by name or by position, an .npz file or a folder
@@ -185,7 +190,7 @@ def make_inputs(infos: Infos, wanted: InputRequest) -> Inputs:
         return _file_inputs(infos, wanted, shapes)
     arrays = random_inputs(infos, shapes, wanted.seed)
     origins = dict.fromkeys(arrays, f"random, seed {wanted.seed}")
-    return Inputs(arrays, origins, _assumed(infos, wanted))
+    return Inputs(arrays, origins, assumed_dims(infos, wanted.shapes, wanted.dims))
 
 
 # ── shapes ───────────────────────────────────────────────────────────────────────────────────────
@@ -195,6 +200,9 @@ def input_shapes(
     infos: Infos, shapes: Sequence[str] = (), dims: Sequence[str] = ()
 ) -> dict[str, tuple[int, ...]]:
     """Return the shape of every input of known or given rank.
+
+    Symbols without a size are 1, but sums and products of others, such as ``past + 2*new``, are
+    what these make.
 
     Args:
         infos: `Model.inputs`.
@@ -216,20 +224,58 @@ def input_shapes(
             found[info.name] = given[info.name]
         elif info.shape is not None:
             found[info.name] = tuple(
-                d if isinstance(d, int) else sizes.get(d or "", 1) for d in info.shape
+                d if isinstance(d, int) else _size(d or "", sizes) for d in info.shape
             )
     return found
 
 
-def _assumed(infos: Infos, wanted: InputRequest) -> tuple[str, ...]:
-    """Return the dimensions of inputs without a given shape or size."""
-    given = {*_by_input(wanted.shapes, infos, "--shape"), *_parse_dims(wanted.dims, infos)}
+def _size(symbol: str, sizes: Mapping[str, int]) -> int:
+    """Return the size of a symbol: that given, or what its terms and factors make."""
+    if symbol in sizes:
+        return sizes[symbol]
+    if symbol.isdecimal():
+        return int(symbol)
+    for sign, combine in (("+", sum), ("*", prod)):
+        parts = _parts(symbol, sign)
+        if len(parts) > 1:
+            return combine(_size(part, sizes) for part in parts)
+    return 1
+
+
+def _parts(symbol: str, sign: str) -> list[str]:
+    """Return the terms of a sum or the factors of a product; the symbol alone if it is neither."""
+    parts = [part.strip() for part in symbol.split(sign)]
+    return parts if all(map(_is_operand, parts)) else [symbol]
+
+
+def _is_operand(part: str) -> bool:
+    return re.fullmatch(r"[\w.]+(\s*\*\s*[\w.]+)*", part) is not None
+
+
+def _free(symbol: str, given: Container[str]) -> Iterator[str]:
+    """Yield the symbols without a size of which the size of a symbol is made."""
+    if symbol in given or symbol.isdecimal():
+        return
+    parts = next((p for sign in "+*" if len(p := _parts(symbol, sign)) > 1), None)
+    if parts is None:
+        yield symbol
+    else:
+        for part in parts:
+            yield from _free(part, given)
+
+
+def assumed_dims(
+    infos: Infos, shapes: Sequence[str] = (), dims: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return the dimensions that `input_shapes` takes to be 1, of inputs without a given shape."""
+    given = {*_by_input(shapes, infos, "--shape"), *_parse_dims(dims, infos)}
     free = (
-        f"axis {axis} of '{info.name}'" if size is None else size
+        name
         for info in infos
         if info.name not in given
         for axis, size in enumerate(info.shape or ())
-        if not isinstance(size, int) and size not in given
+        if not isinstance(size, int)
+        for name in ([f"axis {axis} of '{info.name}'"] if size is None else _free(size, given))
     )
     return tuple(dict.fromkeys(free))
 

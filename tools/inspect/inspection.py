@@ -42,7 +42,7 @@ from ..common.cost import (
     nodes,
 )
 from ..common.cost import operators as operator_costs
-from ..common.inputs import Dims, Shapes, input_shapes
+from ..common.inputs import Dims, Shapes, assumed_dims, explained, input_shapes
 from ..common.views import shown
 from ..export.export import model_title
 from .capability import Capability, capabilities_of
@@ -255,7 +255,7 @@ def inspect(
     if gpu is not None:
         chosen["fallback"], backend = None, "numpy"
     held, strange = _open(file, backend, chosen)
-    with held as model:
+    with held as model, explained(assumed_dims(model.inputs, *texts)):
         found = input_shapes(model.inputs, *texts)
         bound, note = _bind(model, found, any(texts))
         if plan_wanted:
