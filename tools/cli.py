@@ -115,7 +115,10 @@ def tercet(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Import an ONNX model, run it on numpy, CUDA or cuDNN, and compare them."""
+    """Run ONNX models on interchangeable backends, and find out why results differ.
+
+    Start with `tercet doctor`, which shows the backends that can run here.
+    """
 
 
 #: By topic, in the order in which help lists them.

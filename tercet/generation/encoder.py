@@ -85,8 +85,8 @@ class Encoder:
         """
         if self.features is not None:
             raise UsageError(
-                f"{self._file}: it takes {self.features}, and no text; give them to "
-                "generate_features (--input-features)"
+                f"{self._file}: it takes {self.features}, and no text; use generate_features "
+                "(--input-features, or --audio for speech)"
             )
         longest = max(map(len, prompts))
         ids = np.full((len(prompts), longest), self._pad, np.int64)

@@ -85,7 +85,8 @@ class PromptOptions(Group):
         texts = [sys.stdin.read() if text == "-" else text for text in self.prompt or ()]
         if sum(map(bool, (texts, self.ids, self.input_features, self.audio))) != 1:
             raise UsageError(
-                "give --prompt TEXT, --ids 1,2,3, --input-features FILE.npy or --audio FILE.wav"
+                "give one of --prompt TEXT, --ids 1,2,3, --input-features FILE.npy and "
+                "--audio FILE.wav"
             )
         if not texts:
             if self.chat:

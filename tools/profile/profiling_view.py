@@ -189,7 +189,7 @@ def show_difference(console: Console, found: ProfileDifference, top: int = TOP) 
     facts(console, {"before": found.before, "after": found.after})
     console.print()
     for title, changes in (("node", found.rows), ("operator", found.operators)):
-        table = grid(title, "before ms", "after ms", "change", "ratio")
+        table = grid(title, "before ms", "after ms", "change ms", "ratio")
         shown = changes[: top or None]
         for change in shown:
             pair = (change.before, change.after)
@@ -202,6 +202,6 @@ def show_difference(console: Console, found: ProfileDifference, top: int = TOP) 
         console.print(table)
         _show_rest(console, len(changes) - len(shown), "line")
         console.print()
-    ratio = "" if found.total.ratio is None else f", {found.total.ratio:.2f} of it"
+    ratio = "" if found.total.ratio is None else f", ratio {found.total.ratio:.2f}"
     said = f"run: {found.total.before:.3f} ms before, {found.total.after:.3f} ms after{ratio}"
     console.print(Text(said, "bold"))
