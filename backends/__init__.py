@@ -78,14 +78,14 @@ def open_backends(
             host and `options.device` selects a GPU.
         BackendUnavailable: it cannot run on this machine.
     """
-    first, *behind = (name,) if isinstance(name, str) else name
-    behind += (fallback,) if isinstance(fallback, str) else fallback or ()
+    first, *others = (name,) if isinstance(name, str) else name
+    others += (fallback,) if isinstance(fallback, str) else fallback or ()
     if options.conv is not None or options.algorithms:
         check_algorithms(options, map(_opener, names()))
     for own in options.backend_options:
         options = with_own(options, own, _opener(own))
     found = list(_opener(first)(options))
-    for other in behind:
+    for other in others:
         have = {backend.name for backend in found}
         found.extend(b for b in _opener(other)(options) if b.name not in have)
     if options.device and all(backend.device is HOST for backend in found):

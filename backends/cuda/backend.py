@@ -170,7 +170,7 @@ def recipe_of(
         return registered.build(replace(context, y=None, epilogue=empty))
     if group.pool is not None:
         if setting.asked and "tensor_cores" not in setting.asked:
-            return f"a pooling behind algorithm '{setting.asked[0]}'"
+            return f"a pooling after algorithm '{setting.asked[0]}'"
         before = Tensor(group.nodes[-2].output, y.format)
         epilogue = epilogue_of(group.epilogue, before, head.output)
         if isinstance(epilogue, str):

@@ -88,15 +88,15 @@ def _recipe(context: RecipeContext) -> Answer:
     except TercetError:
         raise
     except Exception as error:  # a user's function may raise anything
-        said = f"{type(error).__name__}: {error}"
-        raise OperatorError(f"{title}: the operator's cuda function raised {said}") from error
+        problem = f"{type(error).__name__}: {error}"
+        raise OperatorError(f"{title}: the operator's cuda function raised {problem}") from error
     if isinstance(found, str):
         return found
     launches: Sequence[Any] = found if isinstance(found, list | tuple) else (found,)
     for each in launches:
         if not isinstance(each, CudaKernel):
-            said = f"gave {type(each).__name__}; expected a tercet.CudaKernel, or a reason"
-            raise OperatorError(f"{title}: the operator's cuda function {said}")
+            problem = f"gave {type(each).__name__}; expected a tercet.CudaKernel, or a reason"
+            raise OperatorError(f"{title}: the operator's cuda function {problem}")
     return tuple(each.launch(f"{op.domain}.{type(op).__name__}.cu") for each in launches)
 
 

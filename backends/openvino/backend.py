@@ -201,6 +201,6 @@ def _node(region: Region, name: str) -> Node:
     return next(found, next(node for node in region if not node.op.view))
 
 
-def _named(region: Region, said: str) -> Node:
+def _named(region: Region, message: str) -> Node:
     """Return the node that a message names in quotes, else the first computing node."""
-    return next((node for node in region if f"'{node.name}'" in said), _node(region, ""))
+    return next((node for node in region if f"'{node.name}'" in message), _node(region, ""))

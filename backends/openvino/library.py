@@ -86,6 +86,6 @@ def _numbers(text: str) -> tuple[int, ...]:
 def gist(error: BaseException) -> str:
     """Return a message of OpenVINO without the locations in its sources."""
     lines = (line.strip().removeprefix("-- ") for line in str(error).splitlines())
-    said = "; ".join(line for line in lines if line and not line.startswith(_NOISE))
-    said = said or " ".join(str(error).split()) or type(error).__name__
-    return said if len(said) <= _MAX_TEXT else f"{said[: _MAX_TEXT - 1]}…"
+    message = "; ".join(line for line in lines if line and not line.startswith(_NOISE))
+    message = message or " ".join(str(error).split()) or type(error).__name__
+    return message if len(message) <= _MAX_TEXT else f"{message[: _MAX_TEXT - 1]}…"

@@ -146,15 +146,15 @@ def _is_function(node: Node) -> bool:
 def signature(nodes: Sequence[Node]) -> str:
     """Return everything that a trial depends on: operators, attributes, types, small constants."""
     places: dict[Value, str] = {}
-    said: list[str] = []
+    lines: list[str] = []
     for node in nodes:
         reads = [_operand(value, places) for value in node.inputs]
         for value in node.outputs:
             places[value] = f"%{len(places)}"
         gives = [f"{places[value]}:{value.type}:{bool(value.consumers)}" for value in node.outputs]
         attributes = [(f.name, getattr(node.op, f.name)) for f in fields(node.op)]
-        said.append(f"{gives} = {node.kind} {attributes} {reads}")
-    return "\n".join(said)
+        lines.append(f"{gives} = {node.kind} {attributes} {reads}")
+    return "\n".join(lines)
 
 
 def _operand(value: Value | None, places: dict[Value, str]) -> str:

@@ -56,10 +56,10 @@ def min_nodes(variable: str) -> int:
     Raises:
         UsageError: the value is not a number above 0.
     """
-    said = os.environ.get(variable, "")
-    if said and not (said.isascii() and said.isdigit() and int(said)):
-        raise UsageError(f"{variable}={said}: it must be a number, 1 or greater")
-    return int(said) if said else MIN_NODES
+    setting = os.environ.get(variable, "")
+    if setting and not (setting.isascii() and setting.isdigit() and int(setting)):
+        raise UsageError(f"{variable}={setting}: it must be a number, 1 or greater")
+    return int(setting) if setting else MIN_NODES
 
 
 def _sources(node: Node) -> list[Node]:

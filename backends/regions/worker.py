@@ -200,13 +200,13 @@ def serve(
     os.dup2(2, 1)
     source = os.fdopen(os.dup(0), "rb", buffering=0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides when it ends
-    said: Mapping[str, Any] = {}
+    reply: Mapping[str, Any] = {}
     while True:
-        out.write(json.dumps(said).encode() + b"\n")
+        out.write(json.dumps(reply).encode() + b"\n")
         out.flush()
         if not select.select([source], [], [], None if is_busy() else IDLE)[0]:
             return
         line = source.readline()
         if not line:
             return
-        said = answer(json.loads(line))
+        reply = answer(json.loads(line))

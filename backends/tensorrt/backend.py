@@ -90,8 +90,8 @@ class TensorrtBackend:
         except UnsupportedError as error:
             return Decline(_named(region, str(error)), str(error))
         except SectionRefused as error:
-            said = f"{self._engines.vendor}: {error.reason}"
-            return Decline(_node(region, error.node), said)
+            message = f"{self._engines.vendor}: {error.reason}"
+            return Decline(_node(region, error.node), message)
         if [t.name for t in found.inputs] != [v.name for v in site.inputs]:
             raise ValueError(f"the section reads {found.inputs}, the step {site.inputs}")
         return step
@@ -111,9 +111,9 @@ def _node(region: Region, name: str) -> Node:
     return (loops or [node for node in computing if node.op.dense] or computing)[-1]
 
 
-def _named(region: Region, said: str) -> Node:
+def _named(region: Region, message: str) -> Node:
     """Return the node that a message names in quotes, else the most likely culprit."""
-    return next((node for node in region if f"'{node.name}'" in said), _node(region, ""))
+    return next((node for node in region if f"'{node.name}'" in message), _node(region, ""))
 
 
 def _on_cuda(view: View) -> int:

@@ -189,17 +189,17 @@ class EngineBuilder:
         return self._builder.create_network(1 << int(flag))
 
     def _refused(self, call: str) -> SectionRefused:
-        return SectionRefused("", f"{call}: {self.vendor.said()}")
+        return SectionRefused("", f"{call}: {self.vendor.take_message()}")
 
     def _parse(self, network: trt.INetworkDefinition, path: Path) -> trt.OnnxParser:
         parser = self.vendor.trt.OnnxParser(network, self.vendor.logger)
         if parser.parse_from_file(str(path)):
             return parser
         if not parser.num_errors:
-            raise SectionRefused("", f"parse_from_file: {self.vendor.said()}", "parse")
+            raise SectionRefused("", f"parse_from_file: {self.vendor.take_message()}", "parse")
         first: trt.ParserError = parser.get_error(0)
-        said = f"its parser says {first.code().name}: {first.desc()}"
-        raise SectionRefused(first.node_name(), said, "parse")
+        message = f"its parser says {first.code().name}: {first.desc()}"
+        raise SectionRefused(first.node_name(), message, "parse")
 
     def _config(self, profiles: Profiles, settings: EngineSettings) -> trt.IBuilderConfig:
         trt = self.vendor.trt
@@ -229,8 +229,8 @@ class EngineBuilder:
         if not product.aim(self.vendor.trt, config, self._capability):
             wanted = self._capability or "this GPU"
             known = ", ".join(product.capabilities(self.vendor.trt)) or "only this machine's"
-            said = f"no engines for compute capability {wanted} (it has: {known})"
-            raise SectionRefused("", said)
+            message = f"no engines for compute capability {wanted} (it has: {known})"
+            raise SectionRefused("", message)
 
     def _recall(self, config: trt.IBuilderConfig) -> None:
         """Load the timings of earlier builds into the builder."""

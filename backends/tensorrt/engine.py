@@ -69,7 +69,9 @@ class TensorrtEngine:
 
     def failed(self, call: str) -> DeviceError:
         """Return an error with the library's message for a failed call."""
-        return DeviceError(f"{self.vendor}, engine {self.key[:8]}: {call}: {self.vendor.said()}")
+        return DeviceError(
+            f"{self.vendor}, engine {self.key[:8]}: {call}: {self.vendor.take_message()}"
+        )
 
     @property
     def _kernels(self) -> str:

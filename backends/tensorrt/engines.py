@@ -56,7 +56,7 @@ class Engines:
                 core = self._deserialized(self._builder.probe())
             except SectionRefused as error:
                 return error.reason
-            return "" if core is not None else self.vendor.said()
+            return "" if core is not None else self.vendor.take_message()
 
     def step(
         self, device: Device, pointer: Pointer, found: Section, settings: EngineSettings, size: int
@@ -93,7 +93,7 @@ class Engines:
         built = self._builds.build(section, settings)
         core = self._complete(built, section, settings)
         if core is None:
-            raise SectionRefused("", f"opening the engine: {self.vendor.said()}")
+            raise SectionRefused("", f"opening the engine: {self.vendor.take_message()}")
         self._store.write(f"{key}.engine", built)
         return core
 

@@ -38,10 +38,10 @@ class EngineLayer:
         return " | ".join(filter(None, parts))
 
 
-def layers(said: str) -> tuple[EngineLayer, ...]:
+def layers(text: str) -> tuple[EngineLayer, ...]:
     """Return the layers in the inspector's JSON; none if it cannot be parsed."""
     try:
-        found = json.loads(said)
+        found = json.loads(text)
     except ValueError:
         return ()
     entries = found.get("Layers", ()) if isinstance(found, dict) else ()

@@ -59,7 +59,7 @@ class TensorrtLibrary:
             return tensorrt
         return self.module
 
-    def said(self) -> str:
+    def take_message(self) -> str:
         """Return the first error, else the newest message, and clear all of them."""
         errors = [text for text in self.messages if text.startswith("error: ")]
         newest = [*self.messages][-1:]
@@ -139,15 +139,15 @@ def _imported(names: Sequence[str]) -> Any:
     Raises:
         ImportError, OSError: the error of one that exists, else the first error.
     """
-    said: list[ImportError | OSError] = []
+    errors: list[ImportError | OSError] = []
     for name in names:
         try:
             return import_module(name)
         except ModuleNotFoundError as error:
-            said.append(error)
+            errors.append(error)
         except (ImportError, OSError) as error:
-            said.insert(0, error)
-    raise said[0]
+            errors.insert(0, error)
+    raise errors[0]
 
 
 def _logger(module: Any, messages: deque[str]) -> trt.ILogger:

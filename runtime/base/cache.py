@@ -1,9 +1,9 @@
 """A cache folder that later processes read, protected against entries planted by others.
 
 Cache entries are executed: machine code on a GPU, an engine on the host. So a folder is used only
-if it belongs to the user and nobody else can write to it, and an entry only if it carries the
-digest made with the user's own key. The key lies in the user's default cache folder and is readable
-by nobody else.
+if it belongs to the user and no other user can write to it, and an entry only if it carries the
+digest made with the user's own key. The key is stored in the user's default cache folder and is
+readable only by the user.
 
 If any of this fails, everything works without a cache, after one warning that gives the reason.
 """
@@ -139,8 +139,8 @@ def _distrust_above(folder: Path) -> str:
 def _warn(folder: Path, reason: str) -> None:
     if folder not in _warned:
         _warned.add(folder)
-        said = f"nothing is kept from run to run: {reason}"
-        warnings.warn(PerformanceWarning(said), stacklevel=2)
+        message = f"nothing is kept from run to run: {reason}"
+        warnings.warn(PerformanceWarning(message), stacklevel=2)
 
 
 def _key_in(folder: Path) -> bytes:

@@ -195,8 +195,10 @@ class Nesting:
         try:
             layout, _ = lay_out(graph, backends, resources.options, resources.stores, ends, inner)
         except UnsupportedError as error:
-            said = error.refusals[0]
-            return f"node '{said.node}' ({said.operator}): {said.backend}: {said.reason}"
+            refusal = error.refusals[0]
+            return (
+                f"node '{refusal.node}' ({refusal.operator}): {refusal.backend}: {refusal.reason}"
+            )
         for row in layout.rows:
             if row.step is None or isinstance(row.step, Branches | Repetition):
                 continue

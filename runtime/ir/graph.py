@@ -1,8 +1,8 @@
 """The intermediate representation: values, nodes and graphs, all in one opset.
 
 A `Graph` changes only through its methods, which keep producers, consumers and names consistent.
-Control-flow bodies are separate graphs without access to outer scopes: what a body reads from
-outside is a formal parameter in `Graph.captures`, and the owning node holds the corresponding
+Control-flow bodies are separate graphs without access to outer scopes: an outer value that a body
+reads is a formal parameter in `Graph.captures`, and the owning node holds the corresponding
 values in `Node.captures`.
 """
 
@@ -214,7 +214,7 @@ class Graph:
         value.fix(data)
 
     def drop_input(self, value: Value) -> None:
-        """Remove an input; raises ValueError if somebody reads it."""
+        """Remove an input; raises ValueError if it is still read."""
         if value.consumers or self.is_output(value):
             raise ValueError(f"'{value.name}' is still read")
         self.inputs = tuple(each for each in self.inputs if each is not value)
@@ -271,7 +271,7 @@ class Graph:
         self._node_names.discard(node.name)
 
     def drop(self, value: Value) -> bool:
-        """Forget a constant that nobody reads; return whether nobody does."""
+        """Remove a constant unless it is still read; return whether it was removed."""
         if value.data is None or value.consumers or self.is_output(value):
             return False
         return self._names.pop(value.name, None) is not None
@@ -385,7 +385,7 @@ class Graph:
         return copy
 
     def splice(self, node: Node, body: Graph, inputs: Sequence[Value] = ()) -> tuple[Value, ...]:
-        """Copy a body's nodes in front of the node that owns it.
+        """Insert copies of a body's nodes before the node that owns it.
 
         Args:
             node: the owner, which is kept.

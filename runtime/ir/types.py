@@ -172,7 +172,7 @@ def type_of(data: HostValue, declared: ValueType | None = None) -> ValueType | N
 
     Args:
         data: the value.
-        declared: the graph's type for it, for what the value itself does not show.
+        declared: the graph's type for it, for properties that the value itself does not show.
     """
     if isinstance(data, np.ndarray):
         return TensorType(data.dtype, data.shape)

@@ -121,7 +121,7 @@ class Attention(Op):
         same_dtype(q, k, past_key)
         same_dtype(v, past_value)
         if (past_key is None) != (past_value is None):
-            raise ShapeError("past_key and past_value come together, or not at all")
+            raise ShapeError("past_key and past_value must both be given or both omitted")
         if past_key is not None and nonpad_kv_seqlen is not None:
             raise ShapeError("nonpad_kv_seqlen excludes past_key and past_value")
         if min(self.left_window_size, self.right_window_size) < -1:

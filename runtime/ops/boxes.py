@@ -70,7 +70,7 @@ class RoiAlign(Op):
 
 @op
 class NonMaxSuppression(Op):
-    """Boxes in order of falling score, without those that overlap a better one: int64 [found, 3].
+    """Boxes by descending score, without those that overlap a better one: int64 [selected, 3].
 
     A row is (batch, class, box). Boxes are [batch, boxes, 4], scores [batch, classes, boxes].
 

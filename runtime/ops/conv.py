@@ -56,7 +56,7 @@ class Conv(ConvOp):
 
 @op
 class ConvTranspose(ConvOp):
-    """The gradient of Conv with respect to its input, as an operator of its own (ONNX 22).
+    """The gradient of Conv with respect to its input, as a separate operator (ONNX 22).
 
     Weights are [c, m/group, *kernel]. `output_shape` overrides `pads`; `output_padding` elements
     are appended at the end of each axis.
@@ -85,7 +85,7 @@ class DeformConv(Op):
     """Conv that reads, by linear interpolation, at positions shifted by `offset` (ONNX 22).
 
     Offsets are [n, offset_group * kernel * axes, *output]; `mask` has one factor per position:
-    [n, offset_group * kernel, *output]. Outside of the padded input lie zeros.
+    [n, offset_group * kernel, *output]. Positions outside of the padded input read as zeros.
     """
 
     dense = True

@@ -83,7 +83,7 @@ class Ensemble:
 
 
 def ensemble_of(op: NodeLists | TreeEnsemble) -> Ensemble | str:
-    """Return the ensemble of an operator, or what is wrong with it."""
+    """Return the ensemble of an operator, or the reason why it is invalid."""
     if isinstance(op, TreeEnsemble):
         forest = _newest(op)
         if isinstance(forest, str):
@@ -318,7 +318,7 @@ def _made(
     parts: tuple[Array, Array, Array],
     targets: int,
 ) -> Forest | str:
-    """Return the forest, or what is wrong with it.
+    """Return the forest, or the reason why it is invalid.
 
     Args:
         nodes: feature, value, mode, missing and children.
@@ -329,7 +329,7 @@ def _made(
     feature, value, mode, missing, children = nodes
     depth, reached = _levels(children, roots)
     if depth >= len(feature):
-        return "a tree whose branches meet in a circle"
+        return "a tree with a cycle"
     if reached < len(feature):
         return "nodes that no root leads to"
     leaf, target, weight = parts

@@ -105,7 +105,7 @@ class GatherND(Op):
         if data.shape is None or not isinstance(depth, int):
             return data.with_shape(None)
         if not 1 <= depth <= len(data.shape) - b:
-            raise ShapeError(f"{depth} coordinates, behind {b} batch axes, into {data}")
+            raise ShapeError(f"{depth} coordinates after {b} batch axes for {data}")
         batch = same_shape(data.shape[:b], indices.shape[:b], "the batch axes")
         shape = (*(batch or ()), *indices.shape[b:-1], *data.shape[b + depth :])
         return data.with_shape(checked(shape))

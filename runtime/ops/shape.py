@@ -314,7 +314,7 @@ def _scalar(x: TensorType) -> Any:
 
 
 def _count(start: Any, limit: Any, delta: Any) -> int:
-    """Return how many numbers lie from `start` to before `limit` in steps of `delta`."""
+    """Return the number of elements from `start` to `limit` (exclusive) in steps of `delta`."""
     if delta == 0:
         raise ShapeError("delta is 0")
     if isinstance(delta, int):

@@ -29,7 +29,7 @@ def checked(dims: Iterable[Dim]) -> Shape:
 def normalize_axis(axis: int, rank: int, name: str = "axis") -> int:
     """Return `axis` counted from the front; raises ShapeError outside [-rank, rank)."""
     if not -rank <= axis < rank:
-        raise ShapeError(f"{name}={axis} lies outside of a tensor of rank {rank}")
+        raise ShapeError(f"{name}={axis} is out of range for a tensor of rank {rank}")
     return axis + rank if axis < 0 else axis
 
 

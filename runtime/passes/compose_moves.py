@@ -219,8 +219,8 @@ class _Moves:
             drop(graph, node)
         for node, new in made.items():
             graph.rename(new, node.name)
-        kinds = f"{len(made)} nodes behind '{move.last.name}'"
-        return f"{kinds} work on rows in the order of '{move.source.name}'"
+        kinds = f"{len(made)} nodes after '{move.last.name}'"
+        return f"{kinds} now process rows in the order of '{move.source.name}'"
 
 
 def _as_slice(graph: Graph, node: Node) -> str:

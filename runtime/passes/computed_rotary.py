@@ -247,7 +247,7 @@ def _build(found: Found) -> Outcome:
             return found.refuse(Reason.NUMBERS, "pairs may have two angles")
         table = each.rebuilt(add)
         heads_axis = 3 - axis - (4 - (rank_of(table) or 0))
-        if heads_axis > 0:  # in front of the positions, an axis 0 of size 1 is that of samples
+        if heads_axis > 0:  # before the positions, an axis 0 of size 1 is that of samples
             table = made(add, Squeeze(), table, np.array([heads_axis]))
         for _ in range(3 - (rank_of(table) or 3)):
             table = made(add, Unsqueeze(), table, np.array([0]))

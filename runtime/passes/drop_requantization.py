@@ -43,7 +43,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _movers(graph: Graph, node: Node) -> tuple[list[Node], Node | None]:
-    """Return the moves in front of a QuantizeLinear, and the DequantizeLinear before them."""
+    """Return the moves before a QuantizeLinear, and the DequantizeLinear before them."""
     found: list[Node] = []
     value, reader = node.inputs[0], node
     while value is not None and (producer := value.producer) is not None:

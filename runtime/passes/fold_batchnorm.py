@@ -64,7 +64,7 @@ FUSIONS = (
 )
 
 
-# ── behind products of rows ──────────────────────────────────────────────────────────────────────
+# ── after products of rows ───────────────────────────────────────────────────────────────────────
 
 _PRODUCT = Apply(
     MatMul, "x", Var("weight", lambda v: v.data is not None and v.data.ndim == 2), name="product"

@@ -77,10 +77,10 @@ def _spatial_zeros(node: Node) -> tuple[int, ...] | None:
         return None
     rank = type_.rank
     along = range(rank) if axes is None or axes.data is None else axes.data.tolist()
-    before, behind = [0] * rank, [0] * rank
+    before, after = [0] * rank, [0] * rank
     count = pads.data.size // 2
     for i, axis in enumerate(along):
-        before[axis], behind[axis] = int(pads.data[i]), int(pads.data[count + i])
-    if rank < 3 or any(before[:2] + behind[:2]) or min(before + behind) < 0:
+        before[axis], after[axis] = int(pads.data[i]), int(pads.data[count + i])
+    if rank < 3 or any(before[:2] + after[:2]) or min(before + after) < 0:
         return None
-    return (*before[2:], *behind[2:])
+    return (*before[2:], *after[2:])

@@ -104,7 +104,7 @@ def _depends(found: Found, value: Value) -> bool:
 
 
 def _has_shape(value: Value, sizes: tuple[int, ...]) -> bool:
-    """Whether a parameter has these sizes; a constant may have axes of 1 in front of them."""
+    """Whether a parameter has these sizes; a constant may have leading axes of 1."""
     shape = shape_of(value)
     ones = len(shape or ()) - len(sizes)
     fits = value.data is not None and ones >= 0 and shape == ((1,) * ones + sizes)
@@ -118,7 +118,7 @@ def _in_shape(found: Found, value: Value, sizes: tuple[int, ...]) -> Value:
 
 
 def _whole(inverse: Pattern, quotient: Pattern) -> Pattern:
-    """Return the pattern of everything behind the root.
+    """Return the pattern of everything after the root.
 
     That is the quotient, optionally rounded, scaled and shifted; or the scale is multiplied by the
     inverse of the root first, and the mean may be subtracted when both are so scaled.

@@ -74,7 +74,7 @@ class Fusion:
 
     Attributes:
         around: the anchor pattern, matched at the results of single nodes.
-        build: decides what a match becomes; it may add constants, and nodes in front, once nothing
+        build: decides what a match becomes; it may add constants, and nodes before it, once nothing
             can fail.
         pattern: the whole pattern, matched at what follows the anchor; the anchor itself if None.
         reach: maximum number of nodes from the anchor to the end. The longest match wins.
@@ -118,8 +118,8 @@ def _apply(graph: Graph, context: Context, fusion: Fusion, node: Node) -> str:
             named = outcome.named.name if outcome.named else None
             count, anchor = len(nodes), node.name
             new = stand_in(graph, nodes, top, outcome.op, outcome.inputs, named)
-            said = f"{new.kind} '{new.name}'"
-            return fusion.text.format(new=said, anchor=anchor, kind=node.kind, count=count)
+            label = f"{new.kind} '{new.name}'"
+            return fusion.text.format(new=label, anchor=anchor, kind=node.kind, count=count)
         if outcome is not None:
             refusals.append(outcome)
     if refusals:

@@ -144,7 +144,7 @@ def _fusions(*, turned: bool) -> tuple[Fusion, ...]:
         return _is_layer(node) and (turned or not getattr(node.op, "transB", 0))
 
     rows = Apply((Gemm, MatMul), "x", name="rows", where=fits)
-    text = "the Reshape behind '{anchor}' is in front of {new}"
+    text = "the Reshape after '{anchor}' now precedes {new}"
     return (Fusion(rows, _build, Apply(Reshape, "rows"), 1, text=text),)
 
 

@@ -30,7 +30,7 @@ _TO_ROWS, _TO_IMAGE = Transpose(perm=(0, 2, 3, 1)), Transpose(perm=(0, 3, 1, 2))
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows behind the heads [b, h, t, d] of an operand.
+    """The rows that the heads [b, h, t, d] of an operand come from.
 
     Attributes:
         heads: how heads are columns of rows.
@@ -139,7 +139,7 @@ def _is_movable(graph: Graph, one: _Rows, all_: list[_Rows], attention: Node) ->
 
 
 def _conv_of(image: Value) -> tuple[Node, Array, Array | None] | None:
-    """Return the Conv behind an image, its weight and its bias, if these are constants."""
+    """Return the Conv that computes an image, its weight and its bias, if these are constants."""
     node = image.producer
     if node is None or not isinstance(node.op, Conv) or node.op.group != 1:
         return None
@@ -150,7 +150,7 @@ def _conv_of(image: Value) -> tuple[Node, Array, Array | None] | None:
 
 
 def _layer_of(graph: Graph, value: Value) -> tuple[Value, Array, Array | None] | None:
-    """Return x, weight [k, w] and bias [w] of the layer behind some rows."""
+    """Return x, weight [k, w] and bias [w] of the layer that computes some rows."""
     node, bias = value.producer, None
     if node is not None and isinstance(node.op, Add):
         for addend, product in pairs(node):

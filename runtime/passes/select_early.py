@@ -24,7 +24,7 @@ Axes = Sequence[int | None]
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Move Slice, Gather and GatherND of a few rows in front of the nodes that compute the rows.
+    """Move Slice, Gather and GatherND of a few rows before the nodes that compute the rows.
 
     A classifier reads one token, a decoding loop one row of scores: the last layer then computes
     only that row. A selection moves past a node if each row of the node's result depends on the
@@ -133,7 +133,7 @@ class _Selections:
     made: dict[Hashable, Value] = field(default_factory=dict[Hashable, Value])
 
     def hoist(self, node: Node) -> str:
-        """Move a selection in front of the producer of its input; return what was done."""
+        """Move a selection before the producer of its input; return a description."""
         selection = _Selection.of(node)
         data = node.inputs[0] if node.inputs else None
         maker = None if data is None else data.producer

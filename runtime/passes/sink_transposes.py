@@ -48,7 +48,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     from it or are constants; at its end, an inverse transpose is free and everything else costs a
     transpose. It is rewritten if that leaves fewer of them.
 
-    A Transpose between a matrix product and the scales and sums after it is moved behind those,
+    A Transpose between a matrix product and the scales and sums after it is moved after those,
     which then become the epilogue of the product.
 
     Images become rows of pixels, and rows become images, by a 4-D Transpose, which is free if
@@ -306,7 +306,7 @@ class _TransposedRegion:
         for node, new in made.items():
             graph.rename(new, node.name)
         return (
-            f"{len(self.nodes)} nodes behind Transpose '{self.entries[0].name}' work in the order "
+            f"{len(self.nodes)} nodes after Transpose '{self.entries[0].name}' now use the order "
             f"of its input: {self.before} transposes became {self.after}"
         )
 
@@ -387,7 +387,7 @@ def _can_turn(data: np.ndarray, rank: int, node: Node) -> bool:
     return data.ndim == rank if isinstance(node.op, Concat) else data.ndim <= rank
 
 
-# ── behind products of matrices ──────────────────────────────────────────────────────────────────
+# ── after matrix products ────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
@@ -416,7 +416,7 @@ class _Tail:
         graph.redirect(last.output, add(Transpose(perm=self.order), value))
         for node in (*reversed(self.nodes), self.turn):
             drop(graph, node)
-        return f"{len(self.nodes)} nodes behind Transpose '{self.turn.name}' are in front of it"
+        return f"{len(self.nodes)} nodes after Transpose '{self.turn.name}' now precede it"
 
     def _turned(self, graph: Graph, node: Node, value: Value | None) -> Value | None:
         """Return another operand in the product's order."""

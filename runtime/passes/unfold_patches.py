@@ -42,7 +42,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _behind(graph: Graph, node: Node) -> tuple[Node, ...] | None:
-    """Return the nodes that make rows of the result: a Transpose behind a Reshape, if any."""
+    """Return the nodes that make rows of the result: a Transpose after a Reshape, if any."""
     image = rows = shape_of(node.output)
     found = list[Node]()
     reader = graph.sole_consumer(node.output)

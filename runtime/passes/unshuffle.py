@@ -161,7 +161,7 @@ def _channels(walk: _Walk, dims: tuple[int, ...]) -> list[int] | None:
 
 
 def _chosen(graph: Graph, node: Node, source: Value, channels: list[int]) -> Node:
-    """Insert the selection of `channels` of `source`, in front of the node that it replaces."""
+    """Insert the selection of `channels` of `source`, before the node that it replaces."""
     first, step = channels[0], channels[1] - channels[0] if len(channels) > 1 else 1
     add = Builder(graph, node, node.name, (node,))
     if step > 0 and channels == list(range(first, first + step * len(channels), step)):

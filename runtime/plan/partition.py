@@ -159,12 +159,12 @@ def _ruled_out(
 
 def _refuse(free: list[Node], refusals: list[NodeRefusal], backends: Sequence[Backend]) -> None:
     missing = {node.name for node in free}
-    said = [r for r in refusals if r.node in missing]
-    heard = {(r.node, r.backend) for r in said}
+    reported = [r for r in refusals if r.node in missing]
+    covered = {(r.node, r.backend) for r in reported}
     for node in free:
         for backend in backends:
-            if (node.name, backend.name) not in heard:
-                said.append(_refusal(node, backend, "no implementation"))
+            if (node.name, backend.name) not in covered:
+                reported.append(_refusal(node, backend, "no implementation"))
     names = " + ".join(b.name for b in backends)
     plural = "s" if len(free) > 1 else ""
     remedy = (
@@ -172,7 +172,7 @@ def _refuse(free: list[Node], refusals: list[NodeRefusal], backends: Sequence[Ba
         if any(b.name == "numpy" for b in backends)
         else "fallback='numpy' (on the command line --fallback numpy) runs them on the host"
     )
-    raise UnsupportedError(f"{len(free)} node{plural} cannot run on {names}:", said, remedy)
+    raise UnsupportedError(f"{len(free)} node{plural} cannot run on {names}:", reported, remedy)
 
 
 def _is_convex(nodes: tuple[Node, ...], order: dict[Node, int]) -> bool:

@@ -60,9 +60,9 @@ def freeze_inputs(graph: Graph, arrays: Mapping[str, Any]) -> Graph:
             raise InputError(f"input '{name}' is not a tensor; only tensors can be frozen")
         copy.freeze(by_name[name], array)
         found[name] = by_name[name].type
-    told = sizes_of(graph.inputs, found)
-    sizes = {symbol: next(iter(each)) for symbol, each in told.items() if len(each) == 1}
-    if unclear := ambiguous(told):
+    sizes_by_symbol = sizes_of(graph.inputs, found)
+    sizes = {symbol: next(iter(each)) for symbol, each in sizes_by_symbol.items() if len(each) == 1}
+    if unclear := ambiguous(sizes_by_symbol):
         copy = loosened(copy, frozenset(unclear))
     types = {value.name: _bound(value.type, sizes) for value in copy.inputs}
     frozen = specialise(copy, types)

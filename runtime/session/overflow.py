@@ -101,7 +101,7 @@ class Watch:
         if node is None:
             return f"{start}in {precision}, {where}; {search}"
         what = f"node '{node.name}' ({node.kind}) computes"
-        if is_new:  # a Cast in front of the first node in half precision
+        if is_new:  # a Cast before the first node in half precision
             source = node.inputs[0].name if node.inputs[0] is not None else ""
             node = next(iter(node.output.consumers), node)
             what = f"node '{node.name}' ({node.kind}) reads '{source}', which has"

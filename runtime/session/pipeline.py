@@ -226,7 +226,7 @@ class Pipeline(Closable):
             computes, or must read data in between.
         alone: runs a batch for which there is no such plan.
         maximum: number of plans to keep, one per set of shapes.
-        copy: whether results, and batches that lie in pinned memory, are copied.
+        copy: whether results, and batches in pinned memory, are copied.
     """
 
     def __init__(

@@ -170,11 +170,11 @@ def _reasons(refusals: Iterable[NodeRefusal]) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for refusal in refusals:
         found.setdefault(refusal.node, []).append(f"{refusal.backend}: {refusal.reason}")
-    return {node: "; ".join(said) for node, said in found.items()}
+    return {node: "; ".join(texts) for node, texts in found.items()}
 
 
 def _describe(row: Row, reasons: dict[str, str]) -> PlacedRow:
-    said = dict.fromkeys(reasons[n.name] for n in row.nodes if n.name in reasons)
+    texts = dict.fromkeys(reasons[n.name] for n in row.nodes if n.name in reasons)
     return PlacedRow(
         kind=row.kind,
         nodes=tuple(name for node in row.nodes for name in node.origin),
@@ -184,7 +184,7 @@ def _describe(row: Row, reasons: dict[str, str]) -> PlacedRow:
         inputs=_texts(row.inputs),
         outputs=_texts(row.outputs),
         nbytes=0 if row.kind == "view" else sum(slot.nbytes for slot in row.outputs),
-        reason="; ".join(said),
+        reason="; ".join(texts),
         details=row.step.details if isinstance(row.step, Detailed) else (),
     )
 

@@ -199,9 +199,9 @@ class ProgramCache:
         for symbol, text in unclear.items():
             if symbol not in self._warned and not self.trusts_sizes:
                 self._warned.add(symbol)
-                said = f"dimension '{symbol}' is {text}; it is taken as unknown"
+                message = f"dimension '{symbol}' is {text}; it is taken as unknown"
                 warnings.warn(
-                    ": ".join(filter(None, (self._file, said))), ModelWarning, stacklevel=2
+                    ": ".join(filter(None, (self._file, message))), ModelWarning, stacklevel=2
                 )
 
     # ── programs ─────────────────────────────────────────────────────────────────────────────

@@ -157,7 +157,7 @@ AT_LOAD: dict[str, tuple[str, str, str]] = {
     "Concat axis": (
         "float[2,3] a, float[2,3] b",
         "y = Concat <axis = 2> (a, b)",
-        "axis=2 lies outside of a tensor of rank 2",
+        "axis=2 is out of range for a tensor of rank 2",
     ),
     "Split sizes": (
         "float[2,6] x",
@@ -187,7 +187,7 @@ AT_LOAD: dict[str, tuple[str, str, str]] = {
     "Gather axis": (
         "float[2,6] x, int64[3] i",
         "y = Gather <axis = 2> (x, i)",
-        "axis=2 lies outside of a tensor of rank 2",
+        "axis=2 is out of range for a tensor of rank 2",
     ),
     "Gather indices": (
         "float[2,6] x",
@@ -223,7 +223,7 @@ AT_LOAD: dict[str, tuple[str, str, str]] = {
         "float[2,6] x",
         "s = Constant <value_ints = [0]> () a = Constant <value_ints = [2]> () "
         "y = Slice(x, s, a, a)",
-        "axes=2 lies outside of a tensor of rank 2",
+        "axes=2 is out of range for a tensor of rank 2",
     ),
     "Slice lengths": (
         "float[2,6] x",

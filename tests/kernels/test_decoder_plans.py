@@ -82,7 +82,7 @@ def test_queries_keys_and_values_are_one_product_of_packed_weights(
     with following(HALF, Sampling(), monkeypatch) as plan:
         packed = [kernel for kernel in kernels(plan) if kernel.startswith("gemv_packed")]
         assert len(packed) == 5  # of its only layer four; and the scores
-        assert sum("behind RMSNormalization" in kernel for kernel in packed) == 3
+        assert sum("after RMSNormalization" in kernel for kernel in packed) == 3
         assert not any(kernel.startswith("normalize") for kernel in kernels(plan))
 
 

@@ -47,7 +47,7 @@ def test_a_normalization_with_other_readers_is_not(gated: Gated) -> None:
 
 def test_what_is_too_much_for_an_epilogue_is_a_chain() -> None:
     product, rest = titles(TOO_LONG)
-    assert product.startswith("gemv behind RMSNormalization")
+    assert product.startswith("gemv after RMSNormalization")
     assert rest == "elementwise Add"
 
 
@@ -90,5 +90,5 @@ def test_a_decoder_has_no_kernels_between_its_products(bits: int, tmp_path: Path
     products = [title for title in found if title.startswith("gemv")]
     assert not any("normalize_rows" in title for title in found)
     assert len(products) == 4 * layers + 1
-    assert sum("behind RMSNormalization" in title for title in products) == 2 * layers + 1
+    assert sum("after RMSNormalization" in title for title in products) == 2 * layers + 1
     assert sum("2 products" in title for title in products) == layers

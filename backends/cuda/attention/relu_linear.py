@@ -152,7 +152,7 @@ def _product(value: Value, *, turned: bool) -> tuple[_Part, _Part, _Part, frozen
 
 
 def _through(value: Value) -> tuple[Node | None, frozenset[Node]]:
-    """Return a value in front of casts, and these casts."""
+    """Return a value before casts, and these casts."""
     casts: set[Node] = set()
     node = value.producer
     while node is not None and isinstance(node.op, Cast) and node.inputs[0] is not None:

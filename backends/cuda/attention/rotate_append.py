@@ -54,7 +54,7 @@ class RotateAppend:
 
 
 def rotate_append_at(graph: Graph, attention: Node, free: Set[Node]) -> RotateAppend | None:
-    """Return the rotation and update in front of an attention, if there are any."""
+    """Return the rotation and cache update before an attention, if there are any."""
     if not isinstance(attention.op, Attention):
         return None
     q, keys, values = (v and v.producer for v in attention.inputs[:3])

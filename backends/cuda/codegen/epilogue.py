@@ -110,7 +110,7 @@ NO_EPILOGUE = no_epilogue(float32)
 
 
 def epilogue_of(nodes: tuple[Node, ...], y: Tensor, first: Value, *others: Value) -> Epilogue | str:
-    """Return elementwise nodes behind a kernel as its epilogue, or why that is impossible.
+    """Return the elementwise nodes after a kernel as its epilogue, or why that is impossible.
 
     Args:
         nodes: a chain in which each reads the previous one; may be empty.

@@ -112,7 +112,7 @@ def prologue_of(norm: RowNorm | None, k: int, dtype: DType) -> Prologue:
         {"scale": norm.scale, "shift": norm.shift, "epsilon": norm.epsilon},
         (("ROW", row), ("NORMALIZED", True), ("CENTRED", norm.centred), ("SHIFTED", shifted)),
         (2 + shifted) * row * dtype.itemsize,
-        f"behind {norm.kind}, ",
+        f"after {norm.kind}, ",
     )
 
 

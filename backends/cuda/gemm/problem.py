@@ -218,7 +218,7 @@ class GemmArguments:
 
     Attributes:
         a: the left operand.
-        b: the right operand, [batch][n][ldb] zero-padded behind column k, or in the order of a
+        b: the right operand, [batch][n][ldb] zero-padded after column k, or in the order of a
             schedule: constant, in the workspace, or as it is.
         c: the result.
         shape: M, N and K of one product.
@@ -320,7 +320,7 @@ def packed_image(
         x: the image, in C order.
         channels: channels in the workspace.
         width: width in the workspace.
-        left: columns of zeros in front.
+        left: columns of zeros before the first.
         pixels: pixels per position; with 2, each pixel but the first is stored twice.
     """
     images, rows, size = x.dims[0], prod(x.dims[2:-1]), x.dtype.itemsize

@@ -87,9 +87,9 @@ def _floor(node: Node) -> float | None:
 def _is_length(node: Node, x: Value) -> bool:
     """Whether a node computes the lengths of the rows of a value."""
     rank = x.tensor.rank or 0
-    one_a_row = (*x.tensor.dims[:-1], 1)
+    row_dims = (*x.tensor.dims[:-1], 1)
     sums = isinstance(node.op, ReduceL2) and node.inputs[0] is x and x.tensor.dtype == float32
-    return sums and rank > 1 and node.output.tensor.dims == one_a_row != x.tensor.dims
+    return sums and rank > 1 and node.output.tensor.dims == row_dims != x.tensor.dims
 
 
 def _widens(node: Node) -> bool:

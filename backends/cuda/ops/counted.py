@@ -85,7 +85,7 @@ def non_zero(
     if refused := need_dtypes(NUMBERS | {bool_}, x):
         return refused
     if y is None:
-        return "nobody reads its result"
+        return "its result is unused"
     pitch, sizes = y.dims[1], x.dims or (1,)
 
     def finish(make: Callable[..., Launch], listed: Scratch, number: Operand) -> Launch:
@@ -107,7 +107,7 @@ def compress(
 ) -> Answer:
     """List the indices where the condition is true, then gather."""
     if y is None:
-        return "nobody reads its result"
+        return "its result is unused"
     if x.dtype.itemsize not in _MOVED:
         return f"elements of {x.dtype.itemsize} bytes"
     dims = (x.size,) if op.axis is None else x.dims
@@ -145,7 +145,7 @@ def non_max_suppression(
         return refused
     total = (*more, None)[0]
     if y is None or total is None:
-        return "nobody reads its results"
+        return "its results are unused"
     images, classes, count = scores.dims
     lists = images * classes
     room = y.dims[0] // max(1, lists)
@@ -196,7 +196,7 @@ def unique(
         return refused
     results = (y, *more)
     if None in results:
-        return "nobody reads all of its results"
+        return "some of its results are unused"
     dims = (x.size,) if op.axis is None else x.dims
     axis = normalize_axis(op.axis or 0, len(dims))
     size = dims[axis]

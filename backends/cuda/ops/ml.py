@@ -47,7 +47,7 @@ def attribute(data: Array | None) -> Packed | None:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Partial sums behind the scores, in the workspace: [slices, targets, rows].
+    """Partial sums that the scores are computed from, in the workspace: [slices, targets, rows].
 
     Attributes:
         at: their address.

@@ -214,10 +214,10 @@ def pad(
         return refused
     along = range(x.rank) if axes is None else normalize_axes(axes.ints, x.rank)
     amounts = pads.ints
-    before, behind = [0] * x.rank, [0] * x.rank
+    before, after = [0] * x.rank, [0] * x.rank
     for i, axis in enumerate(along):
-        before[axis], behind[axis] = amounts[i], amounts[i + len(amounts) // 2]
-    return _padded(y, x, value, tuple(before), tuple(behind), _MODES.index(op.mode))
+        before[axis], after[axis] = amounts[i], amounts[i + len(amounts) // 2]
+    return _padded(y, x, value, tuple(before), tuple(after), _MODES.index(op.mode))
 
 
 @kernel(CenterCropPad, follows=True)
@@ -225,15 +225,15 @@ def center_crop_pad(op: CenterCropPad, y: Tensor, x: Tensor, wanted: Tensor) -> 
     """Crop the centre, or pad it with zeros."""
     more = [want - have for want, have in zip(y.dims, x.dims, strict=True)]
     before = tuple(n // 2 if n >= 0 else -(-n // 2) for n in more)
-    behind = tuple(n - first for n, first in zip(more, before, strict=True))
-    return _padded(y, x, None, before, behind, 0)
+    after = tuple(n - first for n, first in zip(more, before, strict=True))
+    return _padded(y, x, None, before, after, 0)
 
 
 def _padded(
-    y: Tensor, x: Tensor, value: Tensor | None, before: Ints, behind: Ints, mode: int
+    y: Tensor, x: Tensor, value: Tensor | None, before: Ints, after: Ints, mode: int
 ) -> Answer:
     """Return a launch that pads, after cropping where amounts are negative."""
-    sizes = tuple(n + min(a, 0) + min(b, 0) for n, a, b in zip(x.dims, before, behind, strict=True))
+    sizes = tuple(n + min(a, 0) + min(b, 0) for n, a, b in zip(x.dims, before, after, strict=True))
     if mode and y.size and not all(sizes):
         return f"{x.value.tensor} has no elements to repeat"
     offset = sum(-min(a, 0) * step for a, step in zip(before, x.strides, strict=True))

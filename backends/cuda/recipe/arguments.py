@@ -78,7 +78,7 @@ def as_reason(make: Callable[P, R]) -> Callable[P, R | str]:
     """Wrap a function to return the message as the reason instead of raising TooLarge."""
 
     @wraps(make)
-    def said(*args: P.args, **kwargs: P.kwargs) -> R | str:
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R | str:
         try:
             return make(*args, **kwargs)
         except TooLarge as error:
@@ -86,10 +86,10 @@ def as_reason(make: Callable[P, R]) -> Callable[P, R | str]:
         except OverflowError as error:  # numpy's exception for an argument that does not fit
             return f"a size is too large for the kernel: {error}"
 
-    return said
+    return wrapped
 
 
-# ── what kernels take ────────────────────────────────────────────────────────────────────────────
+# ── kernel arguments ──────────────────────────────────────────────────────────────────────────────
 
 
 class ArgumentError(KernelError):
@@ -123,8 +123,8 @@ def arranged(
     lengths = tuple(pair for pair in constants if pair[0] in signature.lengths)
     slots = _slots(signature, types, lengths)
     if given.keys() != slots.keys():
-        said = _misnamed(slots, given, "argument")
-        raise ArgumentError(f"{signature.title} {said}", file=file)
+        problem = _misnamed(slots, given, "argument")
+        raise ArgumentError(f"{signature.title} {problem}", file=file)
     try:
         return MappingProxyType({name: slot.take(given[name]) for name, slot in slots.items()})
     except _ArgumentMismatch as error:
@@ -278,8 +278,8 @@ class _Struct:
         if not isinstance(given, Mapping):
             raise self._refusal(given)
         if given.keys() != self.lengths.keys():
-            said = _misnamed(self.lengths, given, "member")
-            raise _ArgumentMismatch(f"struct {self.name!r} {said}")
+            problem = _misnamed(self.lengths, given, "member")
+            raise _ArgumentMismatch(f"struct {self.name!r} {problem}")
         members: list[tuple[str, tuple[int | float, ...]]] = []
         values: list[int | float] = []
         for name, length in self.lengths.items():
@@ -313,9 +313,9 @@ def _misnamed(names: Collection[str], given: Collection[str], what: str) -> str:
     """Return a message about missing or unknown names."""
     missing = [name for name in names if name not in given]
     unknown = [name for name in given if name not in names]
-    said = [f"has no {what} {name!r}{did_you_mean(name, missing)}" for name in unknown]
-    said += [f"needs the {what} {name!r}" for name in missing]
-    return f"{'; '.join(said)}; it has {', '.join(names)}"
+    problems = [f"has no {what} {name!r}{did_you_mean(name, missing)}" for name in unknown]
+    problems += [f"needs the {what} {name!r}" for name in missing]
+    return f"{'; '.join(problems)}; it has {', '.join(names)}"
 
 
 def _unfit(name: str, type_: str, given: Given) -> _ArgumentMismatch:

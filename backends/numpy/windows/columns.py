@@ -54,7 +54,7 @@ def region(window: Window, spatial: tuple[int, ...], box: Block) -> Region:
 
 
 def outside(data: Array, axis: int, filled: slice) -> list[Array]:
-    """Return what is before and behind a range of an axis, the padding, unless it is empty."""
+    """Return the padding before and after a range of an axis, unless it is empty."""
     lead = (slice(None),) * axis
     ends = data[(*lead, slice(0, filled.start))], data[(*lead, slice(filled.stop, None))]
     return [end for end in ends if end.size]

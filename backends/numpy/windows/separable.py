@@ -60,7 +60,7 @@ class Columns:
 
 
 class Separable:
-    """A depthwise convolution with a pointwise one before it, behind it, or both.
+    """A depthwise convolution with a pointwise one before it, after it, or both.
 
     Args:
         depthwise: the depthwise convolution and its elementwise nodes.

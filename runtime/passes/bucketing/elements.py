@@ -136,7 +136,7 @@ def split(writer: GraphWriter, node: Node) -> None:
     writer.read_inputs()
 
 
-# ── what joins the elements of an axis ────────────────────────────────────────────────────────────
+# ── operators that combine elements of an axis ───────────────────────────────────────────────────
 
 #: The neutral element of each reduction.
 _NEUTRAL: dict[type[Op], Any] = {
