@@ -21,7 +21,7 @@ from ..recipe.operands import Tensor
 from ..recipe.source import arithmetic
 from ..recipe.targets import Target
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, config_of, steepness_of
-from .flash_parts import launched
+from .flash_parts import FlashKernel, launched
 from .heads import AttentionTask, by_head
 from .rotate_append import WORD, RotateAppend, are_appended_alike, are_together, are_turned_alike
 
@@ -166,14 +166,18 @@ def decode_attention(
         # Graph inputs were complete before any kernel of the plan started.
         "EARLY": all(past.producer is None for past in pasts),
     }
-    launches = launched(
-        task,
+    kernel = FlashKernel(
         "attention_decode",
-        config.sharing,
         config.shared,
         config.block,
         constants,
         atom_of(x.dtype).code(),
+        (("A", arithmetic(x.dtype)), ("I", int64 if first is None else first.dtype)),
+    )
+    launches = launched(
+        task,
+        kernel,
+        config.sharing,
         steepness_of(task),
         {
             **{"q": x, "k": k, "v": v, "cosine": cos, "sine": sin, "positions": positions},
@@ -186,7 +190,6 @@ def decode_attention(
             **{"of_q": queries.struct, "of_k": new_keys.struct, "of_v": new_values.struct},
             "of_y": result.struct,
         },
-        types=(("A", arithmetic(x.dtype)), ("I", int64 if first is None else first.dtype)),
         pitched=(x, k, v, y),
     )
     copies = [

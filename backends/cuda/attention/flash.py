@@ -9,7 +9,7 @@ from ..algorithms.registry import Answer, need_dtypes
 from ..recipe.layout import ceil_div
 from ..recipe.targets import Target
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, on_tensor_cores
-from .flash_parts import FEW, group_of, launched, share
+from .flash_parts import FEW, FlashKernel, group_of, launched, share
 from .flash_wgmma import on_hopper
 from .heads import AttentionTask
 
@@ -76,5 +76,5 @@ def _single(task: AttentionTask, target: Target, height: int | None = None) -> A
         "VECTOR_K": min(task.q.vector(4), task.k.vector(4)),
         **{"VECTOR_V": task.v.vector(4), "VECTOR_Y": task.y.vector(4)},
     }
-    block = ACROSS * DOWN
-    return launched(task, "attention_tiles", sharing, shared(height), block, constants)
+    kernel = FlashKernel("attention_tiles", shared(height), ACROSS * DOWN, constants)
+    return launched(task, kernel, sharing)

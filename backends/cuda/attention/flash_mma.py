@@ -8,7 +8,7 @@ from ..gemm.atoms import atom_of
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.targets import Target
-from .flash_parts import FEW, LOG2E, MAX_CLUSTER, Sharing, group_of, launched, share
+from .flash_parts import FEW, LOG2E, MAX_CLUSTER, FlashKernel, Sharing, group_of, launched, share
 from .heads import AttentionTask
 
 #: Maximum head size that fits in registers.
@@ -124,16 +124,9 @@ def on_tensor_cores(
         "VECTOR_K": min(task.q.vector(8), task.k.vector(8)),
         **{"VECTOR_V": task.v.vector(8), "VECTOR_Y": 8 if task.y.vector(8) == 8 else 1},
     }
-    return launched(
-        task,
-        "attention_mma",
-        config.sharing,
-        config.shared,
-        config.block,
-        constants,
-        atom_of(task.q.tensor.dtype).code(),
-        steepness_of(task),
-    )
+    code = atom_of(task.q.tensor.dtype).code()
+    kernel = FlashKernel("attention_mma", config.shared, config.block, constants, code)
+    return launched(task, kernel, config.sharing, steepness_of(task))
 
 
 def steepness_of(task: AttentionTask) -> float:

@@ -154,44 +154,55 @@ def merge(task: AttentionTask, sharing: Sharing, size: int, steepness: float) ->
     )
 
 
+@dataclass(frozen=True, slots=True)
+class FlashKernel:
+    """A kernel of flash attention, compiled for an attention.
+
+    Attributes:
+        entry: its name; also the name of its file.
+        shared: shared memory per block in bytes.
+        block: threads per block.
+        constants: compile-time constants, besides those of the attention and of its sharing.
+        code: generated functions.
+        types: element types, besides those of queries and mask.
+    """
+
+    entry: str
+    shared: int
+    block: int
+    constants: Mapping[str, int | bool]
+    code: str = ""
+    types: tuple[tuple[str, DType], ...] = ()
+
+
 def launched(
     task: AttentionTask,
-    entry: str,
+    kernel: FlashKernel,
     sharing: Sharing,
-    shared: int,
-    block: int,
-    constants: Mapping[str, int | bool],
-    code: str = "",
     steepness: float = LOG2E,
     operands: Arguments | None = None,
-    types: tuple[tuple[str, DType], ...] = (),
     pitched: tuple[Tensor, ...] = (),
 ) -> tuple[Launch, ...]:
     """Return the launches of a split attention kernel and of the merge.
 
     Args:
         task: the attention.
-        entry: the kernel; also the name of its file.
+        kernel: the kernel.
         sharing: how blocks share heads and keys.
-        shared: shared memory per block in bytes.
-        block: threads per block.
-        constants: further compile-time constants.
-        code: generated functions.
         steepness: see `merge`.
         operands: its operands, if not those of a plain attention.
-        types: further element types.
         pitched: operands that may have gaps, if not those of a plain attention.
     """
     batch, heads, length, size = task.q.dims
     tiles, split = sharing.tiles(task), sharing.parts > 1
-    mask, padded = task.mask, int(constants["SIZE_V"])
+    mask, padded = task.mask, int(kernel.constants["SIZE_V"])
     apart = split and not sharing.clustered
     left, beside = sharing.left(task, padded) if apart else (None, None)
     launch = Launch(
-        f"attention/{entry}.cu",
-        entry,
+        f"attention/{kernel.entry}.cu",
+        kernel.entry,
         grid=(tiles * (heads // sharing.group) * batch, sharing.parts, 1),
-        block=block,
+        block=kernel.block,
         args={
             **(operands or {**task.operands, **task.strides}),
             **{**task.numbers, "tiles": tiles},
@@ -199,11 +210,11 @@ def launched(
         },
         types=(
             *(("T", task.q.tensor.dtype), ("M", float32 if mask is None else mask.dtype)),
-            *types,
+            *kernel.types,
         ),
-        constants=(*task.constants, *sharing.constants, *constants.items()),
-        code=code,
-        shared=shared,
+        constants=(*task.constants, *sharing.constants, *kernel.constants.items()),
+        code=kernel.code,
+        shared=kernel.shared,
         scratch=sharing.scratch(task, padded) if apart else 0,
         cluster=(1, sharing.parts, 1) if sharing.clustered else (1, 1, 1),
         note=f"{sharing.title}, {batch * heads} x {length} x {task.total} x {size}",

@@ -46,6 +46,21 @@ class Statistic:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleShift:
+    """The operands that scale and shift the normalized elements.
+
+    Attributes:
+        scale: factors.
+        shift: addends.
+        channel: their axis in the elements; None for the last axes.
+    """
+
+    scale: Tensor | None = None
+    shift: Tensor | None = None
+    channel: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Groups:
     """How the elements of a tensor are grouped.
 
@@ -65,6 +80,9 @@ class Groups:
         """Return how many adjacent elements can be read at once."""
         inner, outer_step, step = self.elements
         return gcd(maximum, inner, outer_step, *self.origins[1:]) if step == 1 else 1
+
+
+_NO_PARAMETERS = ScaleShift()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +120,7 @@ def standardize(
     axes: Ints,
     how: Statistic,
     target: Target,
-    scale: Tensor | None = None,
-    shift: Tensor | None = None,
-    channel: int | None = None,
+    parameters: ScaleShift = _NO_PARAMETERS,
     sizes: Ints | None = None,
     epilogue: Epilogue | None = None,
 ) -> Answer:
@@ -116,24 +132,25 @@ def standardize(
         axes: the axes of a group.
         how: the statistics.
         target: the GPU.
-        scale: scale of the results.
-        shift: shift of the results.
-        channel: the axis of `scale` and `shift`; None for the last axes.
+        parameters: scale and shift of the results.
         sizes: a shape to use instead of that of x, with axes in memory order.
         epilogue: applied to the results.
     """
-    refused = need_dtypes(FLOATS, y, x, scale, shift, *how.outputs, *how.running)
+    refused = need_dtypes(
+        FLOATS, y, x, parameters.scale, parameters.shift, *how.outputs, *how.running
+    )
     if refused:
         return refused
     groups = _groups(x, axes, sizes)
     if groups is None:
         return f"groups of {x.value.tensor} over axes {axes}"
-    affine = _affine(x, scale, shift, channel, sizes is None and channel not in axes)
+    channel = parameters.channel
+    affine = _affine(x, parameters, sizes is None and channel not in axes)
     if isinstance(affine, str):
         return affine
     finish = epilogue or no_epilogue(x.dtype if y is None else y.dtype)
     if finish.reads_channels and affine.count != x.dims[-1 if channel is None else channel]:
-        return f"an operand of each channel behind {affine.count} scales"
+        return f"a per-channel operand after {affine.count} scales"
     return _launches(y, x, groups, how, affine, finish, target)
 
 
@@ -143,8 +160,7 @@ def channel_groups(
     number: int,
     how: Statistic,
     target: Target,
-    scale: Tensor,
-    shift: Tensor,
+    parameters: ScaleShift,
     epilogue: Epilogue,
 ) -> Answer:
     """Return the launches that normalize `number` groups of channels of each image.
@@ -155,8 +171,7 @@ def channel_groups(
         number: groups of an image.
         how: the statistics.
         target: the GPU.
-        scale: one element per channel.
-        shift: likewise.
+        parameters: one scale and one shift per channel, of axis 1.
         epilogue: applied to the results.
     """
     if x.is_channels_last:
@@ -164,9 +179,7 @@ def channel_groups(
         sizes, axes = (x.dims[0], pixels, number, depth), (1, 3)
     else:
         sizes, axes = (x.dims[0], number, prod(x.dims[1:]) // number), (2,)
-    return standardize(
-        y, x, axes, how, target, scale, shift, channel=1, sizes=sizes, epilogue=epilogue
-    )
+    return standardize(y, x, axes, how, target, parameters, sizes, epilogue)
 
 
 def suits_last(node: Node) -> bool:
@@ -205,10 +218,9 @@ def _walk(axes: list[int], dims: Ints, moves: Ints) -> Ints | None:
     return (inner, walk[0] if len(sizes) == 2 else 0, step)
 
 
-def _affine(
-    x: Tensor, scale: Tensor | None, shift: Tensor | None, channel: int | None, per_group: bool
-) -> Affine | str:
+def _affine(x: Tensor, parameters: ScaleShift, per_group: bool) -> Affine | str:
     """Return how scale and shift vary along x; or why that is unsupported."""
+    scale, shift, channel = parameters.scale, parameters.shift, parameters.channel
     if scale is None or scale.size == (1 if shift is None else shift.size) == 1:
         return Affine(scale, shift)
     place = x.rank - scale.rank if channel is None else channel

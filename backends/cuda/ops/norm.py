@@ -31,6 +31,7 @@ from ..norm.norm_groups import (
     DEVIATION_PLUS,
     ROOT,
     SUM,
+    ScaleShift,
     Statistic,
     channel_groups,
     standardize,
@@ -133,13 +134,13 @@ def _batch_statistics(
 ) -> Answer:
     """Return the batch normalization of training."""
     if epilogue.title:
-        return "training_mode=1 with nodes behind it"
+        return "training_mode=1 followed by fused nodes"
     mean, variance = (*more, None, None)[:2]
     how = Statistic(
         epsilon=op.epsilon, outputs=(mean, variance), running=running, momentum=op.momentum
     )
     axes = tuple(a for a in range(x.rank) if a != 1)
-    return standardize(y, x, axes, how, setting.target, *parameters, channel=1)
+    return standardize(y, x, axes, how, setting.target, ScaleShift(*parameters, channel=1))
 
 
 @kernel(LayerNormalization, outputs=3)
@@ -163,7 +164,7 @@ def layer_normalization(
             return quick
     how = Statistic(epsilon=op.epsilon, outputs=(mean, deviation))
     axes = _last_axes(op.axis, x.rank)
-    return standardize(y, x, axes, how, setting.target, scale, b, epilogue=epilogue)
+    return standardize(y, x, axes, how, setting.target, ScaleShift(scale, b), epilogue=epilogue)
 
 
 @kernel(RMSNormalization)
@@ -183,7 +184,7 @@ def rms_normalization(
         return quick
     how = Statistic(centred=False, epsilon=op.epsilon)
     axes = _last_axes(op.axis, x.rank)
-    return standardize(y, x, axes, how, setting.target, scale, epilogue=epilogue)
+    return standardize(y, x, axes, how, setting.target, ScaleShift(scale), epilogue=epilogue)
 
 
 def _last_axes(axis: int, rank: int) -> Ints:
@@ -203,9 +204,10 @@ def instance_normalization(
 ) -> Answer:
     """Normalize every channel of every image."""
     how, axes = Statistic(epsilon=op.epsilon), tuple(range(2, x.rank))
+    parameters = ScaleShift(scale, b, channel=1)
     if x.is_channels_last:
-        return channel_groups(y, x, x.dims[1], how, setting.target, scale, b, epilogue)
-    return standardize(y, x, axes, how, setting.target, scale, b, channel=1, epilogue=epilogue)
+        return channel_groups(y, x, x.dims[1], how, setting.target, parameters, epilogue)
+    return standardize(y, x, axes, how, setting.target, parameters, epilogue=epilogue)
 
 
 @kernel(GroupNormalization, follows=suits_last)
@@ -221,7 +223,8 @@ def group_normalization(
 ) -> Answer:
     """Normalize groups of channels of every image."""
     how = Statistic(epsilon=op.epsilon)
-    return channel_groups(y, x, op.num_groups, how, setting.target, scale, bias, epilogue)
+    parameters = ScaleShift(scale, bias, channel=1)
+    return channel_groups(y, x, op.num_groups, how, setting.target, parameters, epilogue)
 
 
 @kernel(MeanVarianceNormalization)
