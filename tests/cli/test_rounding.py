@@ -77,6 +77,18 @@ def test_large_elements_do_not_hide_small_ones(share: float) -> None:
         assert rule_floats(exact, wrong, evidence).word == "MISMATCH", times
 
 
+def test_a_scalar_is_judged_like_any_other_output() -> None:
+    """An output without axes, as scales of dynamic quantization are."""
+    rng = np.random.default_rng(0)
+    exact = np.array(0.75)
+    fair, rough = (
+        [np.array(0.75 + amount * rng.uniform(-1, 1)) for _ in range(12)] for amount in (1e-7, 1e-6)
+    )
+    evidence = Evidence(exact, rough, fair, "float32", 1e-38, jumps=False)
+    assert rule_floats(exact, np.array(0.75 + 5e-8), evidence).word == "ok"
+    assert rule_floats(exact, np.array(0.7501), evidence).word == "MISMATCH"
+
+
 @pytest.mark.parametrize(("size", "word"), [(40, "inconclusive"), (40000, "ok")], ids=str)
 def test_a_step_beyond_the_cap_is_agreement_only_where_it_is_rare(size: int, word: str) -> None:
     """Rounding decides between two values of one element, as it does in every second sample."""

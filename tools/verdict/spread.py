@@ -54,7 +54,7 @@ class RoundingSpread:
         moving = self.maximum > 0
         if not moving.any():
             return level
-        level = np.minimum(level, np.quantile(self.maximum[moving], _USUAL))
+        np.minimum(level, np.quantile(self.maximum[moving], _USUAL), out=level)
         size = np.abs(_finite(self._exact))
         known = moving & (size > 0)
         if known.any():
