@@ -46,7 +46,7 @@ def test_what_was_asked_for_is_chosen(tercet: Tercet) -> None:
 def test_lists_of_another_backend(tercet: Tercet) -> None:
     done = tercet("inspect", "classifier.onnx", "--algorithms", "-b", "numpy")
     assert done.code == 2
-    assert "of cuda and cudnn, not of 'numpy'" in done.err
+    assert "needs --backend cuda or cudnn, not 'numpy'" in done.err
     done = tercet("inspect", "classifier.onnx", "--algorithms", "-b", "cudnn")
     assert done.code == (0 if HAS_GPU else 5)
 
