@@ -1,6 +1,6 @@
 """Networks as converters of many frameworks write them, and what onnxruntime computes.
 
-`tercet.tools.workshop.converter_files` makes the files.
+`tercet.tools.workshop.converter_files` and `writer_files` make the files.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ def arrays(name: str, kind: str) -> dict[str, Array]:
 
 
 def test_there_are_some() -> None:
-    producers = {"diffusers", "jax", "optimum", "paddle", "tf2onnx", "tflite", "torch"}
+    producers = {"diffusers", "jax", "optimum", "paddle", "spox", "tf2onnx", "tflite", "torch"}
     assert {name.split("_")[0] for name in NAMES} == producers
 
 
@@ -43,8 +43,11 @@ def test_results_are_those_of_onnxruntime(name: str, passes: bool) -> None:
 #: What is not planned for a GPU that is not there: loops, and sizes that depend on the data.
 HOSTED = {
     "paddle_selected": {"Compress"},
+    "spox_loop": {"If", "Loop"},
     "tf2onnx_gates": {"Loop"},
     "tf2onnx_lstm": {"Loop"},
+    "torch_branches": {"If"},
+    "torch_loop": {"Loop"},
 }
 
 

@@ -470,10 +470,10 @@ MAKERS: dict[str, Callable[[], Iterator[Made]]] = {
 }
 
 
-def main(producer: str, folder: Path) -> None:
-    """Write the files of one producer."""
+def write(made: Iterator[Made], folder: Path) -> None:
+    """Write files, with their inputs and what onnxruntime computes."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, model, feeds in MAKERS[producer]():
+    for name, model, feeds in made:
         session = onnxruntime.InferenceSession(model.SerializeToString())
         results = session.run(None, feeds)
         outputs = [each.name for each in session.get_outputs()]
@@ -486,4 +486,4 @@ def main(producer: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    write(MAKERS[sys.argv[1]](), Path(sys.argv[2]))
