@@ -79,11 +79,15 @@ class Repeat:
         )
 
 
-def timed(call: Callable[[], object]) -> float:
+#: Returns seconds.
+Clock = Callable[[], float]
+
+
+def timed(call: Callable[[], object], clock: Clock = perf_counter) -> float:
     """Return the seconds that one call takes."""
-    start = perf_counter()
+    start = clock()
     call()
-    return perf_counter() - start
+    return clock() - start
 
 
 def interleave(
@@ -92,6 +96,7 @@ def interleave(
     say: Say = silent,
     first: Mapping[str, float] | None = None,
     samples: dict[str, list[float]] | None = None,
+    clock: Clock = perf_counter,
 ) -> dict[str, Timing]:
     """Measure several calls in turn, so that changes in machine speed affect all of them.
 
@@ -102,6 +107,7 @@ def interleave(
         first: seconds of a previous first call; calls that took less than a second are warmed up
             once more.
         samples: receives the seconds of every run by name, to be available after an interruption.
+        clock: what is measured; `time.process_time` does not count what other programs take.
     """
     samples = {} if samples is None else samples
     samples |= {name: [] for name in calls}
@@ -113,7 +119,7 @@ def interleave(
     while due:
         for name in due:
             say(f"{name}: run {len(samples[name]) + 1}")
-            samples[name].append(timed(calls[name]))
+            samples[name].append(timed(calls[name], clock))
         due = [name for name in due if repeat.wants(samples[name])]
     return timings(samples)
 
