@@ -45,9 +45,11 @@ class SectionedCommand(TyperCommand):
             record, title = each.get_help_record(ctx), _title(each)
             if record is None:
                 continue
+            name, text = record
             if each.param_type_name == "argument":
-                record, title = (str(each.metavar), getattr(each, "help", "")), "Arguments"
-            (general if title == GENERAL else sections.setdefault(title, [])).append(record)
+                name, text, title = str(each.metavar), getattr(each, "help", ""), "Arguments"
+            text = text.replace("\\[", "[")  # which old versions of typer escape for rich
+            (general if title == GENERAL else sections.setdefault(title, [])).append((name, text))
         _write(formatter, [*sections.items(), (GENERAL, general)])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
