@@ -65,10 +65,10 @@ class SectionedGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write one section per title."""
-        width = max(map(len, self.commands)) + 2
+        width = max(map(len, self.commands))
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.commands.items():
-            record = f"{name:{width - 2}}", command.short_help or ""
+            record = f"{name:{width}}", command.short_help or ""
             sections.setdefault(_title(command), []).append(record)
         _write(formatter, sections.items())
 
