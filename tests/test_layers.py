@@ -67,7 +67,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "engine": "numerics",
         "windows": "numerics engine",
         "ops": "numerics regex engine windows",
-        "backend": "numerics engine",
+        "backend": "numerics engine ops",
     },
     "importers/onnx": {
         "source": "",
