@@ -77,8 +77,9 @@ def _scatter(out: Array, where: tuple[Array, ...], updates: Array, reduction: st
     # Several times as fast with one index for each element as with coordinates.
     inner = prod(out.shape[len(where) :])
     steps = [prod(out.shape[i + 1 :]) for i in range(len(where))]
-    wide = (at.astype(np.intp, copy=False) for at in where)
-    places = sum((at * step for at, step in zip(wide, steps, strict=True)), np.intp(0))
+    places: Array = np.zeros((), np.intp)
+    for at, step in zip(where, steps, strict=True):
+        places = places + at.astype(np.intp, copy=False) * step
     if inner > 1:
         places = places[..., np.newaxis] + np.arange(inner)
     combine.at(out.reshape(-1, copy=False), places.reshape(-1), updates.reshape(-1))
