@@ -113,7 +113,10 @@ def cut_operand(value: Value) -> ScaledOperand | None:
             chain.insert(0, node)
             value = node.inputs[0] or value
     followed = follow(chain) if chain else None
-    return None if followed is None else _cut(value, factor, *followed[::2])
+    if followed is None:
+        return None
+    given, _, wanted = followed
+    return _cut(value, factor, given, wanted)
 
 
 def _cut(source: Value, factor: float, given: Axes, wanted: Axes) -> ScaledOperand | None:
@@ -126,7 +129,9 @@ def _cut(source: Value, factor: float, given: Axes, wanted: Axes) -> ScaledOpera
     (rows,), (columns,) = matrix
     stacks = [part for axis in wanted for part in axis if part not in (rows, columns)]
     order = tuple(parts.index(part) for part in (*stacks, rows, columns))
-    whole = tuple(prod(n for f in axis if isinstance(n := f.size, int)) for axis in wanted[:-2])
+    whole = tuple(
+        prod(part.size for part in axis if isinstance(part.size, int)) for axis in wanted[:-2]
+    )
     return ScaledOperand(source, order, factor, cut=sizes, stacks=whole)
 
 
