@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from .randomness import restart
+
 ROOT = Path(__file__).resolve().parent.parent
 #: Bytes of compiled kernels that $TERCET_TEST_CACHE may hold; one state of the sources has 60 MB.
 MAX_KEPT = 500_000_000
@@ -111,6 +113,12 @@ def pytest_collection_finish() -> None:
     """Spare every garbage collection a look at twenty thousand tests, which stay."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    """Let a test draw the same numbers whatever ran before it."""
+    restart()
 
 
 @pytest.fixture(autouse=True)

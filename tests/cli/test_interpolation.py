@@ -13,7 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 import tercet
 from tercet.tools.verdict.error_bounds import Judge
 
-RNG = np.random.default_rng(0)
+from ..randomness import restarting
+
+RNG = restarting(0)
 Arrays = dict[str, np.ndarray]
 
 

@@ -13,7 +13,9 @@ from tercet.runtime.errors import ModelError, UsageError
 from tercet.runtime.ir.dtypes import BY_ONNX, INTEGERS, bits_of, string
 from tercet.runtime.ir.types import Array
 
-RNG = np.random.default_rng(1)
+from ..randomness import restarting
+
+RNG = restarting(1)
 
 
 def one_constant(tensor: TensorProto) -> onnx.ModelProto:

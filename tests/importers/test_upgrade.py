@@ -22,6 +22,7 @@ from tercet.runtime.errors import ModelError, ModelWarning, UnsupportedError
 from tercet.runtime.ir.types import Array, TensorType, ValueType, constant_type
 from tercet.runtime.ir.verify import verify
 
+from ..randomness import restarting
 from .export import to_model
 
 Key = tuple[str, str]
@@ -206,7 +207,7 @@ class Case:
         return f"{self.op}-{self.opset}({changed})"
 
 
-RNG = np.random.default_rng(0)
+RNG = restarting(0)
 
 
 def floats(*shape: int) -> Array:

@@ -13,8 +13,10 @@ import tercet
 from tercet.runtime.control.program import Program
 from tercet.runtime.plan.plan import Plan
 
+from ..randomness import restarting
+
 Array = np.ndarray[Any, Any]
-RNG = np.random.default_rng(7)
+RNG = restarting(7)
 
 
 def random(*shape: int, dtype: Any = np.float32) -> Array:

@@ -12,11 +12,12 @@ import pytest
 
 import tercet
 
+from ..randomness import restarting
 from .nodes import Array, model_of, node, run
 
 Image = pytest.importorskip("PIL.Image", reason="pip install tercet[image]")
 
-RNG = np.random.default_rng(5)
+RNG = restarting(5)
 COLOURS: Array = RNG.integers(0, 256, (6, 5, 3), np.uint8)
 #: Formats that keep every pixel, and what Pillow has to be told to make them do so.
 EXACT: dict[str, dict[str, Any]] = {

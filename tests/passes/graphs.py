@@ -17,7 +17,9 @@ from tercet.runtime.ops.norm import BatchNormalization
 from tercet.runtime.options import Options
 from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
 
-RNG = np.random.default_rng(7)
+from ..randomness import restarting
+
+RNG = restarting(7)
 Build = Callable[[Graph, Value], Value]
 
 

@@ -28,9 +28,10 @@ from tercet.runtime.options import Options
 from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
 from tercet.runtime.passes.linear import as_linear
 
+from ..randomness import restarting
 from .graphs import apply, kinds
 
-RNG = np.random.default_rng(11)
+RNG = restarting(11)
 #: Constants by their logarithm: a layer and what stands behind it.
 Chain = Callable[["Net", Value], Value]
 

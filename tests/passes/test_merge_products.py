@@ -21,10 +21,11 @@ from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
+from ..randomness import restarting
 from .graphs import apply, kinds, normal, optimised
 
 K, SIZE = 40, 4
-RNG = np.random.default_rng(11)
+RNG = restarting(11)
 
 
 @dataclass(frozen=True)
