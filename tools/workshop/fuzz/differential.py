@@ -37,7 +37,7 @@ from ..honest import honest, run_onnxruntime
 from .emulation import Emulator
 from .graphs import random_model
 from .respelling import respelled
-from .variants import resized, with_functions, with_names
+from .variants import in_halves, resized, with_functions, with_names
 
 #: Graphs of one campaign; the next one has others.
 _APART = 1_000_000
@@ -109,6 +109,7 @@ def findings(
     for name, found in others:
         yield from case.against(name, found)
     yield from _written_otherwise(case, dice)
+    yield from _in_halves(case)
     if not refused:
         yield from _of_other_sizes(case, dice)
     for precision in PRECISIONS if target else ():
@@ -143,6 +144,24 @@ def _written_otherwise(case: Case, dice: Random) -> Iterator[str]:
         with load(model) as held:
             found = flat(held.run(case.feeds)).values()
         yield from case.against(name, dict(zip(case.reference, found, strict=True)))
+
+
+def _in_halves(case: Case) -> Iterator[str]:
+    """Yield what rewrites do to the model in float16."""
+    model = in_halves(case.proto)
+    feeds = {
+        name: data.astype(np.float16) if data.dtype == np.float32 else data
+        for name, data in case.feeds.items()
+    }
+    try:
+        with load(model, stop_at=0) as plain:
+            expected = flat(plain.run(feeds))
+    except TercetError:
+        return  # a node is for float32 alone
+    with load(model) as held:
+        found = flat(held.run(feeds))
+    if not all(_close(data, found[name], _HALF, whole=True) for name, data in expected.items()):
+        yield from Case(model, feeds, expected).against("in float16", found, doubts=False)
 
 
 def _of_other_sizes(case: Case, dice: Random) -> Iterator[str]:

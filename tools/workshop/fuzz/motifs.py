@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .growing import Maker, RandomGraph
+from .growing import FLOAT, Maker, RandomGraph, swapped
 
 
 def _attention(g: RandomGraph) -> None:
@@ -121,6 +121,45 @@ def _heads_and_back(g: RandomGraph) -> None:
     g.node("Reshape", y, g.constant([n, h, w, c], np.int64))
 
 
+def _with_itself(g: RandomGraph) -> None:
+    """A tensor is both operands of a node, or stands beside itself."""
+    x = g.need(2, 3, 4)
+    rank, size = len(g.shape(x)), g.shape(x)[-1]
+    how = g.dice.randrange(5)
+    if how == 0:
+        x = g.node("MatMul", x, g.weights(size, size))
+    elif how == 1 and rank == 4:
+        channels = g.shape(x)[1]
+        x = g.node("Conv", x, g.weights(channels, channels, 1, 1), g.weights(channels))
+    elif how == 2:
+        x = g.node(g.dice.choice(("Relu", "Sigmoid", "Neg")), x)
+    elif how == 3 and size >= 4:
+        both = g.weights(size)
+        x = g.node("LayerNormalization", x, both, both)
+    elif rank == 4:
+        x = g.node("Transpose", x, perm=[0, 2, 3, 1])
+    shape = g.shape(x)
+    kind = g.dice.choice(
+        ("Add", "Add", "Sub", "Mul", "Max", "Where", "Concat", "square", "Sum", "Equal", "scatter")
+    )
+    if kind == "Where":
+        y = g.node(kind, g.node("Greater", x, g.constant(0.0)), x, x)
+    elif kind == "Concat":
+        y = g.node(kind, x, x, *([x] if g.coin(0.3) else []), axis=g.axis(shape))
+    elif kind == "square":
+        turned = g.node("Transpose", x, perm=swapped(rank)) if shape[-1] != shape[-2] else x
+        y = g.node("MatMul", x, turned)
+    elif kind == "Equal":
+        y = g.node("Cast", g.node(kind, x, x), to=FLOAT)
+    elif kind == "scatter":
+        order = np.array(g.dice.sample(range(shape[0]), shape[0]))
+        y = g.node("ScatterND", x, g.constant(order[:, None], np.int64), x)
+    else:
+        y = g.node(kind, x, x)
+    if g.coin():
+        g.node(g.dice.choice(("Add", "Mul")), y, g.weights(g.shape(y)[-1]))
+
+
 #: How often each is drawn.
 MOTIFS: dict[Maker, float] = {
     _attention: 1.5,
@@ -128,4 +167,5 @@ MOTIFS: dict[Maker, float] = {
     _spelled_gelu: 1,
     _squeeze_excite: 1,
     _heads_and_back: 1,
+    _with_itself: 1.5,
 }

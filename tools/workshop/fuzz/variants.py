@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from random import Random
 
 import numpy as np
-from onnx import GraphProto, ModelProto, helper
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from ....runtime.ir.types import Array
 from .growing import captured
@@ -78,3 +78,34 @@ def resized(feeds: Mapping[str, Array], dice: Random, rng: np.random.Generator) 
         ]
         found[name] = rng.choice(data.ravel(), shape).astype(data.dtype)
     return found
+
+
+def in_halves(proto: ModelProto) -> ModelProto:
+    """Return the model with float16 in the place of float32, as converters write it.
+
+    Numbers that float16 does not have are the nearest ones that it has, but never 0.
+    """
+    model = ModelProto()
+    model.CopyFrom(proto)
+    _halve(model.graph)
+    return model
+
+
+def _halve(graph: GraphProto) -> None:
+    float32, float16 = TensorProto.FLOAT, TensorProto.FLOAT16
+    for one in (*graph.input, *graph.output, *graph.value_info):
+        if one.type.tensor_type.elem_type == float32:
+            one.type.tensor_type.elem_type = float16
+    for tensor in graph.initializer:
+        if tensor.data_type == float32:
+            data = numpy_helper.to_array(tensor)
+            limits = np.finfo(np.float16)
+            small = (data != 0) & (np.abs(data) < limits.smallest_subnormal)
+            data = np.where(small, np.sign(data) * limits.smallest_subnormal, data)
+            data = np.clip(data, limits.min, limits.max).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(data, tensor.name))
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "to" and attribute.i == float32:
+                attribute.i = float16
+            _halve(attribute.g)
