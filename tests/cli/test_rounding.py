@@ -77,6 +77,52 @@ def test_large_elements_do_not_hide_small_ones(share: float) -> None:
         assert rule_floats(exact, wrong, evidence).word == "MISMATCH", times
 
 
+def test_a_quotient_need_not_be_exact_where_it_could_be() -> None:
+    """Libraries that multiply by a reciprocal, as OpenVINO's does, make 0.99999994 of x / x."""
+    kind = TensorProto.FLOAT
+    nodes = [helper.make_node("Div", "xx", ["y"]), helper.make_node("Add", "yy", ["z"])]
+    nodes += [helper.make_node("Div", "xx", ["q"]), helper.make_node("Floor", ["q"], ["n"])]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", kind, (4, 16))],
+        [helper.make_tensor_value_info(name, kind, (4, 16)) for name in "yzn"],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = np.random.default_rng(0).uniform(1, 9, (4, 16)).astype(np.float32)
+    with api.load(proto, stop_at=0) as loaded:
+        judge, right = Judge(loaded.imported, {"x": x}), loaded.run({"x": x})
+    near = x * (np.float32(1) / x)
+    assert not np.array_equal(near, right["y"])
+    assert judge.agreement("y", right["y"], near).ok
+    assert judge.agreement("z", right["z"], near + near).ok
+    assert judge.agreement("y", right["y"], right["y"] + np.float32(1e-5)).verdict == "MISMATCH"
+    assert judge.agreement("n", right["n"], right["n"] - 1).verdict == "MISMATCH"
+
+
+def test_a_window_is_a_sum_of_its_elements() -> None:
+    """The mean of 49 equal numbers, added up one after the other."""
+    kind = TensorProto.FLOAT
+    window = {"kernel_shape": [7, 7], "pads": [3, 3, 3, 3]}
+    node = helper.make_node("AveragePool", ["x"], ["y"], **window)
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", kind, (1, 3, 14, 14))],
+        [helper.make_tensor_value_info("y", kind, (1, 3, 14, 14))],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = np.full((1, 3, 14, 14), 0.3, np.float32)
+    terms = np.full(49, 0.3, np.float32)
+    mean = np.add.accumulate(terms, dtype=np.float32)[-1] / np.float32(49)
+    with api.load(proto, stop_at=0) as loaded:
+        judge, right = Judge(loaded.imported, {"x": x}), loaded.run({"x": x})["y"]
+    other = right.copy()
+    other[:, :, 3:-3, 3:-3] = mean
+    assert judge.agreement("y", x, other).ok
+    assert not judge.agreement("y", right, right * np.float32(1.0001)).ok
+
+
 def test_a_scalar_is_judged_like_any_other_output() -> None:
     """An output without axes, as scales of dynamic quantization are."""
     rng = np.random.default_rng(0)

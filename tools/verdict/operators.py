@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import sqrt
+from math import prod, sqrt
 
 import numpy as np
 
@@ -45,6 +45,13 @@ BOUNDED |= {"GRU", "LSTM", "RNN"}
 GATED = {"Gelu", "HardSwish", "LogSoftmax", "Mish", "SwiGLU", "Swish"}
 #: Arithmetic that every processor rounds in the same way.
 BASIC = {"Add", "Cast", "CastLike", "DequantizeLinear", "Div", "Mul", "Sqrt", "Sub"}
+#: Arithmetic whose result every library gets right where a format holds it: terms and products are
+#: whole multiples of one number. A quotient, a mean or a function may come from an approximation.
+_FAITHFUL = {"Add", "Cast", "CastLike", "Conv", "ConvInteger", "ConvTranspose", "CumSum", "Einsum"}
+_FAITHFUL |= {"DequantizeLinear", "DynamicQuantizeLinear", "Gemm", "MatMul", "MatMulInteger", "Mul"}
+_FAITHFUL |= {"QuantizeLinear", "ReduceSum", "ReduceSumSquare", "Resize", "Sub", "Sum"}
+#: Operators that add up windows of their input.
+_POOLING = {"AveragePool", "LpPool"}
 #: Operators that add up a row of their input for each row of their result.
 _NORMS = {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "LogSoftmax"}
 _NORMS |= {"LpNormalization", "MeanVarianceNormalization", "RMSNormalization", "Softmax"}
@@ -159,6 +166,21 @@ def rounds(node: Node) -> bool:
     return own and op.deterministic and plain_kind(node) not in _EXACT
 
 
+def is_faithful(node: Node) -> bool:
+    """Whether every library gives a node's result as it is where the format holds it."""
+    return plain_kind(node) in _FAITHFUL or node.op.domain == "ai.onnx.ml"
+
+
+def before_decisions(graph: Graph) -> set[Value]:
+    """Return the values by which anything rounds, compares or selects, sooner or later."""
+    found: set[Value] = set()
+    for node in reversed(graph.nodes):
+        decides = plain_kind(node) in _DECIDING and not _stays_float(node)
+        if decides or node.op.graphs() or found.intersection(node.outputs):
+            found.update(node.reads)
+    return found
+
+
 def reaches_rounding(value: Value) -> bool:
     """Whether anything rounds what it reads of a value, moved or selected on its way or not.
 
@@ -204,6 +226,8 @@ def terms(node: Node) -> int:
         return max((1, *node.output.tensor.dims[-1:]))
     if node.kind in _CUMULATIVE:
         return max((1, *node.output.tensor.dims))
+    if node.kind in _POOLING:
+        return max(1, prod(getattr(node.op, "kernel_shape", ())))
     size = max(1, node.output.tensor.size)
     maximum = max((value.tensor.size for value in node.reads if value.data is None), default=1)
     return max(1, (macs(node) or 0) // size, maximum // size)

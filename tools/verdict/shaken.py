@@ -4,7 +4,9 @@ What a runtime rounds is moved here by chance: every tensor that a node computes
 of its unit in the last place, and so is what goes into a sum, the further the more terms it has.
 TF32 is the format of factors: what is multiplied is read in it, all else is float32. What is exact
 stays: whole numbers and all that the dtype can hold as they are, so counts, sizes, indices and
-masks do not flip. Nor does rounding touch what only moves, selects or compares numbers.
+masks do not flip. A quotient, a mean or a function stays only where a decision hinges on it, as
+libraries may give a neighbour of what is exact. Nor does rounding touch what only moves, selects or
+compares numbers.
 
 *Fair* runs move numbers about as far as a runtime does, *rough* ones far further: what does not
 move even there is not rounding.
@@ -34,8 +36,10 @@ from .operators import (
     PRODUCTS,
     QUANTIZING,
     SMALLEST,
+    before_decisions,
     greatest_position,
     interpolates,
+    is_faithful,
     noise_growth,
     plain_kind,
     reaches_rounding,
@@ -52,6 +56,8 @@ STRENGTH = {
 #: How far from a pixel others may be that libraries add to it and subtract again: Winograd's
 #: transforms of tiles of six by six.
 _TILE = 3
+#: A magnitude that every number but zero has.
+_ANY = 1e-300
 #: A table of noise of a prime length, read from a random place on.
 _PRIME = 1_000_003
 
@@ -271,11 +277,15 @@ class _Shake:
     def applied(self, graph: Graph) -> Graph:
         """Return a copy in which noise goes into every sum and comes out of all that rounds."""
         copy = graph.clone()
+        hinge = before_decisions(copy)
         for each in _with_bodies(copy):
             for node in list(each.nodes):
                 if rounds(node):
+                    stays = (
+                        each is not copy or is_faithful(node) or hinge.intersection(node.outputs)
+                    )
                     self._shake_inputs(each, node)
-                    self._shake_outputs(each, node)
+                    self._shake_outputs(each, node, stays=bool(stays))
         return copy
 
     def _shake_inputs(self, graph: Graph, node: Node) -> None:
@@ -291,7 +301,7 @@ class _Shake:
             if value is None or value.data is not None or not name or coarse:
                 continue
             amount, reach = growth * self._amount(name), 0 if i else greatest_position(node)
-            chosen = {"floor": 1e-300} if quantizing or reach else own.get(i, {})
+            chosen = {"floor": _ANY} if quantizing or reach else own.get(i, {})
             if name == "float32" and self._narrows(node, value):
                 narrow = self._precision
                 amount, chosen = max(amount, self._amount(narrow)), {"bits": BITS[narrow], **chosen}
@@ -300,7 +310,8 @@ class _Shake:
             noisy.type, inputs[i] = value.type, noisy
         graph.set_inputs(node, inputs)
 
-    def _shake_outputs(self, graph: Graph, node: Node) -> None:
+    def _shake_outputs(self, graph: Graph, node: Node, *, stays: bool) -> None:
+        """Move results; those that fit into the format only where they do not have to stay."""
         after = graph.nodes.index(node) + 1
         follower = graph.nodes[after] if after < len(graph.nodes) else None
         growth = noise_growth(node)
@@ -318,6 +329,8 @@ class _Shake:
             amount = self._amount(name) * (1.0 if coarse else growth)
             bits = 0 if narrow else BITS[name]
             coordinates = self._amount("float32") if interpolates(node) else 0.0
+            if not (coarse or stays):
+                floor = max(floor, _ANY)
             chosen = {"bits": bits, "smallest": SMALLEST.get(name, 0.0), "floor": floor}
             op = self._op(amount=amount, coordinates=coordinates, steps=is_known, **chosen)
             gated = node.kind in GATED and node.inputs[0]
