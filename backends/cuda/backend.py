@@ -24,7 +24,7 @@ from .codegen.epilogue import epilogue_of, no_epilogue
 from .device import CudaDevice
 from .driver.step import KernelStep
 from .families import kernel_of
-from .fusion import Group, groups, smaller
+from .fusion import FusionGroup, groups, smaller
 from .gemm.f16 import pooled_convolution
 from .gemm.few_rows import FewRows, few_rows
 from .norm.unit_rows import UnitRows, unit_rows
@@ -73,7 +73,9 @@ class CudaBackend:
         for group in groups(graph, free):
             yield from self._claims(graph, group, setting)
 
-    def _claims(self, graph: Graph, group: Group, setting: Setting) -> Iterator[Claim | Decline]:
+    def _claims(
+        self, graph: Graph, group: FusionGroup, setting: Setting
+    ) -> Iterator[Claim | Decline]:
         answer = self._claim(graph, group, setting)
         if isinstance(answer, Claim) or len(group.nodes) == 1:
             yield answer
@@ -81,7 +83,7 @@ class CudaBackend:
         for part in smaller(graph, group):
             yield from self._claims(graph, part, setting)
 
-    def _claim(self, graph: Graph, group: Group, setting: Setting) -> Claim | Decline:
+    def _claim(self, graph: Graph, group: FusionGroup, setting: Setting) -> Claim | Decline:
         results = results_of(graph, group.nodes)
         formats = _formats(group, setting)
         recipe = recipe_of(group, formats, results, setting)
@@ -98,7 +100,9 @@ class CudaBackend:
         formats_wanted = replace(wanted, pitched=pitched, rows=rows, followed=followed)
         return Claim(group.nodes, build, formats_wanted, in_place)
 
-    def _build(self, group: Group, setting: Setting, site: BuildContext) -> KernelStep | Decline:
+    def _build(
+        self, group: FusionGroup, setting: Setting, site: BuildContext
+    ) -> KernelStep | Decline:
         if Format.CHANNELS_LAST_8 in site.formats.values():
             return Decline(group.nodes[0], "channels padded to a multiple of 8")
         recipe = recipe_of(group, site.formats, site.outputs, setting, site.pitches)
@@ -115,7 +119,7 @@ class CudaBackend:
 
 @as_reason
 def recipe_of(
-    group: Group,
+    group: FusionGroup,
     formats: Mapping[Value, Format],
     results: Sequence[Value],
     setting: Setting,
@@ -186,7 +190,7 @@ def recipe_of(
     )
 
 
-def _read_by(group: Group, head: Node) -> tuple[Value | None, ...]:
+def _read_by(group: FusionGroup, head: Node) -> tuple[Value | None, ...]:
     """Return the inputs of the head; a widened one as it is before the Cast."""
     cast = group.widened
     if cast is None:
@@ -201,7 +205,7 @@ def _kernel(node: Node) -> Kernel:
     return found
 
 
-def _formats(group: Group, setting: Setting) -> dict[Value, Format]:
+def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:
     """Return the formats that a group requests, unless contiguous."""
     if isinstance(group.whole, ReluLinear):
         images = (group.whole.x, group.whole.y)
@@ -227,7 +231,9 @@ def _formats(group: Group, setting: Setting) -> dict[Value, Format]:
     return wanted | {first: given}
 
 
-def _wanted(group: Group, formats: Mapping[Value, Format], results: Sequence[Value]) -> Formats:
+def _wanted(
+    group: FusionGroup, formats: Mapping[Value, Format], results: Sequence[Value]
+) -> Formats:
     reads = reads_of(group.nodes)
     if group.head is None and group.whole is None:
         rank = group.nodes[-1].output.tensor.rank
@@ -241,7 +247,7 @@ def _wanted(group: Group, formats: Mapping[Value, Format], results: Sequence[Val
 
 
 def _pitched(
-    group: Group, recipe: Answer, in_place: Pairs
+    group: FusionGroup, recipe: Answer, in_place: Pairs
 ) -> tuple[frozenset[Value], Mapping[Value, Value]]:
     """Return tensors that may be slices, and results that may be so only in place of an operand."""
     if isinstance(recipe, str):
@@ -264,7 +270,7 @@ def _pitched(
     return alone - {y}, {y: first} if together else {}
 
 
-def _reads_rows(group: Group) -> bool:
+def _reads_rows(group: FusionGroup) -> bool:
     """Whether the kernel takes parts of rows of any tensor where it takes slices."""
     if group.head is None and group.whole is None:
         return True
@@ -273,7 +279,7 @@ def _reads_rows(group: Group) -> bool:
     return all(isinstance(node.op, Attention | RotaryEmbedding) for node in group.nodes)
 
 
-def _in_place(group: Group) -> Pairs:
+def _in_place(group: FusionGroup) -> Pairs:
     """Return which inputs the result may overwrite: those read only elementwise."""
     if isinstance(group.whole, RotateAppend | DecodeAttention):
         return group.whole.in_place

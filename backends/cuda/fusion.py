@@ -42,7 +42,7 @@ Whole = ReluLinear | RotateAppend | DecodeAttention | FewRows | UnitRows
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FusionGroup:
     """Nodes that become one step.
 
     Attributes:
@@ -50,7 +50,7 @@ class Group:
         head: the anchor, before its epilogue; None for elementwise chains, and for groups with a
             dedicated kernel.
         pool: the last node, if it pools the result.
-        widened: the Cast in front of the anchor that it reads through: it computes in float32 what
+        widened: the Cast before the anchor that it reads through: it computes in float32 what
             it reads in 16 bits.
         whole: the pattern that a dedicated kernel computes: linear attention, rotation with cache
             update, this with the attention to the caches, products of few rows with the nodes
@@ -74,7 +74,7 @@ class Group:
         return self.nodes[begin:] if self.pool is None else self.nodes[begin:-1]
 
 
-def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
+def groups(graph: Graph, free: Set[Node]) -> Iterator[FusionGroup]:
     """Yield disjoint groups of nodes, those with an anchor first."""
     left = set(free)
     for node in graph.nodes:
@@ -82,11 +82,11 @@ def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
         found = next((found for find in finders if (found := find(graph, node, left))), None)
         if found is not None:
             left -= found.nodes
-            yield Group(graph.in_order(found.nodes), None, whole=found)
+            yield FusionGroup(graph.in_order(found.nodes), None, whole=found)
     yield from _plain_groups(graph, left)
 
 
-def _plain_groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
+def _plain_groups(graph: Graph, free: Set[Node]) -> Iterator[FusionGroup]:
     """Yield groups without a dedicated kernel."""
     left, nodes = set(free), graph.in_order(free)
     for node in nodes:
@@ -103,12 +103,12 @@ def _plain_groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
             before = () if widened is None else (widened,)
             left.difference_update((*before, *pool))
             nodes_of = (*before, node, *epilogue, *pool)
-            yield Group(nodes_of, node, pool[0] if pool else None, widened)
+            yield FusionGroup(nodes_of, node, pool[0] if pool else None, widened)
     for node in reversed(nodes):
         if node in left and in_chains(node):
             chain = _chain(graph, node, left)
             left.difference_update(chain)
-            yield Group(graph.in_order(chain), None)
+            yield FusionGroup(graph.in_order(chain), None)
 
 
 def _widened(graph: Graph, node: Node, free: Set[Node]) -> Node | None:
@@ -294,7 +294,7 @@ def _operands(chain: list[Node]) -> list[Value]:
     return [value for value in reads if value not in made]
 
 
-def smaller(graph: Graph, group: Group) -> tuple[Group, ...]:
+def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
     """Return the groups to try instead of one without a recipe; the last contains its head.
 
     An anchor keeps as much as possible of its epilogue; a chain is split into nodes.
@@ -302,36 +302,38 @@ def smaller(graph: Graph, group: Group) -> tuple[Group, ...]:
     if isinstance(group.whole, DecodeAttention) and (before := group.whole.appending):
         nodes = tuple(node for node in group.nodes if node in before.nodes)
         attention = group.whole.attention
-        return Group((attention,), attention), Group(nodes, None, whole=before)
+        return FusionGroup((attention,), attention), FusionGroup(nodes, None, whole=before)
     if isinstance(group.whole, FewRows):
         return _less(graph, group, group.whole)
     if isinstance(group.whole, UnitRows) and group.whole.epilogue:
         alone = replace(group.whole, epilogue=())
         rest = tuple(_plain_groups(graph, set(group.whole.epilogue)))
-        return Group(graph.in_order(alone.nodes), None, whole=alone), *rest
+        return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
     if isinstance(group.whole, UnitRows):
         return tuple(_plain_groups(graph, set(group.nodes)))
     if group.head is None:
         nodes = (node for node in group.nodes if not node.op.view)
-        return tuple(Group((node,), None if in_chains(node) else node) for node in nodes)
+        return tuple(FusionGroup((node,), None if in_chains(node) else node) for node in nodes)
     if group.widened is not None:
-        return Group((group.widened,), None), Group(group.nodes[1:], group.head, group.pool)
+        return FusionGroup((group.widened,), None), FusionGroup(
+            group.nodes[1:], group.head, group.pool
+        )
     if group.pool is not None:
-        return Group((group.pool,), group.pool), Group(group.nodes[:-1], group.head)
+        return FusionGroup((group.pool,), group.pool), FusionGroup(group.nodes[:-1], group.head)
     at = _stages(group)[-1]
-    return Group(group.nodes[at:], None), Group(group.nodes[:at], group.head)
+    return FusionGroup(group.nodes[at:], None), FusionGroup(group.nodes[:at], group.head)
 
 
-def _less(graph: Graph, group: Group, whole: FewRows) -> tuple[Group, ...]:
+def _less(graph: Graph, group: FusionGroup, whole: FewRows) -> tuple[FusionGroup, ...]:
     """Return the products of few rows without the normalization, or each separately."""
     rest = tuple(node for node in group.nodes if node is not whole.norm)
     if whole.norm is None or len(whole.products) == 1:
         return tuple(_plain_groups(graph, set(group.nodes)))
-    without = Group(rest, None, whole=replace(whole, norm=None))
-    return Group((whole.norm,), whole.norm), without
+    without = FusionGroup(rest, None, whole=replace(whole, norm=None))
+    return FusionGroup((whole.norm,), whole.norm), without
 
 
-def _stages(group: Group) -> list[int]:
+def _stages(group: FusionGroup) -> list[int]:
     """Return the index at which the nodes of each intermediate result after the head start."""
     begins, value = [1], group.nodes[0].output
     for place, node in enumerate(group.nodes[1:], 1):

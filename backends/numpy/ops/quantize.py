@@ -45,7 +45,7 @@ from ..engine.registry import KERNELS, builder, kernel
 from ..engine.step import Bound, HostStep, Piece, ScratchLayout, Tape, portions
 from ..numerics.convert import convert, round_to_integer
 from ..windows.columns import windows
-from ..windows.integer_convolution import IntegerConvolution, Operands
+from ..windows.integer_convolution import IntegerConvolution, IntegerConvOperands
 
 # ── to integers and back ─────────────────────────────────────────────────────────────────────────
 
@@ -310,7 +310,7 @@ def qlinear_conv(
 def convolve_in_blocks(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Convolve with constant weights, converted to floats once."""
     x = chain.head.inputs[0]
-    operands = Operands.of(chain.head)
+    operands = IntegerConvOperands.of(chain.head)
     dtype = operands.exact() if x is not None and x.tensor.size else None
     is_single = operands.x_zero is None or operands.x_zero.tensor.size == 1
     if dtype is None or not is_single or any(s.tensor.dtype != float32 for s in operands.scales):

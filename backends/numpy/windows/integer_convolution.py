@@ -29,7 +29,7 @@ BYTE = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Operands:
+class IntegerConvOperands:
     """The operands of a QLinearConv or ConvInteger.
 
     Attributes:
@@ -50,7 +50,7 @@ class Operands:
     y_zero: Value | None = None
 
     @classmethod
-    def of(cls, node: Node) -> Operands:
+    def of(cls, node: Node) -> IntegerConvOperands:
         """Return those of a node."""
         given = [*node.inputs, None, None, None]
         if isinstance(node.op, ConvInteger):
@@ -90,10 +90,10 @@ class IntegerConvolution:
     Args:
         chain: the convolution.
         operands: its operands.
-        dtype: of the sums, see `Operands.exact`.
+        dtype: of the sums, see `IntegerConvOperands.exact`.
     """
 
-    def __init__(self, chain: Chain, operands: Operands, dtype: DType) -> None:
+    def __init__(self, chain: Chain, operands: IntegerConvOperands, dtype: DType) -> None:
         self.chain, self.operands, self.dtype = chain, operands, dtype
         self.group = cast(QLinearConv | ConvInteger, chain.head.op).group
         x, w = operands.x.tensor, operands.w.tensor
