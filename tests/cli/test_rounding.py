@@ -11,6 +11,7 @@ import tercet as api
 from tercet.tools.bench.bench_quality import judged
 from tercet.tools.verdict.error_bounds import Judge
 from tercet.tools.verdict.rounding import Evidence, rule_floats
+from tercet.tools.verdict.shaken import ROUGH
 
 
 @pytest.mark.parametrize(
@@ -269,6 +270,26 @@ def test_small_halves_have_few_bits_on_the_way_too() -> None:
         judge, rounded = Judge(loaded.imported, feeds), loaded.run(feeds)["y"]
     assert judge.agreement("y", rounded, judge.exact["y"].astype(np.float16)).ok
     assert not judge.agreement("y", rounded, -rounded).ok
+
+
+def test_rounding_changes_no_sign() -> None:
+    """Small squares stay squares: their roots, in float16 as elsewhere, are numbers."""
+    kind = TensorProto.FLOAT
+    nodes = [helper.make_node("Mul", ["x", "x"], ["s"]), helper.make_node("Sqrt", ["s"], ["y"])]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", kind, (8, 24))],
+        [helper.make_tensor_value_info("y", kind, (8, 24))],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    feeds = {"x": np.geomspace(1e-6, 1, 192, dtype=np.float32).reshape(8, 24)}
+    with api.load(proto, stop_at=0) as loaded:
+        judge, right = Judge(loaded.imported, feeds, "float16"), loaded.run(feeds)["y"]
+    for sample in judge.samples("y", ROUGH, 4):
+        assert np.isfinite(sample).all()
+    square = (feeds["x"].astype(np.float16) ** 2).astype(np.float32)
+    assert judge.agreement("y", right, np.sqrt(square)).verdict != "MISMATCH"
 
 
 def test_an_operator_with_a_body_rounds_itself() -> None:

@@ -134,6 +134,8 @@ def moved(
         if rows:
             step += size * noise((*x.shape[:-1], 1))
         step *= amount
+        if smallest and not floor:  # what is rounded to zero does not pass it
+            np.clip(step, -np.abs(x), np.abs(x), out=step)
         if not (floor or radius or coordinates) and like is None:
             step *= ~_exact(x, bits)
         if coordinates:

@@ -11,6 +11,7 @@ from ...runtime.ir.types import Array
 
 _TILE = 16
 _FEW_BITS = 11
+_MANY = 16
 
 Plant = Callable[[Array, np.random.Generator], Array | None]
 
@@ -119,7 +120,9 @@ def _tile(x: Array) -> Array | None:
 
 
 def _of_few_bits(x: Array) -> Array | None:
-    """Round to the significant bits of TF32 and float16; bfloat16 has fewer."""
+    """Round to the significant bits of TF32 and float16; a few numbers may happen to have no more."""
+    if x.size < _MANY:
+        return None
     part, exponent = np.frexp(x.astype(np.float64))
     return np.ldexp(np.rint(np.ldexp(part, _FEW_BITS)), exponent - _FEW_BITS)
 
