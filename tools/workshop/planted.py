@@ -120,7 +120,7 @@ def _tile(x: Array) -> Array | None:
 
 
 def _of_few_bits(x: Array) -> Array | None:
-    """Round to the significant bits of TF32 and float16; a few numbers may happen to have no more."""
+    """Round to the bits of TF32 and float16; a few numbers may happen to have no more."""
     if x.size < _MANY:
         return None
     part, exponent = np.frexp(x.astype(np.float64))
