@@ -104,7 +104,9 @@ def explained(assumed: Sequence[str]) -> Iterator[None]:
         if not assumed:
             raise
         names = ", ".join(assumed)
-        text = f"dynamic dimensions defaulted to 1: {names}; --dim and --shape set them"
+        step = any("past" in name for name in assumed)
+        decoder = ", and --tokens those of a decoder's step" if step else ""
+        text = f"dynamic dimensions defaulted to 1: {names}; --dim and --shape set them{decoder}"
         if isinstance(error, ModelError):
             raise InputError(f"{error}\n  {text}") from error
         error.add_note(text)
