@@ -38,9 +38,9 @@ def test_the_number_has_the_rank_that_the_body_declares(
         "x": np.zeros(3, np.float32),
     }
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    expected = session.run(None, feeds)
-    for options in ({}, {"stop_at": 0}):
-        with tercet.load(model, **options) as loaded:
+    expected = [np.asarray(each) for each in session.run(None, feeds)]
+    for rewrites in (None, 0):
+        with tercet.load(model, stop_at=rewrites) as loaded:
             found = list(loaded.run(feeds).values())
         for mine, wanted in zip(found, expected, strict=True):
             assert (mine.dtype, mine.shape) == (wanted.dtype, wanted.shape)

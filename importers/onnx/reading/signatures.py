@@ -96,7 +96,7 @@ def missing_bytes(data: bytes) -> int:
     fields = list(_fields(data))
     for number, wire, _ in fields:
         known = ModelProto.DESCRIPTOR.fields_by_number.get(number)
-        if wire not in _SIZES or (known and wire != _wire_type(known)):
+        if wire not in _SIZES or (known and wire != _wire_type(known.cpp_type)):
             return 0
     return max(fields[-1][2] - len(data), 0) if fields else 0
 
@@ -107,9 +107,9 @@ _SIZES = {0: 0, 1: 8, 2: 0, 5: 4}
 _CORE_ML = 200
 
 
-def _wire_type(field: FieldDescriptor) -> int:
+def _wire_type(kind: int) -> int:
     """Return the wire type of a field of ModelProto: a number, or something with a length."""
-    return 0 if field.cpp_type == FieldDescriptor.CPPTYPE_INT64 else 2
+    return 0 if kind == FieldDescriptor.CPPTYPE_INT64 else 2
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, int]]:
