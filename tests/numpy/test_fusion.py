@@ -10,6 +10,7 @@ import pytest
 from onnx import NodeProto
 
 import tercet
+from tercet.runtime.ops import movement
 
 from .graphs import Array, model, node, node_by_node, random, steps
 
@@ -226,3 +227,28 @@ def test_channels_are_normalized_in_blocks_with_their_activation(kind: str) -> N
     normal = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-5)
     scale, shift = (data[:, np.newaxis, np.newaxis] for data in constants.values())
     assert np.abs(found - np.maximum(normal.reshape(x.shape) * scale + shift, 0)).max() < 1e-5
+
+
+def test_parts_that_constants_choose_are_found_when_a_plan_is_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run only copies; a Slice whose bounds are inputs finds its part in each run."""
+    x = random(3, 6, 8)
+    constants = {"first": np.array([1, -1]), "last": np.array([3, -9]), "axes": np.array([0, 2])}
+    constants["steps"] = np.array([1, -2])
+    slicing = node("Slice", ["x", *constants], "y")
+    found: list[int] = []
+    bounds = movement.bounds_of_slice
+
+    def counted(*given: int) -> tuple[int, int]:
+        found.append(1)
+        return bounds(*given)
+
+    monkeypatch.setattr(movement, "bounds_of_slice", counted)
+    for fixed in (constants, {}):
+        inputs = {"x": x} if fixed else {"x": x, **constants}
+        with tercet.load(model([slicing], inputs, fixed), stop_at=0) as loaded:
+            loaded.run(inputs)
+            found.clear()
+            assert (loaded.run(inputs)["y"] == x[1:3, :, ::-2]).all()
+        assert bool(found) != bool(fixed)

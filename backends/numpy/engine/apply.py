@@ -107,6 +107,9 @@ def record_kernel(node: Node, kernel: PlainKernel, bound: Bound) -> Tape:
     if kernel.writes:
         return [partial(kernel.function, node.op, *arrays, out=bound[node.output])]
     targets = [bound.get(value) for value in node.outputs]
+    if kernel.views and all(v is None or v.is_constant for v in node.inputs[1:]):
+        pairs = zip(targets, _as_tuple(kernel.function(node.op, *arrays)), strict=False)
+        return [partial(np.copyto, target, view) for target, view in pairs if target is not None]
 
     def run() -> None:
         results = kernel.function(node.op, *arrays)
@@ -123,6 +126,8 @@ def call(
     op: Op, kernel: PlainKernel, inputs: list[HostValue], types: Sequence[ValueType | None] = ()
 ) -> tuple[HostValue, ...]:
     """Call a plain function and return new values, of these types if known."""
+    if kernel.views:
+        return tuple(np.array(view) for view in _as_tuple(kernel.function(op, *inputs)))
     if not kernel.writes:
         return tuple(map(_as_value, _as_tuple(kernel.function(op, *inputs))))
     arrays = [data if isinstance(data, np.ndarray) else None for data in inputs]

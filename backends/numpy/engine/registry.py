@@ -2,7 +2,7 @@
 
 A *kernel* is a plain function ``f(op, *arrays)`` that returns an array, or a tuple of them; omitted
 inputs are None. With a keyword-only parameter `out` it fills that array instead and returns
-nothing.
+nothing. One that returns `views` of its first input is called once, when a plan is bound.
 
 A *builder* ``f(chain, site, options)`` returns a `HostStep`, or the reason why it does not run the
 node. It packs weights, requests scratch memory, and applies the chain's elementwise nodes to each
@@ -35,11 +35,13 @@ class PlainKernel:
         function: takes the operator and arrays.
         writes: whether it fills `out`.
         in_place: whether `out` may be the first input.
+        views: whether it returns views of the first input, chosen by the others.
     """
 
     function: Callable[..., Any]
     writes: bool
     in_place: bool
+    views: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +63,13 @@ KERNELS: dict[type[Op], PlainKernel] = {}
 BUILDERS: dict[type[Op], Built] = {}
 
 
-def kernel(*operators: type[Op], in_place: bool = False) -> Callable[[F], F]:
+def kernel(*operators: type[Op], in_place: bool = False, views: bool = False) -> Callable[[F], F]:
     """Register a plain function as the implementation of `operators`."""
 
     def declare(function: F) -> F:
         writes = _has_parameter(function, "out")
-        KERNELS.update(dict.fromkeys(operators, PlainKernel(function, writes, in_place and writes)))
+        made = PlainKernel(function, writes, in_place and writes, views)
+        KERNELS.update(dict.fromkeys(operators, made))
         return function
 
     return declare

@@ -23,10 +23,10 @@ from ..engine.step import Bound, HostStep, Tape
 from ..numerics.convert import blank
 
 
-@kernel(movement.Transpose)
-def transpose(op: movement.Transpose, data: Array, *, out: Array) -> None:
+@kernel(movement.Transpose, views=True)
+def transpose(op: movement.Transpose, data: Array) -> Array:
     """Reorder the axes."""
-    np.copyto(out, data.transpose(op.order(data.ndim)))
+    return data.transpose(op.order(data.ndim))
 
 
 @kernel(movement.Expand)
@@ -81,7 +81,7 @@ def _record_concat(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
     ]
 
 
-@kernel(movement.Split)
+@kernel(movement.Split, views=True)
 def split(op: movement.Split, data: Array, sizes: Array | None = None) -> tuple[Array, ...]:
     """Split along an axis."""
     length = data.shape[op.axis]
@@ -94,7 +94,7 @@ def split(op: movement.Split, data: Array, sizes: Array | None = None) -> tuple[
     return tuple(np.split(data, bounds, op.axis))
 
 
-@kernel(movement.Slice)
+@kernel(movement.Slice, views=True)
 def slice_(
     op: movement.Slice,
     data: Array,
@@ -102,9 +102,7 @@ def slice_(
     ends: Array,
     axes: Array | None = None,
     steps: Array | None = None,
-    *,
-    out: Array,
-) -> None:
+) -> Array:
     """Slice some axes."""
     first, last = starts.reshape(-1).tolist(), ends.reshape(-1).tolist()
     along = range(len(first)) if axes is None else axes.reshape(-1).tolist()
@@ -113,7 +111,7 @@ def slice_(
     for axis, start, end, step in zip(along, first, last, by, strict=True):
         low, high = movement.bounds_of_slice(start, end, step, data.shape[axis])
         index[axis] = slice(low, None if high < 0 else high, step)
-    np.copyto(out, data[tuple(index)])
+    return data[tuple(index)]
 
 
 @kernel(movement.Pad)
