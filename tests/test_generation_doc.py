@@ -76,7 +76,7 @@ def test_what_is_downloaded_is_enough(
             main(["generate", *words, "--max-new-tokens", "2"])
         said = capsys.readouterr().err
         assert ended.value.code == 0, f"{line}: {said}"
-        assert "2 written" in said, f"{line}: {said}"
+        assert "2 generated" in said, f"{line}: {said}"
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))

@@ -17,7 +17,7 @@ from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Format, Formats
 from ..cuda.algorithms.registry import KERNELS
 from ..cuda.codegen.elementwise import is_elementwise
-from ..cuda.fusion import MAX_CHAINED, Group, groups
+from ..cuda.fusion import MAX_CHAINED, FusionGroup, groups
 from ..cuda.recipe.layout import Ints, broadcast_strides, merge, order
 from .choice import EngineTask
 from .operation import FLOATS, NEVER, Operand
@@ -310,7 +310,7 @@ def _too_few(chain: PointwiseChain, options: Options) -> str:
     )
 
 
-def group_of(graph: Graph, node: Node, free: Set[Node]) -> Group:
+def group_of(graph: Graph, node: Node, free: Set[Node]) -> FusionGroup:
     """Return the group of nodes that the cuda backend would fuse a node with."""
     near = set(_near(graph, node, free))
     return next(group for group in groups(graph, near) if node in group.nodes)

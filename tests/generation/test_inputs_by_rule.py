@@ -185,7 +185,7 @@ def test_scores_of_the_last_position_and_padding_behind_it(tmp_path: Path) -> No
         assert len(generator.generate_ids(BOTH[:1] * 2, max_new_tokens=2).ids) == 2
         both = generator.generate_ids(BOTH, max_new_tokens=4).ids
         assert both == [generator.generate_ids(ids, max_new_tokens=4).ids[0] for ids in BOTH]
-        with pytest.raises(InputError, match="scores of the last position alone"):
+        with pytest.raises(InputError, match="scores of the last position only"):
             generator.generate_ids([PROMPT, PROMPT[:1]], max_new_tokens=2)
 
 
@@ -232,7 +232,7 @@ def test_embeddings_of_another_model(tmp_path: Path) -> None:
         assert generator.generate_ids(PROMPT, max_new_tokens=12).ids == wanted
         assert len(generator.generate_ids(BOTH, max_new_tokens=2).ids) == 2
     (folder / "embed_tokens.onnx").unlink()
-    with pytest.raises(InputError, match=r"takes no token ids.*embed_tokens\.onnx"):
+    with pytest.raises(InputError, match=r"takes embeddings, not token ids.*embed_tokens\.onnx"):
         Generator(folder)
 
 
