@@ -135,7 +135,7 @@ def _attends(result: _Result, scores: Scores) -> _AttentionMatch | None:
     if product is None or product.inputs[0] is None or product.inputs[1] is None:
         return None
     q, keys = operand(product.inputs[0]), operand(product.inputs[1])
-    if q is None or keys is None or keys.rank < 3:
+    if q is None or keys is None or q.rank < 2 or keys.rank < 3:
         return None
     if keys.is_plain and (turned := cut_operand(product.inputs[1])) is not None:
         keys = turned

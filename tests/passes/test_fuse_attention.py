@@ -405,6 +405,18 @@ def test_values_of_more_axes() -> None:
     assert "fuse_attention" not in log.counts
 
 
+@pytest.mark.parametrize("shape", [(4,), (3, 4)])
+def test_a_vector_or_matrix_times_a_stack_of_matrices(shape: tuple[int, ...]) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        scores = apply(g, MatMul(), x, normal(2, 4, 5))
+        return apply(g, MatMul(), apply(g, Softmax(axis=-1), scores), normal(5, 3))
+
+    graph = make(build, shape)
+    after, _ = optimised(graph)
+    assert "Attention" not in kinds(after)
+    assert_same(graph, after)
+
+
 def test_keys_that_are_no_transpose() -> None:
     def build(graph: Graph, x: Value) -> Value:
         keys = apply(graph, Concat(axis=2), x, x)
