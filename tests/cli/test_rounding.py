@@ -104,8 +104,7 @@ def test_a_quotient_need_not_be_exact_where_it_could_be() -> None:
 def test_a_window_is_a_sum_of_its_elements() -> None:
     """The mean of 49 equal numbers, added up one after the other."""
     kind = TensorProto.FLOAT
-    window = {"kernel_shape": [7, 7], "pads": [3, 3, 3, 3]}
-    node = helper.make_node("AveragePool", ["x"], ["y"], **window)
+    node = helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[7, 7], pads=[3, 3, 3, 3])
     graph = helper.make_graph(
         [node],
         "g",
@@ -245,10 +244,7 @@ def halves(*factors: float) -> tuple[ModelProto, dict[str, np.ndarray]]:
         "g",
         [helper.make_tensor_value_info("x", kind, shape)],
         [helper.make_tensor_value_info("y", kind, shape)],
-        [
-            numpy_helper.from_array(np.float16(c).reshape(()), f"c{i}")
-            for i, c in enumerate(factors)
-        ],
+        [numpy_helper.from_array(np.array(c, np.float16), f"c{i}") for i, c in enumerate(factors)],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     return proto, {"x": np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float16)}
