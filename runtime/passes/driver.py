@@ -169,7 +169,8 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: Context, rewrites:
             rewrites.log.append(Rewrite(len(rewrites) + 1, each.name, text))
             if limit is not None and len(rewrites) >= limit:
                 break
-        known = set(rewrites.refused)
-        found = (RefusedRewrite(each.name, r.text, r.reason, r.nodes) for r in context.refused)
-        rewrites.refused.extend(one for one in found if one not in known)
-        context.refused.clear()
+        if context.refused:
+            known = set(rewrites.refused)
+            found = (RefusedRewrite(each.name, r.text, r.reason, r.nodes) for r in context.refused)
+            rewrites.refused.extend(one for one in found if one not in known)
+            context.refused.clear()
