@@ -376,6 +376,33 @@ def _einsum(g: RandomGraph) -> None:
         g.node("Einsum", x, x, equation=f"{letters},{other}->{letters[:-2]}{letters[-2]}z")
 
 
+def _other_factors(g: RandomGraph) -> None:
+    """Products whose first factor is the constant, or a vector; filters that are computed."""
+    x = g.need(1, 2, 3, 4)
+    *front, rows, size = (1, *g.shape(x))
+    front = front[1:]
+    how = g.dice.randrange(6)
+    if how == 0:
+        y = g.node("MatMul", g.weights(g.width(), rows), x)
+    elif how == 1:
+        y = g.node("MatMul", g.weights(*front, g.width(), rows), x)
+    elif how == 2:
+        y = g.node("MatMul", g.weights(rows), x)
+    elif how == 3:
+        y = g.node("MatMul", x, g.weights(size))
+    elif how == 4:
+        y = g.node("MatMul", x, g.weights(2, size, g.width()))
+    else:
+        image = g.weights(2, g.shape(x)[1], *(d + g.dice.randrange(3) for d in g.shape(x)[2:]))
+        y = g.node("Conv", image, x)
+    if g.coin():
+        y = g.node("Add", y, g.weights(*g.shape(y)[-1:]))
+    if g.coin(0.3) and g.shape(y):
+        y = g.node("Softmax", y, axis=-1)
+    if g.coin() and g.shape(y):
+        g.node("MatMul", y, g.weights(g.shape(y)[-1], g.width()))
+
+
 #: How often each is drawn.
 TYPE_DRAWS: dict[Maker, float] = {
     _integers: 3,
@@ -392,4 +419,5 @@ TYPE_DRAWS: dict[Maker, float] = {
     _quantized_conv: 1.5,
     _empty: 0.4,
     _einsum: 1.5,
+    _other_factors: 1.5,
 }
