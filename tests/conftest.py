@@ -54,7 +54,7 @@ def _kept(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
     else:
         own = tmp_path_factory.getbasetemp()
         folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(0o700, parents=True, exist_ok=True)  # nobody else may write there, or none is kept
     return folder
 
 
