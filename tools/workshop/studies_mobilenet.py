@@ -56,8 +56,8 @@ def mobilenet(lab: Lab) -> Study:
         )
     return Study(
         "mobilenet",
-        "The layers of MobileNet v1, batch 32: a depthwise convolution is bound by memory, a "
-        "pointwise one is a product of matrices. Each alone, over and over, so that small layers "
+        "The layers of MobileNet v1, batch 32: a depthwise convolution is limited by memory, a "
+        "pointwise one is a matrix product. Each layer runs alone and repeatedly, so small layers "
         "find their data in the cache; *of 4.8 TB/s* counts input and result once.",
         tuple(tables),
         tuple(findings),
@@ -70,7 +70,7 @@ def _is_convolution(row: Row) -> bool:
 
 def _layer(lab: Lab, row: Row) -> dict[str, Any]:
     node, op = next((node, node.op) for node in row.nodes if isinstance(node.op, Conv))
-    x, w = (value.tensor.dims for value in node.reads[:2])
+    x, w = (value.tensor.dims for value in node.operands[:2])
     seconds = lab.seconds([row])
     macs = prod(node.output.tensor.dims) * prod(w[1:])
     kind = "depthwise" if op.group > 1 else f"→ {w[0]}, {w[2]}x{w[3]}"
