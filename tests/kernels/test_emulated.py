@@ -125,6 +125,21 @@ def test_what_scales_a_residual_is_in_the_epilogue(
         assert len([row for row in model.prepare().rows if row.kind == "step"]) == 1
 
 
+@pytest.mark.parametrize("added", [(7,), (1,)], ids=str)
+@pytest.mark.parametrize("rows", [(7,), (3, 7)], ids=str)
+def test_constants_behind_a_matrix_times_a_vector(
+    rows: tuple[int, ...], added: tuple[int, ...], emulated: CudaBackend
+) -> None:
+    """The last axis of the result is one of rows: its constants are none of columns."""
+    graph, feeds = Graph("vector"), {"x": normal(*rows, 24)}
+    x = graph.add_input("x", TensorType(float32, feeds["x"].shape))
+    value = graph.insert(MatMul(), [x, graph.constant(normal(24))]).output
+    value = graph.insert(Add(), [value, graph.constant(normal(*added))]).output
+    graph.set_outputs({"y": graph.insert(Mul(), [value, graph.constant(normal(*added))]).output})
+    infer(graph)
+    compare(Sample(graph, feeds), emulated)
+
+
 @pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("operator", [LayerNormalization(), RMSNormalization()])
 @pytest.mark.parametrize("shape", [(3, 5, 64), (3, 33), (2, 4096)], ids=str)

@@ -122,10 +122,13 @@ def epilogue_of(nodes: tuple[Node, ...], y: Tensor, first: Value, *others: Value
         return no_epilogue(y.dtype)
     head = None if first.producer is None else first.producer.op
     axis = -1 if isinstance(head, OF_ROWS) or y.rank < 3 else 1
+    if isinstance(head, MatMul) and first.producer and first.producer.operands[1].tensor.rank == 1:
+        axis = None  # a matrix times a vector is one column
     epilogue = _epilogue(nodes, y, (first, *others), axis)
     if isinstance(epilogue, str) or len(epilogue.operands) <= MAX_OPERANDS:
         return epilogue
-    bias = _bias_of(nodes[0], first, y) if isinstance(head, MatMul) and not others else None
+    has_bias = isinstance(head, MatMul) and axis is not None and not others
+    bias = _bias_of(nodes[0], first, y) if has_bias else None
     rest = "" if bias is None else _epilogue(nodes[1:], y, (nodes[0].output,), axis)
     if isinstance(rest, str) or len(rest.operands) > MAX_OPERANDS:
         return f"{len(epilogue.operands)} operands"
@@ -144,7 +147,7 @@ def _bias_of(node: Node, sums: Value, y: Tensor) -> Tensor | None:
 
 
 def _epilogue(
-    nodes: tuple[Node, ...], y: Tensor, results: tuple[Value, ...], axis: int
+    nodes: tuple[Node, ...], y: Tensor, results: tuple[Value, ...], axis: int | None
 ) -> Epilogue | str:
     chain, sums = chain_of(nodes, "chain", results), results[0].tensor.dtype
     if isinstance(chain, str):
@@ -170,8 +173,9 @@ def _epilogue(
     return Epilogue(code, tuple(operands), chain.title, cheap, sums=sums, stored=y.dtype)
 
 
-def _is_per_channel(dims: tuple[int, ...], shape: tuple[int, ...], axis: int) -> bool:
-    axis %= max(1, len(shape))
+def _is_per_channel(dims: tuple[int, ...], shape: tuple[int, ...], axis: int | None) -> bool:
+    """Whether a constant has one element for each channel, along `axis`; one in all if None."""
+    axis = None if axis is None else axis % max(1, len(shape))
     padded = (1,) * (len(shape) - len(dims)) + dims
     return all(
         d == (s if i == axis else 1) for i, (d, s) in enumerate(zip(padded, shape, strict=True))
