@@ -144,7 +144,7 @@ def test_an_engine_of_another_type_is_refused(tmp_path: Path) -> None:
     node = helper.make_node("Relu", ["x"], ["y"])
     for kind, dtype, dims, text in (
         (11, "float64", (2, 3), "'x' is float64, but is parsed as FLOAT"),
-        (1, "float32", (2, 4), r"'x' has shape \(2, 4\), and is parsed as \(2, 3\)"),
+        (1, "float32", (2, 4), r"'x' has shape \(2, 4\), but is parsed as \(2, 3\)"),
     ):
         infos = [helper.make_tensor_value_info(name, kind, [2, 3]) for name in "xy"]
         graph = helper.make_graph([node], "g", infos[:1], infos[1:])

@@ -63,7 +63,7 @@ def known() -> dict[str, bool]:
 def in_a_process(script: str) -> str:
     """Return what a script prints that has a `builder` of the real library."""
     head = f"""
-    from tercet.backends.tensorrt.build import EngineBuilder, Refused
+    from tercet.backends.tensorrt.build import EngineBuilder, SectionRefused
     from tercet.backends.tensorrt.products import RTX
     from tercet.backends.tensorrt.library import load
     vendor = load()
@@ -211,7 +211,7 @@ def test_the_librarys_own_words() -> None:
     print(len(builder.probe()) > 0)
     try:
         EngineBuilder(vendor, "9.0").probe()
-    except Refused as error:
+    except SectionRefused as error:
         print(error)
     """).splitlines()
     assert "8.9" in said[0]
