@@ -41,6 +41,8 @@ BOUNDED = {
 }
 BOUNDED |= {"TreeEnsembleClassifier", "LinearClassifier", "SVMClassifier"}
 BOUNDED |= {"GRU", "LSTM", "RNN"}
+#: Those of them whose results no library makes negative, however it approximates them.
+NEVER_NEGATIVE = {"HardSigmoid", "Sigmoid", "Softplus"}
 #: Functions that multiply their input by one of those, or subtract from it.
 GATED = {"Gelu", "HardSwish", "LogSoftmax", "Mish", "SwiGLU", "Swish"}
 #: Arithmetic that every processor rounds in the same way.

@@ -33,6 +33,7 @@ from .operators import (
     COMPARING,
     GATED,
     NAMES,
+    NEVER_NEGATIVE,
     PRODUCTS,
     QUANTIZING,
     SMALLEST,
@@ -102,9 +103,11 @@ def moved(
     smallest: float = 0.0,
     floor: float = 0.0,
     radius: int = 0,
+    channels: bool = False,
     coordinates: float = 0.0,
     rows: bool = False,
     steps: bool = True,
+    negative: bool = True,
 ) -> Array:
     """Return numbers moved by at most a share of themselves.
 
@@ -118,9 +121,11 @@ def moved(
         floor: the least magnitude that the share is taken of; where there is one nothing stays.
         radius: how far away, along all axes but the first two, the greatest magnitude is looked
             for that the share is taken of; nothing stays.
+        channels: whether the share is taken of the greatest magnitude along axis 1; nothing stays.
         coordinates: the share of their indices by which elements are moved towards neighbours.
         rows: whether rows along the last axis are moved as a whole, too.
         steps: whether bytes move.
+        negative: whether numbers may become negative.
     """
     if like is not None and like.shape != x.shape:
         like = None
@@ -130,13 +135,16 @@ def moved(
         size = x if like is None else np.maximum(np.abs(x), np.abs(like))
         size = np.maximum(np.abs(size), max(floor, smallest)) if floor or smallest else size
         size = _greatest_near(np.abs(size), radius) if radius else size
+        size = np.abs(size).max(1, keepdims=True) if channels and size.size else size
         step = np.multiply(size, noise(x.shape), out=np.empty(x.shape))
         if rows:
             step += size * noise((*x.shape[:-1], 1))
         step *= amount
         if smallest and not floor:  # what is rounded to zero does not pass it
             np.clip(step, -np.abs(x), np.abs(x), out=step)
-        if not (floor or radius or coordinates) and like is None:
+        if not negative:
+            np.maximum(step, -x, out=step)
+        if not (floor or radius or channels or coordinates) and like is None:
             step *= ~_exact(x, bits)
         if coordinates:
             step += _slopes(x) * noise(x.shape) * coordinates
@@ -334,6 +342,7 @@ class _Shake:
             if not (coarse or stays):
                 floor = max(floor, _ANY)
             chosen = {"bits": bits, "smallest": SMALLEST.get(name, 0.0), "floor": floor}
+            chosen["negative"] = plain_kind(node) not in NEVER_NEGATIVE
             op = self._op(amount=amount, coordinates=coordinates, steps=is_known, **chosen)
             gated = node.kind in GATED and node.inputs[0]
             reads = [value, node.inputs[0]] if gated else [value]
@@ -347,6 +356,8 @@ def _of_inputs(node: Node) -> dict[int, dict[str, Any]]:
     """Return what is special about the noise of a node's inputs, by position; see `moved`."""
     if node.kind == "Conv" and set(getattr(node.op, "strides", ()) or (1,)) == {1}:
         return {0: {"radius": _TILE}}
+    if node.kind == "LRN":  # libraries add the next channel to a sum and subtract the last one
+        return {0: {"channels": True}}
     # Keys are only seen in scores, which have a rounding of their own.
     return {1: {"rows": True}} if node.kind in ("Attention", "FlexAttention") else {}
 
