@@ -117,6 +117,17 @@ def test_all_or_nothing() -> None:
         wait()
 
 
+def test_an_alarm_in_a_finalizer_is_not_lost() -> None:
+    class Slow:
+        def __del__(self) -> None:
+            sleep(0.1)
+
+    with time_limit(0.02) as (limit, _):
+        Slow()
+        sleep(5)
+    assert limit.passed
+
+
 @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
 def test_times_that_make_no_sense(seconds: float) -> None:
     with pytest.raises(api.UsageError, match="more than 0"), time_limit(seconds):

@@ -7,10 +7,12 @@ endless kernel, the command line ends its process.
 
 from __future__ import annotations
 
+import _weakrefset
 import contextlib
 import os
 import signal
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -28,6 +30,8 @@ GRACE = 10.0
 PROMPT, AGAIN = 1.0, 1.0
 #: Code in which an alarm is deferred, because it is clean-up code.
 _OWN_FILES = frozenset({__file__, contextlib.__file__})
+#: Code that is called when objects die: whatever it raises is printed and lost.
+_CALLBACKS = frozenset({_weakrefset.__file__, weakref.__file__})
 
 
 class OutOfTime(BaseException):
@@ -82,7 +86,9 @@ class _Watch:
         if not self.active:
             return
         self.heard = monotonic()
-        if frame is not None and frame.f_code.co_filename in _OWN_FILES:
+        if frame is not None and (
+            frame.f_code.co_filename in _OWN_FILES or _ignores_exceptions(frame)
+        ):
             signal.setitimer(signal.ITIMER_REAL, 1e-3)
             return
         # would be swallowed
@@ -92,6 +98,15 @@ class _Watch:
     def _raise(self) -> None:
         self.rung = WATCHDOG.has_rung = True
         raise OutOfTime
+
+
+def _ignores_exceptions(frame: FrameType | None) -> bool:
+    """Whether a finalizer or the callback of a weak reference is running."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or frame.f_code.co_filename in _CALLBACKS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 _WATCHES: list[_Watch] = []
