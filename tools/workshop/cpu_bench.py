@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -25,7 +28,7 @@ from typing import Any
 from onnx import ModelProto
 
 from ...backends.numpy.numerics import blas
-from ...runtime.errors import TercetError, did_you_mean
+from ...runtime.errors import TercetError, UnsupportedError, did_you_mean
 from ...runtime.ir.types import Array, HostValue
 from ..common.console import grid, open_console, progress
 from ..common.environment import environment
@@ -84,7 +87,8 @@ def measure(
         if reference:
             say(f"{REFERENCE}: run 1")
             slow = open_runner(REFERENCE, model, RunnerSettings())
-            times[REFERENCE] = Timing((timed(_call(slow, feeds), clock),))
+            with suppress(UnsupportedError):
+                times[REFERENCE] = Timing((timed(_call(slow, feeds), clock),))
     return CpuTiming(name, times, errors)
 
 
@@ -107,8 +111,8 @@ def _cells(row: CpuTiming, reference: bool) -> list[str]:
     errors = [f"{row.errors[who]:.0e}" for who in (ONNXRUNTIME, OWN)]
     cells = [row.name, f"{other:.1f}", f"{own:.1f}", f"{own / other:.2f}", *errors]
     if reference:
-        slow = row.milliseconds(REFERENCE)
-        cells += [f"{slow:.0f}", f"{slow / own:.1f}"]
+        slow = row.milliseconds(REFERENCE) if REFERENCE in row.times else None
+        cells += ["–", "–"] if slow is None else [f"{slow:.0f}", f"{slow / own:.1f}"]
     return cells
 
 
@@ -122,14 +126,15 @@ def _show(rows: list[CpuTiming], reference: bool) -> None:
     console.print(table)
 
 
-def markdown(rows: list[CpuTiming], about: Mapping[str, str], reference: bool) -> str:
-    """Return the report as a Markdown page."""
+def markdown(
+    rows: list[CpuTiming], about: Mapping[str, str], reference: bool, options: Sequence[str]
+) -> str:
+    """Return the report as a Markdown page, which names the options that it was made with."""
     titles = _titles(reference)
     lines = [
         "# The numpy backend beside onnxruntime",
         "",
-        "Written by `python -m tercet.tools.workshop.cpu_bench --reference --threads 1 --cpu-time "
-        "--output docs/results`. Batch 1, "
+        f"Written by `python -m tercet.tools.workshop.cpu_bench {shlex.join(options)}`. Batch 1, "
         "float32, seeded random weights, everybody on the same number of threads, in turn in one "
         "process. Milliseconds of one run, medians; *ratio* is numpy by onnxruntime, *its error* "
         "onnxruntime's and *error* numpy's difference from the same model in float64 (Euclidean "
@@ -149,7 +154,7 @@ def _save(rows: list[CpuTiming], about: Mapping[str, str], reference: bool, fold
     folder.mkdir(parents=True, exist_ok=True)
     data = {"environment": about, "results": [row.to_dict() for row in rows]}
     (folder / "cpu_bench.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    page = markdown(rows, about, reference)
+    page = markdown(rows, about, reference, sys.argv[1:])
     (folder / "cpu_bench.md").write_text(page, encoding="utf-8")
 
 
