@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 
 import numpy as np
-from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from ....runtime.ir.types import Array
 from .growing import captured
@@ -43,10 +43,10 @@ def with_functions(proto: ModelProto, dice: Random) -> ModelProto:
     return model
 
 
-def _own(attributes: object) -> Iterator[str]:
+def _own(attributes: Iterable[AttributeProto]) -> Iterator[str]:
     """Yield the names that bodies themselves define."""
-    for attribute in attributes:  # type: ignore[attr-defined]
-        graph: GraphProto = attribute.g
+    for attribute in attributes:
+        graph = attribute.g
         yield from (one.name for one in (*graph.input, *graph.initializer))
         for node in graph.node:
             yield from node.output
