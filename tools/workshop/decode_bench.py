@@ -44,18 +44,16 @@ from .decoder_files import SHAPES, Packing, Shape, write
 SAMPLED = Sampling(0.7, top_k=50, top_p=0.95)
 #: Steps of which the median is taken.
 STEPS = 21
-#: Bytes per second of the memory of an H200.
-BANDWIDTH = 4.8e12
 
 
-def floor(shape: Shape, packing: Packing, batch: int, position: int) -> float:
-    """Return the seconds in which a step's bytes are read."""
+def step_bytes(shape: Shape, packing: Packing, batch: int, position: int) -> float:
+    """Return the bytes that a step reads at least: weights and caches."""
     wide = (shape.heads + 2 * shape.groups) * shape.size
     weights = shape.layers * shape.hidden * (wide + shape.hidden + 3 * shape.inner)
     bits = 16.0 if packing.bits == 16 else packing.bits + 16 / packing.block
     head = shape.hidden * shape.vocabulary * 2
     rows = batch * position * shape.layers * 2 * shape.groups * shape.size
-    return (weights * bits / 8 + head + rows * 2) / BANDWIDTH
+    return weights * bits / 8 + head + rows * 2
 
 
 def measure(
@@ -100,6 +98,7 @@ def measure(
         decoder.rewind(0)
         feeds = decoder.feeds(tokens[:, :check]) if check else {}
         logits = decoder.step(tokens[:, :check]) if check else None
+        rate = getattr(model.backends[0].device, "memory_bandwidth", None)
         decoder.close()
     error = None
     if logits is not None:
@@ -114,7 +113,7 @@ def measure(
         capacity=capacity,
         device_ms=None if device is None else device.median * 1e3,
         host_ms=greedy * 1e3,
-        floor_ms=floor(shape, packing, batch, position) * 1e3,
+        floor_ms=None if rate is None else step_bytes(shape, packing, batch, position) / rate * 1e3,
         kernels=len(kernels),
         error=error,
         seconds={
@@ -152,6 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     (backend, *_) = open_backends(given.backend, Options())
     about = device_environment(backend.device, PACKAGES, given.commit)
     about["caches"] = f"room for {given.capacity} positions"
+    if (rate := getattr(backend.device, "memory_bandwidth", None)) is not None:
+        about["memory bandwidth"] = f"{rate / 1e12:.2f} TB/s by clock and bus width"
     rows: dict[Any, DecodeTiming] = {}
     if given.output:
         file = given.output / "decode.json"

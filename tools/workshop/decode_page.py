@@ -33,7 +33,7 @@ class DecodeTiming:
         capacity: positions that the caches have room for.
         device_ms: the device's for one step, a CUDA graph; None where it cannot be timed.
         host_ms: from one most likely token that the host gets to the next.
-        floor_ms: in which the bytes of a step are read at the memory's bandwidth.
+        floor_ms: in which the bytes of a step are read at the memory's bandwidth; None on the host.
         kernels: launches of a step.
         error: relative L2 distance of logits from the same file in float64; None if not measured.
         seconds: what came before by its name: writing the file, loading, reading the prompt.
@@ -48,7 +48,7 @@ class DecodeTiming:
     capacity: int
     device_ms: float | None
     host_ms: float
-    floor_ms: float
+    floor_ms: float | None
     kernels: int
     error: float | None
     seconds: Mapping[str, float]
@@ -72,7 +72,9 @@ class DecodeTiming:
     @property
     def share(self) -> float | None:
         """The floor divided by the device's time."""
-        return None if self.device_ms is None else self.floor_ms / self.device_ms
+        if self.device_ms is None or self.floor_ms is None:
+            return None
+        return self.floor_ms / self.device_ms
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
@@ -142,7 +144,8 @@ def cells(row: DecodeTiming, peers: Sequence[PytorchTiming]) -> tuple[str, ...]:
     return (
         *(row.model, row.form, str(row.batch), str(row.position)),
         *("" if step is None else f"{step:.3f}", "" if rate is None else f"{rate:.0f}"),
-        *(f"{row.floor_ms:.3f}", "" if share is None else f"{share:.0%}"),
+        "" if row.floor_ms is None else f"{row.floor_ms:.3f}",
+        "" if share is None else f"{share:.0%}",
         *(beside, f"{row.host_ms:.3f}"),
         "" if row.sampled_ms is None else f"{row.sampled_ms:.3f}",
         "" if row.error is None else f"{row.error:.1e}",

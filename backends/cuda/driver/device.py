@@ -312,6 +312,12 @@ class DriverDevice:
         """Index of the GPU."""
         return self._core.device_id
 
+    @property
+    def memory_bandwidth(self) -> float:
+        """Bytes per second of its memory by clock and bus width, at two transfers per cycle."""
+        about = self._core.properties
+        return 2 * about.memory_clock_rate * 1e3 * about.global_memory_bus_width / 8
+
     def enter(self) -> Device:
         """Make it the thread's current device; return the device of cuda.core.
 
