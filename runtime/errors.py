@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import ClassVar
 
+from .spelling import nearest
 from .text import message
 
 
@@ -215,16 +215,12 @@ class PrecisionWarning(TercetWarning):
     """Results that are infinite or NaN in reduced precision, but not in float32."""
 
 
-def did_you_mean(word: str, known: Iterable[str], alike: float = 0.5) -> str:
-    """Return ``; did you mean 'x'?`` for the known word closest to `word`, or an empty string.
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the known word that `nearest` finds, or an empty string.
 
     Args:
         word: what was given.
         known: what there is.
-        alike: the share of their letters that must be the same ones in the same order.
     """
-    by_case = {name.casefold(): name for name in known}
-    if len(word) > 100:  # the comparison takes quadratic time
-        return ""
-    near = get_close_matches(word.casefold(), by_case, n=1, cutoff=alike)
-    return f"; did you mean '{by_case[near[0]]}'?" if near else ""
+    near = nearest(word, known)
+    return "" if near is None else f"; did you mean '{near}'?"

@@ -29,7 +29,8 @@ ALLOWED = {
 ROOMS: dict[str, dict[str, str]] = {
     "runtime": {
         "text": "",
-        "errors": "text",
+        "spelling": "",
+        "errors": "text spelling",
         "base": "text errors",
         "ir": "text errors base",
         "ops": "text errors base ir",

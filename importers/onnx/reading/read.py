@@ -10,7 +10,8 @@ from typing import Any, cast
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from ....runtime.errors import UsageError, did_you_mean
+from ....runtime.errors import UsageError
+from ....runtime.spelling import nearest
 from ..source.limits import Limits
 from ..source.source import FileSource
 from .external import BINARY, CLOEXEC, NONBLOCK, external_data_dir
@@ -111,12 +112,19 @@ def _models(folder: str) -> str:
 
 
 def _nearest(path: str) -> str:
-    """Return a suggestion of the file beside a missing one whose name is nearest, if any."""
-    folder, name = os.path.split(path)
+    """Return a suggestion of the file beside a missing one whose name is nearest, if any.
+
+    Its name may have slips before the suffix, or in it, but not in both.
+    """
+    (stem, suffix), folder = os.path.splitext(os.path.basename(path)), os.path.dirname(path)
     try:
-        return did_you_mean(name, os.listdir(folder or "."), alike=0.8)
+        found = [os.path.splitext(name) for name in sorted(os.listdir(folder or "."))]
     except OSError:
         return ""
+    near = nearest(stem, [other for other, ending in found if ending == suffix])
+    ending = nearest(suffix, [ending for other, ending in found if other == stem])
+    name = f"{near}{suffix}" if near else f"{stem}{ending}" if ending else ""
+    return f"; did you mean '{name}'?" if name else ""
 
 
 def _decode(data: bytes, source: FileSource) -> ModelProto:
