@@ -75,3 +75,14 @@ def test_other_words_compute_the_same(seed: int) -> None:
     expected, found = (run_onnxruntime(one, feeds, "ORT_DISABLE_ALL") for one in (proto, other))
     for name, data in expected.items():
         np.testing.assert_allclose(found[name], data, 1e-4, 1e-4)
+
+
+def test_a_wrong_optimisation_of_onnxruntime_is_no_finding() -> None:
+    """It moves the codes in front of an output that is read before them."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+      g (float[1, 1, 8] x) => (float[a, b, c, d] y, float[e, f, g, h] z)
+      <int64[2, 2] i = {0, 0, -1, 0}, float s = {0.06}, uint8 o = {3}>
+      { y = Gather <axis = 0> (x, i)  t = Transpose <perm = [3, 1, 2, 0]> (y)
+        q = QuantizeLinear (t, s, o)  z = DequantizeLinear (q, s, o) }"""
+    x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 1, 8)
+    assert list(findings(onnx.parser.parse_model(text), {"x": x})) == []
