@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
@@ -170,6 +172,72 @@ def test_all_fair_samples_may_be_on_one_side_of_a_limit() -> None:
     wrong = rounded.copy()
     wrong[9] = 0
     assert rule_floats(exact, wrong, evidence).word == "MISMATCH"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf], ids=str)
+@pytest.mark.parametrize("jumps", [False, True], ids=["smooth", "jumps"])
+def test_where_noise_makes_nan_nothing_is_proved(value: float, jumps: bool) -> None:
+    """Such an element is not one that does not move: rounding may make anything of it."""
+    rng = np.random.default_rng(0)
+    exact = rng.uniform(0.5, 1, (4, 60))
+    fair = [exact + 1e-7 * rng.uniform(-1, 1, exact.shape) for _ in range(12)]
+    rough = [exact + 1e-6 * rng.uniform(-1, 1, exact.shape) for _ in range(12)]
+    for sample in rough:
+        sample[1, 7] = value
+    evidence = Evidence(exact, rough, fair, "float32", 1e-38, jumps=jumps)
+
+    def word(off: float, evidence: Evidence, at: tuple[int, int] = (1, 7)) -> str:
+        other = exact.copy()
+        other[at] += off
+        return rule_floats(exact, other, evidence).word
+
+    assert word(1e-7, evidence) == "ok"
+    assert word(4e-6, evidence) == "inconclusive"
+    assert word(4e-6, evidence, (1, 8)) == "MISMATCH"
+    everywhere = [np.full_like(exact, value)] * 12
+    assert word(1e-7, replace(evidence, rough=everywhere)) == "ok"
+    assert word(4e-6, replace(evidence, rough=everywhere)) == "inconclusive"
+    assert word(1e-7, replace(evidence, rough=everywhere, fair=everywhere)) == "inconclusive"
+    assert word(0.1, replace(evidence, rough=everywhere, fair=everywhere)) == "inconclusive"
+
+
+def test_nan_of_a_sample_is_near_no_number() -> None:
+    """One element has two values and often none: a third value is no decision of rounding."""
+    exact = np.random.default_rng(0).integers(100, 250, 40000) / 256
+    step, none = exact.copy(), exact.copy()
+    step[3], none[3] = exact[3] + 0.06, np.nan
+    samples = [step, *[none] * 11]
+    evidence = Evidence(exact, samples, samples, "float32", 1e-38, jumps=True)
+    other = exact.copy()
+    other[3] += 0.03
+    assert rule_floats(exact, other, evidence).word != "ok"
+
+
+def test_where_float64_is_infinite_by_chance_nothing_is_proved() -> None:
+    """A quotient of one, less one, is zero in float64 alone; its reciprocal may be anything."""
+    kind = TensorProto.FLOAT
+    nodes = [
+        helper.make_node("Div", ["x", "x"], ["q"]),
+        helper.make_node("Sub", ["q", "one"], ["d"]),
+        helper.make_node("Reciprocal", ["d"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", kind, (8,))],
+        [helper.make_tensor_value_info("y", kind, (8,))],
+        [numpy_helper.from_array(np.float32(1), "one")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    feeds = {"x": np.random.default_rng(0).uniform(1, 9, 8).astype(np.float32)}
+    with api.load(proto, stop_at=0) as loaded:
+        judge = Judge(loaded.imported, feeds)
+    assert np.isinf(judge.exact["y"]).all()
+    found = np.float32([2**23, -(2**24), np.inf, -np.inf, 2**22, 2**24, 2**24, np.inf])
+    other = np.float32([2**24, 2**23, -np.inf, np.inf, np.inf, -np.inf, 2**24, np.inf])
+    assert judge.agreement("y", found, other).verdict == "inconclusive"
+    found, other = (np.where(np.isinf(x), np.float32(2**24), x) for x in (found, other))
+    assert judge.agreement("y", found, other).verdict == "inconclusive"
 
 
 def test_tf32_is_the_format_of_factors() -> None:

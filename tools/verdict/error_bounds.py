@@ -284,7 +284,8 @@ class Judge:
             shaken = Shaken(run, self._precision, FAIR, seed)
             found = _attempt(lambda run=shaken: flat(run.run(self._feeds))).get(name)
             if found is not None and found.shape == exact.shape:
-                np.maximum(farthest, distance(exact, found)[at], out=farthest)
+                away = distance(exact, found)[at]
+                np.maximum(farthest, away, out=farthest, where=np.isfinite(away))
         return farthest / _FARTHER
 
     def _ancestry(self, name: str) -> Ancestry:
@@ -348,14 +349,19 @@ def _in_float64(graph: Graph, feeds: Mapping[str, HostValue]) -> Arrays:
 def _misplaced(
     a: Array, b: Array, plain: Agreement, samples: Sequence[Array], *, jumps: bool
 ) -> Ruling:
-    """Judge NaN and infinities of one side only: do some samples have them, and some not?"""
-    at = (np.isfinite(a) != np.isfinite(b)) | (~np.isfinite(a) & ~np.isfinite(b) & (a != b))
-    at &= ~(np.isnan(a) & np.isnan(b))
-    finite = np.stack([np.isfinite(sample[at]) for sample in samples])
-    if (finite.any(0) & ~finite.all(0)).all():
+    """Judge NaN and infinities of one side only: do samples differ in that there, too?"""
+    at = _kinds(a) != _kinds(b)
+    kinds = np.stack([_kinds(sample[at]) for sample in samples])
+    if (kinds != kinds[0]).any(0).all():
         said = f"{plain.reason}; whether it is finite hinges on rounding"
         return Ruling("inconclusive", said, excess=float("inf"))
     return Ruling("MISMATCH", plain.reason, excess=float("inf"), final=not jumps)
+
+
+def _kinds(x: Array) -> Array:
+    """Tell finite numbers, NaN, and infinities of either sign from each other."""
+    sign = np.where(np.real(x) < 0, 3, 2)
+    return np.where(np.isnan(x), 1, np.where(np.isinf(x), sign, 0))
 
 
 def unmeasured(

@@ -129,8 +129,11 @@ def rule_ordinary(a: Array, b: Array, evidence: Evidence) -> Ruling:
     if known.excess > 1 and _is_chance(apart, spread, slack, evidence):
         known = replace(known, excess=1.0)
     if known.excess > 1:
-        count, times = int((apart > spread.allowed).sum()), known.excess * slack
+        over = apart > spread.allowed
+        count, times = int(over.sum()), known.excess * slack
         said = f"{_elements(count)} by up to {times:.3g} times what ordinary rounding moves them by"
+        if spread.breaks[over].all():
+            said = f"{_elements(count)} where ordinary rounding may lead to NaN or infinity"
         return _but(known, "inconclusive", said, final=False)
     slice_ = _ORDINARY_SLICE * evidence.scarce
     said = spread.excess_of_slices(apart, together, slice_, whole=evidence.jumps)
@@ -165,7 +168,7 @@ def rule_floats(a: Array, b: Array, evidence: Evidence) -> Ruling:
     if ordinary.word == "ok":
         return ordinary
     apart = distance(a, b)
-    spread = RoundingSpread(evidence.exact, evidence.rough, evidence.tiny)
+    spread = RoundingSpread(evidence.exact, evidence.rough, evidence.tiny, unbounded=True)
     known = _measured(apart, spread)
     if known.excess > 1:
         over = apart > spread.allowed
@@ -210,7 +213,8 @@ def _are_few(apart: Array, at: Array, evidence: Evidence) -> bool:
     A decision that falls the other way early in a graph has consequences at places that differ from
     one combination of such decisions to the next; no number of samples has all of them.
     """
-    steps = [distance(evidence.exact, sample) for sample in evidence.rough]
+    away = [distance(evidence.exact, sample) for sample in evidence.rough]
+    steps = [np.where(np.isfinite(each), each, 0) for each in away]
     bound = caps(evidence.exact, evidence.exact, evidence.cap)
     usual = float(np.mean([np.count_nonzero(step > bound) for step in steps])) if steps else 0.0
     largest = max((float(step.max(initial=0.0)) for step in steps), default=0.0)
@@ -225,13 +229,16 @@ def _unlike_samples(
     Where decisions make steps, the farthest sample says little of what lies between the steps. So
     each element has to be near that of some sample, by what elements move without a step: in one
     of four samples. A sample is held against the others in the same way; it tells how many elements
-    have a value of their own because too few combinations of decisions were drawn.
+    have a value of their own because too few combinations of decisions were drawn. What is NaN or
+    infinite in some sample may be anything.
     """
     if len(samples) < _FEWEST:
         return ""
-    away = [distance(exact, sample) for sample in samples]
-    usual = np.quantile(away, 0.25, axis=0)
+    away = np.stack([distance(exact, sample) for sample in samples])
+    known = np.isfinite(away)
+    usual = np.quantile(np.where(known, away, 0), 0.25, axis=0)
     near = SLACK * np.maximum(usual, np.median(usual)) + tiny
+    near = np.where(known.all(0), near, np.inf)
     strange = max(_strange(result, [exact, *samples], near) for result in results)
     if strange <= _FEWEST:
         return ""
@@ -313,7 +320,7 @@ def _beyond_ordinary(ordinary: Ruling, a: Array, b: Array, evidence: Evidence) -
         said = f"{ordinary.reason}; rougher rounding would explain it, and so would an error"
         return _but(ordinary, "inconclusive", said, final=False)
     worst = float((apart / np.maximum(bound, evidence.tiny)).max() * evidence.cap)
-    beyond = over & (apart > SLACK * SLACK / slack * fair.allowed)
+    beyond = over & (apart > SLACK * SLACK / slack * fair.allowed) & ~fair.breaks
     if evidence.jumps and beyond.any():
         beyond[beyond] = ~_are_both_seen(a, b, beyond, near, evidence)
     if evidence.fair and beyond.any():

@@ -24,19 +24,41 @@ class RoundingSpread:
         samples: others of its shape.
         tiny: what any number may move by.
         slack: what is allowed, by the farthest that a sample has moved.
+        unbounded: whether an element that is NaN or infinite in some sample, but not in float64, or
+            the reverse, may be anything; if not, the other samples count.
+
+    Attributes:
+        maximum: the farthest that each element moves in a sample where it is a number.
+        square: its mean square distance in these.
+        breaks: whether there is a sample where it is none.
+        allowed: what it may differ by.
     """
 
     def __init__(
-        self, exact: Array, samples: Sequence[Array], tiny: float, slack: float = SLACK
+        self,
+        exact: Array,
+        samples: Sequence[Array],
+        tiny: float,
+        slack: float = SLACK,
+        *,
+        unbounded: bool = False,
     ) -> None:
         self._exact, self._samples = exact, samples
-        self.maximum = np.zeros(exact.shape)
-        self.square = np.zeros(exact.shape)
+        self.maximum, self.square = np.zeros(exact.shape), np.zeros(exact.shape)
+        self.breaks = np.zeros(exact.shape, bool)
+        moves = np.zeros(exact.shape, int)
         for sample in samples:
             away = distance(exact, sample)
+            known = np.isfinite(away)
+            self.breaks |= ~known
+            away[~known] = 0
             np.maximum(self.maximum, away, out=self.maximum)
-            self.square += away * away / len(samples)
-        self.allowed = slack * np.maximum(self.maximum, self._level()) + tiny
+            self.square += away * away
+            moves += known
+        self.square /= np.maximum(moves, 1)
+        self._counts = ~self.breaks if self.breaks.any() else None
+        allowed = slack * np.maximum(self.maximum, self._level()) + tiny
+        self.allowed = np.where(self.breaks & unbounded, np.inf, allowed)
         self._tiny = tiny
 
     def _level(self) -> Array:
@@ -48,9 +70,9 @@ class RoundingSpread:
         of themselves. Noise that does not depend on magnitude has no such share: where terms
         cancel it is large, which leaves the other bounds.
         """
-        level = np.full(self._exact.shape, np.sqrt(_mean(self.square)))
+        level = np.full(self._exact.shape, np.sqrt(self._mean(self.square)))
         for axes in slices(self._exact.shape, 4):
-            np.minimum(level, np.sqrt(_mean(self.square, axes)), out=level)
+            np.minimum(level, np.sqrt(self._mean(self.square, axes)), out=level)
         moving = self.maximum > 0
         if not moving.any():
             return level
@@ -73,8 +95,8 @@ class RoundingSpread:
         """
         square = apart * apart
         for axes in [None] if whole else [None, *slices(apart.shape, 4)]:
-            found = np.sqrt(_mean(square, axes))
-            usual = np.sqrt(_mean(self.square, axes)) + self._tiny
+            found = np.sqrt(self._mean(square, axes))
+            usual = np.sqrt(self._mean(self.square, axes)) + self._tiny
             over = found / usual
             if float(np.max(over, initial=0.0)) > (tensor if axes is None else slice_):
                 where = "the tensor" if axes is None else _slice_text(axes, over)
@@ -92,10 +114,10 @@ class RoundingSpread:
             whole: whether only the tensor as a whole is looked at.
         """
         for axes in [None] if whole else [None, *slices(signed.shape, 4)]:
-            means = [np.abs(_mean(_finite(x - self._exact), axes)) for x in self._samples]
+            means = [np.abs(self._mean(_finite(x - self._exact), axes)) for x in self._samples]
             square = np.mean(np.square(means), 0) if means else np.zeros(())
-            usual = np.sqrt(np.maximum(square, _mean(square))) + self._tiny
-            over = np.abs(_mean(_finite(signed), axes)) / usual
+            usual = np.sqrt(np.maximum(square, square.mean())) + self._tiny
+            over = np.abs(self._mean(_finite(signed), axes)) / usual
             if float(np.max(over, initial=0.0)) > times:
                 where = "the tensor" if axes is None else _slice_text(axes, over)
                 return f"{where} is off to one side by more than rounding explains"
@@ -104,17 +126,31 @@ class RoundingSpread:
     def has_top(self, row: int, at: int) -> bool:
         """Whether the greatest element of a row along the last axis is ever there in a sample."""
         width = self._exact.shape[-1]
-        return any(
-            int(sample.reshape(-1, width)[row].argmax()) == at
-            for sample in (self._exact, *self._samples)
-        )
+        rows = (x.reshape(-1, width)[row] for x in (self._exact, *self._samples))
+        return any(int(np.where(np.isnan(x), -np.inf, x).argmax()) == at for x in rows)
+
+    def _mean(self, data: Array, axes: tuple[int, ...] | None = None) -> Array:
+        """Return the mean of a tensor or of slices, of elements alone that no sample breaks."""
+        keep = axes is not None
+        if self._counts is None:
+            return np.asarray(np.mean(data, axes, keepdims=keep)) if data.size else np.zeros(())
+        count = np.count_nonzero(self._counts, axes, keepdims=keep)
+        return np.sum(data, axes, keepdims=keep, where=self._counts) / np.maximum(count, 1)
 
 
 def distance(a: Array, b: Array) -> Array:
-    """Return the differences; 0 where either is not finite."""
+    """Return the differences.
+
+    They are 0 between NaN and NaN, and between equal infinities, and infinite between what is not
+    finite and anything else.
+    """
     with np.errstate(all="ignore"):
-        away = np.abs(np.subtract(a, b, dtype=np.result_type(a, b, np.float64)))
-    return np.where(np.isfinite(away), away, 0.0)
+        away = np.asarray(np.abs(np.subtract(a, b, dtype=np.result_type(a, b, np.float64))))
+    finite = np.isfinite(away)
+    if not finite.all():
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        away[~finite] = np.where(same, 0.0, np.inf)[~finite]
+    return away
 
 
 def slices(shape: tuple[int, ...], minimum: int) -> list[tuple[int, ...]]:
@@ -129,10 +165,6 @@ def slices(shape: tuple[int, ...], minimum: int) -> list[tuple[int, ...]]:
 
 def _finite(data: Array) -> Array:
     return np.where(np.isfinite(data), data, 0)
-
-
-def _mean(data: Array, axes: tuple[int, ...] | None = None) -> Array:
-    return np.asarray(np.mean(data, axes, keepdims=axes is not None)) if data.size else np.zeros(())
 
 
 def _slice_text(axes: tuple[int, ...], over: Array) -> str:
