@@ -13,8 +13,7 @@ from ...runtime.ops.attention import Attention
 from ...runtime.options import Options
 from ...runtime.plan.backend import Format, Formats
 from ..cuda.attention.heads import by_head
-from ..cuda.recipe.layout import ceil_div
-from ..cuda.recipe.operands import Tensor
+from ..cuda.recipe.operands import Tensor, ceil_div
 from .choice import EngineTask
 from .operation import FLOATS, HALVES, NEVER, NO_PITCHES, Operand
 from .registry import NodeGroup, Source, claims, is_wanted_anyway

@@ -34,8 +34,7 @@ from ...runtime.ops.elementwise import (
 from ...runtime.ops.window import transposed_window, window
 from ...runtime.options import Options, Precision
 from ...runtime.plan.backend import BuildContext, Format, Formats
-from ..cuda.recipe.layout import Ints
-from ..cuda.recipe.operands import Packed
+from ..cuda.recipe.operands import Ints, Packed
 from .choice import Division, EngineTask
 from .convolution import Convolution
 from .operation import HALVES, NO_PITCHES, Operand, times

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from ...runtime.ir.dtypes import float32
-from ..cuda.recipe.layout import Ints, ceil_div
+from ..cuda.recipe.operands import Ints, ceil_div
 from .operation import NEVER, ROUNDING, SLOW, Operand, times
 from .stages import NO_TAIL, Tail, expressed
 

@@ -14,7 +14,7 @@ from ...runtime.ops.elementwise import Add, Gelu, Mul, Relu, Sum
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.options import Options, Precision
 from ...runtime.plan.backend import BuildContext, Formats
-from ..cuda.recipe.layout import Ints
+from ..cuda.recipe.operands import Ints
 from .choice import Division, EngineTask
 from .operation import HALVES, NEVER, NO_PITCHES, Operand
 from .registry import NodeGroup, Source, claims, is_wanted_anyway

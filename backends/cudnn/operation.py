@@ -20,7 +20,7 @@ from ...runtime.ir.dtypes import (
 )
 from ...runtime.ir.graph import Value
 from ...runtime.plan.backend import Format
-from ..cuda.recipe.layout import Ints, strides
+from ..cuda.recipe.operands import Ints, strides
 
 #: Numeric notes of engines that are never used: Winograd and FFT spread one NaN over a whole
 #: channel; engines with the other note are nondeterministic.

@@ -18,7 +18,7 @@ from ...runtime.plan.backend import BuildContext, Format, Formats
 from ..cuda.algorithms.registry import KERNELS
 from ..cuda.codegen.elementwise import is_elementwise
 from ..cuda.fusion import MAX_CHAINED, FusionGroup, groups
-from ..cuda.recipe.layout import Ints, broadcast_strides, merge, order
+from ..cuda.recipe.operands import Ints, broadcast_strides, merge, order
 from .choice import EngineTask
 from .operation import FLOATS, NEVER, Operand
 from .pointwise_ops import WORDLESS, WORDS, PointwiseWriter, refusal, rounds

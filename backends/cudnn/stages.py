@@ -16,7 +16,7 @@ from ...runtime.ops import elementwise as ops
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext
 from ..cuda.codegen.elementwise import is_elementwise
-from ..cuda.recipe.layout import Ints
+from ..cuda.recipe.operands import Ints
 from .library import NoPlan
 from .operation import Operand
 from .pointwise_ops import WORDS, PointwiseWriter

@@ -19,8 +19,7 @@ from tercet.backends.cuda.gemm.tables.simt import SIMT
 from tercet.backends.cuda.gemm.tile import Config
 from tercet.backends.cuda.ops.norm import softmax
 from tercet.backends.cuda.recipe.launch import Launch
-from tercet.backends.cuda.recipe.layout import broadcast_strides, merge, strides
-from tercet.backends.cuda.recipe.operands import Scratch, Tensor
+from tercet.backends.cuda.recipe.operands import Scratch, Tensor, broadcast_strides, merge, strides
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.errors import UnsupportedError
 from tercet.runtime.ir.dtypes import float32, int32, int64

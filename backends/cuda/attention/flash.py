@@ -6,7 +6,7 @@ from math import ceil
 
 from ....runtime.ir.dtypes import bfloat16, bool_, float16, float32, float64
 from ..algorithms.registry import Answer, need_dtypes
-from ..recipe.layout import ceil_div
+from ..recipe.operands import ceil_div
 from ..recipe.targets import Target
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, on_tensor_cores
 from .flash_parts import FEW, FlashKernel, group_of, launched, share

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..gemm.atoms import atom_of
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
+from ..recipe.operands import ceil_div
 from ..recipe.targets import Target
 from .flash_parts import FEW, LOG2E, MAX_CLUSTER, FlashKernel, Sharing, group_of, launched, share
 from .heads import AttentionTask

@@ -8,8 +8,7 @@ from math import e, log2
 
 from ....runtime.ir.dtypes import DType, float32
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Arguments, Scratch, Tensor
+from ..recipe.operands import Arguments, Scratch, Tensor, ceil_div
 from ..recipe.targets import Target
 from .heads import AttentionTask
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from ....runtime.ir.dtypes import float32
 from ..gemm.atoms import atom_of
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
-from ..recipe.operands import TensorMap
+from ..recipe.operands import TensorMap, ceil_div
 from ..recipe.targets import Target
 from .heads import AttentionTask, Heads
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from ....runtime.ir.dtypes import bool_
 from ....runtime.ops.attention import Attention
-from ..recipe.layout import Ints, broadcast_strides
-from ..recipe.operands import Given, Tensor
+from ..recipe.operands import Given, Ints, Tensor, broadcast_strides
 
 NO_MASK, FLAGS, NUMBERS = range(3)
 

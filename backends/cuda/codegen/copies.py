@@ -9,8 +9,7 @@ from ....runtime.ir.dtypes import DType, uint8, uint16, uint32, uint64
 from ....runtime.ir.types import Array
 from ....runtime.plan.backend import Format, View
 from ..recipe.launch import Launch, each
-from ..recipe.layout import Ints, ceil_div, merge, order
-from ..recipe.operands import Arguments, Packed, Tensor, index_type
+from ..recipe.operands import Arguments, Ints, Packed, Tensor, ceil_div, index_type, merge, order
 from ..recipe.source import arithmetic
 
 THREADS = 256

@@ -38,8 +38,7 @@ from ....runtime.ops import elementwise as ops
 from ....runtime.ops.ml import Binarizer
 from ....runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from ..recipe.launch import Launch
-from ..recipe.layout import broadcast_strides, ceil_div, merge, order
-from ..recipe.operands import Given, Tensor, index_type
+from ..recipe.operands import Given, Tensor, broadcast_strides, ceil_div, index_type, merge, order
 from ..recipe.source import C_TYPES, SMALL
 
 BOOLS = frozenset({bool_})

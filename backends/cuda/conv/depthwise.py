@@ -17,8 +17,7 @@ from ..algorithms.registry import Answer
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem, times
 from ..gemm.problem import divisor, image_of
 from ..recipe.launch import Launch, each
-from ..recipe.layout import Ints, by_axis, ceil_div
-from ..recipe.operands import Members, Packed
+from ..recipe.operands import Ints, Members, Packed, by_axis, ceil_div
 
 THREADS = 128
 #: Channels per thread.

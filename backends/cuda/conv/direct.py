@@ -15,8 +15,7 @@ from ....runtime.plan.backend import Format
 from ..codegen.epilogue import Epilogue, no_epilogue
 from ..gemm.convolution import ConvProblem
 from ..recipe.launch import Launch, each
-from ..recipe.layout import Ints, geometry, spatial_strides
-from ..recipe.operands import Scratch, Tensor
+from ..recipe.operands import Ints, Scratch, Tensor, geometry, spatial_strides
 from ..recipe.source import arithmetic
 
 THREADS = 128

@@ -15,7 +15,7 @@ from ..gemm.atoms import HALVES
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem, image_formats
 from ..gemm.problem import Problem
 from ..gemm.schedules import multistage, simt
-from ..recipe.layout import ceil_div
+from ..recipe.operands import ceil_div
 
 # ── GEMM with a table of windows ────────────────────
 

@@ -20,8 +20,7 @@ from ..gemm.batched import Products
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem
 from ..gemm.problem import Problem
 from ..recipe.launch import Launch
-from ..recipe.layout import Ints, by_axis, ceil_div, moves
-from ..recipe.operands import Arguments, Scratch
+from ..recipe.operands import Arguments, Ints, Scratch, by_axis, ceil_div, moves
 from .estimates import FFT_CHANNELS, FftTiling, fft_tiling
 
 

@@ -20,12 +20,11 @@ from ..codegen.epilogue import NO_EPILOGUE, no_epilogue, unrounded
 from ..gemm import f16
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem
-from ..gemm.pack import pack_windows, packed_filters
-from ..gemm.problem import GemmArguments, Matrix, Problem, image_of, widest
+from ..gemm.pack import pack_windows
+from ..gemm.problem import GemmArguments, Matrix, Problem, image_of, packed_filters, widest
 from ..gemm.schedules import multistage, simt
 from ..recipe.launch import Launch, Recipe, each, launches_of
-from ..recipe.layout import Ints, by_axis, ceil_div
-from ..recipe.operands import Packed, Scratch, Tensor, index_type
+from ..recipe.operands import Ints, Packed, Scratch, Tensor, by_axis, ceil_div, index_type
 from ..recipe.source import arithmetic
 
 THREADS = 256

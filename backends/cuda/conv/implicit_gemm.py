@@ -22,8 +22,7 @@ from ..algorithms.selection import CHANNELS_LAST, CONTIGUOUS, Formats
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem, image_formats
 from ..gemm.pack import pack_windows
 from ..recipe.launch import Launch
-from ..recipe.layout import Ints, by_axis, ceil_div, moves, sizes
-from ..recipe.operands import Packed
+from ..recipe.operands import Ints, Packed, by_axis, ceil_div, moves, sizes
 from ..recipe.source import arithmetic
 from .estimates import MIN_CHANNELS
 

@@ -16,8 +16,7 @@ from ..gemm.problem import Batch, GemmArguments, Image, widest
 from ..gemm.schedules import simt
 from ..gemm.tables.simt import SIMT
 from ..gemm.tile import Config
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Packed
+from ..recipe.operands import Packed, ceil_div
 from .estimates import precomputed_problem
 
 # ── the names ────────────────────────────────────────────────────────────────────────────────────

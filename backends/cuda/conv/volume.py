@@ -24,8 +24,7 @@ from ..gemm.problem import MAX_EXTENT, GemmArguments, Image, Problem, RowKind, w
 from ..gemm.schedules import multistage, simt
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.launch import Launch, launches_of, sharing
-from ..recipe.layout import Ints, ceil_div
-from ..recipe.operands import Packed, Scratch
+from ..recipe.operands import Ints, Packed, Scratch, ceil_div
 from .estimates import MIN_CHANNELS
 from .im2col import columns_of
 

@@ -20,8 +20,7 @@ from ..gemm.batched import Products
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem
 from ..gemm.problem import Problem
 from ..recipe.launch import Launch, each
-from ..recipe.layout import by_axis, ceil_div, moves, sizes
-from ..recipe.operands import Arguments, Packed, Scratch
+from ..recipe.operands import Arguments, Packed, Scratch, by_axis, ceil_div, moves, sizes
 from .estimates import WINOGRAD_BLOCKS, WinogradBlock, winograd_tiles
 
 THREADS = 256

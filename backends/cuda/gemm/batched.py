@@ -17,8 +17,7 @@ from ....runtime.ir.types import Array
 from ..algorithms.registry import Setting
 from ..codegen.epilogue import NO_EPILOGUE
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Packed, Scratch
+from ..recipe.operands import Packed, Scratch, ceil_div
 from . import tf32x3
 from .pack import in_parts, padded
 from .problem import Batch, GemmArguments, Matrix, Problem, RowKind, widest

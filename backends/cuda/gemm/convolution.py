@@ -12,8 +12,7 @@ from ....runtime.plan.backend import Format
 from ..algorithms.registry import RecipeContext, Setting, need_dtypes
 from ..algorithms.selection import Formats
 from ..codegen.epilogue import Epilogue, no_epilogue
-from ..recipe.layout import Ints
-from ..recipe.operands import Tensor
+from ..recipe.operands import Ints, Tensor
 from .atoms import HALVES
 
 #: Maximum number of elements of an image: kernels count in 32 bits.

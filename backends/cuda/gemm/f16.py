@@ -17,11 +17,10 @@ from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..codegen.copies import transposition, words_of
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, sharing
-from ..recipe.layout import Ints, ceil_div
-from ..recipe.operands import Packed, Scratch, Tensor
+from ..recipe.operands import Ints, Packed, Scratch, Tensor, ceil_div
 from ..recipe.targets import Target
 from .first_layer import rows_of_windows, strips
-from .pack import packed_filters, packed_matrix, padded
+from .pack import padded
 from .problem import (
     MAX_EXTENT,
     Batch,
@@ -31,6 +30,8 @@ from .problem import (
     Matrix,
     RowKind,
     image_source,
+    packed_filters,
+    packed_matrix,
     widest,
 )
 from .schedules import multistage, tma, tma_persistent

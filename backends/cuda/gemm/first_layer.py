@@ -10,8 +10,7 @@ import numpy as np
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Packed, Tensor
+from ..recipe.operands import Packed, Tensor, ceil_div
 from .problem import Image, packed_image
 
 #: Channels of a packed pixel, and maximum elements of a window's row.

@@ -10,12 +10,11 @@ from typing import TypeVar
 from ....runtime.ir.dtypes import DType, float32
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Tensor
+from ..recipe.operands import Tensor, ceil_div
 from ..recipe.targets import Target
 from .atoms import HALVES, atom_of
-from .pack import packed_matrix, padded
-from .problem import Linear, Shape
+from .pack import padded
+from .problem import Linear, Shape, packed_matrix
 
 T = TypeVar("T")
 #: Bytes of one line across all banks of shared memory.

@@ -16,12 +16,20 @@ from ....runtime.plan.backend import Format
 from ..algorithms.selection import CHANNELS_LAST, CONTIGUOUS, Formats
 from ..codegen.rounding import narrow
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Packed, Scratch, Tensor
+from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
 from ..recipe.targets import Target
 from .atoms import atom_of
-from .pack import packed_filters, padded
-from .problem import MAX_EXTENT, Batch, GemmArguments, Matrix, Problem, image_source, widest
+from .pack import padded
+from .problem import (
+    MAX_EXTENT,
+    Batch,
+    GemmArguments,
+    Matrix,
+    Problem,
+    image_source,
+    packed_filters,
+    widest,
+)
 from .schedules import multistage
 from .schedules.multistage import End, SplitK
 from .tables.f16 import MULTISTAGE

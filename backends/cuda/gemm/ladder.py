@@ -7,7 +7,7 @@ from ....runtime.ops.matmul import MatMul
 from ..algorithms.registry import Answer, need_dtypes
 from ..algorithms.selection import CONTIGUOUS, Formats
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
+from ..recipe.operands import ceil_div
 from .multiplication import Multiplication
 
 #: Rows and columns per block, and threads, by algorithm.

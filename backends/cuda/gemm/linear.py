@@ -9,8 +9,7 @@ from ....runtime.ir.dtypes import float32
 from ....runtime.ops.matmul import Gemm
 from ..algorithms.registry import Answer, Setting, need_dtypes
 from ..codegen.epilogue import Epilogue
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Packed, Tensor
+from ..recipe.operands import Packed, Tensor, ceil_div
 from . import f16, tf32x3
 from .atoms import HALVES
 from .gemv import MAX_ROWS, multiply_rows

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from math import prod
 
 import numpy as np
 
 from ....runtime.ir.types import Array
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Packed, Tensor
+from ..recipe.operands import Ints, ceil_div
 
-#: Converts [batch, n, k] to the order of a schedule.
-Order = Callable[[Array], Array]
-#: The factor of a matrix, and whether it is [n, k].
-Form = tuple[float, bool]
 #: The mantissa bits of float32 that tf32 lacks.
 LACKING = 13
 #: Terms per step in the order of `in_parts`.
@@ -72,16 +65,6 @@ def in_parts(rows: Array, parts: int) -> Array:
     return packed.reshape(count, steps, parts, 8 * eights, STEP)
 
 
-def rows_of_part(n: int) -> int:
-    """Return the rows per part of a step in the order of `in_parts`, for n rows."""
-    return ceil_div(n, 8) * 8
-
-
-def size_in_parts(n: int, k: int, parts: int) -> int:
-    """Return the number of elements of a matrix [n, k] in the order of `in_parts`."""
-    return ceil_div(k, STEP) * parts * rows_of_part(n) * STEP
-
-
 def cut(numbers: Array) -> tuple[Array, Array]:
     """Return tf32 numbers, high and low, that sum to float32 numbers except for their last bits."""
     bits = numbers.view(np.uint32)
@@ -96,31 +79,6 @@ def cut(numbers: Array) -> tuple[Array, Array]:
         low = numbers - high
     low[~np.isfinite(low)] = 0
     return high, ((low.view(np.uint32) + half) & mask).view(np.float32)
-
-
-# ── constants of a graph ─────────────────────────────────────────────────────────────────────────
-
-
-def packed_matrix(b: Tensor, form: Form, order: str, arrange: Order) -> Packed:
-    """Return alpha * b as [n, k] in an order named `order`, which `arrange` makes."""
-    pack = partial(_matrix, form=form, arrange=arrange)
-    return Packed((b.value,), (f"columns {order}", *form), pack)
-
-
-def _matrix(b: Array, form: Form, arrange: Order) -> Array:
-    return arrange(rows_of(b, *form))
-
-
-def packed_filters(
-    w: Tensor, groups: int, channels: int, order: str, arrange: Order, joined: int = 1
-) -> Packed:
-    """Return weights in a packed order; see `filters_of`, `joined_groups` and `packed_matrix`."""
-    pack = partial(_filters, groups=groups, channels=channels, arrange=arrange, joined=joined)
-    return Packed((w.value,), (f"filters {order}", groups, channels, joined), pack)
-
-
-def _filters(w: Array, groups: int, channels: int, arrange: Order, joined: int) -> Array:
-    return arrange(filters_of(joined_groups(w, groups, joined), groups, channels))
 
 
 def joined_groups(w: Array, groups: int, joined: int) -> Array:
@@ -160,3 +118,27 @@ def pack_windows(w: Array, groups: int) -> Array:
 def pack_bias(c: Array, n: int, beta: float) -> Array:
     """Return beta * c as [n]."""
     return np.broadcast_to(c.ravel() * np.float32(beta), (n,)).astype(c.dtype)
+
+
+# ── where the elements of windows lie ────────────────────────────────────────────────────────────
+
+
+def pack_table(
+    w: Array, channels: int, kernel: Ints, dilations: Ints, moves: Ints, vector: int
+) -> Array:
+    """Return (offset, row | column << 16) of every `vector`-th window element, int32.
+
+    Args:
+        w: the weights; their elements are not used.
+        channels: channels per group.
+        kernel: the window.
+        dilations: of the window.
+        moves: strides of the input: channel, then spatial axes.
+        vector: adjacent channels per copy.
+    """
+    places = np.indices(kernel).reshape(len(kernel), -1) * np.array(dilations)[:, None]
+    steps = np.array(moves[1:])[:, None]
+    offsets = (places * steps).sum(0)[:, None] + np.arange(0, channels, vector) * moves[0]
+    rows, columns = places if len(kernel) == 2 else (np.zeros_like(places[0]), places[0])
+    corner = np.broadcast_to((rows | columns << 16)[:, None], offsets.shape)
+    return np.stack([offsets, corner], axis=-1).astype(np.int32).reshape(-1, 2)

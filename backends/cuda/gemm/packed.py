@@ -16,8 +16,7 @@ from ....runtime.ops.packed import MatMulNBits
 from ..algorithms.registry import Answer, Setting
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, each, sharing
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Scratch, Tensor
+from ..recipe.operands import Scratch, Tensor, ceil_div
 from ..recipe.targets import Target
 from . import f16, tf32x3
 from .atoms import atom_of

@@ -9,8 +9,7 @@ import numpy as np
 
 from ....runtime.ir.types import Array
 from ....runtime.ops.packed import MatMulNBits
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Packed, Tensor
+from ..recipe.operands import Packed, Tensor, ceil_div
 
 #: Bytes of a row of weights per step.
 STEP = 64

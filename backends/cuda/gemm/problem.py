@@ -1,26 +1,40 @@
-"""GEMM problems: sizes, for which tiles are chosen; operands; and the source of operand A.
+"""GEMM problems: sizes, for which tiles are chosen; and where the operands come from.
 
-The rows of A are those of a matrix, or windows of an image that are never stored (implicit im2col).
+The rows of A are those of a matrix, or windows of an image that are never stored (implicit im2col);
+B is computed, or constants that are packed once, in the order of a schedule.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from math import prod
-
-import numpy as np
 
 from ....runtime.ir.dtypes import DType, float32, uint8, uint16, uint32
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
 from ....runtime.plan.backend import Format
 from ..recipe.launch import Launch
-from ..recipe.layout import Ints, by_axis, ceil_div, sizes, strides
-from ..recipe.operands import Given, Members, Packed, Scratch, Tensor
-from .pack import Form
+from ..recipe.operands import (
+    Given,
+    Ints,
+    Members,
+    Packed,
+    Scratch,
+    Tensor,
+    by_axis,
+    ceil_div,
+    sizes,
+    strides,
+)
+from .pack import filters_of, joined_groups, pack_table, rows_of
 
+#: Converts [batch, n, k] to the order of a schedule.
+Order = Callable[[Array], Array]
+#: The factor of a matrix, and whether it is [n, k].
+Form = tuple[float, bool]
 #: M, N and K.
 Shape = tuple[int, int, int]
 
@@ -146,6 +160,31 @@ class Image:
 
 
 Source = Matrix | Image
+
+
+# ── operand B: constants in the order of a schedule ──────────────────────────────────────────────
+
+
+def packed_matrix(b: Tensor, form: Form, order: str, arrange: Order) -> Packed:
+    """Return alpha * b as [n, k] in an order named `order`, which `arrange` makes."""
+    pack = partial(_matrix, form=form, arrange=arrange)
+    return Packed((b.value,), (f"columns {order}", *form), pack)
+
+
+def _matrix(b: Array, form: Form, arrange: Order) -> Array:
+    return arrange(rows_of(b, *form))
+
+
+def packed_filters(
+    w: Tensor, groups: int, channels: int, order: str, arrange: Order, joined: int = 1
+) -> Packed:
+    """Return weights in a packed order; see `filters_of`, `joined_groups` and `packed_matrix`."""
+    pack = partial(_filters, groups=groups, channels=channels, arrange=arrange, joined=joined)
+    return Packed((w.value,), (f"filters {order}", groups, channels, joined), pack)
+
+
+def _filters(w: Array, groups: int, channels: int, arrange: Order, joined: int) -> Array:
+    return arrange(filters_of(joined_groups(w, groups, joined), groups, channels))
 
 
 # ── products ─────────────────────────────────────────────────────────────────────────────────────
@@ -340,7 +379,7 @@ def packed_image(
     )
 
 
-# ── where windows begin, and where their elements lie ────────────────────────────────────────────
+# ── where windows begin ──────────────────────────────────────────────────────────────────────────
 
 
 def image_of(spatial: Ints, output: Ints, view: Window, moves: Ints) -> dict[str, int]:
@@ -376,24 +415,3 @@ def divisor(d: int) -> tuple[int, int]:
     shift = 31 + (d - 1).bit_length()
     factor = ceil_div(1 << shift, d)
     return factor - (1 << 32 if factor >= 1 << 31 else 0), shift
-
-
-def pack_table(
-    w: Array, channels: int, kernel: Ints, dilations: Ints, moves: Ints, vector: int
-) -> Array:
-    """Return (offset, row | column << 16) of every `vector`-th window element, int32.
-
-    Args:
-        w: the weights; their elements are not used.
-        channels: channels per group.
-        kernel: the window.
-        dilations: of the window.
-        moves: strides of the input: channel, then spatial axes.
-        vector: adjacent channels per copy.
-    """
-    places = np.indices(kernel).reshape(len(kernel), -1) * np.array(dilations)[:, None]
-    steps = np.array(moves[1:])[:, None]
-    offsets = (places * steps).sum(0)[:, None] + np.arange(0, channels, vector) * moves[0]
-    rows, columns = places if len(kernel) == 2 else (np.zeros_like(places[0]), places[0])
-    corner = np.broadcast_to((rows | columns << 16)[:, None], offsets.shape)
-    return np.stack([offsets, corner], axis=-1).astype(np.int32).reshape(-1, 2)

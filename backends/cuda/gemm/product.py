@@ -15,8 +15,7 @@ from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.elementwise import NUMBERS
 from ..codegen.epilogue import Epilogue, no_epilogue
 from ..recipe.launch import Launch, each
-from ..recipe.layout import Ints, broadcast_strides, ceil_div
-from ..recipe.operands import Given, Scratch, Tensor
+from ..recipe.operands import Given, Ints, Scratch, Tensor, broadcast_strides, ceil_div
 from ..recipe.source import arithmetic
 from .problem import Shape
 

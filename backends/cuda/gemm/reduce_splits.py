@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Scratch
+from ..recipe.operands import Scratch, ceil_div
 from .atoms import HALVES
 from .problem import GemmArguments, RowKind
 

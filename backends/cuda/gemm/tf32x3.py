@@ -12,15 +12,15 @@ from ..algorithms.registry import Answer, Setting
 from ..algorithms.selection import Formats
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, behind, sharing
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Operand, Scratch
+from ..recipe.operands import Operand, Scratch, ceil_div
 from ..recipe.targets import Target
 from .atoms import TF32, TF32X3
 from .convolution import ConvProblem
-from .pack import STEP, Form, in_parts, packed_filters, packed_matrix, rows_of_part, size_in_parts
+from .pack import STEP, in_parts
 from .problem import (
     MAX_EXTENT,
     Batch,
+    Form,
     GemmArguments,
     Linear,
     Matrix,
@@ -28,6 +28,8 @@ from .problem import (
     RowKind,
     Shape,
     image_source,
+    packed_filters,
+    packed_matrix,
     padded_channels,
     widest,
 )
@@ -128,6 +130,16 @@ def time_of(shape: Shape, count: int, constant: bool, setting: Setting) -> float
     parts = parts_of(setting)
     problem = problem_of(shape, count, RowKind.MATRIX, parts)
     return packing + choose(problem, parts, setting.target).microseconds
+
+
+def rows_of_part(n: int) -> int:
+    """Return the rows per part of a step in the order of `in_parts`, for n rows."""
+    return ceil_div(n, 8) * 8
+
+
+def size_in_parts(n: int, k: int, parts: int) -> int:
+    """Return the number of elements of a matrix [n, k] in the order of `in_parts`."""
+    return ceil_div(k, STEP) * parts * rows_of_part(n) * STEP
 
 
 # ── the recipe ───────────────────────────────────────────────────────────────────────────────────

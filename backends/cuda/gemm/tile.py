@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import Literal
 
-from ..recipe.layout import ceil_div
+from ..recipe.operands import ceil_div
 from ..recipe.targets import Target
 from .problem import Problem
 

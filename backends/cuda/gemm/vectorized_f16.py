@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from ....runtime.ops.window import Window
 from ..recipe.launch import Launch, each
-from ..recipe.layout import by_axis, ceil_div, sizes
-from ..recipe.operands import Tensor
+from ..recipe.operands import Tensor, by_axis, ceil_div, sizes
 from .atoms import HALVES, atom_of
 
 THREADS = 128

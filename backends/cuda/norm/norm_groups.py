@@ -11,8 +11,7 @@ from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.epilogue import Epilogue, no_epilogue
 from ..recipe.launch import Launch
-from ..recipe.layout import Ints, merge, strides
-from ..recipe.operands import Given, Scratch, Tensor, index_type
+from ..recipe.operands import Given, Ints, Scratch, Tensor, index_type, merge, strides
 from ..recipe.source import arithmetic
 from ..recipe.targets import Target
 from .norm_parts import WORD, cut

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..recipe.layout import ceil_div
+from ..recipe.operands import ceil_div
 from ..recipe.targets import Target
 
 #: Bytes per load, bytes in flight per thread, and maximum words in flight.

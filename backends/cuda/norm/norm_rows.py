@@ -8,8 +8,7 @@ from ....runtime.ir.dtypes import FLOATS, float64
 from ....runtime.plan.backend import Format
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Tensor
+from ..recipe.operands import Tensor, ceil_div
 
 #: Maximum elements per thread, and warps per row.
 MAX_KEPT, MAX_WARPS = 32, 16

@@ -6,8 +6,7 @@ from ....runtime.ir.dtypes import float32, float64
 from ....runtime.ops.contrib_distance import CDist
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Tensor
+from ..recipe.operands import Tensor, ceil_div
 from .ml_linear import KINDS, WARPS
 
 

@@ -58,7 +58,7 @@ from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem, convolution
 from ..gemm.f16 import HALF_SUMS
 from ..gemm.tile import LAUNCH, MEMORY
-from ..recipe.layout import ceil_div
+from ..recipe.operands import ceil_div
 
 # ── 16-bit floats ────────────────────────────────────────────────────────────────────────────────
 
@@ -157,6 +157,11 @@ def _explicit_floor(conv: ConvProblem) -> float:
     return 2.0 + 2 * elements * conv.x.dtype.itemsize / 3.4e6
 
 
+def _volume_floor(conv: ConvProblem) -> float:
+    """Return 0, or infinity for other than three spatial axes."""
+    return 0.0 if conv.x.rank == 5 else inf
+
+
 def _textbook_floor(conv: ConvProblem) -> float:
     """Return a lower bound: the steps of one block; for a transposed convolution, its launch."""
     if isinstance(conv.op, ConvTranspose):
@@ -241,7 +246,7 @@ CONV = Selector(
             *("explicit_gemm", explicit_gemm, explicit_formats, explicit_time),
             floor=_explicit_floor,
         ),
-        Algorithm("volume", volume, volume_formats, volume_time),
+        Algorithm("volume", volume, volume_formats, volume_time, floor=_volume_floor),
         _IMPLICIT_GEMM,
         Algorithm(
             *("direct", direct, direct_formats, _beside(direct_time)),

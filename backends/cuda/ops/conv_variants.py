@@ -9,8 +9,7 @@ from ..algorithms.registry import Answer, kernel, need_dtypes, need_known
 from ..codegen.elementwise import NUMBERS
 from ..codegen.epilogue import no_epilogue
 from ..recipe.launch import Launch, each
-from ..recipe.layout import by_axis, geometry
-from ..recipe.operands import Tensor
+from ..recipe.operands import Tensor, by_axis, geometry
 from ..recipe.source import arithmetic
 
 

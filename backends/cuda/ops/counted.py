@@ -29,8 +29,7 @@ from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.elementwise import NUMBERS
 from ..recipe.launch import THREADS, Launch
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Operand, Scratch, Tensor
+from ..recipe.operands import Operand, Scratch, Tensor, ceil_div
 from ..recipe.source import arithmetic
 
 #: Minimum elements per chunk, and maximum number of chunks; one block per chunk.

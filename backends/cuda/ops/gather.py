@@ -25,8 +25,7 @@ from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.copies import copied_unless_same, fill, widest_words, words_of
 from ..codegen.elementwise import ANY
 from ..recipe.launch import each
-from ..recipe.layout import order
-from ..recipe.operands import Arguments, Tensor, index_type
+from ..recipe.operands import Arguments, Tensor, index_type, order
 from ..recipe.source import arithmetic
 
 INDICES = (int32, int64)

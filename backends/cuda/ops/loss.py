@@ -9,8 +9,7 @@ from ....runtime.ops.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyL
 from ....runtime.ops.norm import LogSoftmax
 from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
 from ..recipe.launch import Launch, launches_of
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Scratch, Tensor
+from ..recipe.operands import Scratch, Tensor, ceil_div
 from ..recipe.source import arithmetic
 from .norm import softmax_of
 

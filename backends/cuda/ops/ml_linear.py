@@ -11,8 +11,7 @@ from ....runtime.ir.types import Array
 from ....runtime.ops.ml import LinearClassifier, LinearRegressor, SVMClassifier, SVMRegressor
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Arguments, Scratch, Tensor
+from ..recipe.operands import Arguments, Scratch, Tensor, ceil_div
 from .ml import NUMBERS, SIGN, Sums, attribute, scores
 
 #: Warps of a block.

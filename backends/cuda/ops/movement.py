@@ -25,8 +25,16 @@ from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ..algorithms.registry import Answer, kernel, need_known
 from ..codegen.copies import THREADS, copied, copy_strided, place, transposition, words_of
 from ..recipe.launch import Launch
-from ..recipe.layout import Ints, broadcast_strides, ceil_div, merge, order
-from ..recipe.operands import Given, Tensor, index_type
+from ..recipe.operands import (
+    Given,
+    Ints,
+    Tensor,
+    broadcast_strides,
+    ceil_div,
+    index_type,
+    merge,
+    order,
+)
 
 MAX_CONCATENATED = 64
 

@@ -40,8 +40,7 @@ from ..norm.norm_groups import (
 from ..norm.norm_parts import WORD, cut
 from ..norm.norm_rows import normalize_rows
 from ..recipe.launch import Launch, each
-from ..recipe.layout import Ints, ceil_div, order
-from ..recipe.operands import Packed, Scratch, Tensor, index_type
+from ..recipe.operands import Ints, Packed, Scratch, Tensor, ceil_div, index_type, order
 from ..recipe.source import arithmetic
 from ..recipe.targets import Target
 

@@ -11,8 +11,7 @@ from ..codegen.epilogue import Epilogue
 from ..gemm.packed import PackedLinear, multiply_packed
 from ..gemm.packed_weights import PackedWeights
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Tensor
+from ..recipe.operands import Tensor, ceil_div
 
 #: Columns per block, one warp each, and rows accumulated per warp.
 WARPS, ROWS = 4, 8

@@ -19,8 +19,7 @@ from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.elementwise import NUMBERS, lowest
 from ..gemm.vectorized_f16 import half_pool, pools_words, whole_image
 from ..recipe.launch import each
-from ..recipe.layout import pool_geometry, spatial_strides, three
-from ..recipe.operands import Tensor
+from ..recipe.operands import Tensor, pool_geometry, spatial_strides, three
 from ..recipe.source import arithmetic
 from .reduce import FOLDS, ReduceFormula, fold
 

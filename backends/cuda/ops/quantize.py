@@ -39,8 +39,7 @@ from ..gemm import int8
 from ..gemm.int8 import Quantization
 from ..gemm.product import stack_of_products
 from ..recipe.launch import Launch, each, launches_of
-from ..recipe.layout import Ints, ceil_div, order
-from ..recipe.operands import Arguments, Scratch, Tensor
+from ..recipe.operands import Arguments, Ints, Scratch, Tensor, ceil_div, order
 from ..recipe.source import arithmetic
 
 QUANTIZED = INTEGERS | SMALL_FLOATS

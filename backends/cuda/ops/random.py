@@ -23,8 +23,7 @@ from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.copies import copy_strided, fill
 from ..codegen.elementwise import ANY
 from ..recipe.launch import THREADS, Launch, each
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Arguments, Packed, Tensor
+from ..recipe.operands import Arguments, Packed, Tensor, ceil_div
 from ..recipe.source import arithmetic
 
 FILE = "elementwise/random.cu"

@@ -9,8 +9,7 @@ from ....runtime.ops.recurrent import GRU, LSTM, RNN
 from ..algorithms.registry import Answer, Kernel, RecipeContext, need_dtypes, register
 from ..gemm.product import products_with
 from ..recipe.launch import Launch, each, launches_of
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Arguments, Scratch
+from ..recipe.operands import Arguments, Scratch, ceil_div
 from ..recipe.source import arithmetic
 
 Layer = RNN | GRU | LSTM

@@ -28,8 +28,7 @@ from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, kernel, need_known
 from ..codegen.elementwise import NUMBERS, greatest, lowest
 from ..recipe.launch import Launch
-from ..recipe.layout import Ints, ceil_div, order
-from ..recipe.operands import Scratch, Tensor
+from ..recipe.operands import Ints, Scratch, Tensor, ceil_div, order
 from ..recipe.source import arithmetic
 
 ROWS, COLUMNS = 8, 32

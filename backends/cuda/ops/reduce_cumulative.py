@@ -13,8 +13,7 @@ from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.elementwise import NUMBERS
 from ..recipe.launch import THREADS, Launch
-from ..recipe.layout import Ints, ceil_div
-from ..recipe.operands import Scratch, Tensor
+from ..recipe.operands import Ints, Scratch, Tensor, ceil_div
 from ..recipe.source import C_TYPES, arithmetic
 
 #: Elements per step of a block of `accumulate_rows`; and minimum line length for it.

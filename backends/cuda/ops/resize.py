@@ -17,8 +17,7 @@ from ..codegen.copies import copy_strided
 from ..codegen.elementwise import ANY, SMALL_FLOATS
 from ..recipe.arguments import MAX_TABLE, TooLarge
 from ..recipe.launch import Launch, each
-from ..recipe.layout import Ints, order
-from ..recipe.operands import Packed, Scratch, Tensor, index_type
+from ..recipe.operands import Ints, Packed, Scratch, Tensor, index_type, order
 
 #: Elements that a result of two axes may read, and bytes of a word of adjacent results.
 MAX_TAPS, WORD = 16, 16

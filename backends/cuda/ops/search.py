@@ -12,8 +12,7 @@ from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.elementwise import NUMBERS
 from ..recipe.launch import THREADS, Launch
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Scratch, Tensor
+from ..recipe.operands import Scratch, Tensor, ceil_div
 from ..recipe.source import arithmetic
 
 #: Lines of more elements than that are thinned out before they are ranked, by blocks of that many

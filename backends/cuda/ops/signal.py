@@ -21,8 +21,7 @@ from ....runtime.ops.signal import (
 from ..algorithms.registry import Answer, kernel, need_dtypes, need_known
 from ..codegen.copies import given
 from ..recipe.launch import Launch, each
-from ..recipe.layout import Ints
-from ..recipe.operands import Tensor
+from ..recipe.operands import Ints, Tensor
 from ..recipe.source import arithmetic
 
 

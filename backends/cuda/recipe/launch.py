@@ -14,8 +14,7 @@ from typing import cast
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Value
 from .arguments import arranged, check_grid
-from .layout import ceil_div
-from .operands import Argument, Arguments, Tensor, TensorMap
+from .operands import Argument, Arguments, Tensor, TensorMap, ceil_div
 from .source import C_TYPES, KernelSource, begins_early
 from .targets import Target
 

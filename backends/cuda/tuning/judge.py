@@ -20,8 +20,7 @@ from ..driver.memory import CudaBuffer, pointer
 from ..driver.status import check
 from ..driver.step import addresses, bind_launch
 from ..recipe.launch import Launch, launches_of
-from ..recipe.layout import ceil_div, order
-from ..recipe.operands import Operand, Packed, Scratch, Tensor, index_type
+from ..recipe.operands import Operand, Packed, Scratch, Tensor, ceil_div, index_type, order
 
 #: Blocks and warps per block for comparing results.
 BLOCKS, WARPS = 1024, 8

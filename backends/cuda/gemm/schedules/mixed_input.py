@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from ...codegen.epilogue import NO_EPILOGUE, Epilogue
 from ...recipe.launch import Launch
-from ...recipe.layout import ceil_div
-from ...recipe.operands import Scratch
+from ...recipe.operands import Scratch, ceil_div
 from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..packed_weights import STEP, PackedWeights

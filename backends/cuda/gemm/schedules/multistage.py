@@ -14,8 +14,7 @@ from enum import IntEnum
 from .....runtime.ir.dtypes import DType
 from ...codegen.epilogue import NO_EPILOGUE, Epilogue
 from ...recipe.launch import Launch
-from ...recipe.layout import ceil_div
-from ...recipe.operands import Given, Scratch, Tensor
+from ...recipe.operands import Given, Scratch, Tensor, ceil_div
 from ...recipe.targets import Target
 from ..atoms import F16_SUMS, Atom, atom_of
 from ..problem import GemmArguments, Problem, RowKind

@@ -9,8 +9,7 @@ from ...algorithms.registry import Setting
 from ...codegen.epilogue import NO_EPILOGUE, Epilogue
 from ...recipe.arguments import MAX_BLOCKS
 from ...recipe.launch import Launch
-from ...recipe.layout import ceil_div
-from ...recipe.operands import Scratch
+from ...recipe.operands import Scratch, ceil_div
 from ...recipe.targets import Target
 from ..problem import GemmArguments, Image, Problem, widest
 from ..reduce_splits import reduction

@@ -12,8 +12,7 @@ from math import prod
 from .....runtime.ops.window import Window
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
-from ...recipe.layout import Ints, by_axis, ceil_div, sizes
-from ...recipe.operands import Tensor, TensorMap
+from ...recipe.operands import Ints, Tensor, TensorMap, by_axis, ceil_div, sizes
 from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..problem import GemmArguments, Image, Problem, divisor

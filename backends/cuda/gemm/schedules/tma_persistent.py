@@ -9,8 +9,7 @@ from math import sqrt
 
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
-from ...recipe.layout import ceil_div
-from ...recipe.operands import TensorMap
+from ...recipe.operands import TensorMap, ceil_div
 from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..problem import GemmArguments, Problem

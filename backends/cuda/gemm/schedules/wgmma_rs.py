@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
-from ...recipe.layout import ceil_div
+from ...recipe.operands import ceil_div
 from ...recipe.targets import Target
 from ..atoms import Atom
 from ..problem import GemmArguments
