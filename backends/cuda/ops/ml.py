@@ -21,8 +21,7 @@ from ....runtime.ops.ml import (
 )
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..recipe.launch import Launch, each
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Arguments, Given, Packed, Scratch, Tensor
+from ..recipe.operands import Arguments, Given, Packed, Scratch, Tensor, ceil_div
 from ..recipe.source import arithmetic
 
 NUMBERS = FLOATS | INTEGERS | {bool_}

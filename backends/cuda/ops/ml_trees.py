@@ -13,8 +13,7 @@ from ....runtime.ops.forest import AGGREGATES, Ensemble, Forest, ensemble_of, in
 from ....runtime.ops.ml_trees import TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor
 from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
 from ..recipe.launch import Launch
-from ..recipe.layout import ceil_div
-from ..recipe.operands import Packed, Scratch, Tensor
+from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
 from .ml import Sums, attribute, scores
 
 #: Threads per block, and trees that a thread traverses at a time.
