@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ops.attention import Attention, RotaryEmbedding
@@ -21,7 +22,6 @@ from .attention.relu_linear import ReluLinear, relu_linear
 from .attention.rotate_append import RotateAppend, rotate_append
 from .codegen.elementwise import chain_of, elementwise
 from .codegen.epilogue import epilogue_of, no_epilogue
-from .device import CudaDevice
 from .driver.step import KernelStep
 from .families import kernel_of
 from .fusion import FusionGroup, groups, smaller
@@ -32,6 +32,9 @@ from .recipe.arguments import as_reason
 from .recipe.launch import pitched_by
 from .recipe.operands import Tensor
 from .tuning.tuner import tuner_of, works_of
+
+if TYPE_CHECKING:
+    from .device import CudaDevice
 
 NO_PITCHES: Mapping[Value, int] = MappingProxyType({})
 Pairs = tuple[tuple[Value, Value], ...]

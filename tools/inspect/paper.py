@@ -1,9 +1,9 @@
 """Plans for a GPU that is not present: which kernel would run each node, without a driver.
 
-The cuda backend claims nodes and chooses kernels for a target, which needs NVRTC's package, but no
-GPU. Nothing is compiled, allocated or measured; only TensorRT-RTX builds its engines, without a
-GPU, and does not load them. Control flow that a device would decide is shown as the host's, and
-data-dependent shapes end a plan, as on numpy.
+The cuda backend claims nodes and chooses kernels for a target, which needs neither a GPU nor the
+packages for CUDA. Nothing is compiled, allocated or measured; only TensorRT-RTX builds its engines,
+without a GPU, and does not load them. Control flow that a device would decide is shown as the
+host's, and data-dependent shapes end a plan, as on numpy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ...runtime.errors import BackendUnavailable
 from ...runtime.plan.backend import Backend
 from ...runtime.plan.host import HOST
 from ...runtime.plan.layout import lay_out
@@ -50,19 +49,9 @@ class _Device:
 
 
 def target_of(text: str) -> Target:
-    """Return a target by its name; see `named_target`.
+    """Return a target by its name; raises UsageError if there is none: see `named_target`."""
+    from ...backends.cuda.recipe.targets import named_target
 
-    Raises:
-        UsageError: there is no such target.
-        BackendUnavailable: the packages for CUDA are missing.
-    """
-    try:
-        from ...backends.cuda.recipe.targets import named_target
-    except ImportError as error:
-        from ...backends.cuda import REMEDY
-
-        missing = f"the CUDA packages for Python are missing ({error})"
-        raise BackendUnavailable("cuda", missing, REMEDY) from None
     return named_target(text)
 
 

@@ -1,4 +1,8 @@
-"""Kernel steps: recipes bound to addresses and launched."""
+"""Kernel steps: recipes bound to addresses and launched.
+
+Steps are also built where no CUDA package is installed, to plan for a GPU that is not present; only
+binding and launching import them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from cuda.bindings import driver
 
 from ....runtime.ir.dtypes import DType, float32, float64, int32, int64, uint32, uint64
 from ....runtime.ir.graph import Value
@@ -16,11 +19,9 @@ from ....runtime.plan.backend import BuildContext, View
 from ....runtime.plan.bind import sequence
 from ..recipe.launch import Launch, Recipe, base_of, fill_of, launches_of
 from ..recipe.operands import Argument, Operand, Packed, Scratch, Struct, TensorMap
-from .memory import pointer
-from .status import check
-from .tensor_map import encoded
 
 if TYPE_CHECKING:
+    from cuda.bindings import driver
     from cuda.core import Kernel, ObjectCode
 
     from .device import CudaStream, DriverDevice
@@ -61,6 +62,8 @@ class KernelStep:
         return runs[0] if len(runs) == 1 else sequence(runs)
 
     def _pointer(self, argument: Operand, views: Mapping[Value, View], scratch: View | None) -> int:
+        from .memory import pointer
+
         if isinstance(argument, Scratch):
             if scratch is None:
                 raise ValueError(f"{self.kernel} has no workspace")
@@ -95,6 +98,10 @@ def bind_launch(
         DeviceError: it does not load, or its parameters differ from the recipe's.
         ValueError: a tensor map has no address, which would hang the GPU.
     """
+    from cuda.bindings import driver
+
+    from .status import check
+
     for name, argument in launch.arguments.items():
         if isinstance(argument, TensorMap) and not pointers.get(name):
             raise ValueError(f"{launch.title}: the tensor map {name!r} has no address")
@@ -126,6 +133,8 @@ def bind_launch(
 
 def _config(launch: Launch) -> driver.CUlaunchConfig:
     """Return the launch configuration of a kernel with a cluster or with PDL."""
+    from cuda.bindings import driver
+
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
     config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
@@ -168,12 +177,18 @@ def cell(argument: Argument, address: int | None) -> Any:
     if isinstance(argument, Struct):
         return (_SCALARS[argument.dtype] * len(argument.values))(*argument.values)
     if isinstance(argument, TensorMap):
+        from .tensor_map import encoded
+
         return (ctypes.c_uint64 * 16)(*(encoded(argument, address) if address else ()))
     return ctypes.c_void_p(address)
 
 
 def _check_parameters(kernel: Kernel, launch: Launch, cells: list[Any]) -> None:
     """Raise ValueError unless the kernel's parameters have these sizes."""
+    from cuda.bindings import driver
+
+    from .status import check
+
     handle = driver.CUkernel(int(kernel.handle))
     for place, cell in enumerate(cells):
         answer = driver.cuKernelGetParamInfo(handle, place)
