@@ -69,6 +69,7 @@ class Ensemble:
         transform: the `post_transform`.
         is_binary: whether the one target is the second of two classes.
         is_probability: whether its score is a probability rather than a margin.
+        first: the score of the first of two classes, if it does not follow from that of the second.
         dtype: of the weights in the file. Sums of float32 weights are rounded to float32 before
             classes are chosen, so that ten times 0.1 is a probability of 1, and a tie is a tie.
     """
@@ -79,6 +80,7 @@ class Ensemble:
     transform: str
     is_binary: bool = False
     is_probability: bool = False
+    first: float | None = None
     dtype: DType = float32
 
 
@@ -131,10 +133,13 @@ def _classifier(op: TreeEnsembleClassifier) -> Ensemble | str:
         return forest
     base = _base(op)
     is_probability = is_binary and bool((weights >= 0).all())
+    first = None
+    if is_binary and ids[0] == 1:  # class 0 has no weights; one base value for two classes has none
+        first, base = (float(base[0]) if base.size == classes else 0.0), base[1:]
     base = base[-1:] if is_binary else base
     dtype = float32 if tensor is None else tensor.array.dtype
     return _based(
-        Ensemble(forest, "SUM", base, op.post_transform, is_binary, is_probability, dtype)
+        Ensemble(forest, "SUM", base, op.post_transform, is_binary, is_probability, first, dtype)
     )
 
 

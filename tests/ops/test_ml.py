@@ -75,6 +75,10 @@ def repeated(attributes: dict[str, Any], how: str) -> dict[str, Any]:
     return {**attributes, **lists, "n_targets": 1, "aggregate_function": how}
 
 
+def positive(weights: list[float]) -> dict[str, Any]:
+    return {"class_weights": [abs(weight) / 5 for weight in weights]}
+
+
 def three(values: list[Any]) -> list[Any]:
     return [
         value + 0.5 * i if isinstance(value, float) else value for value in values for i in range(3)
@@ -107,6 +111,12 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
     for transform in ("NONE", "LOGISTIC"):
         shared = {"post_transform": transform, "classlabels_int64s": [0, 1]}
         yield "TreeEnsembleClassifier", forest("class", range(1)) | shared
+    for transform in ("NONE", "LOGISTIC", "SOFTMAX"):
+        shared = {"post_transform": transform, "classlabels_int64s": [5, 6]}
+        second = forest("class", range(1, 2)) | shared
+        yield "TreeEnsembleClassifier", second
+        yield "TreeEnsembleClassifier", second | {"base_values": [0.25]}
+        yield "TreeEnsembleClassifier", second | positive(second["class_weights"])
     for how in ("SUM", "AVERAGE", "MIN", "MAX"):
         shared = {"aggregate_function": how, "n_targets": 2, "base_values": [0.5, -1.0]}
         yield "TreeEnsembleRegressor", forest("target", range(2), MODES) | shared

@@ -78,6 +78,8 @@ def scores(
     transform: str,
     pair: int = 0,
     rounded: DType | None = None,
+    *,
+    first: float | None = None,
 ) -> Launch:
     """Return a launch that computes scores and classes from sums.
 
@@ -91,6 +93,7 @@ def scores(
         pair: 1 if two classes have one sum, whose scores are a margin and its negative; 2 if they
             are a probability and its complement.
         rounded: the dtype to which sums are rounded first; theirs if None.
+        first: with `pair`, the score of the first class, if it does not follow from the sum.
     """
     return Launch(
         "ml/scores.cu",
@@ -101,6 +104,7 @@ def scores(
             **{"sums": sums.at, "base": attribute(base.astype(sums.dtype))},
             **{"labels": attribute(labels), "y": y, "label": label, "rows": sums.rows},
             **{"targets": sums.targets, "slices": sums.slices, "over": sums.trees},
+            "first": 0.0 if first is None else first,
         },
         types=(
             *(("A", sums.dtype), ("R", rounded or sums.dtype)),
@@ -109,6 +113,7 @@ def scores(
         constants=(
             *(("THREADS", THREADS), ("BASES", base.size)),
             *(("TRANSFORM", (*TRANSFORMS, SIGN).index(transform)), ("PAIR", pair)),
+            ("FIRST", first is not None),
             *sums.how,
         ),
         scratch=sums.nbytes,

@@ -109,7 +109,9 @@ def _recipe(
     sized = Sums(sums, nbytes, rows, targets, float64, slices, how, trees)
     pair = ensemble.is_binary + ensemble.is_probability
     rounded = ensemble.dtype if labels is not None else None
-    return walk, scores(sized, y, label, labels, ensemble.base, transform, pair, rounded)
+    return walk, scores(
+        sized, y, label, labels, ensemble.base, transform, pair, rounded, first=ensemble.first
+    )
 
 
 def _slices(rows: int, trees: int, together: int, threads: int) -> int:

@@ -94,5 +94,9 @@ def _of_one(score: Array, ensemble: Ensemble) -> tuple[Array, Array]:
     Weights that are all positive give a probability, others a margin.
     """
     limit = 0.5 if ensemble.is_probability else 0
-    scores = both_classes(score, ensemble.transform, ensemble.is_probability)
+    if ensemble.first is None:
+        scores = both_classes(score, ensemble.transform, ensemble.is_probability)
+    else:
+        first = np.full_like(score, ensemble.first)
+        scores = transformed(np.concatenate([first, score], 1), ensemble.transform)
     return (score[:, 0] > limit).astype(int), scores

@@ -10,7 +10,7 @@
 // sums: [slices, targets, rows]; y: [rows, classes]; `over` is the divisor of an AVERAGE.
 extern "C" __global__ void __launch_bounds__(THREADS)
 scores(A* sums, const A* base, const long long* labels, T* y, long long* label, int rows, int targets, int slices,
-       int over)
+       int over, double first)
 {
     const int row = blockIdx.x * THREADS + threadIdx.x;
     grid_dependency_sync();
@@ -38,7 +38,7 @@ scores(A* sums, const A* base, const long long* labels, T* y, long long* label, 
     }
     const int classes = PAIR ? 2 : targets;
     const auto put = [&](int t, A score) { if (y) y[(long long)row * classes + t] = T(score); };
-    if (PAIR) transform_pair(*sums, put);
+    if (PAIR) transform_pair(A(first), *sums, put);
     else transform(targets, [&](int t) { return sums[(long long)t * rows]; }, put);
     if (PAIR) best = *sums > (PAIR == PROBABILITY ? A(0.5) : A(0));
     if (label) label[row] = labels[best];

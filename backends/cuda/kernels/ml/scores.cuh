@@ -1,5 +1,6 @@
 // Computes the scores and the class of a row from its sums. A is the type of the arithmetic. Compile-time: TRANSFORM,
-// one of those below; PAIR, how the one sum of a binary classifier is interpreted.
+// one of those below; PAIR, how the one sum of a binary classifier is interpreted; FIRST, whether the first class
+// has a score of its own.
 
 #pragma once
 
@@ -42,9 +43,12 @@ template <typename Get, typename Put> __device__ __forceinline__ void transform(
     for (int t = 0; t < count; ++t) put(t, total == 0 ? A(0.5) : power(get(t), top) / total);
 }
 
-// Writes the scores of two classes, given the sum of the second one.
-template <typename Put> __device__ __forceinline__ void transform_pair(A s, Put put)
+// Writes the scores of two classes, given the sum of the second one, and with FIRST the score of the first one.
+template <typename Put> __device__ __forceinline__ void transform_pair(A first, A s, Put put)
 {
-    const A other = PAIR == PROBABILITY && TRANSFORM == NONE ? 1 - s : TRANSFORM == PROBIT ? s : -s;
+    const A other = FIRST                                      ? first
+                    : PAIR == PROBABILITY && TRANSFORM == NONE ? 1 - s
+                    : TRANSFORM == PROBIT                      ? s
+                                                               : -s;
     transform(2, [&](int t) { return t ? s : other; }, put);
 }
