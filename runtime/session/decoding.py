@@ -20,7 +20,7 @@ from ..base.closable import Closable
 from ..errors import InputError, UsageError
 from ..ir.types import Array
 from .cache_layout import DecoderLayout, Padding
-from .sampling import GREEDY, NOT_FINITE, Following, Sampling
+from .sampling import GREEDY, NOT_FINITE, Following, SamplingSettings
 from .step_inputs import StepInputs, Tokens
 
 
@@ -113,7 +113,7 @@ class Decoder(Closable):
         tokens: Array,
         limit: int | None = None,
         *,
-        sampling: Sampling = GREEDY,
+        sampling: SamplingSettings = GREEDY,
         drawn: int = 0,
         ahead: int = 1,
     ) -> Generator[Array]:
@@ -128,7 +128,7 @@ class Decoder(Closable):
             limit: maximum number of steps; limited only by the capacity if None.
             sampling: how tokens are chosen; the repetition penalty applies to tokens already
                 read.
-            drawn: index of the first random draw; see `Sampling.draws`.
+            drawn: index of the first random draw; see `SamplingSettings.draws`.
             ahead: maximum number of steps in flight after the one whose tokens are awaited.
 
         Yields:
@@ -316,7 +316,7 @@ class CachedDecoder(Decoder, Generic[S]):
         tokens: Array,
         limit: int | None = None,
         *,
-        sampling: Sampling = GREEDY,
+        sampling: SamplingSettings = GREEDY,
         drawn: int = 0,
         ahead: int = 1,
     ) -> Generator[Array]:

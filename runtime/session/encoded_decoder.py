@@ -19,7 +19,7 @@ from .cache_names import by_core, core_of
 from .decoding import Decoder, on_host
 from .model import Model
 from .passed_caches import PassedDecoder, passed_decoder
-from .sampling import GREEDY, Sampling
+from .sampling import GREEDY, SamplingSettings
 from .step_inputs import fitted
 
 
@@ -105,7 +105,7 @@ class EncodedDecoder(Decoder):
         tokens: Array,
         limit: int | None = None,
         *,
-        sampling: Sampling = GREEDY,
+        sampling: SamplingSettings = GREEDY,
         drawn: int = 0,
         ahead: int = 1,
     ) -> Generator[Array]:

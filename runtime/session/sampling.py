@@ -26,7 +26,7 @@ _AT_A_TIME = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class SamplingSettings:
     """Sampling settings.
 
     Attributes:
@@ -160,7 +160,7 @@ class Sampling:
 
 
 #: The most likely token is always taken.
-GREEDY = Sampling()
+GREEDY = SamplingSettings()
 
 
 class Following(NamedTuple):
@@ -172,7 +172,7 @@ class Following(NamedTuple):
         limit: maximum number of steps; None for any.
     """
 
-    sampling: Sampling = GREEDY
+    sampling: SamplingSettings = GREEDY
     drawn: int = 0
     limit: int | None = None
 

@@ -1,4 +1,4 @@
-"""Sampling as nodes of a graph: `Sampling` in ONNX operators.
+"""Sampling as nodes of a graph: `SamplingSettings` in ONNX operators.
 
 So every backend can sample, with the same numbers: probabilities are float64, and draws come from
 the host's generator, as a table by position.
@@ -35,7 +35,7 @@ from ..ops.gather import Gather, GatherElements, ScatterElements
 from ..ops.reduce import ArgMax, CumSum, ReduceSum
 from ..ops.search import TopK
 from .node_writer import NodeWriter
-from .sampling import Following, Sampling
+from .sampling import Following, SamplingSettings
 
 #: Names of the inputs that sampling adds to a state: its settings, and draws by position.
 TEMPERATURE, TOP_P, MIN_P = "state.temperature", "state.top_p", "state.min_p"
@@ -50,7 +50,7 @@ class SamplingGraph:
         draws: whether tokens are drawn; otherwise the most likely one is taken.
         penalizes: whether there is a repetition penalty.
         top_k: number of tokens to sort, a power of two; 0 if all tokens may be drawn.
-        nucleus: whether `Sampling.top_p` applies.
+        nucleus: whether `SamplingSettings.top_p` applies.
     """
 
     draws: bool = False
@@ -59,7 +59,7 @@ class SamplingGraph:
     nucleus: bool = False
 
     @classmethod
-    def of(cls, sampling: Sampling) -> SamplingGraph:
+    def of(cls, sampling: SamplingSettings) -> SamplingGraph:
         """Return the nodes for these settings."""
         penalizes = sampling.repetition_penalty != 1
         if sampling.temperature == 0:

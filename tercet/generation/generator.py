@@ -26,7 +26,7 @@ from .prompts import Ids, Prompt, Prompts, read_features, read_ids, read_texts
 from .result import Generation
 from .settings import GenerationSettings
 from .sound import features_of_wav
-from .tokens import Tokenizer
+from .tokens import FolderTokenizer
 from .writer import Writer
 
 #: Prompt tokens per prefill step; the step computes logits over the vocabulary for each of them.
@@ -101,7 +101,7 @@ class Generator(Closable):
     ) -> None:
         self.folder: ModelFolder = read_folder(folder, variant)
         self._reuse = reuse
-        self._tokenizer: Tokenizer | None = None
+        self._tokenizer: FolderTokenizer | None = None
         if reuse and self.folder.encoder is not None:
             raise UsageError(
                 f"reuse=True: caches belong to what {self.folder.encoder} has read; it is for "
@@ -141,8 +141,8 @@ class Generator(Closable):
                 - stop: one or several strings; the text ends before the first occurrence.
                 - num_return_sequences: number of continuations per prompt.
                 - temperature: divides the logits; 0 for greedy decoding.
-                - top_k, top_p, min_p: see `Sampling`; they imply temperature=1.
-                - repetition_penalty: see `Sampling`.
+                - top_k, top_p, min_p: see `SamplingSettings`; they imply temperature=1.
+                - repetition_penalty: see `SamplingSettings`.
                 - seed: seed of the sampler, 0 by default; equal seeds give equal tokens.
                 - decoder_ids, language, task: see `generate_features`.
 
@@ -276,10 +276,10 @@ class Generator(Closable):
     # ── caches ───────────────────────────────────────────────────────────────────────────────
 
     @property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> FolderTokenizer:
         """The folder's tokenizer, with `encode`, `decode` and `chat`."""
         if self._tokenizer is None:
-            self._tokenizer = Tokenizer(self.folder)
+            self._tokenizer = FolderTokenizer(self.folder)
         return self._tokenizer
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 from ..runtime.errors import ModelError
 from ..runtime.ir.types import Array
 from ..runtime.session.decoding import Decoder, Greedy
-from ..runtime.session.sampling import NOT_FINITE, Sampling
+from ..runtime.session.sampling import NOT_FINITE, SamplingSettings
 from .bans import Bans
 from .prompts import Prompts
 from .result import Continuation, Generation, Reason
@@ -115,7 +115,7 @@ class GenerationLoop:
 
     decoder: Decoder
     rows: Sequence[BatchRow]
-    sampling: Sampling
+    sampling: SamplingSettings
     ends: frozenset[int]
     most: int
     pad: int

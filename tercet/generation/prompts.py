@@ -15,7 +15,7 @@ from ..runtime.session.cache_layout import DecoderLayout
 from ..runtime.session.io_types import TensorInfo
 from .folder import ModelFolder
 from .text_stream import TextStream
-from .tokens import Tokenizer
+from .tokens import FolderTokenizer
 
 #: One text, several texts, or the messages of a conversation.
 Prompt = str | Sequence[str] | Sequence[Mapping[str, Any]]
@@ -37,7 +37,7 @@ class Prompts:
     """
 
     ids: list[list[int]]
-    tokenizer: Tokenizer | None = None
+    tokenizer: FolderTokenizer | None = None
     is_answered: bool = False
     features: Array | None = None
 
@@ -81,7 +81,7 @@ class Prompts:
                 )
 
 
-def read_texts(prompt: Prompt, tokenizer: Tokenizer) -> Prompts:
+def read_texts(prompt: Prompt, tokenizer: FolderTokenizer) -> Prompts:
     """Return the tokens of texts or of a conversation; raises UsageError for anything else."""
     given = cast("Sequence[Any]", prompt)
     if isinstance(given, str):
@@ -106,7 +106,9 @@ def read_ids(ids: Ids) -> Prompts:
     return Prompts([[token("ids", t) for t in rules.items("ids", p, "tokens")] for p in prompts])
 
 
-def read_features(features: Any, info: TensorInfo | None, tokenizer: Tokenizer | None) -> Prompts:
+def read_features(
+    features: Any, info: TensorInfo | None, tokenizer: FolderTokenizer | None
+) -> Prompts:
     """Return features as prompts without tokens.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..runtime.base import arguments as rules
 from ..runtime.errors import UsageError
-from ..runtime.session.sampling import Sampling
+from ..runtime.session.sampling import SamplingSettings
 
 #: Default number of new tokens, if neither the caller nor the folder gives one.
 MAX_NEW_TOKENS = 128
@@ -61,7 +61,7 @@ class GenerationSettings:
     """Settings of one call; see `Generator.generate`."""
 
     max_new_tokens: int
-    sampling: Sampling
+    sampling: SamplingSettings
     stops: tuple[str, ...] = ()
     count: int = 1
     decoder_ids: tuple[int, ...] | None = None
@@ -101,10 +101,10 @@ def generate(
         stop: strings that end a text.
         num_return_sequences: number of continuations per prompt.
         temperature: divides the logits; 0 for greedy decoding.
-        top_k: see `Sampling`.
-        top_p: see `Sampling`.
-        min_p: see `Sampling`.
-        repetition_penalty: see `Sampling`.
+        top_k: see `SamplingSettings`.
+        top_p: see `SamplingSettings`.
+        min_p: see `SamplingSettings`.
+        repetition_penalty: see `SamplingSettings`.
         seed: seed of the sampler.
         decoder_ids: tokens that the decoder of an encoder-decoder starts with.
         language: spoken language, for a speech model.
@@ -123,7 +123,7 @@ def generate(
         chosen.setdefault("temperature", 1.0)
     if chosen.get("top_p") == 0:
         raise UsageError("top_p=0: expected a number above 0; temperature=0 is greedy")
-    sampling = Sampling(
+    sampling = SamplingSettings(
         temperature=chosen.get("temperature", 0.0),
         top_k=int(chosen.get("top_k", 0)),
         top_p=chosen.get("top_p", 1.0),

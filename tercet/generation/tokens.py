@@ -17,7 +17,7 @@ _EXTRA = "pip install 'tercet[generate]'"
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 
 
-class Tokenizer:
+class FolderTokenizer:
     """The tokenizer of a folder.
 
     Args:

@@ -26,7 +26,7 @@ from tercet.runtime.ops.elementwise import Relu, Sigmoid
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 from tercet.tools.bench.bench import Schedule, bench
-from tercet.tools.bench.bench_cases import Bench, Case
+from tercet.tools.bench.bench_cases import Bench, BenchCase
 from tercet.tools.bench.bench_check import BenchLimits, against, complaints, latency_limits, slower
 from tercet.tools.common.environment import device_environment
 from tercet.tools.common.measure import Timing
@@ -42,7 +42,7 @@ QUICK = ("--duration", 0.02, "--warm-up", 0)
 SCHEDULE = Schedule(duration=0.02, warm_up=0)
 
 
-def case(**changes: Any) -> Case:
+def case(**changes: Any) -> BenchCase:
     """A case that was never measured."""
     given: dict[str, Any] = {
         "model": "m",
@@ -60,7 +60,7 @@ def case(**changes: Any) -> Case:
         "error": 1e-7,
         "steps": 4,
     }
-    return Case(**{**given, **changes})
+    return BenchCase(**{**given, **changes})
 
 
 def test_shows_every_batch_and_stream(tercet: Tercet) -> None:
@@ -244,7 +244,7 @@ def test_times_as_text() -> None:
 # ── older benchmarks ─────────────────────────────────────────────────────────────────────────────
 
 
-def old(*cases: Case) -> dict[str, Any]:
+def old(*cases: BenchCase) -> dict[str, Any]:
     return Bench(cases, {}, {}).to_dict()
 
 

@@ -97,9 +97,9 @@ def test_passes_may_be_unexpected(tercet: Tercet, expectations: Path) -> None:
 def test_what_is_declined(tercet: Tercet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a backend may decline, a gap is shown and is no failure."""
     from tercet.tools.conformance import run
-    from tercet.tools.conformance.judge import Outcome
+    from tercet.tools.conformance.judge import CaseOutcome
 
-    outcome = Outcome("unsupported", "no kernel")
+    outcome = CaseOutcome("unsupported", "no kernel")
     monkeypatch.setattr(run, "run_cases", lambda cases, _: ((case, outcome) for case in cases))
     assert tercet("conformance", *RELU).code == 1
     expected = report.Expectation(may_decline=True)

@@ -12,7 +12,7 @@ import pytest
 
 from tercet import DeviceError
 from tercet.tools.conformance import workers
-from tercet.tools.conformance.judge import Outcome
+from tercet.tools.conformance.judge import CaseOutcome
 from tercet.tools.conformance.suite import ConformanceCase, all_cases
 from tercet.tools.conformance.workers import WorkerSettings, run_cases
 
@@ -38,7 +38,7 @@ RAISES = case_that("raises", partial(int, "x"))
 STOPS = case_that("stops", partial(next, iter(())))
 
 
-def outcomes(*cases: ConformanceCase, jobs: int = 1, timeout: float = 60) -> dict[str, Outcome]:
+def outcomes(*cases: ConformanceCase, jobs: int = 1, timeout: float = 60) -> dict[str, CaseOutcome]:
     settings = WorkerSettings("numpy", timeout=timeout, jobs=jobs)
     return {case.name: outcome for case, outcome in run_cases(cases, settings)}
 
@@ -51,12 +51,12 @@ def test_processes_are_started_again(jobs: int, good: list[ConformanceCase]) -> 
     assert found[RAISES.name].reason.startswith("ValueError: invalid literal")
     assert "ended with code 1" in found[STOPS.name].reason
     assert {found[case.name].status for case in (ABORTS, LEAVES, RAISES, STOPS)} == {"failed"}
-    assert all(found[case.name] == Outcome("passed") for case in good)
+    assert all(found[case.name] == CaseOutcome("passed") for case in good)
 
 
 def test_what_takes_too_long_is_ended(good: list[ConformanceCase]) -> None:
     found = outcomes(SLEEPS, *good, timeout=5)
-    assert found[SLEEPS.name] == Outcome("failed", "no result after 5 s", broken=True)
+    assert found[SLEEPS.name] == CaseOutcome("failed", "no result after 5 s", broken=True)
     assert all(found[case.name].status == "passed" for case in good)
 
 

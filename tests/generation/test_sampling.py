@@ -12,7 +12,7 @@ import pytest
 import tercet
 from tercet.generation.settings import generate as settings
 from tercet.runtime.ir.types import Array
-from tercet.runtime.session.sampling import MAX_DRAW, Sampling
+from tercet.runtime.session.sampling import MAX_DRAW, SamplingSettings
 
 from .draws import DRAWS
 
@@ -24,7 +24,7 @@ def softmax(x: Array) -> Array:
     return e / e.sum()
 
 
-def warped(logits: Array, seen: list[int], how: Sampling) -> Array:
+def warped(logits: Array, seen: list[int], how: SamplingSettings) -> Array:
     """The formulas, one token after the other, in the order that transformers applies them in."""
     x = [float(v) for v in logits]
     for token in set(seen):
@@ -49,7 +49,7 @@ def warped(logits: Array, seen: list[int], how: Sampling) -> Array:
 
 @pytest.mark.parametrize("how", DRAWS, ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_probabilities_are_those_of_the_formulas(how: Sampling, dtype: type) -> None:
+def test_probabilities_are_those_of_the_formulas(how: SamplingSettings, dtype: type) -> None:
     rng = np.random.default_rng(1)
     for _ in range(20):
         logits = (rng.standard_normal(60) * 3).astype(dtype)
@@ -61,7 +61,7 @@ def test_probabilities_are_those_of_the_formulas(how: Sampling, dtype: type) -> 
 @pytest.mark.parametrize("how", DRAWS, ids=str)
 @pytest.mark.parametrize("spread", [0.0, 0.01, 3.0], ids="spread={}".format)
 def test_large_vocabularies_are_drawn_from_by_the_same_formulas(
-    how: Sampling, spread: float
+    how: SamplingSettings, spread: float
 ) -> None:
     """The greatest are found without sorting all: many are equal, few, or the last of a block."""
     rng = np.random.default_rng(2)
@@ -95,26 +95,26 @@ def test_probabilities_are_those_of_transformers(name: str) -> None:
 
 
 def test_ties_of_the_last_of_top_k_stay() -> None:
-    found = Sampling(1.0, top_k=2).probabilities(np.array([1.0, 3.0, 2.0, 2.0, 0.0]))
+    found = SamplingSettings(1.0, top_k=2).probabilities(np.array([1.0, 3.0, 2.0, 2.0, 0.0]))
     assert (found > 0).tolist() == [False, True, True, True, False]
 
 
 def test_impossible_tokens_are_never_drawn() -> None:
     logits = np.array([-np.inf, 0.0, -np.inf, 0.0, -np.inf])
-    draws = [0.0, MAX_DRAW, *Sampling(1.0).draws(1, 0, 200)[0]]
-    assert {Sampling(1.0).choose(logits, (), draw) for draw in draws} == {1, 3}
+    draws = [0.0, MAX_DRAW, *SamplingSettings(1.0).draws(1, 0, 200)[0]]
+    assert {SamplingSettings(1.0).choose(logits, (), draw) for draw in draws} == {1, 3}
 
 
 def test_the_greatest_draw_takes_the_last_token_that_can_be() -> None:
     rng = np.random.default_rng(3)
     for size in range(1, 200):
         logits = np.append(rng.standard_normal(size), -np.inf)
-        assert Sampling(1.0).choose(logits, (), MAX_DRAW) == size - 1
+        assert SamplingSettings(1.0).choose(logits, (), MAX_DRAW) == size - 1
 
 
 def test_draws_have_the_probabilities() -> None:
     """Pearson's chi-squared over 20,000 draws of a fixed seed."""
-    how = Sampling(1.0, seed=5)
+    how = SamplingSettings(1.0, seed=5)
     logits = np.array([0.0, 1.0, 2.0, -1.0, 0.5])
     draws = how.draws(1, 0, 20000)[0]
     counts = np.bincount([how.choose(logits, (), draw) for draw in draws], minlength=5)
@@ -123,12 +123,12 @@ def test_draws_have_the_probabilities() -> None:
 
 
 def test_greedy_takes_the_first_of_the_highest() -> None:
-    assert Sampling().choose(np.array([1.0, 5.0, 5.0]), ()) == 1
-    assert Sampling(repetition_penalty=2.0).choose(np.array([3.0, 4.0]), [1]) == 0
+    assert SamplingSettings().choose(np.array([1.0, 5.0, 5.0]), ()) == 1
+    assert SamplingSettings(repetition_penalty=2.0).choose(np.array([3.0, 4.0]), [1]) == 0
 
 
 def test_draws_are_the_numbers_of_philox_wherever_they_begin() -> None:
-    how = Sampling(1.0, seed=2**63 - 1)
+    how = SamplingSettings(1.0, seed=2**63 - 1)
     wanted = [
         np.random.Generator(np.random.Philox(key=[how.seed, row])).random(300) for row in range(3)
     ]
@@ -143,9 +143,9 @@ def test_draws_are_the_numbers_of_philox_wherever_they_begin() -> None:
 
 
 def test_sequences_draw_from_streams_of_their_own() -> None:
-    first, second = Sampling(1.0, seed=3).draws(2, 0, 4)
+    first, second = SamplingSettings(1.0, seed=3).draws(2, 0, 4)
     assert first.tolist() != second.tolist()
-    assert first.tolist() == Sampling(1.0, seed=3).draws(1, 0, 4)[0].tolist()
+    assert first.tolist() == SamplingSettings(1.0, seed=3).draws(1, 0, 4)[0].tolist()
 
 
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────

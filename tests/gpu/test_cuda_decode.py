@@ -13,13 +13,13 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends import open_backends
 from tercet.backends.cuda.gemm import packed
 from tercet.backends.cuda.gemm.tables.mixed_input import MIXED_INPUT
-from tercet.backends.cuda.gemm.tile import Tile
+from tercet.backends.cuda.gemm.tile import CtaTile
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
 from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
-from tercet.runtime.session.sampling import Sampling
+from tercet.runtime.session.sampling import SamplingSettings
 from tercet.runtime.session.sampling_graph import SamplingGraph
 
 from ..kernels import (
@@ -139,7 +139,7 @@ def test_packed_products_against_float64(sample: Sample, monkeypatch: pytest.Mon
     ],
 )
 def test_every_tile_of_packed_weights(
-    tile: Tile,
+    tile: CtaTile,
     splits: int,
     k: int,
     n: int,
@@ -240,7 +240,7 @@ def test_lengths_that_change_from_run_to_run() -> None:
 @pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("how", test_sampling_graph.HOWS, ids=str)
-def test_sampling_from_large_vocabularies(how: Sampling, dtype: DType, batch: int) -> None:
+def test_sampling_from_large_vocabularies(how: SamplingSettings, dtype: DType, batch: int) -> None:
     """The host's tokens, and the same ones every time."""
     graph = test_sampling_graph.graph_of(SamplingGraph.of(how), dtype, batch, 128256)
     with Model(graph, open_backends("cuda", OPTIONS), OPTIONS, evaluate) as model:

@@ -11,7 +11,7 @@ from tercet.backends import open_backends
 from tercet.backends.cuda.gemm.schedules import tma, tma_persistent
 from tercet.backends.cuda.gemm.schedules.tma import SmemLayout, Staging, TmaProduct
 from tercet.backends.cuda.gemm.tables.f16 import TMA, TMA_PERSISTENT
-from tercet.backends.cuda.gemm.tile import Config, Tile, TimedConfig
+from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.targets import Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float64
@@ -87,7 +87,7 @@ def test_real_layers(x: tuple[int, ...], w: tuple[int, ...], attributes: dict[st
 # ── what the copy engine brings ──────────────────────────────────────────────────────────────────
 
 
-def forced(layout: SmemLayout, patch: pytest.MonkeyPatch) -> list[Tile]:
+def forced(layout: SmemLayout, patch: pytest.MonkeyPatch) -> list[CtaTile]:
     """Let convolutions be done in one layout by one tile after the other; return those left."""
     left = [tile for tile in TMA if layout in tma.layouts(tile)]
 
@@ -219,7 +219,7 @@ def test_products_of_run_time(m: int, n: int, k: int, dtype: DType) -> None:
 
 @pytest.mark.parametrize("tile", TMA_PERSISTENT, ids=str)
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
-def test_linear_tiles(tile: Tile, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linear_tiles(tile: CtaTile, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     """One tile and many, whole ones and parts; with what is added, and a Gelu."""
     monkeypatch.setattr(tma_persistent, "choose", lambda *_: TimedConfig(0.0, Config(tile)))
     monkeypatch.setattr(tma_persistent, "patch_of", lambda *_: 3)

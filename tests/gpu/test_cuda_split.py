@@ -12,7 +12,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends import open_backends
 from tercet.backends.cuda.gemm import tf32x3
 from tercet.backends.cuda.gemm.tf32x3 import TILES
-from tercet.backends.cuda.gemm.tile import Config, Tile, TimedConfig
+from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
@@ -83,7 +83,7 @@ def test_real_layers(
 
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("tile", TILES, ids=str)
-def test_every_tile(tile: Tile, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_tile(tile: CtaTile, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiles for Ampere run here as well."""
     monkeypatch.setattr(tf32x3, "choose", lambda *_: TimedConfig(0.0, Config(tile, splits)))
     inputs = [normal(3, 40, 15, 14), normal(210, 40, 3, 3), normal(210)]

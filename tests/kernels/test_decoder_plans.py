@@ -23,7 +23,7 @@ from tercet.runtime.options import Options
 from tercet.runtime.plan.plan import Plan
 from tercet.runtime.session.cache_layout import DecoderLayout
 from tercet.runtime.session.model import Model
-from tercet.runtime.session.sampling import Sampling
+from tercet.runtime.session.sampling import SamplingSettings
 from tercet.runtime.session.static_cache import static_decoder
 
 from .emulator import EmulatedDevice
@@ -44,7 +44,7 @@ class NoCompiler:
 
 
 @contextmanager
-def following(path: Path, sampling: Sampling, patch: pytest.MonkeyPatch) -> Iterator[Plan]:
+def following(path: Path, sampling: SamplingSettings, patch: pytest.MonkeyPatch) -> Iterator[Plan]:
     """Yield the plan of a step that feeds itself, on an H200 that does nothing."""
     patch.setattr(stepping, "bind_launch", lambda *_, **__: lambda stream: None)
     compiler: Any = NoCompiler()
@@ -68,7 +68,7 @@ def kernels(plan: Plan) -> list[str]:
 def test_rotations_of_transformers_are_done_by_the_attention(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with following(HALF, Sampling(), monkeypatch) as plan:
+    with following(HALF, SamplingSettings(), monkeypatch) as plan:
         (attention,) = (row for row in plan.rows if "attention_decode" in row.kernel)
         assert [node.kind for node in attention.nodes].count("RotaryEmbedding") == 2
         found = kernels(plan)
@@ -79,7 +79,7 @@ def test_queries_keys_and_values_are_one_product_of_packed_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Then nobody else reads the normalization in front, which is the product's."""
-    with following(HALF, Sampling(), monkeypatch) as plan:
+    with following(HALF, SamplingSettings(), monkeypatch) as plan:
         packed = [kernel for kernel in kernels(plan) if kernel.startswith("gemv_packed")]
         assert len(packed) == 5  # of its only layer four; and the scores
         assert sum("after RMSNormalization" in kernel for kernel in packed) == 3
@@ -87,10 +87,12 @@ def test_queries_keys_and_values_are_one_product_of_packed_weights(
 
 
 @pytest.mark.parametrize(
-    "sampling", [Sampling(), Sampling(0.8, top_k=40, top_p=0.9, repetition_penalty=1.1)], ids=str
+    "sampling",
+    [SamplingSettings(), SamplingSettings(0.8, top_k=40, top_p=0.9, repetition_penalty=1.1)],
+    ids=str,
 )
 def test_a_step_is_of_this_device_alone(
-    sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+    sampling: SamplingSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with following(HALF, sampling, monkeypatch) as plan:
         assert {row.backend for row in plan.rows if row.kind == "step"} == {"cuda"}

@@ -11,7 +11,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
-from tercet.tools.workshop.decoder_files import Packing, Shape, write
+from tercet.tools.workshop.decoder_files import DecoderSizes, Packing, write
 
 from .cubins import assert_plans_compile
 from .dry import DryDevice, launches, planned, planned_model
@@ -84,7 +84,7 @@ def test_what_the_user_asks_for_is_heeded() -> None:
 def test_a_decoder_has_no_kernels_between_its_products(bits: int, tmp_path: Path) -> None:
     """A layer has four products, as its gate and what it gates are one."""
     path, layers = tmp_path / "decoder.onnx", 2
-    write(path, Shape(256, 1024, layers, 8, 2, 1000, 128), Packing(bits))
+    write(path, DecoderSizes(256, 1024, layers, 8, 2, 1000, 128), Packing(bits))
     with tercet.load(path) as model:
         found = [launch.title for launch in launches(planned_model(model, DryDevice()))]
     products = [title for title in found if title.startswith("gemv")]

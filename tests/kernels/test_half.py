@@ -23,7 +23,7 @@ from tercet.backends.cuda.gemm.schedules import multistage, tma
 from tercet.backends.cuda.gemm.schedules.multistage import choose, expected
 from tercet.backends.cuda.gemm.schedules.tma import SmemLayout
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE, TMA
-from tercet.backends.cuda.gemm.tile import Config, Tile, TimedConfig
+from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.operands import Packed, Struct, Tensor, TensorMap
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
@@ -274,7 +274,7 @@ def test_arguments_are_what_the_kernels_take(cache: Path) -> None:
     assert_arguments(found, H200, cache)
 
 
-def with_tile(tile: Tile, graph: Graph, splits: int, target: Target) -> list[KernelSource]:
+def with_tile(tile: CtaTile, graph: Graph, splits: int, target: Target) -> list[KernelSource]:
     """Return what a convolution compiles if it is done with one tile."""
     device = DryDevice(compiler=_compiler(target))
     with pytest.MonkeyPatch.context() as patch:

@@ -12,7 +12,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm import int8 as module
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
-from tercet.backends.cuda.gemm.tile import Config, Tile, TimedConfig
+from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import float32, int8
 from tercet.runtime.ir.graph import Graph
@@ -127,7 +127,7 @@ def test_every_bit(found: Sample, emulated: CudaBackend) -> None:
 @needs_compiler
 @pytest.mark.parametrize("tile", [t for t in MULTISTAGE if t.wgmma][::4], ids=str)
 def test_products_of_four_warps(
-    tile: Tile, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+    tile: CtaTile, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hopper's own products, as the emulator does them."""
     compiler: Any = emulated.device.compiler

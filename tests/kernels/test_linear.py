@@ -16,7 +16,7 @@ from tercet.backends.cuda.gemm.schedules import multistage, tma, tma_persistent
 from tercet.backends.cuda.gemm.schedules.tma import SmemLayout
 from tercet.backends.cuda.gemm.schedules.tma_persistent import FEW, MANY
 from tercet.backends.cuda.gemm.tables.f16 import TMA_PERSISTENT
-from tercet.backends.cuda.gemm.tile import Config, Tile, TimedConfig
+from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.operands import TensorMap
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
@@ -142,14 +142,14 @@ def test_rows_of_tiles_are_done_together_where_the_right_operand_leaves_the_cach
 
 
 @pytest.mark.parametrize("tile", TMA_PERSISTENT, ids=BY_TITLE)
-def test_tiles_fit(tile: Tile) -> None:
+def test_tiles_fit(tile: CtaTile) -> None:
     assert tma_persistent.shared(tile) <= H200.shared
     assert tile.groups * 128 * MANY[tile.groups] + 128 * FEW <= 65536
     assert tile.bn % 64 == 0
     assert max(tile.bm, tile.bn) <= 256  # rows of a box
 
 
-def forced(tile: Tile, patch: pytest.MonkeyPatch) -> None:
+def forced(tile: CtaTile, patch: pytest.MonkeyPatch) -> None:
     """Let every product be done with one tile."""
     patch.setattr(tma_persistent, "choose", lambda *_: TimedConfig(0.0, Config(tile)))
 

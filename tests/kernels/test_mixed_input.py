@@ -21,7 +21,7 @@ from tercet.backends.cuda.gemm import packed
 from tercet.backends.cuda.gemm.schedules import mixed_input
 from tercet.backends.cuda.gemm.schedules.mixed_input import MixedInput
 from tercet.backends.cuda.gemm.tables.mixed_input import MIXED_INPUT
-from tercet.backends.cuda.gemm.tile import Config, Tile, TimedConfig
+from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16
@@ -154,7 +154,7 @@ def test_unpacked_against_float64(
 # ── every tile ───────────────────────────────────────────────────────────────────────────────────
 
 
-def forced(tile: Tile, splits: int, patch: pytest.MonkeyPatch) -> None:
+def forced(tile: CtaTile, splits: int, patch: pytest.MonkeyPatch) -> None:
     """Have products done by a tile of the table; where it has no room, by the one chosen."""
     real = MixedInput.choose
 
@@ -169,7 +169,7 @@ def forced(tile: Tile, splits: int, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MixedInput, "choose", choose)
 
 
-def _form(tile: Tile) -> tuple[int, ...]:
+def _form(tile: CtaTile) -> tuple[int, ...]:
     return tile.bm, tile.bn, tile.slices
 
 
@@ -190,7 +190,7 @@ WAYS = [
 @needs_compiler
 @pytest.mark.parametrize(("tile", "way", "case"), WAYS, ids=str)
 def test_every_tile(
-    tile: Tile,
+    tile: CtaTile,
     way: str,
     case: tuple[Any, ...],
     emulated: CudaBackend,

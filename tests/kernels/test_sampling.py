@@ -11,7 +11,7 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.numpy import evaluate
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
-from tercet.runtime.session.sampling import Sampling
+from tercet.runtime.session.sampling import SamplingSettings
 from tercet.runtime.session.sampling_graph import SamplingGraph
 
 from ..session.test_sampling_graph import HOWS, graph_of, logits_of, sampled
@@ -20,7 +20,7 @@ from .emulator import needs_compiler
 
 
 @pytest.mark.parametrize("how", HOWS, ids=str)
-def test_every_node_has_a_kernel(how: Sampling) -> None:
+def test_every_node_has_a_kernel(how: SamplingSettings) -> None:
     rows = planned(graph_of(SamplingGraph.of(how), np.float16)).rows
     assert {row.backend for row in rows if row.kind == "step"} == {"cuda"}
 
@@ -28,7 +28,7 @@ def test_every_node_has_a_kernel(how: Sampling) -> None:
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("how", [HOWS[6], HOWS[9]], ids=str)
-def test_tokens_are_those_of_the_host(how: Sampling, emulated: CudaBackend) -> None:
+def test_tokens_are_those_of_the_host(how: SamplingSettings, emulated: CudaBackend) -> None:
     graph = graph_of(SamplingGraph.of(how), np.float16)
     with Model(graph, [emulated], Options(), evaluate) as model:
         np.testing.assert_array_equal(*sampled(model, how, logits_of(np.float16, 1.0, 5), 5))

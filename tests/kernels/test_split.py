@@ -18,7 +18,7 @@ from tercet.backends.cuda.gemm.pack import cut, filters_of, in_parts
 from tercet.backends.cuda.gemm.problem import RowKind
 from tercet.backends.cuda.gemm.schedules import wgmma_rs
 from tercet.backends.cuda.gemm.tf32x3 import TILES, choose, expected
-from tercet.backends.cuda.gemm.tile import Config, Tile, TimedConfig
+from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.graph import Graph
@@ -210,7 +210,7 @@ def test_arguments_are_what_the_kernels_take(target: Target, cache: Path) -> Non
     assert_arguments(found, target, cache)
 
 
-def with_tile(tile: Tile, graph: Graph, splits: int, target: Target) -> list[KernelSource]:
+def with_tile(tile: CtaTile, graph: Graph, splits: int, target: Target) -> list[KernelSource]:
     """Return what a convolution compiles if it is done with one tile."""
     device = device_for(target)
     with pytest.MonkeyPatch.context() as patch:

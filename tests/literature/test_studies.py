@@ -16,7 +16,7 @@ from tercet.runtime.errors import BackendUnavailable
 from tercet.runtime.options import Options
 from tercet.tools.workshop import studies, studies_lab, studies_sums
 from tercet.tools.workshop.studies_convolution import WAYS, winograd
-from tercet.tools.workshop.studies_lab import Conv, Lab, Taken, floor_seconds
+from tercet.tools.workshop.studies_lab import Lab, StudiedConv, Taken, floor_seconds
 from tercet.tools.workshop.studies_layouts import LAYOUTS, folding
 from tercet.tools.workshop.studies_products import seven_loops
 from tercet.tools.workshop.studies_report import Curves, Study, StudyReport, picture
@@ -39,7 +39,7 @@ class Paper(Lab):
         return Taken(1e-6, 2e-6, 0, "paper", ("NCHW", "NHWC"), 1, 1, np.ones(dims))
 
 
-def error(case: Conv, y: np.ndarray) -> float:
+def error(case: StudiedConv, y: np.ndarray) -> float:
     found = case.error(y)
     assert found is not None
     return found
@@ -48,13 +48,13 @@ def error(case: Conv, y: np.ndarray) -> float:
 @pytest.mark.parametrize(
     "case",
     [
-        Conv((2, 5, 9, 11), 7, 3),
-        Conv((1, 4, 16, 12), 6, 5, 2, last=True),
-        Conv((1, 3, 13, 13), 4, 7, 2),
+        StudiedConv((2, 5, 9, 11), 7, 3),
+        StudiedConv((1, 4, 16, 12), 6, 5, 2, last=True),
+        StudiedConv((1, 3, 13, 13), 4, 7, 2),
     ],
     ids=lambda case: case.title,
 )
-def test_errors_are_those_of_the_convolution(case: Conv) -> None:
+def test_errors_are_those_of_the_convolution(case: StudiedConv) -> None:
     feeds = case.feeds
     with tercet.load(case.model(feeds)) as model:
         (y,) = model.run(feeds).values()
@@ -65,17 +65,17 @@ def test_errors_are_those_of_the_convolution(case: Conv) -> None:
 
 def test_the_figures_of_the_talk() -> None:
     """Work, bytes and floors of its convolutions."""
-    three, eleven = (Conv((1, 128, 128, 128), 128, kernel) for kernel in (3, 11))
+    three, eleven = (StudiedConv((1, 128, 128, 128), 128, kernel) for kernel in (3, 11))
     assert (three.flops / 1e9, eleven.flops / 1e9) == pytest.approx((4.832, 64.961), abs=1e-3)
     floors = [1e6 * floor_seconds(c.flops, c.nbytes) for c in (three, eleven)]
     assert floors == pytest.approx([72.1, 969.6], abs=0.1)
     assert len(LAYOUTS) == 14
     for size, channels, gflop in ((2048, 8, 4.83), (1024, 32, 19.33)):
-        case = Conv((1, channels, size, size), channels, 3, 1, np.float16)
+        case = StudiedConv((1, channels, size, size), channels, 3, 1, np.float16)
         assert case.flops / 1e9 == pytest.approx(gflop, abs=0.01)
         assert case.nbytes / 1e6 == pytest.approx(134, abs=0.5)
     for images, size, mib in ((1, 64, 2), (32, 256, 1024)):
-        assert 4 * np.prod(Conv((images, 128, size, size), 128, 3).y) == mib << 20
+        assert 4 * np.prod(StudiedConv((images, 128, size, size), 128, 3).y) == mib << 20
     assert {"naive", "naive_nhwc", "fft", "winograd_f4", "tensor_cores"} <= set(WAYS)
 
 
@@ -101,7 +101,7 @@ def test_sums_of_both_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_seven_loops() -> None:
     """A convolution as seven nested loops, which teaching begins with."""
-    case = Conv((2, 3, 5, 4), 4, 3)
+    case = StudiedConv((2, 3, 5, 4), 4, 3)
     y = seven_loops(case.image, case.weights)
     assert error(case, y) <= 1e-6
 

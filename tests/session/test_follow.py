@@ -17,7 +17,7 @@ from tercet.runtime.session.cache_layout import DecoderLayout
 from tercet.runtime.session.chained_steps import ChainedSteps
 from tercet.runtime.session.decoding import Decoder
 from tercet.runtime.session.open_decoder import open_decoder
-from tercet.runtime.session.sampling import NOT_FINITE, Sampling
+from tercet.runtime.session.sampling import NOT_FINITE, SamplingSettings
 from tercet.runtime.session.static_cache import StaticCacheDecoder, static_decoder
 
 PRODUCERS = Path(__file__).parents[1] / "producers"
@@ -83,13 +83,15 @@ def test_tokens_are_those_of_single_steps(backend: str, path: Path) -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        Sampling(0.0, repetition_penalty=1.5),
-        Sampling(1.0, seed=7),
-        Sampling(0.8, top_k=20, top_p=0.9, min_p=0.02, repetition_penalty=1.3, seed=3),
+        SamplingSettings(0.0, repetition_penalty=1.5),
+        SamplingSettings(1.0, seed=7),
+        SamplingSettings(0.8, top_k=20, top_p=0.9, min_p=0.02, repetition_penalty=1.3, seed=3),
     ],
     ids=["penalty", "temperature", "all"],
 )
-def test_a_device_samples_the_tokens_of_the_host(how: Sampling, backend: str, ids: Array) -> None:
+def test_a_device_samples_the_tokens_of_the_host(
+    how: SamplingSettings, backend: str, ids: Array
+) -> None:
     with (
         tercet.load(LLAMA, backend) as model,
         opened(model, 32, len(ids)) as decoder,

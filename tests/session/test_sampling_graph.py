@@ -1,4 +1,4 @@
-"""Sampling in a graph: the tokens of `Sampling`, which has the formulas of transformers."""
+"""Sampling in a graph: the tokens of `SamplingSettings`, which has the formulas of transformers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tercet.runtime.ops.reduce import ArgMax
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 from tercet.runtime.session.node_writer import NodeWriter
-from tercet.runtime.session.sampling import Following, Sampling
+from tercet.runtime.session.sampling import Following, SamplingSettings
 from tercet.runtime.session.sampling_graph import SamplingGraph
 
 from ..generation.draws import DRAWS
 
-HOWS = [Sampling(0.0, repetition_penalty=1.7), *DRAWS]
+HOWS = [SamplingSettings(0.0, repetition_penalty=1.7), *DRAWS]
 BATCH, ROOM, VOCABULARY, READ = 3, 20, 700, 12
 
 
@@ -59,7 +59,7 @@ def logits_of(
     return logits
 
 
-def sampled(model: Model, how: Sampling, logits: Array, seed: int) -> tuple[Array, Array]:
+def sampled(model: Model, how: SamplingSettings, logits: Array, seed: int) -> tuple[Array, Array]:
     """Return the tokens of a model of `graph_of`, and those of the host, [batch]."""
     batch, vocabulary = logits.shape
     tokens = np.random.default_rng(seed).integers(0, vocabulary, (batch, ROOM + 1))
@@ -73,7 +73,7 @@ def sampled(model: Model, how: Sampling, logits: Array, seed: int) -> tuple[Arra
 @pytest.mark.parametrize("backend", ["numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["float32", "float16"])
 @pytest.mark.parametrize("how", HOWS, ids=str)
-def test_tokens_are_those_of_the_host(how: Sampling, dtype: Any, backend: str) -> None:
+def test_tokens_are_those_of_the_host(how: SamplingSettings, dtype: Any, backend: str) -> None:
     backends = open_backends(backend, Options())
     graph = graph_of(SamplingGraph.of(how), dtype)
     with Model(graph, backends, Options(), evaluate) as model:
@@ -84,7 +84,10 @@ def test_tokens_are_those_of_the_host(how: Sampling, dtype: Any, backend: str) -
 
 def test_settings_are_data() -> None:
     """Two settings with the same filters have one plan."""
-    first, second = Sampling(0.7, top_k=33, top_p=0.9), Sampling(1.2, top_k=64, top_p=0.5, seed=4)
+    first, second = (
+        SamplingSettings(0.7, top_k=33, top_p=0.9),
+        SamplingSettings(1.2, top_k=64, top_p=0.5, seed=4),
+    )
     assert SamplingGraph.of(first) == SamplingGraph.of(second)
-    assert SamplingGraph.of(first) != SamplingGraph.of(Sampling(0.7, top_k=65, top_p=0.9))
-    assert SamplingGraph.of(Sampling(seed=8)) == SamplingGraph()
+    assert SamplingGraph.of(first) != SamplingGraph.of(SamplingSettings(0.7, top_k=65, top_p=0.9))
+    assert SamplingGraph.of(SamplingSettings(seed=8)) == SamplingGraph()

@@ -18,7 +18,7 @@ from tercet.tools.workshop.decode_page import (
     read_pytorch,
     save,
 )
-from tercet.tools.workshop.decoder_files import Shape
+from tercet.tools.workshop.decoder_files import DecoderSizes
 
 ABOUT = {"GPU": "none", "date": "2000-01-01"}
 ROW = DecodeTiming(
@@ -83,7 +83,7 @@ def test_a_decoder_of_this_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a host no time of a device is known; all else is there."""
-    monkeypatch.setitem(decode_bench.SHAPES, "tiny", Shape(64, 32, 1, 4, 2, 48, 32))
+    monkeypatch.setitem(decode_bench.SHAPES, "tiny", DecoderSizes(64, 32, 1, 4, 2, 48, 32))
     how = ["--backend", "numpy", "--position", "4", "--capacity", "32", "--check", "3"]
     peers = pytorch_file(tmp_path, STEP | {"model": "tiny", "position": 4})
     more = ["--pytorch", str(peers), "--output", str(tmp_path), "--batch", "1", "2"]

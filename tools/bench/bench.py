@@ -63,7 +63,7 @@ from .bench_arguments import (
     sizes_rule,
     sources_rule,
 )
-from .bench_cases import ALL_PASSES, Bench, Case
+from .bench_cases import ALL_PASSES, Bench, BenchCase
 from .bench_check import BenchLimits, against, complaints, read_bench, slower
 from .bench_feeds import batch_of, feeds_of
 from .bench_passes import rewriting_passes, without_pass
@@ -223,7 +223,7 @@ def bench(
     series = _Series(names, chosen, settings)
     series.skip = skip_unavailable
     before = None if old is None else read_bench(old)
-    cases: list[Case] = []
+    cases: list[BenchCase] = []
     with use_threads(threads), time_limit(timeout, say) as (limit, series.say):
         for source in models_of(sources):
             for case in series.measure(source, given):
@@ -273,7 +273,7 @@ class _Series:
         threads = str(blas.threads() or "?")
         return {**self._about, "threads": threads}
 
-    def measure(self, source: Loadable, inputs: Asked) -> Iterator[Case]:
+    def measure(self, source: Loadable, inputs: Asked) -> Iterator[BenchCase]:
         """Yield the cases of one model."""
         operators = self._settings.operators
         with load(source, stop_at=0, operators=operators) as model:
@@ -288,7 +288,7 @@ class _Series:
 
     def _race(
         self, source: Loadable, feeds: Inputs, precision: str, judge: Judge | None
-    ) -> Iterator[Case]:
+    ) -> Iterator[BenchCase]:
         with ExitStack() as stack:
             entries: list[_Entry] = []
             for name in self._names:
@@ -450,7 +450,7 @@ def _loop(call: Callable[[], object], until: float) -> list[float]:
 
 def _case(
     title: str, entry: _Entry, feeds: Inputs, concurrency: int, steady: Timing, rate: float
-) -> Case:
+) -> BenchCase:
     device, steps = None, None
     if entry.model is not None:
         shapes = {n: a.shape for n, a in feeds.arrays.items() if isinstance(a, np.ndarray)}
@@ -461,7 +461,7 @@ def _case(
         steps = len(rows) + len(alone)
         if all(array.dtype.kind == "f" for array in feeds.arrays.values()):
             device = device_times(entry.model, program)
-    return Case(
+    return BenchCase(
         model=title,
         runner=entry.name,
         about=entry.runner.about,

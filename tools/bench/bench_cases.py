@@ -13,12 +13,12 @@ from ..verdict.agreement import Word
 
 #: The fields that identify a case within a benchmark.
 KEY = ("model", "runner", "batch", "precision", "concurrency", "without")
-#: `Case.without` if no graph pass ran.
+#: `BenchCase.without` if no graph pass ran.
 ALL_PASSES = "any pass"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class BenchCase:
     """One runner on one model with one batch, precision and concurrency.
 
     Attributes:
@@ -143,7 +143,7 @@ class Bench(Shown):
         stopped: why cases are missing; empty if none are.
     """
 
-    cases: tuple[Case, ...]
+    cases: tuple[BenchCase, ...]
     skipped: Mapping[str, str]
     environment: Mapping[str, str]
     complaints: tuple[str, ...] = ()

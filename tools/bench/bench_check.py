@@ -11,7 +11,7 @@ from typing import Any
 from ...runtime.errors import InputError, UsageError, did_you_mean
 from ..common.results import read_json, saved_by
 from ..runners.runners import ONNXRUNTIME, REFERENCE, names
-from .bench_cases import KEY, Against, Case
+from .bench_cases import KEY, Against, BenchCase
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
@@ -51,7 +51,7 @@ def latency_limits(texts: Iterable[str]) -> dict[str, float]:
     return found
 
 
-def complaints(cases: Sequence[Case], limits: BenchLimits) -> list[str]:
+def complaints(cases: Sequence[BenchCase], limits: BenchLimits) -> list[str]:
     """Return a sentence for each violated limit and each wrong result.
 
     Limits apply to the model with all passes only.
@@ -80,7 +80,7 @@ def complaints(cases: Sequence[Case], limits: BenchLimits) -> list[str]:
 # ── against another one ──────────────────────────────────────────────────────────────────────────
 
 
-def against(old: Mapping[str, Any], new: Sequence[Case]) -> tuple[Against, ...]:
+def against(old: Mapping[str, Any], new: Sequence[BenchCase]) -> tuple[Against, ...]:
     """Return the cases common to two benchmarks, in the order of the new one.
 
     Args:
@@ -94,7 +94,7 @@ def against(old: Mapping[str, Any], new: Sequence[Case]) -> tuple[Against, ...]:
         return _common(old, new)
 
 
-def _common(old: Mapping[str, Any], new: Sequence[Case]) -> tuple[Against, ...]:
+def _common(old: Mapping[str, Any], new: Sequence[BenchCase]) -> tuple[Against, ...]:
     older = [{"without": "", **case} for case in old["cases"]]
     before = {tuple(case[part] for part in KEY): case for case in older}
     pairs = [(before[case.key], case.to_dict()) for case in new if case.key in before]

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ..common.console import STYLES, counted, facts, grid, ms_text
 from ..common.measure import Timing
-from .bench_cases import Against, Bench, Case
+from .bench_cases import Against, Bench, BenchCase
 
 
 def show_bench(console: Console, found: Bench) -> None:
@@ -37,7 +37,7 @@ def show_bench(console: Console, found: Bench) -> None:
         console.print(Text(complaint, "bold red"))
 
 
-def _show_model(console: Console, model: str, found: Sequence[Case]) -> None:
+def _show_model(console: Console, model: str, found: Sequence[BenchCase]) -> None:
     console.print(Text(model, "bold"))
     cases = [case for case in found if not case.without]
     table = grid("runner", "batch", "load ms", "cold ms", "warm ms", "steps", "error", "verdict")
@@ -63,11 +63,11 @@ def _show_model(console: Console, model: str, found: Sequence[Case]) -> None:
             _show_passes(console, case, without)
 
 
-def _same_run(one: Case, other: Case) -> bool:
+def _same_run(one: BenchCase, other: BenchCase) -> bool:
     return replace(one, without="").key == replace(other, without="").key
 
 
-def _show_passes(console: Console, whole: Case, without: Sequence[Case]) -> None:
+def _show_passes(console: Console, whole: BenchCase, without: Sequence[BenchCase]) -> None:
     """Print what each graph pass is worth: the time without it relative to that with all."""
     setting = f"batch {whole.batch}, {counted(whole.concurrency, 'caller')}"
     console.print(Text(f"graph passes, {_who(whole)}, {setting}"))
@@ -83,11 +83,11 @@ def _show_passes(console: Console, whole: Case, without: Sequence[Case]) -> None
     console.print(table)
 
 
-def _time(case: Case) -> float:
+def _time(case: BenchCase) -> float:
     return (case.device or case.steady).median
 
 
-def _who(case: Case) -> Text:
+def _who(case: BenchCase) -> Text:
     exact = case.precision == "float32"
     return Text(case.runner if exact else f"{case.runner}, {case.precision}")
 

@@ -32,7 +32,7 @@ _FAULTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CaseOutcome:
     """The outcome of a case.
 
     Attributes:
@@ -48,7 +48,7 @@ class Outcome:
 
 def judge(
     case: ConformanceCase, backend: type[TercetBackend], fallback: str | None = None
-) -> Outcome:
+) -> CaseOutcome:
     """Run a case on a backend and compare as ONNX's runner does, with the case's tolerances."""
     options = {} if fallback is None else {"fallback": fallback}
     with warnings.catch_warnings():
@@ -63,10 +63,10 @@ def judge(
             finally:
                 prepared.close()
         except UnsupportedError as error:
-            return Outcome("unsupported", _declined(error))
+            return CaseOutcome("unsupported", _declined(error))
         except (TercetError, *_FAULTS) as error:
-            return Outcome("failed", _reason(error), isinstance(error, DeviceError))
-    return Outcome("passed")
+            return CaseOutcome("failed", _reason(error), isinstance(error, DeviceError))
+    return CaseOutcome("passed")
 
 
 def _declined(error: UnsupportedError) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...runtime.errors import UsageError
-from .judge import Outcome
+from .judge import CaseOutcome
 from .suite import CATEGORIES, ConformanceCase
 
 HERE = Path(__file__).resolve().parent
@@ -166,7 +166,7 @@ def total(scores: Iterable[Score]) -> Score:
 
 
 def assess(
-    outcomes: Sequence[tuple[ConformanceCase, Outcome]], expected: Expectation, **about: Any
+    outcomes: Sequence[tuple[ConformanceCase, CaseOutcome]], expected: Expectation, **about: Any
 ) -> ConformanceReport:
     """Return the report of the cases that were run.
 
@@ -195,7 +195,7 @@ def assess(
     )
 
 
-def _not_passed(case: ConformanceCase, outcome: Outcome, expected: Expectation) -> NotPassed:
+def _not_passed(case: ConformanceCase, outcome: CaseOutcome, expected: Expectation) -> NotPassed:
     reason = expected.reasons.get(case.id)
     declined = outcome.status == "unsupported"
     known = reason is not None or (declined and expected.may_decline)

@@ -15,7 +15,7 @@ from ...backends.numpy.numerics import blas
 from ...onnx_backend import TercetBackend
 from ...runtime.errors import DeviceError
 from ..common.threads import usable_cpus
-from .judge import Outcome, judge
+from .judge import CaseOutcome, judge
 from .suite import ConformanceCase
 
 _CONTEXT = get_context("spawn")  # a CUDA context does not survive a fork
@@ -41,14 +41,14 @@ class WorkerSettings:
 
 def run_cases(
     cases: Sequence[ConformanceCase], settings: WorkerSettings
-) -> Iterator[tuple[ConformanceCase, Outcome]]:
+) -> Iterator[tuple[ConformanceCase, CaseOutcome]]:
     """Yield every case with its outcome, in order of completion.
 
     Raises:
         DeviceError: a worker ended before its first case.
     """
     waiting = deque(cases)
-    workers = [_Worker(settings) for _ in range(min(settings.jobs, len(cases)))]
+    workers = [_CaseWorker(settings) for _ in range(min(settings.jobs, len(cases)))]
     try:
         while workers:
             for worker in _ready(workers):
@@ -65,7 +65,7 @@ def run_cases(
             worker.stop()
 
 
-def _ready(workers: Sequence[_Worker]) -> list[_Worker]:
+def _ready(workers: Sequence[_CaseWorker]) -> list[_CaseWorker]:
     """Wait for workers that have answered, ended, or timed out."""
     patience = min(worker.deadline for worker in workers) - monotonic()
     answered = wait([worker.connection for worker in workers], max(0.0, patience))
@@ -73,7 +73,7 @@ def _ready(workers: Sequence[_Worker]) -> list[_Worker]:
     return [w for w in workers if w.connection in answered or w.deadline <= now]
 
 
-class _Worker:
+class _CaseWorker:
     """A process that is restarted after a case has crashed or broken it."""
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -99,7 +99,7 @@ class _Worker:
         with suppress(BrokenPipeError):
             self.connection.send(case)
 
-    def answer(self) -> tuple[ConformanceCase, Outcome] | None:
+    def answer(self) -> tuple[ConformanceCase, CaseOutcome] | None:
         """Return the case with its outcome; None if the process has just started."""
         try:
             outcome = self.connection.recv() if self.connection.poll() else self._overdue()
@@ -111,19 +111,19 @@ class _Worker:
             self._start()
         return None if case is None or outcome is None else (case, outcome)
 
-    def _overdue(self) -> Outcome:
+    def _overdue(self) -> CaseOutcome:
         if self._case is None:
             self.stop()
             raise DeviceError(f"a process for {self._settings.backend} does not start")
-        return Outcome("failed", f"no result after {self._settings.timeout:g} s", broken=True)
+        return CaseOutcome("failed", f"no result after {self._settings.timeout:g} s", broken=True)
 
-    def _gone(self) -> Outcome:
+    def _gone(self) -> CaseOutcome:
         self._process.join()
         code = self._process.exitcode or 0
         how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         if self._case is None:
             raise DeviceError(f"a process for {self._settings.backend} {how} while it started")
-        return Outcome("failed", f"the process {how}", broken=True)
+        return CaseOutcome("failed", f"the process {how}", broken=True)
 
     def stop(self) -> None:
         """Kill the process."""

@@ -35,7 +35,7 @@ TARGET = "sm_90a"
 
 
 @dataclass(frozen=True)
-class Row:
+class PageRow:
     """One line of a table.
 
     Attributes:
@@ -64,7 +64,7 @@ def samples() -> ModuleType:
     return import_module("tests.contrib.test_contrib")
 
 
-def operators() -> list[Row]:
+def operators() -> list[PageRow]:
     """Return a row for every operator that onnxruntime declares."""
     table = samples()
     draws: dict[str, list[Any]] = {}
@@ -78,17 +78,17 @@ def operators() -> list[Row]:
     return [operator(name, draws.get(name, []), table, name in kernels) for name in names]
 
 
-def operator(name: str, draws: list[Any], table: ModuleType, on_cpu: bool) -> Row:
+def operator(name: str, draws: list[Any], table: ModuleType, on_cpu: bool) -> PageRow:
     """Return the row of one operator."""
     cpu = "yes" if on_cpu else "no kernel"
     own = OPERATORS.get((DOMAIN, name))
     if own is not None and not draws:
         if body_names(own):
-            return Row(name, "32 searches", "bodies", cpu, "tests/contrib/test_search.py")
+            return PageRow(name, "32 searches", "bodies", cpu, "tests/contrib/test_search.py")
         cuda = "yes" if own in KERNELS else "host"
-        return Row(name, "yes", cuda, cpu, "tests/numpy/test_contrib.py")
+        return PageRow(name, "yes", cuda, cpu, "tests/numpy/test_contrib.py")
     if own is None and find(DOMAIN, name) is None and find("", name) is None:
-        return Row(name, "refused", "refused", cpu, recipe(DOMAIN, name))
+        return PageRow(name, "refused", "refused", cpu, recipe(DOMAIN, name))
     numpy, cuda = "", ""
     for draw in draws:
         drawn = [draw(np.random.default_rng(seed)) for seed in range(SAMPLES)]
@@ -101,14 +101,14 @@ def operator(name: str, draws: list[Any], table: ModuleType, on_cpu: bool) -> Ro
             numpy = f"wrong: {str(error)[:80]}"
         left = table.unclaimed(drawn[:PLANNED])
         cuda = "host" if left else cuda or "yes"
-    return Row(name, numpy or "stated", cuda or "stated", cpu)
+    return PageRow(name, numpy or "stated", cuda or "stated", cpu)
 
 
-def files() -> list[Row]:
+def files() -> list[PageRow]:
     """Return a row for every file of a producer."""
     import tercet
 
-    rows: list[Row] = []
+    rows: list[PageRow] = []
     for path in sorted((ROOT / "tests" / "producers" / "transformers").glob("*.onnx")):
         proto = onnx.load(path)
         kinds = sorted({node.op_type for node in proto.graph.node if node.domain == DOMAIN})
@@ -130,11 +130,11 @@ def files() -> list[Row]:
         placed = tercet.inspect(path, placement="cuda", target=TARGET, dims=shapes).placement or ()
         host = [row for row in placed if row.backend != "plan" and "cuda" not in row.backend]
         cuda = f"{len(host)} on the host" if host else "yes"
-        rows.append(Row(path.stem, f"error {error:.0e}", cuda, "yes", ", ".join(kinds)))
+        rows.append(PageRow(path.stem, f"error {error:.0e}", cuda, "yes", ", ".join(kinds)))
     return rows
 
 
-def page(rows: list[Row], made: list[Row]) -> str:
+def page(rows: list[PageRow], made: list[PageRow]) -> str:
     """Return the page."""
     run = [row for row in rows if row.numpy != "refused"]
     on_cpu = [row for row in rows if row.onnxruntime == "yes"]

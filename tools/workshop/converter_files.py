@@ -152,7 +152,7 @@ def from_paddle() -> Iterator[Made]:
             s = self.up(F.relu(self.down(F.adaptive_avg_pool2d(y, 1))))
             return y * F.hardsigmoid(s, slope=0.2, offset=0.5)
 
-    class Reader(nn.Layer):
+    class TextReader(nn.Layer):
         def __init__(self) -> None:
             super().__init__()
             self.one, self.two = Block(3, 8, 2), Block(8, 8, (2, 1), 8)
@@ -183,7 +183,7 @@ def from_paddle() -> Iterator[Made]:
 
     ids = np.array([[1, 2, 3, 4, 0, 0], [5, 6, 7, 8, 9, 10]], np.int64)
     table: tuple[tuple[str, Any, Any, list[int | None]], ...] = (
-        ("reader", Reader, drawn(2, 3, 16, 24), [None, 3, 16, None]),
+        ("reader", TextReader, drawn(2, 3, 16, 24), [None, 3, 16, None]),
         ("ernie", Ernie, ids, [None, None]),
         ("selected", Selected, drawn(2, 3, 4), [None, 3, None]),
     )
@@ -395,7 +395,7 @@ def from_diffusers() -> Iterator[Made]:
 def _exported(torch: Any, network: Any, feeds: Feeds, opset: int) -> onnx.ModelProto:
     """Return what torch.onnx makes of a network by tracing it, its batch free."""
 
-    class First(torch.nn.Module):
+    class FirstOfTuple(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.network = network
@@ -406,7 +406,7 @@ def _exported(torch: Any, network: Any, feeds: Feeds, opset: int) -> onnx.ModelP
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         torch.onnx.export(
-            First().eval(),
+            FirstOfTuple().eval(),
             tuple(torch.from_numpy(x) for x in feeds.values()),
             str(path),
             input_names=list(feeds),
@@ -426,7 +426,7 @@ def from_torch() -> Iterator[Made]:
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
     llama = hf.LlamaForCausalLM(hf.LlamaConfig(**sizes, **heads, attn_implementation="eager"))
 
-    class Step(torch.nn.Module):
+    class CachedStep(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.llama = llama
@@ -444,7 +444,7 @@ def from_torch() -> Iterator[Made]:
     }
     new, past = {0: "batch", 1: "length"}, {0: "batch", 2: "past"}
     program = torch.onnx.export(
-        Step().eval(),
+        CachedStep().eval(),
         tuple(torch.from_numpy(x) for x in feeds.values()),
         input_names=list(feeds),
         output_names=["logits", "present.0.key", "present.0.value"],

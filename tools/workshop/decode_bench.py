@@ -30,7 +30,7 @@ from ...runtime.ir.types import Array
 from ...runtime.options import Options
 from ...runtime.session.cache_layout import DecoderLayout
 from ...runtime.session.decoding import Decoder
-from ...runtime.session.sampling import GREEDY, Sampling
+from ...runtime.session.sampling import GREEDY, SamplingSettings
 from ...runtime.session.static_cache import static_decoder
 from ..common.environment import PACKAGES, device_environment
 from ..common.results import earlier
@@ -38,15 +38,15 @@ from ..profile.device_time import device_times
 from ..verdict.accuracy import distance_of, exact_outputs
 from .arguments import parser as make_parser
 from .decode_page import DecodeTiming, PytorchTiming, read_pytorch, save
-from .decoder_files import SHAPES, Packing, Shape, write
+from .decoder_files import SHAPES, DecoderSizes, Packing, write
 
 #: What is sampled with, as many do.
-SAMPLED = Sampling(0.7, top_k=50, top_p=0.95)
+SAMPLED = SamplingSettings(0.7, top_k=50, top_p=0.95)
 #: Steps of which the median is taken.
 STEPS = 21
 
 
-def step_bytes(shape: Shape, packing: Packing, batch: int, position: int) -> float:
+def step_bytes(shape: DecoderSizes, packing: Packing, batch: int, position: int) -> float:
     """Return the bytes that a step reads at least: weights and caches."""
     wide = (shape.heads + 2 * shape.groups) * shape.size
     weights = shape.layers * shape.hidden * (wide + shape.hidden + 3 * shape.inner)
@@ -125,7 +125,7 @@ def measure(
     )
 
 
-def _between(decoder: Decoder, tokens: Array, sampling: Sampling) -> float:
+def _between(decoder: Decoder, tokens: Array, sampling: SamplingSettings) -> float:
     """Return the median seconds between two tokens on the host; the decoder is rewound."""
     length, times = decoder.length, list[float]()
     for _ in decoder.follow(tokens, STEPS, sampling=sampling):

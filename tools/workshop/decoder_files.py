@@ -24,7 +24,7 @@ POOL = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class DecoderSizes:
     """The sizes of a decoder.
 
     Attributes:
@@ -52,9 +52,9 @@ class Shape:
 
 
 SHAPES = {
-    "llama-3.2-1b": Shape(2048, 8192, 16, 32, 8, 128256),
-    "llama-3-8b": Shape(4096, 14336, 32, 32, 8, 128256),
-    "qwen2.5-0.5b": Shape(896, 4864, 24, 14, 2, 151936),
+    "llama-3.2-1b": DecoderSizes(2048, 8192, 16, 32, 8, 128256),
+    "llama-3-8b": DecoderSizes(4096, 14336, 32, 32, 8, 128256),
+    "qwen2.5-0.5b": DecoderSizes(896, 4864, 24, 14, 2, 151936),
 }
 
 
@@ -71,7 +71,7 @@ class Packing:
     block: int = 32
 
 
-class _Writer:
+class _DecoderWriter:
     """Writes a graph, its weights into a file next to it."""
 
     def __init__(self, path: Path, packing: Packing) -> None:
@@ -146,9 +146,9 @@ class _Writer:
 _CONTRIB = ("GroupQueryAttention", "SkipSimplifiedLayerNormalization", "MatMulNBits")
 
 
-def write(path: Path, shape: Shape, packing: Packing) -> None:
+def write(path: Path, shape: DecoderSizes, packing: Packing) -> None:
     """Write a decoder; its weights lie in a file with `.data` after its name."""
-    w = _Writer(path, packing)
+    w = _DecoderWriter(path, packing)
     try:
         graph = _graph(w, shape)
     finally:
@@ -158,7 +158,7 @@ def write(path: Path, shape: Shape, packing: Packing) -> None:
     onnx.save(model, path)
 
 
-def _graph(w: _Writer, s: Shape) -> onnx.GraphProto:
+def _graph(w: _DecoderWriter, s: DecoderSizes) -> onnx.GraphProto:
     half, integers = TensorProto.FLOAT16, TensorProto.INT64
     one = w.constant("one", np.array([1], np.int64))
     total = w.node("ReduceSum", "attention_mask", one, keepdims=0)
@@ -215,7 +215,7 @@ _KINDS = ("key", "value")
 _ANGLES = {"cos_cache": np.cos, "sin_cache": np.sin}
 
 
-def _normalized(w: _Writer, x: str, skip: str, name: str, size: int) -> tuple[str, str]:
+def _normalized(w: _DecoderWriter, x: str, skip: str, name: str, size: int) -> tuple[str, str]:
     """Add a layer's result to what was before, and normalize; return both."""
     scale = w.constant(f"{name}.weight", np.ones(size, np.float16))
     if not skip:

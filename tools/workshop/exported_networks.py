@@ -126,7 +126,7 @@ def build(network: str) -> tuple[Any, tuple[Any, ...]]:
     net, inputs = makers[kind](name)
     _settle(net.eval(), inputs)
 
-    class First(torch.nn.Module):
+    class FirstTensor(torch.nn.Module):
         """The network with its first tensor as the result."""
 
         def __init__(self) -> None:
@@ -136,7 +136,7 @@ def build(network: str) -> tuple[Any, tuple[Any, ...]]:
         def forward(self, *tensors: Any) -> Any:
             return _first(self.net(*tensors))
 
-    return First().eval(), inputs
+    return FirstTensor().eval(), inputs
 
 
 def library(name: str) -> Any:

@@ -91,7 +91,7 @@ class HalfResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ModelSample:
     """A model's file, inputs for it, and what others computed of them, by precision."""
 
     name: str
@@ -100,7 +100,7 @@ class Sample:
     peers: Mapping[str, Any]
 
 
-def samples(folder: Path) -> Iterator[Sample]:
+def samples(folder: Path) -> Iterator[ModelSample]:
     """Yield the models of a folder, each with one set of inputs.
 
     Raises:
@@ -118,15 +118,15 @@ def samples(folder: Path) -> Iterator[Sample]:
         count += 1
         data = dict(np.load(stored))
         if is_own:
-            yield Sample(file.parent.name, file, data, {})
+            yield ModelSample(file.parent.name, file, data, {})
             continue
         fed = [data.pop(f"in{i}") for i in range(len(data)) if f"in{i}" in data]
-        yield Sample(file.stem, file, fed, data)
+        yield ModelSample(file.stem, file, fed, data)
     if not count:
         raise InputError(f"{folder} has no models with inputs next to them")
 
 
-def measure(sample: Sample, precision: Precision, backend: str) -> HalfResult:
+def measure(sample: ModelSample, precision: Precision, backend: str) -> HalfResult:
     """Run a model in float64, float32 and half precision."""
     begin = time.perf_counter()
     options: dict[str, Any] = {} if backend == "numpy" else {"fallback": "numpy"}
@@ -159,13 +159,13 @@ def measure(sample: Sample, precision: Precision, backend: str) -> HalfResult:
     )
 
 
-def _feeds(sample: Sample, model: Model) -> dict[str, Any]:
+def _feeds(sample: ModelSample, model: Model) -> dict[str, Any]:
     if isinstance(sample.inputs, Mapping):
         return dict(sample.inputs)
     return {info.name: x for info, x in zip(model.inputs, sample.inputs, strict=True)}
 
 
-def _exact(sample: Sample, model: Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
+def _exact(sample: ModelSample, model: Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
     if "float64" in sample.peers:
         return {model.outputs[0].name: sample.peers["float64"]}
     oracle = Oracle(model.imported)
@@ -245,7 +245,7 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def _samples(arguments: argparse.Namespace) -> Iterator[Sample]:
+def _samples(arguments: argparse.Namespace) -> Iterator[ModelSample]:
     for folder in arguments.folders:
         yield from samples(folder)
     if arguments.networks is not None:

@@ -34,7 +34,7 @@ STEADY: tuple[Phase, ...] = ("copy in", "compute", "copy out")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LifecycleEvent:
     """Something that happened, with everything of its kind right after it.
 
     Attributes:
@@ -52,7 +52,7 @@ class Event:
 
 def trace_lifecycle(
     make: Callable[[], Model], feeds: Mapping[str, Any], runs: int = 2
-) -> list[Event]:
+) -> list[LifecycleEvent]:
     """Return what a model does, in order, from its making to its end.
 
     Args:
@@ -60,7 +60,7 @@ def trace_lifecycle(
         feeds: its inputs.
         runs: how often it runs.
     """
-    seen: list[Event] = []
+    seen: list[LifecycleEvent] = []
     with make() as model:
         device = model.backends[0].device
         for run in range(1, runs + 1):
@@ -68,7 +68,7 @@ def trace_lifecycle(
                 model.run(feeds)
             seen += _rows(model.prepare(_shapes(feeds)), run)
         before = _allocated(device)
-    seen.append(Event(0, "free", 1, before - _allocated(device)))
+    seen.append(LifecycleEvent(0, "free", 1, before - _allocated(device)))
     return _merged(seen)
 
 
@@ -81,7 +81,7 @@ def _allocated(device: Device) -> int:
 
 
 @contextmanager
-def _watched(device: Device, run: int, seen: list[Event]) -> Iterator[None]:
+def _watched(device: Device, run: int, seen: list[LifecycleEvent]) -> Iterator[None]:
     """Note every allocation and every upload of the device while this lasts."""
     phases: dict[str, Phase] = {
         "allocate": "allocate on the device",
@@ -92,7 +92,9 @@ def _watched(device: Device, run: int, seen: list[Event]) -> Iterator[None]:
     def noting(phase: Phase, call: Callable[..., Any]) -> Callable[..., Any]:
         def noted(what: Any) -> Any:
             result = call(what)
-            seen.append(Event(run, phase, 1, what if isinstance(what, int) else what.nbytes))
+            seen.append(
+                LifecycleEvent(run, phase, 1, what if isinstance(what, int) else what.nbytes)
+            )
             return result
 
         return noted
@@ -106,28 +108,28 @@ def _watched(device: Device, run: int, seen: list[Event]) -> Iterator[None]:
             delattr(device, name)
 
 
-def _rows(program: Program, run: int) -> Iterator[Event]:
+def _rows(program: Program, run: int) -> Iterator[LifecycleEvent]:
     """Yield what a run of a program has done."""
     for row in program.rows:
         if row.kind == "view":
             continue
         if row.kind != "copy":
-            yield Event(run, "compute", 1, 0)
+            yield LifecycleEvent(run, "compute", 1, 0)
             continue
         phase: Phase = "copy out" if row.outputs[0].device is HOST else "copy in"
-        yield Event(run, phase, 1, row.outputs[0].nbytes)
+        yield LifecycleEvent(run, phase, 1, row.outputs[0].nbytes)
 
 
-def _merged(events: list[Event]) -> list[Event]:
+def _merged(events: list[LifecycleEvent]) -> list[LifecycleEvent]:
     """Return neighbours of one kind as one."""
-    found: list[Event] = []
+    found: list[LifecycleEvent] = []
     for (run, phase), group in groupby(events, key=lambda event: (event.run, event.phase)):
         same = list(group)
-        found.append(Event(run, phase, len(same), sum(event.nbytes for event in same)))
+        found.append(LifecycleEvent(run, phase, len(same), sum(event.nbytes for event in same)))
     return found
 
 
-def show_lifecycle(console: Console, events: list[Event]) -> None:
+def show_lifecycle(console: Console, events: list[LifecycleEvent]) -> None:
     """Print the phases."""
     table = grid("run", "phase", "times", "bytes", left=2)
     for event in events:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from ...runtime.errors import did_you_mean
 from ..bench.bench import bench
-from ..bench.bench_cases import Case
+from ..bench.bench_cases import BenchCase
 from ..common.console import open_console, progress
 from ..common.markdown import head, table
 from ..common.measure import Timing
@@ -26,12 +26,12 @@ from .bench_models import NAMES, bench_inputs, bench_model
 DEFAULT = ("resnet50", "inception_v2", "shufflenet", "bert_small")
 
 
-def time_of(case: Case) -> Timing:
+def time_of(case: BenchCase) -> Timing:
     """Return the device's own time if it was measured, else that from arrays to arrays."""
     return case.device or case.steady
 
 
-def word(whole: Case, without: Case) -> str:
+def word(whole: BenchCase, without: BenchCase) -> str:
     """Return the effect of a pass; the ranges from p10 to p90 must not overlap for one."""
     before, after = time_of(whole), time_of(without)
     if after.quantile(0.1) > before.quantile(0.9):
@@ -39,7 +39,7 @@ def word(whole: Case, without: Case) -> str:
     return "slower" if after.quantile(0.9) < before.quantile(0.1) else "within the spread"
 
 
-def table_of(cases: Sequence[Case]) -> list[str]:
+def table_of(cases: Sequence[BenchCase]) -> list[str]:
     """Return the lines of a model's table, the most valuable pass first."""
     whole, *others = cases
     base = time_of(whole).median
@@ -61,7 +61,7 @@ def table_of(cases: Sequence[Case]) -> list[str]:
     return table(titles, rows, (*range(1, 6), 7))
 
 
-def page(found: Mapping[str, Sequence[Case]], about: Mapping[str, str], backend: str) -> str:
+def page(found: Mapping[str, Sequence[BenchCase]], about: Mapping[str, str], backend: str) -> str:
     """Return the results as a Markdown page."""
     text = (
         f"Written by `python -m tercet.tools.workshop.pass_bench -b {backend} --output "
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in names:
         if name not in NAMES:
             parser.error(f"there is no model '{name}'{did_you_mean(name, NAMES)}")
-    found: dict[str, Sequence[Case]] = {}
+    found: dict[str, Sequence[BenchCase]] = {}
     about: Mapping[str, str] = {}
     with progress() as say:
         for name in names:

@@ -43,7 +43,7 @@ run there. *onnxruntime*: whether its CPU provider loads and runs the file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProducedFile:
     """One file.
 
     Attributes:
@@ -137,7 +137,7 @@ def _onnxruntime(path: Path) -> str:
     return "runs"
 
 
-def row_of(path: Path) -> Row:
+def row_of(path: Path) -> ProducedFile:
     """Try one file everywhere."""
     domains = {n.op_type for n in onnx.load(path).graph.node if n.domain not in ("", "ai.onnx")}
     try:
@@ -150,10 +150,10 @@ def row_of(path: Path) -> Row:
     except TercetError as error:
         cuda = printable(str(error).splitlines()[0][:80])
     found = ", ".join(sorted(domains))
-    return Row(path.parent.name, path.stem, found, numpy, cuda, _onnxruntime(path), right)
+    return ProducedFile(path.parent.name, path.stem, found, numpy, cuda, _onnxruntime(path), right)
 
 
-def page(rows: list[Row]) -> str:
+def page(rows: list[ProducedFile]) -> str:
     """Return the page of all rows."""
     right = sum(row.right for row in rows)
     planned = sum(row.cuda == "plans" for row in rows)

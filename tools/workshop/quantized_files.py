@@ -202,7 +202,7 @@ def static(form: str, activations: str, weights: str, **options: Any) -> Writer:
             quantize_static,
         )
 
-        class Reader(CalibrationDataReader):
+        class OneFeed(CalibrationDataReader):
             def __init__(self) -> None:
                 self._left: Iterator[Feeds] = iter([feeds])
 
@@ -212,7 +212,7 @@ def static(form: str, activations: str, weights: str, **options: Any) -> Writer:
         quantize_static(
             source,
             target,
-            Reader(),
+            OneFeed(),
             quant_format=QuantFormat[form],
             activation_type=QuantType[activations],
             weight_type=QuantType[weights],

@@ -46,7 +46,7 @@ _FOREIGN = re.compile(r"Host Frame: .*(\.so|python3|\[0x)")
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class SanitizerRun:
     """One run of the sanitizer.
 
     Attributes:
@@ -64,12 +64,16 @@ class Check:
 
 _PLANTED = (sys.executable, "tests/gpu/planted.py")
 CHECKS = (
-    Check("memcheck", "every kernel", (*_PYTEST, SAMPLES, "-k", "test_kernels")),
-    Check("memcheck", "sizes around those of warps", (*_PYTEST, SAMPLES, "-k", "test_edges")),
-    Check("memcheck", "a planted access behind the end", (*_PLANTED, "near"), planted=True),
-    Check("racecheck", "every kernel", (*_PYTEST, SAMPLES, "-k", "test_kernels")),
-    Check("racecheck", "sizes around those of warps", (*_PYTEST, SAMPLES, "-k", "test_edges")),
-    Check("racecheck", "a planted race", (*_PLANTED, "race"), planted=True),
+    SanitizerRun("memcheck", "every kernel", (*_PYTEST, SAMPLES, "-k", "test_kernels")),
+    SanitizerRun(
+        "memcheck", "sizes around those of warps", (*_PYTEST, SAMPLES, "-k", "test_edges")
+    ),
+    SanitizerRun("memcheck", "a planted access behind the end", (*_PLANTED, "near"), planted=True),
+    SanitizerRun("racecheck", "every kernel", (*_PYTEST, SAMPLES, "-k", "test_kernels")),
+    SanitizerRun(
+        "racecheck", "sizes around those of warps", (*_PYTEST, SAMPLES, "-k", "test_edges")
+    ),
+    SanitizerRun("racecheck", "a planted race", (*_PLANTED, "race"), planted=True),
 )
 
 
@@ -86,7 +90,7 @@ class SanitizerFinding:
         first: the first thing that it reported, a few lines.
     """
 
-    check: Check
+    check: SanitizerRun
     tests: int
     failed: int
     summary: str
@@ -123,7 +127,7 @@ def sanitizer() -> str:
     return found
 
 
-def run(program: str, check: Check, limit: float) -> SanitizerFinding:
+def run(program: str, check: SanitizerRun, limit: float) -> SanitizerFinding:
     """Run one check.
 
     Args:

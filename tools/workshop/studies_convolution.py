@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from ...backends.cuda import ALGORITHMS
-from .studies_lab import Conv, Lab, Taken, floor_seconds, normal
+from .studies_lab import Lab, StudiedConv, Taken, floor_seconds, normal
 from .studies_report import Column, Curves, Study, Table
 
 #: Times on a GV100 in a talk on cuDNN: milliseconds for 3x3 and 11x11, by algorithm.
@@ -39,7 +39,7 @@ def algorithms(lab: Lab) -> Study:
     tables: list[Table] = []
     findings: list[str] = []
     for number, kernel in enumerate((3, 11)):
-        case = Conv((1, 128, 128, 128), 128, kernel)
+        case = StudiedConv((1, 128, 128, 128), 128, kernel)
         lab.say(f"every way, {kernel}x{kernel}")
         feeds = case.feeds
         model = case.model(feeds)
@@ -85,7 +85,7 @@ _WAY_COLUMNS = (
 )
 
 
-def _way_row(case: Conv, way: str, taken: Taken | str, number: int) -> dict[str, Any]:
+def _way_row(case: StudiedConv, way: str, taken: Taken | str, number: int) -> dict[str, Any]:
     peer = GV100.get(way, (None, None))[number]
     if isinstance(taken, str):
         return {"way": way, "gv100": peer, "reason": taken}
@@ -109,7 +109,7 @@ def fft(lab: Lab) -> Study:
     """Time Fourier transforms against the others over the size of the window."""
     rows: list[dict[str, Any]] = []
     for kernel in (3, 5, 7, 9, 11, 15, 21, 31):
-        case = Conv((1, 64, 64, 64), 64, kernel)
+        case = StudiedConv((1, 64, 64, 64), 64, kernel)
         lab.say(f"fft, {kernel}x{kernel}")
         feeds = case.feeds
         found = lab.ways(case.model(feeds), feeds, _FFT_WAYS)
@@ -151,7 +151,7 @@ def winograd(lab: Lab) -> Study:
     """Count the multiplications of Winograd's algorithm, and measure its time and its error."""
     rows: list[dict[str, Any]] = []
     for channels, size in ((64, 56), (128, 28), (256, 14), (512, 7), (128, 128)):
-        case = Conv((1, channels, size, size), channels, 3)
+        case = StudiedConv((1, channels, size, size), channels, 3)
         lab.say(f"winograd, {case.title}")
         feeds = case.feeds
         model = case.model(feeds)
@@ -214,7 +214,7 @@ def sweep(lab: Lab) -> Study:
     for size, filters in product(EXTENTS, FILTERS):
         everything = normal(IMAGES[-1], 128, size, size)
         for images in IMAGES:
-            case = Conv((images, 128, size, size), filters, 3)
+            case = StudiedConv((images, 128, size, size), filters, 3)
             lab.say(f"sweep, {case.title}")
             feeds = {"x": everything[:images]}
             taken = lab.take(case.model(feeds), feeds, "Conv", fetch=False)

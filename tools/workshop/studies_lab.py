@@ -87,7 +87,7 @@ def model_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Conv:
+class StudiedConv:
     """A convolution of random numbers, without a bias.
 
     Attributes:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .studies_convolution import best_of
-from .studies_lab import Conv, Lab, apart_by, floor_seconds, is_same
+from .studies_lab import Lab, StudiedConv, apart_by, floor_seconds, is_same
 from .studies_report import Column, Study, Table
 
 # ── layouts ──────────────────────────────────────────────────────────────────────────────────────
@@ -15,20 +15,20 @@ from .studies_report import Column, Study, Table
 _F16 = np.float16
 #: Convolutions with the milliseconds of a GV100 by layout.
 LAYOUTS = (
-    (Conv((1, 64, 32, 32), 128, 3, 2), (0.05, 0.06)),
-    (Conv((1, 128, 128, 128), 128, 3), (0.26, 0.50)),
-    (Conv((1, 32, 512, 512), 64, 5, 2), (0.56, 1.06)),
-    (Conv((1, 3, 1080, 1920), 32, 5), (0.97, 1.36)),
-    (Conv((1, 128, 16, 16), 256, 7, 2), (0.40, 0.41)),
-    (Conv((1, 4, 1080, 1920), 32, 9, 2), (1.22, 1.34)),
-    (Conv((1, 128, 128, 128), 128, 11), (5.13, 5.72)),
-    (Conv((1, 64, 32, 32), 128, 3, 2, _F16), (0.05, 0.04)),
-    (Conv((1, 128, 128, 128), 128, 3, 1, _F16), (0.11, 0.08)),
-    (Conv((1, 32, 512, 512), 64, 5, 2, _F16), (0.25, 0.15)),
-    (Conv((1, 8, 1080, 1920), 32, 5, 1, _F16), (3.00, 2.31)),
-    (Conv((1, 128, 16, 16), 256, 7, 2, _F16), (0.26, 0.23)),
-    (Conv((1, 128, 128, 128), 128, 7, 1, _F16), (0.37, 0.34)),
-    (Conv((1, 8, 800, 800), 8, 9, 2, _F16), (1.20, 2.53)),
+    (StudiedConv((1, 64, 32, 32), 128, 3, 2), (0.05, 0.06)),
+    (StudiedConv((1, 128, 128, 128), 128, 3), (0.26, 0.50)),
+    (StudiedConv((1, 32, 512, 512), 64, 5, 2), (0.56, 1.06)),
+    (StudiedConv((1, 3, 1080, 1920), 32, 5), (0.97, 1.36)),
+    (StudiedConv((1, 128, 16, 16), 256, 7, 2), (0.40, 0.41)),
+    (StudiedConv((1, 4, 1080, 1920), 32, 9, 2), (1.22, 1.34)),
+    (StudiedConv((1, 128, 128, 128), 128, 11), (5.13, 5.72)),
+    (StudiedConv((1, 64, 32, 32), 128, 3, 2, _F16), (0.05, 0.04)),
+    (StudiedConv((1, 128, 128, 128), 128, 3, 1, _F16), (0.11, 0.08)),
+    (StudiedConv((1, 32, 512, 512), 64, 5, 2, _F16), (0.25, 0.15)),
+    (StudiedConv((1, 8, 1080, 1920), 32, 5, 1, _F16), (3.00, 2.31)),
+    (StudiedConv((1, 128, 16, 16), 256, 7, 2, _F16), (0.26, 0.23)),
+    (StudiedConv((1, 128, 128, 128), 128, 7, 1, _F16), (0.37, 0.34)),
+    (StudiedConv((1, 8, 800, 800), 8, 9, 2, _F16), (1.20, 2.53)),
 )
 #: The algorithms that a planner considers for each layout.
 _PLAIN = ("direct",)
@@ -79,7 +79,9 @@ _LAYOUT_COLUMNS = (
 )
 
 
-def _layout_row(lab: Lab, case: Conv, peer: tuple[float, float], unit: str) -> dict[str, Any]:
+def _layout_row(
+    lab: Lab, case: StudiedConv, peer: tuple[float, float], unit: str
+) -> dict[str, Any]:
     feeds = case.feeds
     model = case.model(feeds)
     plain = best_of(lab.ways(model, feeds, _PLAIN, fetch=False))[1]
@@ -107,8 +109,8 @@ def _layout_row(lab: Lab, case: Conv, peer: tuple[float, float], unit: str) -> d
 
 def padding(lab: Lab) -> Study:
     """Compare three channels with the same padded to eight by zeros, in float16."""
-    three = Conv((1, 3, 512, 512), 32, 3, 1, _F16, last=True)
-    eight = Conv((1, 8, 512, 512), 32, 3, 1, _F16, last=True)
+    three = StudiedConv((1, 3, 512, 512), 32, 3, 1, _F16, last=True)
+    eight = StudiedConv((1, 8, 512, 512), 32, 3, 1, _F16, last=True)
     image = np.zeros((1, 512, 512, 8), _F16)
     weights = np.zeros((32, 8, 3, 3), _F16)
     feeds = three.feeds
@@ -162,7 +164,7 @@ def folding(lab: Lab) -> Study:
     """Compare 2048x2048 pixels of 8 channels with 1024x1024 of 32."""
     rows: list[dict[str, Any]] = []
     for size, channels in ((2048, 8), (1024, 32)):
-        case = Conv((1, channels, size, size), channels, 3, 1, _F16, last=True)
+        case = StudiedConv((1, channels, size, size), channels, 3, 1, _F16, last=True)
         feeds = case.feeds
         taken = lab.take(case.model(feeds), feeds, "Conv")
         rows.append(

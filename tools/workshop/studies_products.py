@@ -19,14 +19,14 @@ import onnx
 from ...runtime.ir.types import Array
 from ..tune.tuning import Tuned, tune
 from .bench_models import bench_model
-from .studies_lab import PEAKS, Conv, Lab, apart_by, model_of, node_of, normal
+from .studies_lab import PEAKS, Lab, StudiedConv, apart_by, model_of, node_of, normal
 from .studies_report import Column, Curves, Study, Table
 
 # ── ladders ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LadderStep:
     """One step of a ladder.
 
     Attributes:
@@ -43,25 +43,25 @@ class Step:
 
 
 PRODUCT_STEPS = (
-    Step("one thread per result", "gemm_naive"),
-    Step("tiles in shared memory", "gemm_blocked"),
-    Step("sums in registers", "gemm_registers"),
-    Step("loads of four", "gemm_vectors"),
-    Step("copies overlap arithmetic", "gemm"),
-    Step("tensor cores, 3xTF32", "tensor_cores", "3xTF32"),
-    Step("tensor cores, TF32", "tensor_cores", "tf32", "tf32"),
-    Step("tensor cores, float16", "tensor_cores", "float16", "float16"),
+    LadderStep("one thread per result", "gemm_naive"),
+    LadderStep("tiles in shared memory", "gemm_blocked"),
+    LadderStep("sums in registers", "gemm_registers"),
+    LadderStep("loads of four", "gemm_vectors"),
+    LadderStep("copies overlap arithmetic", "gemm"),
+    LadderStep("tensor cores, 3xTF32", "tensor_cores", "3xTF32"),
+    LadderStep("tensor cores, TF32", "tensor_cores", "tf32", "tf32"),
+    LadderStep("tensor cores, float16", "tensor_cores", "float16", "float16"),
 )
 CONVOLUTION_STEPS = (
-    Step("a block a pixel, NHWC", "naive_nhwc"),
-    Step("one thread per result", "naive"),
-    Step("direct: tiles of the image", "direct"),
-    Step("implicit GEMM", "implicit_gemm"),
-    Step("with a table, copies overlap", "implicit_precomp_gemm"),
-    Step("Winograd F4 in steps", "winograd_f4_nonfused"),
-    Step("tensor cores, 3xTF32", "tensor_cores", "3xTF32"),
-    Step("tensor cores, TF32", "tensor_cores", "tf32", "tf32"),
-    Step("tensor cores, float16", "tensor_cores", "float16", "float16"),
+    LadderStep("a block a pixel, NHWC", "naive_nhwc"),
+    LadderStep("one thread per result", "naive"),
+    LadderStep("direct: tiles of the image", "direct"),
+    LadderStep("implicit GEMM", "implicit_gemm"),
+    LadderStep("with a table, copies overlap", "implicit_precomp_gemm"),
+    LadderStep("Winograd F4 in steps", "winograd_f4_nonfused"),
+    LadderStep("tensor cores, 3xTF32", "tensor_cores", "3xTF32"),
+    LadderStep("tensor cores, TF32", "tensor_cores", "tf32", "tf32"),
+    LadderStep("tensor cores, float16", "tensor_cores", "float16", "float16"),
 )
 SIDES = (512, 1024, 2048, 4096)
 EXTENTS = (16, 32, 64, 128)
@@ -75,7 +75,7 @@ def ladder(lab: Lab) -> Study:
         {"step": name} | {str(side): flops[side] / s / 1e12 for side, s in found.items()}
         for name, found in _vendor(lab)
     ]
-    cases = {extent: Conv((1, 128, extent, extent), 128, 3) for extent in EXTENTS}
+    cases = {extent: StudiedConv((1, 128, extent, extent), 128, 3) for extent in EXTENTS}
     work = {extent: case.flops for extent, case in cases.items()}
     convolutions = [_climb(step, _convolved(lab, step, cases), work) for step in CONVOLUTION_STEPS]
     tiles = list(_tiles(lab))
@@ -109,14 +109,14 @@ def _ladder_columns(sizes: tuple[int, ...]) -> tuple[Column, ...]:
     return (Column("step", "step"), *numbers, Column("share", "of peak", ".0%"))
 
 
-def _climb(step: Step, found: dict[int, float], flops: dict[int, int]) -> dict[str, Any]:
+def _climb(step: LadderStep, found: dict[int, float], flops: dict[int, int]) -> dict[str, Any]:
     rates = {str(size): flops[size] / seconds / 1e12 for size, seconds in found.items()}
     last = str(max(flops))
     share = 1e12 * rates[last] / PEAKS[step.unit] if last in rates else None
     return {"step": step.title, "way": step.way, "share": share, **rates}
 
 
-def _multiplied(lab: Lab, step: Step) -> dict[int, float]:
+def _multiplied(lab: Lab, step: LadderStep) -> dict[int, float]:
     found: dict[int, float] = {}
     for side in SIDES:
         lab.say(f"products, {step.title}, {side}")
@@ -129,12 +129,12 @@ def _multiplied(lab: Lab, step: Step) -> dict[int, float]:
     return found
 
 
-def _convolved(lab: Lab, step: Step, cases: dict[int, Conv]) -> dict[int, float]:
+def _convolved(lab: Lab, step: LadderStep, cases: dict[int, StudiedConv]) -> dict[int, float]:
     found: dict[int, float] = {}
     for extent, case in cases.items():
         lab.say(f"convolutions, {step.title}, {extent}")
         if step.precision == "float16":
-            case = Conv(case.x, case.filters, case.kernel, dtype=np.float16)
+            case = StudiedConv(case.x, case.filters, case.kernel, dtype=np.float16)
         feeds = case.feeds
         precision = "tf32" if step.precision == "tf32" else "float32"
         taken = lab.take(
@@ -224,7 +224,7 @@ def _torch_seconds(torch: Any, call: Callable[[], object], calls: int = 20) -> f
 
 def _loops(lab: Lab) -> str:
     """Compare seven loops of Python with one thread per result."""
-    case = Conv((1, 8, 16, 16), 8, 3)
+    case = StudiedConv((1, 8, 16, 16), 8, 3)
     feeds = case.feeds
     begin = perf_counter()
     slow = seven_loops(case.image, case.weights)

@@ -11,12 +11,12 @@ from ...runtime.ir.types import Array
 from ..verdict.accuracy import distance, exact_outputs
 from .bench_models import bench_inputs, bench_model
 from .peer_page import MODELS
-from .studies_lab import Conv, Lab
+from .studies_lab import Lab, StudiedConv
 from .studies_report import Column, Study, Table
 
 #: Convolutions of more and more terms.
 CASES = tuple(
-    Conv((1, channels, extent, extent), filters, kernel, dtype=np.float16)
+    StudiedConv((1, channels, extent, extent), filters, kernel, dtype=np.float16)
     for channels, extent, filters, kernel in (
         *((16, 64, 64, 1), (64, 56, 256, 1), (64, 56, 64, 3), (128, 28, 128, 3)),
         *((256, 14, 256, 3), (512, 7, 512, 3), (2048, 14, 64, 3)),
@@ -80,7 +80,7 @@ def sums(lab: Lab) -> Study:
     )
 
 
-def _layer(lab: Lab, case: Conv) -> dict[str, Any]:
+def _layer(lab: Lab, case: StudiedConv) -> dict[str, Any]:
     lab.say(f"sums, {case.title}")
     feeds = case.feeds
     wide, narrow = (lab.take(case.model(feeds), feeds, "Conv", **how) for how in SUMS.values())

@@ -49,7 +49,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandOutcome:
     """What came of a command: exit code, seconds, and the end of what it printed."""
 
     part: Part
@@ -97,7 +97,7 @@ def parts(models: Path | None, output: Path) -> list[Part]:
     return found
 
 
-def run(part: Part) -> Outcome:
+def run(part: Part) -> CommandOutcome:
     """Run one command in a separate process."""
     start = perf_counter()
     answer = subprocess.run(
@@ -109,10 +109,10 @@ def run(part: Part) -> Outcome:
         env={**os.environ, "TERCET_TEST_TENSORRT": "1", **part.settings},
     )
     said = (answer.stdout + answer.stderr).splitlines()[-KEPT:]
-    return Outcome(part, answer.returncode, perf_counter() - start, "\n".join(said))
+    return CommandOutcome(part, answer.returncode, perf_counter() - start, "\n".join(said))
 
 
-def markdown(outcomes: Sequence[Outcome], commit: str = "") -> str:
+def markdown(outcomes: Sequence[CommandOutcome], commit: str = "") -> str:
     """Return the report as a Markdown page."""
     text = "Written by `python -m tercet.tools.workshop.tensorrt_check`."
     lines = head("TensorRT", text, environment((*PACKAGES, BACKEND), commit))[:-1]
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not found:
         console.print(f"tensorrt cannot run here: {found.missing}\n{found.remedy}")
         return 5
-    outcomes: list[Outcome] = []
+    outcomes: list[CommandOutcome] = []
     for part in parts(chosen.models, chosen.output):
         console.print(f"{part.title} ...")
         outcomes.append(run(part))

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..common.markdown import head, table
-from .tensorrt_survey import Asked
+from .tensorrt_survey import SurveyedNode
 
 if TYPE_CHECKING:
-    from .tensorrt_support import Found
+    from .tensorrt_support import SupportTable
 
 #: Declines by the backend of nodes that the library may support, with their reasons.
 CHOICES: Mapping[str, str] = {
@@ -26,23 +26,23 @@ CHOICES: Mapping[str, str] = {
 _LONGEST = 160
 
 
-def choice(asked: Asked) -> str:
+def choice(asked: SurveyedNode) -> str:
     """Return why the backend leaves what the library takes; empty where it has no reason."""
     found = (why for pattern, why in CHOICES.items() if re.search(pattern, asked.refusal))
     return next(found, "")
 
 
-def is_wrong_claim(asked: Asked) -> bool:
+def is_wrong_claim(asked: SurveyedNode) -> bool:
     """Whether the backend claims what the library refuses."""
     return not asked.refusal and not asked.verdict
 
 
-def is_wrong_refusal(asked: Asked) -> bool:
+def is_wrong_refusal(asked: SurveyedNode) -> bool:
     """Whether the backend refuses what the library takes, for no reason of its own."""
     return bool(asked.refusal and asked.verdict) and not choice(asked)
 
 
-def page(found: Found) -> tuple[str, int]:
+def page(found: SupportTable) -> tuple[str, int]:
     """Return the page, and how many claims and refusals on it are wrong."""
     nodes, regions = found.nodes, found.regions
     wrong = [each for each in nodes if is_wrong_claim(each)]
@@ -73,7 +73,7 @@ def page(found: Found) -> tuple[str, int]:
     return "\n".join([*lines, ""]), len(wrong) + len(missed) + len(broken)
 
 
-def _counts(nodes: Sequence[Asked], regions: Sequence[Asked]) -> list[str]:
+def _counts(nodes: Sequence[SurveyedNode], regions: Sequence[SurveyedNode]) -> list[str]:
     small = sum(bool(each.refusal) for each in regions)
     built, asked = sum(map(_built, nodes)), sum(each.verdict is not None for each in nodes)
     claimed = sum(not each.refusal for each in nodes)
@@ -89,16 +89,16 @@ def _counts(nodes: Sequence[Asked], regions: Sequence[Asked]) -> list[str]:
     ]
 
 
-def _built(asked: Asked) -> bool:
+def _built(asked: SurveyedNode) -> bool:
     return bool(asked.verdict)
 
 
-def _told(asked: Asked) -> str:
+def _told(asked: SurveyedNode) -> str:
     why = asked.refusal or (asked.verdict.reason if asked.verdict is not None else "")
     return f"- {asked.operator} ({asked.types}), {asked.source}: {_short(why)}"
 
 
-def _operators(nodes: Sequence[Asked]) -> list[str]:
+def _operators(nodes: Sequence[SurveyedNode]) -> list[str]:
     """Return a row per operator, dtypes and opset: how many kinds were taken and refused."""
     kinds: dict[tuple[str, str, str], Counter[str]] = {}
     for each in nodes:
@@ -110,7 +110,7 @@ def _operators(nodes: Sequence[Asked]) -> list[str]:
     return table(("operator", "dtypes", "opset", *counts), rows)
 
 
-def _refused(nodes: Sequence[Asked]) -> list[str]:
+def _refused(nodes: Sequence[SurveyedNode]) -> list[str]:
     words: dict[tuple[str, str, str], Counter[str]] = {}
     for each in nodes:
         if not each.verdict:
@@ -121,7 +121,7 @@ def _refused(nodes: Sequence[Asked]) -> list[str]:
     return table(("operator", "stage", "message", "dtypes"), rows)
 
 
-def _left(nodes: Sequence[Asked]) -> list[str]:
+def _left(nodes: Sequence[SurveyedNode]) -> list[str]:
     found: dict[str, Counter[str]] = {}
     for each in nodes:
         if each.verdict and each.refusal:

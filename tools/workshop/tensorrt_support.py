@@ -36,7 +36,7 @@ from ..common.results import write
 from .arguments import parser as make_parser
 from .light_models import NAMES, light_model
 from .tensorrt_page import page
-from .tensorrt_survey import Asked, Survey, look_at
+from .tensorrt_survey import Survey, SurveyedNode, look_at
 from .tensorrt_worker import SectionBuilder
 
 #: What engines are built for where nothing else is requested.
@@ -118,7 +118,7 @@ def sources(chosen: argparse.Namespace) -> Iterator[Source]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SupportTable:
     """The whole table.
 
     Attributes:
@@ -129,12 +129,12 @@ class Found:
     """
 
     about: Mapping[str, str]
-    nodes: Sequence[Asked]
-    regions: Sequence[Asked]
+    nodes: Sequence[SurveyedNode]
+    regions: Sequence[SurveyedNode]
     failed: Mapping[str, str]
 
 
-def gather(chosen: argparse.Namespace, say: Any) -> Found:
+def gather(chosen: argparse.Namespace, say: Any) -> SupportTable:
     """Ask about everything.
 
     Raises:
@@ -174,7 +174,7 @@ def gather(chosen: argparse.Namespace, say: Any) -> Found:
             "took": f"{perf_counter() - start:.0f} s, one process of the library",
             "command": f"python -m tercet.tools.workshop.tensorrt_support {chosen.said}".strip(),
         }
-    return Found(about, [*survey.nodes.values()], [*survey.parts.values()], failed)
+    return SupportTable(about, [*survey.nodes.values()], [*survey.parts.values()], failed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -27,7 +27,7 @@ _FEW = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SurveyedNode:
     """A node, or a region, and what became of it.
 
     Attributes:
@@ -66,8 +66,8 @@ class Survey:
     vendor: str
     source: str = ""
     alone: bool = True
-    nodes: dict[str, Asked] = field(default_factory=dict[str, Asked])
-    parts: dict[str, Asked] = field(default_factory=dict[str, Asked])
+    nodes: dict[str, SurveyedNode] = field(default_factory=dict[str, SurveyedNode])
+    parts: dict[str, SurveyedNode] = field(default_factory=dict[str, SurveyedNode])
     name: str = "tensorrt"
 
     @property
@@ -93,7 +93,7 @@ class Survey:
             written, verdict = self._asked(graph, node, built)
             types = ", ".join(dict.fromkeys(name_of(v.tensor.dtype) for v in _tensors(node)))
             operator = f"{node.op.domain}.{node.kind}" if node.op.domain else node.kind
-            self.nodes[key] = Asked(operator, types, written, why, verdict, self.source)
+            self.nodes[key] = SurveyedNode(operator, types, written, why, verdict, self.source)
 
     def _asked(self, graph: Graph, node: Node, built: bool) -> tuple[str, Verdict | None]:
         """Return how a node is written, and what parser and builder make of it."""
@@ -118,7 +118,9 @@ class Survey:
             small = "" if is_worthwhile(region) else "too small for an engine"
             types = ", ".join(sorted({name_of(t.type.dtype) for t in found.inputs}))
             size, verdict = str(len(region)), self.build(found)
-            self.parts[found.digest] = Asked(size, types, str(OPSET), small, verdict, self.source)
+            self.parts[found.digest] = SurveyedNode(
+                size, types, str(OPSET), small, verdict, self.source
+            )
         return self.parts[found.digest].verdict or Verdict("-")
 
 

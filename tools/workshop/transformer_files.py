@@ -97,7 +97,7 @@ def _first(model: Any, **more: Any) -> Any:
     """Return a module that gives a network's first result alone."""
     torch = import_module("torch")
 
-    class First(torch.nn.Module):
+    class FirstResult(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.model = model
@@ -105,7 +105,7 @@ def _first(model: Any, **more: Any) -> Any:
         def forward(self, *given: Any) -> Any:
             return self.model(**dict(zip(self.names, given, strict=True)), **more)[0]
 
-    return First()
+    return FirstResult()
 
 
 def export(name: str, path: Path) -> Feeds:

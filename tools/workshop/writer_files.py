@@ -61,7 +61,7 @@ def from_torch() -> Iterator[Made]:
 
             return torch.cond(x.sum() > 0, large, lambda x: x.sin(), (x,))
 
-    class Growth(torch.nn.Module):
+    class GrowingLoop(torch.nn.Module):
         def forward(self, count: Any, x: Any) -> Any:
             return loop(
                 lambda count, x: x.abs().max() < 9,
@@ -72,7 +72,7 @@ def from_torch() -> Iterator[Made]:
     x = np.abs(drawn(3, 4))
     for name, network, feeds in (
         ("torch_branches", Flow(), {"x": x}),
-        ("torch_loop", Growth(), {"count": np.array(0), "x": x}),
+        ("torch_loop", GrowingLoop(), {"count": np.array(0), "x": x}),
     ):
         program = torch.onnx.export(
             network.eval(),

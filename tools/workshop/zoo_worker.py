@@ -35,7 +35,7 @@ REPLAYS, JUDGED = 100, 2
 
 
 @dataclass(slots=True)
-class Row:
+class LoadedNetwork:
     """A network in one precision and batch size, loaded everywhere.
 
     Attributes:
@@ -73,7 +73,7 @@ class Row:
         }
 
 
-def prepared(network: str, precision: Precision, batch: int, compiled: bool) -> Row:
+def prepared(network: str, precision: Precision, batch: int, compiled: bool) -> LoadedNetwork:
     """Return a row that is ready to be timed.
 
     Args:
@@ -100,7 +100,7 @@ def prepared(network: str, precision: Precision, batch: int, compiled: bool) -> 
         feeds = {name: x.numpy() for name, x in zip(names, inputs, strict=True)}
         result = next(iter(model.run(feeds).values()))
         seconds = perf_counter() - begin
-    row = Row(precision, batch, model, feeds, _distance(result, exact), seconds, {}, {})
+    row = LoadedNetwork(precision, batch, model, feeds, _distance(result, exact), seconds, {}, {})
     with torch.inference_mode():
         for name, make in _peers(net, inputs, precision, compiled):
             try:
@@ -211,7 +211,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         which = cast("Precision", precision)
         row = _tried(about, partial(prepared, network, which, int(batch), compiled != ""))
         steps.append(
-            partial(_tried, about, row.timed) if isinstance(row, Row) else partial(dict, row)
+            partial(_tried, about, row.timed)
+            if isinstance(row, LoadedNetwork)
+            else partial(dict, row)
         )
     print("ready", flush=True)
     sys.stdin.readline()

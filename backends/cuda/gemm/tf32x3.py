@@ -41,7 +41,7 @@ from .tile import (
     MEMORY,
     BlockWork,
     Config,
-    Tile,
+    CtaTile,
     TimedConfig,
     estimate,
     overlapped,
@@ -72,7 +72,7 @@ def problem_of(shape: Shape, count: int, rows: RowKind, parts: int) -> Problem:
     return Problem(m, n, k, count, rows, 4 * count * (read + m * n + parts * n * k))
 
 
-def shared(tile: Tile, parts: int) -> int:
+def shared(tile: CtaTile, parts: int) -> int:
     """Return the shared memory per block in bytes, for numbers of this many parts."""
     if tile.wgmma:
         return wgmma_rs.shared(tile, parts)

@@ -53,7 +53,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class CtaTile:
     """The part of a product that a CTA computes, and how.
 
     Attributes:
@@ -142,7 +142,7 @@ class Tile:
 class Config:
     """A tile with its number of K splits."""
 
-    tile: Tile
+    tile: CtaTile
     splits: int = 1
 
     def __str__(self) -> str:
@@ -150,7 +150,7 @@ class Config:
         return f"{self.tile} split {self.splits}" if self.splits > 1 else str(self.tile)
 
     @staticmethod
-    def parse(text: str, tiles: Iterable[Tile]) -> Config:
+    def parse(text: str, tiles: Iterable[CtaTile]) -> Config:
         """Return the configuration of this name among these tiles; raises KeyError if unknown."""
         title, _, splits = text.partition(" split ")
         return Config({str(tile): tile for tile in tiles}[title], int(splits or 1))
@@ -216,7 +216,7 @@ class TimedConfig:
     config: Config
 
     @property
-    def tile(self) -> Tile:
+    def tile(self) -> CtaTile:
         """The tile."""
         return self.config.tile
 
@@ -227,8 +227,8 @@ def ranked(configs: Iterable[Config], time: Callable[[Config], float]) -> list[T
 
 
 def filled(
-    tiles: Iterable[Tile], problem: Problem, lowest: float = -inf, narrowest: float = -inf
-) -> list[Tile]:
+    tiles: Iterable[CtaTile], problem: Problem, lowest: float = -inf, narrowest: float = -inf
+) -> list[CtaTile]:
     """Return the tiles of which a product fills more than half.
 
     Args:
@@ -245,14 +245,14 @@ def filled(
     ]
 
 
-def suited(tiles: list[Tile], problem: Problem) -> list[Tile]:
+def suited(tiles: list[CtaTile], problem: Problem) -> list[CtaTile]:
     """Return the tiles that are filled, and the smallest ones."""
     lowest, narrowest = min(tile.bm for tile in tiles), min(tile.bn for tile in tiles)
     return filled(tiles, problem, lowest, narrowest) or tiles
 
 
 def with_splits(
-    tiles: Iterable[Tile], problem: Problem, target: Target, *, clusters: bool
+    tiles: Iterable[CtaTile], problem: Problem, target: Target, *, clusters: bool
 ) -> Iterator[Config]:
     """Yield tiles with splits of at least one step and at most one block per multiprocessor.
 

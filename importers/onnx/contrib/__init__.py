@@ -19,8 +19,8 @@ function whose signature is its declaration:
   parameters of one letter are of one dtype.
 * Keyword-only parameters are the attributes, with their types (int, float, str, bool, tuples,
   ``int | None``) and defaults; one without a default is required.
-* `Builder` adds nodes of the newest opset at once: ``b.Add(x, y)`` returns the name of the sum, of
-  which ``b.type(name)``, ``b.rank(name)``, ``b.dim(name, axis)``, ``b.dtype(name)`` and
+* `NodeBuilder` adds nodes of the newest opset at once: ``b.Add(x, y)`` returns the name of the sum,
+  of which ``b.type(name)``, ``b.rank(name)``, ``b.dim(name, axis)``, ``b.dtype(name)`` and
   ``b.value(name)`` tell what is known. Attributes are keywords. ``b.constant``, ``b.number`` and
   ``b.ints`` are constants; ``b.size(x, axis)`` is a dimension as a tensor, symbolic or not, and
   ``b.shape(2, b.size(x, 1), 8)`` combines such dimensions into a shape.

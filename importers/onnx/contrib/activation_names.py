@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....runtime.errors import did_you_mean
-from .builder import Builder
+from .builder import NodeBuilder
 
 #: Parameters of activations in onnxruntime's order; others have ONNX's defaults.
 _PARAMETERS: dict[str, tuple[str, ...]] = {
@@ -24,7 +24,7 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
 }
 
 
-def activated(b: Builder, x: str, name: str, given: Sequence[float | None]) -> str:
+def activated(b: NodeBuilder, x: str, name: str, given: Sequence[float | None]) -> str:
     """Return `x` after an activation; None stands for omitted parameters."""
     values = list(given)
     if name == "Clip":

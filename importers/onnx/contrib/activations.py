@@ -5,25 +5,25 @@ from __future__ import annotations
 from typing import Annotated
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Kind, Results, T, contrib
 
 
 @contrib("Gelu")
-def gelu(b: Builder, x: T) -> str:
+def gelu(b: NodeBuilder, x: T) -> str:
     """Return x Φ(x)."""
     return b.Gelu(x)
 
 
 @contrib("BiasGelu")
-def bias_gelu(b: Builder, a: T, bias: T) -> str:
+def bias_gelu(b: NodeBuilder, a: T, bias: T) -> str:
     """Gelu of a + bias; the bias is a vector along the last axis."""
     _need_bias(b, a, bias)
     return b.Gelu(b.Add(a, bias))
 
 
 @contrib("FastGelu")
-def fast_gelu(b: Builder, x: T, bias: T | None = None) -> str:
+def fast_gelu(b: NodeBuilder, x: T, bias: T | None = None) -> str:
     """The tanh approximation of Gelu, of x or x + bias."""
     if bias is not None:
         _need_bias(b, x, bias)
@@ -32,17 +32,19 @@ def fast_gelu(b: Builder, x: T, bias: T | None = None) -> str:
 
 
 @contrib("QuickGelu")
-def quick_gelu(b: Builder, x: T, *, alpha: float = 1.702) -> str:
+def quick_gelu(b: NodeBuilder, x: T, *, alpha: float = 1.702) -> str:
     """Return x · sigmoid(alpha · x)."""
     return b.Swish(x, alpha=alpha)
 
 
-def _need_bias(b: Builder, x: str, bias: str) -> None:
+def _need_bias(b: NodeBuilder, x: str, bias: str) -> None:
     b.need_shape(bias, "bias", b.dim(x, -1))
 
 
 @contrib("BiasSoftmax")
-def bias_softmax(b: Builder, data: T, bias: T, *, axis: int = 1, is_inner_broadcast: int) -> str:
+def bias_softmax(
+    b: NodeBuilder, data: T, bias: T, *, axis: int = 1, is_inner_broadcast: int
+) -> str:
     """Softmax of data + bias over all axes from `axis` on; the bias is broadcast."""
     rank, inner = b.rank(data), b.rank(bias)
     axis += rank if axis < 0 else 0
@@ -59,7 +61,7 @@ def bias_softmax(b: Builder, data: T, bias: T, *, axis: int = 1, is_inner_broadc
 
 @contrib("BiasDropout", outputs=(1, 2))
 def bias_dropout(
-    b: Builder,
+    b: NodeBuilder,
     data: T,
     bias: T,
     residual: T | None = None,

@@ -24,7 +24,7 @@ class GrowingSite(NodeSite, Protocol):
         ...
 
 
-class Builder:
+class NodeBuilder:
     """Adds the nodes that replace one node of the file; see the package docstring.
 
     ``builder.Name(x, y, attribute=…)`` adds a node of the operator Name and returns the name of its

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Bits:
 
 
 def bits_of(
-    b: Builder, kind: str, scale: str | None, bits: int, name: str, heads: int, size: int
+    b: NodeBuilder, kind: str, scale: str | None, bits: int, name: str, heads: int, size: int
 ) -> Bits | None:
     """Return the quantization selected by the attribute `name`; None if there is none."""
     if kind == "NONE":
@@ -45,7 +45,7 @@ def bits_of(
     return Bits(scale, bits or 8, size)
 
 
-def packed(b: Builder, x: str, how: Bits) -> str:
+def packed(b: NodeBuilder, x: str, how: Bits) -> str:
     """Return the cache contents for rows of floats."""
     lowest = -(1 << (how.bits - 1))
     wide = b.Round(b.Div(b.cast(x, dtypes.float32), how.scale))
@@ -58,7 +58,7 @@ def packed(b: Builder, x: str, how: Bits) -> str:
     return b.BitwiseOr(low, b.BitShift(high, _byte(b, 4), direction="LEFT"))
 
 
-def unpacked(b: Builder, cache: str, how: Bits, like: str) -> str:
+def unpacked(b: NodeBuilder, cache: str, how: Bits, like: str) -> str:
     """Return the floats in a cache, in the dtype of `like`."""
     if how.bits == 8:
         whole = b.cast(cache, dtypes.float32)
@@ -75,5 +75,5 @@ def unpacked(b: Builder, cache: str, how: Bits, like: str) -> str:
     return b.cast(b.Mul(whole, how.scale), b.dtype(like))
 
 
-def _byte(b: Builder, value: int) -> str:
+def _byte(b: NodeBuilder, value: int) -> str:
     return b.constant(np.array(value, np.uint8))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from ....runtime.ir import dtypes
 from .activation_names import activated
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Kind, T, contrib
 
 Pixels = Annotated[str, Kind("T", frozenset({dtypes.int8, dtypes.uint8}) | dtypes.FLOATS)]
@@ -14,7 +14,7 @@ Pixels = Annotated[str, Kind("T", frozenset({dtypes.int8, dtypes.uint8}) | dtype
 
 @contrib("FusedConv")
 def fused_conv(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     w: T,
     bias: T | None = None,
@@ -48,7 +48,7 @@ def fused_conv(
 
 @contrib("NhwcFusedConv")
 def nhwc_fused_conv(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     w: T,
     bias: T | None = None,
@@ -84,7 +84,7 @@ def nhwc_fused_conv(
 
 @contrib("NhwcConv")
 def nhwc_conv(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     w: T,
     bias: T | None = None,
@@ -121,7 +121,7 @@ def nhwc_conv(
 
 @contrib("NhwcMaxPool")
 def nhwc_max_pool(
-    b: Builder,
+    b: NodeBuilder,
     x: Pixels,
     *,
     auto_pad: str = "NOTSET",
@@ -144,13 +144,13 @@ def nhwc_max_pool(
     return channels_last(b, y)
 
 
-def channels_first(b: Builder, x: str) -> str:
+def channels_first(b: NodeBuilder, x: str) -> str:
     """Return [n, …, channels] as [n, channels, …]."""
     rank = b.rank(x, 4, 3, 5)
     return b.transpose(x, 0, rank - 1, *range(1, rank - 1))
 
 
-def channels_last(b: Builder, x: str) -> str:
+def channels_last(b: NodeBuilder, x: str) -> str:
     """Return [n, channels, …] as [n, …, channels]."""
     rank = b.rank(x, 4, 3, 5)
     return b.transpose(x, 0, *range(2, rank), 1)

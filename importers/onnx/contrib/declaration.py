@@ -54,7 +54,7 @@ class Contrib:
     Attributes:
         domain: "" for ai.onnx.
         name: the operator's name.
-        function: takes a `Builder`, the inputs and the attributes.
+        function: takes a `NodeBuilder`, the inputs and the attributes.
         outputs: minimum and maximum number of outputs.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .convolution import channels_first, channels_last
 from .declaration import Kind, Results, T, contrib
 
@@ -15,7 +15,7 @@ M = Annotated[str, Kind("M", dtypes.FLOATS)]
 
 @contrib("GroupNorm")
 def group_norm(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     gamma: M,
     beta: M,
@@ -31,7 +31,7 @@ def group_norm(
 
 @contrib("SkipGroupNorm", outputs=(1, 2))
 def skip_group_norm(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     gamma: M,
     beta: M,
@@ -55,7 +55,7 @@ def skip_group_norm(
 
 
 def _normalized(
-    b: Builder,
+    b: NodeBuilder,
     x: str,
     affine: tuple[str, str],
     activation: int,
@@ -75,13 +75,13 @@ def _normalized(
 
 
 @contrib("BiasAdd")
-def bias_add(b: Builder, x: T, bias: T, skip: T) -> str:
+def bias_add(b: NodeBuilder, x: T, bias: T, skip: T) -> str:
     """Return x + bias + skip."""
     return b.Add(b.Add(x, bias), skip)
 
 
 @contrib("BiasSplitGelu")
-def bias_split_gelu(b: Builder, x: T, bias: T) -> str:
+def bias_split_gelu(b: NodeBuilder, x: T, bias: T) -> str:
     """The left half of x + bias times Gelu of the right half."""
     left, right = b.several("Split", 2, b.Add(x, bias), axis=-1, num_outputs=2)
     return b.Mul(left, b.Gelu(right))

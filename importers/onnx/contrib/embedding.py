@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Int32, Results, T, contrib
 from .heads import positions
 
 
 @contrib("EmbedLayerNormalization", outputs=(1, 3))
 def embed_layer_normalization(
-    b: Builder,
+    b: NodeBuilder,
     input_ids: Int32,
     segment_ids: Int32 | None,
     word_embedding: T,
@@ -39,7 +39,7 @@ def embed_layer_normalization(
     return y, words_seen(b, input_ids, mask) if b.wants(1) else None, total
 
 
-def words_seen(b: Builder, input_ids: str, mask: str | None) -> str:
+def words_seen(b: NodeBuilder, input_ids: str, mask: str | None) -> str:
     """Return the number of ones in each row of a mask; 0 without a mask."""
     if mask is None:
         return b.Expand(b.constant(np.array(0, np.int32)), b.size(input_ids, 0))

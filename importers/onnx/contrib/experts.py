@@ -10,7 +10,7 @@ import numpy as np
 
 from ....runtime.ir import dtypes
 from ....runtime.ir.types import Array
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Anything, Float32, Kind, T, contrib
 
 Router = Annotated[str, Kind("T", dtypes.FLOATS)]
@@ -30,7 +30,7 @@ class _Experts:
     k: int
     normalize: bool
 
-    def check(self, b: Builder, sparse: int) -> None:
+    def check(self, b: NodeBuilder, sparse: int) -> None:
         """Reject undefined combinations."""
         if sparse:
             raise b.unsupported("use_sparse_mixer=1", "export the model with use_sparse_mixer=0")
@@ -42,7 +42,7 @@ class _Experts:
         if self.fusion not in (0, 1, 2):
             raise b.error(f"swiglu_fusion={self.fusion}; expected 0, 1 or 2")
 
-    def activated(self, b: Builder, x: str, other: str | None) -> str:
+    def activated(self, b: NodeBuilder, x: str, other: str | None) -> str:
         """Return the input of the second product.
 
         Args:
@@ -62,7 +62,7 @@ class _Experts:
         y = kinds[self.activation](x)
         return y if other is None else b.Mul(y, other)
 
-    def _halves(self, b: Builder, x: str) -> tuple[str, str]:
+    def _halves(self, b: NodeBuilder, x: str) -> tuple[str, str]:
         """Return gate and linear part of one product, interleaved or concatenated."""
         width = b.need_extent(x, -1)
         if not self.fusion or width % 2:
@@ -78,13 +78,13 @@ class _Experts:
         )
         return first, second
 
-    def _swiglu(self, b: Builder, gate: str, linear: str) -> str:
+    def _swiglu(self, b: NodeBuilder, gate: str, linear: str) -> str:
         if self.limit is not None:
             most, least = b.number(self.limit, gate), b.number(-self.limit, gate)
             gate, linear = b.Clip(gate, None, most), b.Clip(linear, least, most)
         return b.Mul(b.Swish(gate, alpha=self.alpha), b.Add(linear, b.number(self.beta, linear)))
 
-    def weights(self, b: Builder, router: str, given: str | None = None) -> str:
+    def weights(self, b: NodeBuilder, router: str, given: str | None = None) -> str:
         """Return the routing weights [rows, experts], 0 for experts that are not selected."""
         values, indices = b.several("TopK", 2, router, b.ints(self.k), axis=1)
         if given is not None:
@@ -101,7 +101,7 @@ class _Experts:
 
 @contrib("MoE")
 def moe(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     router: T,
     fc1: T,
@@ -147,7 +147,7 @@ def moe(
     return b.Reshape(total, b.Shape(x))
 
 
-def _rows(b: Builder, x: str) -> str:
+def _rows(b: NodeBuilder, x: str) -> str:
     """Return [rows, hidden] or [batch, rows, hidden] as [rows, hidden]."""
     hidden = b.need_extent(x, -1)
     return x if b.rank(x, 2, 3) == 2 else b.reshape(x, -1, hidden)
@@ -155,7 +155,7 @@ def _rows(b: Builder, x: str) -> str:
 
 @contrib("QMoE")
 def q_moe(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     router: Router,
     fc1: Anything,
@@ -237,7 +237,7 @@ class _Packed:
 
     def __init__(
         self,
-        b: Builder,
+        b: NodeBuilder,
         weights: str,
         scales: str | None,
         zeros: str | None,
@@ -296,7 +296,7 @@ class _Packed:
         )
 
 
-def _known(b: Builder, x: str, name: str) -> Array:
+def _known(b: NodeBuilder, x: str, name: str) -> Array:
     """Return the elements of a constant."""
     found = b.value(x)
     if found is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Float32, Kind, Results, T, contrib
 
 #: The dtype of a state or scale, which may differ from the data's.
@@ -14,7 +14,7 @@ S = Annotated[str, Kind("S", dtypes.FLOATS)]
 
 @contrib("LinearAttention", outputs=(2, 2))
 def linear_attention(
-    b: Builder,
+    b: NodeBuilder,
     query: T,
     key: T,
     value: T,
@@ -59,7 +59,7 @@ def linear_attention(
 
 @contrib("LinearAttentionGate", outputs=(1, 2))
 def linear_attention_gate(
-    b: Builder, a: T, dt_bias: Float32, decay_scale: Float32, rate: T | None = None
+    b: NodeBuilder, a: T, dt_bias: Float32, decay_scale: Float32, rate: T | None = None
 ) -> Results:
     """decay_scale * Softplus(a + dt_bias), in float32, and Sigmoid(rate)."""
     wide = b.Softplus(b.Add(b.cast(a, dtypes.float32), dt_bias))
@@ -71,7 +71,7 @@ def linear_attention_gate(
 
 @contrib("GatedRMSNorm")
 def gated_rms_norm(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     scale: T,
     gate: T,
@@ -93,14 +93,14 @@ def gated_rms_norm(
 
 
 @contrib("GatedAdd")
-def gated_add(b: Builder, x: T, y: T, gate: T) -> str:
+def gated_add(b: NodeBuilder, x: T, y: T, gate: T) -> str:
     """Return x + gate * y, with one gate per row."""
     return b.Add(x, b.Mul(y, gate))
 
 
 @contrib("CausalConvWithState", outputs=(2, 2))
 def causal_conv_with_state(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     weight: T,
     bias: T | None = None,
@@ -137,7 +137,7 @@ def causal_conv_with_state(
 
 
 def _dilated(
-    b: Builder,
+    b: NodeBuilder,
     x: str,
     weight: str,
     bias: str | None,
@@ -162,7 +162,7 @@ def _dilated(
 
 
 @contrib("ScaledSiLU")
-def scaled_silu(b: Builder, x: T, scale: S | None = None, *, alpha: float = 1.0) -> str:
+def scaled_silu(b: NodeBuilder, x: T, scale: S | None = None, *, alpha: float = 1.0) -> str:
     """SiLU of a multiple of x, rounded to the dtype of x after every step."""
     dtype = b.dtype(x)
     wide = b.cast(x, dtypes.float32)
@@ -173,7 +173,7 @@ def scaled_silu(b: Builder, x: T, scale: S | None = None, *, alpha: float = 1.0)
 
 @contrib("BranchwiseRMSNorm")
 def branchwise_rms_norm(
-    b: Builder, x: T, scale: S | None = None, *, epsilon: float = 1e-5, num_branches: int = 0
+    b: NodeBuilder, x: T, scale: S | None = None, *, epsilon: float = 1e-5, num_branches: int = 0
 ) -> str:
     """RMSNormalization of every branch of a row, whose axes may be flattened."""
     rank = b.rank(x)

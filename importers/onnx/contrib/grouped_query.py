@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .cache_bits import Bits, bits_of, packed, unpacked
 from .declaration import Float32, Int32, Int64, Kind, Results, T, contrib
 from .heads import head_size, join_heads, need_heads, positions, split_heads
@@ -41,7 +41,7 @@ class CacheAppend:
 
 @contrib("GroupQueryAttention", outputs=(1, 4))
 def group_query_attention(
-    b: Builder,
+    b: NodeBuilder,
     query: T,
     key: T | None,
     value: T | None,
@@ -129,7 +129,11 @@ class QuerySpan:
 
 
 def _attended(
-    b: Builder, qkv: tuple[str, str, str], step: CacheAppend, asked: QuerySpan, how: ScoreSettings
+    b: NodeBuilder,
+    qkv: tuple[str, str, str],
+    step: CacheAppend,
+    asked: QuerySpan,
+    how: ScoreSettings,
 ) -> tuple[str, str]:
     """Return the result [batch, heads, length, size], and the scores."""
     query, key, _ = qkv
@@ -160,7 +164,7 @@ def _attended(
 
 
 def _windowed(
-    b: Builder,
+    b: NodeBuilder,
     qkv: tuple[str, str, str],
     past: tuple[str | None, str | None],
     step: CacheAppend,
@@ -189,7 +193,7 @@ def _windowed(
 
 
 def heads_of(
-    b: Builder, query: str, key: str | None, value: str | None, heads: int, groups: int
+    b: NodeBuilder, query: str, key: str | None, value: str | None, heads: int, groups: int
 ) -> tuple[str, str, str, int]:
     """Return queries, keys and values [batch, heads, length, size], and the head size."""
     b.rank(query, 3)
@@ -210,7 +214,12 @@ def heads_of(
 
 
 def _normalized(
-    b: Builder, q: str, k: str, weights: tuple[str | None, str | None], size: int, epsilon: float
+    b: NodeBuilder,
+    q: str,
+    k: str,
+    weights: tuple[str | None, str | None],
+    size: int,
+    epsilon: float,
 ) -> tuple[str, str]:
     """Return queries and keys with RMSNormalization applied per head."""
     if weights[0] is None or weights[1] is None:
@@ -224,7 +233,7 @@ def _normalized(
     return first, second
 
 
-def _step(b: Builder, query: str, past: str | None, seqlens_k: str, total: str) -> CacheAppend:
+def _step(b: NodeBuilder, query: str, past: str | None, seqlens_k: str, total: str) -> CacheAppend:
     one = b.ints(1)
     length = b.size(query, 1)
     total = b.Reshape(b.cast(total, dtypes.int64), one)
@@ -236,7 +245,7 @@ def _step(b: Builder, query: str, past: str | None, seqlens_k: str, total: str) 
     return CacheAppend(length, total, before, valid, is_prompt)
 
 
-def ids_of(b: Builder, query: str, step: CacheAppend, given: str | None) -> str:
+def ids_of(b: NodeBuilder, query: str, step: CacheAppend, given: str | None) -> str:
     """Return the positions [batch, length]; those of a prompt start at the first one given."""
     row = b.Unsqueeze(positions(b, step.length), b.ints(0))
     shape = b.shape(b.size(query, 0), step.length)
@@ -250,7 +259,7 @@ def ids_of(b: Builder, query: str, step: CacheAppend, given: str | None) -> str:
 
 
 def grown(
-    b: Builder, past: str | None, new: str, step: CacheAppend, name: str, groups: int, size: int
+    b: NodeBuilder, past: str | None, new: str, step: CacheAppend, name: str, groups: int, size: int
 ) -> str:
     """Return a cache [batch, heads, length, size] with the new rows written."""
     if past is None or step.past is None:
@@ -263,7 +272,7 @@ def grown(
 
 
 def _cached(
-    b: Builder,
+    b: NodeBuilder,
     past: str | None,
     new: str,
     step: CacheAppend,
@@ -281,7 +290,7 @@ def _cached(
     return cache, unpacked(b, cache, bits, new)
 
 
-def _visible(b: Builder, scores: str, step: CacheAppend) -> str:
+def _visible(b: NodeBuilder, scores: str, step: CacheAppend) -> str:
     """Return biases for all keys, 0 where a query may not see them."""
     scores = b.slice(scores, 3, 0, step.total)
     return b.Where(b.IsInf(scores), b.number(0.0, scores), scores)

@@ -5,37 +5,37 @@ from __future__ import annotations
 import numpy as np
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 
 #: The default bias of masked scores.
 FILTER = -10000.0
 
 
-def need_heads(b: Builder, heads: int, name: str = "num_heads") -> int:
+def need_heads(b: NodeBuilder, heads: int, name: str = "num_heads") -> int:
     """Return a number of heads; raise ModelError if it is invalid."""
     if heads < 1:
         raise b.error(f"attribute '{name}' is {heads}; expected 1 or more")
     return heads
 
 
-def head_size(b: Builder, hidden: int, heads: int, name: str) -> int:
+def head_size(b: NodeBuilder, hidden: int, heads: int, name: str) -> int:
     """Return the size of `heads` heads; raise ModelError unless they divide the hidden size."""
     if hidden % heads:
         raise b.error(f"the hidden size {hidden} of {name} is not a multiple of {heads} heads")
     return hidden // heads
 
 
-def split_heads(b: Builder, x: str, heads: int, size: int) -> str:
+def split_heads(b: NodeBuilder, x: str, heads: int, size: int) -> str:
     """Return [batch, length, heads * size] as [batch, heads, length, size]."""
     return b.transpose(b.reshape(x, 0, 0, heads, size), 0, 2, 1, 3)
 
 
-def join_heads(b: Builder, x: str, heads: int, size: int) -> str:
+def join_heads(b: NodeBuilder, x: str, heads: int, size: int) -> str:
     """Return [batch, heads, length, size] as [batch, length, heads * size]."""
     return b.reshape(b.transpose(x, 0, 2, 1, 3), 0, 0, heads * size)
 
 
-def positions(b: Builder, count: str) -> str:
+def positions(b: NodeBuilder, count: str) -> str:
     """Return 0, 1, … as int64; `count` is an int64 vector of one element."""
     known = b.value(count)
     if known is not None and isinstance(known.flat[0], int | np.integer):
@@ -44,7 +44,7 @@ def positions(b: Builder, count: str) -> str:
     return b.Range(zero, b.Squeeze(count, b.ints(0)), one)
 
 
-def penalty(b: Builder, seen: str, like: str, filter_value: float) -> str:
+def penalty(b: NodeBuilder, seen: str, like: str, filter_value: float) -> str:
     """Return the bias of scores: 0 where `seen`, else the filter value."""
     dtype = b.dtype(like)
     if dtype in (dtypes.float16, dtypes.float32):
@@ -52,7 +52,7 @@ def penalty(b: Builder, seen: str, like: str, filter_value: float) -> str:
     return b.Where(seen, b.number(0.0, like), b.number(filter_value, like))
 
 
-def padding(b: Builder, mask: str, x: str, rows: str, total: str) -> str:
+def padding(b: NodeBuilder, mask: str, x: str, rows: str, total: str) -> str:
     """Return which keys a mask of any of onnxruntime's forms makes visible.
 
     The forms are [batch] (lengths), [2 * batch] (ends, then starts), [3 * batch + 2] (lengths, then
@@ -81,7 +81,7 @@ def padding(b: Builder, mask: str, x: str, rows: str, total: str) -> str:
     return b.Unsqueeze(seen, b.ints(1, 2))
 
 
-def _ranges(b: Builder, mask: str, x: str, total: str) -> str:
+def _ranges(b: NodeBuilder, mask: str, x: str, total: str) -> str:
     """Return which keys are before the ends, and not before the starts, if given."""
     batch, count = b.size(x, 0), b.size(mask, 0)
     keys = b.Cast(positions(b, total), to=dtypes.TO_ONNX[dtypes.int32])

@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Int32, Kind, Results, T, contrib
 
 #: Gates, whose dtype may differ from the streams'.
@@ -18,7 +18,7 @@ Ids = Annotated[str, Kind("I", frozenset({dtypes.int32, dtypes.int64}))]
 # ── streams ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _grouped(b: Builder, streams: str, branches: int) -> str:
+def _grouped(b: NodeBuilder, streams: str, branches: int) -> str:
     """Return streams as [..., branches, size] from flat [..., branches * size]."""
     if not branches:
         return streams
@@ -30,7 +30,7 @@ def _grouped(b: Builder, streams: str, branches: int) -> str:
 
 @contrib("HyperConnectionPreMix")
 def hyper_connection_pre_mix(
-    b: Builder, streams: T, pre_mix: M, *, num_branches: int = 0, reduction_scale: float = 1.0
+    b: NodeBuilder, streams: T, pre_mix: M, *, num_branches: int = 0, reduction_scale: float = 1.0
 ) -> str:
     """Sum of the streams, each multiplied by its gates."""
     x = b.cast(_grouped(b, streams, num_branches), dtypes.float32)
@@ -50,7 +50,7 @@ def hyper_connection_pre_mix(
 
 @contrib("HyperConnectionPostMix")
 def hyper_connection_post_mix(
-    b: Builder,
+    b: NodeBuilder,
     streams: T,
     block_output: T,
     post_mix: M,
@@ -75,7 +75,7 @@ def hyper_connection_post_mix(
 
 @contrib("EngramGate", outputs=(1, 2))
 def engram_gate(
-    b: Builder,
+    b: NodeBuilder,
     key: T,
     query: T,
     value: T,
@@ -104,7 +104,7 @@ def engram_gate(
     return b.cast(wide, b.dtype(key)), normed
 
 
-def _normed(b: Builder, x: str, scale: str, epsilon: float) -> str:
+def _normed(b: NodeBuilder, x: str, scale: str, epsilon: float) -> str:
     """Return RMS-normalized rows times a scale per connection, in float32."""
     wide = b.cast(x, dtypes.float32)
     mean = b.ReduceMean(b.Mul(wide, wide), b.ints(-1), keepdims=1)
@@ -116,7 +116,7 @@ def _normed(b: Builder, x: str, scale: str, epsilon: float) -> str:
 
 
 def _hashes(
-    b: Builder,
+    b: NodeBuilder,
     shifted: list[str],
     multipliers: str,
     vocab_sizes: str,
@@ -136,7 +136,7 @@ def _hashes(
     return whole if head_offsets is None else b.Add(whole, head_offsets)
 
 
-def _need_grams(b: Builder, max_ngram_size: int, n_head_per_ngram: int) -> None:
+def _need_grams(b: NodeBuilder, max_ngram_size: int, n_head_per_ngram: int) -> None:
     if max_ngram_size < 2 or n_head_per_ngram < 1:
         raise b.error(
             f"max_ngram_size={max_ngram_size}, n_head_per_ngram={n_head_per_ngram}; "
@@ -146,7 +146,7 @@ def _need_grams(b: Builder, max_ngram_size: int, n_head_per_ngram: int) -> None:
 
 @contrib("NGramHashMapping", outputs=(1, 2))
 def ngram_hash_mapping(
-    b: Builder,
+    b: NodeBuilder,
     input_ids: Ids,
     multipliers: Ids,
     vocab_sizes: Ids,
@@ -188,11 +188,11 @@ def ngram_hash_mapping(
     return y, present
 
 
-def _either(b: Builder, one: str | None, other: str) -> str:
+def _either(b: NodeBuilder, one: str | None, other: str) -> str:
     return other if one is None else b.Or(one, other)
 
 
-def _begins(b: Builder, segment_ids: str, before: int) -> str:
+def _begins(b: NodeBuilder, segment_ids: str, before: int) -> str:
     """Return where a new segment starts, after `before` columns of false."""
     first = b.slice(segment_ids, 1, 0, 1)
     earlier = b.Concat(first, b.slice(segment_ids, 1, 0, -1), axis=1)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Int32, T, contrib
 from .heads import positions
 
 
 @contrib("CropAndResize")
 def crop_and_resize(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     rois: T,
     batch_indices: Int32,
@@ -46,7 +46,7 @@ def crop_and_resize(
     return b.Where(b.Unsqueeze(inside, b.ints(1)), y, b.number(extrapolation_value, x))
 
 
-def _crop_places(b: Builder, x: str, rois: str, sizes: str, axis: int) -> str:
+def _crop_places(b: NodeBuilder, x: str, rois: str, sizes: str, axis: int) -> str:
     """Return the sample positions of each box along an axis, in pixels: [boxes, samples]."""
     first, last = (b.slice(rois, 1, at, at + 1) for at in (axis, axis + 2))
     count = b.slice(sizes, 0, axis, axis + 1)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Int64, T, contrib
 from .heads import positions
 
 
 @contrib("NGramRepeatBlock")
-def ngram_repeat_block(b: Builder, input_ids: Int64, scores: T, *, ngram_size: int) -> str:
+def ngram_repeat_block(b: NodeBuilder, input_ids: Int64, scores: T, *, ngram_size: int) -> str:
     """Scores with −∞ for tokens that would complete an n-gram already in the row."""
     if ngram_size < 1:
         raise b.error(f"ngram_size={ngram_size}; expected 1 or more")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Int32, Results, T, contrib
 from .heads import FILTER, head_size, join_heads, need_heads, penalty, positions, split_heads
 from .multi_head import scored
@@ -13,7 +13,7 @@ from .multi_head import scored
 
 @contrib("DecoderMaskedMultiHeadAttention", outputs=(1, 4))
 def decoder_masked_multi_head_attention(
-    b: Builder,
+    b: NodeBuilder,
     query: T,
     key: T | None = None,
     value: T | None = None,
@@ -90,7 +90,7 @@ def decoder_masked_multi_head_attention(
     return join_heads(b, y, heads, b.need_extent(value, 3)), keys, values, qk
 
 
-def _beams(b: Builder, cache_indirection: str, before: str) -> str:
+def _beams(b: NodeBuilder, cache_indirection: str, before: str) -> str:
     """Return the source beam of every position of every beam: int64 [batch, beams, positions]."""
     length = b.size(cache_indirection, 2)
     is_past = b.Less(positions(b, length), before)
@@ -98,7 +98,7 @@ def _beams(b: Builder, cache_indirection: str, before: str) -> str:
     return b.Where(is_past, b.cast(cache_indirection, dtypes.int64), own)
 
 
-def _of_beams(b: Builder, cache: str, chosen: str, heads: int) -> str:
+def _of_beams(b: NodeBuilder, cache: str, chosen: str, heads: int) -> str:
     """Return a cache [batch * beams, heads, length, size] with positions taken from other beams."""
     size = b.need_extent(cache, 3)
     length = b.size(cache, 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Int32, Results, T, contrib
 from .heads import (
     FILTER,
@@ -16,7 +16,7 @@ from .heads import (
 
 @contrib("MultiHeadAttention", outputs=(1, 4))
 def multi_head_attention(
-    b: Builder,
+    b: NodeBuilder,
     query: T,
     key: T | None = None,
     value: T | None = None,
@@ -59,7 +59,7 @@ def multi_head_attention(
 
 
 def scored(
-    b: Builder,
+    b: NodeBuilder,
     qkv: tuple[str, str, str],
     heads: int,
     past: tuple[str | None, str | None],
@@ -116,7 +116,7 @@ def scored(
 
 
 def _unpacked(
-    b: Builder, query: str, key: str | None, value: str | None, heads: int
+    b: NodeBuilder, query: str, key: str | None, value: str | None, heads: int
 ) -> tuple[str, str, str]:
     """Return queries, keys and values, each [batch, length, hidden] or by head."""
     rank = b.rank(query, 3, 5)
@@ -137,7 +137,7 @@ def _unpacked(
     return query, key, value
 
 
-def _parts(b: Builder, x: str, name: str, heads: int, count: int) -> tuple[str, ...]:
+def _parts(b: NodeBuilder, x: str, name: str, heads: int, count: int) -> tuple[str, ...]:
     """Return the parts of [batch, length, heads, count, size] as [batch, length, heads * size]."""
     size = b.need_extent(x, 4)
     b.need_shape(x, name, b.dim(x, 0), b.dim(x, 1), heads, count, size)
@@ -146,7 +146,7 @@ def _parts(b: Builder, x: str, name: str, heads: int, count: int) -> tuple[str, 
 
 
 def _biased(
-    b: Builder, bias: str | None, query: str, key: str, value: str, apart: bool
+    b: NodeBuilder, bias: str | None, query: str, key: str, value: str, apart: bool
 ) -> tuple[str, str, str]:
     """Return queries, keys and values with their biases added; keys by head already have theirs."""
     if bias is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Kind, Results, T, contrib
 
 #: The dtype of scale and result, which may differ from the data's.
@@ -15,7 +15,7 @@ V = Annotated[str, Kind("S", dtypes.FLOATS)]
 @contrib("SimplifiedLayerNormalization", outputs=(1, 2), domain="")
 @contrib("SimplifiedLayerNormalization", outputs=(1, 2))
 def simplified_layer_normalization(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     scale: V,
     *,
@@ -30,7 +30,7 @@ def simplified_layer_normalization(
 
 @contrib("SkipLayerNormalization", outputs=(1, 4))
 def skip_layer_normalization(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     skip: T,
     gamma: T,
@@ -50,7 +50,7 @@ def skip_layer_normalization(
 
 @contrib("SkipSimplifiedLayerNormalization", outputs=(1, 4))
 def skip_simplified_layer_normalization(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     skip: T,
     gamma: T,
@@ -66,7 +66,7 @@ def skip_simplified_layer_normalization(
     return b.RMSNormalization(total, gamma, epsilon=epsilon), None, deviation, total
 
 
-def _sum(b: Builder, x: str, skip: str, gamma: str, bias: str | None) -> str:
+def _sum(b: NodeBuilder, x: str, skip: str, gamma: str, bias: str | None) -> str:
     """Return x + skip + bias, where skip may lack the batch axis or have batch size 1."""
     rank = b.rank(x, 3, 2)
     hidden = b.dim(x, -1)
@@ -80,7 +80,7 @@ def _sum(b: Builder, x: str, skip: str, gamma: str, bias: str | None) -> str:
     return b.Add(total, bias)
 
 
-def _inverse_rms(b: Builder, x: str, axis: int, epsilon: float) -> str:
+def _inverse_rms(b: NodeBuilder, x: str, axis: int, epsilon: float) -> str:
     """Return 1 / sqrt(mean of squares + epsilon) in float32."""
     x = b.cast(x, dtypes.float32)
     axes = range(axis, 0) if axis < 0 else range(axis, b.rank(x))

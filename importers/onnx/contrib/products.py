@@ -8,7 +8,7 @@ import numpy as np
 
 from ....runtime.ir import dtypes
 from .activation_names import activated
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Float32, Int64, Kind, T, contrib
 
 Bytes = Annotated[str, Kind("B", frozenset({dtypes.uint8}))]
@@ -17,7 +17,7 @@ N = Annotated[str, Kind("T", dtypes.FLOATS | dtypes.INTEGERS)]
 
 @contrib("FusedMatMul")
 def fused_matmul(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     y: T,
     *,
@@ -35,7 +35,7 @@ def fused_matmul(
 
 @contrib("TransposeMatMul")
 def transpose_matmul(
-    b: Builder, x: T, y: T, *, alpha: float = 1.0, transA: int = 0, transB: int = 0
+    b: NodeBuilder, x: T, y: T, *, alpha: float = 1.0, transA: int = 0, transB: int = 0
 ) -> str:
     """FusedMatMul under its former name."""
     return fused_matmul(b, x, y, alpha=alpha, transA=transA, transB=transB)
@@ -43,7 +43,7 @@ def transpose_matmul(
 
 @contrib("FusedMatMulActivation")
 def fused_matmul_activation(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     y: T,
     *,
@@ -70,7 +70,7 @@ def fused_matmul_activation(
 
 @contrib("FusedGemm")
 def fused_gemm(
-    b: Builder,
+    b: NodeBuilder,
     x: N,
     y: N,
     c: N | None = None,
@@ -93,13 +93,13 @@ def fused_gemm(
 
 
 @contrib("GemmFastGelu")
-def gemm_fast_gelu(b: Builder, x: T, w: T, bias: T | None = None) -> str:
+def gemm_fast_gelu(b: NodeBuilder, x: T, w: T, bias: T | None = None) -> str:
     """The tanh approximation of Gelu, of x @ w + bias."""
     product = b.MatMul(x, w)
     return b.Gelu(product if bias is None else b.Add(product, bias), approximate="tanh")
 
 
-def _arranged(b: Builder, x: str, transposed: bool, batch: bool) -> str:
+def _arranged(b: NodeBuilder, x: str, transposed: bool, batch: bool) -> str:
     """Return an operand with its axes in the order that MatMul needs."""
     if not transposed and not batch:
         return x
@@ -114,7 +114,7 @@ def _arranged(b: Builder, x: str, transposed: bool, batch: bool) -> str:
     return b.transpose(x, *order)
 
 
-def _scaled(b: Builder, x: str, alpha: float) -> str:
+def _scaled(b: NodeBuilder, x: str, alpha: float) -> str:
     return x if alpha == 1 else b.Mul(x, b.number(alpha, x))
 
 
@@ -124,7 +124,7 @@ _BLOCK, _SCALE = 32, 4
 
 @contrib("MatMulFpQ4")
 def matmul_fp_q4(
-    b: Builder, x: Float32, blob: Bytes, shape: Int64, *, blk_quant_type: int = 1
+    b: NodeBuilder, x: Float32, blob: Bytes, shape: Int64, *, blk_quant_type: int = 1
 ) -> str:
     """MatMulNBits with weights [k, n] in one row of bytes, as onnxruntime 1.16 wrote them.
 
@@ -166,7 +166,7 @@ def matmul_fp_q4(
     )
 
 
-def _float_of(b: Builder, bytes_: str) -> str:
+def _float_of(b: NodeBuilder, bytes_: str) -> str:
     """Return float32 from four little-endian bytes along the last axis."""
     worth = b.constant(np.array([1 << 8 * i for i in range(4)], np.uint32))
     bits = b.ReduceSum(b.Mul(b.cast(bytes_, dtypes.uint32), worth), b.ints(-1))

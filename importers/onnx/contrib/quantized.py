@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Kind
 
 #: Bytes: of the same dtype within a node.
@@ -16,19 +16,19 @@ Q = Annotated[str, Kind("T", frozenset({dtypes.int8, dtypes.uint8}))]
 W = Annotated[str, Kind("W", frozenset({dtypes.int8, dtypes.uint8}))]
 
 
-def dequantized(b: Builder, x: str, scale: str, zero_point: str | None) -> str:
+def dequantized(b: NodeBuilder, x: str, scale: str, zero_point: str | None) -> str:
     """Return (x - zero_point) * scale."""
     return b.DequantizeLinear(x, scale, zero_point)
 
 
-def quantized(b: Builder, y: str, scale: str, zero_point: str | None, like: str) -> str:
+def quantized(b: NodeBuilder, y: str, scale: str, zero_point: str | None, like: str) -> str:
     """Return y quantized to the dtype of `like`; an omitted zero point is 0."""
     if zero_point is None:
         zero_point = b.constant(np.zeros((), b.known_dtype(like) or dtypes.uint8))
     return b.QuantizeLinear(y, scale, zero_point)
 
 
-def last_channels(b: Builder, x: str, channels_last: int, *, back: bool = False) -> str:
+def last_channels(b: NodeBuilder, x: str, channels_last: int, *, back: bool = False) -> str:
     """Return an image with its channels moved behind the batch, or back."""
     if not channels_last:
         return x

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from ....runtime.ir import dtypes
 from ....runtime.ir.types import Array
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Anything, Float32, Kind, contrib
 from .quantized import Q, dequantized, quantized
 
@@ -25,7 +25,7 @@ Bool = Annotated[str, Kind("B", frozenset({dtypes.bool_}))]
 
 @contrib("DequantizeLinear")
 def dequantize_linear(
-    b: Builder,
+    b: NodeBuilder,
     x: Wide,
     x_scale: Scaled,
     x_zero_point: Wide | None = None,
@@ -38,7 +38,7 @@ def dequantize_linear(
 
 @contrib("QuantizeLinear")
 def quantize_linear(
-    b: Builder,
+    b: NodeBuilder,
     x: Scaled,
     y_scale: Scaled,
     y_zero_point: Narrow | None = None,
@@ -51,7 +51,7 @@ def quantize_linear(
 
 @contrib("QLinearAdd", "QLinearMul")
 def q_linear_binary(
-    b: Builder,
+    b: NodeBuilder,
     a: Q,
     a_scale: Float32,
     a_zero_point: Q | None,
@@ -72,7 +72,7 @@ def q_linear_binary(
 
 @contrib("QLinearSigmoid")
 def q_linear_sigmoid(
-    b: Builder,
+    b: NodeBuilder,
     x: Q,
     x_scale: Float32,
     x_zero_point: Q | None,
@@ -86,7 +86,7 @@ def q_linear_sigmoid(
 
 @contrib("QLinearLeakyRelu")
 def q_linear_leaky_relu(
-    b: Builder,
+    b: NodeBuilder,
     x: Q,
     x_scale: Float32,
     x_zero_point: Q | None,
@@ -102,7 +102,7 @@ def q_linear_leaky_relu(
 
 @contrib("QLinearWhere")
 def q_linear_where(
-    b: Builder,
+    b: NodeBuilder,
     condition: Bool,
     x: Q,
     x_scale: Float32,
@@ -121,7 +121,7 @@ def q_linear_where(
 
 @contrib("QLinearConcat")
 def q_linear_concat(
-    b: Builder, y_scale: Float32, y_zero_point: Q, *inputs: Anything, axis: int
+    b: NodeBuilder, y_scale: Float32, y_zero_point: Q, *inputs: Anything, axis: int
 ) -> str:
     """Concatenation of tensors with a scale and zero point each."""
     if not inputs or len(inputs) % 3:
@@ -136,7 +136,9 @@ def q_linear_concat(
     return b.Concat(*parts, axis=axis)
 
 
-def _requantized(b: Builder, part: tuple[str, str, str], y_scale: str, y_zero_point: str) -> str:
+def _requantized(
+    b: NodeBuilder, part: tuple[str, str, str], y_scale: str, y_zero_point: str
+) -> str:
     """Return bytes with another scale and zero point; equal ones change nothing."""
     x, scale, zero_point = part
     pairs = ((scale, y_scale), (zero_point, y_zero_point))
@@ -153,12 +155,12 @@ def _are_equal(a: Array | None, c: Array | None) -> bool:
 
 @contrib("MulInteger")
 def mul_integer(
-    b: Builder, a: Q, a_zero_point: Q | None, other: Q, b_zero_point: Q | None = None
+    b: NodeBuilder, a: Q, a_zero_point: Q | None, other: Q, b_zero_point: Q | None = None
 ) -> str:
     """(a - a_zero_point) * (b - b_zero_point) as int32."""
     return b.Mul(_centred(b, a, a_zero_point), _centred(b, other, b_zero_point))
 
 
-def _centred(b: Builder, x: str, zero_point: str | None) -> str:
+def _centred(b: NodeBuilder, x: str, zero_point: str | None) -> str:
     wide = b.cast(x, dtypes.int32)
     return wide if zero_point is None else b.Sub(wide, b.cast(zero_point, dtypes.int32))

@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Float32, Int32, Int64, Kind, Results, T, contrib
 from .embedding import words_seen
 from .heads import FILTER, head_size, need_heads, positions
@@ -19,7 +19,7 @@ Half = Annotated[str, Kind("S", frozenset({dtypes.float32, dtypes.float16}))]
 
 @contrib("QAttention", outputs=(1, 2))
 def q_attention(
-    b: Builder,
+    b: NodeBuilder,
     x: Q,
     weight: W,
     bias: Half,
@@ -77,14 +77,14 @@ def q_attention(
     return y, b.Concat(b.Unsqueeze(key, first), b.Unsqueeze(value, first), axis=0)
 
 
-def _scalar(b: Builder, x: str | None) -> str | None:
+def _scalar(b: NodeBuilder, x: str | None) -> str | None:
     """Return a one-element vector as a scalar."""
     return x if x is None or not b.dims(x) else b.Reshape(x, b.constant(np.array([], np.int64)))
 
 
 @contrib("QEmbedLayerNormalization", outputs=(2, 2))
 def q_embed_layer_normalization(
-    b: Builder,
+    b: NodeBuilder,
     input_ids: Int32,
     segment_ids: Int32 | None,
     word_embedding: Q,
@@ -133,7 +133,7 @@ def q_embed_layer_normalization(
 
 @contrib("DynamicQuantizeLSTM", outputs=(0, 3))
 def dynamic_quantize_lstm(
-    b: Builder,
+    b: NodeBuilder,
     x: Float32,
     w: W,
     r: W,
@@ -174,7 +174,7 @@ def dynamic_quantize_lstm(
     )
 
 
-def _by_gate(b: Builder, x: str, scale: str, zero_point: str) -> str:
+def _by_gate(b: NodeBuilder, x: str, scale: str, zero_point: str) -> str:
     """Return (x - zero_point) * scale, with one scale per direction or per column."""
     b.rank(x, 3)
     columns = b.cast(zero_point, dtypes.int32), scale
@@ -184,7 +184,7 @@ def _by_gate(b: Builder, x: str, scale: str, zero_point: str) -> str:
 
 @contrib("ConvTransposeWithDynamicPads")
 def conv_transpose_with_dynamic_pads(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     w: T,
     pads: Int64 | None = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Float32, Index, Int32, Kind, contrib
 from .quantized import Q, W
 
@@ -25,7 +25,7 @@ Scales = Annotated[str, Kind("S", frozenset({dtypes.float32, dtypes.float16, dty
 
 @contrib("DynamicQuantizeMatMul")
 def dynamic_quantize_matmul(
-    b: Builder,
+    b: NodeBuilder,
     a: Float32,
     weights: W,
     b_scale: Float32,
@@ -40,7 +40,7 @@ def dynamic_quantize_matmul(
 
 @contrib("MatMulIntegerToFloat")
 def matmul_integer_to_float(
-    b: Builder,
+    b: NodeBuilder,
     a: Q,
     weights: W,
     a_scale: Half,
@@ -58,7 +58,7 @@ def matmul_integer_to_float(
 
 
 def _product(
-    b: Builder, a: str, weights: str, zero: str | None, b_zero: str | None, scale: str
+    b: NodeBuilder, a: str, weights: str, zero: str | None, b_zero: str | None, scale: str
 ) -> str:
     """Return the sums of a quantized product times a scale, optionally per column."""
     sums = b.MatMulInteger(a, weights, zero, b_zero)
@@ -68,7 +68,7 @@ def _product(
     return b.cast(wide, b.dtype(scale))
 
 
-def _single(b: Builder, x: str, name: str) -> str:
+def _single(b: NodeBuilder, x: str, name: str) -> str:
     """Return a scalar; raise an error for a tensor with several elements."""
     shape = b.dims(x)
     if shape is not None and any(size != 1 for size in shape if isinstance(size, int)):
@@ -78,7 +78,7 @@ def _single(b: Builder, x: str, name: str) -> str:
 
 @contrib("QGemm")
 def q_gemm(
-    b: Builder,
+    b: NodeBuilder,
     a: Q,
     a_scale: Float32,
     a_zero_point: Q,
@@ -114,7 +114,7 @@ def q_gemm(
 
 @contrib("GatherBlockQuantized")
 def gather_block_quantized(
-    b: Builder,
+    b: NodeBuilder,
     data: Table,
     indices: Index,
     scales: Scales,
@@ -165,7 +165,7 @@ def gather_block_quantized(
 
 
 def _check_table(
-    b: Builder, kind: tuple[bool, bool], bits: int, block_size: int, gather: int, along: int
+    b: NodeBuilder, kind: tuple[bool, bool], bits: int, block_size: int, gather: int, along: int
 ) -> None:
     is_packed, is_float = kind
     is_whole = not block_size and is_float
@@ -181,7 +181,7 @@ def _check_table(
         )
 
 
-def _within(b: Builder, data: str, indices: str, axis: int) -> tuple[str, str]:
+def _within(b: NodeBuilder, data: str, indices: str, axis: int) -> tuple[str, str]:
     """Return indices with out-of-range ones replaced by 0, and which are in range."""
     wide = b.cast(indices, dtypes.int64)
     size = b.size(data, axis)
@@ -192,7 +192,7 @@ def _within(b: Builder, data: str, indices: str, axis: int) -> tuple[str, str]:
     return b.Where(inside, at, zero), inside
 
 
-def _unpacked(b: Builder, x: str, each: int, bits: int) -> str:
+def _unpacked(b: NodeBuilder, x: str, each: int, bits: int) -> str:
     """Return unpacked integers; the last axis has `each` per byte, lowest bits first."""
     if each == 1:
         return x

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Float32, Int32, Kind, contrib
 from .quantized import Q, W, dequantized, last_channels, quantized
 
@@ -15,7 +15,7 @@ Y = Annotated[str, Kind("Y", frozenset({dtypes.int8, dtypes.uint8}))]
 
 @contrib("QLinearSoftmax")
 def q_linear_softmax(
-    b: Builder,
+    b: NodeBuilder,
     x: Q,
     x_scale: Float32,
     x_zero_point: Q | None,
@@ -37,7 +37,7 @@ def q_linear_softmax(
 
 @contrib("QLinearReduceMean")
 def q_linear_reduce_mean(
-    b: Builder,
+    b: NodeBuilder,
     data: Q,
     data_scale: Float32,
     data_zero_point: Q | None,
@@ -55,7 +55,7 @@ def q_linear_reduce_mean(
 
 @contrib("QLinearAveragePool")
 def q_linear_average_pool(
-    b: Builder,
+    b: NodeBuilder,
     x: Q,
     x_scale: Float32,
     x_zero_point: Q | None,
@@ -87,7 +87,7 @@ def q_linear_average_pool(
 
 @contrib("QLinearGlobalAveragePool")
 def q_linear_global_average_pool(
-    b: Builder,
+    b: NodeBuilder,
     x: Q,
     x_scale: Float32,
     x_zero_point: Q,
@@ -105,7 +105,7 @@ def q_linear_global_average_pool(
 
 @contrib("QLinearConv")
 def q_linear_conv(
-    b: Builder,
+    b: NodeBuilder,
     x: Q,
     x_scale: Float32,
     x_zero_point: Q,

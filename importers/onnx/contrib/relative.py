@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Int64, T, contrib
 from .heads import positions
 
 
 @contrib("RelativePositionBias")
 def relative_position_bias(
-    b: Builder,
+    b: NodeBuilder,
     bias_table: T,
     query_length: Int64,
     key_length: Int64,

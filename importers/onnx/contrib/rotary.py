@@ -7,14 +7,14 @@ from typing import Annotated, Any
 import numpy as np
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Float32, Int64, Kind, Results, T, contrib
 from .heads import head_size, positions
 
 
 @contrib("RotaryEmbedding")
 def rotary_embedding(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     position_ids: Int64,
     cos_cache: T,
@@ -61,7 +61,7 @@ def rotary_embedding(
     )
 
 
-def every_position(b: Builder, x: str, position_ids: str) -> str:
+def every_position(b: NodeBuilder, x: str, position_ids: str) -> str:
     """Return positions [batch, length], where only the first one may be given."""
     if b.rank(position_ids, 2, 1) == 2:
         return position_ids
@@ -71,7 +71,9 @@ def every_position(b: Builder, x: str, position_ids: str) -> str:
     return b.Expand(b.Unsqueeze(row, b.ints(0)), b.shape(b.size(x, 0), length))
 
 
-def rotated(b: Builder, x: str, cos: str, sin: str, ids: str, size: int, interleaved: int) -> str:
+def rotated(
+    b: NodeBuilder, x: str, cos: str, sin: str, ids: str, size: int, interleaved: int
+) -> str:
     """Return heads [batch, heads, length, size] with as many pairs rotated as `cos` has."""
     pairs = b.need_extent(cos, 1)
     if 2 * pairs > size:
@@ -84,7 +86,7 @@ def rotated(b: Builder, x: str, cos: str, sin: str, ids: str, size: int, interle
 
 @contrib("MRotaryEmbedding")
 def multimodal_rotary_embedding(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     position_ids: Int64,
     cos_cache: T,
@@ -135,7 +137,7 @@ def _streams(section: tuple[int, ...], pairs: int, interleaved: bool) -> np.ndar
     return stream
 
 
-def _mixed(b: Builder, cache: str, ids: str, stream: np.ndarray[Any, Any]) -> str:
+def _mixed(b: NodeBuilder, cache: str, ids: str, stream: np.ndarray[Any, Any]) -> str:
     """Return [batch, length, pairs] of a cache, for positions [3, batch, length]."""
     found = b.Gather(cache, ids, axis=0)
     parts = [b.Gather(found, b.constant(np.array(i, np.int64)), axis=0) for i in range(3)]
@@ -150,7 +152,7 @@ Half = Annotated[str, Kind("T", frozenset({dtypes.float16}))]
 
 @contrib("GemmaRotaryEmbedding", outputs=(2, 2))
 def gemma_rotary_embedding(
-    b: Builder, emb: Float32, q: Half, q_rot: Half, k: Half, k_rot: Half
+    b: NodeBuilder, emb: Float32, q: Half, q_rot: Half, k: Half, k_rot: Half
 ) -> Results:
     """Queries and keys times the cosine, plus their rotated halves times the sine."""
     b.rank(emb, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Int32, Results, T, contrib
 from .heads import FILTER, head_size, need_heads
 from .multi_head import scored
@@ -12,7 +12,7 @@ from .multi_head import scored
 
 @contrib("Attention", outputs=(1, 2))
 def attention(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     weights: T,
     bias: T | None = None,
@@ -69,7 +69,7 @@ def attention(
 
 
 def hidden_sizes(
-    b: Builder, weights: str, given: tuple[int, ...], heads: int
+    b: NodeBuilder, weights: str, given: tuple[int, ...], heads: int
 ) -> tuple[int, int, int]:
     """Return the hidden sizes of queries, keys and values."""
     b.rank(weights, 2)
@@ -86,7 +86,7 @@ def hidden_sizes(
     return given[0], given[1], given[2]
 
 
-def _past(b: Builder, past: str | None) -> tuple[str | None, str | None]:
+def _past(b: NodeBuilder, past: str | None) -> tuple[str | None, str | None]:
     """Return keys and values from [2, batch, heads, length, size]."""
     if past is None:
         return None, None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import T, contrib
 
 
 @contrib("Rfft")
-def rfft(b: Builder, x: T, *, normalized: int = 0, onesided: int = 1, signal_ndim: int = 1) -> str:
+def rfft(
+    b: NodeBuilder, x: T, *, normalized: int = 0, onesided: int = 1, signal_ndim: int = 1
+) -> str:
     """One-sided Fourier transform of the last axis of real data."""
     if normalized or not onesided or signal_ndim != 1:
         raise b.unsupported(
@@ -21,18 +23,18 @@ def rfft(b: Builder, x: T, *, normalized: int = 0, onesided: int = 1, signal_ndi
 
 
 @contrib("ComplexMul")
-def complex_mul(b: Builder, x: T, y: T) -> str:
+def complex_mul(b: NodeBuilder, x: T, y: T) -> str:
     """Products of complex numbers stored as pairs along the last axis."""
     return _complex_product(b, x, y, 1)
 
 
 @contrib("ComplexMulConj")
-def complex_mul_conj(b: Builder, x: T, y: T) -> str:
+def complex_mul_conj(b: NodeBuilder, x: T, y: T) -> str:
     """ComplexMul with the second operand conjugated."""
     return _complex_product(b, x, y, -1)
 
 
-def _complex_product(b: Builder, x: str, y: str, sign: int) -> str:
+def _complex_product(b: NodeBuilder, x: str, y: str, sign: int) -> str:
     for name, each in (("A", x), ("B", y)):
         if b.dim(each, -1) not in (2, None):
             raise b.error(f"{name} is {b.type(each)}; expected a last axis of 2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .heads import positions
 
 
@@ -31,7 +31,7 @@ class ScoreSettings:
 
 
 def with_sink(
-    b: Builder,
+    b: NodeBuilder,
     qkv: tuple[str, str, str],
     seen: str,
     bias: str | None,
@@ -73,7 +73,7 @@ def with_sink(
     return b.reshape(y, 0, heads, rows, size), shown
 
 
-def visible(b: Builder, query: str, key: str, length: str, causal: bool, window: int) -> str:
+def visible(b: NodeBuilder, query: str, key: str, length: str, causal: bool, window: int) -> str:
     """Return the visibility of keys: [batch, 1, rows, keys].
 
     Args:

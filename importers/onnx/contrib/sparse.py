@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Int32, Results, T, contrib
 from .grouped_query import CacheAppend, grown, heads_of, ids_of
 from .heads import join_heads, need_heads, positions
@@ -14,7 +14,7 @@ from .rotary import rotated
 
 @contrib("SparseAttention", outputs=(3, 3))
 def sparse_attention(
-    b: Builder,
+    b: NodeBuilder,
     query: T,
     key: T | None,
     value: T | None,
@@ -57,7 +57,7 @@ def sparse_attention(
     return join_heads(b, y, heads, size), keys, values
 
 
-def _step(b: Builder, query: str, lengths: str, total: str) -> CacheAppend:
+def _step(b: NodeBuilder, query: str, lengths: str, total: str) -> CacheAppend:
     length = b.size(query, 1)
     total = b.Reshape(b.cast(total, dtypes.int64), b.ints(1))
     valid = b.Reshape(b.cast(lengths, dtypes.int64), b.ints(-1))
@@ -67,7 +67,7 @@ def _step(b: Builder, query: str, lengths: str, total: str) -> CacheAppend:
 
 
 def _seen(
-    b: Builder, step: CacheAppend, rows: str, columns: str, keys: str, heads: int, block: int
+    b: NodeBuilder, step: CacheAppend, rows: str, columns: str, keys: str, heads: int, block: int
 ) -> str:
     """Return the visibility of keys, [batch, heads, length, cache size]."""
     layouts = b.extent(rows, 0)
@@ -86,7 +86,7 @@ def _seen(
     return b.And(shown, b.LessOrEqual(places, b.Unsqueeze(own, b.ints(1, 3))))
 
 
-def _blocks(b: Builder, rows: str, columns: str) -> str:
+def _blocks(b: NodeBuilder, rows: str, columns: str) -> str:
     """Return CSR indices as bool [layouts, rows, columns]."""
     b.rank(rows, 2)
     b.rank(columns, 2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....runtime.ir import dtypes
-from .builder import Builder
+from .builder import NodeBuilder
 from .declaration import Int32, Results, T, contrib
 from .heads import FILTER, head_size, need_heads, positions
 from .multi_head import scored
@@ -17,7 +17,7 @@ from .self_attention import hidden_sizes
 
 
 @contrib("RemovePadding", outputs=(4, 4))
-def remove_padding(b: Builder, x: T, sequence_token_count: Int32) -> Results:
+def remove_padding(b: NodeBuilder, x: T, sequence_token_count: Int32) -> Results:
     """The tokens [tokens, hidden], offsets, cumulative lengths, and the maximum length."""
     b.rank(x, 3)
     b.rank(sequence_token_count, 1)
@@ -36,7 +36,7 @@ def remove_padding(b: Builder, x: T, sequence_token_count: Int32) -> Results:
     )
 
 
-def _tokens_first(b: Builder, seen: str) -> str:
+def _tokens_first(b: NodeBuilder, seen: str) -> str:
     """Return the positions of tokens, then those of padding: int64 [positions]."""
     first = b.constant(np.array(0, np.int64))
     token, padding = (b.cast(each, dtypes.int64) for each in (seen, b.Not(seen)))
@@ -46,14 +46,14 @@ def _tokens_first(b: Builder, seen: str) -> str:
 
 
 @contrib("RestorePadding")
-def restore_padding(b: Builder, x: T, token_offset: Int32) -> str:
+def restore_padding(b: NodeBuilder, x: T, token_offset: Int32) -> str:
     """The tokens scattered to [batch, length, hidden], with zeros for padding."""
     b.rank(x, 2)
     b.rank(token_offset, 2)
     return _restored(b, x, token_offset)
 
 
-def _restored(b: Builder, x: str, token_offset: str) -> str:
+def _restored(b: NodeBuilder, x: str, token_offset: str) -> str:
     width = b.size(x, 1)
     size = b.Mul(b.size(token_offset, 0), b.size(token_offset, 1))
     empty = b.Expand(b.number(0, x), b.shape(size, width))
@@ -61,7 +61,7 @@ def _restored(b: Builder, x: str, token_offset: str) -> str:
     return b.Reshape(whole, b.Concat(b.Shape(token_offset), width, axis=0))
 
 
-def _offsets(b: Builder, x: str, token_offset: str) -> str:
+def _offsets(b: NodeBuilder, x: str, token_offset: str) -> str:
     """Return the positions of tokens: int64 [tokens]."""
     flat = b.Reshape(b.cast(token_offset, dtypes.int64), b.ints(-1))
     return b.Slice(flat, b.ints(0), b.size(x, 0))
@@ -69,7 +69,7 @@ def _offsets(b: Builder, x: str, token_offset: str) -> str:
 
 @contrib("PackedAttention")
 def packed_attention(
-    b: Builder,
+    b: NodeBuilder,
     x: T,
     weights: T,
     bias: T,
@@ -94,7 +94,7 @@ def packed_attention(
 
 @contrib("PackedMultiHeadAttention")
 def packed_multi_head_attention(
-    b: Builder,
+    b: NodeBuilder,
     query: T,
     key: T | None,
     value: T | None,
@@ -131,7 +131,7 @@ def packed_multi_head_attention(
 
 
 def _attended(
-    b: Builder,
+    b: NodeBuilder,
     qkv: tuple[str, str, str],
     heads: int,
     places: tuple[str, str],
@@ -169,7 +169,7 @@ _FAR = 2**31 - 1
 
 @contrib("GatedRelativePositionBias")
 def gated_relative_position_bias(
-    b: Builder,
+    b: NodeBuilder,
     query_layer: T,
     query_bias: T,
     rel_pos: T,

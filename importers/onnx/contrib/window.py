@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .builder import Builder
+from .builder import NodeBuilder
 from .heads import positions
 
 
@@ -32,7 +32,7 @@ class AttentionWindow:
     left: str
 
 
-def window_of(b: Builder, past: str, before: str, after: str, size: int) -> AttentionWindow:
+def window_of(b: NodeBuilder, past: str, before: str, after: str, size: int) -> AttentionWindow:
     """Return the window of a buffer [batch, heads, C, size]; raise an error if it is too small."""
     known = b.extent(past, 2)
     if size < 1:
@@ -52,7 +52,7 @@ def window_of(b: Builder, past: str, before: str, after: str, size: int) -> Atte
     return AttentionWindow(room, before, after, kept(before), kept(after))
 
 
-def seen(b: Builder, window: AttentionWindow, length: str, size: int) -> str:
+def seen(b: NodeBuilder, window: AttentionWindow, length: str, size: int) -> str:
     """Return which rows of buffer and new rows each query sees: [batch, 1, length, C + length]."""
     rows = positions(b, b.Add(window.room, length))
     first, kept, before = (
@@ -66,7 +66,7 @@ def seen(b: Builder, window: AttentionWindow, length: str, size: int) -> str:
     return b.And(near, b.Or(is_new, b.Less(rows, kept)))
 
 
-def present(b: Builder, window: AttentionWindow, rows: str, heads: int, size: int) -> str:
+def present(b: NodeBuilder, window: AttentionWindow, rows: str, heads: int, size: int) -> str:
     """Return the buffer after the call, from the previous one and the new rows.
 
     Rows without a position are zeros.

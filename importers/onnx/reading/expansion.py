@@ -7,7 +7,7 @@ from typing import Any
 
 from ....runtime.errors import ModelError, did_you_mean
 from ....runtime.ir.types import TensorType
-from ..contrib.builder import Builder, GrowingSite
+from ..contrib.builder import GrowingSite, NodeBuilder
 from ..contrib.declaration import Contrib
 from ..source.raw import RawNode
 from .attributes import Mismatch, convert
@@ -21,7 +21,7 @@ def expand(declared: Contrib, node: RawNode, site: GrowingSite) -> tuple[str | N
         UnsupportedError: it needs a feature that the definition lacks.
     """
     _check(declared, node, site)
-    builder = Builder(node, site)
+    builder = NodeBuilder(node, site)
     inputs = [name or None for name in node.inputs]
     try:
         found = declared.function(builder, *inputs, **_attributes(declared, node, site))

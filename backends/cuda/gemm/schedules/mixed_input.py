@@ -23,7 +23,7 @@ from ..tile import (
     LAUNCH,
     BlockWork,
     Config,
-    Tile,
+    CtaTile,
     TimedConfig,
     estimate,
     overlapped,
@@ -42,24 +42,24 @@ ESTIMATED = 4
 REGISTERS, MAX_REGISTERS, OTHER_REGISTERS = 65536, 255, 64
 
 
-def threads(tile: Tile) -> int:
+def threads(tile: CtaTile) -> int:
     """Return the threads per block."""
     return 32 * tile.warps[1] * tile.slices
 
 
-def shared(tile: Tile, weights: PackedWeights) -> int:
+def shared(tile: CtaTile, weights: PackedWeights) -> int:
     """Return the shared memory per block in bytes: for stages, and later for accumulators."""
     stage = 2 * tile.bm * tile.bk + tile.slices * tile.bn * weights.factor_bytes
     return max(tile.stages * stage, tile.slices * tile.bm * (tile.bn + 4) * 4)
 
 
-def registers_left(tile: Tile, bits: int) -> int:
+def registers_left(tile: CtaTile, bits: int) -> int:
     """Return a thread's registers besides accumulators, two steps, and unpacked words."""
     own = min(REGISTERS // (threads(tile) * tile.resident), MAX_REGISTERS)
     return own - tile.bm - 4 * (2 * 4 + 16 // bits)
 
 
-def fitted(tile: Tile, weights: PackedWeights, target: Target) -> Tile | None:
+def fitted(tile: CtaTile, weights: PackedWeights, target: Target) -> CtaTile | None:
     """Return a tile of the table with its K size and as many stages as fit.
 
     Args:

@@ -26,7 +26,7 @@ from ..tile import (
     LAUNCH,
     BlockWork,
     Config,
-    Tile,
+    CtaTile,
     TimedConfig,
     estimate,
     overlapped,
@@ -49,12 +49,12 @@ class SplitK(IntEnum):
     WHOLE, PARTIAL, CLUSTER = range(3)
 
 
-def threads(tile: Tile) -> int:
+def threads(tile: CtaTile) -> int:
     """Return the threads per block."""
     return 32 * tile.warps[0] * tile.warps[1]
 
 
-def shared(tile: Tile, steps: int, parts: int = 0) -> int:
+def shared(tile: CtaTile, steps: int, parts: int = 0) -> int:
     """Return the shared memory per block in bytes: for stages, and later for accumulators.
 
     Args:

@@ -14,7 +14,7 @@ from ...recipe.targets import Target
 from ..problem import GemmArguments, Image, Problem, widest
 from ..reduce_splits import reduction
 from ..tables.simt import LAUNCH, PARTIAL_SUM, RESULT, SECOND_PASS, SIMT
-from ..tile import BlockWork, Config, Tile, TimedConfig, estimate, filled, ranked
+from ..tile import BlockWork, Config, CtaTile, TimedConfig, estimate, filled, ranked
 
 MAX_SPLITS = 64
 #: Blocks per multiprocessor from which K is not split.
@@ -23,12 +23,12 @@ BLOCKS_PER_PROCESSOR = 10
 SPLITS_TRIED = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
-def threads(tile: Tile) -> int:
+def threads(tile: CtaTile) -> int:
     """Return the threads per block."""
     return tile.bm // tile.warps[0] * (tile.bn // tile.warps[1]) * tile.slices
 
 
-def shared(tile: Tile) -> int:
+def shared(tile: CtaTile) -> int:
     """Return the shared memory per block in bytes."""
     steps = tile.stages * (tile.bm * (tile.bk + 4) + tile.bk * tile.bn)
     exchange = tile.slices * tile.bm * tile.bn if tile.slices > 1 else 0

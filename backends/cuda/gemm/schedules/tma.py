@@ -22,7 +22,7 @@ from ..tile import (
     TMA_CACHE,
     BlockWork,
     Config,
-    Tile,
+    CtaTile,
     TimedConfig,
     estimate,
     filled,
@@ -49,7 +49,7 @@ class SmemLayout(Enum):
     MATRIX, RUN, SQUARES, TAPWISE = range(4)
 
 
-def layouts(tile: Tile) -> tuple[SmemLayout, ...]:
+def layouts(tile: CtaTile) -> tuple[SmemLayout, ...]:
     """Return the layouts that a tile is meant for: whether A serves one step or several."""
     one = tile.stages == tile.stages_b
     return (SmemLayout.MATRIX, SmemLayout.TAPWISE) if one else (SmemLayout.RUN, SmemLayout.SQUARES)
@@ -156,7 +156,7 @@ class Staging:
         return part * self.parts
 
 
-def shared(tile: Tile, stage: int, chunk: int) -> int:
+def shared(tile: CtaTile, stage: int, chunk: int) -> int:
     """Return the shared memory per block in bytes.
 
     Args:
@@ -168,12 +168,12 @@ def shared(tile: Tile, stage: int, chunk: int) -> int:
     return tile.stages * stage + tile.stages_b * tile.bn * chunk * 2 + barriers
 
 
-def strips(tile: Tile) -> int:
+def strips(tile: CtaTile) -> int:
     """Return the bytes of store buffers for rows of results that are not whole words."""
     return tile.groups * 4 * STRIP
 
 
-def fits(tile: Tile, stage: int, chunk: int, target: Target) -> bool:
+def fits(tile: CtaTile, stage: int, chunk: int, target: Target) -> bool:
     """Whether this many blocks fit on a multiprocessor; see `shared`."""
     return (shared(tile, stage, chunk) + 1024) * tile.resident <= target.shared + 1024
 
@@ -181,7 +181,7 @@ def fits(tile: Tile, stage: int, chunk: int, target: Target) -> bool:
 # ── layouts ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def staged(p: TmaProduct, tile: Tile, layout: SmemLayout) -> Staging | None:
+def staged(p: TmaProduct, tile: CtaTile, layout: SmemLayout) -> Staging | None:
     """Return the staging of a product in a layout; None if impossible or redundant."""
     if layout in (SmemLayout.RUN, SmemLayout.SQUARES) and prod(p.view.kernel) == 1 and not p.pooled:
         return None
@@ -194,7 +194,7 @@ def staged(p: TmaProduct, tile: Tile, layout: SmemLayout) -> Staging | None:
     return make(p, tile) if not p.pooled or layout is SmemLayout.SQUARES else None
 
 
-def _matrix(p: TmaProduct, tile: Tile) -> Staging | None:
+def _matrix(p: TmaProduct, tile: CtaTile) -> Staging | None:
     whole = prod(p.view.kernel) == prod(p.view.strides) == 1 and not any(
         (*p.view.pads_begin, *p.view.pads_end)
     )
@@ -215,7 +215,7 @@ def _image_map(p: TmaProduct, box: Ints, upper: Ints | None, steps: Ints = (1, 1
     return TensorMap(data, dtype, dims, strides, box, corners, (1, steps[1], steps[0], 1))
 
 
-def _run(p: TmaProduct, tile: Tile) -> Staging | None:
+def _run(p: TmaProduct, tile: CtaTile) -> Staging | None:
     view = p.view
     # Padding after a row is that before the next one, but every window starts in its own row.
     upper = tuple(
@@ -231,7 +231,7 @@ def _run(p: TmaProduct, tile: Tile) -> Staging | None:
     return Staging(SmemLayout.RUN, p.images * prod(extents), extents, pixels, 1, taps, 8, map)
 
 
-def _squares(p: TmaProduct, tile: Tile) -> Staging | None:
+def _squares(p: TmaProduct, tile: CtaTile) -> Staging | None:
     view, sides = p.view, tuple(SIDE + r for r in p.reach)
     if view.strides != (1, 1) or max(sides) > MAX_ROWS:
         return None
@@ -244,7 +244,7 @@ def _squares(p: TmaProduct, tile: Tile) -> Staging | None:
     return Staging(SmemLayout.SQUARES, rows, extents, pixels, blocks, taps, sides[1], map)
 
 
-def _tapwise(p: TmaProduct, tile: Tile) -> Staging | None:
+def _tapwise(p: TmaProduct, tile: CtaTile) -> Staging | None:
     view = p.view
     upper = tuple(
         (o - 1) * s + 1 - b - size
@@ -274,7 +274,7 @@ def choose(p: TmaProduct, target: Target) -> tuple[TimedConfig, Staging] | None:
     return min(found, key=lambda one: one[0].microseconds, default=None)
 
 
-def _expected(p: TmaProduct, staging: Staging, tile: Tile, target: Target) -> float:
+def _expected(p: TmaProduct, staging: Staging, tile: CtaTile, target: Target) -> float:
     """Return the estimate in microseconds."""
     chunks, taps, filters = ceil_div(p.channels, p.chunk), prod(p.view.kernel), p.gemm.shape[1]
     loads = chunks * (taps if staging.layout is SmemLayout.TAPWISE else 1)
@@ -300,7 +300,7 @@ def _expected(p: TmaProduct, staging: Staging, tile: Tile, target: Target) -> fl
 
 
 def multiply(
-    p: TmaProduct, epilogue: Epilogue, tile: Tile, staging: Staging, target: Target
+    p: TmaProduct, epilogue: Epilogue, tile: CtaTile, staging: Staging, target: Target
 ) -> Launch:
     """Return the launch of a product.
 

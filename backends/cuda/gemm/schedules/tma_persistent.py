@@ -14,7 +14,7 @@ from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..problem import GemmArguments, Problem
 from ..tables.f16 import TMA_PERSISTENT
-from ..tile import MEMORY, BlockWork, Config, Tile, TimedConfig, estimate, filled, ranked
+from ..tile import MEMORY, BlockWork, Config, CtaTile, TimedConfig, estimate, filled, ranked
 
 #: Columns per strip of results, and rows per block.
 STRIP, ROWS = 64, 64
@@ -29,19 +29,19 @@ LAST_RESULTS = 2.1
 STAYING = 25e6
 
 
-def shared(tile: Tile) -> int:
+def shared(tile: CtaTile) -> int:
     """Return the shared memory per block in bytes."""
     stages = tile.stages * ((tile.bm + tile.bn) * tile.bk * 2 + 32)
     results = tile.epilogues * (tile.bm * tile.bn * 2 + tile.groups * 16)
     return stages + results + tile.groups * 24
 
 
-def blocks(tile: Tile) -> int:
+def blocks(tile: CtaTile) -> int:
     """Return the number of 64-row blocks per warp group."""
     return tile.bm // ROWS // (1 if tile.ping_pong else tile.groups)
 
 
-def _exchange(tile: Tile) -> float:
+def _exchange(tile: CtaTile) -> float:
     """Return the microseconds until results have freed the buffer of the next epilogue operand.
 
     This concerns an operand with the result's layout.
@@ -79,7 +79,7 @@ def choose(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> TimedConf
     return found[0] if found else None
 
 
-def patch_of(gemm: GemmArguments, tile: Tile, target: Target) -> int:
+def patch_of(gemm: GemmArguments, tile: CtaTile, target: Target) -> int:
     """Return the rows of tiles that are processed together, column by column.
 
     One row if B stays in the cache; else concurrent tiles form about a square.
@@ -88,7 +88,7 @@ def patch_of(gemm: GemmArguments, tile: Tile, target: Target) -> int:
     return 1 if 2 * n * k <= STAYING else round(sqrt(target.processors * tile.bn / tile.bm))
 
 
-def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: Tile, target: Target) -> Launch:
+def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Target) -> Launch:
     """Return the launch of a product.
 
     Args:

@@ -12,25 +12,25 @@ from ...recipe.operands import ceil_div
 from ...recipe.targets import Target
 from ..atoms import Atom
 from ..problem import GemmArguments
-from ..tile import Config, Tile
+from ..tile import Config, CtaTile
 from .multistage import SplitK
 
 #: Registers per multiprocessor, and maximum per consumer thread.
 REGISTERS, MAX_REGISTERS = 65536, 240
 
 
-def threads(tile: Tile) -> int:
+def threads(tile: CtaTile) -> int:
     """Return the threads per block, including one producer warp group."""
     return 128 * (tile.groups + 1)
 
 
-def shared(tile: Tile, parts: int) -> int:
+def shared(tile: CtaTile, parts: int) -> int:
     """Return the shared memory per block in bytes, for numbers of this many parts."""
     steps = tile.stages * 128 * (tile.bm + parts * tile.bn)
     return max(steps, tile.bm * (tile.bn + 8) * 4) + 16 * tile.stages
 
 
-def registers(tile: Tile) -> tuple[int, int]:
+def registers(tile: CtaTile) -> tuple[int, int]:
     """Return the registers of consumer and producer threads."""
     maximum = REGISTERS // (threads(tile) * tile.resident) // 8 * 8
     total = (tile.groups + 1) * min(maximum, MAX_REGISTERS)

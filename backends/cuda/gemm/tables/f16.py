@@ -5,45 +5,45 @@ Measured on an H200 over the convolutions of ResNet-50, MobileNetV2, VGG-16 and 
 
 from __future__ import annotations
 
-from ..tile import Cost, Tile
+from ..tile import Cost, CtaTile
 
 #: At batch 1 and 32, with 36 tiles and all sensible splits. The tiles with wgmma are within 1 %
 #: (geometric mean) of always choosing the best, and a choice by `estimate` is within 3 %. Resident
 #: blocks follow from shared memory and threads of 128 registers.
 MULTISTAGE = (
-    Tile(32, 32, 64, 6, (2, 2), "mma", 0, Cost(0.124, 0.085, 0.253, 0.195, 0.065, 1.473)),
-    Tile(32, 64, 64, 6, (2, 2), "mma", 0, Cost(0.147, 0.135, 0.366, 0.307, 0.052, 1.643)),
-    Tile(64, 64, 64, 4, (2, 2), "mma", 0, Cost(0.191, 0.13, 0.11, 0.606, 0.06, 1.641)),
-    Tile(128, 64, 64, 3, (4, 2), "mma", 0, Cost(0.273, 0.247, 0.352, 1.07, 0.057, 2.396)),
-    Tile(128, 128, 64, 3, (4, 2), "mma", 0, Cost(0.216, 0.517, 1.407, 1.159, 0.119, 2.694)),
-    Tile(64, 16, 64, 6, (4, 1), "wgmma", 0, Cost(0.085, 0.045, 0.333, 0.299, 0.068, 1.216)),
-    Tile(64, 32, 64, 6, (4, 1), "wgmma", 0, Cost(0.151, 0.028, 0.199, 0.355, 0.074, 1.383)),
-    Tile(64, 64, 64, 4, (4, 1), "wgmma", 0, Cost(0.148, 0.043, 0.161, 0.556, 0.089, 1.562)),
-    Tile(64, 96, 64, 4, (4, 1), "wgmma", 0, Cost(0.155, 0.109, 0.26, 0.794, 0.067, 1.651)),
-    Tile(64, 128, 64, 3, (4, 1), "wgmma", 0, Cost(0.29, 0.053, 0.244, 1.032, 0.07, 1.949)),
-    Tile(128, 32, 64, 4, (8, 1), "wgmma", 0, Cost(0.174, 0.056, 0.154, 0.631, 0.071, 1.83)),
-    Tile(128, 64, 64, 3, (8, 1), "wgmma", 0, Cost(0.279, 0.046, 0.173, 1.003, 0.063, 2.399)),
-    Tile(128, 128, 64, 3, (8, 1), "wgmma", 0, Cost(0.233, 0.169, 1.636, 1.271, 0.041, 2.61)),
-    Tile(128, 128, 64, 4, (8, 1), "wgmma", 0, Cost(0.16, 0.243, 1.315, 1.349, 0.017, 2.911)),
-    Tile(128, 192, 64, 4, (8, 1), "wgmma", 0, Cost(0.535, 0.016, 1.705, 2.267, 0.11, 2.621)),
-    Tile(128, 256, 64, 4, (8, 1), "wgmma", 0, Cost(0.699, 0.087, 1.927, 2.413, 0.042, 4.336)),
+    CtaTile(32, 32, 64, 6, (2, 2), "mma", 0, Cost(0.124, 0.085, 0.253, 0.195, 0.065, 1.473)),
+    CtaTile(32, 64, 64, 6, (2, 2), "mma", 0, Cost(0.147, 0.135, 0.366, 0.307, 0.052, 1.643)),
+    CtaTile(64, 64, 64, 4, (2, 2), "mma", 0, Cost(0.191, 0.13, 0.11, 0.606, 0.06, 1.641)),
+    CtaTile(128, 64, 64, 3, (4, 2), "mma", 0, Cost(0.273, 0.247, 0.352, 1.07, 0.057, 2.396)),
+    CtaTile(128, 128, 64, 3, (4, 2), "mma", 0, Cost(0.216, 0.517, 1.407, 1.159, 0.119, 2.694)),
+    CtaTile(64, 16, 64, 6, (4, 1), "wgmma", 0, Cost(0.085, 0.045, 0.333, 0.299, 0.068, 1.216)),
+    CtaTile(64, 32, 64, 6, (4, 1), "wgmma", 0, Cost(0.151, 0.028, 0.199, 0.355, 0.074, 1.383)),
+    CtaTile(64, 64, 64, 4, (4, 1), "wgmma", 0, Cost(0.148, 0.043, 0.161, 0.556, 0.089, 1.562)),
+    CtaTile(64, 96, 64, 4, (4, 1), "wgmma", 0, Cost(0.155, 0.109, 0.26, 0.794, 0.067, 1.651)),
+    CtaTile(64, 128, 64, 3, (4, 1), "wgmma", 0, Cost(0.29, 0.053, 0.244, 1.032, 0.07, 1.949)),
+    CtaTile(128, 32, 64, 4, (8, 1), "wgmma", 0, Cost(0.174, 0.056, 0.154, 0.631, 0.071, 1.83)),
+    CtaTile(128, 64, 64, 3, (8, 1), "wgmma", 0, Cost(0.279, 0.046, 0.173, 1.003, 0.063, 2.399)),
+    CtaTile(128, 128, 64, 3, (8, 1), "wgmma", 0, Cost(0.233, 0.169, 1.636, 1.271, 0.041, 2.61)),
+    CtaTile(128, 128, 64, 4, (8, 1), "wgmma", 0, Cost(0.16, 0.243, 1.315, 1.349, 0.017, 2.911)),
+    CtaTile(128, 192, 64, 4, (8, 1), "wgmma", 0, Cost(0.535, 0.016, 1.705, 2.267, 0.11, 2.621)),
+    CtaTile(128, 256, 64, 4, (8, 1), "wgmma", 0, Cost(0.699, 0.087, 1.927, 2.413, 0.042, 4.336)),
 )
 
 #: At batch 32 and with 26 tiles. A choice among these and `MULTISTAGE` by estimates is within 3 %
 #: (geometric mean) of always choosing the best measured one. Costs are those of steps of 64 terms.
 TMA = (
-    Tile(128, 32, 64, 4, (8, 1), "wgmma", 3, Cost(0.205, 0.206, 0.229, 0.518), stages_b=4),
-    Tile(128, 64, 64, 4, (8, 1), "wgmma", 2, Cost(0.242, 0.055, 1.042, 0.471), stages_b=4),
-    Tile(256, 64, 64, 1, (8, 1), "wgmma", 2, Cost(0.079, 0.34, 0.763, 1.053), stages_b=4),
-    Tile(256, 64, 64, 2, (8, 1), "wgmma", 2, Cost(0.493, 0.264, 0.893, 0.901), stages_b=2),
-    Tile(128, 96, 64, 2, (8, 1), "wgmma", 2, Cost(0.125, 0.172, 0.607, 1.242), stages_b=3),
-    Tile(128, 96, 64, 3, (8, 1), "wgmma", 2, Cost(0.195, 0.156, 1.029, 0.824), stages_b=3),
-    Tile(64, 128, 64, 2, (4, 1), "wgmma", 2, Cost(0.047, 0.011, 5.003, 0.079), stages_b=4),
-    Tile(64, 128, 64, 4, (4, 1), "wgmma", 2, Cost(0.205, 0.029, 1.814, 0.34), stages_b=4),
-    Tile(128, 128, 64, 1, (8, 1), "wgmma", 2, Cost(0.082, 0.292, 0.42, 1.072), stages_b=4),
-    Tile(128, 128, 64, 2, (8, 1), "wgmma", 2, Cost(0.107, 0.258, 0.355, 1.407), stages_b=3),
-    Tile(128, 128, 64, 3, (8, 1), "wgmma", 2, Cost(0.164, 0.168, 1.848, 0.754), stages_b=3),
-    Tile(128, 256, 64, 4, (8, 1), "wgmma", 1, Cost(0.067, 0.495, 1.848, 2.096), stages_b=4),
+    CtaTile(128, 32, 64, 4, (8, 1), "wgmma", 3, Cost(0.205, 0.206, 0.229, 0.518), stages_b=4),
+    CtaTile(128, 64, 64, 4, (8, 1), "wgmma", 2, Cost(0.242, 0.055, 1.042, 0.471), stages_b=4),
+    CtaTile(256, 64, 64, 1, (8, 1), "wgmma", 2, Cost(0.079, 0.34, 0.763, 1.053), stages_b=4),
+    CtaTile(256, 64, 64, 2, (8, 1), "wgmma", 2, Cost(0.493, 0.264, 0.893, 0.901), stages_b=2),
+    CtaTile(128, 96, 64, 2, (8, 1), "wgmma", 2, Cost(0.125, 0.172, 0.607, 1.242), stages_b=3),
+    CtaTile(128, 96, 64, 3, (8, 1), "wgmma", 2, Cost(0.195, 0.156, 1.029, 0.824), stages_b=3),
+    CtaTile(64, 128, 64, 2, (4, 1), "wgmma", 2, Cost(0.047, 0.011, 5.003, 0.079), stages_b=4),
+    CtaTile(64, 128, 64, 4, (4, 1), "wgmma", 2, Cost(0.205, 0.029, 1.814, 0.34), stages_b=4),
+    CtaTile(128, 128, 64, 1, (8, 1), "wgmma", 2, Cost(0.082, 0.292, 0.42, 1.072), stages_b=4),
+    CtaTile(128, 128, 64, 2, (8, 1), "wgmma", 2, Cost(0.107, 0.258, 0.355, 1.407), stages_b=3),
+    CtaTile(128, 128, 64, 3, (8, 1), "wgmma", 2, Cost(0.164, 0.168, 1.848, 0.754), stages_b=3),
+    CtaTile(128, 256, 64, 4, (8, 1), "wgmma", 1, Cost(0.067, 0.495, 1.848, 2.096), stages_b=4),
 )
 
 #: Fitted by least squares of logarithms of measured times, with more weight for times close to the
@@ -53,8 +53,8 @@ TMA = (
 #: so their `begin` is smaller than fitted. The tile chosen by estimates takes at most 2.4 % longer
 #: than the fastest one; of several bound by memory, it is the first.
 TMA_PERSISTENT = (
-    Tile(128, 128, 64, 3, (8, 1), "wgmma", 1, Cost(0.0, 0.455, 0.165, begin=2.4), epilogues=2),
-    Tile(
+    CtaTile(128, 128, 64, 3, (8, 1), "wgmma", 1, Cost(0.0, 0.455, 0.165, begin=2.4), epilogues=2),
+    CtaTile(
         128,
         128,
         64,
@@ -66,9 +66,9 @@ TMA_PERSISTENT = (
         ping_pong=True,
         epilogues=2,
     ),
-    Tile(192, 192, 64, 3, (12, 1), "wgmma", 1, Cost(0.0, 0.757, 1.448, begin=2.4), epilogues=1),
-    Tile(128, 192, 64, 4, (8, 1), "wgmma", 1, Cost(0.0, 0.531, 0.366, begin=2.4), epilogues=1),
-    Tile(
+    CtaTile(192, 192, 64, 3, (12, 1), "wgmma", 1, Cost(0.0, 0.757, 1.448, begin=2.4), epilogues=1),
+    CtaTile(128, 192, 64, 4, (8, 1), "wgmma", 1, Cost(0.0, 0.531, 0.366, begin=2.4), epilogues=1),
+    CtaTile(
         128,
         192,
         64,
@@ -80,8 +80,8 @@ TMA_PERSISTENT = (
         ping_pong=True,
         epilogues=1,
     ),
-    Tile(128, 256, 64, 3, (8, 1), "wgmma", 1, Cost(0.0, 0.677, 1.178, begin=2.4), epilogues=1),
-    Tile(128, 128, 64, 5, (8, 1), "wgmma", 1, Cost(0.0, 0.36, 0.59, begin=1.9), epilogues=1),
-    Tile(128, 64, 64, 6, (8, 1), "wgmma", 1, Cost(0.0, 0.23, 0.275, begin=1.8), epilogues=1),
-    Tile(64, 64, 64, 6, (4, 1), "wgmma", 1, Cost(0.0, 0.147, 0.65, begin=1.2), epilogues=2),
+    CtaTile(128, 256, 64, 3, (8, 1), "wgmma", 1, Cost(0.0, 0.677, 1.178, begin=2.4), epilogues=1),
+    CtaTile(128, 128, 64, 5, (8, 1), "wgmma", 1, Cost(0.0, 0.36, 0.59, begin=1.9), epilogues=1),
+    CtaTile(128, 64, 64, 6, (8, 1), "wgmma", 1, Cost(0.0, 0.23, 0.275, begin=1.8), epilogues=1),
+    CtaTile(64, 64, 64, 6, (4, 1), "wgmma", 1, Cost(0.0, 0.147, 0.65, begin=1.2), epilogues=2),
 )

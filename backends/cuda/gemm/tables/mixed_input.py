@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ..tile import Cost, Tile
+from ..tile import Cost, CtaTile
 
 
-def _tile(rows: int, warps: int, slices: int, resident: int, cost: Cost) -> Tile:
+def _tile(rows: int, warps: int, slices: int, resident: int, cost: Cost) -> CtaTile:
     """Return a tile with this many rows of A, whose warps have 32 rows of weights each.
 
     It has as many stages as fit, and K has 512 bits of weights per slice; `mixed_input.fitted`
     fills these in.
     """
-    return Tile(rows, 32 * warps, 512, 4, (1, warps), "mma", resident, cost, slices=slices)
+    return CtaTile(rows, 32 * warps, 512, 4, (1, warps), "mma", resident, cost, slices=slices)
 
 
 #: Costs are estimates, for weights of four bits: a warp issues 88, 112, 224 or 448 instructions or
