@@ -41,7 +41,9 @@ class Transpose(Op):
 
     def infer(self, data: TensorType) -> TensorType:
         if data.shape is None:
-            return data.with_shape(checked((None,) * len(self.perm)) if self.perm else None)
+            if self.perm is None:
+                return data.with_shape(None)
+            return data.with_shape(checked((None,) * len(self.order(len(self.perm)))))
         order = self.order(len(data.shape))
         result = data.with_shape(tuple(data.shape[axis] for axis in order))
         return rearrange(result, lambda a: a.transpose(order), data)

@@ -10,8 +10,8 @@ from ..ir.dtypes import INTEGERS, DType, name_of
 from ..ir.grown import combined, divided, multiplied
 from ..ir.types import Dim, MapType, OptionalType, SequenceType, Shape, TensorType, ValueType
 
-#: numpy's limit on the number of axes.
-MAX_RANK = 64
+#: The limit of numpy's iterators on the number of axes.
+MAX_RANK = 32
 MAX_SIZE = 2**63 - 1
 
 

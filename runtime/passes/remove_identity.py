@@ -89,7 +89,8 @@ def _keeps_dtype(node: Node) -> bool:
 
 def _keeps_order(node: Node) -> bool:
     perm = getattr(node.op, "perm", None)
-    return perm is not None and list(perm) == list(range(len(perm)))
+    shape = shape_of(node.inputs[0])  # of unknown rank, it may not suit `perm`
+    return perm is not None and shape is not None and list(perm) == list(range(len(perm)))
 
 
 def _keeps_shape(node: Node) -> bool:

@@ -136,7 +136,7 @@ def _merge(graph: Graph) -> Iterator[str]:
         source = first.inputs[0]
         if source is None:
             continue
-        if both == tuple(range(len(both))):
+        if both == tuple(range(len(both))) and shape_of(source) is not None:
             graph.replace(node, (source,))
             yield f"Transpose '{node.name}' is the inverse of '{first.name}'"
         else:

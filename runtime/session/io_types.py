@@ -23,6 +23,7 @@ from ..ir.types import (
     TensorType,
     ValueType,
 )
+from ..ops.shapes import MAX_RANK
 from ..plan.backend import Stream
 from ..plan.exchange import Exchange, Lent
 from ..text import printable
@@ -246,6 +247,10 @@ def _kind(value: Any) -> str:
 
 
 def _check_array(info: TensorInfo, type_: TensorType, data: Array) -> Array:
+    if data.ndim > MAX_RANK:
+        raise InputError(
+            f"input '{info.name}' has {data.ndim} axes; at most {MAX_RANK} are supported"
+        )
     if type_.dtype == string:
         data = _texts_of(info, data)
     elif not data.dtype.isnative and data.dtype.newbyteorder("=") == type_.dtype:

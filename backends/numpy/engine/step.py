@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ....runtime.errors import FAILURES, DeviceError, out_of_memory
+from ....runtime.errors import FAILURES, DeviceError, LimitError, ModelError, ShapeError, out_of_memory
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array
@@ -184,6 +184,10 @@ class HostRun:
                 return
             for call in self._alone:
                 call()
+        except ShapeError as error:
+            raise ModelError(str(error), where=_names(self._nodes)) from error
+        except LimitError as error:
+            raise LimitError(f"{_names(self._nodes)}: {error}") from error
         except MemoryError as error:
             raise out_of_memory(_names(self._nodes), error) from error
         except FAILURES as error:

@@ -277,7 +277,9 @@ class _Parser:
         if not proto.HasField("shape"):
             return TensorType(dtype)
         if len(proto.shape.dim) > self._source.limits.rank:
-            raise self._source.limit(f"has {len(proto.shape.dim)} axes", where)
+            limit = self._source.limits.rank
+            reason = f"has {len(proto.shape.dim)} axes; at most {limit} are supported"
+            raise self._source.limit(reason, where)
         return TensorType(dtype, tuple(self._dim(d, where) for d in proto.shape.dim))
 
     def _dim(self, proto: Any, where: str) -> Dim:

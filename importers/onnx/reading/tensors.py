@@ -112,7 +112,8 @@ class TensorReader:
         if any(d < 0 for d in shape):
             raise self._source.error(f"has a negative dimension: {list(shape)}", where)
         if len(shape) > self._source.limits.rank:
-            raise self._source.limit(f"has {len(shape)} axes", where)
+            limit = self._source.limits.rank
+            raise self._source.limit(f"has {len(shape)} axes; at most {limit} are supported", where)
         if prod(d for d in shape if d) * dtype.itemsize >= 1 << 63:
             raise self._source.limit(f"is too large: shape {list(shape)}", where)
         return shape
