@@ -11,7 +11,7 @@ import pytest
 
 import tercet
 from tercet.tools.common.nested import flat
-from tercet.tools.workshop.fuzz.differential import Case, emulated, findings, main
+from tercet.tools.workshop.fuzz.differential import Case, _in_halves, emulated, findings, main
 from tercet.tools.workshop.fuzz.emulation import Emulator
 from tercet.tools.workshop.fuzz.graphs import random_model
 from tercet.tools.workshop.fuzz.respelling import respelled
@@ -86,3 +86,17 @@ def test_a_wrong_optimisation_of_onnxruntime_is_no_finding() -> None:
         q = QuantizeLinear (t, s, o)  z = DequantizeLinear (q, s, o) }"""
     x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 1, 8)
     assert list(findings(onnx.parser.parse_model(text), {"x": x})) == []
+
+
+def test_a_rewrite_may_avoid_an_overflow_of_float16() -> None:
+    """Scores of attention that float16 does not have; as one operator they are float32."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+      g (float[1, 2, 3, 4] q, float[1, 2, 3, 4] k, float[1, 2, 3, 4] v) => (float[a, b, c, d] y)
+      <float h = {0.5}>
+      { t = Transpose <perm = [0, 1, 3, 2]> (k)  w = MatMul (q, t)  s = Mul (w, h)
+        p = Softmax <axis = -1> (s)  y = MatMul (p, v) }"""
+    rng = np.random.default_rng(0)
+    feeds = {name: 4000 * rng.random((1, 2, 3, 4), np.float32) for name in "qk"}
+    feeds["v"] = rng.random((1, 2, 3, 4), np.float32)
+    proto = onnx.parser.parse_model(text)
+    assert list(_in_halves(Case(proto, feeds, run_onnxruntime(proto, feeds)))) == []

@@ -175,10 +175,18 @@ def _in_halves(case: Case) -> Iterator[str]:
             expected = flat(plain.run(feeds))
     except TercetError:
         return  # a node is for float32 alone
+    expected = {n: data for n, data in expected.items() if _is_as_finite(data, case.reference[n])}
     with load(model) as held:
         found = flat(held.run(feeds))
     if not all(_close(data, found[name], _HALF, whole=True) for name, data in expected.items()):
         yield from Case(model, feeds, expected).against("in float16", found, doubts=False)
+
+
+def _is_as_finite(narrow: Array, wide: Array) -> bool:
+    """Whether float16 has all the numbers that float32 has: rewrites may avoid an overflow."""
+    if narrow.shape != wide.shape or narrow.dtype.kind != "f":
+        return True
+    return bool(np.isfinite(narrow[np.isfinite(wide)]).all())
 
 
 def _of_other_sizes(case: Case, dice: Random) -> Iterator[str]:
