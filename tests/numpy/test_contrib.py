@@ -141,3 +141,16 @@ def test_distances(metric: str, dtype: str, sizes: tuple[int, int, int]) -> None
     found, expected = both(proto, [a, b])
     assert found.dtype == expected.dtype
     np.testing.assert_allclose(found, expected, 1e-4 if dtype == "float32" else 1e-10)
+
+
+def test_distances_of_close_points() -> None:
+    """Points near others, and far from zero: |a|² + |b|² - 2ab would be noise."""
+    rng = np.random.default_rng(1)
+    b = (rng.standard_normal((40, 6)) + 100).astype(np.float32)
+    a = np.concatenate([b, np.nextafter(b, np.float32(200)), b + np.float32(1e-3)])
+    proto = model("CDist", [a, b], TensorProto.FLOAT, metric="euclidean")
+    with tercet.load(proto) as loaded:
+        (found,) = loaded(a, b)
+    exact = np.linalg.norm(a[:, np.newaxis].astype(float) - b, axis=-1)
+    np.testing.assert_allclose(found, exact, 1e-6)
+    assert (found[:40][np.eye(40, dtype=bool)] == 0).all()

@@ -217,3 +217,14 @@ def test_votes_of_a_forest_are_probabilities(trees: int) -> None:
     np.testing.assert_allclose(scores, np.stack([1 - exact, exact], 1), rtol=0, atol=1e-7)
     assert (scores >= 0).all()
     assert (scores <= 1).all()
+
+
+def test_svm_of_no_rows() -> None:
+    ort = pytest.importorskip("onnxruntime")
+    both = {"prob_a": [-1.0, -0.5, -2.0], "prob_b": [0.1, 0.2, 0.3]}
+    x = np.zeros((0, FEATURES), np.float32)
+    proto = model_of("SVMClassifier", svm(3, 4, kernel_type="RBF", **both), 0)
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    with tercet.load(proto) as model:
+        for got, want in zip(model(x), session.run(None, {"x": x}), strict=True):
+            assert (got.dtype, got.shape) == (want.dtype, want.shape)

@@ -8,6 +8,7 @@ from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ir.types import Array
 from ....runtime.ops.ml import LinearClassifier, LinearRegressor, SVMClassifier, SVMRegressor
 from ..engine.registry import kernel
+from ..numerics.distances import squared_distances
 from ..numerics.products import multiply
 from .ml import both_classes, labels_of, rows_of, transformed
 
@@ -52,13 +53,22 @@ def _kernel(op: SVMClassifier | SVMRegressor, rows: Array, vectors: Array) -> Ar
     """Return the kernel values of every row and vector: [rows, vectors]."""
     gamma, offset, degree = op.kernel_params or (0.0, 0.0, 0.0)
     if op.kernel_type == "RBF":
-        squares = np.square(rows[:, np.newaxis] - vectors).sum(2)
-        return np.exp(-gamma * squares)
+        return np.exp((-gamma * squared_distances(rows, vectors)).astype(rows.dtype))
     products = multiply(rows, vectors.T)
     if op.kernel_type == "LINEAR":
         return products
     bent = gamma * products + offset
-    return np.tanh(bent) if op.kernel_type == "SIGMOID" else bent**degree
+    return np.tanh(bent) if op.kernel_type == "SIGMOID" else _power(bent, degree)
+
+
+def _power(base: Array, degree: float) -> Array:
+    """Return base ** degree; small degrees of polynomials as products, which is much faster."""
+    if degree not in range(1, 9):
+        return base**degree
+    power = base
+    for _ in range(int(degree) - 1):
+        power = power * base
+    return power
 
 
 def _coefficients(op: SVMClassifier | SVMRegressor, dtype: DType, rows: int) -> Array:
@@ -138,24 +148,40 @@ def _probabilities(op: SVMClassifier, scores: Array, classes: int) -> Array:
     first, second = np.triu_indices(classes, 1)
     won = np.zeros((len(scores), classes, classes), scores.dtype)
     won[:, first, second], won[:, second, first] = pairwise, 1 - pairwise
-    return np.stack([_coupled(r) for r in won]) if len(won) else scores[:, :0]
+    return _coupled(won)
 
 
 def _coupled(won: Array) -> Array:
-    """Return the class probabilities that best fit the pairwise ones."""
-    classes = len(won)
-    matrix = -won.T * won
-    np.fill_diagonal(matrix, np.square(won).sum(0))
-    p = np.full(classes, 1 / classes, won.dtype)
+    """Return the class probabilities that best fit the pairwise ones.
+
+    Args:
+        won: [rows, classes, classes], how probably each class beats each other one.
+
+    Returns:
+        [rows, classes]. A row whose gradients agree is not changed any more.
+    """
+    count, classes = won.shape[:2]
+    matrix = -won.transpose(0, 2, 1) * won
+    each = np.arange(classes)
+    matrix[:, each, each] = np.square(won).sum(1)
+    found = np.full((count, classes), 1 / classes, won.dtype)
+    left = np.arange(count)
+    p = found
     for _ in range(max(100, classes)):
-        gradient = matrix @ p
-        value = p @ gradient
-        if np.abs(gradient - value).max() < 0.005 / classes:
+        gradient = np.einsum("rij,rj->ri", matrix, p)
+        value = np.einsum("ri,ri->r", p, gradient)
+        goes_on = ~(np.abs(gradient - value[:, np.newaxis]).max(1) < 0.005 / classes)
+        left, matrix, p = left[goes_on], matrix[goes_on], p[goes_on]
+        gradient, value = gradient[goes_on], value[goes_on]
+        if not len(left):
             break
-        for t in range(classes):
-            step = (value - gradient[t]) / matrix[t, t]
-            p[t] += step
-            value = (value + step * (step * matrix[t, t] + 2 * gradient[t])) / (1 + step) ** 2
-            gradient = (gradient + step * matrix[t]) / (1 + step)
-            p /= 1 + step
-    return p
+        for t in each:
+            row = matrix[:, t]
+            step = (value - gradient[:, t]) / row[:, t]
+            after = 1 + step
+            p[:, t] += step
+            value = (value + step * (step * row[:, t] + 2 * gradient[:, t])) / (after * after)
+            gradient = (gradient + step[:, np.newaxis] * row) / after[:, np.newaxis]
+            p = p / after[:, np.newaxis]
+        found[left] = p
+    return found

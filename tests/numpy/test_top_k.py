@@ -1,0 +1,30 @@
+"""TopK where few elements are chosen of many, which are partitioned before they are sorted."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tercet
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint8"])
+@pytest.mark.parametrize("kind", ["ties", "distinct", "nan"])
+def test_as_a_stable_sort(largest: int, dtype: str, kind: str) -> None:
+    rng = np.random.default_rng(3)
+    drawn: Any = (
+        rng.integers(0, 4, (6, 90))
+        if kind == "ties"
+        else rng.permuted(np.tile(np.arange(90), (6, 1)), axis=1)
+    )
+    x = drawn.astype(dtype)
+    if kind == "nan":
+        if x.dtype.kind != "f":
+            pytest.skip("integers have no NaN")
+        x[2, [5, 40]] = np.nan
+    values, places = tercet.run_op("TopK", x, np.array([7]), axis=1, largest=largest)
+    key = np.where(np.isnan(x), np.inf, x.astype(float))
+    order = np.argsort(-key if largest else key, axis=1, kind="stable")[:, :7]
+    np.testing.assert_array_equal(places, order)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, order, 1))
