@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from ....runtime.errors import FAILURES, DeviceError, LimitError, ModelError, ShapeError, out_of_memory
+from ....runtime.errors import (
+    FAILURES,
+    DeviceError,
+    LimitError,
+    ModelError,
+    ShapeError,
+    out_of_memory,
+)
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array
