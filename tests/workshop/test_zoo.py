@@ -11,7 +11,7 @@ import pytest
 
 from tercet.runtime.errors import UsageError
 from tercet.tools.workshop import zoo
-from tercet.tools.workshop.zoo import ZooPeer, ZooRow, measure, page, summary
+from tercet.tools.workshop.zoo import ZooKernel, ZooPeer, ZooRow, measure, page, summary
 
 WORKER = """
 import json, sys
@@ -47,8 +47,9 @@ def test_networks_take_turns_and_lose_no_row() -> None:
 
 def test_page() -> None:
     peers = (ZooPeer("eager", 3.0, 1e-3), ZooPeer("torch.compile", 2.0, 1e-3))
+    kernels = (ZooKernel("gemv", 12, 0.05, 0.04), ZooKernel("gather", 2, 0.02, 0.0))
     rows = [
-        ZooRow("a", "float16", 1, 1.0, 2e-3, 0.5, peers),
+        ZooRow("a", "float16", 1, 1.0, 2e-3, 0.5, peers, kernels),
         ZooRow("b", "float16", 1, 4.0, 2e-3, 0.5, peers),
         ZooRow("c", "float16", 1, failed="ValueError: no such layer"),
     ]
@@ -56,8 +57,10 @@ def test_page() -> None:
     text = page(rows, {"GPU": "one"})
     assert "| a | float16 | 1 | 1.000 | torch.compile | 2.000 | 2.00 |" in text
     assert "| c | float16 | 1 | ValueError: no such layer |" in text
+    lost = "gather 2x 0.020 ms (0%); gemv 12x 0.050 ms (80%)"
+    assert f"| a | float16 | 1 | 14 | {lost} |" in text
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
-    assert widths == {len(zoo.TITLES) + 1}
+    assert widths == {len(zoo.TITLES) + 1, len(zoo.KERNEL_TITLES) + 1}
     assert [ZooRow.from_dict(json.loads(json.dumps(zoo.asdict(row)))) for row in rows] == rows
 
 

@@ -35,6 +35,9 @@ TITLES = (
     *("network", "precision", "batch", "ms", "best peer", "its ms", "ratio", "error", "its error"),
     "load",
 )
+KERNEL_TITLES = ("network", "precision", "batch", "launches", "kernels that lose most")
+#: Kernels of a row that the page shows.
+SHOWN = 4
 ROWS = ("float16:1", "float16:32", "float32:1")
 
 
@@ -45,6 +48,28 @@ class ZooPeer:
     name: str
     ms: float
     error: float
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKernel:
+    """A kernel of a row; a movement of data that is no kernel of its own has the name of its kind.
+
+    Attributes:
+        name: its name, without operators and tile.
+        launches: per run.
+        ms: milliseconds of all launches, timed one by one.
+        floor_ms: of these, what the peaks of the device allow; 0 where unknown.
+    """
+
+    name: str
+    launches: int
+    ms: float
+    floor_ms: float
+
+    def __str__(self) -> str:
+        """Return all of it, such as ``gemv 12x 0.041 ms (62 %)``."""
+        share = f" ({self.floor_ms / self.ms:.0%})" if self.ms else ""
+        return f"{self.name} {self.launches}x {self.ms:.3f} ms{share}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +84,7 @@ class ZooRow:
         error: relative L2 distance from float64.
         load_s: seconds from the file to the first result.
         peers: PyTorch's ways.
+        kernels: tercet's, longest first.
         failed: why there is nothing of the above.
         failures: why a peer is missing, by its name.
     """
@@ -70,6 +96,7 @@ class ZooRow:
     error: float = 0.0
     load_s: float = 0.0
     peers: tuple[ZooPeer, ...] = ()
+    kernels: tuple[ZooKernel, ...] = ()
     failed: str = ""
     failures: Mapping[str, str] | None = None
 
@@ -77,7 +104,8 @@ class ZooRow:
     def from_dict(cls, entry: Mapping[str, Any]) -> ZooRow:
         """Return the inverse of `asdict`."""
         peers = tuple(ZooPeer(**peer) for peer in entry.get("peers", ()))
-        return cls(**{**entry, "peers": peers})
+        kernels = tuple(ZooKernel(**kernel) for kernel in entry.get("kernels", ()))
+        return cls(**{**entry, "peers": peers, "kernels": kernels})
 
     @property
     def best(self) -> ZooPeer | None:
@@ -163,6 +191,13 @@ def page(rows: Sequence[ZooRow], about: Mapping[str, str]) -> str:
         *(f"- **{line}**" for line in summary(rows)),
         "",
         *table(TITLES, map(_cells, rows), numbers),
+        "",
+        "Where the time goes: each kernel with its launches, their milliseconds when timed one by",
+        "one, and the share of these that the device's peaks allow (its fastest copy and matrix",
+        "product; data that a cache holds can exceed it). Of each row the kernels that lose most",
+        "are shown; a plan's copies are kernels, too.",
+        "",
+        *table(KERNEL_TITLES, (_lost(row) for row in rows if row.kernels), range(2, 4)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -173,6 +208,14 @@ def _cells(row: ZooRow) -> tuple[str, ...]:
         return (*own, row.failed or "no peer", *[""] * (len(TITLES) - 4))
     times = f"{row.ms:.3f}", best.name, f"{best.ms:.3f}", f"{row.ratio:.2f}"
     return (*own, *times, f"{row.error:.1e}", f"{best.error:.1e}", f"{row.load_s:.1f} s")
+
+
+def _lost(row: ZooRow) -> tuple[str, ...]:
+    """Return the cells of a row's kernels."""
+    worst = sorted(row.kernels, key=lambda kernel: kernel.floor_ms - kernel.ms)[:SHOWN]
+    launches = sum(kernel.launches for kernel in row.kernels)
+    cells = row.network, row.precision, str(row.batch), str(launches), "; ".join(map(str, worst))
+    return cells
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

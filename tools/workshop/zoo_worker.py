@@ -25,13 +25,19 @@ from ...runtime.errors import TercetError
 from ...runtime.ir.types import Array
 from ...runtime.options import Precision
 from ...runtime.session.model import Model
+from ..common.inputs import Inputs
+from ..common.measure import Repeat
 from ..profile.device_time import device_times
+from ..profile.profile_rows import ProfiledRow, shares_of
+from ..profile.profiling import profile_model
 from .exported_networks import build, library
 
 T = TypeVar("T")
 
 #: Replays of a peer's CUDA graph that are timed, and samples of a batch that are compared.
 REPLAYS, JUDGED = 100, 2
+#: Profiled runs, each a sum of steps that are timed one by one.
+PROFILED = 5
 
 
 @dataclass(slots=True)
@@ -66,6 +72,7 @@ class LoadedNetwork:
         return {
             **{"precision": self.precision, "batch": self.batch, "ms": own.median * 1e3},
             **{"error": self.error, "load_s": self.seconds, "failures": self.failures},
+            "kernels": _kernels(self.model, self.feeds),
             "peers": [
                 {"name": name, "ms": _replayed(replay), "error": error}
                 for name, (replay, error) in self.peers.items()
@@ -176,6 +183,31 @@ def _captured(torch: Any, call: Callable[[], Any]) -> tuple[Callable[[], None], 
     replay()
     torch.cuda.synchronize()
     return replay, y
+
+
+def _kernels(model: Model, feeds: dict[str, Array]) -> list[dict[str, Any]]:
+    """Return launches, milliseconds and the least milliseconds possible of each kernel.
+
+    Steps are timed one by one, with what the one before left in the caches.
+    """
+    found = profile_model(model, Inputs(feeds, dict.fromkeys(feeds, "")), "", Repeat(PROFILED))
+    steps = [row for row in found.rows if row.kind != "copy"]
+    floors: dict[str, float] = {}
+    for row in steps:
+        name = _kernel(row)
+        floors[name] = floors.get(name, 0.0) + (row.seconds or 0.0) * min(row.roof or 0.0, 1.0)
+    return [
+        {
+            **{"name": share.name, "launches": share.calls, "ms": share.seconds * 1e3},
+            "floor_ms": floors[share.name] * 1e3,
+        }
+        for share in shares_of(steps, _kernel)
+    ]
+
+
+def _kernel(row: ProfiledRow) -> str:
+    """Return the name of a kernel without its operators and tile, or the kind of a row."""
+    return row.kernel.partition(" ")[0] if row.kind == "step" else row.kind
 
 
 def _replayed(replay: Callable[[], None]) -> float:
