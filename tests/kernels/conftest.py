@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,3 +23,13 @@ def emulated(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
     from .emulator import open_emulated
 
     return open_emulated(libraries, monkeypatch.setattr)
+
+
+@pytest.fixture
+def hopper(emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
+    """A GPU with wgmma and two multiprocessors, whose blocks have several tiles each."""
+    from tercet.backends.cuda.recipe.targets import H200, Target
+
+    compiler: Any = emulated.device.compiler
+    monkeypatch.setattr(compiler, "target", Target("sm_90a", 2, H200.shared))
+    return emulated

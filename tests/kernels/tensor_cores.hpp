@@ -19,6 +19,7 @@ template <int N> void cp_async(u32 to, const T* from, bool inside)
     memset(at_address(to), 0, N * sizeof(T));
     if (inside) memcpy(at_address(to), from, N * sizeof(T));
 }
+inline void keep_single(u32 to, unsigned short bits) { memcpy(at_address(to), &bits, 2); }
 template <int N> void fill(u32 to, u32 word)
 {
     for (int i = 0; i < N; i += 4) memcpy(at_address(to + i), &word, 4);
@@ -196,6 +197,67 @@ template <int COUNT> void wgmma(int (&sums)[COUNT][4], uint64 a, uint64 b)
                 const u32 left = word_of(a, row + q / 2 * 8, word);
                 const u32 right = word_of(b, j * 8 + column + q % 2, word);
                 sums[j][q] = (int)((u32)sums[j][q] + dot_of_bytes(left, right));
+            }
+    __syncwarp();
+}
+
+// The byte at an address of a tile of rows of WIDTH bytes, which lie in swizzled order.
+inline char* place_of(u32 address, int width)
+{
+    return at_address(address ^ (address >> 7 & (width / 16 - 1)) << 4);
+}
+
+// Element `column` of a row of a tile, which `form` describes with the place to read from.
+inline float element(uint64 form, int row, int column)
+{
+    T found;
+    const int width = form >> 28 ? (int)(form >> 28 & 255) : 128;
+    const int next = form >> 28 ? (int)(form >> 36) : 1024;
+    const u32 tile = (u32)(form & ((1 << 28) - 1)) << 4;
+    memcpy(&found, place_of(tile + row / 8 * next + row % 8 * width + column * 2, width), 2);
+    return float(found);
+}
+
+// sums[16][8 * COUNT] += a[16][16] * b[8 * COUNT][16]', by each of four warps
+template <int COUNT> void wgmma(float (&sums)[COUNT][4], uint64 a, uint64 b)
+{
+    const int row = current / 32 % 4 * 16 + current % 32 / 4, column = current % 4 * 2;
+    for (int j = 0; j < COUNT; ++j)
+        for (int q = 0; q < 4; ++q)
+            for (int k = 0; k < 16; ++k)
+                sums[j][q] += element(a, row + q / 2 * 8, k) * element(b, j * 8 + column + q % 2, k);
+    __syncwarp();
+}
+
+template <int STRIP> uint64 smem_descriptor_across(u32 address)
+{
+    return smem_descriptor(address) | (uint64)STRIP << 36;
+}
+
+// sums[16][8 * COUNT] += a[16][16] * b[16][8 * COUNT], by each of four warps
+template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], uint64 a, uint64 b)
+{
+    const int row = current / 32 % 4 * 16 + current % 32 / 4, column = current % 4 * 2;
+    const uint64 first = b & ((1 << 28) - 1), strip = b >> 36 >> 4;
+    for (int j = 0; j < COUNT; ++j)
+        for (int q = 0; q < 4; ++q)
+            for (int k = 0; k < 16; ++k)
+                sums[j][q] += element(a, row + q / 2 * 8, k)
+                              * element(first + j / 8 * strip, k, j % 8 * 8 + column + q % 2);
+    __syncwarp();
+}
+
+// The same; `a` in registers
+template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b)
+{
+    show(a, 4);
+    const int row = current % 32 / 4, column = current % 4 * 2;
+    for (int j = 0; j < COUNT; ++j)
+        for (int q = 0; q < 4; ++q)
+            for (int k = 0; k < 16; ++k) {
+                T two[2];
+                memcpy(two, &of_lane(row * 4 + k % 8 / 2)[k / 8 * 2 + q / 2], 4);
+                sums[j][q] += float(two[k % 2]) * element(b, k, j * 8 + column + q % 2);
             }
     __syncwarp();
 }

@@ -18,7 +18,7 @@ from tercet.backends.cuda.gemm.schedules.tma_persistent import FEW, MANY
 from tercet.backends.cuda.gemm.tables.f16 import TMA_PERSISTENT
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.operands import TensorMap
-from tercet.backends.cuda.recipe.targets import H200, Target
+from tercet.backends.cuda.recipe.targets import H200
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
@@ -167,14 +167,6 @@ def test_every_tile_compiles(cache: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 # ── on the emulator ──────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture
-def hopper(emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
-    """A GPU of two multiprocessors, whose blocks have several tiles each."""
-    compiler: Any = emulated.device.compiler
-    monkeypatch.setattr(compiler, "target", Target("sm_90a", 2, H200.shared))
-    return emulated
 
 
 @pytest.mark.slow

@@ -1,5 +1,4 @@
-// What tma.cuh does in PTX, and the products of 16-bit floats of a Hopper, on the host; barriers.hpp
-// comes before it.
+// What tma.cuh does in PTX, on the host; mbarrier.hpp and tensor_cores.hpp come before it.
 
 struct TensorMap {  // as emulator.py makes them
     char* start;
@@ -8,12 +7,6 @@ struct TensorMap {  // as emulator.py makes them
     int steps[2];              // of windows
 };
 static_assert(sizeof(TensorMap) == 128);
-
-// The byte at an address of a tile of rows of WIDTH bytes, which lie in swizzled order.
-inline char* place_of(u32 address, int width)
-{
-    return at_address(address ^ (address >> 7 & (width / 16 - 1)) << 4);
-}
 
 inline void copy_row(u32 row, const TensorMap& map, int x, int y, int z, int n, bool store)
 {
@@ -88,66 +81,9 @@ inline void tma_store_4d(const TensorMap* map, u32 from, int x, int y, int z, in
 }
 inline void tma_store_wait() {}
 
-// ── products ──────────────────────────────────────────────────────────────────────────────────────
-
 // As that of tma.cuh, in an order of its own: bytes of a row, and of eight to the next; one that says
 // nothing of them has rows of 128 bytes without gaps.
 template <int WIDTH> uint64 smem_descriptor_as(int next)
 {
     return (uint64)(next * WIDTH * 2) << 36 | (uint64)(WIDTH * 2) << 28;
-}
-
-// Element `column` of a row of a tile, which `form` describes with the place to read from.
-inline float element(uint64 form, int row, int column)
-{
-    T found;
-    const int width = form >> 28 ? (int)(form >> 28 & 255) : 128;
-    const int next = form >> 28 ? (int)(form >> 36) : 1024;
-    const u32 tile = (u32)(form & ((1 << 28) - 1)) << 4;
-    memcpy(&found, place_of(tile + row / 8 * next + row % 8 * width + column * 2, width), 2);
-    return float(found);
-}
-
-// sums[16][8 * COUNT] += a[16][16] * b[8 * COUNT][16]', by each of four warps
-template <int COUNT> void wgmma(float (&sums)[COUNT][4], uint64 a, uint64 b)
-{
-    const int row = current / 32 % 4 * 16 + current % 32 / 4, column = current % 4 * 2;
-    for (int j = 0; j < COUNT; ++j)
-        for (int q = 0; q < 4; ++q)
-            for (int k = 0; k < 16; ++k)
-                sums[j][q] += element(a, row + q / 2 * 8, k) * element(b, j * 8 + column + q % 2, k);
-    __syncwarp();
-}
-
-template <int STRIP> uint64 smem_descriptor_across(u32 address)
-{
-    return smem_descriptor(address) | (uint64)STRIP << 36;
-}
-
-// sums[16][8 * COUNT] += a[16][16] * b[16][8 * COUNT], by each of four warps
-template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], uint64 a, uint64 b)
-{
-    const int row = current / 32 % 4 * 16 + current % 32 / 4, column = current % 4 * 2;
-    const uint64 first = b & ((1 << 28) - 1), strip = b >> 36 >> 4;
-    for (int j = 0; j < COUNT; ++j)
-        for (int q = 0; q < 4; ++q)
-            for (int k = 0; k < 16; ++k)
-                sums[j][q] += element(a, row + q / 2 * 8, k)
-                              * element(first + j / 8 * strip, k, j % 8 * 8 + column + q % 2);
-    __syncwarp();
-}
-
-// The same; `a` in registers
-template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b)
-{
-    show(a, 4);
-    const int row = current % 32 / 4, column = current % 4 * 2;
-    for (int j = 0; j < COUNT; ++j)
-        for (int q = 0; q < 4; ++q)
-            for (int k = 0; k < 16; ++k) {
-                T two[2];
-                memcpy(two, &of_lane(row * 4 + k % 8 / 2)[k / 8 * 2 + q / 2], 4);
-                sums[j][q] += float(two[k % 2]) * element(b, k, j * 8 + column + q % 2);
-            }
-    __syncwarp();
 }

@@ -56,7 +56,7 @@ class Atom:
 
         KIND is `kind`; MMA the warp-level function, for 32 bytes of K; SumFragment the type of a
         thread's part of 16 x 8 accumulators; INTEGER_SUMS whether these are integers; WGMMA_CODE
-        whether wgmma is used instead.
+        whether wgmma is used instead; ACROSS_CODE whether ``wgmma_across`` is.
 
         Args:
             n: columns of ``wgmma``; 0 for a kernel without it, which gets ``mma_m16n8k*``.
@@ -67,6 +67,7 @@ class Atom:
             f'#define KIND "{self.kind}"',
             f"#define MMA mma_m16n8k{self.k}",
             f"#define WGMMA_CODE {int(n > 0)}",
+            f"#define ACROSS_CODE {int(across > 0)}",
             f"#define INTEGER_SUMS {int(self.sums == 'int')}",
             f"typedef {_C[self.sums]} SumFragment[{self.registers}];",
         ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf, prod
+from math import prod
 
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.window import Window, window
@@ -58,8 +58,8 @@ EIGHTS = partial(padded, multiple=8)
 def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
     """Return alpha * a @ b + bias for constant `b`, with `epilogue` applied to every result."""
     a, b, (_, n, k) = layer.a, layer.b, layer.shape
-    if b.data is None or k % 2:
-        return f"16-bit floats: {'an odd number of terms' if k % 2 else 'b is not constant'}"
+    if b.data is None:
+        return "b is not constant"
     gemm = GemmArguments(
         a=Matrix(a, k, widest(VECTORS, k)),
         b=packed_matrix(b, layer.form, "in eights", EIGHTS),
@@ -79,7 +79,7 @@ def _fed(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> Launch | No
     """Return the launch of a TMA kernel, if estimated to be faster."""
     if gemm.shape[2] % 8 or not target.has_wgmma:
         return None
-    found = _persistent(gemm, gemm, epilogue, target)
+    found = _persistent(gemm, epilogue, target, multistage.time_of(gemm, target, epilogue))
     if found is not None or epilogue.reads_along:
         return found
     product = tma.TmaProduct(gemm)
@@ -90,25 +90,18 @@ def _fed(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> Launch | No
 
 
 def _persistent(
-    gemm: GemmArguments,
-    other: GemmArguments,
-    epilogue: Epilogue,
-    target: Target,
-    transposing: float = 0.0,
+    gemm: GemmArguments, epilogue: Epilogue, target: Target, other: float
 ) -> Launch | None:
     """Return the launch of `tma_persistent.cu` if estimated to be faster than `multistage.cu`.
 
     Args:
         gemm: the product.
-        other: the same for `multistage.cu`.
         epilogue: applied to every result.
         target: the GPU.
-        transposing: microseconds of a transposition that only `multistage.cu` needs.
+        other: microseconds of `multistage.cu`.
     """
     best = tma_persistent.choose(gemm, epilogue, target)
-    if best is None:
-        return None
-    if best.microseconds >= MARGIN * (multistage.time_of(other, target, epilogue) + transposing):
+    if best is None or best.microseconds >= MARGIN * other:
         return None
     return tma_persistent.multiply(gemm, epilogue, best.tile, target)
 
@@ -123,7 +116,10 @@ def product(
     transposed: bool = False,
     bias: Packed | Tensor | None = None,
 ) -> Answer:
-    """Return a @ b of (stacked) matrices; `multistage.cu` needs `b` transposed.
+    """Return a @ b of (stacked) matrices.
+
+    If its rows are terms, `b` is read as it is, or transposed first where that is estimated to be
+    faster.
 
     Args:
         y: [..., m, n].
@@ -137,8 +133,8 @@ def product(
     if a.rank < 2 or b.rank < 2:
         return "a vector"
     k, n = a.dims[-1], y.dims[-1]
-    if not k or k % 2:
-        return f"16-bit floats: {k} terms"
+    if not k:
+        return "no terms"
     if prod(b.dims[:-2]) == 1:
         count, of_a, m = 1, 0, prod(a.dims[:-1])
     else:
@@ -148,29 +144,36 @@ def product(
             return f"stacks of {a.value.tensor} and {b.value.tensor} are broadcast"
     if max(y.size, a.size, b.size) >= 2**31 or count > MAX_STACKED // 8:
         return f"a stack of {count}"
-    ldb = ceil_div(k, 8) * 8
-    if transposed and ldb != k:
+    if transposed and k % 8:
         return f"16-bit floats: {k} terms, not a multiple of 8"
-    used, half_sums = 0 if transposed else count * n * ldb * 2, setting.algorithm == HALF_SUMS
+    target, half_sums = setting.target, setting.algorithm == HALF_SUMS
     gemm = GemmArguments(
-        a=Matrix(a, k, widest(VECTORS, k)),
-        b=b if transposed else Scratch(0),
+        a=Matrix(a, k, widest(VECTORS, k, of_a)),
+        b=b,
         c=y,
         shape=(m, n, k),
-        ldb=ldb,
+        ldb=k if transposed else n,
         ldc=n,
-        batch=Batch(count, of_a, n * ldb if count > 1 else 0, m * n),
+        batch=Batch(count, of_a, n * k if count > 1 else 0, m * n),
         bias=bias,
+        across=not transposed,
         dtype=a.dtype,
     )
+    ldb = ceil_div(k, 8) * 8
+    batch, used = replace(gemm.batch, b=n * ldb), count * n * ldb * a.dtype.itemsize
+    turned = replace(gemm, b=Scratch(0), ldb=ldb, batch=batch, across=False)
+    time, first = multistage.time_of(gemm, target, epilogue), ()
+    turning = LAUNCH + 2 * used / TRANSPOSED + multistage.time_of(turned, target, epilogue)
+    if not transposed and turning < time:
+        time, first = turning, (_transposed(b, (count, k, n, ldb), used),)
     if count == 1 and k % 8 == 0 and not half_sums:
-        given = replace(gemm, b=b, across=not transposed)
-        transposing = 0.0 if transposed else LAUNCH + 2 * used / TRANSPOSED
-        fed = _persistent(given, gemm, epilogue, setting.target, transposing)
-        if fed is not None:
-            return fed
-    last = multistage.multiply_halves(gemm, epilogue, setting.target, used, half_sums=half_sums)
-    return last if transposed else (_transposed(b, (count, k, n, ldb), used), *last)
+        found = _persistent(gemm, epilogue, target, time)
+        if found is not None:
+            return found
+    last = partial(multistage.multiply_halves, epilogue=epilogue, target=target)
+    if first:
+        return *first, *last(turned, used=used, half_sums=half_sums)
+    return last(gemm, half_sums=half_sums)
 
 
 def from_workspace(
@@ -187,20 +190,18 @@ def from_workspace(
         The launches, and the address of the matrix; or why there are none.
     """
     (_, n, k), target = gemm.shape, setting.target
-    if k % 2:
-        return "16-bit floats: an odd number of terms"
-    found = _persistent(gemm, gemm, epilogue, target) if k % 8 == 0 else None
-    if found is not None:
-        return (found,), Scratch(0)
+    if k % 8 == 0:
+        time = multistage.time_of(gemm, target, epilogue)
+        found = _persistent(gemm, epilogue, target, time)
+        if found is not None:
+            return (found,), Scratch(0)
     used = n * gemm.ldb * gemm.dtype.itemsize
     return multistage.multiply_halves(gemm, epilogue, target, used), Scratch(0)
 
 
 def time_from_workspace(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> float:
-    """Return the estimate of `from_workspace`; infinite if it does not apply."""
+    """Return the estimate of `from_workspace`."""
     k = gemm.shape[2]
-    if k % 2:
-        return inf
     time = multistage.time_of(gemm, target, epilogue)
     fed = tma_persistent.choose(gemm, epilogue, target) if k % 8 == 0 else None
     return time if fed is None else min(time, fed.microseconds)
@@ -313,7 +314,8 @@ def convolution(conv: Operands, epilogue: Epilogue, setting: Setting) -> Answer:
     if epilogue.reads_along and not half_sums:
         pixels = gemm.a.rows is RowKind.PIXELS and gemm.a.data is x
         if pixels and conv.group == prod(conv.view.strides) == 1:
-            found = _persistent(gemm, gemm, epilogue, target)
+            time = multistage.time_of(gemm, target, epilogue)
+            found = _persistent(gemm, epilogue, target, time)
             if found is not None:
                 return found
     elif not half_sums:

@@ -291,6 +291,15 @@ class GemmArguments:
         """Whether `b` was complete before the previous kernel started."""
         return isinstance(self.b, Packed)
 
+    @property
+    def vector_b(self) -> int:
+        """How many elements of `b` are copied at once: fewer than 16 bytes only if `across`."""
+        chunk = 16 // (self.dtype_b or self.dtype).itemsize
+        if not self.across:
+            return chunk
+        vectors = tuple(chunk >> i for i in range(chunk.bit_length()))
+        return widest(vectors, self.shape[1], self.ldb, self.batch.b)
+
     def vector_c(self, *vectors: int) -> int:
         """Return how many results can be stored at once: one of these numbers, or 1."""
         return widest(vectors, self.shape[1], self.ldc, self.batch.c)

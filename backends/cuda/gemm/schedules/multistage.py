@@ -41,6 +41,11 @@ from ..tile import (
 CLUSTER_WAIT, SHORT_WAIT = 0.25, 1.6
 #: Bytes of K per step: a row of a tile of A or B in shared memory.
 ROW = 128
+#: Elements of a strip of B that wgmma reads transposed.
+STRIP = 64
+#: Microseconds that a step takes longer if single elements are copied, which are too small for
+#: cp.async. A guess: half a latency of the L2 cache.
+SINGLES = 0.35
 
 
 class SplitK(IntEnum):
@@ -69,19 +74,23 @@ def shared(tile: CtaTile, steps: int, parts: int = 0) -> int:
 # ── which tile ───────────────────────────────────────────────────────────────────────────────────
 
 
-def choose(problem: Problem, target: Target, *, wgmma: bool = True) -> TimedConfig:
+def choose(
+    problem: Problem, target: Target, *, wgmma: bool = True, across: bool = False
+) -> TimedConfig:
     """Return the tile and splits with the lowest estimate.
 
     Args:
         problem: the product, with 16-bit elements.
         target: the GPU.
         wgmma: whether wgmma may be used.
+        across: see `GemmArguments.across`; wgmma reads whole strips of columns then.
     """
     wgmma = wgmma and target.has_wgmma
     usable = [
         tile
         for tile in MULTISTAGE
-        if (wgmma or not tile.wgmma) and shared(tile, tile.stages) <= target.shared
+        if not tile.wgmma or (wgmma and not (across and tile.bn % STRIP))
+        if shared(tile, tile.stages) <= target.shared
     ]
     tiles = suited(usable, problem)
     configs = with_splits(tiles, problem, target, clusters=target.has_clusters)
@@ -193,6 +202,7 @@ def launch(gemm: GemmArguments, config: Config, atom: Atom, end: End, split: Spl
     (m, n, k), tile, splits = gemm.shape, config.tile, config.splits
     steps = ceil_div(ceil_div(k * gemm.dtype.itemsize, ROW), splits)
     wgmma_columns = tile.bn // tile.warps[1] if tile.wgmma else 0
+    across = wgmma_columns if gemm.across else 0
     return Launch(
         "gemm/multistage.cu",
         end.entry,
@@ -207,13 +217,14 @@ def launch(gemm: GemmArguments, config: Config, atom: Atom, end: End, split: Spl
         constants=(
             *tile.constants("BM", "BN", "WARPS_M", "WARPS_N", "STAGES", "WGMMA"),
             *(("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector), ("PARTS", atom.parts)),
+            *(("ACROSS", gemm.across), ("VECTOR_B", gemm.vector_b)),
             *(("SPLIT", int(split)), *end.constants),
         ),
-        code="\n".join((atom.code(wgmma_columns), end.code)),
+        code="\n".join((atom.code(wgmma_columns, across=across), end.code)),
         shared=shared(tile, steps, atom.parts),
         cluster=(1, 1, splits if split is SplitK.CLUSTER else 1),
-        # Unpacked, B is prefetched before the previous kernel has ended; in parts, it is not.
-        early=gemm.constant or atom.parts > 0,
+        # B is prefetched before the previous kernel has ended, but not in parts or across.
+        early=gemm.constant or atom.parts > 0 or gemm.across,
         note=" ".join(filter(None, (atom.title, str(config), end.title))),
         pitched=gemm.pitched(end.along),
     )
@@ -232,12 +243,14 @@ def problem_of(gemm: GemmArguments) -> Problem:
 def time_of(gemm: GemmArguments, target: Target, epilogue: Epilogue = NO_EPILOGUE) -> float:
     """Return the estimate of a product with its epilogue operands in microseconds."""
     problem = problem_of(gemm)
-    config = choose(problem, target).config
+    config = choose(problem, target, across=gemm.across).config
     if epilogue.along:
         m, n, _ = gemm.shape
         more = 2 * m * n * gemm.batch.count * len(epilogue.along)
         problem = replace(problem, traffic=problem.traffic + more)
-    return expected(problem, config, target)
+    steps = ceil_div(ceil_div(problem.k, config.tile.bk), config.splits)
+    singles = (gemm.a.vector == 1) + (gemm.vector_b == 1)
+    return expected(problem, config, target) + SINGLES * steps * singles
 
 
 def multiply_halves(
@@ -258,5 +271,5 @@ def multiply_halves(
         half_sums: whether accumulators are float16.
     """
     atom = F16_SUMS if half_sums else atom_of(gemm.dtype)
-    config = choose(problem_of(gemm), target, wgmma=not half_sums).config
+    config = choose(problem_of(gemm), target, wgmma=not half_sums, across=gemm.across).config
     return multiply(gemm, epilogue, config, atom, target, used)

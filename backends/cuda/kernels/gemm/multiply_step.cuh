@@ -1,8 +1,9 @@
 // The tensor core work of one step: 128 bytes of every row of the tiles of `a` and `b` in shared memory, which are four
 // atoms of 32 bytes.
 //
-// Compile-time: TM TN, a warp's tiles of 16 x 8 results; PARTS, see tf32x3.cuh; ZERO_B, whether the sums
-// of the rows of `a` are needed, too. Generated: MMA and, where WGMMA_CODE, wgmma in its place; SumFragment,
+// Compile-time: TM TN, a warp's tiles of 16 x 8 results; ACROSS, see operand_b.cuh; PARTS, see tf32x3.cuh; ZERO_B, whether the sums
+// of the rows of `a` are needed, too. Generated: MMA and, where WGMMA_CODE, wgmma in its place, or
+// wgmma_across where ACROSS_CODE; SumFragment,
 // the accumulators of one tile in a thread.
 
 constexpr int ATOMS = 4;
@@ -33,10 +34,17 @@ static_assert(!ZERO_B && !PARTS, "these are products of single warps");
 __device__ __forceinline__ void multiply_step(Sums& sums, u32 tile, const Place& place)
 {
     const uint64 a = smem_descriptor(tile + place.m / 64 * 64 * 128);
-    const uint64 b = smem_descriptor(tile + BYTES_A + place.n * 128);
     wgmma_fence();
+#if ACROSS_CODE
+    static_assert(STRIP == 64 && WARPS_N == 1, "strips of 128 bytes, all of which a warpgroup reads");
+    const uint64 b = smem_descriptor_across<STRIP_BYTES>(tile + BYTES_A);
+#pragma unroll
+    for (int k = 0; k < ATOMS; ++k) wgmma_across(sums.of[0], a + k * 2, b + k * (16 * 128 >> 4));
+#else
+    const uint64 b = smem_descriptor(tile + BYTES_A + place.n * 128);
 #pragma unroll
     for (int k = 0; k < ATOMS; ++k) wgmma(sums.of[0], a + k * 2, b + k * 2);
+#endif
     wgmma_commit();
 }
 #else
@@ -49,6 +57,9 @@ __device__ __forceinline__ void read_a(u32 (&found)[4], u32 tile, const Place& p
 __device__ __forceinline__ void read_b(u32 (&found)[4], u32 tile, const Place& place, int j, int k)
 {
     const int lane = place.lane;
+    if constexpr (ACROSS)
+        return ldmatrix_x4_trans(
+            found, tile + place_across(k * 16 + lane % 16, place.n + j * 16 + lane / 16 * 8));
     ldmatrix_x4(found, tile + swizzled(place.n + j * 16 + lane % 8 + lane / 16 * 8, k * 2 + lane / 8 % 2));
 }
 

@@ -15,8 +15,8 @@
 //
 // Types: T and U, the elements of `a` and `b`; Z, of the epilogue's operands; R, of results. Compile-time: BM BN
 // WARPS_M WARPS_N STAGES WGMMA; ROWS: 0 matrix, 1 pixels (1x1 windows), 2 windows; VECTOR, the elements of `a` per
-// copy; PARTS, the number of tf32 numbers that represent one of `b`, 0 where it is stored unsplit; VECTOR_C, the
-// results per store; SPLIT: 0 no, 1 PARTIAL, 2 CLUSTER; and those of the epilogue: BIAS; Z0 and Z1, the layouts of its
+// copy; PARTS, the number of tf32 numbers that represent one of `b`, 0 where it is stored unsplit; ACROSS, whether `b` is
+// b[k][n]; VECTOR_B, the elements of such a `b` per copy; VECTOR_C, the results per store; SPLIT: 0 no, 1 PARTIAL, 2 CLUSTER; and those of the epilogue: BIAS; Z0 and Z1, the layouts of its
 // operands: 0 none, 1 like the result, 2 one element per channel. A batch is a group of a convolution.
 
 #include "ptx/pdl.cuh"
@@ -67,8 +67,9 @@ struct Product {  // one of the batch
 template <typename End>
 __device__ __forceinline__ void multiply_all(const Product& p, const Image& image, const Block& block, End end)
 {
-    // Numbers in parts may have been split by the preceding kernel, which an early start must not read ahead of.
-    constexpr bool CONSTANT = PARTS == 0;
+    // The preceding kernel may have split numbers in parts, or computed rows of terms: an early start must not read
+    // ahead of it.
+    constexpr bool CONSTANT = PARTS == 0 && !ACROSS;
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 tiles = shared_address(shared);
     const int steps = (p.k + BK - 1) / BK;
@@ -77,7 +78,8 @@ __device__ __forceinline__ void multiply_all(const Product& p, const Image& imag
 
     const auto load_b = [&](int step) {
         const u32 tile = tiles + step % STAGES * BYTES_STAGE + BYTES_A;
-        copy_b(tile, p.b, first + step, block.n0, p.n, p.ldb);
+        if constexpr (ACROSS) copy_b_across(tile, p.b, first + step, block.n0, p.n, p.k, p.ldb);
+        else copy_b(tile, p.b, first + step, block.n0, p.n, p.ldb);
     };
     if constexpr (CONSTANT) {
 #pragma unroll

@@ -42,6 +42,25 @@ __device__ __forceinline__ Row row_of(int m, int count, int lda, const Image& im
             INSIDE + (u32)row + ((u32)column << 16)};
 }
 
+// Elements of two bytes on their way to shared memory, which are too small for cp.async: all are loaded before one is
+// stored.
+template <int COUNT> struct Singles {
+    u32 to[COUNT];
+    unsigned short found[COUNT];
+
+    __device__ __forceinline__ void load(int i, u32 target, const T* from, bool inside)
+    {
+        to[i] = target;
+        found[i] = inside ? *(const unsigned short*)from : (unsigned short)0;
+    }
+
+    __device__ __forceinline__ void store() const
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) keep_single(to[i], found[i]);
+    }
+};
+
 // Copies tiles of `a`: BM rows of BK elements, with zeros past the end. Positions outside of an image of
 // bytes read as `outside`.
 struct LoaderA {
@@ -76,8 +95,10 @@ struct LoaderA {
     __device__ __forceinline__ void copy(u32 tile, const T* a, int k0, int k_end,
                                          const Window* table)
     {
+        constexpr bool SINGLE = VECTOR * sizeof(T) < 4;
         const bool is_term = k0 + k < k_end;
         const int offset = ROWS == WINDOWS ? window.offset : k0 + k;
+        Singles<SINGLE ? COPIES : 1> singles;
 #pragma unroll
         for (int i = 0; i < COPIES; ++i) {
             bool inside = is_term && rows[i].place;
@@ -95,8 +116,10 @@ struct LoaderA {
                     continue;
                 }
             }
-            cp_async<VECTOR>(target, a + rows[i].offset + offset, inside);
+            if constexpr (SINGLE) singles.load(i, target, a + rows[i].offset + offset, inside);
+            else cp_async<VECTOR>(target, a + rows[i].offset + offset, inside);
         }
+        if constexpr (SINGLE) singles.store();
         fetch(k0 + BK, k_end, table);
     }
 };

@@ -1,7 +1,39 @@
-// The right matrix of a product: rows of `ldb` elements, one for each column of results; or numbers split into parts,
-// see tf32x3.cuh, as [step][part][ldb] rows of a step.
+// The right matrix of a product: rows of `ldb` elements, one for each column of results; with ACROSS, rows of
+// `ldb` elements, one for each term; or numbers split into parts, see tf32x3.cuh, as [step][part][ldb] rows of a step.
 //
-// Compile-time: U; BN; PARTS, 0 where elements are stored unsplit; THREADS, all of which copy.
+// Compile-time: U; BN; PARTS, 0 where elements are stored unsplit; ACROSS; VECTOR_B, the elements per copy where they
+// are stored unsplit; THREADS, all of which copy.
+
+// Columns of a strip of a tile of ACROSS: BK rows of them, in swizzled order.
+constexpr int STRIP = BN % 64 == 0 ? 64 : BN % 32 == 0 ? 32 : 16;
+constexpr int STRIP_BYTES = BK * STRIP * sizeof(T);
+
+// The position of an element of such a tile.
+__device__ __forceinline__ u32 place_across(int k, int column)
+{
+    constexpr u32 CHUNKS = STRIP * sizeof(T) / 16;
+    const u32 at = (k * STRIP + column % STRIP) * sizeof(T);
+    return column / STRIP * STRIP_BYTES + (at ^ (at >> 7 & (CHUNKS - 1)) << 4);
+}
+
+// Copies a step of BK rows of BN columns from n0 on, and zeros past the last row and column.
+__device__ __forceinline__ void copy_b_across(u32 tile, const U* b, int step, int n0, int n, int k, int ldb)
+{
+    constexpr int PER_ROW = BN / VECTOR_B, COPIES = (BK * PER_ROW + THREADS - 1) / THREADS;
+    static_assert(BK * PER_ROW % THREADS == 0, "every thread copies alike");
+    constexpr bool SINGLE = VECTOR_B * sizeof(T) < 4;
+    Singles<SINGLE ? COPIES : 1> singles;
+#pragma unroll
+    for (int i = 0; i < COPIES; ++i) {
+        const int item = threadIdx.x + i * THREADS, row = item / PER_ROW, column = item % PER_ROW * VECTOR_B;
+        const bool inside = step * BK + row < k && n0 + column < n;
+        const T* from = (const T*)b + (long long)(step * BK + row) * ldb + n0 + column;
+        const u32 to = tile + place_across(row, column);
+        if constexpr (SINGLE) singles.load(i, to, from, inside);
+        else cp_async<VECTOR_B>(to, from, inside);
+    }
+    if constexpr (SINGLE) singles.store();
+}
 
 // Copies a step of BN rows from n0 on, eight chunks of each, and zeros past the last row.
 __device__ __forceinline__ void copy_b(u32 tile, const U* b, int step, int n0, int n, int ldb)

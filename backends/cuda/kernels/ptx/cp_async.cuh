@@ -28,6 +28,12 @@ template <int N> __device__ __forceinline__ void cp_async(u32 to, const T* from,
                      :: "r"(to), "l"(from), "n"(N * sizeof(T)), "r"(bytes));
 }
 
+// Stores an element of two bytes, which is too small for cp.async.
+__device__ __forceinline__ void keep_single(u32 to, unsigned short bits)
+{
+    asm volatile("st.shared.u16 [%0], %1;" :: "r"(to), "h"(bits) : "memory");
+}
+
 // Fills N bytes of shared memory with repetitions of the four bytes of `word`.
 template <int N> __device__ __forceinline__ void fill(u32 to, u32 word)
 {

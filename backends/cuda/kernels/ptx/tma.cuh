@@ -67,9 +67,3 @@ template <int WIDTH> __device__ __forceinline__ uint64 smem_descriptor_as(int ne
     constexpr uint64 SWIZZLE = WIDTH == 64 ? 1 : WIDTH == 32 ? 2 : 3;
     return SWIZZLE << 62 | (uint64)(next * WIDTH * 2 >> 4) << 32 | (uint64)1 << 16;
 }
-
-// The descriptor of a tile of columns, in swizzled order: strips of 64 columns, STRIP bytes apart.
-template <int STRIP> __device__ __forceinline__ uint64 smem_descriptor_across(u32 address)
-{
-    return smem_descriptor(address) + ((uint64)((STRIP >> 4) - 1) << 16);
-}

@@ -7,6 +7,12 @@ __device__ __forceinline__ uint64 smem_descriptor(u32 address)
            | (uint64)1 << 62;
 }
 
+// The descriptor of a tile of columns, in swizzled order: strips of 64 columns, STRIP bytes apart.
+template <int STRIP> __device__ __forceinline__ uint64 smem_descriptor_across(u32 address)
+{
+    return smem_descriptor(address) + ((uint64)((STRIP >> 4) - 1) << 16);
+}
+
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit()
