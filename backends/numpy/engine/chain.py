@@ -53,6 +53,18 @@ class Chain:
         return (self.head, *(stage.node for stage in self.stages))
 
     @property
+    def operands(self) -> tuple[Value, Value, Value | None]:
+        """The first two inputs of the head, which are required, and the third one.
+
+        Raises:
+            ValueError: one of the first two is missing.
+        """
+        first, second, *rest = self.head.inputs
+        if first is None or second is None:
+            raise ValueError(f"'{self.head.name}' lacks an input")
+        return first, second, rest[0] if rest else None
+
+    @property
     def output(self) -> Value:
         """The result of the last one."""
         return self.nodes[-1].output

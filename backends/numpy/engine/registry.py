@@ -11,12 +11,13 @@ block of its result while that is in the cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from inspect import signature
 from types import FunctionType
 from typing import Any, TypeVar
 
+from ....runtime.ir.dtypes import DType, name_of
 from ....runtime.ir.op import Op
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
@@ -83,12 +84,35 @@ def _has_parameter(function: Callable[..., Any], name: str) -> bool:
 
 
 def builder(
-    *operators: type[Op], fuses: bool = False, in_place: bool = False
+    *operators: type[Op],
+    fuses: bool = False,
+    in_place: bool = False,
+    dtypes: Container[DType] | None = None,
 ) -> Callable[[Builder], Builder]:
-    """Register a builder of steps as the implementation of `operators`."""
+    """Register a builder of steps as the implementation of `operators`.
+
+    Args:
+        operators: which.
+        fuses: see `Built`.
+        in_place: see `Built`.
+        dtypes: of the first input; nodes with other dtypes are declined. None for all.
+    """
 
     def declare(function: Builder) -> Builder:
-        BUILDERS.update(dict.fromkeys(operators, Built(function, fuses, in_place)))
+        made = function if dtypes is None else _limited(function, dtypes)
+        BUILDERS.update(dict.fromkeys(operators, Built(made, fuses, in_place)))
         return function
 
     return declare
+
+
+def _limited(function: Builder, dtypes: Container[DType]) -> Builder:
+    """Return a builder that declines a first input of other dtypes."""
+
+    def build(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
+        x = chain.head.inputs[0]
+        if x is not None and x.tensor.dtype not in dtypes:
+            return f"dtype {name_of(x.tensor.dtype)}"
+        return function(chain, site, options)
+
+    return build

@@ -18,21 +18,20 @@ from typing import cast
 
 import numpy as np
 
-from ....runtime.ir.dtypes import FLOATS, name_of
-from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ir.dtypes import FLOATS
+from ....runtime.ir.graph import Graph, Node
 from ....runtime.ir.types import Array
 from ....runtime.ops.conv import Conv
-from ....runtime.ops.window import window
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
-from ..engine import thread_pool
 from ..engine.blocking import Block, Frame, blocks, lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, PRODUCT, blocks_worth
 from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, Piece, ScratchLayout, Tape
 from ..numerics.halves import store
-from ..numerics.products import is_small, recorded, sums
+from ..numerics.products import is_small, recorded
+from ..windows.algorithm import ConvAlgorithm
 from ..windows.columns import Unfolding
 from ..windows.depthwise import Depthwise
 from ..windows.depthwise_last import DepthwiseLast
@@ -49,20 +48,10 @@ NARROWEST, FEWEST = 256, 32
 WORTHWHILE = 0.85
 
 
-def operands(node: Node) -> tuple[Value, Value, Value | None]:
-    """Return the first two inputs, which are required, and the third one."""
-    first, second, *rest = node.inputs
-    if first is None or second is None:
-        raise ValueError(f"'{node.name}' lacks an input")
-    return first, second, rest[0] if rest else None
-
-
-@builder(Conv, fuses=True)
+@builder(Conv, fuses=True, dtypes=FLOATS)
 def conv(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Run a convolution over any number of axes with its fused elementwise nodes."""
-    x, _, _ = operands(chain.head)
-    if x.tensor.dtype not in FLOATS:
-        return f"dtype {name_of(x.tensor.dtype)}"
+    x, _, _ = chain.operands
     if not x.tensor.size:
         return f"an input without elements: {x.tensor}"
     return _fastest(chain, options).step(site)
@@ -97,16 +86,16 @@ def separable(graph: Graph, chains: Mapping[Node, Chain], options: Options) -> l
     return found
 
 
-def _fastest(chain: Chain, options: Options) -> _Convolution | Winograd | DepthwiseLast | Depthwise:
+def _fastest(chain: Chain, options: Options) -> ConvAlgorithm:
     """Return the algorithm for a convolution that an estimate expects to be fastest."""
     made = _Convolution(chain, COLUMNS, NARROWEST)
     limit = COLUMNS
-    while options.workspace is not None and made.nbytes > options.workspace and limit:
+    while not made.fits(options.workspace) and limit:
         limit //= 2
         made = _Convolution(chain, limit, 1)
     if options.conv in ("direct", "naive"):
         return made
-    others: list[tuple[Winograd | DepthwiseLast | Depthwise, float]] = []
+    others: list[tuple[ConvAlgorithm, float]] = []
     if Winograd.applies(chain):
         others.append((Winograd(chain), WORTHWHILE * made.nanoseconds))
     if Depthwise.applies(chain):
@@ -115,14 +104,13 @@ def _fastest(chain: Chain, options: Options) -> _Convolution | Winograd | Depthw
             others.append((DepthwiseLast(chain), min(depthwise.nanoseconds, depthwise.unfolded)))
         others.append((depthwise, depthwise.unfolded))
     for other, most in others:
-        fits = options.workspace is None or other.nbytes * other.workers <= options.workspace
-        if fits and other.nanoseconds < most:
+        if other.fits(options.workspace) and other.nanoseconds < most:
             return other
     return made
 
 
-class _Convolution:
-    """The geometry of one convolution, cut into blocks.
+class _Convolution(ConvAlgorithm):
+    """A convolution as a product of weights and columns.
 
     Args:
         chain: the convolution and its fused nodes.
@@ -131,20 +119,16 @@ class _Convolution:
     """
 
     def __init__(self, chain: Chain, limit: int, narrowest: int) -> None:
-        self.chain = chain
-        self.x, self.w, self.bias = operands(chain.head)
-        x, w = self.x.tensor, self.w.tensor
+        super().__init__(chain)
+        w = self.w.tensor
         self.group = cast(Conv, chain.head.op).group
         self.filters, self.rows = w.dims[0] // self.group, prod(w.dims[1:])
-        self.window = window(chain.head.op, x.dims[2:], w.dims[2:])
         self.positions = prod(self.window.output)
-        self.dtype = sums(x.dtype)
-        self.workers = thread_pool.size()
         self._cut(limit, narrowest)
         self.scratch = ScratchLayout()
         self.unfolding = Unfolding.of(
             self.window,
-            x,
+            self.x.tensor,
             self.group,
             self.dtype,
             (self.together, self.boxes),
@@ -152,11 +136,7 @@ class _Convolution:
             ones=self._joins_bias(),
         )
         self.sums = self._reserve_sums()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of workspace for all threads."""
-        return self.scratch.nbytes * self.workers
+        self.nbytes = self.scratch.nbytes
 
     def _joins_bias(self) -> bool:
         """Whether the bias is a term of the products.
@@ -211,13 +191,12 @@ class _Convolution:
         bounds = [self.filters * i // parts for i in range(parts + 1)]
         self.parts = [slice(start, stop) for start, stop in pairwise(bounds)]
 
-    def step(self, site: BuildContext) -> HostStep:
-        """Return the step."""
+    @property
+    def kernel(self) -> str:
+        """The sizes of the product."""
         how = "direct" if self.unfolding.matrix is None else "unfolded"
         stack = f"{self.group}x " if self.group > 1 else ""
-        kernel = f"{how} product {stack}{self.filters}x{self.rows}x{self.positions}"
-        name, own = f"{self.chain.title}: {kernel}", self.scratch.nbytes
-        return HostStep(name, site, self._record, self.workers, own)
+        return f"{how} product {stack}{self.filters}x{self.rows}x{self.positions}"
 
     def _blocks(self) -> Iterator[tuple[int, slice, slice, Block]]:
         """Yield image, groups, filters and box of every block."""

@@ -10,7 +10,7 @@ from typing import cast
 
 import numpy as np
 
-from ....runtime.ir.dtypes import FLOATS, name_of
+from ....runtime.ir.dtypes import FLOATS
 from ....runtime.ir.types import Array
 from ....runtime.ops.conv import ConvTranspose
 from ....runtime.ops.window import transposed_window
@@ -22,15 +22,12 @@ from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics.products import recorded, sums
 from ..windows.window_axis import transposed_axes
-from .conv import COLUMNS, operands
+from .conv import COLUMNS
 
 
-@builder(ConvTranspose, fuses=True)
+@builder(ConvTranspose, fuses=True, dtypes=FLOATS)
 def conv_transpose(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Run a transposed convolution over any number of axes with its fused nodes."""
-    x, _, _ = operands(chain.head)
-    if x.tensor.dtype not in FLOATS:
-        return f"dtype {name_of(x.tensor.dtype)}"
     return _Transposed(chain, options.workspace).step(site)
 
 
@@ -39,7 +36,7 @@ class _Transposed:
 
     def __init__(self, chain: Chain, workspace: int | None) -> None:
         self.chain = chain
-        self.x, self.w, self.bias = operands(chain.head)
+        self.x, self.w, self.bias = chain.operands
         x, w = self.x.tensor, self.w.tensor
         op = cast(ConvTranspose, chain.head.op)
         self.group, self.filters = op.group, w.dims[1]

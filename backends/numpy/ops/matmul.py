@@ -23,7 +23,6 @@ from ..engine.registry import builder, kernel
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics.halves import store
 from ..numerics.products import recorded, sums
-from .conv import operands
 
 #: A common multiple of the tile sizes of BLAS's kernels.
 GROUP = 16
@@ -32,7 +31,7 @@ GROUP = 16
 @builder(MatMul, fuses=True)
 def matmul(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Multiply stacked matrices, with fused elementwise nodes."""
-    a, b, _ = operands(chain.head)
+    a, b, _ = chain.operands
     return _Product(chain, a, b, sums(a.tensor.dtype)).step(site)
 
 
@@ -42,7 +41,7 @@ def gemm(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
 
     Scaled integers are summed in float64, as the factors are floats.
     """
-    a, b, _ = operands(chain.head)
+    a, b, _ = chain.operands
     op, dtype = chain.head.op, sums(a.tensor.dtype)
     if dtype.kind in "iu" and isinstance(op, Gemm) and (op.alpha, op.beta) != (1, 1):
         dtype = float64
@@ -121,7 +120,7 @@ class _Product:
     def _add(self, tape: Tape, op: Gemm, bound: Bound, sums: Array, box: Block) -> None:
         if op.alpha != 1:
             tape.append(partial(np.multiply, sums, op.alpha, out=sums))
-        _, _, c = operands(self.chain.head)
+        _, _, c = self.chain.operands
         if c is None or op.beta == 0:
             return
         if op.beta != 1 and c.is_constant:

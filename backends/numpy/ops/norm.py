@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from ....runtime.ir.dtypes import FLOATS, DType, bfloat16, float16, float32, float64, name_of
+from ....runtime.ir.dtypes import FLOATS, DType, bfloat16, float16, float32, float64
 from ....runtime.ir.graph import Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.norm import (
@@ -42,14 +42,12 @@ def _wide(x: Array) -> Array:
 # ── with given statistics ────────────────────────────────────────────────────────────────────────
 
 
-@builder(BatchNormalization, fuses=True, in_place=True)
+@builder(BatchNormalization, fuses=True, in_place=True, dtypes=FLOATS)
 def batch_normalization(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Scale and shift each channel, with fused elementwise nodes."""
     op, x = chain.head.op, chain.head.inputs[0]
     assert isinstance(op, BatchNormalization)
     assert x is not None
-    if x.tensor.dtype not in FLOATS:
-        return f"dtype {name_of(x.tensor.dtype)}"
     if op.training_mode:
         return HostStep(chain.title, site, partial(_record_training, chain, op))
     count = thread_pool.size()
@@ -141,14 +139,12 @@ def _train(op: BatchNormalization, arrays: list[Array], outputs: list[Array | No
             np.copyto(out, result, casting="same_kind")
 
 
-@builder(LRN)
+@builder(LRN, dtypes=FLOATS)
 def lrn(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Divide by a power of the sum of squares over neighbouring channels, block by block."""
     op, (x,) = chain.head.op, _given(chain)
     assert isinstance(op, LRN)
     type_ = x.tensor
-    if type_.dtype not in FLOATS:
-        return f"dtype {name_of(type_.dtype)}"
     n, channels = type_.dims[:2]
     positions = type_.size // max(1, n * channels)
     dtype, count = float64 if type_.dtype == float64 else float32, thread_pool.size()

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from ....runtime.ir.dtypes import FLOATS, DType, bfloat16, float16, float32, float64, name_of
+from ....runtime.ir.dtypes import FLOATS, DType, bfloat16, float16, float32, float64
 from ....runtime.ir.types import Array
 from ....runtime.ops.norm import (
     GroupNormalization,
@@ -51,11 +51,9 @@ def _total(x: Array) -> Array:
     return _sums(x, np.ones(x.shape[1], x.dtype)) if x.ndim == 2 else x.sum(1, keepdims=True)
 
 
-@builder(Softmax, LogSoftmax, in_place=True)
+@builder(Softmax, LogSoftmax, in_place=True, dtypes=FLOATS)
 def softmax(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Return exp(x - max) / sum of that, or its logarithm, along an axis."""
-    if chain.output.tensor.dtype not in FLOATS:
-        return f"dtype {name_of(chain.output.tensor.dtype)}"
     count = thread_pool.size()
     return HostStep(chain.title, site, partial(_record_softmax, chain, count), count)
 
@@ -95,11 +93,9 @@ def _log_softmax(x: Array, out: Array) -> None:
     np.subtract(work, np.log(_total(np.exp(work))), out=out, casting="same_kind")
 
 
-@builder(LayerNormalization, RMSNormalization, fuses=True)
+@builder(LayerNormalization, RMSNormalization, fuses=True, dtypes=FLOATS)
 def layer_normalization(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Normalize over the last axes, with fused elementwise nodes."""
-    if chain.output.tensor.dtype not in FLOATS:
-        return f"dtype {name_of(chain.output.tensor.dtype)}"
     count = thread_pool.size()
     return HostStep(chain.title, site, partial(_record_norm, chain, count), count)
 
@@ -183,11 +179,9 @@ def _rms_norm(
     np.multiply(work, parameters[0], out=out, casting="same_kind")
 
 
-@builder(InstanceNormalization, GroupNormalization, fuses=True)
+@builder(InstanceNormalization, GroupNormalization, fuses=True, dtypes=FLOATS)
 def channel_normalization(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Normalize each channel or group of channels of an image, with fused elementwise nodes."""
-    if chain.output.tensor.dtype not in FLOATS:
-        return f"dtype {name_of(chain.output.tensor.dtype)}"
     count = thread_pool.size()
     return HostStep(chain.title, site, partial(_record_channels, chain, count), count)
 

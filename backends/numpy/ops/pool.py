@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ....runtime.base.guard import need
-from ....runtime.ir.dtypes import FLOATS, DType, bfloat16, float16, float32, int64, name_of
+from ....runtime.ir.dtypes import FLOATS, DType, bfloat16, float16, float32, int64
 from ....runtime.ir.graph import Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.pool import (
@@ -231,13 +231,11 @@ def _argmax(
         np.copyto(places[at], plane[part], where=better)
 
 
-@builder(AveragePool)
+@builder(AveragePool, dtypes=FLOATS)
 def average_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Mean of each window."""
     op, (x, _) = chain.head.op, _ends(chain)
     assert isinstance(op, AveragePool)
-    if x.tensor.dtype not in FLOATS:
-        return f"dtype {name_of(x.tensor.dtype)}"
     axes = axes_of(op, x.tensor.dims[2:])
     need(sum(axis.kernel * axis.output for axis in axes) * int64.itemsize, "counts of elements")
     count = np.ones(())
@@ -258,13 +256,11 @@ def _widen(data: Array, out: Array) -> None:
     np.copyto(out, data)
 
 
-@builder(LpPool)
+@builder(LpPool, dtypes=FLOATS)
 def lp_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """p-norm of each window."""
     op, (x, _) = chain.head.op, _ends(chain)
     assert isinstance(op, LpPool)
-    if x.tensor.dtype not in FLOATS:
-        return f"dtype {name_of(x.tensor.dtype)}"
 
     def prepare(data: Array, out: Array) -> None:
         np.abs(data, out=out)

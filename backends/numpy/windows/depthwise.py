@@ -20,14 +20,12 @@ from numpy.lib.stride_tricks import as_strided
 from ....runtime.ir.types import Array
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.window import Window, window
-from ....runtime.plan.backend import BuildContext
-from ..engine import thread_pool
 from ..engine.blocking import Block, blocks, lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, blocks_worth
-from ..engine.step import Bound, HostStep, ScratchLayout, Tape
+from ..engine.step import Bound, ScratchLayout, Tape
 from ..numerics.halves import store
-from ..numerics.products import sums
+from .algorithm import ConvAlgorithm
 from .columns import outside, region
 from .window_axis import WindowAxis, axes_of_window
 
@@ -71,7 +69,7 @@ class StridePhase:
         ]
 
 
-class Depthwise:
+class Depthwise(ConvAlgorithm):
     """A depthwise convolution, cut into blocks of channels and rows.
 
     Args:
@@ -79,14 +77,9 @@ class Depthwise:
     """
 
     def __init__(self, chain: Chain) -> None:
-        self.chain = chain
-        x, w, *rest = chain.head.inputs
-        assert x is not None
-        assert w is not None
-        self.x, self.w, self.bias = x, w, rest[0] if rest else None
-        self.window = window(chain.head.op, x.tensor.dims[2:], w.tensor.dims[2:])
+        super().__init__(chain)
+        x, w = self.x, self.w
         self.channels, self.filters = x.tensor.dims[1], w.tensor.dims[0] // x.tensor.dims[1]
-        self.dtype, self.workers = sums(x.tensor.dtype), thread_pool.size()
         self.phases = StridePhase.of(self.window)
         self._cut()
         regions = [region(self.window, x.tensor.dims[2:], box) for box in self.boxes]
@@ -142,12 +135,11 @@ class Depthwise:
         fits = COPIES // (row * lengths(self.boxes[0])[0])
         self.together = max(1, min(self.channels, share, fits))
 
-    def step(self, site: BuildContext) -> HostStep:
-        """Return the step."""
+    @property
+    def kernel(self) -> str:
+        """The window, filters and outputs."""
         size = "x".join(map(str, (self.channels * self.filters, *self.window.output)))
-        kernel = f"depthwise {'x'.join(map(str, self.window.kernel))} of {size}"
-        name = f"{self.chain.title}: {kernel}"
-        return HostStep(name, site, self._record, self.workers, self.nbytes)
+        return f"depthwise {'x'.join(map(str, self.window.kernel))} of {size}"
 
     def _blocks(self) -> Iterator[tuple[int, slice, Block]]:
         """Yield image, channels and outputs of every block."""

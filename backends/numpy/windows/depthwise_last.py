@@ -13,15 +13,12 @@ from math import prod
 import numpy as np
 
 from ....runtime.ir.types import Array
-from ....runtime.ops.window import window
-from ....runtime.plan.backend import BuildContext
-from ..engine import thread_pool
 from ..engine.blocking import lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, blocks_worth
-from ..engine.step import Bound, HostStep, ScratchLayout, Tape
+from ..engine.step import Bound, ScratchLayout, Tape
 from ..numerics.halves import store
-from ..numerics.products import sums
+from .algorithm import ConvAlgorithm
 from .columns import region, windows
 from .depthwise import Depthwise
 
@@ -35,7 +32,7 @@ CLASH = 1 << 10
 INTO, OUT, TAP, LOOP = 0.6, 0.75, 0.16, 15.0
 
 
-class DepthwiseLast:
+class DepthwiseLast(ConvAlgorithm):
     """A depthwise convolution, cut into blocks of channels of an image.
 
     Args:
@@ -43,16 +40,11 @@ class DepthwiseLast:
     """
 
     def __init__(self, chain: Chain) -> None:
-        self.chain = chain
-        x, w, *rest = chain.head.inputs
-        assert x is not None
-        assert w is not None
-        self.x, self.w, self.bias = x, w, rest[0] if rest else None
+        super().__init__(chain)
+        x = self.x
         spatial = x.tensor.dims[2:]
-        self.window = window(chain.head.op, spatial, w.tensor.dims[2:])
         self.box = tuple(slice(0, size) for size in self.window.output)
         self.region = region(self.window, spatial, self.box)
-        self.dtype, self.workers = sums(x.tensor.dtype), thread_pool.size()
         images, channels = x.tensor.dims[:2]
         sizes = prod(self.region.shape), prod(self.window.output)
         self.together = COPIES // (sum(sizes) * self.dtype.itemsize)
@@ -71,9 +63,7 @@ class DepthwiseLast:
         """Whether the head is a 2-D depthwise convolution with many channels."""
         if not Depthwise.applies(chain):
             return False
-        x, w, *_ = chain.head.inputs
-        assert x is not None
-        assert w is not None
+        x, w, _ = chain.operands
         channels, size = x.tensor.dims[1], prod(x.tensor.dims[2:]) * x.tensor.dtype.itemsize
         is_plain = w.is_constant and w.tensor.dims[0] == channels >= FEWEST
         return is_plain and bool(size % CLASH) and cls(chain).together >= FEWEST
@@ -87,12 +77,11 @@ class DepthwiseLast:
         channel = prod(spatial) * INTO + outputs * (taps * TAP + OUT + stages)
         return images * (channels * channel + self.fewest * taps * outputs * LOOP)
 
-    def step(self, site: BuildContext) -> HostStep:
-        """Return the step."""
+    @property
+    def kernel(self) -> str:
+        """The window, filters and outputs."""
         size = "x".join(map(str, (self.w.tensor.dims[0], *self.window.output)))
-        kernel = f"depthwise {'x'.join(map(str, self.window.kernel))} of {size}, channels last"
-        name = f"{self.chain.title}: {kernel}"
-        return HostStep(name, site, self._record, self.workers, self.nbytes)
+        return f"depthwise {'x'.join(map(str, self.window.kernel))} of {size}, channels last"
 
     def _record(self, bound: Bound) -> list[Tape]:
         x, result = bound[self.x], bound[self.chain.output]

@@ -70,12 +70,10 @@ class Separable:
 
     def __init__(self, depthwise: Chain, before: Chain | None, after: Chain | None) -> None:
         self.depthwise, self.before, self.after = depthwise, before, after
-        x, w = depthwise.head.inputs[:2]
-        assert x is not None
-        assert w is not None
+        x, w, _ = depthwise.operands
         self.chains = tuple(chain for chain in (before, depthwise, after) if chain is not None)
         self.output = self.chains[-1].output
-        self.x = _inputs(self.chains[0])[0]
+        self.x = self.chains[0].operands[0]
         self.dtype, self.workers = x.tensor.dtype, thread_pool.size()
         self.images, self.channels, *self.spatial = x.tensor.dims
         self.window = window(depthwise.head.op, x.tensor.dims[2:], w.tensor.dims[2:])
@@ -117,7 +115,7 @@ class Separable:
         """
         if not _is_depthwise(chain):
             return []
-        x = _inputs(chain)[0]
+        x = chain.operands[0]
         before = results.get(x) if graph.sole_consumer(x) is chain.head else None
         if before is not None and not (_is_pointwise(before) and _has_scalars(before)):
             before = None
@@ -139,7 +137,7 @@ class Separable:
         """Channels that the first pointwise convolution reads, and one for its bias."""
         if self.before is None:
             return 0
-        return self.x.tensor.dims[1] + (_inputs(self.before)[2] is not None)
+        return self.x.tensor.dims[1] + (self.before.operands[2] is not None)
 
     def _columns(self, phase: StridePhase) -> Columns:
         stride, pad, size = self.window.strides[1], self.window.pads_begin[1], self.spatial[1]
@@ -219,7 +217,7 @@ class Separable:
         rows = bound.scratch(self.rows, (*shape, self.channels))
         inside, source = rows[covered.at[0]], image[:, covered.inside[0]]
         if inside.size and self.before is not None:
-            x, w, bias = _inputs(self.before)
+            x, w, bias = self.before.operands
             count = x.tensor.dims[1]
             narrow = bound.scratch(self.narrow, (self.terms, *inside.shape[:3]))
             for i, columns in enumerate(self.columns):
@@ -247,7 +245,7 @@ class Separable:
 
     def _convolve(self, tape: Tape, bound: Bound, rows: Array, box: tuple[slice, slice]) -> Array:
         """Record the calls of the depthwise convolution; return its result [pixels, channels]."""
-        _, w, bias = _inputs(self.depthwise)
+        _, w, bias = self.depthwise.operands
         high, wide = lengths(box)
         tiled = (high, wide // self.tile, self.tile * self.channels)
         total = bound.scratch(self.sums, tiled)
@@ -282,7 +280,7 @@ class Separable:
         if self.after is None:
             tape.append(partial(store, target, total.T))
             return
-        _, w, bias = _inputs(self.after)
+        _, w, bias = self.after.operands
         weights = bound.packed((w,), ("columns", self.dtype), _columns_of_outputs).T
         found = bound.scratch(self.result, target.shape)
         tape.append(recorded(weights, total.T, found))
@@ -313,14 +311,6 @@ def _columns_of_outputs(w: Array) -> Array:
     return np.ascontiguousarray(w.reshape(w.shape[0], -1).T)
 
 
-def _inputs(chain: Chain) -> tuple[Value, Value, Value | None]:
-    """Return image, weights and bias of a convolution."""
-    x, w, *rest = chain.head.inputs
-    assert x is not None
-    assert w is not None
-    return x, w, rest[0] if rest else None
-
-
 def _collides(image: Value) -> bool:
     """Whether the channels of a pixel do not fit into the cache sets that they belong to."""
     _, channels, *spatial = image.tensor.dims
@@ -328,7 +318,7 @@ def _collides(image: Value) -> bool:
 
 
 def _has_constants(chain: Chain) -> bool:
-    _, w, bias = _inputs(chain)
+    _, w, bias = chain.operands
     return w.is_constant and (bias is None or bias.is_constant)
 
 
@@ -341,7 +331,7 @@ def _is_depthwise(chain: Chain) -> bool:
     """Whether this is a depthwise convolution that can run with channels last."""
     if not Depthwise.applies(chain) or not _has_constants(chain) or not _has_scalars(chain):
         return False
-    x, w, _ = _inputs(chain)
+    x, w, _ = chain.operands
     dtype = x.tensor.dtype
     is_single = w.tensor.dims[0] == x.tensor.dims[1] >= FEWEST
     return is_single and x.tensor.size > 0 and sums(dtype) == dtype
@@ -352,6 +342,6 @@ def _is_pointwise(chain: Chain) -> bool:
     op = chain.head.op
     if not isinstance(op, Conv) or op.group != 1 or not _has_constants(chain):
         return False
-    x, w, _ = _inputs(chain)
+    x, w, _ = chain.operands
     seen = window(op, x.tensor.dims[2:], w.tensor.dims[2:])
     return {*seen.kernel, *seen.strides} == {1} and seen.output == x.tensor.dims[2:]

@@ -29,14 +29,13 @@ from ....runtime.ir.dtypes import float32, float64
 from ....runtime.ir.types import Array
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.window import window
-from ....runtime.plan.backend import BuildContext
-from ..engine import thread_pool
 from ..engine.chain import Chain
 from ..engine.cost import PRODUCT
-from ..engine.step import Bound, HostStep, ScratchLayout, Tape
+from ..engine.step import Bound, ScratchLayout, Tape
 from ..numerics import blas
 from ..numerics.elementwise import ELEMENTWISE
 from ..numerics.products import recorded, sums
+from .algorithm import ConvAlgorithm
 
 #: Upper bound of the relative error for independent normal inputs and filters.
 ERROR = 5e-6
@@ -117,33 +116,22 @@ def _transformed(filters: Array) -> Array:
     return found.reshape(N * N, *filters.shape[1::-1]).astype(sums(filters.dtype), "C")
 
 
-class Winograd:
+class Winograd(ConvAlgorithm):
     """A Winograd convolution, cut into blocks of tile rows and filters.
 
     Args:
         chain: a convolution for which `applies` holds, and its fused nodes.
-
-    Attributes:
-        nanoseconds: estimated time on one core. It alone decides whether Winograd is used, so that
-            results do not depend on the number of threads.
     """
 
     def __init__(self, chain: Chain) -> None:
-        self.chain = chain
-        x, w, *rest = chain.head.inputs
-        assert x is not None
-        assert w is not None
-        self.x, self.w, self.bias = x, w, rest[0] if rest else None
-        self.window = window(chain.head.op, x.tensor.dims[2:], w.tensor.dims[2:])
-        self.images, self.channels = x.tensor.dims[:2]
-        self.filters = w.tensor.dims[0]
+        super().__init__(chain)
+        self.images, self.channels = self.x.tensor.dims[:2]
+        self.filters = self.w.tensor.dims[0]
         self.rows, columns = (-(-size // M) for size in self.window.output)
         self.pitch = columns + 1
-        self.workers = thread_pool.size()
-        self.nanoseconds, *_ = self._minimum(1)
+        self._time, *_ = self._minimum(1)
         _, self.depth, self.parts = self._minimum(self.workers)
         self.early = self._early()
-        self.dtype = sums(x.tensor.dtype)
         c, k = self.channels, -(-self.filters // self.parts)
         tiles, scratch = self.depth * self.pitch, ScratchLayout()
         self.phases = scratch.take(M * M * c * (tiles + self.pitch), self.dtype)
@@ -187,12 +175,16 @@ class Winograd:
             count += 1
         return count
 
-    def step(self, site: BuildContext) -> HostStep:
-        """Return the step."""
+    @property
+    def nanoseconds(self) -> float:
+        """Estimated time on one core."""
+        return self._time
+
+    @property
+    def kernel(self) -> str:
+        """The sizes."""
         size = "x".join(map(str, self.window.output))
-        kernel = f"Winograd 4x4 of {self.filters}x{self.channels}x{size}"
-        name = f"{self.chain.title}: {kernel}"
-        return HostStep(name, site, self._record, self.workers, self.nbytes)
+        return f"Winograd 4x4 of {self.filters}x{self.channels}x{size}"
 
     def _blocks(self) -> Iterator[tuple[int, range, slice]]:
         """Yield image, rows of tiles and filters of every block."""
