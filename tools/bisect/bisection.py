@@ -19,7 +19,6 @@ from typing import Any
 from ...api import Loadable, Operators, load
 from ...arguments import in_data_dir, public
 from ...runtime.base.arguments import instance, optional
-from ...runtime.base.notebook import Shown
 from ...runtime.errors import TercetError, UsageError
 from ...runtime.ir.graph import Graph, Node
 from ...runtime.ir.types import HostValue
@@ -31,7 +30,6 @@ from ..common.console import Say, silent
 from ..common.deadline import time_limit
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from ..common.threads import use_threads
-from ..common.views import shown
 from ..compare.layers import LayerMatcher
 from ..export.export import model_title
 from ..runners.replay import (
@@ -45,12 +43,13 @@ from ..runners.replay import (
 )
 from ..runners.runners import RunnerSettings
 from ..verdict.agreement import Word
-from ..verdict.error_bounds import Finding, Judge, exit_code, overall
+from ..verdict.error_bounds import Finding, Judge, overall
+from ..verdict.judged import Judged
 from .reduction import Reduced, reduce_graph
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Bisection(Shown):
+class Bisection(Judged):
     """The result of `bisect`; print it.
 
     Attributes:
@@ -66,8 +65,7 @@ class Bisection(Shown):
         findings: the outputs with the fault.
         runs: number of runs.
         reduced: the smallest wrong part; None if nothing is wrong.
-        stopped: why the search is incomplete; empty if it is complete.
-        allow_inconclusive: whether `exit_code` is 0 for inconclusive results.
+        stopped, allow_inconclusive: see `Judged`.
     """
 
     model: str
@@ -81,16 +79,9 @@ class Bisection(Shown):
     findings: tuple[Finding, ...] = ()
     runs: int = 0
     reduced: Reduced | None = None
-    stopped: str = ""
-    allow_inconclusive: bool = False
 
     def _about(self) -> str:
         return f"{self.model}: fault {self.fault}; {self.runner} against {self.reference}"
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong or inconclusive."""
-        return self.verdict == "ok"
 
     @property
     def verdict(self) -> Word:
@@ -98,15 +89,6 @@ class Bisection(Shown):
         if self.fault not in ("none", "unknown"):
             return "MISMATCH"
         return overall([finding.agreement.verdict for finding in self.findings])
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of the command line."""
-        allowed = self.allow_inconclusive
-        return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
-
-    def __str__(self) -> str:
-        return shown(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but arrays and graphs, for JSON."""

@@ -13,7 +13,6 @@ from ... import api
 from ...api import Loadable, Operators
 from ...arguments import in_data_dir, public
 from ...backends.numpy.numerics import blas
-from ...runtime.base.notebook import Shown
 from ...runtime.errors import UsageError
 from ...runtime.ir.types import Array
 from ..common.console import Say, silent
@@ -21,12 +20,12 @@ from ..common.deadline import time_limit
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked
 from ..common.measure import Repeat, Timing
 from ..common.threads import use_threads
-from ..common.views import shown
 from ..export.export import model_title
 from ..runners.runners import RunnerSettings, check_names, default_names
 from ..runners.saved import Saved, write_comparison
 from ..verdict.agreement import Agreement, Word
-from ..verdict.error_bounds import exit_code, overall
+from ..verdict.error_bounds import overall
+from ..verdict.judged import Judged
 from ..verdict.tolerances import ByName, Chosen
 from .run_all import Entry, Race
 
@@ -84,7 +83,7 @@ class ComparisonResult:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Comparison(Shown):
+class Comparison(Judged):
     """The result of `compare`; print it, or read `results`.
 
     Attributes:
@@ -93,8 +92,7 @@ class Comparison(Shown):
         threads: CPU threads of each runner, None if unknown.
         results: one per runner; the first is the reference.
         skipped: why a runner was skipped, by name.
-        stopped: why the result is incomplete; empty if it is complete.
-        allow_inconclusive: whether `exit_code` is 0 for inconclusive results.
+        stopped, allow_inconclusive: see `Judged`.
     """
 
     model: str
@@ -102,8 +100,6 @@ class Comparison(Shown):
     threads: int | None
     results: tuple[ComparisonResult, ...]
     skipped: Mapping[str, str]
-    stopped: str = ""
-    allow_inconclusive: bool = False
 
     def _about(self) -> str:
         return f"{self.model}: {self.verdict}; " + ", ".join(r.name for r in self.results)
@@ -114,20 +110,9 @@ class Comparison(Shown):
         return self.results[0]
 
     @property
-    def ok(self) -> bool:
-        """Whether no output is a mismatch or inconclusive."""
-        return self.verdict == "ok"
-
-    @property
     def verdict(self) -> Word:
         """``ok``, ``MISMATCH`` or ``inconclusive``: the worst verdict of an output."""
         return overall([result.verdict for result in self.results])
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of the command line."""
-        allowed = self.allow_inconclusive
-        return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
 
     def __getitem__(self, name: str) -> ComparisonResult:
         """Return the result of a runner; raises KeyError if it did not take part."""
@@ -135,9 +120,6 @@ class Comparison(Shown):
             if result.name == name:
                 return result
         raise KeyError(name)
-
-    def __str__(self) -> str:
-        return shown(self)
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row per runner and output, for `pandas.DataFrame`."""
@@ -280,8 +262,8 @@ def compare(
         blas.threads(),
         results,
         race.skipped,
-        limit.stopped,
-        allow_inconclusive,
+        stopped=limit.stopped,
+        allow_inconclusive=allow_inconclusive,
     )
 
 

@@ -19,7 +19,6 @@ import numpy as np
 
 from ...api import Loadable, Operators, load
 from ...arguments import in_data_dir, public
-from ...runtime.base.notebook import Shown
 from ...runtime.errors import InputError, TercetError
 from ...runtime.ir.graph import Graph, Node
 from ...runtime.ir.types import Array, HostValue
@@ -28,7 +27,6 @@ from ..common.console import Say, silent
 from ..common.deadline import time_limit
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from ..common.threads import use_threads
-from ..common.views import shown
 from ..export.export import model_title
 from ..runners.replay import (
     Player,
@@ -41,7 +39,8 @@ from ..runners.replay import (
 )
 from ..runners.runners import RunnerSettings
 from ..verdict.agreement import Word
-from ..verdict.error_bounds import Finding, Judge, exit_code, flat, overall
+from ..verdict.error_bounds import Finding, Judge, flat, overall
+from ..verdict.judged import Judged
 
 #: Number of samples of the whole graph, whose tensors are all kept.
 _SAMPLES = 3
@@ -108,7 +107,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Layers(Shown):
+class Layers(Judged):
     """The result, in execution order; print it, or read `first` and `worst`.
 
     Attributes:
@@ -120,8 +119,7 @@ class Layers(Shown):
         inputs: the model's inputs.
         layers: every step.
         others: the same for further runners.
-        stopped: why the result is incomplete; empty if it is complete.
-        allow_inconclusive: whether `exit_code` is 0 for inconclusive results.
+        stopped, allow_inconclusive: see `Judged`.
     """
 
     model: str
@@ -132,8 +130,6 @@ class Layers(Shown):
     inputs: Inputs
     layers: tuple[Layer, ...]
     others: tuple[Layers, ...] = ()
-    stopped: str = ""
-    allow_inconclusive: bool = False
 
     def _about(self) -> str:
         return f"{self.model}: {self.verdict}; {self.runner} against {self.reference}"
@@ -150,11 +146,6 @@ class Layers(Shown):
         return sorted(differing, key=lambda layer: layer.excess, reverse=True)
 
     @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong, everything was run, and repeated runs gave equal bits."""
-        return self.verdict == "ok"
-
-    @property
     def verdict(self) -> Word:
         """``MISMATCH`` if a step is wrong or not repeatable, ``inconclusive`` if one is.
 
@@ -167,15 +158,6 @@ class Layers(Shown):
             elif layer.verdict in ("inconclusive", "not run"):
                 own.append("inconclusive")
         return overall(own)
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of the command line."""
-        allowed = self.allow_inconclusive
-        return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
-
-    def __str__(self) -> str:
-        return shown(self)
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row per tensor, for `pandas.DataFrame`."""

@@ -24,7 +24,6 @@ from ...importers.onnx.writing.save import save
 from ...runtime.base.arguments import dims as dim_texts
 from ...runtime.base.arguments import shapes as shape_texts
 from ...runtime.base.arguments import words
-from ...runtime.base.notebook import Shown
 from ...runtime.errors import FileError, InputError, UsageError
 from ...runtime.ir.graph import Graph, Value
 from ...runtime.ir.infer import specialise
@@ -36,13 +35,13 @@ from ...version import __version__
 from ..common.console import Say, silent
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs, input_shapes
 from ..common.tensors import tensor
-from ..common.views import shown
 from ..verdict.agreement import Agreement, Word
-from ..verdict.error_bounds import Judge, exit_code, overall
+from ..verdict.error_bounds import Judge, overall
+from ..verdict.judged import Judged
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ExportResult(Shown):
+class ExportResult(Judged):
     """The result of an export.
 
     Attributes:
@@ -56,7 +55,7 @@ class ExportResult(Shown):
         agreements: each output against the original's; empty if not checked.
         frozen: inputs that became constants.
         folded: the file's names of nodes that were folded because they depend only on these.
-        allow_inconclusive: whether `exit_code` is 0 for inconclusive results.
+        stopped, allow_inconclusive: see `Judged`.
     """
 
     model: str
@@ -69,14 +68,10 @@ class ExportResult(Shown):
     agreements: tuple[Agreement, ...] = ()
     frozen: tuple[str, ...] = ()
     folded: tuple[str, ...] = ()
-    allow_inconclusive: bool = False
 
     def _about(self) -> str:
         before, after = self.nodes
         return f"{self.file or 'in memory'}, from {self.model}: {after} of {before} nodes"
-
-    def __str__(self) -> str:
-        return shown(self)
 
     @property
     def opsets(self) -> dict[str, int]:
@@ -90,19 +85,9 @@ class ExportResult(Shown):
         return sum(before for before, _ in pairs), sum(after for _, after in pairs)
 
     @property
-    def ok(self) -> bool:
-        """Whether every checked output agrees with the original's."""
-        return self.verdict == "ok"
-
-    @property
     def verdict(self) -> Word:
         """The worst verdict of an output; ``ok`` if none was checked."""
         return overall([found.verdict for found in self.agreements])
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of the command line."""
-        return exit_code(self.verdict, allow_inconclusive=self.allow_inconclusive)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the model itself, for JSON."""
