@@ -11,6 +11,7 @@ import pytest
 
 import tercet
 from tercet.runtime.ir.types import Array
+from tercet.runtime.session.placement import Placement
 
 from ..packages import needs_cuda
 
@@ -40,6 +41,13 @@ def test_results_are_those_of_onnxruntime(name: str, passes: bool) -> None:
         np.testing.assert_allclose(found[key], wanted, 2e-4, 2e-5, err_msg=key)
 
 
+def placed(name: str) -> Placement | tuple[()]:
+    """Return what is planned for a GPU that is not there."""
+    shapes = {key: x.shape for key, x in arrays(name, "input").items()}
+    path = RECORDED / f"{name}.onnx"
+    return tercet.inspect(path, placement="cuda", target="sm_90a", shapes=shapes).placement or ()
+
+
 #: What is not planned for a GPU that is not there: loops, and sizes that depend on the data.
 HOSTED = {
     "paddle_selected": {"Compress"},
@@ -54,10 +62,7 @@ HOSTED = {
 @needs_cuda
 @pytest.mark.parametrize("name", NAMES)
 def test_cuda_leaves_nothing(name: str) -> None:
-    shapes = {key: x.shape for key, x in arrays(name, "input").items()}
-    path = RECORDED / f"{name}.onnx"
-    placed = tercet.inspect(path, placement="cuda", target="sm_90a", shapes=shapes).placement
-    host = [row for row in placed or () if row.backend != "plan" and "cuda" not in row.backend]
+    host = [row for row in placed(name) if row.backend != "plan" and "cuda" not in row.backend]
     assert {row.operators for row in host} == HOSTED.get(name, set())
 
 
@@ -75,8 +80,5 @@ KERNELS = {
 @needs_cuda
 @pytest.mark.parametrize("name", KERNELS)
 def test_idioms(name: str) -> None:
-    shapes = {key: x.shape for key, x in arrays(name, "input").items()}
-    path = RECORDED / f"{name}.onnx"
-    placed = tercet.inspect(path, placement="cuda", target="sm_90a", shapes=shapes).placement
-    steps = [row.operators for row in placed or () if row.kind == "step"]
+    steps = [row.operators for row in placed(name) if row.kind == "step"]
     assert {kind: steps.count(kind) for kind in KERNELS[name]} == KERNELS[name]

@@ -59,9 +59,9 @@ def fused_matmul_activation(
     transBatchB: int = 0,
 ) -> str:
     """FusedMatMul followed by an activation."""
-    x = _arranged(b, x, bool(transA), bool(transBatchA))
-    y = _arranged(b, y, bool(transB), bool(transBatchB))
-    product = _scaled(b, b.MatMul(x, y), alpha)
+    how = {"transA": transA, "transB": transB}
+    batches = {"transBatchA": transBatchA, "transBatchB": transBatchB}
+    product = fused_matmul(b, x, y, alpha=alpha, **how, **batches)
     if activation == "Softmax":
         return b.Softmax(product, axis=activation_axis)
     given = (activation_alpha, activation_beta, activation_gamma)
