@@ -85,7 +85,8 @@ class SplitToSequence(Op):
     """Parts of a tensor along `axis`, of the size or sizes `split` (1 if omitted).
 
     Attributes:
-        keepdims: whether parts of size 1 keep the axis; always true if `split` is given.
+        keepdims: whether parts of size 1 keep the axis. Other parts, and those of a list of sizes,
+            always do. PyTorch writes ``unbind`` with a `split` of 1 and without `keepdims`.
     """
 
     axis: int = 0
@@ -95,10 +96,14 @@ class SplitToSequence(Op):
         if input.shape is None:
             return SequenceType(input.without_value())
         shape, axis = list(input.shape), normalize_axis(self.axis, len(input.shape))
-        if split is None:
-            shape[axis : axis + 1] = [1] if self.keepdims else []
-        else:
-            shape[axis] = _part_size(split, shape[axis])
+        size = 1 if split is None else _part_size(split, shape[axis])
+        if not self.keepdims and (split is None or split.rank != 1):
+            sizes = (1,) if split is None else ints_of(split, "split")
+            if sizes is None or not isinstance(sizes[0], int):
+                return SequenceType(input.with_shape(None))
+            if sizes[0] == 1:
+                return SequenceType(input.with_shape(checked(shape[:axis] + shape[axis + 1 :])))
+        shape[axis] = size
         return SequenceType(input.with_shape(checked(shape)))
 
 

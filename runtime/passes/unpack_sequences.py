@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
-from ..ir.types import TensorType
+from ..ir.types import Array, TensorType
 from ..ops.movement import Concat, Split
 from ..ops.sequence import (
     ConcatFromSequence,
@@ -128,22 +128,20 @@ def _split(graph: Graph, node: Node, op: SplitToSequence) -> Elements | None:
     length = x.type.shape[axis]
     if not isinstance(length, int) or (split is not None and split.data is None):
         return None
-    sizes = _sizes(length, None if split is None else split.data)
+    given = np.asarray(1 if split is None else split.data)
+    sizes = _sizes(length, given)
     if not 0 < len(sizes) <= PARTS or sum(sizes) != length or min(sizes) < 0:
         return None
     build = Builder(graph, node, origin=(node,))
     parts = build.node(Split(axis=axis), x, build.integers(sizes), outputs=len(sizes)).outputs
-    if split is None and not op.keepdims:
+    if given.ndim == 0 and given == 1 and not op.keepdims:
         axes = build.integers((axis,))
         return tuple(build(Squeeze(), part, axes) for part in parts)
     return parts
 
 
-def _sizes(length: int, split: object) -> list[int]:
-    if split is None:
-        return [1] * length
-    given = np.asarray(split)
-    if given.ndim:
-        return given.tolist()
-    size = max(1, int(given))
+def _sizes(length: int, split: Array) -> list[int]:
+    if split.ndim:
+        return split.tolist()
+    size = max(1, int(split))
     return [min(size, length - first) for first in range(0, length, size)]

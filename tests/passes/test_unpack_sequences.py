@@ -76,6 +76,7 @@ def test_elements_that_are_put_together(new_axis: int) -> None:
     [
         ("", ""),
         (", keepdims = 0", ""),
+        (", keepdims = 0", "<value = int64 {1}>"),
         ("", "<value = int64 {4}>"),
         ("", "<value = int64[2] {3, 3}>"),
     ],

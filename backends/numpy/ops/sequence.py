@@ -75,6 +75,7 @@ def split_to_sequence(
 ) -> list[Any]:
     """Split along an axis, into parts of one size or of given sizes."""
     length = data.shape[op.axis]
+    size = 0
     if split is not None and split.ndim == 1:
         sizes = split.tolist()
     else:
@@ -86,7 +87,7 @@ def split_to_sequence(
         raise ValueError(f"split={sizes} for an axis of {length} elements")
     lead = (slice(None),) * (op.axis % data.ndim)
     parts = [data[(*lead, slice(a, b))] for a, b in pairwise(accumulate(sizes, initial=0))]
-    is_squeezed = split is None and not op.keepdims
+    is_squeezed = size == 1 and not op.keepdims
     return [part.squeeze(op.axis) for part in parts] if is_squeezed else parts
 
 
