@@ -226,15 +226,16 @@ def test_where_float64_is_infinite_by_chance_nothing_is_proved() -> None:
         "g",
         [helper.make_tensor_value_info("x", kind, (8,))],
         [helper.make_tensor_value_info("y", kind, (8,))],
-        [numpy_helper.from_array(np.float32(1), "one")],
+        [numpy_helper.from_array(np.ones(1, np.float32), "one")],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     feeds = {"x": np.random.default_rng(0).uniform(1, 9, 8).astype(np.float32)}
     with api.load(proto, stop_at=0) as loaded:
         judge = Judge(loaded.imported, feeds)
     assert np.isinf(judge.exact["y"]).all()
-    found = np.float32([2**23, -(2**24), np.inf, -np.inf, 2**22, 2**24, 2**24, np.inf])
-    other = np.float32([2**24, 2**23, -np.inf, np.inf, np.inf, -np.inf, 2**24, np.inf])
+    inf = np.inf
+    found = np.array([2**23, -(2**24), inf, -inf, 2**22, 2**24, 2**24, inf], np.float32)
+    other = np.array([2**24, 2**23, -inf, inf, inf, -inf, 2**24, inf], np.float32)
     assert judge.agreement("y", found, other).verdict == "inconclusive"
     found, other = (np.where(np.isinf(x), np.float32(2**24), x) for x in (found, other))
     assert judge.agreement("y", found, other).verdict == "inconclusive"

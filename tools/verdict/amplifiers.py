@@ -11,7 +11,6 @@ import numpy as np
 from ...runtime.ir.custom import CustomOperator, declare
 from ...runtime.ir.graph import Graph, Node
 from ...runtime.ir.types import Array, HostValue, TensorType
-from .float64_reference import Oracle
 from .shaken import ROUGH, Shaken
 
 #: From this growth on a node amplifies.
@@ -57,14 +56,12 @@ def first_amplifier(graph: Graph, feeds: Mapping[str, HostValue], precision: str
         The first node that makes noise grow beyond what is harmless; where none does so by itself,
         the one that makes it grow most.
     """
-    exact: Seen = {}
-    oracle = Oracle(_tapped(graph, exact))
-    try:
-        oracle.run(dict(feeds))
-    finally:
-        oracle.close()
-    noisy: Seen = {}
-    Shaken(_tapped(graph, noisy), precision, ROUGH, 0).run(feeds)
+    seen: Seen = {}
+    shaken = Shaken(_tapped(graph, seen), precision)
+    shaken.run(feeds)
+    exact = dict(seen)
+    shaken.run(feeds, ROUGH)
+    noisy = seen
     noise = {name: _noise(data, noisy[name]) for name, data in exact.items() if name in noisy}
     minimum = 2.0**-20
     best = Amplifier()

@@ -10,7 +10,7 @@ explains it, and if it is so small besides that it would be agreement whatever t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
@@ -27,7 +27,6 @@ from ..common.nested import flat
 from .accuracy import distance_of
 from .agreement import Agreement, Tolerance, Word, agreement, missing, tolerance_for
 from .amplifiers import Amplifier, first_amplifier
-from .float64_reference import Oracle
 from .operators import SMALLEST, Ancestry, ancestries
 from .rounding import (
     Evidence,
@@ -37,7 +36,7 @@ from .rounding import (
     rule_floats,
     rule_ordinary,
 )
-from .shaken import FAIR, ROUGH, Shaken
+from .shaken import EXACT, FAIR, ROUGH, Shaken
 from .spread import distance
 
 #: Where such a bound comes from; see `Tolerance.origin`.
@@ -130,13 +129,13 @@ class Judge:
         self._exact: Arrays | None = None
         self._samples: dict[str, list[Arrays]] = {ROUGH: [], FAIR: []}
         self._amplifier: Amplifier | None = None
-        self._bound: Graph | None = None
+        self._shaken: Shaken | None = None
 
     @property
     def exact(self) -> Arrays:
         """What the graph gives in float64, by name; empty where it does not run so."""
         if self._exact is None:
-            self._exact = _attempt(partial(_in_float64, self._graph, self._feeds))
+            self._exact = self._run(EXACT)
         return self._exact
 
     def samples(self, name: str, kind: str, count: int) -> list[Array]:
@@ -153,20 +152,25 @@ class Judge:
         """Return that many samples, as far as they can be had."""
         found = self._samples[kind]
         while len(found) < count and self.exact:
-            shaken = Shaken(self._specialised(), self._precision, kind, len(found))
-            found.append(_attempt(lambda run=shaken: flat(run.run(self._feeds))))
+            found.append(self._run(kind, len(found)))
         return found[:count]
+
+    def _run(self, kind: str, seed: int = 0) -> Arrays:
+        """Return the results of a run in float64; none where the graph does not run so."""
+        try:
+            if self._shaken is None:
+                self._shaken = Shaken(self._specialised(), self._precision)
+            return flat(self._shaken.run(self._feeds, kind, seed))
+        except TercetError:
+            return {}
 
     def _specialised(self) -> Graph:
         """Return the graph with the shapes that these inputs give it, where that can be told."""
-        if self._bound is None:
-            inputs = self._graph.inputs
-            try:
-                types = {v.name: type_of(self._feeds[v.name], v.type) for v in inputs}
-                self._bound = specialise(self._graph, types)
-            except TercetError:
-                self._bound = self._graph
-        return self._bound
+        try:
+            types = {v.name: type_of(self._feeds[v.name], v.type) for v in self._graph.inputs}
+            return specialise(self._graph, types)
+        except TercetError:
+            return self._graph
 
     def error(self, name: str, found: Array) -> float | None:
         """Return the relative L2 distance of an output from float64; None where it is not known."""
@@ -278,11 +282,10 @@ class Judge:
 
     def _farthest(self, name: str, at: Array) -> Array:
         """Return how far some elements move in many fair samples; see `Evidence.more`."""
-        exact, run = self.exact[name], self._specialised()
+        exact = self.exact[name]
         farthest = np.zeros(int(np.count_nonzero(at)))
         for seed in range(_MANY):
-            shaken = Shaken(run, self._precision, FAIR, seed)
-            found = _attempt(lambda run=shaken: flat(run.run(self._feeds))).get(name)
+            found = self._run(FAIR, seed).get(name)
             if found is not None and found.shape == exact.shape:
                 away = distance(exact, found)[at]
                 np.maximum(farthest, away, out=farthest, where=np.isfinite(away))
@@ -324,26 +327,11 @@ class Judge:
         return f"; {self._amplifier}--layers compares node by node"
 
 
-def _attempt(run: Callable[[], Arrays]) -> Arrays:
-    try:
-        return run()
-    except TercetError:
-        return {}
-
-
 def _attempt_amplifier(graph: Graph, feeds: Mapping[str, HostValue], precision: str) -> Amplifier:
     try:
         return first_amplifier(graph, feeds, precision)
     except TercetError:
         return Amplifier()
-
-
-def _in_float64(graph: Graph, feeds: Mapping[str, HostValue]) -> Arrays:
-    oracle = Oracle(graph)
-    try:
-        return flat(oracle.run(dict(feeds)))
-    finally:
-        oracle.close()
 
 
 def _misplaced(

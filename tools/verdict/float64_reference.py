@@ -11,7 +11,7 @@ import numpy as np
 from ...backends.numpy import NumpyBackend, evaluate
 from ...runtime.ir.constraints import float64_for_float32
 from ...runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
-from ...runtime.ir.graph import Graph, Value
+from ...runtime.ir.graph import Graph
 from ...runtime.ir.infer import infer
 from ...runtime.ir.op import Op, TensorAttribute, attributes, with_attributes
 from ...runtime.ir.types import (
@@ -29,8 +29,7 @@ from ...runtime.session.model import Model
 
 NARROW = frozenset({float16, bfloat16, float32})
 
-#: Returns the elements of a constant, or of an input, in float64.
-ChangeConstant = Callable[[Value], Array]
+#: Returns the elements of an input in float64.
 ChangeInput = Callable[[Array], Array]
 
 
@@ -39,18 +38,12 @@ class Oracle:
 
     Args:
         graph: an imported graph (`Model.imported`); not modified.
-        change: applied to every constant of a narrower floating-point type.
-        change_input: the same for inputs.
+        change_input: applied to every input of a narrower floating-point type.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        change: ChangeConstant | None = None,
-        change_input: ChangeInput | None = None,
-    ) -> None:
+    def __init__(self, graph: Graph, change_input: ChangeInput | None = None) -> None:
         self._change_input = change_input or _widened
-        wide, options = in_float64(graph, change), Options(stop_at=0, max_plans=1)
+        wide, options = in_float64(graph), Options(stop_at=0, max_plans=1)
         with float64_for_float32():
             self._model = Model(wide, [NumpyBackend()], options, evaluate)
 
@@ -77,14 +70,14 @@ class Oracle:
         self._model.close()
 
 
-def in_float64(graph: Graph, change: ChangeConstant | None = None) -> Graph:
+def in_float64(graph: Graph) -> Graph:
     """Return a copy of a graph in which every narrower float tensor is float64."""
     copy = graph.clone()
     for each in _with_bodies(copy):
         for value in each.values.values():
             value.type, value.declared = _wide_type(value.type), _wide_type(value.declared)
             if value.data is not None and value.data.dtype in NARROW:
-                each.set_data(value, change(value) if change else _widened(value.data))
+                each.set_data(value, _widened(value.data))
         for node in each.nodes:
             changes = _wide_attributes(node.op)
             if changes:

@@ -183,6 +183,14 @@ def before_decisions(graph: Graph) -> set[Value]:
     return found
 
 
+def is_size(value: Value) -> bool:
+    """Whether a value is read as factors or limits of a Resize alone, which no runner narrows."""
+    readers = [node for node in value.consumers if node.op.graphs() or value in node.inputs]
+    return bool(readers) and all(
+        node.kind == "Resize" and value not in node.inputs[:1] for node in readers
+    )
+
+
 def reaches_rounding(value: Value) -> bool:
     """Whether anything rounds what it reads of a value, moved or selected on its way or not.
 

@@ -1,4 +1,4 @@
-"""The same model in float64, every result moved as rounding would move it, or far more.
+"""The same model in float64: as it is, and every result moved as rounding would move it, or more.
 
 What a runtime rounds is moved here by chance: every tensor that a node computes by a random share
 of its unit in the last place, and so is what goes into a sum, the further the more terms it has.
@@ -9,14 +9,18 @@ libraries may give a neighbour of what is exact. Nor does rounding touch what on
 compares numbers.
 
 *Fair* runs move numbers about as far as a runtime does, *rough* ones far further: what does not
-move even there is not rounding.
+move even there is not rounding. All runs share one plan: noise comes from operators, which read
+how much and which from the run, as do constants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
+from math import prod
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -24,7 +28,7 @@ from ...runtime.ir.custom import CustomOperator, declare
 from ...runtime.ir.dtypes import float32, float64
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import Array, HostValue, TensorType
-from .float64_reference import Oracle
+from .float64_reference import NARROW, Oracle
 from .operators import (
     BASIC,
     BITS,
@@ -41,18 +45,19 @@ from .operators import (
     greatest_position,
     interpolates,
     is_faithful,
+    is_size,
     noise_growth,
     plain_kind,
     reaches_rounding,
     rounds,
 )
 
-ROUGH, FAIR = "rough", "fair"
+EXACT, FAIR, ROUGH = "exact", "fair", "rough"
 #: How many times as far as rounding to nearest numbers are moved. Accumulators of half precision
 #: are float32 nearly everywhere, so the formats themselves are all that makes it rough.
 STRENGTH = {
-    ROUGH: {"float64": 16.0, "float32": 16.0, "tf32": 4.0, "float16": 4.0, "bfloat16": 4.0},
     FAIR: {"float64": 2.0, "float32": 2.0, "tf32": 1.0, "float16": 1.0, "bfloat16": 1.0},
+    ROUGH: {"float64": 16.0, "float32": 16.0, "tf32": 4.0, "float16": 4.0, "bfloat16": 4.0},
 }
 #: How far from a pixel others may be that libraries add to it and subtract again: Winograd's
 #: transforms of tiles of six by six.
@@ -63,53 +68,90 @@ _ANY = 1e-300
 _PRIME = 1_000_003
 
 
-@lru_cache(maxsize=4)
-def _drawn(seed: int) -> tuple[Array, Any]:
-    """Return a table of noise, and the state of the generator that drew it."""
-    generator = np.random.default_rng(seed)
-    return generator.uniform(-1, 1, _PRIME), generator.bit_generator.state
+@lru_cache(maxsize=1)
+def _table() -> Array:
+    """Return the table twice, one behind the other, so that every part of it is a slice."""
+    found = np.random.default_rng(0).uniform(-1, 1, _PRIME)
+    return np.concatenate([found, found])
 
 
-class _Noise:
-    """Random numbers between -1 and 1, as many as one wants at next to no cost.
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """By which share of themselves numbers move, in fair and in rough runs."""
+
+    fair: float = 0.0
+    rough: float = 0.0
+
+    def __mul__(self, times: float) -> Amount:
+        return Amount(self.fair * times, self.rough * times)
+
+    def __or__(self, other: Amount) -> Amount:
+        """Return the greater ones."""
+        return Amount(max(self.fair, other.fair), max(self.rough, other.rough))
+
+    @classmethod
+    def of(cls, name: str) -> Amount:
+        """Return that of a format, for a number that is rounded once."""
+        return cls(*(STRENGTH[kind][name] * 2.0 ** -BITS[name] for kind in (FAIR, ROUGH)))
+
+
+_NONE = Amount()
+
+
+class Noise:
+    """Random numbers between -1 and 1, as many as one wants at next to no cost; of one run.
 
     An even seed and the next one give the same numbers with opposite signs: of two that are nearly
     equal each is the greater one in one of both.
     """
 
-    def __init__(self, seed: int) -> None:
-        table, state = _drawn(seed // 2)
-        self._generator = np.random.default_rng()
-        self._generator.bit_generator.state = state
-        self._table, self._sign = table, -1.0 if seed % 2 else 1.0
+    def __init__(self) -> None:
+        self.start(EXACT, 0)
+
+    def start(self, kind: str, seed: int) -> None:
+        """Begin a run.
+
+        Args:
+            kind: `EXACT`, `FAIR` or `ROUGH`.
+            seed: another one gives other noise.
+        """
+        self._kind = kind
+        self._generator = np.random.default_rng((kind == FAIR, seed // 2))
+        self._sign = -1.0 if seed % 2 else 1.0
+        #: Constants of this run, which loops read more than once.
+        self.constants: dict[int, Array] = {}
+
+    def share(self, amount: Amount) -> float:
+        """Return by which share of themselves numbers move in this run."""
+        return 0.0 if self._kind == EXACT else getattr(amount, self._kind)
 
     def __call__(self, shape: tuple[int, ...]) -> Array:
-        size = int(np.prod(shape))
+        """Return random numbers."""
+        size = prod(shape)
         start = int(self._generator.integers(_PRIME))
-        if start + size <= _PRIME:
-            found = self._table[start : start + size]
-        else:
-            found = np.resize(np.roll(self._table, -start), size)
+        found = _table()[start : start + min(size, _PRIME)]
+        if size > _PRIME:
+            found = np.resize(found, size)
         return (self._sign * found).reshape(shape)
 
 
 def moved(
-    noise: _Noise,
+    noise: Noise,
     x: Array,
     like: Array | None = None,
     *,
-    amount: float = 0.0,
+    amount: Amount = _NONE,
     bits: int = 0,
     smallest: float = 0.0,
     floor: float = 0.0,
     radius: int = 0,
     channels: bool = False,
-    coordinates: float = 0.0,
+    coordinates: Amount = _NONE,
     rows: bool = False,
     steps: bool = True,
     negative: bool = True,
 ) -> Array:
-    """Return numbers moved by at most a share of themselves.
+    """Return numbers moved by at most a share of themselves; as they are in an exact run.
 
     Args:
         noise: where random numbers come from.
@@ -127,10 +169,13 @@ def moved(
         steps: whether bytes move.
         negative: whether numbers may become negative.
     """
+    share = noise.share(amount)
+    if not share:
+        return x
     if like is not None and like.shape != x.shape:
         like = None
     if x.dtype != float64:
-        return _stepped(noise, x) if amount and steps and x.dtype in BYTES else x
+        return _stepped(noise, x) if steps and x.dtype in BYTES else x
     with np.errstate(all="ignore"):
         size = x if like is None else np.maximum(np.abs(x), np.abs(like))
         size = np.maximum(np.abs(size), max(floor, smallest)) if floor or smallest else size
@@ -139,15 +184,15 @@ def moved(
         step = np.multiply(size, noise(x.shape), out=np.empty(x.shape))
         if rows:
             step += size * noise((*x.shape[:-1], 1))
-        step *= amount
+        step *= share
         if smallest and not floor:  # what is rounded to zero does not pass it
             np.clip(step, -np.abs(x), np.abs(x), out=step)
         if not negative:
             np.maximum(step, -x, out=step)
-        if not (floor or radius or channels or coordinates) and like is None:
+        if not (floor or radius or channels or coordinates != _NONE) and like is None:
             step *= ~_exact(x, bits)
-        if coordinates:
-            step += _slopes(x) * noise(x.shape) * coordinates
+        if positions := noise.share(coordinates):
+            step += _slopes(x) * noise(x.shape) * positions
         step += x
     np.copyto(step, x, where=~np.isfinite(x))
     return step
@@ -179,7 +224,7 @@ def _slopes(x: Array) -> Array:
     return found
 
 
-def _stepped(noise: _Noise, x: Array) -> Array:
+def _stepped(noise: Noise, x: Array) -> Array:
     """Return bytes some of which are one more or less: fixed-point weights have few bits."""
     limits = np.iinfo(x.dtype)
     steps = np.rint(noise(x.shape) * 0.75).astype(np.int16)
@@ -202,33 +247,48 @@ class Shaken:
     Args:
         graph: an imported graph, its shapes known or not; stays as it is.
         precision: compute precision of float32 tensors.
-        kind: `ROUGH` or `FAIR`.
-        seed: another one gives other noise.
     """
 
-    def __init__(self, graph: Graph, precision: str, kind: str, seed: int) -> None:
-        noise = _Noise(seed + (1000 if kind == FAIR else 0))
-        self._shake = _Shake(noise, precision, STRENGTH[kind])
-        self._graph = graph
+    def __init__(self, graph: Graph, precision: str) -> None:
+        self._noise = Noise()
+        shake = _Shake(self._noise, precision)
+        self._oracle = Oracle(shake.applied(graph), change_input=shake.input)
+        finalize(self, self._oracle.close).atexit = False
 
-    def run(self, inputs: Mapping[str, HostValue]) -> dict[str, HostValue]:
-        """Return the results by name."""
-        shake = self._shake
-        oracle = Oracle(shake.applied(self._graph), shake.constant, shake.input)
-        try:
-            return oracle.run(dict(inputs))
-        finally:
-            oracle.close()
+    def run(
+        self, inputs: Mapping[str, HostValue], kind: str = EXACT, seed: int = 0
+    ) -> dict[str, HostValue]:
+        """Return the results by name.
+
+        Args:
+            inputs: a value for every input.
+            kind: `EXACT`, `FAIR` or `ROUGH`.
+            seed: another one gives other noise.
+        """
+        self._noise.start(kind, seed)
+        return self._oracle.run(dict(inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """A constant, how it moves, and whether a run may read it more than once."""
+
+    data: Array
+    noise: dict[str, Any]
+    is_repeated: bool
 
 
 class _Shake:
     """Puts noise into a graph."""
 
-    def __init__(self, noise: _Noise, precision: str, strength: Mapping[str, float]) -> None:
-        self._noise, self._precision, self._strength = noise, precision, strength
+    def __init__(self, noise: Noise, precision: str) -> None:
+        self._noise, self._precision = noise, precision
         self._stored = "float32" if precision == "tf32" else precision
         function = CustomOperator(partial(moved, noise), lambda x, like=None, **_: x)
         self._op: Any = declare("tercet.noise", "Noise", function)
+        function = CustomOperator(self._constant, self._constant_type)
+        self._constant_op: Any = declare("tercet.noise", "Constant", function)
+        self._constants: list[_Constant] = []
 
     def _name(self, value: Value | None) -> str:
         """Return the format of a tensor, empty for what is not a float."""
@@ -243,46 +303,25 @@ class _Shake:
         multiplies = value is None or value in factors
         return self._precision != self._stored and node.op.dense and multiplies
 
-    def _fixed_point(self, node: Node, value: Value) -> str:
-        """Return whether bytes are interpolated, which libraries do with weights of few bits."""
-        type_ = value.type
-        bytes_ = isinstance(type_, TensorType) and type_.dtype in BYTES
-        is_rough = self._strength is STRENGTH[ROUGH]
-        return "float32" if is_rough and bytes_ and interpolates(node) else ""
-
-    def _amount(self, name: str) -> float:
-        return self._strength[name] * 2.0 ** -BITS[name]
-
-    def _is_rounded(self, value: Value) -> bool:
-        """Whether a runner rounds a tensor, or anything that it computes of it."""
-        coarse = BITS[self._stored] < BITS["float32"]
-        return coarse or reaches_rounding(value)
-
-    def constant(self, value: Value) -> Array:
-        """Move constants that passes may fold into others, or that a narrower format rounds.
-
-        Single numbers are not folded, and limits are only compared with.
-        """
-        assert value.data is not None
-        if not self._is_rounded(value):
-            return value.data.astype(float64)
-        narrows = any(self._narrows(node, value) for node in value.consumers)
-        return self._moved(value.data, self._precision if narrows else self._stored)
-
     def input(self, data: Array) -> Array:
         """Move inputs that runners narrow; all others are what both of them read."""
-        coarser = data.dtype == float32 and BITS[self._stored] < BITS["float32"]
-        return self._moved(data, self._stored) if coarser else data.astype(float64)
-
-    def _moved(self, data: Array, precision: str) -> Array:
         wide = data.astype(float64)
-        name = NAMES[data.dtype]
-        name = precision if name == "float32" else name
-        if data.size > 1 and any(data.strides):
-            return moved(self._noise, wide, amount=self._amount(name))
-        if BITS[name] == BITS["float32"]:
+        if data.dtype != float32 or BITS[self._stored] == BITS["float32"]:
             return wide
-        return moved(self._noise, wide, amount=self._amount(name), bits=BITS[name])
+        return moved(self._noise, wide, **_of_data(data, self._stored))
+
+    def _constant(self, *, index: int) -> Array:
+        """Return a constant of this run."""
+        constant, known = self._constants[index], self._noise.constants
+        if index in known:
+            return known[index]
+        found = moved(self._noise, constant.data.astype(float64), **constant.noise)
+        if constant.is_repeated:
+            known[index] = found
+        return found
+
+    def _constant_type(self, *, index: int) -> TensorType:
+        return TensorType(float64, self._constants[index].data.shape)
 
     def applied(self, graph: Graph) -> Graph:
         """Return a copy in which noise goes into every sum and comes out of all that rounds."""
@@ -296,7 +335,35 @@ class _Shake:
                     )
                     self._shake_inputs(each, node)
                     self._shake_outputs(each, node, stays=bool(stays))
+        for each in _with_bodies(copy):
+            for value in each.constants:
+                self._shake_constant(each, value, is_repeated=each is not copy)
         return copy
+
+    def _shake_constant(self, graph: Graph, value: Value, *, is_repeated: bool) -> None:
+        """Move a constant that passes may fold into others, or that a narrower format rounds.
+
+        Single numbers are not folded, and limits are only compared with.
+        """
+        data = value.data
+        if data is None or data.dtype not in NARROW or graph.is_output(value):
+            return
+        coarse = BITS[self._stored] < BITS["float32"]
+        if is_size(value) or not (coarse or reaches_rounding(value)):
+            return
+        name = NAMES[data.dtype]
+        if name == "float32":
+            narrows = any(self._narrows(node, value) for node in value.consumers)
+            name = self._precision if narrows else self._stored
+        noise = _of_data(data, name)
+        if not noise or _exact(data.astype(float64), noise["bits"]).all():
+            return
+        first = graph.in_order(value.consumers)[0]
+        node = graph.insert(self._constant_op(index=len(self._constants)), [], before=first)
+        self._constants.append(_Constant(data, noise, is_repeated))
+        node.output.type = TensorType(data.dtype, data.shape)
+        graph.redirect(value, node.output)
+        graph.drop(value)
 
     def _shake_inputs(self, graph: Graph, node: Node) -> None:
         quantizing = node.kind in QUANTIZING
@@ -310,12 +377,12 @@ class _Shake:
             coarse = name not in ("float32", "float64") and not quantizing
             if value is None or value.data is not None or not name or coarse:
                 continue
-            amount, reach = growth * self._amount(name), 0 if i else greatest_position(node)
+            amount, reach = Amount.of(name) * growth, 0 if i else greatest_position(node)
             chosen = {"floor": _ANY} if quantizing or reach else own.get(i, {})
             if name == "float32" and self._narrows(node, value):
                 narrow = self._precision
-                amount, chosen = max(amount, self._amount(narrow)), {"bits": BITS[narrow], **chosen}
-            op = self._op(amount=max(amount, reach * self._amount("float32")), **chosen)
+                amount, chosen = amount | Amount.of(narrow), {"bits": BITS[narrow], **chosen}
+            op = self._op(amount=amount | Amount.of("float32") * reach, **chosen)
             noisy = graph.insert(op, [value], before=node).output
             noisy.type, inputs[i] = value.type, noisy
         graph.set_inputs(node, inputs)
@@ -329,16 +396,18 @@ class _Shake:
         narrow = node.op.domain == "ai.onnx.ml" or node.kind == "DynamicQuantizeLinear"
         for value in node.outputs:
             is_known = value.type is not None  # of a custom operator's result only a run knows
-            name = self._name(value) or self._fixed_point(node, value)
+            fixed_point = interpolates(node) and _is_of_bytes(value)
+            name = "float32" if fixed_point else self._name(value)
             name = name if is_known else self._precision
             if name == "float32" and self._narrows(node) and plain_kind(node) not in PRODUCTS:
                 name = self._precision  # of what it multiplies on its way
             if not name:
                 continue
             coarse = name not in ("float32", "float64")
-            amount = self._amount(name) * (1.0 if coarse else growth)
+            amount = Amount.of(name) * (1.0 if coarse else growth)
+            amount = Amount(rough=amount.rough) if fixed_point else amount
             bits = 0 if narrow else BITS[name]
-            coordinates = self._amount("float32") if interpolates(node) else 0.0
+            coordinates = Amount.of("float32") if interpolates(node) else _NONE
             if not (coarse or stays):
                 floor = max(floor, _ANY)
             chosen = {"bits": bits, "smallest": SMALLEST.get(name, 0.0), "floor": floor}
@@ -350,6 +419,20 @@ class _Shake:
             noisy.output.type = value.type
             graph.redirect(value, noisy.output)
             graph.set_inputs(noisy, reads)
+
+
+def _is_of_bytes(value: Value) -> bool:
+    """Whether its elements are bytes, which libraries interpolate with weights of few bits."""
+    return isinstance(value.type, TensorType) and value.type.dtype in BYTES
+
+
+def _of_data(data: Array, name: str) -> dict[str, Any]:
+    """Return the noise of a constant or an input in a format; empty where it has none."""
+    if data.size > 1 and any(data.strides):
+        return {"amount": Amount.of(name), "bits": 0}
+    if BITS[name] == BITS["float32"]:
+        return {}
+    return {"amount": Amount.of(name), "bits": BITS[name]}
 
 
 def _of_inputs(node: Node) -> dict[int, dict[str, Any]]:
