@@ -16,6 +16,7 @@ from .draws_quantized_layers import DRAWS as LAYERS
 from .draws_simple import DRAWS as SIMPLE
 from .draws_standardized import DRAWS as STANDARDIZED
 from .draws_unpadded import DRAWS as UNPADDED
+from .draws_words import DRAWS as WORDS
 from .samples import Draw, against, expected, unclaimed
 
 DRAWS: dict[str, Draw] = {
@@ -31,10 +32,14 @@ DRAWS: dict[str, Draw] = {
     **SIMPLE,
     **STANDARDIZED,
     **UNPADDED,
+    **WORDS,
 }
 SAMPLES = 32
 #: Operators whose results have shapes that only the data tell: the host runs them.
-COUNTED = {"ConvTransposeWithDynamicPads", "DynamicTimeWarping", "RemovePadding", "Unique"}
+COUNTED = {
+    *("BifurcationDetector", "ConvTransposeWithDynamicPads", "DynamicTimeWarping"),
+    *("RemovePadding", "Unique"),
+}
 
 
 @pytest.mark.parametrize("name", DRAWS)

@@ -23,6 +23,7 @@ MODULES: dict[str, str] = {
     "multi_head": "MultiHeadAttention",
     "normalization": "SimplifiedLayerNormalization SkipLayerNormalization "
     "SkipSimplifiedLayerNormalization",
+    "packed_hashes": "VarlenNGramHashMapping",
     "products": "FusedGemm FusedMatMul FusedMatMulActivation GemmFastGelu MatMulFpQ4 "
     "TransposeMatMul",
     "quantized_elementwise": "DequantizeLinear MulInteger QLinearAdd QLinearConcat "
@@ -42,6 +43,7 @@ MODULES: dict[str, str] = {
     "tensors": "IsAllFinite UnfoldTensor",
     "unpadded": "GatedRelativePositionBias PackedAttention PackedMultiHeadAttention RemovePadding "
     "RestorePadding",
+    "words": "BifurcationDetector WordConvEmbedding",
 }
 #: Operators that onnxruntime registers in the domain of ONNX itself.
 DEFAULT_DOMAIN = frozenset({"SimplifiedLayerNormalization"})

@@ -115,7 +115,7 @@ def _normed(b: NodeBuilder, x: str, scale: str, epsilon: float) -> str:
 # ── hashes ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _hashes(
+def hashes(
     b: NodeBuilder,
     shifted: list[str],
     multipliers: str,
@@ -136,7 +136,8 @@ def _hashes(
     return whole if head_offsets is None else b.Add(whole, head_offsets)
 
 
-def _need_grams(b: NodeBuilder, max_ngram_size: int, n_head_per_ngram: int) -> None:
+def need_grams(b: NodeBuilder, max_ngram_size: int, n_head_per_ngram: int) -> None:
+    """Raise ModelError unless there are n-grams and heads."""
     if max_ngram_size < 2 or n_head_per_ngram < 1:
         raise b.error(
             f"max_ngram_size={max_ngram_size}, n_head_per_ngram={n_head_per_ngram}; "
@@ -161,7 +162,7 @@ def ngram_hash_mapping(
     reset_on_eos: int = 0,
 ) -> Results:
     """Hashes of every token with its predecessors in the same sequence."""
-    _need_grams(b, max_ngram_size, n_head_per_ngram)
+    need_grams(b, max_ngram_size, n_head_per_ngram)
     before = max_ngram_size - 1
     missing = b.number(pad_id, input_ids)
     if eos_token_id is not None:
@@ -179,16 +180,17 @@ def ngram_hash_mapping(
     for k in range(1, max_ngram_size):
         ids = shift(whole, k)
         if begins is not None:
-            lost = _either(b, lost, shift(begins, k - 1))
+            lost = either(b, lost, shift(begins, k - 1))
         if reset_on_eos and eos_token_id is not None:
-            lost = _either(b, lost, b.Equal(ids, missing))
+            lost = either(b, lost, b.Equal(ids, missing))
         shifted.append(ids if lost is None else b.Where(lost, missing, ids))
-    y = _hashes(b, shifted, multipliers, vocab_sizes, head_offsets, n_head_per_ngram)
+    y = hashes(b, shifted, multipliers, vocab_sizes, head_offsets, n_head_per_ngram)
     present = b.slice(whole, 1, length, b.Add(length, b.ints(before))) if b.wants(1) else None
     return y, present
 
 
-def _either(b: NodeBuilder, one: str | None, other: str) -> str:
+def either(b: NodeBuilder, one: str | None, other: str) -> str:
+    """Return where one of two holds; the first may be missing."""
     return other if one is None else b.Or(one, other)
 
 

@@ -32,9 +32,18 @@ _DOMAINS = {
 _NAMES = {
     _COMPILED: "EPContext Snpe",
     _LAYOUT: "ReorderInput ReorderOutput",
-    _SEARCH: "WhisperBeamSearch BifurcationDetector",
+    _SEARCH: "WhisperBeamSearch",
     _SERVER: "PagedAttention SparsePagedAttention DynamicSparseAttention",
     _TRAINING: "BitmaskDropout BitmaskBiasDropout",
+    "an LSTM with attention inside, of a toolkit that is no more; export LSTM and attention": (
+        "AttnLSTM"
+    ),
+    "an operator of one model inside onnxruntime; use MaxPool of Where(mask, x, lowest number)": (
+        "MaxpoolWithMask"
+    ),
+    "it reads sparse tensors, which files cannot hold as weights; use MatMul of a dense one": (
+        "SparseToDenseMatMul"
+    ),
     "weights that onnxruntime packed for one GPU; quantize the model again without prepacking": (
         "MatMulNBitsMlp MatMulNBitsQkv MatMulBlockQuantizedFp4Weight "
         "MatMulBlockQuantizedFp8Weight GemmFloat8"
