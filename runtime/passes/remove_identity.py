@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.grown import Grown
-from ..ir.types import TensorType
+from ..ir.types import Shape, TensorType
 from ..ops import elementwise
-from ..ops.elementwise import Cast, Max, Mean, Min, Mul, Sum
+from ..ops.attention import Attention
+from ..ops.elementwise import And, Cast, Max, Mean, Min, Mul, Or, Sum
 from ..ops.gather import GatherND
 from ..ops.movement import Concat, Expand, Pad, Slice, Tile, Transpose
 from ..ops.norm import Dropout
 from ..ops.resize import Resize
 from ..ops.shape import Identity, Reshape
 from .driver import Context
-from .editing import drop, shape_of
+from .editing import Builder, drop, shape_of, stand_in
+from .pattern import pairs
 
+#: Constants that leave the other operand as it is, or repeat it.
+_NEUTRAL = {And: True, Or: False, Mul: 1}
+#: Maximum number of their elements that are looked at.
+_LOOKED_AT = 1 << 16
 #: Elementwise operators that do not broadcast their inputs.
 _RIGID = (elementwise.BitCast, elementwise.CastLike, elementwise.PRelu, elementwise.SwiGLU)
 
@@ -37,24 +43,94 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         graph.remove(node)
         yield f"{node.kind} '{node.name}' changes nothing"
     for node in list(graph.nodes):
-        if isinstance(node.op, Expand):
-            yield from _broadcast(graph, node)
+        yield from _neutral(graph, node)
+    repeating = [node for node in graph.nodes if isinstance(node.op, Expand)]
+    while repeating:
+        yield from _broadcast(graph, repeating.pop(), repeating)
 
 
-def _broadcast(graph: Graph, node: Node) -> Iterator[str]:
-    """Have elementwise readers of an Expand broadcast its input themselves."""
+def _neutral(graph: Graph, node: Node) -> Iterator[str]:
+    """Replace an operation with a constant that changes no element of the other operand."""
+    neutral = _NEUTRAL.get(type(node.op))
+    shape = None if neutral is None else shape_of(node.output)
+    if shape is None:
+        return
+    for x, by in pairs(node):
+        data = by.data
+        if data is None or data.size > _LOOKED_AT or not (data == neutral).all():
+            continue
+        sizes = [size for size in shape if isinstance(size, int)]
+        if x.type == node.output.type and all(isinstance(s, int | Grown) for s in shape):
+            graph.redirect(node.output, x)
+            graph.remove(node)
+            yield f"{node.kind} '{node.name}' changes nothing"
+        elif len(sizes) == len(shape) and shape_of(x) is not None:
+            wanted = graph.constant(np.array(sizes, np.int64), f"{node.name}.shape")
+            stand_in(graph, [node], node, Expand(), [x, wanted])
+            yield f"{node.kind} '{node.name}' only repeats '{x.name}'"
+        else:
+            continue
+        return
+
+
+def _broadcast(graph: Graph, node: Node, further: list[Node]) -> Iterator[str]:
+    """Have readers of an Expand broadcast its input themselves, or compute before they expand.
+
+    Args:
+        graph: the graph.
+        node: the Expand.
+        further: gets the Expands that are inserted.
+    """
     source, repeated = node.inputs[0], node.output
     whole = shape_of(repeated)
     if source is None or whole is None or None in whole or len(shape_of(source) or ()) > len(whole):
         return
     for reader in list(repeated.consumers):
         others = [value for value in reader.reads if value is not repeated]
-        if not _broadcasts(reader) or all(shape_of(value) != whole for value in others):
-            continue
         inputs = [source if value is repeated else value for value in reader.inputs]
-        graph.set_inputs(reader, inputs)
-        yield f"{reader.kind} '{reader.name}' broadcasts what {node.kind} '{node.name}' repeats"
+        said = f"{reader.kind} '{reader.name}'"
+        small = _broadcast_shape([source, *others])
+        suffices = any(shape_of(value) == whole for value in others) or (
+            small is not None and small == shape_of(reader.output)
+        )
+        if _masks(reader, repeated, source) or (_broadcasts(reader) and suffices):
+            graph.set_inputs(reader, inputs)
+            yield f"{said} broadcasts what {node.kind} '{node.name}' repeats"
+        elif _broadcasts(reader) and shape_of(reader.output) == whole and small is not None:
+            further.append(_expanded_last(graph, reader, inputs, node.inputs[1]))
+            yield f"{said} is computed before {node.kind} '{node.name}' repeats its input"
     drop(graph, node)
+
+
+def _masks(reader: Node, repeated: Value, source: Value) -> bool:
+    """Whether an Attention reads an Expand only as its mask, and keys are not what is repeated."""
+    inside, outside = shape_of(source) or (), shape_of(repeated) or ()
+    return (
+        isinstance(reader.op, Attention)
+        and [i for i, value in enumerate(reader.inputs) if value is repeated] == [3]
+        and len(inside) == len(outside)
+        and inside[-1:] == outside[-1:]
+    )
+
+
+def _broadcast_shape(values: Sequence[Value]) -> Shape | None:
+    """Return the shape that values are broadcast to; None if a size is unknown."""
+    known: list[tuple[int, ...]] = []
+    for value in values:
+        shape = shape_of(value)
+        dims = tuple(size for size in shape or () if isinstance(size, int))
+        if shape is None or len(dims) < len(shape):
+            return None
+        known.append(dims)
+    return np.broadcast_shapes(*known)
+
+
+def _expanded_last(
+    graph: Graph, reader: Node, inputs: Sequence[Value | None], shape: Value | None
+) -> Node:
+    """Replace an elementwise node by the same on smaller inputs, and an Expand of its result."""
+    small = Builder(graph, reader, f"{reader.name}.small", (reader,))(reader.op, *inputs)
+    return stand_in(graph, [reader], reader, Expand(), [small, shape])
 
 
 def _broadcasts(node: Node) -> bool:
@@ -135,17 +211,6 @@ def _keeps_pixels(node: Node) -> bool:
     return single and not crops and _keeps_shape(node)
 
 
-def _times_one(node: Node) -> bool:
-    factor = node.inputs[1]
-    return (
-        factor is not None
-        and factor.data is not None
-        and factor.data.size <= 1 << 16
-        and bool(np.all(factor.data == 1))
-        and _keeps_shape(node)
-    )
-
-
 _RULES: dict[type[Any], Callable[[Node], bool]] = {
     Identity: _always,
     Dropout: _is_inference,
@@ -156,7 +221,6 @@ _RULES: dict[type[Any], Callable[[Node], bool]] = {
     Max: _is_single,
     Mean: _is_single,
     Min: _is_single,
-    Mul: _times_one,
     Pad: _pads_nothing,
     Reshape: _keeps_shape,
     Resize: _keeps_pixels,

@@ -1,0 +1,76 @@
+"""Operations that change no element: they disappear, or only repeat, as late as possible."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ops.attention import Attention
+from tercet.runtime.ops.elementwise import Add, And, Greater, Mul, Or, Relu, Where
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Expand, Transpose
+from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.reduce import ReduceMean
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+LENGTH, SIZE = 6, 8
+ALL = np.ones((1, 1, LENGTH, 1), bool)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize(("op", "constant"), [(And(), ALL), (Or(), ~ALL)], ids=["and", "or"])
+def test_a_mask_of_keys_stays_one_row(op: And | Or, constant: np.ndarray, swapped: bool) -> None:
+    """As torch.export writes it: padding, and a condition on queries that always holds."""
+
+    def build(g: Graph, x: Value) -> Value:
+        means = apply(g, ReduceMean(keepdims=1), x, np.array([1, 3]))
+        keys = apply(g, Transpose(perm=(0, 1, 3, 2)), means)  # [n, 1, 1, keys]
+        seen = apply(g, Greater(), keys, np.zeros((), np.float32))
+        pair = (seen, constant)[:: -1 if swapped else 1]
+        fill = (np.array(0, np.float32), np.array(-1e38, np.float32))
+        mask = apply(g, Where(), apply(g, op, *pair), *fill)
+        scores = apply(g, MatMul(), x, apply(g, Transpose(perm=(0, 1, 3, 2)), x))
+        hidden = apply(g, Softmax(axis=-1), apply(g, Add(), scores, mask))
+        return apply(g, MatMul(), hidden, x)
+
+    before = make(build, (2, 4, LENGTH, SIZE))
+    after, _ = optimised(before)
+    (node,) = (node for node in after.nodes if isinstance(node.op, Attention))
+    assert node.operands[3].tensor.dims == (2, 1, 1, LENGTH)
+    assert not {"And", "Or", "Expand"} & set(kinds(after))
+    assert_same(before, after, 2, 4, LENGTH, SIZE)
+
+
+def test_what_is_repeated_is_computed_first() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        wide = apply(g, Mul(), np.ones((1, 3, 5, 7), np.float32), x)
+        return apply(g, Add(), apply(g, Relu(), wide), normal(3, 1, 1))
+
+    before = make(build, (2, 3, 1, 1))
+    after, _ = optimised(before)
+    assert kinds(after) == ["Relu", "Add", "Expand"]
+    assert after.nodes[1].output.tensor.dims == (2, 3, 1, 1)
+    assert_same(before, after, 2, 3, 1, 1)
+
+
+def test_what_reads_other_wide_tensors_broadcasts() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        wide = apply(g, Expand(), x, np.array([2, 3, 5, 7]))
+        return apply(g, Mul(), wide, normal(2, 3, 5, 7))
+
+    before = make(build, (2, 3, 1, 1))
+    after, _ = optimised(before)
+    assert kinds(after) == ["Mul"]
+    assert_same(before, after, 2, 3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "constant", [np.zeros((1, 3, 5, 7), np.float32), np.full((1, 3, 5, 7), 2, np.float32)]
+)
+def test_other_constants_stay(constant: np.ndarray) -> None:
+    before = make(lambda g, x: apply(g, Mul(), x, constant), (2, 3, 1, 1))
+    after, _ = optimised(before)
+    assert kinds(after) == ["Mul"]
+    assert_same(before, after, 2, 3, 1, 1)
