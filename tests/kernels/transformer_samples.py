@@ -72,7 +72,12 @@ def others(dtype: DType) -> Iterator[Sample]:
         yield sample("LayerNormalization", [x, scale, scale])
         yield sample("RMSNormalization", [x, scale])
     yield sample("LayerNormalization", [x.reshape(3, 2, 26, 100), scale.reshape(26, 100)], axis=2)
-    yield sample("Gelu", [(normal(4, 77) * np.float32(4)).astype(dtype)])
+    extremes = np.float32((0, 1e-4, -1e-4, 9, -9, 25, -25, 1e4, -1e4))
+    x = np.concatenate((normal(299) * np.float32(4), extremes)).reshape(4, 77).astype(dtype)
+    yield sample("Gelu", [x])
+    yield sample("Gelu", [x], approximate="tanh")
+    yield sample("Mish", [x])
+    yield sample("SwiGLU", [x, x[::-1].copy()])
     for a, b in (
         ((19, 24), (24, 33)),
         ((2, 3, 9, 20), (2, 3, 20, 17)),

@@ -87,8 +87,10 @@ def _mod(op: ops.Mod) -> str:
 
 #: Faster formulas for 16-bit results, in which the difference is rounded away.
 QUICK: dict[type[Op], Callable[[Any], str]] = {
-    ops.Gelu: lambda op: _gelu(op) if op.approximate == "tanh" else "quick_gelu(x)",
+    ops.Gelu: lambda op: f"quick_gelu{'_tanh' if op.approximate == 'tanh' else ''}(x)",
+    ops.Mish: lambda op: "quick_mish(x)",
     ops.Sigmoid: lambda op: "quick_sigmoid(x)",
+    ops.SwiGLU: lambda op: "x * quick_sigmoid({alpha} * x) * y",
     ops.Swish: lambda op: "x * quick_sigmoid({alpha} * x)",
 }
 

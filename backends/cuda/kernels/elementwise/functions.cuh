@@ -68,17 +68,34 @@ __device__ __forceinline__ float quick_exp2(float x)
 #endif
 }
 
+__device__ __forceinline__ float quick_reciprocal(float x)
+{
+#ifdef __CUDA_ARCH__
+    float found;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x));
+    return found;
+#else
+    return 1.0f / x;
+#endif
+}
+
 // 1 / (1 + exp(-x)), with a relative error of 5e-7; results below 1e-38 are 0.
 __device__ __forceinline__ float quick_sigmoid(float x)
 {
-    const float sum = 1.0f + quick_exp2(-1.4426950409f * x);
-#ifdef __CUDA_ARCH__
-    float found;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(sum));
-    return found;
-#else
-    return 1.0f / sum;
-#endif
+    return quick_reciprocal(1.0f + quick_exp2(-1.4426950409f * x));
+}
+
+// x * (1 + tanh(u)) / 2 is x times the sigmoid of 2 u.
+__device__ __forceinline__ float quick_gelu_tanh(float x)
+{
+    return x * quick_sigmoid(1.5957691216f * fmaf(0.044715f * x * x, x, x));
+}
+
+// x * tanh(log(1 + e)), e = exp(x), is x * w / (w + 2), w = e * (e + 2): only positive terms. From 20 on it is x.
+__device__ __forceinline__ float quick_mish(float x)
+{
+    const float e = quick_exp2(1.4426950409f * fminf(x, 20.0f)), w = e * (e + 2.0f);
+    return x * (w * quick_reciprocal(w + 2.0f));
 }
 
 // x times the normal distribution, with a relative error of 5e-5. The tail of the distribution beyond |x| is 2
