@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from ..ir.graph import Graph
 from . import (
+    batch_scans,
     compose_moves,
     compose_views,
     count_loops,
+    cut_splits,
     drop_overwritten,
     drop_requantization,
     drop_zero_units,
@@ -37,6 +39,7 @@ from . import (
     merge_duplicates,
     merge_linear,
     merge_products,
+    pad_channels,
     remove_dead,
     remove_identity,
     select_early,
@@ -258,6 +261,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "after whole products of zeros, which would be all units of a layer",
     ),
     Pass(
+        "pad_channels",
+        pad_channels.run,
+        "after all passes that change weights or remove zeros, while layers are convolutions",
+    ),
+    Pass(
         "lower_conv",
         lower_conv.run,
         "after all passes that match layers as convolutions",
@@ -292,6 +300,11 @@ STATIC_PASSES: tuple[Pass, ...] = (
         "sizes are limits of counters",
     ),
     Pass(
+        "batch_scans",
+        batch_scans.run,
+        "sizes determine whether there is memory for all elements at once",
+    ),
+    Pass(
         "unpack_sequences",
         unpack_sequences.run,
         "sizes determine how many parts a tensor is split into",
@@ -317,6 +330,9 @@ STATIC_PASSES: tuple[Pass, ...] = (
     Pass("join_heads", join_heads.run_bound, "and how many heads a Reshape creates"),
     Pass("unshuffle", unshuffle.run, "sizes determine which axes are split and merged"),
     Pass("compose_moves", compose_moves.run, "sizes determine which rows are moved where"),
+    Pass(
+        "cut_splits", cut_splits.run, "after it, which moves what a Split cuts and a Concat joins"
+    ),
     Pass("fold_zero_weights", fold_zero_weights.run, "it needs the shape of the result"),
     Pass("merge_duplicates", merge_duplicates.run, "folded constants make more nodes equal"),
     Pass("remove_dead", remove_dead.run, "at the end, as above"),

@@ -1,0 +1,197 @@
+"""Computes all elements of a Scan at once, where none of them depends on those before it.
+
+skl2onnx writes pairwise distances as a Scan over the rows of one matrix, whose state is the other
+matrix and never changes. With a leading axis of elements, the operators of such a body compute the
+stacked results themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from ..ir.graph import Graph, Node, Value
+from ..ops import elementwise
+from ..ops.control import Scan
+from ..ops.elementwise import BitCast, CastLike, Clip, PRelu, SwiGLU
+from ..ops.movement import Transpose
+from ..ops.reduce import Reduce
+from ..ops.shape import Identity, Reshape
+from .driver import Context
+from .editing import Builder, shape_of
+
+#: Maximum number of elements of a batched value; a Scan needs memory for one element only.
+ROOM = 1 << 24
+#: Elementwise operators that do not broadcast all their inputs.
+_RIGID = (BitCast, CastLike, Clip, PRelu, SwiGLU)
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace Scans without a changing state by the nodes of their bodies, batched."""
+    for node in list(graph.nodes):
+        if isinstance(node.op, Scan) and (batch := _Batch.of(node, node.op)) is not None:
+            count = batch.count
+            graph.replace(node, batch.written(graph))
+            yield f"Scan '{node.name}' computes its {count} elements at once"
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A value of a body, to be computed for all elements: its shape in the body."""
+
+    shape: tuple[int, ...]
+    is_batched: bool
+
+
+class _Batch:
+    """A Scan whose body can be batched; shapes are those of the body's values."""
+
+    def __init__(self, node: Node, op: Scan, known: dict[Value, _Made], count: int) -> None:
+        self._node, self._op, self._known, self.count = node, op, known, count
+
+    @classmethod
+    def of(cls, node: Node, op: Scan) -> _Batch | None:
+        """Return the batch of a Scan, or None."""
+        body, states = op.body, len(node.inputs) - op.num_scan_inputs
+        flags = *(op.scan_input_directions or ()), *(op.scan_output_directions or ())
+        results = list(body.outputs.values())
+        kept = zip(body.inputs[:states], results, strict=False)
+        if any(flags) or not all(_source(after) is before for before, after in kept):
+            return None
+        shapes = [_sizes(value) for value in node.inputs]
+        axes = op.scan_input_axes or (0,) * op.num_scan_inputs
+        known: dict[Value, _Made] = {}
+        count: int | None = None
+        for i, (inner, shape) in enumerate(zip(body.inputs, shapes, strict=True)):
+            if shape is None:
+                return None
+            if i >= states:
+                axis = axes[i - states] % len(shape)
+                count, shape = shape[axis], shape[:axis] + shape[axis + 1 :]
+            known[inner] = _Made(shape, i >= states)
+        captured = zip(body.captures, node.captures, strict=True)
+        for inner, shape in ((inner, _sizes(outer)) for inner, outer in captured):
+            if shape is None:
+                return None
+            known[inner] = _Made(shape, is_batched=False)
+        batch = None if count is None else cls(node, op, known, count)
+        fits = batch is not None and all(batch._learn(each) for each in body.nodes)
+        stacked = all(known.get(r, _NOTHING).is_batched for r in results[states:])
+        return batch if fits and stacked else None
+
+    def _made(self, value: Value | None) -> _Made | None:
+        if value is not None and value.data is not None:
+            return _Made(value.data.shape, is_batched=False)
+        return None if value is None else self._known.get(value)
+
+    def _learn(self, node: Node) -> bool:
+        """Note the shape of a node's result; False if the node cannot be batched."""
+        made = [self._made(value) for value in node.inputs]
+        given = [each for each in made if each is not None]
+        if len(given) < len(made) or not given or len(node.outputs) != 1:
+            return False
+        is_batched = any(each.is_batched for each in given)
+        if isinstance(node.op, Identity) or _broadcasts(node):
+            shape = np.broadcast_shapes(*(each.shape for each in given))
+        elif isinstance(node.op, Reduce):
+            shape, axes = given[0].shape, _axes(node, node.op, len(given[0].shape))
+            if axes is None or not shape:
+                return False
+            left = ((1 if i in axes else size) for i, size in enumerate(shape))
+            shape = tuple(s for i, s in enumerate(left) if node.op.keepdims or i not in axes)
+        else:
+            return False
+        self._known[node.output] = _Made(shape, is_batched)
+        return prod(shape) * (self.count if is_batched else 1) <= ROOM
+
+    def written(self, graph: Graph) -> tuple[Value, ...]:
+        """Insert the batched nodes before the Scan and return its results."""
+        node, op, body = self._node, self._op, self._op.body
+        write = Builder(graph, node, node.name, (node,))
+        states = len(node.inputs) - op.num_scan_inputs
+        image: dict[Value, Value] = dict(zip(body.captures, node.captures, strict=True))
+        axes = op.scan_input_axes or (0,) * op.num_scan_inputs
+        for i, (inner, outer) in enumerate(zip(body.inputs, node.inputs, strict=True)):
+            assert outer is not None
+            axis = axes[i - states] if i >= states else 0
+            rank = len(self._known[inner].shape) + (i >= states)
+            order = (axis % max(rank, 1), *(k for k in range(rank) if k != axis % max(rank, 1)))
+            image[inner] = outer if axis == 0 else write(Transpose(perm=order), outer)
+        for each in body.nodes:
+            self._write(write, each, image)
+        results = list(body.outputs.values())
+        kept = [value for value in node.inputs[:states] if value is not None]
+        ends = op.scan_output_axes or (0,) * (len(results) - states)
+        stacked = [
+            _moved(write, self._image(write, result, image), len(self._known[result].shape), axis)
+            for result, axis in zip(results[states:], ends, strict=True)
+        ]
+        return (*kept, *stacked)[: len(node.outputs)]
+
+    def _image(self, write: Builder, value: Value, image: dict[Value, Value]) -> Value:
+        if value not in image and value.data is not None:
+            image[value] = write.constant(value.data, value.name)
+        return image[value]
+
+    def _write(self, write: Builder, node: Node, image: dict[Value, Value]) -> None:
+        made = self._known[node.output]
+        reads = [(value, self._image(write, value, image)) for value in node.reads]
+        if isinstance(node.op, Reduce) and made.is_batched:
+            rank = len(self._known[node.reads[0]].shape)
+            axes = _axes(node, node.op, rank) or ()
+            op = replace(node.op, noop_with_empty_axes=1)
+            inner = write.integers(axis + 1 for axis in axes)
+            image[node.output] = write(op, reads[0][1], inner)
+            return
+        rank = len(made.shape)
+        inputs = [
+            self._aligned(write, value, outer, rank) if _broadcasts(node) else outer
+            for value, outer in reads
+        ]
+        image[node.output] = write(node.op, *inputs)
+
+    def _aligned(self, write: Builder, value: Value, outer: Value, rank: int) -> Value:
+        """Return a batched value with axes of size 1 after the first, up to `rank` behind it."""
+        made = self._made(value)
+        if made is None or not made.is_batched or len(made.shape) == rank:
+            return outer
+        shape = (self.count, *(1,) * (rank - len(made.shape)), *made.shape)
+        return write(Reshape(), outer, write.integers(shape))
+
+
+_NOTHING = _Made((), is_batched=False)
+
+
+def _source(value: Value) -> Value:
+    """Return what Identities lead back to."""
+    while value.producer is not None and isinstance(value.producer.op, Identity):
+        value = value.producer.reads[0]
+    return value
+
+
+def _sizes(value: Value | None) -> tuple[int, ...] | None:
+    shape = shape_of(value)
+    sizes = tuple(size for size in shape or () if isinstance(size, int))
+    return None if shape is None or len(sizes) < len(shape) else sizes
+
+
+def _broadcasts(node: Node) -> bool:
+    return type(node.op).__module__ == elementwise.__name__ and not isinstance(node.op, _RIGID)
+
+
+def _axes(node: Node, op: Reduce, rank: int) -> tuple[int, ...] | None:
+    """Return the axes that a reduction reduces; None if they are computed."""
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    if given is not None and given.data is None:
+        return None
+    return op.axes(None if given is None else tuple(given.data.ravel().tolist()), rank)
+
+
+def _moved(write: Builder, value: Value, rank: int, axis: int) -> Value:
+    """Return a stacked result with its first axis where the Scan puts it."""
+    order = list(range(1, rank + 1))
+    order.insert(axis % (rank + 1), 0)
+    return value if order[0] == 0 else write(Transpose(perm=tuple(order)), value)
