@@ -89,14 +89,18 @@ def _broadcast(graph: Graph, node: Node, further: list[Node]) -> Iterator[str]:
         others = [value for value in reader.reads if value is not repeated]
         inputs = [source if value is repeated else value for value in reader.inputs]
         said = f"{reader.kind} '{reader.name}'"
-        small = _broadcast_shape([source, *others])
-        suffices = any(shape_of(value) == whole for value in others) or (
-            small is not None and small == shape_of(reader.output)
-        )
-        if _masks(reader, repeated, source) or (_broadcasts(reader) and suffices):
+        if _masks(reader, repeated, source):
             graph.set_inputs(reader, inputs)
             yield f"{said} broadcasts what {node.kind} '{node.name}' repeats"
-        elif _broadcasts(reader) and shape_of(reader.output) == whole and small is not None:
+            continue
+        if not _broadcasts(reader):
+            continue
+        small = _broadcast_shape([source, *others])
+        suffices = small is not None and small == shape_of(reader.output)
+        if suffices or any(shape_of(value) == whole for value in others):
+            graph.set_inputs(reader, inputs)
+            yield f"{said} broadcasts what {node.kind} '{node.name}' repeats"
+        elif shape_of(reader.output) == whole and small is not None:
             further.append(_expanded_last(graph, reader, inputs, node.inputs[1]))
             yield f"{said} is computed before {node.kind} '{node.name}' repeats its input"
     drop(graph, node)

@@ -9,7 +9,7 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, And, Greater, Mul, Or, Relu, Where
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Expand, Transpose
+from tercet.runtime.ops.movement import Concat, Expand, Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.reduce import ReduceMean
 
@@ -73,4 +73,15 @@ def test_other_constants_stay(constant: np.ndarray) -> None:
     before = make(lambda g, x: apply(g, Mul(), x, constant), (2, 3, 1, 1))
     after, _ = optimised(before)
     assert kinds(after) == ["Mul"]
+    assert_same(before, after, 2, 3, 1, 1)
+
+
+def test_readers_of_other_shapes_keep_what_is_repeated() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        wide = apply(g, Expand(), x, np.array([2, 3, 5, 7]))
+        return apply(g, Concat(axis=1), wide, normal(2, 4, 5, 7))
+
+    before = make(build, (2, 3, 1, 1))
+    after, _ = optimised(before)
+    assert kinds(after) == ["Expand", "Concat"]
     assert_same(before, after, 2, 3, 1, 1)
