@@ -73,6 +73,10 @@ class Op:
         """
         return tuple(() for _ in self.graphs())
 
+    def result_count(self) -> int:
+        """Return the number of results that the bodies give; 0 if they do not decide it."""
+        return 0
+
     def widened(
         self, body: Graph, inputs: tuple[ValueType | None, ...]
     ) -> tuple[ValueType | None, ...]:

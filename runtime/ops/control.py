@@ -50,10 +50,15 @@ class If(Op):
     else_branch: Graph
     then_branch: Graph
 
+    def result_count(self) -> int:
+        return len(self.then_branch.outputs)
+
     def infer(self, cond: TensorType) -> Types:
         if cond.dtype != bool_:
             raise ShapeError(f"cond is {cond}; expected bool")
         need_rank(cond, (0, 1), "cond")
+        for branch in self.graphs():
+            _need(len(branch.inputs), 0, "inputs", branch)
         then, other = _results(self.then_branch), _results(self.else_branch)
         if len(then) != len(other):
             raise ShapeError(f"the branches have {len(then)} and {len(other)} outputs")
@@ -74,6 +79,9 @@ class Loop(Op):
 
     outputs = (1, None)
     body: Graph
+
+    def result_count(self) -> int:
+        return len(self.body.outputs) - 1
 
     def body_inputs(
         self, m: TensorType | None, cond: TensorType | None, *v_initial: ValueType
@@ -155,6 +163,9 @@ class Scan(Op):
     scan_output_axes: tuple[int, ...] | None = None
     scan_output_directions: tuple[int, ...] | None = None
 
+    def result_count(self) -> int:
+        return len(self.body.outputs)
+
     def body_inputs(
         self, initial_state_and_scan_inputs: ValueType, *rest: ValueType
     ) -> tuple[Types, ...]:
@@ -215,6 +226,9 @@ class SequenceMap(Op):
 
     outputs = (1, None)
     body: Graph
+
+    def result_count(self) -> int:
+        return len(self.body.outputs)
 
     def body_inputs(
         self, input_sequence: SequenceType, *additional_inputs: ValueType

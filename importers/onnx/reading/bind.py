@@ -283,15 +283,16 @@ class _Binder:
                 break
             inputs.pop()
         self._check(op, inputs, node)
+        unused = [""] * (op.result_count() - len(node.outputs))
         made = scope.graph.insert(
             op,
             inputs,
-            [scope.value_name(name) for name in node.outputs],
+            [scope.value_name(name) for name in (*node.outputs, *unused)],
             name=scope.space.node(label),
             captures=[value for body in op.graphs() for value in captured[body]],
         )
         made.origin = (origin,)
-        for name, value in zip(node.outputs, made.outputs, strict=True):
+        for name, value in zip(node.outputs, made.outputs, strict=False):
             value.declared = scope.declared.get(name)
             if name:
                 scope.define(name, value)
