@@ -12,7 +12,6 @@ from . import (
     compose_moves,
     compose_views,
     count_loops,
-    cut_splits,
     drop_overwritten,
     drop_requantization,
     drop_zero_units,
@@ -39,7 +38,6 @@ from . import (
     merge_duplicates,
     merge_linear,
     merge_products,
-    pad_channels,
     remove_dead,
     remove_identity,
     select_early,
@@ -261,11 +259,6 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "after whole products of zeros, which would be all units of a layer",
     ),
     Pass(
-        "pad_channels",
-        pad_channels.run,
-        "after all passes that change weights or remove zeros, while layers are convolutions",
-    ),
-    Pass(
         "lower_conv",
         lower_conv.run,
         "after all passes that match layers as convolutions",
@@ -330,9 +323,6 @@ STATIC_PASSES: tuple[Pass, ...] = (
     Pass("join_heads", join_heads.run_bound, "and how many heads a Reshape creates"),
     Pass("unshuffle", unshuffle.run, "sizes determine which axes are split and merged"),
     Pass("compose_moves", compose_moves.run, "sizes determine which rows are moved where"),
-    Pass(
-        "cut_splits", cut_splits.run, "after it, which moves what a Split cuts and a Concat joins"
-    ),
     Pass("fold_zero_weights", fold_zero_weights.run, "it needs the shape of the result"),
     Pass("merge_duplicates", merge_duplicates.run, "folded constants make more nodes equal"),
     Pass("remove_dead", remove_dead.run, "at the end, as above"),
