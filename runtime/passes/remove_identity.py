@@ -158,6 +158,11 @@ def _is_single(node: Node) -> bool:
     return len(node.inputs) == 1
 
 
+def _joins_one(node: Node) -> bool:
+    """Whether a Concat has one operand, whose rank is known, so that its axis has been checked."""
+    return _is_single(node) and shape_of(node.inputs[0]) is not None
+
+
 def _keeps_dtype(node: Node) -> bool:
     source = node.inputs[0]
     return (
@@ -219,7 +224,7 @@ _RULES: dict[type[Any], Callable[[Node], bool]] = {
     Identity: _always,
     Dropout: _is_inference,
     Cast: _keeps_dtype,
-    Concat: _is_single,
+    Concat: _joins_one,
     Expand: _keeps_shape,
     GatherND: _takes_only_row,
     Max: _is_single,

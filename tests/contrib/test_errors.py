@@ -1,5 +1,6 @@
 """Nodes of com.microsoft that contradict their operator, and what is refused with a recipe."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from onnx import TensorProto, helper
 
 import tercet
 
+from .draws_hyper import DRAWS as HYPER
 from .samples import DOMAIN, Sample, model_of
 
 X = np.ones((2, 3, 8), np.float32)
@@ -156,3 +158,46 @@ def test_heads_are_normalized_before_they_are_rotated() -> None:
     outside = run(normal(q, weights[0]), normal(k, weights[1]))
     for name, wanted in outside.items():
         np.testing.assert_allclose(inside[name], wanted, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes", "kind", "text"),
+    [
+        ("UnfoldTensor", {"x": X}, {"size": 1 << 31}, tercet.LimitError, "2147483648 positions"),
+        ("UnfoldTensor", {"x": X}, {"size": 1 << 62}, tercet.LimitError, "positions"),
+        (
+            "RelativePositionBias",
+            {"t": X, "q": np.array([3]), "k": np.array([3])},
+            {"max_distance": 1 << 40},
+            tercet.LimitError,
+            "buckets of 1099511627776 distances",
+        ),
+        (
+            "GatherBlockQuantized",
+            {
+                "data": np.ones((4, 16), np.uint8),
+                "indices": np.array([0]),
+                "scales": np.ones((4, 1), np.float32),
+            },
+            {"quantize_axis": 1 << 31},
+            tercet.ModelError,
+            "quantize_axis|axis|sense",
+        ),
+    ],
+)
+def test_extreme_attributes(
+    op: str, inputs: Any, attributes: Any, kind: type[tercet.TercetError], text: str
+) -> None:
+    proto = model_of(Sample(op, inputs, attributes))
+    with pytest.raises(kind, match=text) as caught:
+        tercet.load(proto, max_bytes=256 << 20)
+    assert f"node 'node' ({DOMAIN}::{op})" in str(caught.value)
+
+
+def test_what_a_definition_cannot_compute_names_the_node() -> None:
+    """The net under all definitions: here a token that its dtype does not have."""
+    drawn = (HYPER["NGramHashMapping"](np.random.default_rng(seed)) for seed in range(20))
+    sample = next(each for each in drawn if next(iter(each.given.values())).dtype == np.int32)
+    proto = model_of(replace(sample, attributes={**sample.attributes, "pad_id": 1 << 62}))
+    with pytest.raises(tercet.ModelError, match=r"'node' \(com.microsoft::NGramHashMapping\)"):
+        tercet.load(proto)

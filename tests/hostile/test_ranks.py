@@ -85,3 +85,11 @@ def test_an_order_that_changes_nothing_still_needs_its_axes(perms: tuple[list[in
         assert model(np.ones((2, 3, 4), np.float32))[0].shape == (2, 3, 4)
         with pytest.raises(tercet.ModelError, match=r"\(Transpose\): perm=.* of 0 axes"):
             model(np.float32(1))
+
+
+def test_an_axis_that_is_none_of_a_single_operand() -> None:
+    data = of_any_rank(helper.make_node("Concat", ["x"], ["y"], axis=-3))
+    with tercet.load(data) as model:
+        assert model(np.ones((2, 3, 4), np.float32))[0].shape == (2, 3, 4)
+        with pytest.raises(tercet.ModelError, match=r"'y' \(Concat\): axis=-3 is out of range"):
+            model(np.ones((2, 3), np.float32))

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ....runtime.base.guard import need
 from ....runtime.errors import ModelError, UnsupportedError
 from ....runtime.ir import dtypes
 from ....runtime.ir.dtypes import TO_ONNX, DType
@@ -102,6 +103,15 @@ class NodeBuilder:
     def ints(self, *values: int) -> str:
         """Return an int64 vector."""
         return self.constant(np.array(values, np.int64))
+
+    def arange(self, count: int, first: int = 0) -> str:
+        """Return `count` consecutive integers as an int64 vector.
+
+        Raises:
+            LimitError: they take more memory than the model may.
+        """
+        need(8 * count, f"{self.node.where}: {count} positions")
+        return self.constant(np.arange(first, first + count, dtype=np.int64))
 
     def cast(self, x: str, dtype: DType) -> str:
         """Return `x` in another dtype; `x` itself if it has that dtype."""

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
+from ....runtime.base.guard import need
 from ....runtime.ir import dtypes
 from ....runtime.ir.types import Array
 from .builder import NodeBuilder
@@ -261,6 +262,7 @@ class _Packed:
             raise b.error(f"block_size={block_size} with scales of {b.type(scales)}")
         self._blocks = -(-self._rows // self._block)
         padding = self._blocks * self._block * bits // 8 - width
+        need(packed.size // max(width, 1) * (width + padding), f"{b.node.where}: whole blocks")
         self._packed = np.pad(packed, [(0, 0), (0, 0), (0, padding)]) if padding else packed
         self._scales, self._points = factors, points
 

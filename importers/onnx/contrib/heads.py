@@ -38,8 +38,8 @@ def join_heads(b: NodeBuilder, x: str, heads: int, size: int) -> str:
 def positions(b: NodeBuilder, count: str) -> str:
     """Return 0, 1, … as int64; `count` is an int64 vector of one element."""
     known = b.value(count)
-    if known is not None and isinstance(known.flat[0], int | np.integer):
-        return b.constant(np.arange(int(known.flat[0]), dtype=np.int64))
+    if known is not None and known.size and isinstance(known.flat[0], int | np.integer):
+        return b.arange(int(known.flat[0]))
     zero, one = (b.constant(np.array(n, np.int64)) for n in (0, 1))
     return b.Range(zero, b.Squeeze(count, b.ints(0)), one)
 

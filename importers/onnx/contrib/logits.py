@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ....runtime.ir import dtypes
 from .builder import NodeBuilder
 from .declaration import Int64, T, contrib
@@ -23,7 +21,7 @@ def ngram_repeat_block(b: NodeBuilder, input_ids: Int64, scores: T, *, ngram_siz
     length = b.size(input_ids, 1)
     count = b.Sub(length, b.ints(ngram_size - 1))
     starts = b.Unsqueeze(positions(b, count), b.ints(1))
-    index = b.Add(starts, b.constant(np.arange(ngram_size, dtype=np.int64)))
+    index = b.Add(starts, b.arange(ngram_size))
     grams = b.Gather(input_ids, index, axis=1)
     last = b.slice(grams, 2, ngram_size - 1, ngram_size)
     bans = b.Squeeze(last, b.ints(2))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import numpy as np
-
 from ....runtime.ir import dtypes
 from .builder import NodeBuilder
 from .declaration import Int32, Kind, Results, contrib
@@ -58,7 +56,7 @@ class _Requests:
         """Return the last `before` values [requests, …, before] of the first `lengths` tokens."""
         b = self._b
         rank = b.rank(lengths)
-        back = b.constant(np.arange(-self._before, 0))
+        back = b.arange(self._before, -self._before)
         offset = b.Add(b.Unsqueeze(lengths, b.ints(rank)), back)
         owner = b.reshape(positions(b, self.batch), -1, *(1,) * rank)
         return self.at(table, b.Expand(owner, b.Shape(offset)), offset)
@@ -135,7 +133,7 @@ def _states(
     b: NodeBuilder, requests: _Requests, table: str, wanted: str, capacity: int, pad_id: int
 ) -> str:
     """Return the last ids after each of the first tokens: [requests, capacity, before]."""
-    numbers = b.constant(np.arange(1, capacity + 1))
+    numbers = b.arange(capacity, 1)
     lengths = b.Min(b.Unsqueeze(requests.lengths, b.ints(1)), numbers)
     found = requests.ends_at(table, lengths)
     count = b.Min(b.cast(wanted, dtypes.int64), requests.lengths)

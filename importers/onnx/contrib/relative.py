@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....runtime.base.guard import need
 from .builder import NodeBuilder
 from .declaration import Int64, T, contrib
 from .heads import positions
@@ -29,6 +30,7 @@ def relative_position_bias(
     own = buckets // 2 if is_bidirectional else buckets
     if own < 2 or max_distance <= own // 2:
         raise b.error(f"{buckets} buckets for max_distance={max_distance}: expected fewer or more")
+    need(8 * max_distance, f"{b.node.where}: the buckets of {max_distance} distances")
     queries, keys = (
         positions(b, b.Reshape(each, b.ints(1))) for each in (query_length, key_length)
     )

@@ -81,7 +81,7 @@ def _seen(
     last = b.Sub(b.size(blocks, 1), b.ints(1))
     of_queries = b.Gather(blocks, b.Min(b.Div(own, size), last), axis=1)
     near = b.Gather(of_queries, b.Min(b.Div(places, size), last), axis=3)
-    of_heads = b.Mod(b.constant(np.arange(heads, dtype=np.int64)), b.size(rows, 0))
+    of_heads = b.Mod(b.arange(heads), b.size(rows, 0))
     shown = b.Gather(b.transpose(near, 1, 0, 2, 3), of_heads, axis=1)
     return b.And(shown, b.LessOrEqual(places, b.Unsqueeze(own, b.ints(1, 3))))
 

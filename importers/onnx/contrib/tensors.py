@@ -20,7 +20,7 @@ def unfold_tensor(b: NodeBuilder, x: Anything, *, dim: int = -1, size: int, step
     last = b.Sub(b.size(x, dim), b.ints(size))
     count = b.Add(b.Div(last, b.ints(step)), b.ints(1))
     starts = b.Mul(b.Unsqueeze(positions(b, count), b.ints(1)), b.ints(step))
-    index = b.Add(starts, b.constant(np.arange(size, dtype=np.int64)))
+    index = b.Add(starts, b.arange(size))
     found = b.Gather(x, index, axis=dim)
     return b.transpose(found, *range(dim + 1), *range(dim + 2, rank + 1), dim + 1)
 

@@ -45,7 +45,7 @@ def word_conv_embedding(
     windows = b.Sub(b.Max(counts, b.ints(width)), b.ints(width - 1))
     windows = b.Where(starts, windows, b.ints(0))
     places = positions(b, b.Sub(b.size(sequence, 1), b.ints(width - 1)))
-    taken = b.Add(b.Unsqueeze(places, b.ints(1)), b.constant(np.arange(width, dtype=np.int64)))
+    taken = b.Add(b.Unsqueeze(places, b.ints(1)), b.arange(width))
     rows = b.Gather(characters, b.Gather(b.Max(sequence, zero), taken, axis=1), axis=0)
     rows = b.reshape(rows, 0, 0, width * columns)
     kernel = b.transpose(b.reshape(w, filters, width * columns), 1, 0)

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 
 from ....runtime.base.guard import check_time
-from ....runtime.errors import ModelError, ShapeError, TercetError, UnsupportedError, did_you_mean
+from ....runtime.errors import (
+    FAILURES,
+    ModelError,
+    ShapeError,
+    TercetError,
+    UnsupportedError,
+    did_you_mean,
+    out_of_memory,
+)
 from ....runtime.ir import dtypes
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Graph, Value
@@ -177,6 +185,16 @@ class _Binder:
     # ── nodes ────────────────────────────────────────────────────────────────────────────────
 
     def _node(self, node: RawNode, scope: Scope) -> None:
+        """Add a node of the file, or what stands for it."""
+        try:
+            self._add(node, scope)
+        except MemoryError as error:
+            raise out_of_memory(node.where, error) from error
+        except FAILURES as error:
+            reason = f"attributes or inputs make no sense: {error}"
+            raise self._source.error(reason, node.where) from error
+
+    def _add(self, node: RawNode, scope: Scope) -> None:
         check_time()
         if not any(node.outputs):
             raise self._source.error("has no outputs", node.where)
