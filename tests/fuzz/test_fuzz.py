@@ -1,8 +1,11 @@
 """Fuzzing itself: mutants come again, places are known, and what breaks the promise is seen."""
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from time import process_time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ import onnx.parser
 import pytest
 from onnx import ModelProto, helper
 
+from tercet.tools.workshop.fuzz import campaign as campaigns
 from tercet.tools.workshop.fuzz import trial
 from tercet.tools.workshop.fuzz.bytewise import damaged_bytes
 from tercet.tools.workshop.fuzz.campaign import Campaign, run_campaign
@@ -163,3 +167,30 @@ def test_the_corpus_keeps_the_promise(file: Path) -> None:
 
 def test_texts_are_seeds() -> None:
     assert [seed.name for seed in seeds()] == list(TEXTS)
+
+
+def test_the_time_of_a_process_is_that_of_the_processor() -> None:
+    """It grows by what Python counts, in ticks of a hundredth of a second."""
+    before, begin = campaigns._processor_seconds(os.getpid()), process_time()
+    while process_time() < begin + 0.1:
+        pass
+    assert campaigns._processor_seconds(os.getpid()) - before >= 0.07
+    assert campaigns._processor_seconds(None) == 0
+
+
+@pytest.mark.parametrize(
+    ("used", "goes_on"),
+    [((2.0, 4.0, 9.0), (True, True, True)), ((2.0, 11.0), (True, False)), ((0.01,), (False,))],
+    ids=["computes slowly", "has had its time", "waits"],
+)
+def test_only_the_processors_time_ends_a_mutant_that_computes(
+    used: tuple[float, ...], goes_on: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other work may have the processor, for however long."""
+    clock = iter((0.0, *used))
+    monkeypatch.setattr(campaigns._Worker, "_start", lambda self: None)
+    monkeypatch.setattr(campaigns, "_processor_seconds", lambda pid: next(clock))
+    worker = campaigns._Worker(Campaign(seconds=10.0))
+    worker._process = worker.connection = SimpleNamespace(pid=1, send=lambda number: None)
+    worker._send(0)
+    assert tuple(worker._still_computes() for _ in used) == goes_on

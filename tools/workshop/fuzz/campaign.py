@@ -25,6 +25,8 @@ _START_SECONDS = 3600.0
 PATIENCE = 6
 #: A process that takes more is ended before the machine suffers.
 ADDRESS_SPACE = 6 << 30
+#: Seconds of the processor: a process that uses fewer meanwhile waits for something.
+_IDLE = 0.1
 #: Mutants that a process tries before another one takes its place.
 SERVICE = 20_000
 
@@ -38,8 +40,8 @@ class Campaign:
         folders: whose models are seeds too.
         without: names of seeds that do not run as they are.
         byte_share: share of mutants whose bytes are changed, the others' structure is.
-        seconds: of the processor that a mutant may take; one that waits for something may wait
-            `PATIENCE` times as long, because other work may have the processor meanwhile.
+        seconds: of the processor that a mutant may take. The clock ends only one that computes
+            nothing in `PATIENCE` times as long: other work may have the processor meanwhile.
         megabytes: of resident memory that it may take.
     """
 
@@ -124,11 +126,20 @@ class _Worker:
                 if self._answer is not None and self._number is not None:
                     number, self._number = self._number, None
                     yield number, self._judged(self._answer)
-            elif monotonic() >= self.deadline:
+            elif monotonic() >= self.deadline and not self._still_computes():
                 yield from self._lost("too long", "")
         except EOFError:
             self._process.join()
             yield from self._lost("signal", _signal_name(self._process.exitcode or 0))
+
+    def _still_computes(self) -> bool:
+        """Whether the process has used the processor lately, but not for too long; then wait."""
+        used, before = _processor_seconds(self._process.pid), self._used
+        if used - self._used_first >= self._campaign.seconds or used - before < _IDLE:
+            return False
+        self._used = used
+        self.deadline = monotonic() + PATIENCE * self._campaign.seconds
+        return True
 
     def _take(self, said: Outcome | None) -> None:
         self._answer = said
@@ -140,6 +151,7 @@ class _Worker:
 
     def _send(self, number: int) -> None:
         self.deadline = monotonic() + PATIENCE * self._campaign.seconds
+        self._used = self._used_first = _processor_seconds(self._process.pid)
         self.connection.send(number)
 
     def _judged(self, outcome: Outcome) -> Outcome:
@@ -167,6 +179,7 @@ class _Worker:
         self._number: int | None = None
         self._answer: Outcome | None = None
         self._ready, self._served = False, 0
+        self._used = self._used_first = 0.0
         self.deadline = monotonic() + _START_SECONDS
 
     def stop(self) -> None:
@@ -174,6 +187,14 @@ class _Worker:
         self.connection.close()
         self._process.kill()
         self._process.join()
+
+
+def _processor_seconds(pid: int | None) -> float:
+    """Return how long a process has computed, all threads together; 0 if nobody knows."""
+    with suppress(OSError), open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def _signal_name(code: int) -> str:
