@@ -223,7 +223,7 @@ def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:
     wanted = {
         v: result
         for node in group.nodes
-        for v in (*node.reads, *node.outputs)
+        for v in (*node.distinct_reads, *node.outputs)
         if v.tensor.dims == y.dims and (node is not group.head or v is y.value)
     }
     if group.pool is not None:
@@ -287,7 +287,7 @@ def _in_place(group: FusionGroup) -> Pairs:
     if isinstance(group.whole, RotateAppend | DecodeAttention):
         return group.whole.in_place
     y = group.nodes[-1].output
-    windows = () if group.head is None else group.head.reads
+    windows = () if group.head is None else group.head.distinct_reads
     pairs = tuple(
         (y, value)
         for value in reads_of(group.epilogue)

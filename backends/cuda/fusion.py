@@ -216,20 +216,20 @@ def _sides(
     in place, which an epilogue cannot.
     """
     found: list[Node] = []
-    todo = [v for v in epilogue[-1].reads if v is not value]
+    todo = [v for v in epilogue[-1].distinct_reads if v is not value]
     while todo:
         source = todo.pop().producer
         if source is None or source not in free or not in_chains(source):
             continue
         joins = source.output.tensor == anchor.output.tensor
         joins = joins and graph.sole_consumer(source.output) is not None
-        if not joins or any(_stays_apart(graph, v, free) for v in source.reads):
+        if not joins or any(_stays_apart(graph, v, free) for v in source.distinct_reads):
             continue
         nodes = (*epilogue[:-1], source, *found, epilogue[-1])
         y = Tensor(epilogue[-1].output)
         if not isinstance(epilogue_of(nodes, y, anchor.output), str):
             found.insert(0, source)
-            todo += source.reads
+            todo += source.distinct_reads
     return found
 
 
@@ -284,13 +284,13 @@ def _suits(source: Node, shape: tuple[int, ...]) -> bool:
     """Whether a node is cheap enough to be recomputed for every element of `shape`."""
     if source.output.tensor.dims == shape:
         return True
-    ranks = {value.tensor.rank for value in source.reads if not value.is_constant}
+    ranks = {value.tensor.rank for value in source.distinct_reads if not value.is_constant}
     return isinstance(source.op, CHEAP) and ranks == {len(shape)}
 
 
 def _operands(chain: list[Node]) -> list[Value]:
     made = {node.output for node in chain}
-    reads = dict.fromkeys(v for node in chain for v in node.reads)
+    reads = dict.fromkeys(v for node in chain for v in node.distinct_reads)
     return [value for value in reads if value not in made]
 
 
@@ -337,7 +337,7 @@ def _stages(group: FusionGroup) -> list[int]:
     """Return the index at which the nodes of each intermediate result after the head start."""
     begins, value = [1], group.nodes[0].output
     for place, node in enumerate(group.nodes[1:], 1):
-        if value in node.reads:
+        if value in node.distinct_reads:
             value = node.output
             begins.append(place + 1)
     return begins[:-1]

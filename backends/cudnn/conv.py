@@ -263,7 +263,7 @@ class ConvPattern(Followed):
 
     def _is_packed(self, convolution: Convolution) -> bool:
         """Whether the image is padded to more channels than the input has."""
-        return convolution.x.dims[1] != self.node.reads[0].tensor.dims[1]
+        return convolution.x.dims[1] != self.node.distinct_reads[0].tensor.dims[1]
 
     def at(self, site: BuildContext) -> EngineTask | str:
         """Return the task for tensors with the given layouts."""

@@ -252,7 +252,7 @@ def extend(chain: PointwiseChain, nodes: Sequence[Node]) -> str:
 
 def _refusal(node: Node) -> str:
     """Return why a node cannot be in a graph; empty if it can."""
-    for value in (*node.reads, node.output):
+    for value in (*node.distinct_reads, node.output):
         dtype = value.tensor.dtype
         number = value.data is not None and value.data.size == 1
         if dtype not in FLOATS and dtype != bool_ and not (number and _is_exact(value)):

@@ -259,5 +259,5 @@ def refusal(node: Node) -> str:
 
 def rounds(node: Node) -> bool:
     """Whether a node rounds its input: a Cast to a 16-bit float that it does not read."""
-    given, wanted = node.reads[0].tensor.dtype, node.output.tensor.dtype
+    given, wanted = node.distinct_reads[0].tensor.dtype, node.output.tensor.dtype
     return isinstance(node.op, ops.Cast) and wanted in HALVES and given not in (wanted, bool_)

@@ -155,7 +155,7 @@ def _misfit(node: Node) -> str:
         return f"an operator of '{op.domain}'"
     if not op.deterministic:
         return "it draws random numbers"
-    for value in (*node.reads, *node.outputs):
+    for value in (*node.distinct_reads, *node.outputs):
         dtype = value.tensor.dtype
         if dtype not in DTYPES:
             why = WIDENED.get(dtype)
@@ -188,7 +188,9 @@ def fused(region: Region, engine: CompiledRegion) -> list[tuple[Node, ...]]:
     for node in region:
         if node not in remembered:
             readers = [n for value in node.outputs for n in value.consumers if n in part]
-            for reader in readers or [v.producer for v in node.reads if v.producer in part]:
+            for reader in readers or [
+                v.producer for v in node.distinct_reads if v.producer in part
+            ]:
                 join(node, reader)
     order = {node: i for i, node in enumerate(region)}
     distinct = {id(each): each for each in part.values()}.values()

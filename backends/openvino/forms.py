@@ -55,7 +55,7 @@ class _Speller:
     @property
     def x(self) -> Value:
         """The input of the node."""
-        return self.node.reads[0]
+        return self.node.distinct_reads[0]
 
     def bound(self, place: int, otherwise: float) -> float | None:
         """Return a constant scalar among the inputs; None if it is computed."""

@@ -63,7 +63,7 @@ def min_nodes(variable: str) -> int:
 
 
 def _sources(node: Node) -> list[Node]:
-    return [value.producer for value in node.reads if value.producer is not None]
+    return [value.producer for value in node.distinct_reads if value.producer is not None]
 
 
 def _levels(graph: Graph, taken: Set[Node]) -> dict[Node, int]:

@@ -104,7 +104,7 @@ def refusal(graph: Graph, node: Node, takes: Callable[[str], bool], vendor: str)
 
 
 def _of_borders(node: Node) -> str:
-    for value in (*node.reads, *node.outputs):
+    for value in (*node.distinct_reads, *node.outputs):
         if len(value.tensor.dims) > MAX_AXES:
             return f"'{value.name}' has {len(value.tensor.dims)} axes"
         if 0 in value.tensor.dims and not value.is_constant:
@@ -123,7 +123,7 @@ def _refusal(graph: Graph, node: Node, takes: Callable[[str], bool], vendor: str
     operator = type(node.op).__name__
     if not takes(operator):
         return f"the parser of {vendor} does not know {operator}"
-    for value in (*node.reads, *node.outputs):
+    for value in (*node.distinct_reads, *node.outputs):
         if isinstance(value.type, TensorType) and not _has(value, node.op):
             return f"'{value.name}' has dtype {name_of(value.type.dtype)}"
     rule = _RULES.get(type(node.op))
@@ -155,7 +155,7 @@ def _pool(op: Any, node: Node, graph: Graph) -> str:
 
 def _windows(op: Any, node: Node) -> tuple[int, ...]:
     """Return the number of complete pooling windows."""
-    sizes, rank = node.reads[0].tensor.dims[2:], len(op.kernel_shape)
+    sizes, rank = node.distinct_reads[0].tensor.dims[2:], len(op.kernel_shape)
     steps, pads = op.strides or (1,) * rank, op.pads or (0,) * 2 * rank
     given = zip(sizes, op.kernel_shape, steps, pads[:rank], pads[rank:], strict=True)
     return tuple(-(-(n + a + b - k) // step) + 1 for n, k, step, a, b in given)
@@ -179,7 +179,7 @@ def _scatter(op: Any, node: Node, graph: Graph) -> str:
 
 
 def _quantization(op: Any, node: Node, graph: Graph) -> str:
-    found = node.output if isinstance(op, QuantizeLinear) else node.reads[0]
+    found = node.output if isinstance(op, QuantizeLinear) else node.distinct_reads[0]
     if found.tensor.dtype not in QUANTIZED | {dtypes.int4}:
         return f"'{found.name}' has dtype {name_of(found.tensor.dtype)}"
     zero = node.inputs[2] if len(node.inputs) > 2 else None

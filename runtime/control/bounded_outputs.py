@@ -71,7 +71,7 @@ def bounded(node: Node) -> Graph | None:
     Its inputs are named by position.
     """
     op = within_bounds(node.op)
-    if op is None or not all(_is_known(value.type) for value in node.reads):
+    if op is None or not all(_is_known(value.type) for value in node.distinct_reads):
         return None
     graph = Graph(node.name)
     inputs: list[Value | None] = []

@@ -134,7 +134,7 @@ class Program:
         """Move the late nodes to the tail; return the values that it reads."""
         made = {value for node in late for value in node.outputs}
         nodes = (node for node in self.graph.nodes if node in late)
-        reads = dict.fromkeys(value for node in nodes for value in node.reads)
+        reads = dict.fromkeys(value for node in nodes for value in node.distinct_reads)
         inputs = tuple(v for v in reads if v not in made and v.data is None)
         outputs = {name: v for name, v in self.graph.outputs.items() if v in made}
         tail = Programs(self.graph.cut(inputs, outputs), self._resources)
@@ -150,7 +150,7 @@ class Program:
         inside = set(planned)
         made = (value for node in planned for value in node.outputs)
         outputs = [v for v in made if v in wanted or any(c not in inside for c in v.consumers)]
-        reads = dict.fromkeys(v for node in planned for v in node.reads if v.data is None)
+        reads = dict.fromkeys(v for node in planned for v in node.distinct_reads if v.data is None)
         inputs = [v for v in reads if v.producer not in inside]
         part = self.graph.cut(inputs, {v.name: v for v in outputs})
         return Stage(self._plan(part), tuple(inputs), tuple(outputs), eager)

@@ -44,7 +44,7 @@ def levels_of(nodes: Iterable[Node], alone: Container[Node]) -> list[tuple[list[
     ready: dict[Value, int] = {}
     levels: list[tuple[list[Node], list[Node]]] = []
     for node in nodes:
-        at = max((ready[v] for v in node.reads if v in ready), default=0)
+        at = max((ready[v] for v in node.distinct_reads if v in ready), default=0)
         single = node in alone or bool(misfit(node))
         at = at | 1 if single else at + at % 2
         ready.update(dict.fromkeys(node.outputs, at))
@@ -76,13 +76,13 @@ def late_nodes(graph: Graph, resources: Resources, *, is_body: bool) -> set[Node
     late: set[Node] = set()
     made: set[Value] = set()
     for node in graph.nodes:
-        is_unsized = any(map(_is_unsized, node.reads))
+        is_unsized = any(map(_is_unsized, node.distinct_reads))
         waits = is_unsized and isinstance(node.op, FlexAttention) and bool(node.op.graphs())
         if not changing:
             waits = waits or (is_unsized and (node.op.dense or not on_host))
-            waits = waits or any(map(is_promised, node.reads))
+            waits = waits or any(map(is_promised, node.distinct_reads))
             waits = waits or (lonely and _waits_for_elements(node, looked_at))
-        if waits or not made.isdisjoint(node.reads):
+        if waits or not made.isdisjoint(node.distinct_reads):
             late.add(node)
             made.update(node.outputs)
     return late
@@ -93,7 +93,7 @@ def _waits_for_elements(node: Node, looked_at: Container[Value]) -> bool:
     is_counted = within_bounds(node.op) is not None
     if is_counted or node.op.graphs() or not any(map(_is_unsized, node.outputs)):
         return False
-    unknown = (v for v in node.reads if v.data is None and v not in looked_at)
+    unknown = (v for v in node.distinct_reads if v.data is None and v not in looked_at)
     return any(is_deciding(v.type) for v in unknown)
 
 
@@ -108,7 +108,7 @@ def last_reads(stages: Iterable[Stage], kept: Container[Value]) -> dict[Node, li
     for stage in stages:
         last.update(dict.fromkeys(stage.inputs))
         for node in stage.nodes:
-            last.update(dict.fromkeys((*node.reads, *node.outputs), node))
+            last.update(dict.fromkeys((*node.distinct_reads, *node.outputs), node))
     found: dict[Node, list[Value]] = {}
     for value, node in last.items():
         if node is not None and value not in kept and value.data is None:

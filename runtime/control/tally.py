@@ -89,7 +89,7 @@ def check_sizes(graph: Graph, budget: Budget, on_host: bool) -> None:
     """
     for node in graph.nodes:
         where = f"node '{node.name}' ({node.kind})"
-        for value in node.reads:
+        for value in node.distinct_reads:
             if value.data is not None:
                 _check_size(f"{where} reads", value, budget.limit)
         for value in node.outputs if on_host else ():

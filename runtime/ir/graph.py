@@ -296,7 +296,7 @@ class Graph:
         kept, dead = list[Node](), list[Node]()
         for node in reversed(self._nodes):
             if any(value in needed for value in node.outputs):
-                needed.update(node.reads)
+                needed.update(node.distinct_reads)
                 kept.append(node)
             else:
                 dead.append(node)
@@ -351,7 +351,7 @@ class Graph:
         given, needed, kept = set(inputs), set(outputs.values()), list[Node]()
         for node in reversed(self._nodes):
             if any(v in needed and v not in given for v in node.outputs):
-                needed.update(node.reads)
+                needed.update(node.distinct_reads)
                 kept.append(node)
         part = Graph(self.name)
         image = {value: part.add_input(value.name, value.type) for value in inputs}

@@ -107,8 +107,8 @@ class Node:
         return tuple(value for value in self.inputs if value is not None)
 
     @property
-    def reads(self) -> tuple[Value, ...]:
-        """Every value that it depends on, without duplicates: inputs, then captures."""
+    def distinct_reads(self) -> tuple[Value, ...]:
+        """Every value that it depends on, each once: inputs, then captures."""
         found = dict.fromkeys(self.inputs + self.captures)
         found.pop(None, None)
         return tuple(cast("dict[Value, None]", found))

@@ -138,9 +138,9 @@ class _Batch:
 
     def _write(self, write: Builder, node: Node, image: dict[Value, Value]) -> None:
         made = self._known[node.output]
-        reads = [(value, self._image(write, value, image)) for value in node.reads]
+        reads = [(value, self._image(write, value, image)) for value in node.distinct_reads]
         if isinstance(node.op, Reduce) and made.is_batched:
-            rank = len(self._known[node.reads[0]].shape)
+            rank = len(self._known[node.distinct_reads[0]].shape)
             axes = _axes(node, node.op, rank) or ()
             op = replace(node.op, noop_with_empty_axes=1)
             inner = write.integers(axis + 1 for axis in axes)
@@ -168,7 +168,7 @@ _NOTHING = _Made((), is_batched=False)
 def _source(value: Value) -> Value:
     """Return what Identities lead back to."""
     while value.producer is not None and isinstance(value.producer.op, Identity):
-        value = value.producer.reads[0]
+        value = value.producer.distinct_reads[0]
     return value
 
 

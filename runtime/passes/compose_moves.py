@@ -106,10 +106,12 @@ class _Moves:
         ``back(f(there(norm(x)))) + x`` is ``back(f(norm(y)) + y)`` with ``y = there(x)``.
         """
         for node in list(self.graph.nodes):
-            is_sum = isinstance(node.op, Add) and len(node.reads) == 2  # x + x has one operand
+            is_sum = (
+                isinstance(node.op, Add) and len(node.distinct_reads) == 2
+            )  # x + x has one operand
             if node not in self.graph or not is_sum:
                 continue
-            for value, other in (tuple(node.reads), tuple(reversed(node.reads))):
+            for value, other in (tuple(node.distinct_reads), tuple(reversed(node.distinct_reads))):
                 back = self.known.get(value)
                 there = None if back is None else self._from(other, back, node)
                 if back is not None and there is not None:
@@ -327,7 +329,7 @@ class _RowRegion:
 def _takes_rows(node: Node, inside: dict[Value, None]) -> bool:
     """Whether each row of a node's result depends on one row inside the region."""
     op, out = node.op, Rows.of(node.output)
-    data = [value for value in node.reads if value.data is None]
+    data = [value for value in node.distinct_reads if value.data is None]
     if len(node.outputs) != 1 or out is None or any(value not in inside for value in data):
         return False
     rows = {Rows.of(value) for value in data}
@@ -342,7 +344,7 @@ def _takes_rows(node: Node, inside: dict[Value, None]) -> bool:
         return False
     if isinstance(op, _ORDERED) or any(shape_of(v) != shape_of(node.output) for v in data):
         return False
-    return all(_is_row(v.data, out.width) for v in node.reads if v.data is not None)
+    return all(_is_row(v.data, out.width) for v in node.distinct_reads if v.data is not None)
 
 
 def _is_norm(node: Node) -> bool:

@@ -268,7 +268,7 @@ def _build(found: Found) -> Outcome:
 def _whole(part: Value, rest: Value, found: Found) -> Value | None:
     """Return the tensor whose rows consist of those of `part` and then those of `rest`."""
     size = _width(found.top.output)
-    for read in part.producer.reads if part.producer is not None else ():
+    for read in part.producer.distinct_reads if part.producer is not None else ():
         if _width(read) != size or rank_of(read) != 4 or size is None:
             continue
         rows = RowSums(read, found.context.evaluate)

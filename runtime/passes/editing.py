@@ -103,7 +103,7 @@ def stand_in(
     origin = graph.in_order(nodes)
     new = graph.insert(op, inputs, name=name or top.name, before=top, origin=origin)
     new.output.type = top.output.type
-    sources = [value.producer for value in top.reads]
+    sources = [value.producer for value in top.distinct_reads]
     graph.replace(top, new.outputs)
     for node in (*reversed(origin), *sources):
         drop(graph, node)
@@ -117,7 +117,7 @@ def drop(graph: Graph, node: Node | None) -> None:
         return
     if any(value.consumers or graph.is_output(value) for value in node.outputs):
         return
-    sources = [value.producer for value in node.reads]
+    sources = [value.producer for value in node.distinct_reads]
     graph.remove(node)
     for source in sources:
         drop(graph, source)

@@ -39,7 +39,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         found = _elements(node, context)
         if found is None:
             continue
-        read = [value for value in node.reads if value.data is not None]
+        read = [value for value in node.distinct_reads if value.data is not None]
         graph.settle(node, found)
         if not isinstance(node.op, Transpose):
             cost = sum(map(_cost, found))
@@ -100,7 +100,7 @@ def _fits(node: Node, context: Context) -> bool:
     A broadcast constant takes no memory, but processing it takes just as long.
     """
     limit, total = context.options.fold_bytes, 0
-    if any(v.data is not None and _is_too_long(v.data, limit) for v in node.reads):
+    if any(v.data is not None and _is_too_long(v.data, limit) for v in node.distinct_reads):
         return False
     for value in node.outputs:
         if not isinstance(value.type, TensorType) or not value.type.is_static:

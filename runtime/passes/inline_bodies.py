@@ -57,7 +57,7 @@ def _choose(graph: Graph, node: Node, op: If) -> Iterator[str]:
 
 
 def _is_static(node: Node) -> bool:
-    return all(isinstance(v.type, TensorType) and v.type.is_static for v in node.reads)
+    return all(isinstance(v.type, TensorType) and v.type.is_static for v in node.distinct_reads)
 
 
 def _write_out(graph: Graph, node: Node, op: FlexAttention) -> None:

@@ -155,7 +155,7 @@ class Apply:
             return
         if not self.stays:
             start = start.over(start.nodes | {node})
-        rank = max((rank_of(v) or 0 for v in node.reads if v.data is None), default=0)
+        rank = max((rank_of(v) or 0 for v in node.distinct_reads if v.data is None), default=0)
         orders = [node.inputs]
         if type(node.op) in COMMUTATIVE and node.inputs[0] is not node.inputs[1]:
             orders.append(node.inputs[::-1])

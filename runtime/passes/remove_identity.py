@@ -86,7 +86,7 @@ def _broadcast(graph: Graph, node: Node, further: list[Node]) -> Iterator[str]:
     if source is None or whole is None or None in whole or len(shape_of(source) or ()) > len(whole):
         return
     for reader in list(repeated.consumers):
-        others = [value for value in reader.reads if value is not repeated]
+        others = [value for value in reader.distinct_reads if value is not repeated]
         inputs = [source if value is repeated else value for value in reader.inputs]
         said = f"{reader.kind} '{reader.name}'"
         if _masks(reader, repeated, source):

@@ -115,7 +115,7 @@ def move_to(graph: Graph, node: Node, evaluate: Evaluate) -> Move | None:
     """Return the longest move from one tensor that ends in the result of a node."""
     if len(node.outputs) != 1:
         return None
-    nodes, sources = {node}, dict.fromkeys(node.reads)
+    nodes, sources = {node}, dict.fromkeys(node.distinct_reads)
     grown = True
     while grown and len(nodes) < _REACH:
         grown = False

@@ -70,7 +70,7 @@ def sources(top: Value) -> Iterator[tuple[Value, frozenset[Node]]]:
         node = value.producer
         if node is None or not is_followed(node):
             continue
-        for read in node.reads:
+        for read in node.distinct_reads:
             if read.data is None and read not in near:
                 near[read] = len(near)
                 order.append(read)
@@ -95,7 +95,7 @@ def _between(top: Value, source: Value) -> frozenset[Node] | None:
         if node is None or not is_followed(node) or len(nodes) == _REACH:
             return None
         nodes.add(node)
-        todo += node.reads
+        todo += node.distinct_reads
     return frozenset(nodes)
 
 

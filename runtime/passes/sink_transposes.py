@@ -334,7 +334,7 @@ def _regions(graph: Graph, order: Order) -> list[_TransposedRegion]:
             regions.append(region)
             owner[node.output] = region
         elif _is_free(node, order) and _all_inside(node, owner, len(order)):
-            parts = {id(owner[v]): owner[v] for v in node.reads if v in owner}
+            parts = {id(owner[v]): owner[v] for v in node.distinct_reads if v in owner}
             first, *others = parts.values()
             for other in others:
                 first.entries += other.entries
@@ -375,7 +375,7 @@ def _is_free(node: Node, order: Order) -> bool:
 def _all_inside(node: Node, owner: dict[Value, _TransposedRegion], rank: int) -> bool:
     """Whether the node reads only values of regions, and constants that can be transposed."""
     inside = False
-    for value in node.reads:
+    for value in node.distinct_reads:
         if value in owner:
             inside = True
         elif value.data is None or not _can_turn(value.data, rank, node):
@@ -438,7 +438,7 @@ def _tail(graph: Graph, turn: Node) -> _Tail | None:
         return None
     value, nodes, sums = turn.output, list[Node](), 0
     while (node := graph.sole_consumer(value)) is not None and _is_free(node, order):
-        others = [v for v in node.reads if v is not value]
+        others = [v for v in node.distinct_reads if v is not value]
         sums += sum(other.data is None for other in others)
         if isinstance(node.op, Concat) or sums > 1 or not _all_near(others, value, order, node):
             break
@@ -453,7 +453,7 @@ def _is_product(graph: Graph, value: Value) -> bool:
         return False
     node = value.producer
     if isinstance(node.op, _FREE):
-        sides = [v for v in node.reads if v.data is None]
+        sides = [v for v in node.distinct_reads if v.data is None]
         return len(sides) == 1 and _is_product(graph, sides[0])
     return isinstance(node.op, (MatMul, Gemm))
 

@@ -69,7 +69,7 @@ def _has_branches(value: Value, count: int) -> bool:
         return False
     if _image_of(node, count) is not None or _stacked(node, count) is not None:
         return True
-    same = [v for v in node.reads if shape_of(v) == shape_of(value)]
+    same = [v for v in node.distinct_reads if shape_of(v) == shape_of(value)]
     return isinstance(node.op, _EACH) and any(_has_branches(v, count) for v in same)
 
 
@@ -92,7 +92,7 @@ def _stacked(node: Node, count: int) -> list[Value] | None:
     if node.op.axis not in (1, 1 - len(shape_of(node.output) or ())):
         return None
     found: list[Value] = []
-    for value in node.reads:
+    for value in node.distinct_reads:
         made, shape = value.producer, shape_of(value) or ()
         source = made.inputs[0] if made and isinstance(made.op, (Unsqueeze, Reshape)) else None
         if source is None or shape_of(source) != (*shape[:1], *shape[2:]) or shape[1:2] != (1,):
@@ -156,5 +156,5 @@ class _Branches:
     def _aligned(self, node: Node) -> bool:
         """Whether all operands of a node have branches, or one for all of them."""
         rank = len(shape_of(node.output) or ())
-        shapes = [shape_of(value) or () for value in node.reads]
+        shapes = [shape_of(value) or () for value in node.distinct_reads]
         return all(len(s) == rank and s[1:2] in ((1,), (self._count,)) for s in shapes)

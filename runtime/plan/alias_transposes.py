@@ -45,7 +45,7 @@ def renamed(
     """
     if not isinstance(node.op, Transpose):
         return None
-    source, result = node.reads[0].tensor, node.output.tensor
+    source, result = node.distinct_reads[0].tensor, node.output.tensor
     perm = node.op.order(len(source.dims))
     for before in given:
         order = before.order(source.dims)

@@ -128,7 +128,7 @@ def obstacle(node: Node) -> str:
 
 def misfit(node: Node) -> str:
     """Return which tensor of a node no plan can hold, and why; empty if there is none."""
-    for value in (*node.reads, *node.outputs):
+    for value in (*node.distinct_reads, *node.outputs):
         if not isinstance(value.type, TensorType):
             what = value.type or "of unknown type"
             return f"'{value.name}' is {what}; plans contain only tensors"
@@ -200,7 +200,9 @@ def _sorted(groups: list[Assigned], order: dict[Node, int]) -> tuple[Assigned, .
     after: list[set[int]] = [set() for _ in groups]
     waits = [0] * len(groups)
     for i, group in enumerate(groups):
-        sources = {owner[p] for n in group.nodes for v in n.reads if (p := v.producer)} - {i}
+        sources = {owner[p] for n in group.nodes for v in n.distinct_reads if (p := v.producer)} - {
+            i
+        }
         waits[i] = len(sources)
         for source in sources:
             after[source].add(i)
@@ -224,7 +226,7 @@ def _sorted(groups: list[Assigned], order: dict[Node, int]) -> tuple[Assigned, .
 def reads_of(nodes: tuple[Node, ...]) -> tuple[Value, ...]:
     """Return the non-constant values that the nodes read from outside, without duplicates."""
     inside = {value for node in nodes for value in node.outputs}
-    seen = dict.fromkeys(v for node in nodes for v in node.reads)
+    seen = dict.fromkeys(v for node in nodes for v in node.distinct_reads)
     return tuple(v for v in seen if v not in inside and not v.is_constant)
 
 

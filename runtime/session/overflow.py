@@ -139,7 +139,7 @@ def _walk(
             return
         yield node, found
         known.update(zip(node.outputs, found, strict=False))
-        for value in node.reads:
+        for value in node.distinct_reads:
             left[value] = left.get(value, 0) - 1
             if left[value] == 0:
                 known.pop(value, None)

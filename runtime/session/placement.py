@@ -155,7 +155,7 @@ def _alone(node: Node, why: str) -> PlacedRow:
         operators=node.kind,
         backend=NOBODY if unknown else "host" if decides else "numpy",
         kernel=node.kind,
-        inputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.reads),
+        inputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.distinct_reads),
         outputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.outputs),
         nbytes=0,
         reason=REASON

@@ -103,7 +103,7 @@ def _remade(program: Program) -> Iterator[Row]:
 def _fixed(graph: Graph) -> set[Node]:
     found: set[Node] = set()
     for node in graph.nodes:
-        reads = list(node.reads)
+        reads = list(node.distinct_reads)
         known = all(value.is_constant or value.producer in found for value in reads)
         if reads and known and node.op.deterministic and not node.op.graphs():
             found.add(node)

@@ -132,7 +132,7 @@ def decoded(file: Path) -> dict[str, Array]:
     """Return the weights that layers of a compressed model multiply with, by layer."""
     with api.load(file) as model:
         dense = [node for node in model.graph.nodes if node.kind in ("Conv", "Gemm", "MatMul")]
-        return {node.kind: np.asarray(node.reads[1].data) for node in dense}
+        return {node.kind: np.asarray(node.distinct_reads[1].data) for node in dense}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

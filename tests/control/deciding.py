@@ -152,7 +152,7 @@ class AnyBackend:
                 yield Decline(node, "never heard of it")
                 continue
             type_ = node.output.type
-            same = [v for v in node.reads if v.type == type_ and not v.is_constant]
+            same = [v for v in node.distinct_reads if v.type == type_ and not v.is_constant]
             able = isinstance(node.op, IN_PLACE)
             pairs = tuple((node.output, value) for value in same if able)
             yield Claim((node,), self._builder(node), in_place=pairs)

@@ -54,7 +54,11 @@ class Fixed(CudaTimer):
 
     def timed(self, graph: Graph, nodes: Sequence[Node], options: Options) -> CudaTime | None:
         time = self.times.get("+".join(node.kind for node in nodes))
-        count = len(nodes[0].reads) + 1 - len([v for v in nodes[0].reads if v.is_constant])
+        count = (
+            len(nodes[0].distinct_reads)
+            + 1
+            - len([v for v in nodes[0].distinct_reads if v.is_constant])
+        )
         return None if time is None else CudaTime(time, (self.format,) * count)
 
     def change(self, type_: TensorType, before: Format, after: Format) -> float:

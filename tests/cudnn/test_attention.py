@@ -79,7 +79,7 @@ def test_parts_of_one_product_are_read_where_they_lie() -> None:
     assert isinstance(found, NodeGroup)
     assert found.at is not None
     (node,) = found.nodes
-    inputs = node.reads
+    inputs = node.distinct_reads
     nothing: Any = None
     site = BuildContext((node,), inputs, node.outputs[:1], {}, nothing, dict.fromkeys(inputs, 2304))
     task = found.at(site)

@@ -82,7 +82,7 @@ def test_a_single_number_a_picture_is_still_read_channels_last(axes: int) -> Non
     """Its own order in memory is either format, that of the image is not."""
     case = half(Conv(), (2, 64, *(4,) * axes), (1, 64, *(4,) * axes))
     found = wanted(case.graph())
-    assert found.formats.wants == {found.nodes[0].reads[0]: Format.CHANNELS_LAST}
+    assert found.formats.wants == {found.nodes[0].distinct_reads[0]: Format.CHANNELS_LAST}
     assert found.formats.gives == {found.nodes[0].output: Format.CHANNELS_LAST}
 
 
@@ -103,7 +103,7 @@ def test_groups_that_meet_padding_alone_are_not_compiled_by_cudnn() -> None:
 def test_a_first_layer_gets_channels_of_zeros(channels: int, word: int) -> None:
     case = half(Conv(strides=(2, 2)), (2, channels, 9, 9), (8, channels, 3, 3), relu=True)
     found = wanted(case.graph())
-    x, w = found.nodes[0].reads
+    x, w = found.nodes[0].distinct_reads
     assert found.formats.wants == {x: Format.CONTIGUOUS}
     assert x not in found.formats.pitched
     assert found.task.operands["x"] == Operand.of((2, channels, 9, 9), float16)
@@ -126,7 +126,7 @@ def test_a_first_layer_gets_channels_of_zeros(channels: int, word: int) -> None:
 def test_without_workspace_a_first_layer_is_read_as_it_lies() -> None:
     case = half(Conv(strides=(2, 2)), (2, 3, 9, 9), (8, 3, 3, 3))
     found = wanted(case.graph(), workspace=0)
-    assert found.formats.wants == {found.nodes[0].reads[0]: Format.CHANNELS_LAST}
+    assert found.formats.wants == {found.nodes[0].distinct_reads[0]: Format.CHANNELS_LAST}
     assert found.task.divisions[0].front is None
     assert found.task.operands["x"].dims == (2, 3, 9, 9)
 

@@ -157,7 +157,7 @@ def tasked(
     (node,) = single(operator, arrays, (1,), **how).nodes
     selector = CONV if operator == "Conv" else CONV_TRANSPOSE
     setting = Setting(target, Options(**(options or {}))).for_node(node)
-    operands = tuple(map(Tensor, node.reads))
+    operands = tuple(map(Tensor, node.distinct_reads))
     task = selector.task(RecipeContext(node.op, Tensor(node.output), operands, setting))
     assert isinstance(task, ConvProblem)
     return selector, task

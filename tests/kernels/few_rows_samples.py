@@ -231,4 +231,6 @@ TOO_LONG = Gated(1, 64, 24, gate=three_operands, norm="RMSNormalization", bias="
 def weights(sample: Sample) -> list[Array]:
     """Return the weights of the products of a sample whose kind is MatMul."""
     products = (node for node in sample.graph.nodes if isinstance(node.op, MatMul))
-    return [node.reads[1].data for node in products if node.reads[1].data is not None]
+    return [
+        node.distinct_reads[1].data for node in products if node.distinct_reads[1].data is not None
+    ]

@@ -232,7 +232,7 @@ def test_every_algorithm_answers(case: Case, target: Target) -> None:
     """An algorithm gives a recipe or a reason, and the chosen one is the least estimate of all."""
     selector = CONV if case.operator == "Conv" else CONV_TRANSPOSE
     (node,) = single(case.operator, case.arrays, (1, 2), **case.how).nodes
-    operands, setting = tuple(map(Tensor, node.reads)), Setting(target, Options())
+    operands, setting = tuple(map(Tensor, node.distinct_reads)), Setting(target, Options())
     task = selector.task(RecipeContext(node.op, Tensor(node.output), operands, setting))
     assert isinstance(task, ConvProblem)
     candidates = selector.candidates(task)
@@ -251,8 +251,8 @@ def test_a_measured_choice_is_taken() -> None:
     (node,) = single(
         "Conv", [normal(1, 64, 56, 56), normal(64, 64, 3, 3)], (1,), pads=(1,) * 4
     ).nodes
-    y, x = (Tensor(value, Format.CHANNELS_LAST) for value in (node.output, node.reads[0]))
-    recipe = selector.build(RecipeContext(node.op, y, (x, Tensor(node.reads[1])), setting))
+    y, x = (Tensor(value, Format.CHANNELS_LAST) for value in (node.output, node.distinct_reads[0]))
+    recipe = selector.build(RecipeContext(node.op, y, (x, Tensor(node.distinct_reads[1])), setting))
     assert not isinstance(recipe, str)
     assert [one.title for one in launches_of(recipe)] == ["gemm 32x64x16/2 split 4", "gemm_reduce"]
 
@@ -348,7 +348,7 @@ def test_products_without_elements(
 
 def test_a_measured_product_is_taken() -> None:
     (node,) = single("MatMul", [normal(100, 256), normal(256, 40)], (1,)).nodes
-    y, operands = Tensor(node.output), tuple(map(Tensor, node.reads))
+    y, operands = Tensor(node.output), tuple(map(Tensor, node.distinct_reads))
     task = MATMUL.task(RecipeContext(node.op, y, operands, Setting(H200, Options())))
     assert not isinstance(task, str)
     for algorithm, entry in (("gemm", "gemm"), ("tensor_cores", "split_wgmma")):

@@ -79,7 +79,7 @@ def test_it_is_taken_where_it_is_asked_for(name: str) -> None:
 def test_nobody_else_takes_it() -> None:
     """Neither the heuristic nor the tuner, which looks at the candidates."""
     (node,) = graphs()["constant"][0].nodes
-    y, operands = Tensor(node.output), tuple(map(Tensor, node.reads))
+    y, operands = Tensor(node.output), tuple(map(Tensor, node.distinct_reads))
     task = MATMUL.task(RecipeContext(node.op, y, operands, Setting(H200, Options())))
     assert not isinstance(task, str)
     candidates = {candidate.algorithm: candidate for candidate in MATMUL.candidates(task)}

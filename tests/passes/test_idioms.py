@@ -106,5 +106,5 @@ def test_norms_of_half_precision(name: str) -> None:
         norms = [node for node in model.graph.nodes if node.kind == "RMSNormalization"]
     assert len(norms) == 2
     for norm in norms:
-        types = [value.tensor.dtype for value in (*norm.reads, norm.output)]
+        types = [value.tensor.dtype for value in (*norm.distinct_reads, norm.output)]
         assert types == [np.dtype(np.float16)] * 3

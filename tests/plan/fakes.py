@@ -334,19 +334,19 @@ class FakeBackend:
             yield Claim(chain, self._builder(chain), self._formats(chain), _in_place(chain))
 
     def _formats(self, chain: tuple[Node, ...]) -> Formats:
-        values = frozenset(v for node in chain for v in (*node.reads, *node.outputs))
+        values = frozenset(v for node in chain for v in (*node.distinct_reads, *node.outputs))
         pitched = frozenset[Value]() if chain[0].kind in self.dense else values
         if isinstance(chain[0].op, Concat | Split):
             return Formats(follows=True, pitched=pitched)
         if not isinstance(chain[0].op, Conv):
-            shapes = {v.tensor.shape for n in chain for v in n.reads}
+            shapes = {v.tensor.shape for n in chain for v in n.distinct_reads}
             if self.follows and isinstance(chain[0].op, Add):
                 places = dict(_in_place(chain)[-1:])
                 pitched -= {*places, *places.values(), chain[-1].output}
                 return Formats(follows=len(shapes) == 1, pitched=pitched, followed=places)
             return Formats(follows=len(shapes) == 1, pitched=pitched)
         last = Format.CHANNELS_LAST
-        return Formats({chain[0].reads[0]: last}, {chain[0].output: last}, pitched=pitched)
+        return Formats({chain[0].distinct_reads[0]: last}, {chain[0].output: last}, pitched=pitched)
 
     def _builder(self, chain: tuple[Node, ...]) -> Callable[[BuildContext], Step | Decline]:
         def build(site: BuildContext) -> Step | Decline:
@@ -367,5 +367,5 @@ def _in_place(chain: tuple[Node, ...]) -> tuple[tuple[Value, Value], ...]:
     if isinstance(chain[0].op, Conv | Concat | Split):
         return ()
     out = chain[-1].output
-    same = [v for v in chain[0].reads if v.tensor.shape == out.tensor.shape]
+    same = [v for v in chain[0].distinct_reads if v.tensor.shape == out.tensor.shape]
     return tuple((out, v) for v in same if not v.is_constant)

@@ -35,7 +35,7 @@ def reached(graph: Graph, start: set[Node]) -> set[Node]:
     """Return the nodes behind some others."""
     found: set[Node] = set()
     for node in graph.nodes:
-        sources = {value.producer for value in node.reads}
+        sources = {value.producer for value in node.distinct_reads}
         if sources & (start | found):
             found.add(node)
     return found
@@ -54,7 +54,7 @@ def has_circle(graph: Graph, found: list[Region]) -> bool:
         owner.setdefault(node, len(found) + len(owner))
     sources: dict[int, set[int]] = {i: set() for i in owner.values()}
     for node in graph.nodes:
-        for value in node.reads:
+        for value in node.distinct_reads:
             if value.producer is not None and owner[value.producer] != owner[node]:
                 sources[owner[node]].add(owner[value.producer])
     while ready := {i for i, waits in sources.items() if not waits}:
@@ -71,7 +71,7 @@ def test_random_graphs(seed: int) -> None:
     assert set(nodes) == taken
     assert all(is_convex(graph, set(part)) for part in found)
     assert not has_circle(graph, found)
-    edges = {(v.producer, node) for node in graph.nodes for v in node.reads}
+    edges = {(v.producer, node) for node in graph.nodes for v in node.distinct_reads}
     for i, first in enumerate(found):
         for second in found[i + 1 :]:
             if any((a, b) in edges or (b, a) in edges for a in first for b in second):

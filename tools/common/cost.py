@@ -40,7 +40,7 @@ def macs(node: Node) -> int | None:
     rule = _RULES.get(node.kind.rpartition("::")[2])
     if rule is None:
         return 0
-    if not all(_is_static(value) for value in (*node.reads, *node.outputs)):
+    if not all(_is_static(value) for value in (*node.distinct_reads, *node.outputs)):
         return None
     return rule(node)
 
@@ -174,8 +174,8 @@ def operators(graph: Graph, bound: Graph | None = None) -> tuple[OperatorCost, .
     for node in graph.walk():
         row = rows.setdefault(node.kind, [0, 0, 0, 0])
         row[0] += 1
-        row[2] += _parameters(v for v in node.reads if v.is_constant and v not in seen)
-        seen.update(node.reads)
+        row[2] += _parameters(v for v in node.distinct_reads if v.is_constant and v not in seen)
+        seen.update(node.distinct_reads)
     for node in (bound or graph).walk():
         cost = macs(node)
         rows[node.kind][1] += cost or 0
@@ -220,9 +220,9 @@ def nodes(graph: Graph, bound: Graph | None = None) -> tuple[NodeCost, ...]:
     found: list[NodeCost] = []
     for number, node in enumerate(graph.walk(), 1):
         sized = known.get(node.name)
-        own = _parameters(v for v in node.reads if v.is_constant and v not in seen)
-        seen.update(node.reads)
-        values = () if sized is None else (*sized.reads, *sized.outputs)
+        own = _parameters(v for v in node.distinct_reads if v.is_constant and v not in seen)
+        seen.update(node.distinct_reads)
+        values = () if sized is None else (*sized.distinct_reads, *sized.outputs)
         static = all(_is_static(value) for value in values)
         found.append(
             NodeCost(
@@ -246,7 +246,7 @@ def constants(graph: Graph) -> Constants:
     """Return number and bytes of a graph's constants, bodies included."""
     found = dict.fromkeys(graph.constants)
     for node in graph.walk():
-        found.update(dict.fromkeys(v for v in node.reads if v.is_constant))
+        found.update(dict.fromkeys(v for v in node.distinct_reads if v.is_constant))
     by_dtype: dict[str, int] = {}
     for value in found:
         name = name_of(value.tensor.dtype)
@@ -259,7 +259,7 @@ def activations(graph: Graph) -> int | None:
     total = 0
     live = {*graph.inputs, *graph.captures}
     for node in graph.nodes:
-        if live.isdisjoint(node.reads):
+        if live.isdisjoint(node.distinct_reads):
             continue
         live.update(node.outputs)
         for value in node.outputs:

@@ -392,7 +392,7 @@ def between(graph: Graph, values: Mapping[str, HostValue]) -> list[tuple[Node, .
             continue
         inside, waiting = {node}, [node]
         while waiting:
-            for value in waiting.pop().reads:
+            for value in waiting.pop().distinct_reads:
                 source = value.producer
                 if source is not None and value.name not in values and source not in inside:
                     inside.add(source)

@@ -316,7 +316,7 @@ def _dependencies(results: Any, given: set[Value]) -> set[Value]:
         if value not in found:
             found.add(value)
             if value not in given and value.producer is not None:
-                waiting.extend(value.producer.reads)
+                waiting.extend(value.producer.distinct_reads)
     return found
 
 
@@ -368,10 +368,10 @@ def _folded(imported: Graph, graph: Graph, names: Iterable[str]) -> tuple[str, .
     known = set(imported.constants)
     found: list[str] = []
     for node in imported.nodes:
-        if not known.issuperset(node.reads):
+        if not known.issuperset(node.distinct_reads):
             continue
         known.update(node.outputs)
-        if not frozen.isdisjoint(node.reads):
+        if not frozen.isdisjoint(node.distinct_reads):
             frozen.update(node.outputs)
             found.extend(name for name in node.origin if name not in left)
     return tuple(found)

@@ -64,7 +64,7 @@ def parts_of(graph: Graph) -> tuple[list[GraphNode], list[tuple[int, int]]]:
         makers[value] = len(boxes)
         boxes.append(_end(value.name, "input", value))
     for node in graph.nodes:
-        sources = (makers[value] for value in node.reads if value in makers)
+        sources = (makers[value] for value in node.distinct_reads if value in makers)
         edges.extend((source, len(boxes)) for source in sources)
         makers |= dict.fromkeys(node.outputs, len(boxes))
         boxes.append(_box(node, costs[node], maximum))
@@ -81,7 +81,7 @@ def _end(name: str, kind: str, value: Value) -> GraphNode:
 
 def _box(node: Node, cost: int, maximum: int) -> GraphNode:
     types = ", ".join(str(value.type or "?") for value in node.outputs)
-    constants = ", ".join(f"{v.name} {v.type}" for v in node.reads if v.is_constant)
+    constants = ", ".join(f"{v.name} {v.type}" for v in node.distinct_reads if v.is_constant)
     said = [f"{node.name}: {node.kind}{node.signature()}"]
     said += [f"{count_text(cost)} MACs"] if cost else []
     said += [f"constants: {constants}"] if constants else []

@@ -243,7 +243,7 @@ def _row(
 
 def _of_plan(row: PlanRow) -> dict[str, Any]:
     costs = [macs(node) for node in row.nodes]
-    reads = dict.fromkeys(v for node in row.nodes for v in node.reads)
+    reads = dict.fromkeys(v for node in row.nodes for v in node.distinct_reads)
     constants = [v for v in reads if v.data is not None]
     held = sum(v.tensor.nbytes for v in constants)
     matrices = [v.tensor.without_value() for v in constants if len(v.tensor.dims) > 1]
@@ -271,7 +271,7 @@ def _of_node(site: ProfileFrame, probe: Probe) -> dict[str, Any]:
     if node is None:
         raise ValueError("a site is a row or a node")
     control = bool(node.op.graphs())
-    reads = [v for v in node.reads if v.data is None]
+    reads = [v for v in node.distinct_reads if v.data is None]
 
     def text(type_: Any) -> str:
         return str(type_.without_value() if isinstance(type_, TensorType) else type_ or "?")

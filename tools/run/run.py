@@ -228,7 +228,7 @@ def layers_of(model: Model, inputs: Mapping[str, Array]) -> tuple[NodeTypes, ...
         NodeTypes(
             node.name,
             node.kind,
-            tuple(_type(v) for v in node.reads if not v.is_constant),
+            tuple(_type(v) for v in node.distinct_reads if not v.is_constant),
             tuple(_type(v) for v in node.outputs),
         )
         for node in graph.nodes

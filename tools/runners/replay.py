@@ -245,7 +245,9 @@ def run_all(player: Player, graph: Graph, feeds: Values) -> dict[str, HostValue]
 def part_of(graph: Graph, nodes: Sequence[Node]) -> Graph:
     """Return a graph of some nodes, with their outer inputs as graph inputs."""
     inside = set(nodes)
-    reads = dict.fromkeys(value for node in nodes for value in node.reads if value.data is None)
+    reads = dict.fromkeys(
+        value for node in nodes for value in node.distinct_reads if value.data is None
+    )
     inputs = [value for value in reads if value.producer not in inside]
     made = [value for node in nodes for value in node.outputs]
     results = [

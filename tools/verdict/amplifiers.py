@@ -77,7 +77,7 @@ def _growth(node: Node, noise: Mapping[str, float], minimum: float) -> Amplifier
     after = max((noise.get(value.name, 0.0) for value in node.outputs), default=0.0)
     if after < _HARMLESS:
         return Amplifier()
-    before = max((noise.get(value.name, 0.0) for value in node.reads), default=0.0)
+    before = max((noise.get(value.name, 0.0) for value in node.distinct_reads), default=0.0)
     name = node.origin[0] if node.origin else node.name
     return Amplifier(name, node.kind, after / max(before, minimum))
 

@@ -118,11 +118,11 @@ def ancestries(graph: Graph, precision: str) -> dict[str, Ancestry]:
     found: dict[str, Ancestry] = {}
     for node in graph.nodes:
         within = [node, *(inner for body in node.op.graphs() for inner in body.walk())]
-        types = [v.type for each in within for v in (*each.reads, *each.outputs)]
+        types = [v.type for each in within for v in (*each.distinct_reads, *each.outputs)]
         names = {NAMES.get(t.dtype, "") for t in types if isinstance(t, TensorType)} - {""}
         narrows = precision != "tf32" or any(each.op.dense for each in within)
         names = {precision if name == "float32" and narrows else name for name in names}
-        above = [found[value.name] for value in node.reads if value.name in found]
+        above = [found[value.name] for value in node.distinct_reads if value.name in found]
         own = any(plain_kind(each) in _DECIDING and not _stays_float(each) for each in within)
         decides = own or any(each.decides for each in above)
         names |= {each.coarsest for each in above}
@@ -179,7 +179,7 @@ def before_decisions(graph: Graph) -> set[Value]:
     for node in reversed(graph.nodes):
         decides = plain_kind(node) in _DECIDING and not _stays_float(node)
         if decides or node.op.graphs() or found.intersection(node.outputs):
-            found.update(node.reads)
+            found.update(node.distinct_reads)
     return found
 
 
@@ -229,7 +229,7 @@ def noise_growth(node: Node) -> float:
 
 def terms(node: Node) -> int:
     """Return how many terms a node adds up for each element of its result, as far as known."""
-    types = [value.type for value in (*node.reads, *node.outputs)]
+    types = [value.type for value in (*node.distinct_reads, *node.outputs)]
     if not all(isinstance(type_, TensorType) and type_.is_static for type_ in types):
         return TERMS if node.op.dense else 1
     if node.kind in _NORMS:
@@ -239,5 +239,7 @@ def terms(node: Node) -> int:
     if node.kind in _POOLING:
         return max(1, prod(getattr(node.op, "kernel_shape", ())))
     size = max(1, node.output.tensor.size)
-    maximum = max((value.tensor.size for value in node.reads if value.data is None), default=1)
+    maximum = max(
+        (value.tensor.size for value in node.distinct_reads if value.data is None), default=1
+    )
     return max(1, (macs(node) or 0) // size, maximum // size)

@@ -142,7 +142,7 @@ def _of_value(value: Value) -> bytes:
 
 
 def _tensors(node: Node) -> Iterator[Value]:
-    yield from node.reads
+    yield from node.distinct_reads
     yield from node.outputs
 
 

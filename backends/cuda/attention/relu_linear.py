@@ -121,8 +121,8 @@ def _sum_of(value: Value | None) -> tuple[Node, Value, float] | None:
     node = None if value is None else value.producer
     if node is None or not isinstance(node.op, Add):
         return None
-    numbers = [v for v in node.reads if v.data is not None and v.data.size == 1]
-    others = [v for v in node.reads if v.data is None]
+    numbers = [v for v in node.distinct_reads if v.data is not None and v.data.size == 1]
+    others = [v for v in node.distinct_reads if v.data is None]
     if len(numbers) != 1 or len(others) != 1 or numbers[0].data is None:
         return None
     return node, others[0], float(numbers[0].data.reshape(()))

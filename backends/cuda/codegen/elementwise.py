@@ -403,8 +403,8 @@ def _conversion(op: ops.Cast | ops.CastLike, x: Value | None, to: DType) -> str:
 def _quantization(node: Node) -> str:
     """Return x divided by the scale y, rounded and offset by the zero point z."""
     to, ratio = node.output.tensor.dtype, "x / y"
-    if node.reads[0].tensor.dtype in SHORT:
-        ratio = f"T({C_TYPES[node.reads[0].tensor.dtype]}(x / y))"
+    if node.distinct_reads[0].tensor.dtype in SHORT:
+        ratio = f"T({C_TYPES[node.distinct_reads[0].tensor.dtype]}(x / y))"
     return f"saturated(rint({ratio}) + T(z), T({lowest(to)}), T({greatest(to)}))"
 
 

@@ -63,7 +63,7 @@ def unit_rows_at(
         return None
     before = (length, limit, quotient)
     if x.producer is not None and _widens(x.producer) and x.consumers.keys() == {length, quotient}:
-        before, x = (x.producer, *before), x.producer.reads[0]
+        before, x = (x.producer, *before), x.producer.distinct_reads[0]
     inner = [node.output for node in before[:-1]]
     if any(graph.is_output(v) or not v.consumers.keys() <= set(before) for v in inner):
         return None
@@ -93,7 +93,7 @@ def _is_length(node: Node, x: Value) -> bool:
 
 
 def _widens(node: Node) -> bool:
-    return isinstance(node.op, Cast) and node.reads[0].tensor.dtype in (float16, bfloat16)
+    return isinstance(node.op, Cast) and node.distinct_reads[0].tensor.dtype in (float16, bfloat16)
 
 
 def unit_rows(found: UnitRows, y: Tensor, operand: Callable[[Value], Tensor]) -> Answer:

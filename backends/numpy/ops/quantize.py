@@ -180,7 +180,7 @@ def _record_quantize(
 ) -> list[Tape]:
     frame, scale, zero_point = _parameters(chain, axis, bound)
     out = bound[chain.output]
-    x, target = (frame.view(each) for each in (bound[chain.nodes[0].reads[0]], out))
+    x, target = (frame.view(each) for each in (bound[chain.nodes[0].distinct_reads[0]], out))
     limits = np.iinfo(out.dtype)
     low, high = np.float32(limits.min), np.float32(limits.max)
     tapes: list[Tape] = []
@@ -202,7 +202,7 @@ def _record_quantize(
 
 def _record_dequantize(chain: Chain, axis: int, workers: int, bound: Bound) -> list[Tape]:
     frame, scale, zero_point = _parameters(chain, axis, bound)
-    x, target = (frame.view(bound[v]) for v in (chain.nodes[0].reads[0], chain.output))
+    x, target = (frame.view(bound[v]) for v in (chain.nodes[0].distinct_reads[0], chain.output))
     tapes: list[Tape] = []
     count = blocks_worth(ELEMENT * CALLS / 2 * target.size, workers)
     for share in shares(frame.shape, count, BLOCK):

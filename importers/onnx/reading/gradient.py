@@ -75,12 +75,12 @@ def _between(
     behind: list[Node] = []
     for each in reversed(before):
         if any(value in needed and value not in fixed for value in each.outputs):
-            needed.update(each.reads)
+            needed.update(each.distinct_reads)
             behind.append(each)
     moved = {value for value, given in fixed.items() if given is not value} | {*variables}
     path: list[Node] = []
     for each in reversed(behind):
-        if not moved.isdisjoint(each.reads):
+        if not moved.isdisjoint(each.distinct_reads):
             moved.update(each.outputs)
             path.append(each)
     return path
@@ -104,12 +104,12 @@ def _backward(
     """Return the derivatives of the sum of `target`, None where it does not depend on a value."""
     smooth = set(variables)
     for node in path:
-        if not smooth.isdisjoint(node.reads):
+        if not smooth.isdisjoint(node.distinct_reads):
             smooth.update(node.outputs)
     gradients = {target: write.filled(1, target)}
     for node in reversed(path):
         g = gradients.get(node.output)
-        if g is None or smooth.isdisjoint(node.reads):
+        if g is None or smooth.isdisjoint(node.distinct_reads):
             continue
         if node.kind not in RULES or len(node.outputs) > 1:
             raise LookupError(f"there is no rule for '{node.name}' ({node.kind})")

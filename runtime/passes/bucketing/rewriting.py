@@ -82,7 +82,7 @@ def _tensor(name: str, value: Value) -> TensorType:
 def _rewrite(writer: GraphWriter, node: Node) -> None:
     if all(writer.is_known(value) for value in node.outputs):
         return  # its readers know its elements
-    tensors = (*node.reads, *node.outputs)
+    tensors = (*node.distinct_reads, *node.outputs)
     grows = any(writer.grown(v) or (v.data is None and writer.is_known(v)) for v in tensors)
     if not grows:
         return
