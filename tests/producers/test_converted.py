@@ -1,6 +1,7 @@
 """Networks as converters of many frameworks write them, and what onnxruntime computes.
 
-`tercet.tools.workshop.converter_files` and `writer_files` make the files.
+`tercet.tools.workshop.converter_files` and `writer_files` make the files, and `qonnx_files` those
+of Brevitas, which onnxruntime cannot load: their results are Brevitas's.
 """
 
 from pathlib import Path
@@ -25,7 +26,17 @@ def arrays(name: str, kind: str) -> dict[str, Array]:
 
 
 def test_there_are_some() -> None:
-    producers = {"diffusers", "jax", "optimum", "paddle", "spox", "tf2onnx", "tflite", "torch"}
+    producers = {
+        "brevitas",
+        "diffusers",
+        "jax",
+        "optimum",
+        "paddle",
+        "spox",
+        "tf2onnx",
+        "tflite",
+        "torch",
+    }
     assert {name.split("_")[0] for name in NAMES} == producers
 
 

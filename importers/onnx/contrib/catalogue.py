@@ -47,20 +47,27 @@ MODULES: dict[str, str] = {
 }
 #: Operators that onnxruntime registers in the domain of ONNX itself.
 DEFAULT_DOMAIN = frozenset({"SimplifiedLayerNormalization"})
+#: Modules of other domains, each with all of its operators.
+OTHER_DOMAINS = {
+    "qonnx.custom_op.general": "qonnx",
+    "finn.custom_op.general": "qonnx",
+    "onnx.brevitas": "qonnx",
+}
 _MODULE_OF = {name: module for module, names in MODULES.items() for name in names.split()}
 
 
 def find(domain: str, name: str) -> Contrib | None:
     """Return the declaration of an operator, or None; imports the module that defines it."""
-    if domain != DOMAIN and (domain or name not in DEFAULT_DOMAIN):
-        return None
-    if (module := _MODULE_OF.get(name)) is None:
+    module = OTHER_DOMAINS.get(domain)
+    if domain == DOMAIN or (not domain and name in DEFAULT_DOMAIN):
+        module = _MODULE_OF.get(name)
+    if module is None:
         return None
     import_module(f".{module}", __package__)
     return CONTRIB.get((domain, name))
 
 
 def names() -> list[tuple[str, str]]:
-    """Return domain and name of all operators defined here, without importing their modules."""
+    """Return domain and name of all operators of onnxruntime, without importing their modules."""
     found = [(DOMAIN, name) for name in _MODULE_OF]
     return sorted([*found, *(("", name) for name in DEFAULT_DOMAIN)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .catalogue import OTHER_DOMAINS
 from .declaration import DOMAIN
 
 _FUSIONS = "onnxruntime's optimiser and quantizer write it; export without them"
@@ -22,6 +23,7 @@ _DOMAINS = {
     DOMAIN: _FUSIONS,
     f"{DOMAIN}.nchwc": _LAYOUT,
     "com.ms.internal.nhwc": _LAYOUT,
+    **dict.fromkeys(OTHER_DOMAINS, "FINN writes it for its hardware; use the file of Brevitas"),
     "ai.onnx.contrib": "onnxruntime-extensions runs it; do that step outside of the model",
     "ai.onnx.training": _TRAINING,
     f"{DOMAIN}.dml": "DirectML's fusions; save the model again with the CPU's optimiser",
