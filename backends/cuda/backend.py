@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ops.attention import Attention, RotaryEmbedding
+from ...runtime.ops.movement import Concat, Slice, Split
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats
@@ -279,6 +280,8 @@ def _reads_rows(group: FusionGroup) -> bool:
         return True
     if isinstance(group.nodes[0].op, LayerNormalization | RMSNormalization):
         return group.head is group.nodes[0]
+    if group.head is not None and isinstance(group.head.op, Concat | Slice | Split):
+        return True
     return all(isinstance(node.op, Attention | RotaryEmbedding) for node in group.nodes)
 
 

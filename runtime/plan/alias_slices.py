@@ -69,7 +69,10 @@ class _Slices:
                 self.readers.setdefault(slot, []).append(row)
             for slot in row.outputs:
                 self.writers[slot] = row
-        self.seen_as = {slot.alias for slot in layout.slots if slot.alias is not None}
+        self.views: dict[Slot, list[Slot]] = {}
+        for slot in layout.slots:
+            if slot.alias is not None:
+                self.views.setdefault(slot.alias, []).append(slot)
 
     # ── what is joined ───────────────────────────────────────────────────────────────────────
 
@@ -85,13 +88,13 @@ class _Slices:
             return
         if self._lie_in_order(parts, starts, cut):
             if self._may_lie(whole, parts[0].pitch, row):
-                _lay(whole, parts[0].root, parts[0].offset_in_root, parts[0].pitch)
+                self._place(whole, parts[0].root, parts[0].offset_in_root, parts[0].pitch)
                 self._make_view(row)
             return
         if all(self._may_lie(slot, cut.pitch, row) for slot in parts):
             for slot, start in zip(parts, starts, strict=True):
                 for own in self._before(slot, cut.pitch):
-                    _lay(own, whole, start, cut.pitch)
+                    self._place(own, whole, start, cut.pitch)
             self._make_view(row)
 
     def _parts(self, row: Row) -> tuple[Slot, ...] | None:
@@ -127,7 +130,7 @@ class _Slices:
             return
         if self._may_lie(whole, parts[0].pitch, row):
             for own in self._before(whole, parts[0].pitch):
-                _lay(own, parts[0].root, parts[0].offset_in_root, parts[0].pitch)
+                self._place(own, parts[0].root, parts[0].offset_in_root, parts[0].pitch)
             self._make_view(row)
 
     # ── what is cut ──────────────────────────────────────────────────────────────────────────
@@ -146,27 +149,57 @@ class _Slices:
             return
         if all(slot.nbytes and self._may_lie(slot, cut.pitch, row) for slot in row.outputs):
             for slot, start in zip(row.outputs, starts, strict=True):
-                _lay(slot, whole, start * cut.step, cut.pitch)
+                self._place(slot, whole, start * cut.step, cut.pitch)
             self._make_view(row)
 
     # ── who takes it ─────────────────────────────────────────────────────────────────────────
 
     def _may_lie(self, slot: Slot, pitch: int, without: Row) -> bool:
-        """Whether a slot is not placed yet and all but one of its rows accept gaps."""
-        if slot.alias is not None or slot in self.layout.lent:
+        """Whether a slot is not placed yet and all but one of its rows accept gaps.
+
+        A view with the same rows is where the slot is that it shows, which other rows may read.
+        """
+        base = self._base(slot)
+        if base.alias is not None or base in self.layout.lent:
             return False
         if not pitch:
             return True
-        writer = self.writers.get(slot)
-        if writer is None or slot in self.seen_as or slot in self.layout.outputs.values():
+        writer, group = self.writers.get(base), self._seen(base)
+        if writer is None or group is None or group & {*self.layout.outputs.values()}:
             return False
-        readers = self.readers.get(slot, ())
-        if not all(row is without or self._takes(row, slot) for row in readers):
-            return False
-        if writer is without or self._takes(writer, slot):
+        for own in group:
+            for row in self.readers.get(own, ()):
+                shows = row.kind == "view" and row.outputs[0] in group
+                if row is not without and not shows and not self._takes(row, own):
+                    return False
+        if writer is without or self._takes(writer, base):
             return True
-        source = self._followed(slot)
+        source = self._followed(base)
         return source is not None and self._may_lie(source, pitch, writer)
+
+    def _base(self, slot: Slot) -> Slot:
+        """Return the slot that a view with the same rows shows, or the slot itself."""
+        while slot.alias is not None and not slot.offset and _has_rows_of(slot, slot.alias):
+            slot = slot.alias
+        return slot
+
+    def _seen(self, base: Slot) -> set[Slot] | None:
+        """Return a slot and the views of it; None if some have other rows."""
+        found, todo = {base}, [base]
+        while todo:
+            for view in self.views.get(todo.pop(), ()):
+                if view.offset or view.pitch or not _has_rows_of(view, base):
+                    return None
+                found.add(view)
+                todo.append(view)
+        return found
+
+    def _place(self, slot: Slot, whole: Slot, offset: int, pitch: int) -> None:
+        """Place a slot in another one, with the views of it."""
+        base = self._base(slot)
+        _lay(base, whole, offset, pitch)
+        for view in self._seen(base) or ():
+            view.pitch = pitch
 
     def _takes(self, row: Row, slot: Slot) -> bool:
         """Whether a row accepts gaps between the rows of a slot."""
@@ -197,7 +230,7 @@ class _Slices:
         source: Slot | None = slot
         while source is not None:
             yield source
-            source = self._followed(source) if pitch else None
+            source = self._followed(self._base(source)) if pitch else None
 
     def _make_view(self, row: Row) -> None:
         row.kind, row.backend, row.kernel, row.claim = "view", "plan", "view", None
@@ -212,6 +245,12 @@ def _starts(parts: Sequence[Slot], axis: int, cut: _Cut) -> list[int] | None:
     sizes = [slot.type.dims[axis] * cut.step for slot in parts]
     starts = list(accumulate(sizes, initial=0))[:-1]
     return None if any(start % ALIGNMENT for start in starts) else starts
+
+
+def _has_rows_of(slot: Slot, other: Slot) -> bool:
+    """Whether the same bytes are rows of the same length, as one tensor and as another."""
+    lengths = {each.format.physical(each.type.dims)[-1:] for each in (slot, other)}
+    return slot.nbytes == other.nbytes > 0 and len(lengths) == 1 and lengths != {()}
 
 
 def _lay(slot: Slot, whole: Slot, offset: int, pitch: int) -> None:

@@ -16,10 +16,12 @@ from tercet.runtime.ir.dtypes import DType, float16, float32
 from tercet.runtime.ir.graph import Value
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
-from tercet.runtime.ops.movement import Concat, Slice, Split
+from tercet.runtime.ops.elementwise import Add, Mul, Relu, Sigmoid
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Concat, Slice, Split, Transpose
 from tercet.runtime.ops.norm import BatchNormalization
 from tercet.runtime.ops.pool import AveragePool, MaxPool
+from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Options, Precision
 from tercet.runtime.plan.rows import Layout
 from tercet.runtime.session.model import Model
@@ -135,3 +137,39 @@ def test_networks_without_a_concat(name: str, concats: int, precision: Precision
     joined = [row for row in layout.rows if row.nodes and isinstance(row.nodes[0].op, Concat)]
     assert Counter(row.kind for row in joined) == {"view": concats}
     assert not any(launch.entry == "concat" for launch in launches(layout))
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
+def test_views_with_the_same_rows_are_placed_with_what_they_show(
+    dtype: DType, emulated: CudaBackend
+) -> None:
+    """As in MambaOut: a convolution of some columns of a layer, which others wait for."""
+    rng = np.random.default_rng(0)
+    net = Net(1, 5, 6, 16, dtype=dtype)
+    weights = [rng.standard_normal(s) / 4 for s in ((16, 56), (24, 1, 3, 3), (40, 16))]
+    w, taps, v = (net.graph.constant(a.astype(dtype), "") for a in weights)
+    sizes = net.graph.constant(np.array([16, 16, 24]), "")
+    parts = net.add(Split(axis=-1), net.add(MatMul(), net.x, w), sizes, outputs=3, name="split")
+    image = net.add(Transpose(perm=(0, 3, 1, 2)), parts[2])
+    image = net.add(Conv(group=24, pads=(1, 1, 1, 1)), image, taps)
+    rows = net.join(parts[1], net.add(Transpose(perm=(0, 2, 3, 1)), image), axis=3)
+    gate = net.add(Relu(), parts[0])
+    net.graph.set_outputs({"y": net.add(Mul(), net.add(MatMul(), rows, v), gate)})
+    model = Model(net.graph, [emulated], Options(skip=("fold_constants",)), evaluate)
+    compare(net, model, dtype)
+    found = [row.kind for row in model.placement() if row.operators in ("Slice", "Concat")]
+    assert sorted(found) == ["step", "view", "view", "view"]
+
+
+def test_a_reshape_into_other_rows_is_not() -> None:
+    net = Net(1, 5, 6, 16)
+    w = net.graph.constant(normal(16, 64), "")
+    parts = net.add(Split(axis=-1, num_outputs=2), net.add(MatMul(), net.x, w), outputs=2)
+    shape = net.graph.constant(np.array([60, 16]), "")
+    halves = net.add(Relu(), net.add(Reshape(), parts[0], shape))
+    net.graph.set_outputs({"y": halves, "z": net.add(Relu(), parts[1])})
+    layout = planned_model(Model(net.graph, [NumpyBackend()], Options(), evaluate), DryDevice())
+    (row,) = (row for row in layout.rows if row.nodes and isinstance(row.nodes[0].op, Split))
+    assert row.kind == "step"

@@ -23,7 +23,7 @@ from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu
-from tercet.runtime.ops.movement import Concat, Split
+from tercet.runtime.ops.movement import Concat, Slice, Split
 from tercet.runtime.options import Options
 from tercet.runtime.plan.backend import (
     BuildContext,
@@ -238,7 +238,7 @@ class FakeStep:
             if outputs[0].pitch or given.pitch:
                 assert place == (given.buffer, given.offset, given.pitch)
         moving = self.nodes[0].op
-        if isinstance(moving, Concat | Split):
+        if isinstance(moving, Concat | Slice | Split):
             wholes, parts = (outputs, inputs) if isinstance(moving, Concat) else (inputs, outputs)
             return _moved(moving, wholes[0], parts, self.nodes[0], self.site)
 
@@ -259,13 +259,16 @@ class FakeStep:
 
 
 def _moved(
-    op: Concat | Split, whole: View, parts: Sequence[View], node: Node, site: BuildContext
+    op: Concat | Slice | Split, whole: View, parts: Sequence[View], node: Node, site: BuildContext
 ) -> Callable[[Stream], None]:
     """Return what copies between a tensor and its parts."""
     joins = isinstance(op, Concat)
     listed, found = (node.inputs, site.inputs) if joins else (node.outputs, site.outputs)
     by_value = dict(zip(found, parts, strict=True))
-    axis, begin = op.axis % len(whole.type.dims), 0
+    if isinstance(op, Slice):  # consecutive elements of one axis
+        begin, axis = (int(v.data[0]) for v in node.inputs[1:4:2] if v and v.data is not None)
+    else:
+        begin, axis = 0, op.axis % len(whole.type.dims)
     pairs: list[tuple[Array, Array]] = []
     for value in listed:
         assert value is not None
@@ -296,7 +299,7 @@ def _compute(op: Op, arrays: list[Array]) -> Array:
 
 
 class FakeBackend:
-    """Claims Add, Relu, Add + Relu, Concat, Split, and 1x1 Conv in channels-last format.
+    """Claims Add, Relu, Add + Relu, Concat, Slice, Split, and 1x1 Conv in channels-last format.
 
     All of them take slices, but for those of the operators that `dense` names. With `follows` an
     Add gives a slice only in the place of an input.
@@ -323,7 +326,7 @@ class FakeBackend:
         for node in graph.nodes:
             if node not in free or node in taken:
                 continue
-            if not isinstance(node.op, Add | Relu | Conv | Concat | Split):
+            if not isinstance(node.op, Add | Relu | Conv | Concat | Slice | Split):
                 yield Decline(node, f"fake runs no {node.kind}")
                 continue
             follower = graph.sole_consumer(node.output)
@@ -336,7 +339,7 @@ class FakeBackend:
     def _formats(self, chain: tuple[Node, ...]) -> Formats:
         values = frozenset(v for node in chain for v in (*node.distinct_reads, *node.outputs))
         pitched = frozenset[Value]() if chain[0].kind in self.dense else values
-        if isinstance(chain[0].op, Concat | Split):
+        if isinstance(chain[0].op, Concat | Slice | Split):
             return Formats(follows=True, pitched=pitched)
         if not isinstance(chain[0].op, Conv):
             shapes = {v.tensor.shape for n in chain for v in n.distinct_reads}
@@ -364,7 +367,7 @@ class FakeBackend:
 
 
 def _in_place(chain: tuple[Node, ...]) -> tuple[tuple[Value, Value], ...]:
-    if isinstance(chain[0].op, Conv | Concat | Split):
+    if isinstance(chain[0].op, Conv | Concat | Slice | Split):
         return ()
     out = chain[-1].output
     same = [v for v in chain[0].distinct_reads if v.tensor.shape == out.tensor.shape]

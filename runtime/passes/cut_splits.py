@@ -1,0 +1,53 @@
+"""Replaces a Split by Slices where its parts end up in different places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from ..ir.graph import Graph, Node
+from ..ir.types import TensorType
+from ..ops.movement import Concat, Slice, Split
+from ..ops.shapes import normalize_axis
+from .driver import Context
+from .editing import Builder
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace a Split by Slices if a Concat along its axis reads some of its parts, but not all.
+
+    What a Concat reads is computed in its result. As a part of a Split it would have to be copied
+    there together with all others, which could be read where they are.
+    """
+    for node in list(graph.nodes):
+        if not isinstance(node.op, Split) or not _is_static(node):
+            continue
+        read = [value for value in node.outputs if value.consumers or graph.is_output(value)]
+        joined = [value for value in read if any(_joins(node, c) for c in value.consumers)]
+        if not joined or len(joined) == len(read):
+            continue
+        axis = normalize_axis(node.op.axis, node.outputs[0].tensor.rank)
+        sizes = [value.tensor.dims[axis] for value in node.outputs]
+        add = Builder(graph, node, node.name, (node,))
+        ends = list(accumulate(sizes))
+        bounds = [
+            [add.integers([n], "bound") for n in (end - size, end, axis)]
+            for size, end in zip(sizes, ends, strict=True)
+        ]
+        graph.replace(node, [add(Slice(), node.inputs[0], *each) for each in bounds])
+        yield f"parts of Split '{node.name}' are Slices, as a Concat reads {len(joined)} of them"
+
+
+def _is_static(node: Node) -> bool:
+    values = (node.inputs[0], *node.outputs)
+    return all(
+        v is not None and isinstance(v.type, TensorType) and v.type.is_static for v in values
+    )
+
+
+def _joins(split: Node, reader: Node) -> bool:
+    """Whether a node is a Concat along the axis of a Split."""
+    if not isinstance(reader.op, Concat) or not isinstance(split.op, Split):
+        return False
+    rank = split.outputs[0].tensor.rank
+    return normalize_axis(reader.op.axis, rank) == normalize_axis(split.op.axis, rank)

@@ -1,0 +1,177 @@
+"""Pads channels to multiples of eight where weights can have zeros for the others.
+
+Kernels for 16-bit floats read and write channels in words of eight. With 26 channels they take
+pairs instead, and parts of images (Split, Slice, Concat) that do not begin at a word are copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from ..ir.graph import Graph, Node, Value
+from ..ir.infer import infer_node
+from ..ir.op import Op
+from ..ir.types import Array, TensorType
+from ..ops.conv import Conv, ConvTranspose
+from ..ops.gather import Gather
+from ..ops.movement import Slice, Split
+from ..ops.norm import BatchNormalization, InstanceNormalization
+from ..ops.resize import Resize
+from .channels import ChannelGroup, bounds_of, channel_groups, channels_of, touching
+from .driver import Context
+
+#: Elements per word.
+WORD = 8
+#: How many times as many channels there may be at most: if they are read in pairs or one by one, in
+#: fours, and if parts that do not begin at a word are copied.
+IN_PAIRS, IN_FOURS, COPIED = 1.34, 1.2, 1.75
+
+#: By tensor: the former channel of each channel, -1 for one that is new.
+Places = Mapping[Value, Array]
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Pad the channels of groups of images for 16-bit floats; see `channels`.
+
+    New filters are zeros, and so are weights for new channels. As in Winograd's algorithm, an
+    infinity or NaN in an image may so become a NaN in other channels.
+    """
+    if context.options.precision not in ("float16", "bfloat16"):
+        return
+    now: dict[Value, Value] = {}
+    for group in list(channel_groups(graph)):
+        found = {value: _places(cuts) for value, cuts in group.cuts.items()}
+        if not _pays(group, found):
+            continue
+        places = {_latest(value, now): where for value, where in found.items()}
+        widest = max(places, key=lambda value: len(places[value]))
+        count, padded = channels_of(widest), len(places[widest])
+        name = widest.name
+        now |= _pad(graph, places)
+        yield f"'{name}' and images like it have {padded} channels instead of {count}"
+
+
+def _latest(value: Value, now: Mapping[Value, Value]) -> Value:
+    while value in now:
+        value = now[value]
+    return value
+
+
+def _places(cuts: set[int]) -> Array:
+    """Return the former channel of each channel, segment by segment."""
+    found: list[Array] = []
+    for begin, end in pairwise(sorted(cuts)):
+        found += [np.arange(begin, end), np.full(-(end - begin) % WORD, -1)]
+    return np.concatenate(found)
+
+
+def _pays(group: ChannelGroup, places: Places) -> bool:
+    """Whether some channels are no whole words, and padding them adds few."""
+    if not any((where < 0).any() for where in places.values()):
+        return False
+    more = max(len(where) / (where >= 0).sum() for where in places.values())
+    if any(part.start % WORD for part in group.parts):
+        return bool(more <= COPIED)
+    in_fours = all(max(cuts) % (WORD // 2) == 0 for cuts in group.cuts.values())
+    return bool(more <= (IN_FOURS if in_fours else IN_PAIRS))
+
+
+def _pad(graph: Graph, places: Places) -> dict[Value, Value]:
+    """Replace the nodes of a group by those of padded channels; return what replaces what."""
+    known, now = dict(places), dict[Value, Value]()
+    for node in touching(graph, places):
+        op, inputs = _padded(graph, node, known)
+        new = graph.insert(
+            op, inputs, len(node.outputs), name=node.name, before=node, origin=(node,)
+        )
+        infer_node(new)
+        for old, value in zip(node.outputs, new.outputs, strict=True):
+            now[old] = value
+            if old in known:
+                known[value] = known[old]
+        graph.replace(node, new.outputs)
+        graph.rename(new, node.name)
+    return now
+
+
+def _padded(graph: Graph, node: Node, known: Places) -> tuple[Op, list[Value | None]]:
+    """Return the operator and inputs of a node with padded channels."""
+    op, inputs = node.op, list(node.inputs)
+    x, y = inputs[0], node.outputs[0]
+    of_x = None if x is None else known.get(x)
+    of_y = known.get(y)
+
+    def change(at: int, axis: int, where: Array | None, fill: float = 0.0) -> None:
+        value = inputs[at] if at < len(inputs) else None
+        if value is not None and value.data is not None and where is not None:
+            data = _taken(value.data, axis, where, fill)
+            inputs[at] = graph.constant(data, f"{value.name}.padded")
+
+    if isinstance(op, Conv) and op.group == 1:
+        change(1, 0, of_y)
+        change(1, 1, of_x)
+        change(2, 0, of_y)
+    elif isinstance(op, Conv) and of_y is not None:
+        op = replace(op, group=len(of_y))
+        change(1, 0, of_y)
+        change(2, 0, of_y)
+    elif isinstance(op, ConvTranspose):
+        change(1, 0, of_x)
+        change(1, 1, of_y)
+        change(2, 0, of_y)
+    elif isinstance(op, BatchNormalization | InstanceNormalization):
+        for at, fill in enumerate((1.0, 0.0, 0.0, 1.0)[: len(inputs) - 1], 1):
+            change(at, 0, of_y, fill)
+    elif isinstance(op, Split):
+        numbers = np.array([len(known[value]) for value in node.outputs])
+        inputs = [x, graph.constant(numbers, "padded")]
+    elif isinstance(op, Slice) and of_x is not None and of_y is not None:
+        begin = int(np.flatnonzero(of_x == bounds_of(node))[0])
+        for at, bound in ((1, begin), (2, begin + len(of_y))):
+            inputs[at] = graph.constant(np.array([bound]), "padded")
+    elif isinstance(op, Resize):
+        sizes = inputs[3] if len(inputs) > 3 and not op.axes else None
+        if sizes is not None and sizes.data is not None and sizes.data.size and of_y is not None:
+            counts = [*sizes.data[:1], len(of_y), *sizes.data[2:]]
+            inputs[3] = graph.constant(np.array(counts, np.int64), "padded")
+    elif isinstance(op, Gather):
+        inputs[1] = graph.constant(_gathered(node, of_x, of_y), "padded")
+    elif of_y is not None:
+        rank = y.tensor.rank if isinstance(y.type, TensorType) else 0
+        for at, value in enumerate(inputs):
+            axis = 0 if value is None or value.data is None else value.data.ndim - rank + 1
+            by_channel = value is not None and value.data is not None and axis >= 0
+            if by_channel and value.data.shape[axis] == (of_y >= 0).sum() > 1:
+                change(at, axis, of_y, 1.0)
+    return op, inputs
+
+
+def _taken(data: Array, axis: int, where: Array, fill: float) -> Array:
+    """Return an array whose elements along an axis are those of these places, or `fill`."""
+    found = data.take(np.maximum(where, 0), axis)
+    found[(*(slice(None),) * axis, where < 0)] = fill
+    return found
+
+
+def _gathered(node: Node, of_x: Array | None, of_y: Array | None) -> Array:
+    """Return which channel of a padded image each padded channel of a Gather is.
+
+    A new one is another new one, or any.
+    """
+    x, at = node.inputs
+    assert x is not None
+    assert at is not None
+    assert at.data is not None
+    count = channels_of(x) or 0
+    given = np.arange(count) if of_x is None else of_x
+    places = np.zeros(count, np.int64)
+    places[given[given >= 0]] = np.flatnonzero(given >= 0)
+    found = places[at.data]
+    if of_y is None:
+        return found
+    spare = np.flatnonzero(given < 0)
+    return np.where(of_y < 0, spare[0] if spare.size else 0, found[np.maximum(of_y, 0)])

@@ -1,0 +1,68 @@
+"""Splits whose parts end up in different places are Slices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.verify import verify
+from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.movement import Concat, Split
+from tercet.runtime.options import Options
+from tercet.runtime.passes import STATIC_PASSES, Rewrites, optimise
+
+from .graphs import apply, assert_same, kinds, make
+
+SHAPE = (2, 12, 3)
+
+
+def net(joined: tuple[int, ...], axis: int = 1) -> Graph:
+    """Return parts of 3, 4 and 5 channels; some are joined as they are, others by a Relu."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        sizes = graph.constant(np.array([3, 4, 5]))
+        parts = graph.insert(Split(axis=1), [apply(graph, Relu(), x), sizes], 3).outputs
+        infer(graph)
+        found = [p if i in joined else apply(graph, Relu(), p) for i, p in enumerate(parts)]
+        infer(graph)
+        if axis == 1:
+            return apply(graph, Concat(axis=-2), *reversed(found))
+        return apply(graph, Concat(axis=2), parts[0], apply(graph, Relu(), parts[0]))
+
+    return make(build, SHAPE)
+
+
+def cut(graph: Graph) -> Graph:
+    copy = graph.clone()
+    optimise(copy, STATIC_PASSES, Options(), evaluate, Rewrites())
+    verify(copy)
+    infer(copy)
+    return copy
+
+
+@pytest.mark.parametrize("joined", [(0,), (1,), (0, 2)])
+def test_parts_that_go_apart(joined: tuple[int, ...]) -> None:
+    graph = net(joined)
+    copy = cut(graph)
+    assert (kinds(copy).count("Slice"), kinds(copy).count("Split")) == (3, 0)
+    assert_same(graph, copy)
+
+
+@pytest.mark.parametrize(("joined", "axis"), [((), 1), ((0, 1, 2), 1), ((0,), 2)])
+def test_parts_that_stay_together(joined: tuple[int, ...], axis: int) -> None:
+    assert "Slice" not in kinds(cut(net(joined, axis)))
+
+
+def test_a_part_that_is_read_twice() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        a, b = graph.insert(Split(axis=1, num_outputs=2), [x], 2).outputs
+        infer(graph)
+        return apply(graph, Concat(axis=1), apply(graph, Add(), a, b), b)
+
+    graph = make(build, SHAPE)
+    copy = cut(graph)
+    assert kinds(copy) == ["Slice", "Slice", "Add", "Concat"]
+    assert_same(graph, copy)

@@ -1,0 +1,150 @@
+"""Channels padded to whole words: results stay what they are in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.verify import verify
+from tercet.runtime.ops.conv import Conv, ConvTranspose
+from tercet.runtime.ops.elementwise import Add, Clip, Gelu, Mul, PRelu, Relu, Sigmoid
+from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.movement import Concat, Pad, Slice, Split
+from tercet.runtime.ops.norm import BatchNormalization, InstanceNormalization, Softmax
+from tercet.runtime.ops.pool import AveragePool, GlobalAveragePool, MaxPool
+from tercet.runtime.ops.reduce import ReduceMean
+from tercet.runtime.ops.resize import Resize
+from tercet.runtime.options import Options
+from tercet.runtime.passes import pad_channels
+from tercet.runtime.passes.driver import Context
+
+from .graphs import Build, apply, make, normal, run
+
+SHAPE = (2, 8, 6, 5)
+WINDOW: dict[str, Any] = {"pads": (1, 1, 1, 1)}
+
+
+def conv(graph: Graph, x: Value, filters: int, size: int = 1) -> Value:
+    infer(graph)
+    w = normal(filters, x.tensor.dims[1], size, size) / np.float32(size * x.tensor.dims[1] ** 0.5)
+    return apply(graph, Conv(pads=(size // 2,) * 4), x, w, normal(filters))
+
+
+def depthwise(graph: Graph, x: Value) -> Value:
+    infer(graph)
+    channels = x.tensor.dims[1]
+    return apply(graph, Conv(group=channels, **WINDOW), x, normal(channels, 1, 3, 3))
+
+
+def scales(graph: Graph, x: Value) -> Value:
+    """Res2Net's block: parts are added to what becomes of the parts before them."""
+    wide = conv(graph, x, 52)
+    parts = graph.insert(Split(num_outputs=4, axis=1), [wide], 4).outputs
+    found = [conv(graph, parts[0], 13, 3)]
+    for part in parts[1:3]:
+        found.append(conv(graph, apply(graph, Add(), found[-1], part), 13, 3))
+    pooled = apply(graph, AveragePool(kernel_shape=(3, 3), **WINDOW), parts[3])
+    whole = apply(graph, Concat(axis=1), *found, pooled)
+    return conv(graph, apply(graph, Relu(), whole), 8)
+
+
+def grown(graph: Graph, x: Value) -> Value:
+    """ReXNet's block: the shortcut has fewer channels than the result."""
+    first = conv(graph, x, 27)
+    wide = conv(graph, depthwise(graph, conv(graph, first, 50)), 38)
+    bounds = [(0, 27), (27, 38)]
+    parts = [apply(graph, Slice(), wide, *(np.array([n]) for n in (*bound, 1))) for bound in bounds]
+    whole = apply(graph, Concat(axis=1), apply(graph, Add(), parts[0], first), parts[1])
+    return conv(graph, whole, 8)
+
+
+def gated(graph: Graph, x: Value) -> Value:
+    """Squeeze-and-excite, and all that has numbers for each channel."""
+    y = conv(graph, x, 26)
+    some = [normal(26), normal(26), normal(26), np.abs(normal(26)) + np.float32(0.1)]
+    y = apply(graph, BatchNormalization(), y, *some)
+    y = apply(graph, PRelu(), y, normal(26, 1, 1))
+    y = apply(graph, Mul(), apply(graph, Add(), y, normal(1, 26, 1, 1)), normal(1, 1, 6, 5))
+    y = apply(graph, InstanceNormalization(), y, normal(26), normal(26))
+    y = apply(graph, Clip(), y, np.array(-1, np.float32), np.array(2, np.float32))
+    mean = apply(graph, ReduceMean(), y, np.array([2, 3]))
+    gate = apply(graph, Sigmoid(), conv(graph, apply(graph, Relu(), conv(graph, mean, 7)), 26))
+    return conv(graph, apply(graph, Mul(), y, gate), 8)
+
+
+def resized(graph: Graph, x: Value) -> Value:
+    """What changes only heights and widths."""
+    y = apply(graph, Gelu(), conv(graph, x, 30))
+    y = apply(graph, MaxPool(kernel_shape=(2, 2)), y)
+    y = apply(graph, Pad(), y, np.array([0, 0, 1, 0, 0, 0, 0, 2]))
+    y = apply(graph, Resize(mode="linear"), y, None, None, np.array([2, 30, 8, 9]))
+    y = apply(graph, Resize(axes=(2, 3)), y, None, None, np.array([5, 6]))
+    y = apply(graph, ConvTranspose(strides=(2, 2)), y, normal(30, 15, 2, 2), normal(15))
+    return conv(graph, apply(graph, GlobalAveragePool(), y), 8)
+
+
+def shuffled(graph: Graph, x: Value) -> Value:
+    """A choice of channels from halves that are padded."""
+    y = apply(graph, Concat(axis=1), conv(graph, x, 13), conv(graph, x, 13))
+    y = apply(graph, Gather(axis=1), y, np.arange(26).reshape(2, 13).T.reshape(-1))
+    return conv(graph, y, 8)
+
+
+def padded(graph: Graph, precision: str = "float16") -> tuple[Graph, list[str]]:
+    copy = graph.clone()
+    options: Any = Options(precision=precision)  # pyright: ignore[reportArgumentType]
+    said = list(pad_channels.run(copy, Context(options, evaluate)))
+    verify(copy)
+    infer(copy)
+    return copy, said
+
+
+@pytest.mark.parametrize("build", [scales, grown, gated, resized, shuffled])
+def test_results_stay(build: Build) -> None:
+    graph = make(build, SHAPE)
+    copy, said = padded(graph)
+    assert said
+    images = [v.tensor.dims for n in copy.nodes for v in n.outputs if v.tensor.rank == 4]
+    assert all(dims[1] % 8 == 0 for dims in images)
+    x = normal(*SHAPE)
+    expected, found = (run(each, x, np.float64) for each in (graph, copy))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_parts_begin_at_words() -> None:
+    copy, _ = padded(make(scales, SHAPE))
+    (split,) = (node for node in copy.nodes if isinstance(node.op, Split))
+    assert [value.tensor.dims[1] for value in split.outputs] == [16] * 4
+
+
+def few(graph: Graph, x: Value) -> Value:
+    return conv(graph, apply(graph, Relu(), conv(graph, x, 9)), 8)
+
+
+def in_fours(graph: Graph, x: Value) -> Value:
+    return conv(graph, apply(graph, Relu(), conv(graph, x, 12)), 8)
+
+
+def normalized(graph: Graph, x: Value) -> Value:
+    return conv(graph, apply(graph, Softmax(axis=1), conv(graph, x, 26)), 8)
+
+
+def broadcast(graph: Graph, x: Value) -> Value:
+    """One channel for all others is one channel."""
+    mask = apply(graph, Sigmoid(), conv(graph, x, 1))
+    return conv(graph, apply(graph, Mul(), conv(graph, x, 16), mask), 8)
+
+
+@pytest.mark.parametrize("build", [few, in_fours, normalized, broadcast])
+def test_what_stays_as_it_is(build: Build) -> None:
+    assert padded(make(build, SHAPE))[1] == []
+
+
+def test_results_of_the_graph_and_of_float32_stay_as_they_are() -> None:
+    assert padded(make(scales, SHAPE), "float32")[1] == []
+    assert padded(make(lambda graph, x: conv(graph, x, 26), SHAPE))[1] == []
