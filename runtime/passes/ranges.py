@@ -18,12 +18,13 @@ neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
 
 import numpy as np
 
+from ..ir.dtypes import DType, bool_, int8, uint8
 from ..ir.graph import Node, Value
 from ..ir.types import Array, TensorType
 
@@ -163,3 +164,55 @@ class Ranges:
     def copy(self, old: Value, new: Value) -> None:
         """Give a value the range of another one."""
         self._found[new] = self[old]
+
+
+# ── rules of several kinds of operators ──────────────────────────────────────────────────────────
+
+
+#: Returns the ranges of a node's results; a single one is that of all of them.
+Rule = Callable[[Node, Ranges], ValueRange | tuple[ValueRange, ...]]
+
+#: Limits of booleans and bytes.
+BYTE_LIMITS: dict[DType, tuple[float, float]] = {
+    bool_: (0.0, 1.0),
+    uint8: (0.0, 255.0),
+    int8: (-128.0, 127.0),
+}
+
+
+def input_of(node: Node, place: int) -> Value:
+    """Return an input that is not omitted."""
+    value = node.inputs[place]
+    assert value is not None
+    return value
+
+
+def power_of(x: float, power: float) -> float:
+    """Return a power of a number that is not negative; infinity if it overflows."""
+    try:
+        return x**power
+    except OverflowError:
+        return inf
+
+
+def of_first(node: Node, ranges: Ranges) -> ValueRange:
+    """Return the range of the first input, for operators that move, select or average elements."""
+    return replace(ranges[input_of(node, 0)], shares=False)
+
+
+def of_union(node: Node, ranges: Ranges) -> ValueRange:
+    """Return a range that contains those of all inputs."""
+    first, *rest = ranges.inputs(node)
+    for other in rest:
+        first = first.union(other)
+    return replace(first, shares=False)
+
+
+def fixed(low: float, high: float, size: float = inf) -> Rule:
+    """Return the rule of results between two numbers, and of at most this size."""
+    return lambda node, ranges: ValueRange(min(size, max(abs(low), abs(high))), low, high)
+
+
+def unbounded(node: Node, ranges: Ranges) -> ValueRange:
+    """Return no bounds."""
+    return UNBOUNDED
