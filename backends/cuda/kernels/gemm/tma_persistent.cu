@@ -198,45 +198,55 @@ __device__ __forceinline__ void epilogue_all(const float (&sums)[BLOCKS][TN][4],
     }
 }
 
-// The same for results that are wider than operands, none of which has their layout: 16 rows of 32 columns at a
-// time are transposed through the warp's rows of `place`, so that adjacent threads store adjacent columns.
+// The same for results that are wider than operands, none of which has their layout. Eight rows at a time pass
+// through the warp's part of `place`; a warp stores whole lines of 128 bytes of a row, wherever it begins.
 __device__ __forceinline__ void epilogue_rows(const float (&sums)[BLOCKS][TN][4], unsigned char* place,
                                             R* c, const T* bias, const T* z0, const T* z1, int m0, int m,
                                             int n0, int n, int ldc)
 {
+    constexpr int LINE = 32;
+    static_assert(!WIDER || sizeof(R) == 4, "lines of 32 results");
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    float* const mine = (float*)(place + warp * 16 * 128);
-    const auto word = [](int row, int column) { return row * 32 + ((column / 4 ^ row % 8) * 4 | column % 4); };
+    R* const mine = (R*)(place + warp * (8 * BN * sizeof(R)));
+    // Words of 16 bytes are permuted within those of 128, so that both accesses are free of bank conflicts.
+    const auto word = [](int row, int column) {
+        return row * BN + ((column / 4 ^ (row % 4 * 2 | row / 4)) * 4 | column % 4);
+    };
 #pragma unroll
-    for (int strip = 0; strip < TN; strip += 4) {
-        const int column = n0 + strip * 8 + lane;
-        T shift[1] = {}, first[1] = {}, second[1] = {};
-        if (column < n) {
-            if constexpr (BIAS) shift[0] = bias[column];
-            if constexpr (Z0 == 2) first[0] = z0[column];
-            if constexpr (Z1 == 2) second[0] = z1[column];
-        }
+    for (int i = 0; i < BLOCKS; ++i)
 #pragma unroll
-        for (int i = 0; i < BLOCKS; ++i) {
+        for (int half = 0; half < 2; ++half) {
             __syncwarp();
 #pragma unroll
-            for (int j = 0; j < 4; ++j)
+            for (int j = 0; j < TN; ++j) {
+                const int column = n0 + j * 8 + lane % 4 * 2;
+                R found[2];
 #pragma unroll
-                for (int half = 0; half < 2; ++half)
-                    *(float2*)(mine + word(half * 8 + lane / 4, j * 8 + lane % 4 * 2)) = make_float2(
-                        sums[i][strip + j][half * 2], sums[i][strip + j][half * 2 + 1]);
+                for (int q = 0; q < 2; ++q) {
+                    const bool inside = column + q < n;
+                    T first[1] = {}, second[1] = {};
+                    float sum = sums[i][j][half * 2 + q];
+                    if (BIAS && inside) sum += float(bias[column + q]);
+                    if (Z0 == 2 && inside) first[0] = z0[column + q];
+                    if (Z1 == 2 && inside) second[0] = z1[column + q];
+                    found[q] = epilogue(sum, 0, 0, 0, first, second);
+                }
+                *(Result*)(mine + word(lane / 4, j * 8 + lane % 4 * 2)) = {found[0], found[1]};
+            }
             __syncwarp();
-            const int line = m0 + i * 64 + warp * 16;
-            R* const to = c + (long long)line * ldc + column;
+#pragma unroll 1
+            for (int row = 0; row < 8; ++row) {
+                const int line = m0 + i * 64 + warp * 16 + half * 8 + row;
+                if (line >= m) break;
+                R* const to = c + (long long)line * ldc + n0;
+                const int ahead = (unsigned long long)to / sizeof(R) % LINE;
 #pragma unroll
-            for (int row = 0; row < 16; ++row) {
-                const float sum = mine[word(row, lane)];
-                if (line + row < m && column < n)
-                    to[(long long)row * ldc] =
-                        epilogue(BIAS ? sum + float(shift[0]) : sum, 0, 0, 0, first, second);
+                for (int first = 0; first < BN + LINE; first += LINE) {
+                    const int column = first + lane - ahead;
+                    if (column >= 0 && column < BN && n0 + column < n) to[column] = mine[word(row, column)];
+                }
             }
         }
-    }
 }
 
 // ── the kernel ──────────────────────────────────────────────────────────────────────────────────
