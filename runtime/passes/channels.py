@@ -90,7 +90,7 @@ def _of_function(node: Node) -> Parts:
     """Operands have the result's channels, or one for all."""
     y, rank = node.output, len(shape_of(node.output) or ())
     found: list[Part] = []
-    for value in node.reads:
+    for value in node.distinct_reads:
         shape = shape_of(value) or ()
         if value.is_constant:
             continue
@@ -104,7 +104,7 @@ def _of_function(node: Node) -> Parts:
 def _of_first(node: Node) -> Parts:
     """The result has the channels of the first input; others are constants or omitted."""
     x = node.inputs[0]
-    if x is None or any(value.data is None for value in node.reads if value is not x):
+    if x is None or any(value.data is None for value in node.distinct_reads if value is not x):
         return None
     return (Part(x, node.output),) if channels_of(x) == channels_of(node.output) else None
 
@@ -141,12 +141,12 @@ def _of_pad(node: Node) -> Parts:
 
 
 def _of_concat(node: Node) -> Parts:
-    sizes = [channels_of(value) for value in node.reads]
+    sizes = [channels_of(value) for value in node.distinct_reads]
     assert isinstance(node.op, Concat)
     if normalize_axis(node.op.axis, len(shape_of(node.output) or ())) != 1 or None in sizes:
         return None
     starts = accumulate((size or 0 for size in sizes), initial=0)
-    return tuple(Part(node.output, v, s) for v, s in zip(node.reads, starts, strict=False))
+    return tuple(Part(node.output, v, s) for v, s in zip(node.distinct_reads, starts, strict=False))
 
 
 def _of_split(node: Node) -> Parts:
@@ -251,9 +251,9 @@ def channel_groups(graph: Graph) -> Iterator[ChannelGroup]:
     for node in graph.nodes:
         found = parts_of(node)
         if found is None:
-            fixed.update((*node.reads, *node.outputs))
+            fixed.update((*node.distinct_reads, *node.outputs))
             continue
-        for value in (*node.reads, *node.outputs):
+        for value in (*node.distinct_reads, *node.outputs):
             if value.producer is None or (channels_of(value) or 1) == 1:
                 fixed.add(value)
             leader.setdefault(value, value)
