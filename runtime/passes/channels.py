@@ -141,12 +141,12 @@ def _of_pad(node: Node) -> Parts:
 
 
 def _of_concat(node: Node) -> Parts:
-    sizes = [channels_of(value) for value in node.distinct_reads]
+    sizes = [channels_of(value) for value in node.operands]
     assert isinstance(node.op, Concat)
     if normalize_axis(node.op.axis, len(shape_of(node.output) or ())) != 1 or None in sizes:
         return None
     starts = accumulate((size or 0 for size in sizes), initial=0)
-    return tuple(Part(node.output, v, s) for v, s in zip(node.distinct_reads, starts, strict=False))
+    return tuple(Part(node.output, v, s) for v, s in zip(node.operands, starts, strict=False))
 
 
 def _of_split(node: Node) -> Parts:

@@ -90,7 +90,8 @@ def resized(graph: Graph, x: Value) -> Value:
 
 def shuffled(graph: Graph, x: Value) -> Value:
     """A choice of channels from halves that are padded."""
-    y = apply(graph, Concat(axis=1), conv(graph, x, 13), conv(graph, x, 13))
+    half = conv(graph, x, 13)
+    y = apply(graph, Concat(axis=1), half, half)
     y = apply(graph, Gather(axis=1), y, np.arange(26).reshape(2, 13).T.reshape(-1))
     return conv(graph, y, 8)
 
