@@ -215,9 +215,9 @@ class FlexAttention(Op):
 class RotaryEmbedding(Op):
     """Pairs (x1, x2) of every head rotated by its position's angle (ONNX 23).
 
-    Pairs are the two halves of a head, or neighbours with `interleaved`; `rotary_embedding_dim`
-    leaves the rest of each head alone. Caches are [positions, pairs] with `position_ids`, else
-    [batch, length, pairs].
+    Pairs are the two halves of a head, or neighbours with `interleaved`; unless 0,
+    `rotary_embedding_dim` is how many elements of each head, from the first on, are rotated. Caches
+    are [positions, pairs] with `position_ids`, else [batch, length, pairs].
     """
 
     interleaved: int = 0

@@ -152,7 +152,7 @@ class ScatterND(Op):
         if not 1 <= depth <= len(data.shape):
             raise ShapeError(f"{depth} coordinates into {data}")
         expected = (*indices.shape[:-1], *data.shape[depth:])
-        same_shape(updates.shape, expected, "updates and what indices point at")
+        same_shape(updates.shape, expected, "updates and the slices at the indices")
         places = _known_indices(indices, *data.shape[:depth])
         if places is None or self.reduction != "none":
             return result

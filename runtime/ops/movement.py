@@ -79,7 +79,7 @@ class Tile(Op):
         if times is None:
             return input.with_shape((None,) * len(input.shape))
         if len(times) != len(input.shape):
-            raise ShapeError(f"{len(times)} repeats for {input}; expected one an axis")
+            raise ShapeError(f"{len(times)} repeats for {input}; expected one per axis")
         shape = checked(product(pair) for pair in zip(input.shape, checked(times), strict=True))
         return rearrange(input.with_shape(shape), lambda a: np.tile(a, _exact(times)), input)
 
@@ -155,7 +155,9 @@ class Split(Op):
         total: Dim = 0
         for size in sizes:
             if isinstance(size, int) and size < 0:
-                raise ShapeError(f"axis of size {length} has no {len(sizes)} parts {list(sizes)}")
+                raise ShapeError(
+                    f"axis of size {length} cannot be split into {len(sizes)} parts {list(sizes)}"
+                )
             total = add(total, size)
         same_dim(total, length, f"the sum of split={shape_text(tuple(sizes))} and axis {self.axis}")
         return tuple(sizes)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from ..errors import ShapeError
 from ..ir.constraints import is_wide
-from ..ir.dtypes import bfloat16, float16, float32, float64, int32, name_of, uint8
+from ..ir.dtypes import DType, bfloat16, float16, float32, float64, int32, name_of, uint8
 from ..ir.op import Op, op
 from ..ir.types import TensorType
 from .contrib_text import DOMAIN
@@ -149,9 +149,10 @@ def _need_block_size(size: int) -> None:
         raise ShapeError(f"block_size={size}; expected a power of two from 16 on")
 
 
-def _need_dtype(x: TensorType, name: str, *allowed: object) -> None:
+def _need_dtype(x: TensorType, name: str, *allowed: DType) -> None:
     if x.dtype not in allowed:
-        raise ShapeError(f"{name} is of {name_of(x.dtype)}, which it cannot be")
+        wanted = " or ".join(map(name_of, allowed))
+        raise ShapeError(f"{name} is of {name_of(x.dtype)}; expected {wanted}")
 
 
 def _need_float(x: TensorType, name: str) -> None:

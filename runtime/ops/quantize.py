@@ -182,7 +182,7 @@ class QLinearConv(ConvOp):
 
 
 def _need_per_row(x: TensorType | None, matrix: TensorType, axis: int, name: str) -> None:
-    """Check a scalar, a vector along the rows (or columns), or all axes with the other one 1."""
+    """Check that x is a scalar, or has one element per row (or column) of the matrices."""
     if x is None or _may_be_single(x.shape) or matrix.shape is None or len(matrix.shape) < 2:
         return
     if x.rank == 1:

@@ -81,8 +81,8 @@ class STFT(Op):
     """DFT of every frame of the signal, `frame_step` apart, times `window` (ONNX 17).
 
     [batch, length, 1 or 2] → [batch, frames, coefficients, 2] with
-    frames = (length - frame_length) // frame_step + 1. The frame is as long as the window where
-    `frame_length` is left out, and as the signal where the window is, too.
+    frames = (length - frame_length) // frame_step + 1. `frame_length` defaults to the length of
+    the window; without a window as well, to that of the signal.
     """
 
     onesided: int = 1

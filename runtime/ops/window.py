@@ -24,8 +24,8 @@ class Window:
     """Windows over the spatial axes; every field has one integer per spatial axis.
 
     Output position ``o`` covers the input positions ``o*stride - pad_begin + k*dilation`` for
-    ``k < kernel``; those outside of the input are padding, and those at or after
-    ``size + pad_end`` (only `ceil_mode` has such) are not even that: no average counts them.
+    ``k < kernel``; those outside of the input are padding. Positions at or after
+    ``size + pad_end``, which only `ceil_mode` has, are not padding either: averages ignore them.
     A transposed window is the same with input and output swapped: input position ``i`` adds to
     the output positions ``i*stride - pad_begin + k*dilation``; `pads_end` may be negative there.
 
@@ -147,7 +147,7 @@ def transposed_window(op: Op, spatial: Ints, kernel: Ints) -> Window:
     """Return the windows of a transposed convolution, whose `output` is the result's size.
 
     ``output = (size - 1) * stride + extent + output_padding - pads``; ``size * stride`` with
-    SAME_UPPER and SAME_LOWER (less where the windows do not reach so far, as onnxruntime has it);
+    SAME_UPPER and SAME_LOWER (less if the windows do not extend that far, as in onnxruntime);
     or `output_shape`, in which case `pads` are ignored and found from it.
 
     Args:

@@ -18,7 +18,7 @@ def _check_fits(nbytes: int) -> None:
     """Refuse what exceeds the machine's memory: overcommit would get the process killed."""
     if nbytes > memory():
         raise DeviceOutOfMemory(
-            f"cpu: {nbytes} bytes asked for in one piece; the machine has {memory()} in all"
+            f"cpu: {nbytes} bytes requested in one allocation; the machine has {memory()}"
         )
 
 
@@ -33,7 +33,7 @@ class HostBuffer:
             raw = np.empty(nbytes + ALIGNMENT, np.uint8)
         except MemoryError as error:
             raise DeviceOutOfMemory(
-                f"cpu: {nbytes} bytes asked for in one piece, which the system does not give"
+                f"cpu: {nbytes} bytes requested in one allocation, which the system refused"
             ) from error
         start = -raw.ctypes.data % ALIGNMENT
         self.memory: Array = raw[start : start + nbytes]

@@ -167,7 +167,7 @@ AT_LOAD: dict[str, tuple[str, str, str]] = {
     "Split parts": (
         "float[2,2] x",
         "y, z, u, v = Split <axis = 1, num_outputs = 4> (x)",
-        "axis of size 2 has no 4 parts [1, 1, 1, -1]",
+        "axis of size 2 cannot be split into 4 parts [1, 1, 1, -1]",
     ),
     "Reshape elements": (
         "float[2,6] x",
