@@ -435,7 +435,6 @@ GRAPHS: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     "inputs": (lambda m: m.graph.input.append(m.graph.input[0]), "two inputs named 'x'"),
     "unnamed": (lambda m: m.graph.input.add(), "input without a name"),
     "untyped": (lambda m: m.graph.input.add(name="z"), "input 'z': declares no element type"),
-    "results": (lambda m: m.graph.output.append(m.graph.output[0]), "lists an output twice"),
     "initializers": (lambda m: m.graph.initializer.extend([WEIGHT] * 2), "two initializers named"),
     "functions": (lambda m: m.functions.extend([onnx.FunctionProto(name="f")] * 2), "defined tw"),
     "attributes": (lambda m: m.graph.node[0].attribute.extend([ALPHA] * 2), "'a' twice"),
@@ -455,6 +454,23 @@ def test_graphs_that_are_wrong(kind: str) -> None:
     change(proto)
     with pytest.raises(ModelError, match=reason):
         load(proto)
+
+
+def test_an_output_that_is_listed_twice_is_given_twice() -> None:
+    """As hummingbird writes the scores of some SVMs, and as onnxruntime runs it."""
+    proto = model("g (float[2] x) => (y, z) { y = Relu(x) z = Neg(x) }")
+    proto.graph.output.append(proto.graph.output[0])
+    proto.graph.output[1].name = "y.1"
+    proto.graph.node[1].output[0] = "y.1"
+    with pytest.warns(tercet.ModelWarning, match=r"twice; further results are called y\.2"):
+        loaded = tercet.load(proto)
+    with loaded:
+        results = loaded.run({"x": np.array([1, -1], np.float32)})
+    assert {name: y.tolist() for name, y in results.items()} == {
+        "y": [1, 0],
+        "y.1": [-1, 1],
+        "y.2": [1, 0],
+    }
 
 
 def test_a_thousand_nodes_of_one_name() -> None:

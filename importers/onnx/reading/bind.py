@@ -84,9 +84,12 @@ class _Binder:
         for name, type_ in raw.inputs.items():
             if type_ is None and name not in raw.constants:
                 raise self._source.error("declares no element type", f"input '{name}'")
-        if len(set(raw.outputs)) < len(raw.outputs):
-            raise self._source.error(f"lists an output twice: {', '.join(raw.outputs)}")
-        return self._graph(raw, None).graph
+        graph = self._graph(raw, None).graph
+        if more := [name for name in graph.outputs if name not in raw.outputs]:
+            self.warnings.append(
+                f"the file lists an output twice; further results are called {', '.join(more)}"
+            )
+        return graph
 
     def _graph(self, raw: RawGraph, outer: Scope | None) -> Scope:
         """Return the scope of a graph after building it.
@@ -126,8 +129,8 @@ class _Binder:
         for name in raw.outputs:
             value = self._find(name, scope, where)
             label, number = name, 0
-            while label in outputs:  # results of a body are identified by position
-                number += 1
+            while label in outputs or (number and label in raw.outputs):
+                number += 1  # results of a body are identified by position
                 label = f"{name}.{number}"
             outputs[label] = value
         return outputs
