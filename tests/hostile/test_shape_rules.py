@@ -26,6 +26,7 @@ from tercet.runtime.ir.types import (
     ValueType,
 )
 from tercet.runtime.ops.elementwise import Add
+from tercet.runtime.ops.shapes import MAX_RANK
 
 from ..spec.cases import cases_by_operator
 from ..spec.test_inference import graph_of, with_constants
@@ -66,7 +67,7 @@ class Rolls:
     def tensor(self) -> TensorType:
         dtype = self.some(*(USUAL_DTYPES if self.random.random() < 0.8 else DTYPES))
         sizes = USUAL_SIZES if self.random.random() < 0.7 else SIZES
-        rank = self.some(0, 1, 1, 1, 2, 2, 3, 4, 4, 5, self.some(64, None, 6))
+        rank = self.some(0, 1, 1, 1, 2, 2, 3, 4, 4, 5, self.some(MAX_RANK, None, 6))
         if rank is None:
             return TensorType(dtype)
         found = TensorType(dtype, tuple(self.some(*sizes) for _ in range(rank)))
@@ -210,7 +211,7 @@ def check(op: Op, inputs: Sequence[ValueType | None]) -> None:
 def check_tensor(found: TensorType, where: str) -> None:
     for size in found.shape or ():
         assert not isinstance(size, int) or 0 <= size < 2**63, f"{where}: {found}"
-    assert found.rank is None or found.rank <= 64, f"{where}: {found}"
+    assert found.rank is None or found.rank <= MAX_RANK, f"{where}: {found}"
     if found.value is not None:
         assert found.value.shape == found.shape, f"{where}: {found}"
         assert found.value.dtype in (found.dtype, object), f"{where}: {found}"
