@@ -36,6 +36,67 @@ class _Pass:
     weights: Array
 
 
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Passes that run as one launch: along one axis, or along two adjacent ones.
+
+    Attributes:
+        op: the attributes.
+        passes: one or two.
+        dims: shape of the source, in memory order.
+        source: what is read.
+        target: what is written.
+        types: element types of both.
+        compute: element type of weights and sums.
+    """
+
+    op: Resize
+    passes: tuple[_Pass, ...]
+    dims: Ints
+    source: Tensor | Scratch
+    target: Tensor | Scratch
+    types: tuple[DType, DType]
+    compute: DType
+
+    @property
+    def ends(self) -> tuple[Tensor | Scratch, Tensor | Scratch]:
+        """Source and target."""
+        return self.source, self.target
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Those of both that are not in the workspace."""
+        return tuple(end for end in self.ends if isinstance(end, Tensor))
+
+    def pitches(self, *widths: int) -> tuple[int, ...]:
+        """Return the elements from one row to the next of both, given those of a row."""
+        pairs = zip(self.ends, widths, strict=True)
+        return tuple((isinstance(end, Tensor) and end.pitch) or width for end, width in pairs)
+
+    def aliases(self, count: int) -> tuple[tuple[str, DType], ...]:
+        """Return the C++ aliases of a kernel with this many results."""
+        sizes = (prod(self.dims), count, *(tensor.extent for tensor in self.tensors))
+        index = index_type(*sizes)
+        return (
+            *(("FROM", self.types[0]), ("TO", self.types[1])),
+            *(("A", self.compute), ("Index", index)),
+        )
+
+    def constants(
+        self, taps: int, row_taps: int = 1, vector: int = 1, *, gaps: bool = False
+    ) -> tuple[tuple[str, float | int | bool], ...]:
+        """Return the compile-time constants of `resample.cu`."""
+        to = self.types[1]
+        whole = to in INTEGERS and self.op.mode != "nearest"
+        limits = ml_dtypes.iinfo(to) if whole else None
+        ends = (int(limits.min), int(limits.max)) if limits else (0, 0)
+        return (
+            *(("TAPS", taps), ("ROW_TAPS", row_taps), ("VECTOR", vector)),
+            *(("WEIGHTED", self.op.mode != "nearest"), ("WHOLE", whole)),
+            *(("LOWEST", float(ends[0])), ("GREATEST", float(ends[1])), ("GAPS", gaps)),
+        )
+
+
 @kernel(Resize, follows=True)
 def resize(
     op: Resize,
@@ -97,8 +158,8 @@ def _passes(op: Resize, y: Tensor, x: Tensor, passes: list[_Pass]) -> tuple[Laun
         last = number == len(stages) - 1
         target: Tensor | Scratch = y if last else Scratch(number % 2 * room)
         types = (x.dtype if number == 0 else between, y.dtype if last else between)
-        sampled = _plane if len(stage) == 2 else _line
-        launches.append(sampled((source, target), types, tuple(dims), stage, op, compute))
+        found = _Stage(op, stage, tuple(dims), source, target, types, compute)
+        launches.append(_plane(found) if len(stage) == 2 else _line(found))
         for one in stage:
             dims[one.axis] = len(one.indices)
         source = target
@@ -130,96 +191,64 @@ def _stages(passes: list[_Pass], x: Tensor, y: Tensor) -> list[tuple[_Pass, ...]
     return found
 
 
-def _constants_of(op: Resize, to: DType) -> tuple[tuple[str, float | int | bool], ...]:
-    """Return the compile-time constants of `resample.cu` that all its entries have."""
-    whole = to in INTEGERS and op.mode != "nearest"
-    limits = ml_dtypes.iinfo(to) if whole else None
-    ends = (int(limits.min), int(limits.max)) if limits else (0, 0)
-    return (
-        *(("WEIGHTED", op.mode != "nearest"), ("WHOLE", whole)),
-        *(("LOWEST", float(ends[0])), ("GREATEST", float(ends[1]))),
-    )
-
-
-def _line(
-    ends: tuple[Tensor | Scratch, Tensor | Scratch],
-    types: tuple[DType, DType],
-    dims: Ints,
-    stage: tuple[_Pass, ...],
-    op: Resize,
-    compute: DType,
-) -> Launch:
-    """Return the launch of a pass along one axis of a tensor of `dims`."""
-    (one,) = stage
+def _line(stage: _Stage) -> Launch:
+    """Return the launch of a pass along one axis."""
+    (one,), dims = stage.passes, stage.dims
     places, taps = one.indices.shape
     inner = prod(dims[one.axis + 1 :])
     count = prod(dims[: one.axis]) * places * inner
-    held = tuple(end for end in ends if isinstance(end, Tensor))
     widths = (dims[-1], places if one.axis == len(dims) - 1 else dims[-1])
     of_x, of_y = (
-        {"width": width, "pitch": (isinstance(end, Tensor) and end.pitch) or width}
-        for end, width in zip(ends, widths, strict=True)
+        {"width": width, "pitch": pitch}
+        for width, pitch in zip(widths, stage.pitches(*widths), strict=True)
     )
-    index = index_type(*(prod(dims), count), *(end.extent for end in held))
-    launch = each(
+    gaps = any(tensor.pitch for tensor in stage.tensors)
+    return each(
         "image/resample.cu",
         "resample",
         count,
         {
-            **{"x": ends[0], "indices": _table(one.indices, np.dtype(np.int32))},
-            **{"weights": _table(one.weights, compute), "y": ends[1], "count": count},
+            **{"x": stage.source, "indices": _table(one.indices, np.dtype(np.int32))},
+            **{"weights": _table(one.weights, stage.compute), "y": stage.target, "count": count},
             **{"size": dims[one.axis], "places": places, "inner": inner},
-            **{"outside": op.extrapolation_value, "of_x": of_x, "of_y": of_y},
+            **{"outside": stage.op.extrapolation_value, "of_x": of_x, "of_y": of_y},
         },
-        types=(("FROM", types[0]), ("TO", types[1]), ("A", compute), ("Index", index)),
-        constants=(
-            *(("TAPS", taps), ("ROW_TAPS", 1), ("VECTOR", 1), *_constants_of(op, types[1])),
-            ("GAPS", any(end.pitch for end in held)),
-        ),
-        note=f"{op.mode} {dims[one.axis]} to {places}",
+        types=stage.aliases(count),
+        constants=stage.constants(taps, gaps=gaps),
+        note=f"{stage.op.mode} {dims[one.axis]} to {places}",
+        pitched=stage.tensors,
     )
-    return replace(launch, pitched=held)
 
 
-def _plane(
-    ends: tuple[Tensor | Scratch, Tensor | Scratch],
-    types: tuple[DType, DType],
-    dims: Ints,
-    stage: tuple[_Pass, ...],
-    op: Resize,
-    compute: DType,
-) -> Launch:
-    """Return the launch of a pass along two adjacent axes of a tensor of `dims`."""
-    rows, columns = stage
+def _plane(stage: _Stage) -> Launch:
+    """Return the launch of a pass along two adjacent axes."""
+    (rows, columns), dims = stage.passes, stage.dims
     height, width = dims[rows.axis], dims[columns.axis]
     (places, row_taps), (across, taps) = rows.indices.shape, columns.indices.shape
     outer, inner = prod(dims[: rows.axis]), prod(dims[columns.axis + 1 :])
-    held = tuple(end for end in ends if isinstance(end, Tensor))
-    pitches = [(isinstance(end, Tensor) and end.pitch) or inner for end in ends]
-    vector = gcd(WORD // max(dtype.itemsize for dtype in types), inner, *pitches)
+    pitches = stage.pitches(inner, inner)
+    vector = gcd(WORD // max(dtype.itemsize for dtype in stage.types), inner, *pitches)
     count = outer * places * across * inner
-    index = index_type(prod(dims), count, *(end.extent for end in held))
-    launch = each(
+    return each(
         "image/resample.cu",
         "resample_plane",
         count // vector,
         {
-            **{"x": ends[0], "y": ends[1], "count": count // vector, "inner": inner // vector},
+            **{"x": stage.source, "y": stage.target},
+            **{"count": count // vector, "inner": inner // vector},
             **{"row_indices": _table(rows.indices, np.dtype(np.int32))},
-            **{"row_weights": _table(rows.weights, compute)},
+            **{"row_weights": _table(rows.weights, stage.compute)},
             **{"column_indices": _table(columns.indices, np.dtype(np.int32))},
-            **{"column_weights": _table(columns.weights, compute)},
+            **{"column_weights": _table(columns.weights, stage.compute)},
             "plane": {"height": height, "width": width, "rows": places, "columns": across},
-            **{"outside": op.extrapolation_value, "pitch_x": pitches[0], "pitch_y": pitches[1]},
+            "outside": stage.op.extrapolation_value,
+            **{"pitch_x": pitches[0], "pitch_y": pitches[1]},
         },
-        types=(("FROM", types[0]), ("TO", types[1]), ("A", compute), ("Index", index)),
-        constants=(
-            *(("TAPS", taps), ("ROW_TAPS", row_taps), ("VECTOR", vector)),
-            *(*_constants_of(op, types[1]), ("GAPS", False)),
-        ),
-        note=f"{op.mode} {height} x {width} to {places} x {across}",
+        types=stage.aliases(count),
+        constants=stage.constants(taps, row_taps, vector),
+        note=f"{stage.op.mode} {height} x {width} to {places} x {across}",
+        pitched=stage.tensors,
     )
-    return replace(launch, pitched=held)
 
 
 def _table(data: Array, dtype: DType) -> Packed:
