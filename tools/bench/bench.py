@@ -235,6 +235,23 @@ def bench(
     return Bench(tuple(cases), series.skipped, series.environment(), wrong, since, limit.stopped)
 
 
+@dataclass(frozen=True, slots=True)
+class _Race:
+    """What all runners of a race do: a model on the same inputs, in the same precision.
+
+    Attributes:
+        source: the model.
+        feeds: its inputs.
+        precision: compute precision of float32 tensors.
+        judge: judges the results; None if they are not compared.
+    """
+
+    source: Loadable
+    feeds: Inputs
+    precision: str
+    judge: Judge | None
+
+
 @dataclass(slots=True)
 class _Entry:
     """A runner after its first two runs."""
@@ -284,17 +301,16 @@ class _Series:
                     if self._schedule.accuracy:
                         self.say(f"{model_title(source)}: in float64")
                         judge = Judge(model.imported, feeds.arrays, precision)
-                    yield from self._race(source, feeds, precision, judge)
+                    yield from self._race(_Race(source, feeds, precision, judge))
 
-    def _race(
-        self, source: Loadable, feeds: Inputs, precision: str, judge: Judge | None
-    ) -> Iterator[BenchCase]:
+    def _race(self, race: _Race) -> Iterator[BenchCase]:
+        feeds, title = race.feeds, model_title(race.source)
         with ExitStack() as stack:
             entries: list[_Entry] = []
             for name in self._names:
-                if precision != "float32" and name in (ONNXRUNTIME, REFERENCE):
+                if race.precision != "float32" and name in (ONNXRUNTIME, REFERENCE):
                     continue
-                for entry in self._variants(name, source, feeds, precision, judge):
+                for entry in self._variants(name, race):
                     stack.callback(entry.runner.close)
                     entries.append(entry)
             self._note_environment(entries)
@@ -304,63 +320,46 @@ class _Series:
                     if self._late and entry.title not in times:
                         raise OutOfTime
                     steady, rate = times.get(entry.title) or self._crowd(entry, feeds, concurrency)
-                    yield _case(model_title(source), entry, feeds, concurrency, steady, rate)
+                    yield _case(title, entry, feeds, concurrency, steady, rate)
                 if self._late:
                     raise OutOfTime
             for entry in entries if self._schedule.pipeline else ():
                 if entry.model is not None and not entry.without:
                     steady, rate = self._piped(entry.name, entry.model, feeds)
                     named = replace(entry, name=f"{entry.name}, pipelined")
-                    yield _case(model_title(source), named, feeds, 1, steady, rate)
+                    yield _case(title, named, feeds, 1, steady, rate)
 
-    def _variants(
-        self, name: str, source: Loadable, feeds: Inputs, precision: str, judge: Judge | None
-    ) -> Iterator[_Entry]:
+    def _variants(self, name: str, race: _Race) -> Iterator[_Entry]:
         """Yield a runner, and if passes are measured, the same without each of them."""
-        entry = self._entered(name, source, feeds, precision, judge)
+        entry = self._entered(name, race)
         if entry is None:
             return
         yield entry
         if entry.model is None or not self._schedule.passes:
             return
-        for left_out in (*rewriting_passes(entry.model, feeds), ALL_PASSES):
-            without = self._entered(name, source, feeds, precision, judge, left_out)
+        for left_out in (*rewriting_passes(entry.model, race.feeds), ALL_PASSES):
+            without = self._entered(name, race, left_out)
             if without is not None:
                 yield without
 
-    def _entered(
-        self,
-        name: str,
-        source: Loadable,
-        feeds: Inputs,
-        precision: str,
-        judge: Judge | None,
-        without: str = "",
-    ) -> _Entry | None:
+    def _entered(self, name: str, race: _Race, without: str = "") -> _Entry | None:
+        """Return an entry; None, with the reason noted, if it may be skipped and cannot run."""
         try:
-            return self._enter(name, source, feeds, precision, judge, without)
+            return self._enter(name, race, without)
         except (BackendUnavailable, UnsupportedError) as error:
             if not self.skip:
                 raise
-            what = f"{name}, {model_title(source)}, batch {batch_of(feeds)}, {precision}"
-            self.skipped[what] = str(error)
+            batch = f"batch {batch_of(race.feeds)}, {race.precision}"
+            self.skipped[f"{name}, {model_title(race.source)}, {batch}"] = str(error)
             return None
 
-    def _enter(
-        self,
-        name: str,
-        source: Loadable,
-        feeds: Inputs,
-        precision: str,
-        judge: Judge | None,
-        without: str,
-    ) -> _Entry:
-        self.say(f"{name}: loading {model_title(source)}")
-        settings = replace(self._settings, precision=precision)
+    def _enter(self, name: str, race: _Race, without: str) -> _Entry:
+        self.say(f"{name}: loading {model_title(race.source)}")
+        feeds, settings = race.feeds, replace(self._settings, precision=race.precision)
         if without:
             settings = replace(settings, options=without_pass(settings.options, without))
         begin = perf_counter()
-        runner = open_runner(name, source, settings)
+        runner = open_runner(name, race.source, settings)
         loaded = perf_counter() - begin
         found: dict[str, Any] = {}
         try:
@@ -368,7 +367,7 @@ class _Series:
             with feeds.explained():
                 cold = timed(lambda: found.update(runner.run(feeds.arrays)))
             warm = timed(lambda: runner.run(feeds.arrays))
-            quality = Quality() if judge is None else judged(judge, found)
+            quality = Quality() if race.judge is None else judged(race.judge, found)
         except BaseException:
             runner.close()
             raise
