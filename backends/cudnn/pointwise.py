@@ -325,7 +325,7 @@ def _near(graph: Graph, node: Node, free: Set[Node]) -> Iterator[Node]:
         begins = current is node or is_elementwise(current.op)
         if not begins or len(waiting) > 4 * MAX_CHAINED:
             continue
-        sources = [value.producer for value in current.reads]
+        sources = [value.producer for value in current.distinct_reads]
         for other in (*sources, *current.output.consumers):
             known = other is not None and other in free and other not in seen
             if other is not None and known and (_takes_along(other) or is_elementwise(other.op)):
