@@ -39,6 +39,10 @@ def rotary(rng: Rng) -> Sample:
 
 
 def masks(rng: Rng, b: int, s: int, total: int, *, forms: str) -> np.ndarray | None:
+    """Return a mask of one of these forms; each row sees a key.
+
+    Where none is seen, scores are sums with -10000, and what they differ by is rounded to 1e-3.
+    """
     form = str(rng.choice(forms.split()))
     ends = rng.integers(1, total + 1, b)
     match form:
@@ -54,9 +58,12 @@ def masks(rng: Rng, b: int, s: int, total: int, *, forms: str) -> np.ndarray | N
         case "dummy":
             return np.ones((rng.choice([1, b]), 1), np.int32)
         case "rows":
-            return rng.integers(0, 2, (b, s, total)).astype(np.int32)
+            shape = (b, s, total)
         case _:
-            return rng.integers(0, 2, (b, total)).astype(np.int32)
+            shape = (b, total)
+    seen = rng.integers(0, 2, shape).astype(np.int32)
+    seen[..., 0] = 1
+    return seen
 
 
 def scores(rng: Rng, b: int, n: int, s: int, total: int, dtype: str) -> np.ndarray | None:
@@ -116,7 +123,9 @@ def self_attention(rng: Rng) -> Sample:
     total = s + (past or 0)
     columns = n * (2 * size + inner)
     state = None if past is None else floats(rng, 2, b, n, past, size, dtype=dtype)
-    forms = "none ends both sums flat flat rows dummy"
+    is_causal = int(rng.integers(2))
+    # Starts behind a row would leave a causal one without a key.
+    forms = f"none ends {'ends' if is_causal else 'both'} sums flat flat rows dummy"
     inputs: Inputs = {
         "x": floats(rng, b, s, width, dtype=dtype),
         "weights": floats(rng, width, columns, dtype=dtype),
@@ -125,7 +134,7 @@ def self_attention(rng: Rng) -> Sample:
         "past": state,
         "attention_bias": None if state is not None else scores(rng, b, n, s, total, dtype),
     }
-    attributes: dict[str, Any] = {"num_heads": n, "unidirectional": int(rng.integers(2))}
+    attributes: dict[str, Any] = {"num_heads": n, "unidirectional": is_causal}
     if inner != size or rng.random() < 0.2:
         attributes["qkv_hidden_sizes"] = [n * size, n * size, n * inner]
     if rng.random() < 0.3:

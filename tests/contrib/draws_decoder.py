@@ -10,6 +10,13 @@ from .samples import Draw, Sample
 Inputs = dict[str, np.ndarray | None]
 
 
+def _seen(rng: Rng, rows: int, keys: int) -> np.ndarray:
+    """Return a mask whose rows see a key each; see `draws_attention.masks`."""
+    seen = rng.random((rows, keys)) < 0.7
+    seen[:, 0] = True
+    return seen.astype(np.int32)
+
+
 def masked(rng: Rng) -> Sample:
     batch, beams, heads = (int(rng.integers(1, 4)) for _ in range(3))
     size, past = 4 * int(rng.integers(1, 4)), int(rng.integers(0, 5))
@@ -26,13 +33,12 @@ def masked(rng: Rng) -> Sample:
         length = int(rng.integers(1, 6))
         for name in ("key", "value"):
             inputs[name] = floats(rng, rows, heads, length, size)
-        inputs["mask_index"] = perhaps(rng, (rng.random((rows, length)) < 0.7).astype(np.int32))
+        inputs["mask_index"] = perhaps(rng, _seen(rng, rows, length))
         inputs["attention_bias"] = None
         states: tuple[str, ...] = ()
     else:
         inputs |= {name: floats(rng, rows, 1, hidden) for name in ("key", "value")}
-        mask = (rng.random((rows, total)) < 0.7).astype(np.int32)
-        inputs["mask_index"] = perhaps(rng, mask)
+        inputs["mask_index"] = perhaps(rng, _seen(rng, rows, total))
         bias = floats(rng, 1, heads, 1, total)
         inputs["attention_bias"] = perhaps(rng, bias, 0.3)
         room = past + int(rng.integers(1, 4))

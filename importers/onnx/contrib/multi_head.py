@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
+import ml_dtypes
+
+from ....runtime.ir import dtypes
 from .builder import NodeBuilder
 from .declaration import Int32, Results, T, contrib
 from .heads import (
@@ -92,9 +97,11 @@ def scored(
         rows, new = b.size(query, length), b.size(key, length)
         total = b.Add(b.size(past[0], 2), new) if past[0] is not None else new
         seen = padding(b, mask, query, rows, total)
-        added = penalty(b, seen, query, mask_filter_value)
-        if attention_bias is not None:
-            added = b.Add(added, attention_bias)
+        if attention_bias is None:
+            added = penalty(b, seen, query, mask_filter_value)
+        else:  # 16 bits of a sum with -10000 hold nothing of the bias
+            wide = b.cast(attention_bias, dtypes.float32)
+            added = b.Add(penalty(b, seen, wide, mask_filter_value), wide)
     each = None if split else heads
     y, k, v, scores = b.chosen(
         "Attention",
@@ -112,6 +119,9 @@ def scored(
     )
     if split:
         y = join_heads(b, y, heads, b.need_extent(value, 3))
+    if scores and unidirectional:  # hidden scores are the least number, not an infinity
+        lowest = float(cast("Any", ml_dtypes.finfo)(b.dtype(query)).min)
+        scores = b.Max(scores, b.number(lowest, query))
     return y, k, v, scores
 
 
