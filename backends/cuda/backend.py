@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ops.attention import Attention, RotaryEmbedding
+from ...runtime.ops.matmul import MatMul
 from ...runtime.ops.movement import Concat, Slice, Split
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.options import Options
@@ -99,9 +100,9 @@ class CudaBackend:
             last = dict.fromkeys((*reads_of(group.nodes), *results), Format.CHANNELS_LAST)
             recipe = recipe_of(group, last, results, setting)
         in_place = _in_place(group)
-        pitched, followed = _pitched(group, recipe, in_place)
+        pitched = _pitched(group, recipe)
         rows = pitched if _reads_rows(group) else frozenset[Value]()
-        formats_wanted = replace(wanted, pitched=pitched, rows=rows, followed=followed)
+        formats_wanted = replace(wanted, pitched=pitched, rows=rows)
         return Claim(group.nodes, build, formats_wanted, in_place)
 
     def _build(
@@ -186,7 +187,7 @@ def recipe_of(
         return pooled_convolution(replace(context, epilogue=epilogue), before)
     if not registered.epilogue:
         return registered.build(context)
-    epilogue = epilogue_of(group.epilogue, y, head.output)
+    epilogue = epilogue_of(group.epilogue, y, head.output, pitches=pitches)
     return (
         epilogue
         if isinstance(epilogue, str)
@@ -250,15 +251,17 @@ def _wanted(
     )
 
 
-def _pitched(
-    group: FusionGroup, recipe: Answer, in_place: Pairs
-) -> tuple[frozenset[Value], Mapping[Value, Value]]:
-    """Return tensors that may be slices, and results that may be so only in place of an operand."""
+def _pitched(group: FusionGroup, recipe: Answer) -> frozenset[Value]:
+    """Return tensors that may be slices.
+
+    A kernel that finds operands of its epilogue by their own rows lists them; others find them
+    where the result is, which is dense then, as they are.
+    """
     if isinstance(recipe, str):
-        return frozenset(), {}
+        return frozenset()
     pitched = pitched_by(recipe)
     if group.head is None:
-        return pitched, {}
+        return pitched
     y = group.nodes[-1].output
     made = {value for node in group.nodes for value in node.outputs}
     along = {
@@ -266,12 +269,7 @@ def _pitched(
         for value in reads_of(group.epilogue)
         if value not in made and value.tensor.dims == y.tensor.dims
     }
-    alone = pitched - along
-    if y not in pitched or not along & pitched:
-        return alone, {}
-    (first, *others) = along
-    together = not others and (y, first) in in_place and first in pitched
-    return alone - {y}, {y: first} if together else {}
+    return pitched if along <= pitched else pitched - along - {y}
 
 
 def _reads_rows(group: FusionGroup) -> bool:
@@ -280,7 +278,7 @@ def _reads_rows(group: FusionGroup) -> bool:
         return True
     if isinstance(group.nodes[0].op, LayerNormalization | RMSNormalization):
         return group.head is group.nodes[0]
-    if group.head is not None and isinstance(group.head.op, Concat | Slice | Split):
+    if group.head is not None and isinstance(group.head.op, Concat | Slice | Split | MatMul):
         return True
     return all(isinstance(node.op, Attention | RotaryEmbedding) for node in group.nodes)
 

@@ -46,7 +46,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     Exporters of channels-last frameworks write a Transpose before every convolution and one after
     it. A region starts at transposes of one order and includes every node whose inputs all come
     from it or are constants; at its end, an inverse transpose is free and everything else costs a
-    transpose. It is rewritten if that leaves fewer of them.
+    transpose. It is rewritten if that leaves fewer of them. Between transposes that swap the last
+    two axes (token mixing in MLP-Mixer) the weights of a layer become the left matrix.
 
     A Transpose between a matrix product and the scales and sums after it is moved after those,
     which then become the epilogue of the product.
@@ -289,7 +290,10 @@ class _TransposedRegion:
             inputs = [
                 v and (image.get(v) or _turned_constant(graph, v, self.order)) for v in node.inputs
             ]
-            new = Builder(graph, node, node.name, (node,)).node(self._op(node.op), *inputs)
+            add = Builder(graph, node, node.name, (node,))
+            if isinstance(node.op, MatMul):
+                inputs = [_turned_weights(graph, node), inputs[0]]
+            new = add.node(self._op(node.op), *inputs)
             image[node.output] = new.output
             made[node] = new
         for value in self.exits:
@@ -322,6 +326,14 @@ def _turned_constant(graph: Graph, value: Value, order: Order) -> Value:
         return value
     wide = value.data.reshape((1,) * (len(order) - value.data.ndim) + value.data.shape)
     return graph.constant(wide.transpose(_inverse(order)), value.name)
+
+
+def _turned_weights(graph: Graph, node: Node) -> Value:
+    """Return the transpose of a layer's weights."""
+    w = node.operands[1]
+    if w.data is None:
+        raise TypeError(f"'{node.name}' has no constant weights")
+    return graph.constant(np.ascontiguousarray(w.data.T), w.name)
 
 
 def _regions(graph: Graph, order: Order) -> list[_TransposedRegion]:
@@ -369,6 +381,10 @@ def _find_exits(
 def _is_free(node: Node, order: Order) -> bool:
     if isinstance(node.op, Concat):
         return -len(order) <= node.op.axis < len(order)
+    if isinstance(node.op, MatMul):
+        x, w = node.operands
+        is_layer = x.data is None and w.data is not None and w.data.ndim == 2
+        return is_layer and order == (*range(len(order) - 2), len(order) - 1, len(order) - 2)
     return isinstance(node.op, _FREE) and len(node.outputs) == 1
 
 

@@ -230,3 +230,29 @@ def test_an_activation_stands_behind_its_convolution(alone: bool) -> None:
     order = kinds(after)
     assert (order.index("Gelu") == 1) == alone
     assert_same(graph, after, rel=5e-6)
+
+
+def mixed(graph: Graph, x: Value, *, residual: bool) -> Value:
+    """Token mixing of MLP-Mixer: two layers between transposes."""
+    y = apply(graph, LAST_OF_ROWS, x)
+    y = apply(graph, Add(), apply(graph, MatMul(), y, normal(5, 9)), normal(9))
+    y = apply(graph, Gelu(), y)
+    y = apply(graph, Add(), apply(graph, MatMul(), y, normal(9, 5)), normal(5))
+    y = apply(graph, Mul(), y, normal(6, 1))
+    return apply(graph, Add(), apply(graph, LAST_OF_ROWS, y), x) if residual else y
+
+
+def test_layers_between_transposes_of_rows_have_their_weights_on_the_left() -> None:
+    graph = make(lambda graph, x: mixed(graph, x, residual=True), (2, 5, 6))
+    after, _ = optimised(graph)
+    assert "Transpose" not in kinds(after)
+    products = [node for node in after.nodes if isinstance(node.op, MatMul)]
+    assert [node.operands[0].is_constant for node in products] == [True, True]
+    assert_same(graph, after)
+
+
+def test_layers_behind_one_transpose_of_rows_stay() -> None:
+    graph = make(lambda graph, x: mixed(graph, x, residual=False), (2, 5, 6))
+    after, _ = optimised(graph)
+    products = [node for node in after.nodes if isinstance(node.op, MatMul)]
+    assert not any(node.operands[0].is_constant for node in products)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
+from types import MappingProxyType
 
 from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ir.graph import Node, Value
@@ -16,6 +18,9 @@ from ..recipe.source import C_TYPES, arithmetic
 from .elementwise import CHEAP, chain_of
 
 MAX_OPERANDS = 2
+#: How an operand is indexed: like the result, with one element per channel or per row, or like the
+#: result with rows of another distance; see `epilogue.cuh`.
+ALONG, BY_CHANNEL, BY_ROW, PLACED = 1, 2, 3, 4
 #: Operators with channels along the last axis.
 OF_ROWS = MatMul | Gemm | MatMulNBits | LayerNormalization | RMSNormalization
 
@@ -34,6 +39,7 @@ class Epilogue:
         sums: the dtype of the kernel's own result, and of the operands.
         stored: the dtype it stores.
         bias: a constant with one element per column, added first by a matrix product; or None.
+        kinds: how each operand is indexed.
     """
 
     code: str
@@ -43,6 +49,7 @@ class Epilogue:
     sums: DType = float32
     stored: DType = float32
     bias: Tensor | None = None
+    kinds: tuple[int, ...] = ()
 
     @property
     def types(self) -> tuple[tuple[str, DType], tuple[str, DType]]:
@@ -61,21 +68,32 @@ class Epilogue:
 
     @property
     def along(self) -> tuple[Tensor, ...]:
-        """The operands with the result's layout; for a slice, they are read as the same slice."""
-        return tuple(o for o in self.operands if isinstance(o, Tensor) and o.data is None)
+        """The operands with the result's order of elements; rows may be further apart."""
+        found = zip(self.operands, self.kinds, strict=True)
+        return tuple(o for o, k in found if k in (ALONG, PLACED) and isinstance(o, Tensor))
 
     @property
     def reads_channels(self) -> bool:
         """Whether an operand is read at the channel of the result."""
-        return len(self.along) < len(self.operands)
+        return BY_CHANNEL in self.kinds
 
-    def flags(self, bias: Tensor | Packed | None) -> tuple[tuple[str, int], ...]:
+    @property
+    def reads_rows(self) -> bool:
+        """Whether an operand is read at the row of the result, in a matrix product."""
+        return BY_ROW in self.kinds
+
+    def flags(
+        self, bias: Tensor | Packed | None, *, mapped: bool = False
+    ) -> tuple[tuple[str, int], ...]:
         """Return the constants of `epilogue.cuh`: whether there is a bias, and operand layouts.
 
-        Z0 and Z1 are 0 for no operand, 1 for the layout of the result, 2 for one element per column
-        or channel.
+        Z0 and Z1 are the kinds of the operands, 0 for none.
+
+        Args:
+            bias: added first.
+            mapped: whether tensor maps say where rows of operands are.
         """
-        kinds = [1 if isinstance(o, Tensor) and o.data is None else 2 for o in self.operands]
+        kinds = (ALONG if mapped and kind == PLACED else kind for kind in self.kinds)
         first, second = (*kinds, 0, 0)[:2]
         return ("BIAS", bias is not None), ("Z0", first), ("Z1", second)
 
@@ -94,22 +112,43 @@ def _head(sums: DType, stored: DType, values: Sequence[str] = ("value",)) -> str
     )
 
 
+def _places(*rows: tuple[int, int]) -> str:
+    """Return ``place0(i)`` and ``place1(i)``: where operands have what the result has at `i`.
+
+    Args:
+        rows: distances between rows of the result and of each operand, in elements.
+    """
+    found: list[str] = []
+    for number, (of_y, of_z) in enumerate((*rows, (1, 1), (1, 1))[:MAX_OPERANDS]):
+        apart = f"(unsigned)i / {of_y}u * {of_z}ll + (unsigned)i % {of_y}u"
+        place = "i" if of_y == of_z else apart
+        head = f"__device__ __forceinline__ long long place{number}(long long i)"
+        found.append(f"{head} {{ return {place}; }}\n")
+    return "".join(found)
+
+
 def no_epilogue(dtype: DType) -> Epilogue:
     """Return the epilogue that only rounds to `dtype`."""
-    code = f"{_head(dtype, dtype)} {{ return {C_TYPES[dtype]}(value); }}"
+    code = f"{_places()}{_head(dtype, dtype)} {{ return {C_TYPES[dtype]}(value); }}"
     return Epilogue(code, sums=dtype, stored=dtype)
 
 
 def unrounded(dtype: DType) -> Epilogue:
     """Return the epilogue that stores the float32 accumulators of a 16-bit product."""
-    code = f"{_head(dtype, float32)} {{ return value; }}"
+    code = f"{_places()}{_head(dtype, float32)} {{ return value; }}"
     return Epilogue(code, sums=dtype, stored=float32)
 
 
 NO_EPILOGUE = no_epilogue(float32)
 
 
-def epilogue_of(nodes: tuple[Node, ...], y: Tensor, first: Value, *others: Value) -> Epilogue | str:
+def epilogue_of(
+    nodes: tuple[Node, ...],
+    y: Tensor,
+    first: Value,
+    *others: Value,
+    pitches: Mapping[Value, int] = MappingProxyType({}),
+) -> Epilogue | str:
     """Return the elementwise nodes after a kernel as its epilogue, or why that is impossible.
 
     Args:
@@ -117,6 +156,7 @@ def epilogue_of(nodes: tuple[Node, ...], y: Tensor, first: Value, *others: Value
         y: the last result, in the format that the kernel stores.
         first: the kernel's own result, with the shape of `y`.
         others: further results of the kernel, of the same shape.
+        pitches: of operands that are slices; see `View.pitch`.
     """
     if not nodes:
         return no_epilogue(y.dtype)
@@ -124,15 +164,27 @@ def epilogue_of(nodes: tuple[Node, ...], y: Tensor, first: Value, *others: Value
     axis = -1 if isinstance(head, OF_ROWS) or y.rank < 3 else 1
     if isinstance(head, MatMul) and first.producer and first.producer.operands[1].tensor.rank == 1:
         axis = None  # a matrix times a vector is one column
-    epilogue = _epilogue(nodes, y, (first, *others), axis)
+    rows = None if others else _row_axis(first, y)
+    epilogue = _epilogue(nodes, y, (first, *others), (axis, rows), pitches)
     if isinstance(epilogue, str) or len(epilogue.operands) <= MAX_OPERANDS:
         return epilogue
     has_bias = isinstance(head, MatMul) and axis is not None and not others
     bias = _bias_of(nodes[0], first, y) if has_bias else None
-    rest = "" if bias is None else _epilogue(nodes[1:], y, (nodes[0].output,), axis)
+    rest = (
+        "" if bias is None else _epilogue(nodes[1:], y, (nodes[0].output,), (axis, rows), pitches)
+    )
     if isinstance(rest, str) or len(rest.operands) > MAX_OPERANDS:
         return f"{len(epilogue.operands)} operands"
     return replace(rest, bias=bias, title=epilogue.title)
+
+
+def _row_axis(sums: Value, y: Tensor) -> int | None:
+    """Return the axis of the rows of a matrix product that count from zero in each matrix."""
+    node = sums.producer
+    if node is None or not isinstance(node.op, MatMul) or y.rank < 2:
+        return None
+    ranks = [value.tensor.rank for value in node.operands]
+    return -2 if min(ranks) >= 2 and (ranks[0] == 2 or prod(y.dims[:-2]) == 1) else None
 
 
 def _bias_of(node: Node, sums: Value, y: Tensor) -> Tensor | None:
@@ -147,7 +199,11 @@ def _bias_of(node: Node, sums: Value, y: Tensor) -> Tensor | None:
 
 
 def _epilogue(
-    nodes: tuple[Node, ...], y: Tensor, results: tuple[Value, ...], axis: int | None
+    nodes: tuple[Node, ...],
+    y: Tensor,
+    results: tuple[Value, ...],
+    axes: tuple[int | None, int | None],
+    pitches: Mapping[Value, int],
 ) -> Epilogue | str:
     chain, sums = chain_of(nodes, "chain", results), results[0].tensor.dtype
     if isinstance(chain, str):
@@ -155,22 +211,40 @@ def _epilogue(
     values = [f"value{i}" for i in range(len(results))] if len(results) > 1 else ["value"]
     arguments = [*values]
     operands: list[Tensor] = []
+    kinds: list[int] = []
+    apart: list[tuple[int, int]] = []
+    axis, rows = axes
     for value in chain.operands[len(results) :]:
-        operand = Tensor(value, y.format)
+        operand = Tensor(value, y.format, pitches.get(value, 0))
         if operand.dtype != sums:
             return f"operand of {operand.dtype.name}"
         if operand.dims == y.dims and value.data is None:
-            index = "i"
+            is_apart = operand.rank > 0 and operand.row != y.row
+            if is_apart and y.extent >= 2**32:
+                return f"an operand whose rows are apart, and {y.extent} results"
+            kind, index = PLACED if is_apart else ALONG, f"place{len(operands)}(i)"
         elif value.data is not None and _is_per_channel(operand.dims, y.dims, axis):
-            operand, index = Tensor(value), "channel"
+            operand, kind, index = Tensor(value), BY_CHANNEL, "channel"
+        elif value.data is not None and rows and _is_per_channel(operand.dims, y.dims, rows):
+            operand, kind, index = Tensor(value), BY_ROW, "row"
         else:
             return f"an operand of {value.tensor} does not fit {y.value.tensor}"
         arguments.append(f"z{len(operands)}[{index}]")
         operands.append(operand)
+        kinds.append(kind)
+        apart.append((y.row, operand.row) if kind == PLACED else (1, 1))
     call = f"{_head(sums, y.dtype, values)} {{ return chain({', '.join(arguments)}); }}"
-    code = f"{chain.code}\n{call}"
+    code = f"{chain.code}\n{_places(*apart[:MAX_OPERANDS])}{call}"
     cheap = all(isinstance(node.op, CHEAP) for node in nodes)
-    return Epilogue(code, tuple(operands), chain.title, cheap, sums=sums, stored=y.dtype)
+    return Epilogue(
+        code,
+        tuple(operands),
+        chain.title,
+        cheap,
+        sums=sums,
+        stored=y.dtype,
+        kinds=tuple(kinds),
+    )
 
 
 def _is_per_channel(dims: tuple[int, ...], shape: tuple[int, ...], axis: int | None) -> bool:

@@ -111,8 +111,8 @@ def _stacked(task: Multiplication) -> Answer:
     y, a, b, epilogue, setting = task.y, task.a, task.b, task.epilogue, task.setting
     (m, k), n = a.dims[-2:], b.dims[-1]
     count = prod(y.dims[:-2])
-    if (epilogue.operands and count != 1) or k == 0:
-        return "a stack with an operand in its epilogue"
+    if k == 0:
+        return "no terms"
     stacks = [prod(operand.dims[:-2]) for operand in (a, b)]
     if any(stack not in (1, count) for stack in stacks):
         return f"stacks of {a.value.tensor} and {b.value.tensor} are broadcast"

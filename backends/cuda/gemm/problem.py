@@ -305,13 +305,14 @@ class GemmArguments:
         return widest(vectors, self.shape[1], self.ldc, self.batch.c)
 
     def pitched(self, along: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the operands of a convolution that may be slices; see `Launch.pitched`.
+        """Return the operands that may be slices: of a convolution, or of an epilogue.
 
         Args:
-            along: operands of its epilogue with the result's layout.
+            along: operands of the epilogue with the result's order of elements.
         """
         if self.a.rows is RowKind.MATRIX:
-            return ()
+            factors = {t.value for t in (self.a.data, self.b) if isinstance(t, Tensor)}
+            return tuple(z for z in along if z.value not in factors)
         images = (self.a.data, self.c, *along)
         return tuple(image for image in images if isinstance(image, Tensor))
 

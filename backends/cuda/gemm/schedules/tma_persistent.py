@@ -53,7 +53,7 @@ def choose(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> TimedConf
     """Return the tile with the lowest estimate, if any applies."""
     (m, n, k), along = gemm.shape, len(epilogue.along)
     read, stored = (k, gemm.a.row), (n, gemm.ldc)
-    if not target.has_wgmma or along > 1 or any(x % 8 for x in read):
+    if not target.has_wgmma or along > 1 or epilogue.reads_rows or any(x % 8 for x in read):
         return None
     # Wide results are stored by threads, with any row length.
     wide = epilogue.stored.itemsize > gemm.dtype.itemsize and not along and not gemm.across
@@ -108,9 +108,9 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Tar
     if size > dtype.itemsize:  # unused: threads store the results
         results = ((ceil_div(n, 8) * 8, m), (ceil_div(gemm.ldc, 8) * 8,))
     kept = TensorMap(gemm.c, epilogue.stored, *results, (128 // size, height))
-    along = (
-        TensorMap(epilogue.along[0], dtype, *results, (STRIP, height)) if epilogue.along else kept
-    )
+    along = kept
+    for operand in epilogue.along:
+        along = TensorMap(operand, dtype, (n, m), (operand.row,), (STRIP, height))
     return Launch(
         "gemm/tma_persistent.cu",
         "mma_linear",
@@ -129,7 +129,7 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Tar
             *tile.constants("BN", "STAGES", "TURNS", "PLACES"),
             *(("FEW", FEW), ("MANY", MANY[tile.groups])),
             *(("ACROSS", gemm.across), ("CONSTANT", gemm.constant)),
-            *epilogue.flags(gemm.bias),
+            *epilogue.flags(gemm.bias, mapped=True),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn, across=tile.bn), epilogue.code)),
         shared=shared(tile),

@@ -1,7 +1,8 @@
 // The epilogue of a product on tensor cores: adds the bias to adjacent results, applies the epilogue and stores them.
 //
 // Compile-time: Z, the type of operands, and R, of results; VECTOR_C; BIAS; Z0 and Z1, the layouts of the epilogue's
-// operands: 0 none, 1 like the result, 2 one element per channel.
+// operands: 0 none, 1 like the result, 2 one element per channel, 3 one element per row, 4 like the result
+// with rows of another distance: generated functions `place0` and `place1` say where.
 
 #include "gemm/neighbours.cuh"
 
@@ -22,10 +23,17 @@ template <int N> __device__ __forceinline__ Neighbours<Z, N> neighbours(const Z*
 }
 
 template <int N, int KIND_OF>
-__device__ __forceinline__ Neighbours<Z, N> operand(const Z* z, long long at, int channel, int room)
+__device__ __forceinline__ Neighbours<Z, N> operand(const Z* z, long long at, int row, int channel, int room)
 {
     if constexpr (KIND_OF == 0) return {};
-    return neighbours<N>(KIND_OF == 1 ? z + at : z + channel, room);
+    if constexpr (KIND_OF == 3) {
+        Neighbours<Z, N> found;
+        const Z one = z[row];
+#pragma unroll
+        for (int q = 0; q < N; ++q) found.at[q] = one;
+        return found;
+    }
+    return neighbours<N>(KIND_OF == 2 ? z + channel : z + at, room);
 }
 
 // The bias and the operands of adjacent results.
@@ -35,23 +43,23 @@ template <int N> struct Operands {
 
 // Reads the operands of results at position `at`; `room` is the number of results.
 template <int N>
-__device__ __forceinline__ Operands<N> operands_at(long long at, int channel, int room, const Z* bias,
+__device__ __forceinline__ Operands<N> operands_at(long long at, int row, int channel, int room, const Z* bias,
                                                    const Z* z0, const Z* z1)
 {
-    return {operand<N, BIAS ? 2 : 0>(bias, at, channel, room), operand<N, Z0>(z0, at, channel, room),
-            operand<N, Z1>(z1, at, channel, room)};
+    return {operand<N, BIAS ? 2 : 0>(bias, at, row, channel, room),
+            operand<N, Z0>(z0, Z0 == 4 ? place0(at) : at, row, channel, room),
+            operand<N, Z1>(z1, Z1 == 4 ? place1(at) : at, row, channel, room)};
 }
 
-// Returns epilogue(values + bias).
+// Returns epilogue(values + bias); each value has an element of every operand, however these are indexed.
 template <int N>
-__device__ __forceinline__ Neighbours<R, N> with_epilogue(const float (&values)[N], const Operands<N>& with,
-                                                     int row)
+__device__ __forceinline__ Neighbours<R, N> with_epilogue(const float (&values)[N], const Operands<N>& with)
 {
     Neighbours<R, N> results;
 #pragma unroll
     for (int q = 0; q < N; ++q) {
         const float sum = BIAS ? values[q] + float(with.shift.at[q]) : values[q];
-        results.at[q] = epilogue(sum, q, row, q, with.first.at, with.second.at);
+        results.at[q] = epilogue(sum, q, q, q, with.first.at, with.second.at);
     }
     return results;
 }
@@ -59,7 +67,7 @@ __device__ __forceinline__ Neighbours<R, N> with_epilogue(const float (&values)[
 // Stores epilogue(values + bias) at position `at` of the result.
 template <int N>
 __device__ __forceinline__ void epilogue_all(R* c, const float (&values)[N], const Operands<N>& with,
-                                           long long at, int row, int room)
+                                           long long at, int room)
 {
-    keep(c + at, with_epilogue(values, with, row), room);
+    keep(c + at, with_epilogue(values, with), room);
 }

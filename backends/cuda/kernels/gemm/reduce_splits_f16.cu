@@ -34,5 +34,5 @@ mma_reduce(const float* partial, R* c, const Z* bias, const Z* z0, const Z* z1, 
     }
     const long long at = (long long)batch * batch_c + (long long)row * ldc + column;
     const int channel = (GROUPS ? batch * n : 0) + column, room = n - column;
-    epilogue_all(c, sums, operands_at<8>(at, channel, room, bias, z0, z1), at, row, room);
+    epilogue_all(c, sums, operands_at<8>(at, row, channel, room, bias, z0, z1), at, room);
 }

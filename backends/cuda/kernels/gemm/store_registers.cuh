@@ -12,7 +12,7 @@ struct Results {
 
     template <int N> __device__ __forceinline__ Operands<N> operands(int row, int column) const
     {
-        return operands_at<N>(place(row, column), channels + column, n - column, bias, z0, z1);
+        return operands_at<N>(place(row, column), row, channels + column, n - column, bias, z0, z1);
     }
 
     __device__ __forceinline__ long long place(int row, int column) const
@@ -25,7 +25,7 @@ struct Results {
                                           int column) const
     {
         R* to = c + place(row, column);
-        const Neighbours<R, N> results = with_epilogue(sums, with, row);
+        const Neighbours<R, N> results = with_epilogue(sums, with);
         if constexpr (VECTOR_C >= N) {
             *(Neighbours<R, N>*)to = results;
         } else {

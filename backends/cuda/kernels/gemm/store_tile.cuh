@@ -56,7 +56,8 @@ struct Finish {
                 for (int i = 0; i < BATCH; ++i)
                     if (place(i, row, column)) {
                         const int channel = batch * channels + n0 + column;
-                        operands[i] = operands_at<8>(at(row, column), channel, n - n0 - column, bias, z0, z1);
+                        operands[i] = operands_at<8>(at(row, column), m0 + row, channel, n - n0 - column, bias, z0,
+                                                     z1);
                     }
             }
 #pragma unroll
@@ -75,7 +76,7 @@ struct Finish {
                     for (int q = 0; q < 8; ++q)
                         if (n0 + column + q < n) to[q] = values[q];
                 } else {
-                    epilogue_all((R*)c, values, operands[i], at(row, column), m0 + row, n - n0 - column);
+                    epilogue_all((R*)c, values, operands[i], at(row, column), n - n0 - column);
                 }
             }
         }

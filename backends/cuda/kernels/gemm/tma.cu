@@ -178,14 +178,14 @@ __device__ __forceinline__ void store(const float (&sums)[TN][4], R* c, const T*
 #pragma unroll
         for (int half = 0; half < 2; ++half)
             if (places[half] >= 0 && room > 0)
-                operands[half] = operands_at<8>((long long)places[half] * ldc + column, column, room,
+                operands[half] = operands_at<8>((long long)places[half] * ldc + column, places[half], column, room,
                                              bias, z0, z1);
         Words results[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float values[8];
             exchange(values, sums + j, half, lane);
-            results[half] = with_epilogue(values, operands[half], places[half]);
+            results[half] = with_epilogue(values, operands[half]);
         }
         if constexpr (POOL) {
             Words best = greater(results[0], results[1]), other;
@@ -228,7 +228,7 @@ __device__ __forceinline__ void store_rows(const float (&sums)[TN][4], float* st
             if (place < 0 || column >= n) continue;
             const long long at = (long long)place * ldc + column;
             const float value[1] = {strip[row * PITCH + lane]};
-            epilogue_all(c, value, operands_at<1>(at, column, 1, bias, z0, z1), at, place, 1);
+            epilogue_all(c, value, operands_at<1>(at, place, column, 1, bias, z0, z1), at, 1);
         }
     }
 }

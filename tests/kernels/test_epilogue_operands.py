@@ -1,0 +1,112 @@
+"""Operands of epilogues: one element per row, and rows that are further apart than the result's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.numpy import NumpyBackend, evaluate
+from tercet.runtime.ir.dtypes import DType, float16, float32
+from tercet.runtime.ir.graph import Value
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Split
+from tercet.runtime.ops.norm import LayerNormalization
+from tercet.runtime.options import Options
+from tercet.runtime.session.model import Model
+
+from ..plan.nets import Net
+from .dry import DryDevice, launches, normal, planned_model
+from .emulator import needs_compiler
+
+SKIPPED = Options(skip=("fold_constants", "merge_linear", "fold_affine"))
+Case = Callable[[DType, int], tuple[Net, Value]]
+
+
+def constant(net: Net, *shape: int, scale: float = 1.0) -> Value:
+    return net.graph.constant((normal(*shape) * scale).astype(net.x.tensor.dtype), "")
+
+
+def by_row(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """Weights on the left: biases belong to rows, and every matrix of a stack has the same."""
+    net = Net(batch, 33, 24, dtype=dtype)
+    y = net.add(MatMul(), constant(net, 20, 33, scale=0.2), net.x)
+    y = net.add(Gelu(), net.add(Add(), y, constant(net, 20, 1)))
+    y = net.add(MatMul(), constant(net, 33, 20, scale=0.2), y)
+    return net, net.add(Add(), net.add(Add(), y, constant(net, 33, 1)), net.x)
+
+
+def gated(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """Half of a layer's columns are factors of the other half's product, as in gMLP."""
+    net = Net(batch, 20, 16, dtype=dtype)
+    wide = net.add(Relu(), net.add(MatMul(), net.x, constant(net, 16, 48, scale=0.3)))
+    u, v = net.add(Split(axis=-1, num_outputs=2), wide, outputs=2, name="split")
+    v = net.add(LayerNormalization(), v, constant(net, 24), constant(net, 24))
+    v = net.add(MatMul(), constant(net, 20, 20, scale=0.2), v)
+    return net, net.add(Mul(), u, net.add(Add(), v, constant(net, 20, 1)))
+
+
+def halves(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """Half of an image's channels is added to a convolution of itself, as in CSPNet."""
+    net = Net(batch, 16, 5, 6, dtype=dtype)
+    wide = net.add(Relu(), net.add(Conv(), net.x, constant(net, 32, 16, 1, 1, scale=0.3)))
+    a, b = net.add(Split(axis=1, num_outputs=2), wide, outputs=2, name="split")
+    y = net.add(Conv(), b, constant(net, 16, 16, 1, 1, scale=0.3))
+    whole = net.join(a, net.add(Relu(), net.add(Add(), y, b)))
+    return net, net.add(Conv(), whole, constant(net, 8, 32, 1, 1, scale=0.2))
+
+
+def model_of(case: Case, backend: CudaBackend | NumpyBackend, dtype: DType, batch: int) -> Model:
+    net, y = case(dtype, batch)
+    net.graph.set_outputs({"y": y})
+    return Model(net.graph, [backend], SKIPPED, evaluate)
+
+
+@pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
+@pytest.mark.parametrize(
+    ("case", "batch", "count"), [(by_row, 1, 2), (by_row, 3, 2), (gated, 1, 3), (gated, 3, 3)]
+)
+def test_nothing_has_a_kernel_of_its_own(case: Case, batch: int, count: int, dtype: DType) -> None:
+    layout = planned_model(model_of(case, NumpyBackend(), dtype, batch), DryDevice())
+    found = [launch for launch in launches(layout) if launch.entry not in ("split_pack",)]
+    assert len(found) == count
+    assert not any(launch.file.startswith(("move/", "elementwise/")) for launch in found)
+
+
+def test_only_the_half_that_is_joined_is_copied() -> None:
+    layout = planned_model(model_of(halves, NumpyBackend(), float16, 1), DryDevice())
+    assert [launch.entry for launch in launches(layout)].count("copy_strided") == 1
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
+@pytest.mark.parametrize("case", [by_row, gated, halves])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_results(case: Case, batch: int, dtype: DType, emulated: CudaBackend) -> None:
+    assert_exact(case, batch, dtype, emulated)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("case", [by_row, gated, halves])
+def test_results_of_hopper(case: Case, hopper: CudaBackend) -> None:
+    assert_exact(case, 2, float16, hopper)
+
+
+def assert_exact(case: Case, batch: int, dtype: DType, backend: CudaBackend) -> None:
+    """Compare with numpy in float64, on the same rounded numbers."""
+    model = model_of(case, backend, dtype, batch)
+    (value,) = model.graph.inputs
+    x = normal(*value.tensor.dims).astype(dtype)
+    exact = model_of(case, NumpyBackend(), np.dtype(np.float64), batch)
+    wanted = exact.run({"x": x.astype(np.float64)})["y"]
+    found = model.run({"x": x})["y"].astype(np.float64)
+    limit = (4e-3 if dtype == float16 else 1e-5) * np.abs(wanted).max()
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=limit)
