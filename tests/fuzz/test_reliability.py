@@ -56,3 +56,14 @@ def test_a_suite_counts_its_tests() -> None:
     assert not passed
     assert "deselected" in figure or "no tests" in figure
     assert "not measured yet" in markdown({})
+
+
+def test_a_row_that_reads_a_record_says_where_that_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = reliability.ReliabilityRow("R01", "one", lambda: ("1", True), record="fuzz.json")
+    monkeypatch.setattr(reliability, "ROWS", (row,))
+    monkeypatch.setattr(reliability, "RESULTS", tmp_path)
+    (tmp_path / "fuzz.json").write_text('{"environment": {"tercet": "0.1.0 (then)", "CPU": "one"}}')
+    main(("--only", "R01", "--output", str(tmp_path), "--commit", "now"))
+    assert "(then), one" in (tmp_path / "reliability.md").read_text()

@@ -44,6 +44,7 @@ class ReliabilityRow:
         measure: does it.
         command: the same, for people; empty for this tool itself.
         note: what the row does not say, or why it is not passed.
+        record: file of docs/results that `measure` reads; it says when and where that was measured.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ReliabilityRow:
     measure: Callable[[], Found]
     command: str = ""
     note: str = ""
+    record: str = ""
 
 
 def suite(name: str, what: str, *arguments: str, note: str = "") -> ReliabilityRow:
@@ -79,10 +81,9 @@ def on_gpu(name: str, what: str, command: str, note: str = "") -> ReliabilityRow
 
 def _fuzz(bytes_: bool) -> Found:
     """Return what the last campaign found of mutants of one of both sorts."""
-    file = ROOT / "docs" / "results" / "fuzz.json"
-    if not file.exists():
+    found = _earlier(RESULTS / _CAMPAIGN)
+    if not found:
         return "no campaign has been recorded", None
-    found = json.loads(file.read_text(encoding="utf-8"))
     kinds = {k: v for k, v in found["kinds"].items() if k.startswith("bytes") == bytes_}
     count = sum(sum(ends.values()) for ends in kinds.values())
     broken = [o for o in found["broken"].values() if o["kind"].startswith("bytes") == bytes_]
@@ -94,8 +95,7 @@ def _fuzz(bytes_: bool) -> Found:
 
 
 def _conformance() -> Found:
-    file = ROOT / "docs" / "results" / "conformance_numpy.json"
-    found = json.loads(file.read_text(encoding="utf-8"))
+    found = _earlier(RESULTS / _SUITE)
     score = found["score"]
     return f"{score['passed']} of {score['cases']} cases", found["ok"]
 
@@ -122,10 +122,16 @@ def _lies() -> Found:
 #: What becomes of an input of another dtype, as `_LIES` counts it; the first two are right.
 LIES = ("computed", "refused", "untyped", "forbidden")
 _EVERY_LIE = ("-q", "-p", "no:cacheprovider", "-n", "auto", "tests/spec/test_dtype_lies.py")
-_FUZZ = "python -m tercet.tools.workshop.fuzz --mutants 40000 --seed 14 --output docs/results"
+_CAMPAIGN, _SUITE = "fuzz.json", "conformance_numpy.json"
+_FUZZ = (
+    "python -m tercet.tools.workshop.fuzz --mutants 40000 --seed 77191 --models FOLDER "
+    "--output docs/results"
+)
 ROWS = (
-    ReliabilityRow("R01", "damaged bytes of models", lambda: _fuzz(True), _FUZZ),
-    ReliabilityRow("R02", "damaged structure of models", lambda: _fuzz(False), _FUZZ),
+    ReliabilityRow("R01", "damaged bytes of models", lambda: _fuzz(True), _FUZZ,
+                   record=_CAMPAIGN),
+    ReliabilityRow("R02", "damaged structure of models", lambda: _fuzz(False), _FUZZ,
+                   record=_CAMPAIGN),
     suite("R03", "operators with random attributes, dtypes and shapes against float64, "
           "onnxruntime and onnx.reference", "tests/differential",
           note="TERCET_SAMPLES=600 draws many more; cuda and cudnn: `make gpu-test`"),
@@ -133,7 +139,7 @@ ROWS = (
           "tests/spec"),
     ReliabilityRow("R05", "ONNX's own suite on numpy", _conformance,
                    "tercet conformance --backend numpy",
-                   "the other seven cannot be passed: docs/conformance.md"),
+                   "the other seven cannot be passed: docs/conformance.md", _SUITE),
     suite("R06", "known vulnerabilities of the field", "tests/hostile/test_known_weaknesses.py"),
     suite("R07", "external data that lead elsewhere or lie",
           "tests/hostile/test_external_data.py", "tests/hostile/test_files.py",
@@ -198,7 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for row in ROWS:
         if row.name in names:
             figure, passed = row.measure()
-            result = {"figure": figure, "passed": passed, "environment": about}
+            where = _earlier(RESULTS / row.record).get("environment") if row.record else None
+            result = {"figure": figure, "passed": passed, "environment": where or about}
             found[row.name] = result
             measured.append(passed)
             console.print(f"{row.name} {_word(passed)}: {row.what}: {figure}")
