@@ -1,0 +1,146 @@
+"""Noise in place of rounding: one plan for all runs, and what moves in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx.parser import parse_model
+
+import tercet as api
+from tercet.runtime.session import program_cache
+from tercet.tools.verdict.error_bounds import Judge
+from tercet.tools.verdict.shaken import EXACT, FAIR, ROUGH, Shaken
+
+RNG = np.random.default_rng(0)
+W = RNG.standard_normal((6, 6)).astype(np.float32) / 3
+LAYERS = """<ir_version: 10, opset_import: ["": 21]>
+g (float[4, 6] x) => (float[4, 6] y, int64[4, 1] top) {
+  h = MatMul (x, w)
+  y = Tanh (h)
+  top = ArgMax <axis = 1> (y)
+}"""
+#: The state is multiplied by the same weights, which are a constant of the body, in every turn.
+LOOP = """<ir_version: 10, opset_import: ["": 21]>
+g (float[4, 6] x, int64 n) => (float[4, 6] y) {
+  y = Loop (n, , x) <body = b (int64 i, bool going, float[4, 6] s) => (bool still, float[4, 6] r) {
+    still = Identity (going)
+    r = MatMul (s, w)
+  }>
+}"""
+X = RNG.standard_normal((4, 6)).astype(np.float32)
+WIDE_X, WIDE_W = X.astype(np.float64), W.astype(np.float64)
+
+
+def model(text: str) -> ModelProto:
+    """Return the model with the weights in it, in the body if there is one."""
+    proto = parse_model(text)
+    bodies = [a.g for node in proto.graph.node for a in node.attribute if a.HasField("g")]
+    (bodies or [proto.graph])[0].initializer.append(numpy_helper.from_array(W, "w"))
+    return proto
+
+
+def shaken(text: str, precision: str = "float32") -> Shaken:
+    with api.load(model(text), stop_at=0) as loaded:
+        return Shaken(loaded.imported, precision)
+
+
+def y(run: Mapping[str, object]) -> np.ndarray:
+    found = run["y"]
+    assert isinstance(found, np.ndarray)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "feeds", "want"),
+    [
+        (LAYERS, {"x": X}, np.tanh(WIDE_X @ WIDE_W)),
+        (LOOP, {"x": X, "n": np.array(5)}, WIDE_X @ np.linalg.matrix_power(WIDE_W, 5)),
+    ],
+    ids=["layers", "loop"],
+)
+def test_runs_differ_as_their_noise_does(
+    text: str, feeds: dict[str, np.ndarray], want: np.ndarray
+) -> None:
+    """Exact runs are exact before and after noisy ones; a seed gives its noise every time."""
+    runs = shaken(text)
+    exact = y(runs.run(feeds))
+    np.testing.assert_allclose(exact, want, rtol=1e-13, atol=1e-15)
+    apart = {
+        (kind, seed): y(runs.run(feeds, kind, seed)) - exact
+        for kind in (FAIR, ROUGH)
+        for seed in range(4)
+    }
+    assert np.array_equal(y(runs.run(feeds, EXACT)), exact)
+    for (kind, seed), away in apart.items():
+        assert np.array_equal(y(runs.run(feeds, kind, seed)) - exact, away)
+        assert 0 < np.abs(away).max() < 1e-4
+    sizes = {kind: np.mean([np.square(apart[kind, i]) for i in range(4)]) for kind in (FAIR, ROUGH)}
+    assert 9 < sizes[ROUGH] / sizes[FAIR] < 500  # eight times as far
+    for i in (0, 2):  # the same numbers with the other sign, as far as a graph is linear
+        np.testing.assert_allclose(apart[FAIR, i], -apart[FAIR, i + 1], rtol=1e-3, atol=1e-11)
+    assert not np.allclose(apart[FAIR, 0], apart[FAIR, 2], rtol=0.1, atol=0)
+
+
+def test_weights_of_a_body_are_the_same_in_every_turn() -> None:
+    """A row of ones times the weights, again and again: all that moves is the weights' own noise.
+
+    Of a matrix with one number in each row, and that in the diagonal, the n-th power moves n times
+    as far as it does itself, and not by the root of it.
+    """
+    proto = model(LOOP)
+    body = proto.graph.node[0].attribute[0].g
+    body.initializer[0].CopyFrom(
+        numpy_helper.from_array(np.float32(0.9) * np.eye(6, dtype="f4"), "w")
+    )
+    ones = np.ones((4, 6), np.float32)
+    with api.load(proto, stop_at=0) as loaded:
+        runs = Shaken(loaded.imported, "bfloat16")
+    feeds = {"x": ones, "n": np.array(1)}
+    once = [y(runs.run(feeds, FAIR, i)) / y(runs.run(feeds)) - 1 for i in range(0, 40, 2)]
+    feeds = {"x": ones, "n": np.array(16)}
+    often = [y(runs.run(feeds, FAIR, i)) / y(runs.run(feeds)) - 1 for i in range(0, 40, 2)]
+    # The weights' share alone grows 16-fold; results are rounded in each turn as well.
+    assert np.std(np.mean(often, 1)) > 8 * np.std(np.mean(once, 1))
+
+
+def test_a_judge_plans_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many runs a verdict takes."""
+    built: list[object] = []
+    original = program_cache.ProgramCache._build  # pyright: ignore[reportPrivateUsage]
+
+    def build(self: object, *given: object, **named: object) -> object:
+        built.append(self)
+        return original(self, *given, **named)  # pyright: ignore
+
+    with api.load(model(LAYERS), stop_at=0) as loaded:
+        right = loaded.run({"x": X})
+        judge = Judge(loaded.imported, {"x": X})
+        monkeypatch.setattr(program_cache.ProgramCache, "_build", build)
+        for times in (1 + 1e-7, 1.001):
+            judge.agreement("y", right["y"], right["y"] * np.float32(times))
+        judge.agreement("top", right["top"], right["top"] + 1)
+    assert len(built) == 1
+    assert len(judge.samples("y", ROUGH, 12)) == 12
+
+
+def test_factors_of_a_resize_are_not_rounded() -> None:
+    """Half precision is that of pixels: sizes stay what the file says."""
+    kind = TensorProto.FLOAT
+    scales = np.array([1, 1, 1.1, 1.1], np.float32)
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", kind, (1, 1, 10, 10))],
+        [helper.make_tensor_value_info("y", kind, None)],
+        [numpy_helper.from_array(scales, "scales")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = RNG.standard_normal((1, 1, 10, 10)).astype(np.float32)
+    with api.load(proto, stop_at=0) as loaded:
+        judge = Judge(loaded.imported, {"x": x}, "bfloat16")
+    for sample in judge.samples("y", FAIR, 12):
+        assert 0 < np.abs(sample - judge.exact["y"]).max() < 2.0**-7 * np.abs(x).max()
