@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ops.attention import Attention, RotaryEmbedding
+from ...runtime.ops.conv import Conv
 from ...runtime.ops.matmul import MatMul
 from ...runtime.ops.movement import Concat, Slice, Split
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
@@ -29,6 +30,7 @@ from .families import kernel_of
 from .fusion import FusionGroup, groups, smaller
 from .gemm.f16 import pooled_convolution
 from .gemm.few_rows import FewRows, few_rows
+from .gemm.first_layer import reading_wide
 from .norm.unit_rows import UnitRows, unit_rows
 from .recipe.arguments import as_reason
 from .recipe.launch import pitched_by
@@ -188,17 +190,19 @@ def recipe_of(
     if not registered.epilogue:
         return registered.build(context)
     epilogue = epilogue_of(group.epilogue, y, head.output, pitches=pitches)
-    return (
-        epilogue
-        if isinstance(epilogue, str)
-        else registered.build(replace(context, epilogue=epilogue))
-    )
+    if isinstance(epilogue, str):
+        return epilogue
+    recipe = registered.build(replace(context, epilogue=epilogue))
+    if group.cast is None or not isinstance(head.op, Conv):
+        return recipe
+    image, wide = (operand(value) for value in (group.cast.output, group.cast.operands[0]))
+    return reading_wide(recipe, image, wide)
 
 
 def _read_by(group: FusionGroup, head: Node) -> tuple[Value | None, ...]:
-    """Return the inputs of the head; a widened one as it is before the Cast."""
-    cast = group.widened
-    if cast is None:
+    """Return the inputs of the head; of a reduction, the first as it is before the Cast."""
+    cast = group.cast
+    if cast is None or isinstance(head.op, Conv):
         return head.inputs
     return tuple(cast.inputs[0] if v is cast.output else v for v in head.inputs)
 

@@ -20,6 +20,7 @@ from ...runtime.ops.movement import Slice, Split
 from ...runtime.ops.packed import MatMulNBits
 from ...runtime.ops.pool import MaxPool
 from ...runtime.ops.reduce import Reduce
+from ...runtime.plan.backend import Format
 from .algorithms.registry import kernel_of
 from .attention.decode import DecodeAttention, decode_attention_at
 from .attention.relu_linear import ReluLinear, relu_linear_at
@@ -27,6 +28,7 @@ from .attention.rotate_append import RotateAppend, rotate_append_at
 from .codegen.elementwise import CHEAP, in_chains
 from .codegen.epilogue import epilogue_of
 from .gemm.atoms import HALVES
+from .gemm.f16 import formats_of
 from .gemm.few_rows import FewRows, are_alike, has_few_rows, norm_before
 from .norm.unit_rows import UnitRows, unit_rows_at
 from .recipe.operands import Tensor
@@ -50,8 +52,8 @@ class FusionGroup:
         head: the anchor, before its epilogue; None for elementwise chains, and for groups with a
             dedicated kernel.
         pool: the last node, if it pools the result.
-        widened: the Cast before the anchor that it reads through: it computes in float32 what
-            it reads in 16 bits.
+        cast: the Cast before the anchor that it reads through: a reduction computes in float32 what
+            it reads in 16 bits, and a first layer rounds the image that it packs.
         whole: the pattern that a dedicated kernel computes: linear attention, rotation with cache
             update, this with the attention to the caches, products of few rows with the nodes
             around them, or rows divided by their length; None for others.
@@ -60,7 +62,7 @@ class FusionGroup:
     nodes: tuple[Node, ...]
     head: Node | None
     pool: Node | None = None
-    widened: Node | None = None
+    cast: Node | None = None
     whole: Whole | None = None
 
     @property
@@ -70,7 +72,7 @@ class FusionGroup:
             return ()
         if self.head is None:
             return self.nodes
-        begin = 1 if self.widened is None else 2
+        begin = 1 if self.cast is None else 2
         return self.nodes[begin:] if self.pool is None else self.nodes[begin:-1]
 
 
@@ -98,12 +100,12 @@ def _plain_groups(graph: Graph, free: Set[Node]) -> Iterator[FusionGroup]:
             if registered.epilogue:
                 epilogue = _tail(graph, node, left)
             left.difference_update((node, *epilogue))
-            pool = _pool(graph, node, (node, *epilogue)[-1].output, left)
-            widened = _widened(graph, node, left)
-            before = () if widened is None else (widened,)
+            cast = _cast_before(graph, node, left)
+            pool = () if cast else _pool(graph, node, (node, *epilogue)[-1].output, left)
+            before = () if cast is None else (cast,)
             left.difference_update((*before, *pool))
             nodes_of = (*before, node, *epilogue, *pool)
-            yield FusionGroup(nodes_of, node, pool[0] if pool else None, widened)
+            yield FusionGroup(nodes_of, node, pool[0] if pool else None, cast)
     for node in reversed(nodes):
         if node in left and in_chains(node):
             chain = _chain(graph, node, left)
@@ -111,15 +113,29 @@ def _plain_groups(graph: Graph, free: Set[Node]) -> Iterator[FusionGroup]:
             yield FusionGroup(graph.in_order(chain), None)
 
 
-def _widened(graph: Graph, node: Node, free: Set[Node]) -> Node | None:
-    """Return the Cast from a 16-bit type to float32 that only a reduction reads."""
-    x = node.inputs[0] if isinstance(node.op, Reduce) else None
+def _cast_before(graph: Graph, node: Node, free: Set[Node]) -> Node | None:
+    """Return the Cast before a node that only it reads, if its kernel can convert elements.
+
+    A reduction widens 16-bit floats, and a first layer narrows an image of float32 as it packs it.
+    """
+    x = node.inputs[0] if isinstance(node.op, Reduce | Conv) else None
     cast = None if x is None else x.producer
     if x is None or cast is None or cast not in free or not isinstance(cast.op, Cast):
         return None
     source = cast.inputs[0]
-    fits = source is not None and source.tensor.dtype in HALVES and x.tensor.dtype == float32
-    return cast if fits and graph.sole_consumer(x) is node else None
+    if source is None or graph.sole_consumer(x) is not node:
+        return None
+    narrow, wide = (source, x) if isinstance(node.op, Reduce) else (x, source)
+    fits = narrow.tensor.dtype in HALVES and wide.tensor.dtype == float32
+    return cast if fits and (isinstance(node.op, Reduce) or _is_packed(node)) else None
+
+
+def _is_packed(conv: Node) -> bool:
+    """Whether a convolution of 16-bit floats packs its image, which has few channels."""
+    x, w = conv.operands[:2]
+    if not isinstance(conv.op, Conv) or conv.op.group > 1 or w.data is None or x.tensor.rank != 4:
+        return False
+    return formats_of(Tensor(x), Tensor(w), 1)[0] is Format.CONTIGUOUS
 
 
 def few_rows_at(graph: Graph, product: Node, free: Set[Node]) -> FewRows | None:
@@ -314,8 +330,8 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
     if group.head is None:
         nodes = (node for node in group.nodes if not node.op.view)
         return tuple(FusionGroup((node,), None if in_chains(node) else node) for node in nodes)
-    if group.widened is not None:
-        return FusionGroup((group.widened,), None), FusionGroup(
+    if group.cast is not None:
+        return FusionGroup((group.cast,), None), FusionGroup(
             group.nodes[1:], group.head, group.pool
         )
     if group.pool is not None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
+from ..algorithms.registry import Answer
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, Tensor, ceil_div
 from .problem import Image, packed_image
@@ -94,6 +95,34 @@ def strips(x: Tensor, w: Tensor, view: Window) -> tuple[Image, Packed, Launch]:
     )
     pack = partial(pack_strips, columns=columns)
     return image, Packed((w.value,), ("strips", columns), pack), launch
+
+
+def reading_wide(recipe: Answer, x: Tensor, wide: Tensor) -> Answer:
+    """Return the recipe of a convolution whose packing rounds the image that it reads.
+
+    Args:
+        recipe: of a convolution of `x`.
+        x: the image in 16-bit floats.
+        wide: the same in float32.
+    """
+    if isinstance(recipe, str):
+        return recipe
+    launches = (recipe,) if isinstance(recipe, Launch) else recipe
+    reads = [
+        launch
+        for launch in launches
+        if any(isinstance(arg, Tensor) and arg.value is x.value for arg in launch.args.values())
+    ]
+    if [launch.entry for launch in reads] != ["pack_image"]:
+        return "an image that is not packed"
+    (packing,) = reads
+    changed = replace(
+        packing,
+        args={**packing.args, "x": wide},
+        types=(("S", wide.dtype), ("T", x.dtype)),
+        note="Cast",
+    )
+    return tuple(changed if launch is packing else launch for launch in launches)
 
 
 # ── packing, on the host ─────────────────────────────────────────────────────────────────────────

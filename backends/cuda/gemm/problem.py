@@ -383,7 +383,7 @@ def packed_image(
             **{"x": x, "y": target, "count": count, "channels": x.dims[1], "height": rows},
             **{"width": x.dims[-1], "padded_width": width, "left": left},
         },
-        types=(("T", {1: uint8, 2: uint16, 4: uint32}[size]),),
+        types=tuple((name, {1: uint8, 2: uint16, 4: uint32}[size]) for name in "ST"),
         constants=(("PADDED", channels), ("PIXELS", pixels)),
         scratch=size * count * channels * pixels,
     )

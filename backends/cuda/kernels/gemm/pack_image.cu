@@ -3,7 +3,8 @@
 // A thread moves one pixel, and with PIXELS 2 its neighbour as well: then windows begin at multiples
 // of 16 bytes, whatever their stride.
 //
-// Compile-time: T, an unsigned integer of the elements' size; PADDED; PIXELS.
+// Types: S, the elements of the image, and T, those that it writes: the same unsigned integer of their size, or numbers
+// to round. Compile-time: PADDED; PIXELS.
 
 #include "ptx/pdl.cuh"
 
@@ -12,7 +13,7 @@ struct alignas(sizeof(T) * (PADDED < 8 ? PADDED : 8)) Words {
 };
 
 extern "C" __global__ void __launch_bounds__(256)
-pack_image(const T* x, T* y, int count, int channels, int height, int width, int padded_width,
+pack_image(const S* x, T* y, int count, int channels, int height, int width, int padded_width,
            int left)
 {
     constexpr int WORD = PADDED < 8 ? PADDED : 8;
@@ -23,7 +24,7 @@ pack_image(const T* x, T* y, int count, int channels, int height, int width, int
     grid_dependency_sync();
     if (i >= count) return;
     const long long plane = (long long)height * width;
-    const T* from = x + n * channels * plane + (long long)rest * width + column;
+    const S* from = x + n * channels * plane + (long long)rest * width + column;
 #pragma unroll
     for (int p = 0; p < PIXELS; ++p) {
         const bool inside = column + p >= 0 && column + p < width;
@@ -32,7 +33,7 @@ pack_image(const T* x, T* y, int count, int channels, int height, int width, int
             Words words = {};
 #pragma unroll
             for (int q = 0; q < WORD; ++q)
-                if (inside && c + q < channels) words.at[q] = from[p + (c + q) * plane];
+                if (inside && c + q < channels) words.at[q] = T(from[p + (c + q) * plane]);
             *(Words*)(y + ((long long)i * PIXELS + p) * PADDED + c) = words;
         }
     }
