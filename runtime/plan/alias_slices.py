@@ -8,7 +8,7 @@ tensors. Those are for steps that declare it, see `Formats.pitched` and `Formats
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
@@ -93,8 +93,7 @@ class _Slices:
             return
         if all(self._may_lie(slot, cut.pitch, row) for slot in parts):
             for slot, start in zip(parts, starts, strict=True):
-                for own in self._before(slot, cut.pitch):
-                    self._place(own, whole, start, cut.pitch)
+                self._place(slot, whole, start, cut.pitch)
             self._make_view(row)
 
     def _parts(self, row: Row) -> tuple[Slot, ...] | None:
@@ -129,8 +128,7 @@ class _Slices:
         if starts is None or not self._lie_in_order(parts, starts, cut):
             return
         if self._may_lie(whole, parts[0].pitch, row):
-            for own in self._before(whole, parts[0].pitch):
-                self._place(own, parts[0].root, parts[0].offset_in_root, parts[0].pitch)
+            self._place(whole, parts[0].root, parts[0].offset_in_root, parts[0].pitch)
             self._make_view(row)
 
     # ── what is cut ──────────────────────────────────────────────────────────────────────────
@@ -172,10 +170,7 @@ class _Slices:
                 shows = row.kind == "view" and row.outputs[0] in group
                 if row is not without and not shows and not self._takes(row, own):
                     return False
-        if writer is without or self._takes(writer, base):
-            return True
-        source = self._followed(base)
-        return source is not None and self._may_lie(source, pitch, writer)
+        return writer is without or self._takes(writer, base)
 
     def _base(self, slot: Slot) -> Slot:
         """Return the slot that a view with the same rows shows, or the slot itself."""
@@ -211,26 +206,6 @@ class _Slices:
         if row.kind == "reformat":
             return slot.format is Format.CHANNELS_LAST
         return row.kind == "view" and _is_cut(row.nodes[0])
-
-    def _followed(self, slot: Slot) -> Slot | None:
-        """Return the input that a slot replaces in place, if that is how it gets gaps."""
-        writer = self.writers.get(slot)
-        if writer is None or writer.claim is None or not self.dense.isdisjoint(writer.nodes):
-            return None
-        if slot.value in writer.claim.formats.pitched:
-            return None
-        value = writer.claim.formats.followed.get(slot.value)
-        source = next((s for s in writer.inputs if s.value is value), None)
-        if source is None or source.last != slot.first or source.format is not slot.format:
-            return None
-        return source
-
-    def _before(self, slot: Slot, pitch: int) -> Iterator[Slot]:
-        """Yield a slot, and with gaps also those that it replaces in place, in turn."""
-        source: Slot | None = slot
-        while source is not None:
-            yield source
-            source = self._followed(self._base(source)) if pitch else None
 
     def _make_view(self, row: Row) -> None:
         row.kind, row.backend, row.kernel, row.claim = "view", "plan", "view", None

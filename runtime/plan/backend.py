@@ -220,8 +220,6 @@ class Formats:
             `BuildContext.pitches` says which of them are.
         rows: those of `pitched` that may also be parts of the rows of a contiguous tensor with more
             than two axes.
-        followed: input by output: the output may also be such a slice, but only in place of the
-            input, which it overwrites (`Claim.in_place`).
     """
 
     wants: Mapping[Value, Format] = field(default_factory=dict[Value, Format])
@@ -229,7 +227,6 @@ class Formats:
     follows: bool = False
     pitched: Set[Value] = frozenset()
     rows: Set[Value] = frozenset()
-    followed: Mapping[Value, Value] = field(default_factory=dict[Value, Value])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ each other are a race.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
@@ -216,7 +216,6 @@ class FakeStep:
     capturable: bool = True
     kernel: str = "fake"
     fill: float = 0.5
-    followed: Mapping[Value, Value] = field(default_factory=dict)
 
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
@@ -231,12 +230,6 @@ class FakeStep:
         pitches = {v: view.pitch for v, view in zip(self.site.inputs, inputs, strict=True)}
         pitches |= {v: view.pitch for v, view in zip(self.site.outputs, outputs, strict=True)}
         assert {v: pitch for v, pitch in pitches.items() if pitch} == self.site.pitches
-        for out, value in self.followed.items():
-            given = dict(zip(self.site.inputs, inputs, strict=True))[value]
-            place = (outputs[0].buffer, outputs[0].offset, outputs[0].pitch)
-            assert self.site.outputs == (out,)
-            if outputs[0].pitch or given.pitch:
-                assert place == (given.buffer, given.offset, given.pitch)
         moving = self.nodes[0].op
         if isinstance(moving, Concat | Slice | Split):
             wholes, parts = (outputs, inputs) if isinstance(moving, Concat) else (inputs, outputs)
@@ -301,8 +294,7 @@ def _compute(op: Op, arrays: list[Array]) -> Array:
 class FakeBackend:
     """Claims Add, Relu, Add + Relu, Concat, Slice, Split, and 1x1 Conv in channels-last format.
 
-    All of them take slices, but for those of the operators that `dense` names. With `follows` an
-    Add gives a slice only in the place of an input.
+    All of them take slices, but for those of the operators that `dense` names.
     """
 
     def __init__(
@@ -312,10 +304,8 @@ class FakeBackend:
         *,
         scratch: int = 0,
         dense: tuple[str, ...] = (),
-        follows: bool = False,
     ) -> None:
         self.name, self.device, self.scratch, self.dense = name, device, scratch, dense
-        self.follows = follows
         self.declines_while_building: set[str] = set()
         self.declines_slices: set[str] = set()
         self.capturable = True
@@ -343,10 +333,6 @@ class FakeBackend:
             return Formats(follows=True, pitched=pitched)
         if not isinstance(chain[0].op, Conv):
             shapes = {v.tensor.shape for n in chain for v in n.distinct_reads}
-            if self.follows and isinstance(chain[0].op, Add):
-                places = dict(_in_place(chain)[-1:])
-                pitched -= {*places, *places.values(), chain[-1].output}
-                return Formats(follows=len(shapes) == 1, pitched=pitched, followed=places)
             return Formats(follows=len(shapes) == 1, pitched=pitched)
         last = Format.CHANNELS_LAST
         return Formats({chain[0].distinct_reads[0]: last}, {chain[0].output: last}, pitched=pitched)
@@ -358,10 +344,7 @@ class FakeBackend:
                     return Decline(node, "no engine for this one")
                 if node.name in self.declines_slices and site.pitches:
                     return Decline(node, "no engine for slices")
-            followed = self._formats(chain).followed
-            return FakeStep(
-                chain, site, self.scratch, self.capturable, fill=self.fill, followed=followed
-            )
+            return FakeStep(chain, site, self.scratch, self.capturable, fill=self.fill)
 
         return build
 

@@ -25,13 +25,11 @@ from .nets import Net
 Array = np.ndarray[Any, Any]
 
 
-def check(
-    net: Net, outputs: Mapping[str, Value], dense: tuple[str, ...] = (), *, follows: bool = False
-) -> Model:
+def check(net: Net, outputs: Mapping[str, Value], dense: tuple[str, ...] = ()) -> Model:
     """Run on a fake device and on numpy; return the model on the fake device."""
     device = FakeDevice()
     x = np.random.default_rng(1).standard_normal(net.x.tensor.dims, np.float32)
-    model = net.model(FakeBackend(device, dense=dense, follows=follows), **outputs)
+    model = net.model(FakeBackend(device, dense=dense), **outputs)
     want = net.model(NumpyBackend(), **outputs).run({"x": x})
     for _ in range(2):
         got = model.run({"x": x})
@@ -197,21 +195,6 @@ def test_what_was_split_and_is_joined_again_lies_in_the_result() -> None:
     assert kinds(model, "Split") + kinds(model, "Concat") == ["view", "view"]
 
 
-@pytest.mark.parametrize("read_again", [False, True])
-def test_sums_in_the_place_of_an_operand(read_again: bool) -> None:
-    """As in YOLO's blocks: what is added to a tensor, and again, is joined with another one."""
-    net = Net(2, 8, 5, 5)
-    first = y = net.conv(net.x, 8)
-    for _ in range(2):
-        y = net.add(Add(), net.conv(net.add(Relu(), y), 8), y)
-    outputs = {"y": net.conv(net.join(y, net.conv(net.x, 8)), 8)}
-    if read_again:
-        outputs["z"] = net.conv(net.join(first, first), 4)
-    model = check(net, outputs, follows=True)
-    kind = model.placement()["cat"].kind
-    assert kind == ("step" if read_again else "view")
-
-
 def test_rows_of_other_axes_are_copied() -> None:
     """The columns of an image have gaps that nobody knows, and neither has its change of format."""
     net = Net(2, 8, 4, 8)
@@ -252,4 +235,4 @@ def random_net(seed: int) -> tuple[Net, dict[str, Value]]:
 @pytest.mark.parametrize("seed", range(200))
 def test_random_nets(seed: int) -> None:
     net, outputs = random_net(seed)
-    check(net, outputs, follows=bool(seed % 2))
+    check(net, outputs)
