@@ -93,6 +93,10 @@ def layer(
         ((20, 768, 768), "wide", "mma "),
         ((8192, 4099, 768), "cast", "mma_linear 2x128x192 Add+Cast"),
         ((8192, 4099, 768), "wide", "mma "),
+        ((128, 2048, 5632), "residual", "mma_linear 64x64 deep Add+Add"),
+        ((197, 768, 3072), "residual", "mma_linear 64x64 deep Add+Add"),
+        ((32, 8192, 2048), "", "mma_linear 64x64 deep Add"),
+        ((128, 3072, 768), "", "mma_linear 64x64 Add"),  # ten stages would hold nearly all of it
     ],
 )
 def test_layers_of_many_rows(shape: tuple[int, int, int], end: str, expected: str) -> None:

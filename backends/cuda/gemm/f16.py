@@ -35,7 +35,7 @@ from .problem import (
     widest,
 )
 from .schedules import multistage, tma, tma_persistent
-from .tile import LAUNCH, MARGIN, MEMORY, TimedConfig
+from .tile import LAUNCH, MARGIN, MEMORY, WEIGHTS_MARGIN, TimedConfig
 
 #: The algorithm with float16 accumulators.
 HALF_SUMS = "half_sums"
@@ -101,7 +101,8 @@ def _persistent(
         other: microseconds of `multistage.cu`.
     """
     best = tma_persistent.choose(gemm, epilogue, target)
-    if best is None or best.microseconds >= MARGIN * other:
+    margin = WEIGHTS_MARGIN if gemm.constant and best is not None and best.tile.deep else MARGIN
+    if best is None or best.microseconds >= margin * other:
         return None
     return tma_persistent.multiply(gemm, epilogue, best.tile, target)
 

@@ -39,6 +39,9 @@ from ..tile import (
 #: the cluster wait included in the figures of the tables. Fitted to linear layers of 16 to 3136
 #: rows in transformer blocks.
 CLUSTER_WAIT, SHORT_WAIT = 0.25, 1.6
+#: Blocks of a cluster of a matrix product, above which clusters wait for multiprocessors of one
+#: GPC: on an H100, 16 clusters of eight take twice the estimate, 32 of four do not.
+SMALL_CLUSTER = 4
 #: Bytes of K per step: a row of a tile of A or B in shared memory.
 ROW = 128
 #: Elements of a strip of B that wgmma reads transposed.
@@ -90,6 +93,7 @@ def choose(
         tile
         for tile in MULTISTAGE
         if not tile.wgmma or (wgmma and not (across and tile.bn % STRIP))
+        if not tile.deep or (problem.rows is RowKind.MATRIX and tile.is_filled(problem.k))
         if shared(tile, tile.stages) <= target.shared
     ]
     tiles = suited(usable, problem)
@@ -106,7 +110,9 @@ def expected(problem: Problem, config: Config, target: Target) -> float:
     # 128 registers per thread.
     processors, resident = float(target.processors), max(1, min(memory, 512 // threads(tile)))
     clustered = splits > 1 and target.has_clusters
-    if clustered and (problem.rows is not RowKind.MATRIX or resident == 1):
+    if clustered and (
+        problem.rows is not RowKind.MATRIX or resident == 1 or splits > SMALL_CLUSTER
+    ):
         processors, resident = CLUSTERED * processors, 1
     cached = blocks * steps * (tile.bm + tile.bn) * tile.bk * 2 / CACHE
     work = BlockWork(blocks, steps, resident, processors, cached, problem.traffic)

@@ -74,7 +74,8 @@ def choose(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> TimedConf
         return max(estimate(tile.cost, work) + finishing, traffic / MEMORY)
 
     # Others are idle half of the time, which is still cheaper than transposing B.
-    tiles = TMA_PERSISTENT if gemm.across else filled(TMA_PERSISTENT, Problem(m, n, k))
+    usable = [tile for tile in TMA_PERSISTENT if not tile.deep or tile.is_filled(k)]
+    tiles = usable if gemm.across else filled(usable, Problem(m, n, k))
     found = ranked(map(Config, tiles), time_of)
     return found[0] if found else None
 
