@@ -59,7 +59,7 @@ def drawn(*shape: int) -> Any:
 def is_batched(text: str, feeds: dict[str, Any]) -> bool:
     """Hold results against onnxruntime's; return whether no Scan is left."""
     proto = parse_model(HEAD + text)
-    wanted = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
+    wanted: Any = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
     with tercet.load(proto) as model:
         found = model.run(feeds)
         for mine, theirs in zip(found.values(), wanted, strict=True):
