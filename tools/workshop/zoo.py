@@ -191,13 +191,7 @@ def page(rows: Sequence[ZooRow], about: Mapping[str, str]) -> str:
         *(f"- **{line}**" for line in summary(rows)),
         "",
         *table(TITLES, map(_cells, rows), numbers),
-        "",
-        "Where the time goes: each kernel with its launches, their milliseconds when timed one by",
-        "one, and the share of these that the device's peaks allow (its fastest copy and matrix",
-        "product; data that a cache holds can exceed it). Of each row the kernels that lose most",
-        "are shown; a plan's copies are kernels, too.",
-        "",
-        *table(KERNEL_TITLES, (_lost(row) for row in rows if row.kernels), range(2, 4)),
+        *_kernels(rows),
     ]
     return "\n".join(lines) + "\n"
 
@@ -208,6 +202,18 @@ def _cells(row: ZooRow) -> tuple[str, ...]:
         return (*own, row.failed or "no peer", *[""] * (len(TITLES) - 4))
     times = f"{row.ms:.3f}", best.name, f"{best.ms:.3f}", f"{row.ratio:.2f}"
     return (*own, *times, f"{row.error:.1e}", f"{best.error:.1e}", f"{row.load_s:.1f} s")
+
+
+def _kernels(rows: Sequence[ZooRow]) -> list[str]:
+    """Return the part of the page about kernels, if they were timed."""
+    timed = [row for row in rows if row.kernels]
+    text = (
+        "Where the time goes: each kernel with its launches, their milliseconds when timed one by\n"
+        "one, and the share of these that the device's peaks allow (its fastest copy and matrix\n"
+        "product; data that a cache holds can exceed it). Of each row the kernels that lose most\n"
+        "are shown; a plan's copies are kernels, too."
+    )
+    return ["", text, "", *table(KERNEL_TITLES, map(_lost, timed), range(2, 4))] if timed else []
 
 
 def _lost(row: ZooRow) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -259,7 +260,8 @@ def _tried(about: Mapping[str, Any], step: Callable[[], T]) -> T | dict[str, Any
     try:
         return step()
     except Exception as error:  # of an exporter, a compiler or a GPU: the other rows are measured
-        return {**about, "failed": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+        said = re.sub(r"\x1b\[[\d;]*m", "", f"{type(error).__name__}: {error}")  # without colours
+        return {**about, "failed": " ".join(said.split())[:300]}
 
 
 if __name__ == "__main__":
