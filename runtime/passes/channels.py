@@ -31,11 +31,18 @@ class Part:
         whole: the tensor.
         part: the other one.
         start: its first channel in `whole`.
+        is_cut: whether it is cut out of `whole`, and can so stay as it is if that is laid out anew.
     """
 
     whole: Value
     part: Value
     start: int = 0
+    is_cut: bool = False
+
+    @property
+    def end(self) -> int:
+        """The channel behind its last one in `whole`."""
+        return self.start + (channels_of(self.part) or 0)
 
 
 #: What a node says of the channels of its tensors: which are the same; None if it depends on their
@@ -156,7 +163,7 @@ def _of_split(node: Node) -> Parts:
     if normalize_axis(node.op.axis, len(shape_of(x) or ())) != 1 or None in sizes:
         return None
     starts = accumulate((size or 0 for size in sizes), initial=0)
-    return tuple(Part(x, v, s) for v, s in zip(node.outputs, starts, strict=False))
+    return tuple(Part(x, v, s, True) for v, s in zip(node.outputs, starts, strict=False))
 
 
 def bounds_of(node: Node) -> int | None:
@@ -174,7 +181,7 @@ def bounds_of(node: Node) -> int | None:
 
 def _of_slice(node: Node) -> Parts:
     start, x = bounds_of(node), node.inputs[0]
-    return None if start is None or x is None else (Part(x, node.output, start),)
+    return None if start is None or x is None else (Part(x, node.output, start, True),)
 
 
 def _of_gather(node: Node) -> Parts:
@@ -247,7 +254,7 @@ def channel_groups(graph: Graph) -> Iterator[ChannelGroup]:
         return value
 
     fixed = set(graph.outputs.values())
-    related: list[Part] = []
+    joined, cut = list[Part](), list[Part]()
     for node in graph.nodes:
         found = parts_of(node)
         if found is None:
@@ -258,18 +265,27 @@ def channel_groups(graph: Graph) -> Iterator[ChannelGroup]:
                 fixed.add(value)
             leader.setdefault(value, value)
         for part in found:
-            related.append(part)
-            leader[find(part.part)] = find(part.whole)
+            (cut if part.is_cut else joined).append(part)
+    for part in joined:
+        leader[find(part.part)] = find(part.whole)
     barred = {find(value) for value in fixed if value in leader}
+    while more := {find(p.part) for p in cut if find(p.whole) in barred} - barred:
+        barred |= more  # nothing cut out of a tensor has channels that it has not
+    together = [part for part in cut if find(part.part) not in barred]
+    for part in together:
+        leader[find(part.part)] = find(part.whole)
     groups: dict[Value, ChannelGroup] = {}
     for value in leader:
         count = channels_of(value)
         if count is not None and find(value) not in barred:
             group = groups.setdefault(find(value), ChannelGroup())
             group.cuts[value] = {0, count}
-    for part in related:
+    for part in (*joined, *together):
         if find(part.whole) in groups:
             groups[find(part.whole)].parts.append(part)
+    for part in cut:
+        if find(part.whole) in groups:
+            groups[find(part.whole)].cuts[part.whole] |= {part.start, part.end}
     for group in groups.values():
         group.settle()
         yield group

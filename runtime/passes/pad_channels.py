@@ -23,6 +23,7 @@ from ..ops.norm import BatchNormalization, InstanceNormalization
 from ..ops.resize import Resize
 from .channels import ChannelGroup, bounds_of, channel_groups, channels_of, touching
 from .driver import Context
+from .editing import Builder
 
 #: Elements per word.
 WORD = 8
@@ -73,7 +74,9 @@ def _pays(group: ChannelGroup, places: Places) -> bool:
     """Whether some channels are no whole words, and padding them adds few."""
     if not any((where < 0).any() for where in places.values()):
         return False
-    more = max(len(where) / (where >= 0).sum() for where in places.values())
+    cut = {part.part for part in group.parts if part.is_cut}
+    wholes = [where for value, where in places.items() if value not in cut]
+    more = max(len(where) / (where >= 0).sum() for where in wholes)
     if any(part.start % WORD for part in group.parts):
         return bool(more <= COPIED)
     in_fours = all(max(cuts) % (WORD // 2) == 0 for cuts in group.cuts.values())
@@ -84,6 +87,9 @@ def _pad(graph: Graph, places: Places) -> dict[Value, Value]:
     """Replace the nodes of a group by those of padded channels; return what replaces what."""
     known, now = dict(places), dict[Value, Value]()
     for node in touching(graph, places):
+        if isinstance(node.op, Split) and any(value not in known for value in node.outputs):
+            _cut_apart(graph, node, known, now)
+            continue
         op, inputs = _padded(graph, node, known)
         new = graph.insert(
             op, inputs, len(node.outputs), name=node.name, before=node, origin=(node,)
@@ -96,6 +102,23 @@ def _pad(graph: Graph, places: Places) -> dict[Value, Value]:
         graph.replace(node, new.outputs)
         graph.rename(new, node.name)
     return now
+
+
+def _cut_apart(
+    graph: Graph, node: Node, known: dict[Value, Array], now: dict[Value, Value]
+) -> None:
+    """Replace a Split by Slices, as parts that stay as they are do not cover all channels."""
+    x, place = node.operands[0], 0
+    add = Builder(graph, node, node.name, (node,))
+    for old in node.outputs:
+        begin = int(np.flatnonzero(known[x] == place)[0])
+        size = len(known[old]) if old in known else channels_of(old) or 0
+        place += channels_of(old) or 0
+        bounds = (begin, begin + size, 1)
+        now[old] = add(Slice(), x, *(add.integers([n], "bound") for n in bounds))
+        if old in known:
+            known[now[old]] = known[old]
+    graph.replace(node, [now[old] for old in node.outputs])
 
 
 def _padded(graph: Graph, node: Node, known: Places) -> tuple[Op, list[Value | None]]:
@@ -129,9 +152,10 @@ def _padded(graph: Graph, node: Node, known: Places) -> tuple[Op, list[Value | N
     elif isinstance(op, Split):
         numbers = np.array([len(known[value]) for value in node.outputs])
         inputs = [x, graph.constant(numbers, "padded")]
-    elif isinstance(op, Slice) and of_x is not None and of_y is not None:
+    elif isinstance(op, Slice) and of_x is not None:
         begin = int(np.flatnonzero(of_x == bounds_of(node))[0])
-        for at, bound in ((1, begin), (2, begin + len(of_y))):
+        size = (channels_of(y) or 0) if of_y is None else len(of_y)
+        for at, bound in ((1, begin), (2, begin + size)):
             inputs[at] = graph.constant(np.array([bound]), "padded")
     elif isinstance(op, Resize):
         sizes = inputs[3] if len(inputs) > 3 and not op.axes else None

@@ -27,6 +27,8 @@ from tercet.runtime.plan.rows import Layout
 from tercet.runtime.session.model import Model
 from tercet.tools.workshop.light_models import light_model
 
+from ..passes.graphs import Build, make, run
+from ..passes.test_pad_channels import attended, focal, gated, grown, scales
 from ..plan.nets import Net
 from .dry import DryDevice, launches, normal, planned_model
 from .emulator import needs_compiler
@@ -173,3 +175,18 @@ def test_a_reshape_into_other_rows_is_not() -> None:
     layout = planned_model(Model(net.graph, [NumpyBackend()], Options(), evaluate), DryDevice())
     (row,) = (row for row in layout.rows if row.nodes and isinstance(row.nodes[0].op, Split))
     assert row.kind == "step"
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("build", [scales, grown, gated, attended, focal])
+def test_parts_of_padded_channels(build: Build, hopper: CudaBackend) -> None:
+    """In half precision, and float64 for comparison; kernels read and write slices in words."""
+    graph = make(build, (1, 8, 6, 5))
+    x = normal(1, 8, 6, 5)
+    with Model(graph, [hopper], Options(precision="float16"), evaluate) as model:
+        found = model.run({"x": x})["y"].astype(np.float64)
+        copies = [r for r in model.placement() if r.operators in ("Split", "Concat")]
+    assert all(row.kind == "view" for row in copies)
+    wanted = run(graph, x, np.float64)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=6e-3 * np.abs(wanted).max())

@@ -96,6 +96,31 @@ def shuffled(graph: Graph, x: Value) -> Value:
     return conv(graph, y, 8)
 
 
+def attended(graph: Graph, x: Value) -> Value:
+    """Queries of one channel, keys and values, as in MobileViTv2; the queries stay as they are."""
+    wide = conv(graph, x, 25)
+    sizes = graph.constant(np.array([1, 12, 12]))
+    q, k, v = graph.insert(Split(axis=1), [wide, sizes], 3).outputs
+    infer(graph)
+    weights = apply(graph, Softmax(axis=1), q)
+    gated = apply(graph, Mul(), apply(graph, Relu(), v), apply(graph, Mul(), k, weights))
+    return conv(graph, gated, 8)
+
+
+def focal(graph: Graph, x: Value) -> Value:
+    """Gates of one channel each behind others, as in FocalNet."""
+    wide = conv(graph, x, 83)
+    parts = [
+        apply(graph, Slice(), wide, *(np.array([n]) for n in (*bound, 1)))
+        for bound in ((0, 80), (80, 83))
+    ]
+    infer(graph)
+    for i in range(3):
+        gate = apply(graph, Slice(), parts[1], *(np.array([n]) for n in (i, i + 1, 1)))
+        parts[0] = apply(graph, Mul(), parts[0], apply(graph, Sigmoid(), gate))
+    return conv(graph, parts[0], 8)
+
+
 def padded(graph: Graph, precision: str = "float16") -> tuple[Graph, list[str]]:
     copy = graph.clone()
     options: Any = Options(precision=precision)  # pyright: ignore[reportArgumentType]
@@ -112,6 +137,20 @@ def test_results_stay(build: Build) -> None:
     assert said
     images = [v.tensor.dims for n in copy.nodes for v in n.outputs if v.tensor.rank == 4]
     assert all(dims[1] % 8 == 0 for dims in images)
+    x = normal(*SHAPE)
+    expected, found = (run(each, x, np.float64) for each in (graph, copy))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("build", "count"), [(attended, 40), (focal, 104)])
+def test_parts_that_stay_as_they_are(build: Build, count: int) -> None:
+    graph = make(build, SHAPE)
+    copy, said = padded(graph)
+    assert len(said) == 1
+    slices = [node for node in copy.nodes if isinstance(node.op, Slice)]
+    assert max(node.operands[0].tensor.dims[1] for node in slices) == count
+    assert all(int(node.operands[1].data[0]) % 8 == 0 for node in slices)  # type: ignore[index]
+    assert not any(isinstance(node.op, Split) for node in copy.nodes)
     x = normal(*SHAPE)
     expected, found = (run(each, x, np.float64) for each in (graph, copy))
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
