@@ -7,7 +7,7 @@ their defaults.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from ..errors import ShapeError
@@ -30,7 +30,8 @@ class Window:
     the output positions ``i*stride - pad_begin + k*dilation``; `pads_end` may be negative there.
 
     Attributes:
-        kernel: number of elements of a window.
+        kernel: number of elements of a window; of one that is larger than the padded input, those
+            inside.
         strides: distance between neighbouring windows.
         dilations: distance between neighbouring elements of a window.
         pads_begin: padding before the first element.
@@ -93,7 +94,7 @@ class _Axis:
             output = -(-size // self.stride)
             return *self.split((output - 1) * self.stride + self.extent - size), output
         room = size + begin + end - self.extent
-        if room < 0:
+        if room < 0 and not (self.ceil and room > -self.stride):
             raise ShapeError(
                 f"a window of {self.extent} does not fit into {size} elements"
                 f" padded by {begin} and {end}"
@@ -103,6 +104,12 @@ class _Axis:
         last = -(-room // self.stride)
         # A window that would start in the padding at the end is dropped.
         return begin, end, last if last * self.stride >= size + begin else last + 1
+
+    def reached(self, size: int, begin: int, end: int, output: int) -> int:
+        """Return the elements of a window, without those beyond the padding of its only place."""
+        room = size + begin + end
+        is_cut = output == 1 and room < self.extent
+        return (room - 1) // self.dilation + 1 if is_cut else self.kernel
 
     def spread(self, size: int, output: int | None) -> tuple[int, int, int]:
         """Return padding before and after, and the output size of a transposed window."""
@@ -128,7 +135,7 @@ def window(op: Op, spatial: Ints, kernel: Ints) -> Window:
 
     ``output = (size + pads - extent) / stride + 1``, rounded down, or up with `ceil_mode` as long
     as the last window begins inside the input or the padding before it; ``ceil(size / stride)``
-    with SAME_UPPER and SAME_LOWER.
+    with SAME_UPPER and SAME_LOWER. With `ceil_mode`, the only window may be larger than the input.
 
     Args:
         op: the operator with its attributes.
@@ -140,7 +147,8 @@ def window(op: Op, spatial: Ints, kernel: Ints) -> Window:
     """
     axes = _axes(op, kernel, len(spatial))
     found = [axis.slide(size) for axis, size in zip(axes, spatial, strict=True)]
-    return _window(axes, found)
+    reached = (a.reached(size, *pads) for a, size, pads in zip(axes, spatial, found, strict=True))
+    return replace(_window(axes, found), kernel=tuple(reached))
 
 
 def transposed_window(op: Op, spatial: Ints, kernel: Ints) -> Window:

@@ -25,6 +25,8 @@ WINDOWS: list[tuple[tuple[int, ...], list[int], dict[str, Any]]] = [
     ((1, 3, 9, 8), [3, 2], {"strides": [1, 3], "pads": [0, 1, 2, 0]}),
     ((1, 3, 10, 8), [3, 3], {"strides": [2, 3], "ceil_mode": 1}),
     ((1, 3, 9, 8), [3, 3], {"strides": [3, 3], "pads": [1, 0, 1, 1], "ceil_mode": 1}),
+    ((1, 3, 5, 4), [9, 4], {"strides": [5, 2], "ceil_mode": 1}),  # as EfficientNet's last one
+    ((1, 3, 5, 4), [8, 7], {"strides": [8, 7], "pads": [1, 0, 1, 1], "ceil_mode": 1}),
     ((1, 3, 9, 8), [3, 3], {"strides": [2, 2], "auto_pad": "SAME_UPPER"}),
     ((1, 3, 9, 8), [2, 2], {"auto_pad": "SAME_LOWER"}),
     ((1, 3, 9, 8), [3, 3], {"auto_pad": "VALID"}),

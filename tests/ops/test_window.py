@@ -1,5 +1,6 @@
 """Window geometry against ONNX's shape inference, and by its definition against onnxruntime."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -275,3 +276,14 @@ def test_bias_of_wrong_length() -> None:
     x, w, b = (TensorType(float32, s) for s in ((1, 3, 8), (4, 3, 3), (5,)))
     with pytest.raises(ShapeError, match=r"b float32\[5\] must have 4 elements"):
         Conv().infer(x, w, b)
+
+
+def test_a_window_larger_than_the_input_has_the_elements_inside() -> None:
+    """The last pooling of EfficientNet: as large as its channels are many."""
+    op = AveragePool(kernel_shape=(2560, 9), strides=(2560, 5), pads=(0, 1, 0, 0), ceil_mode=1)
+    view = window(op, (7, 4), op.kernel_shape)
+    assert (view.kernel, view.output) == ((7, 5), (1, 1))
+    with pytest.raises(ShapeError, match="a window of 2560 does not fit"):
+        window(replace(op, ceil_mode=0), (7, 4), op.kernel_shape)
+    with pytest.raises(ShapeError, match="a window of 9 does not fit"):
+        window(replace(op, strides=(2560, 4)), (7, 4), op.kernel_shape)

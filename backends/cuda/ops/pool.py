@@ -87,7 +87,7 @@ def global_lp_pool(op: GlobalLpPool, y: Tensor, x: Tensor) -> Answer:
 def _covers_all(op: AveragePool, x: Tensor) -> bool:
     view = window(op, x.dims[2:], op.kernel_shape)
     padded = any(view.pads_begin + view.pads_end)
-    return op.kernel_shape == x.dims[2:] and not padded and set(view.output) == {1}
+    return view.kernel == x.dims[2:] and not padded and set(view.output) == {1}
 
 
 def _pool(
