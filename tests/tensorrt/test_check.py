@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tercet.tools.workshop import tensorrt_check
-from tercet.tools.workshop.tensorrt_check import CommandOutcome, Part, markdown, parts
+from tercet.tools.workshop.tensorrt_check import CheckedPart, CommandOutcome, markdown, parts
 
 
 @pytest.mark.usefixtures("nothing_installed")
@@ -30,7 +30,7 @@ def test_parts(tmp_path: Path) -> None:
 
 def test_a_command_that_fails_is_reported() -> None:
     script = "import sys; print('half'); sys.exit(3)"
-    outcome = tensorrt_check.run(Part("a part", ("-c", script)))
+    outcome = tensorrt_check.run(CheckedPart("a part", ("-c", script)))
     assert (outcome.code, outcome.output) == (3, "half")
     page = markdown([outcome, CommandOutcome(outcome.part, 0, 1.0, "all well")])
     assert "## a part: exit code 3" in page

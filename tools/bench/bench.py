@@ -236,7 +236,7 @@ def bench(
 
 
 @dataclass(frozen=True, slots=True)
-class _Race:
+class _RaceInputs:
     """What all runners of a race do: a model on the same inputs, in the same precision.
 
     Attributes:
@@ -301,9 +301,9 @@ class _Series:
                     if self._schedule.accuracy:
                         self.say(f"{model_title(source)}: in float64")
                         judge = Judge(model.imported, feeds.arrays, precision)
-                    yield from self._race(_Race(source, feeds, precision, judge))
+                    yield from self._race(_RaceInputs(source, feeds, precision, judge))
 
-    def _race(self, race: _Race) -> Iterator[BenchCase]:
+    def _race(self, race: _RaceInputs) -> Iterator[BenchCase]:
         feeds, title = race.feeds, model_title(race.source)
         with ExitStack() as stack:
             entries: list[_Entry] = []
@@ -329,7 +329,7 @@ class _Series:
                     named = replace(entry, name=f"{entry.name}, pipelined")
                     yield _case(title, named, feeds, 1, steady, rate)
 
-    def _variants(self, name: str, race: _Race) -> Iterator[_Entry]:
+    def _variants(self, name: str, race: _RaceInputs) -> Iterator[_Entry]:
         """Yield a runner, and if passes are measured, the same without each of them."""
         entry = self._entered(name, race)
         if entry is None:
@@ -342,7 +342,7 @@ class _Series:
             if without is not None:
                 yield without
 
-    def _entered(self, name: str, race: _Race, without: str = "") -> _Entry | None:
+    def _entered(self, name: str, race: _RaceInputs, without: str = "") -> _Entry | None:
         """Return an entry; None, with the reason noted, if it may be skipped and cannot run."""
         try:
             return self._enter(name, race, without)
@@ -353,7 +353,7 @@ class _Series:
             self.skipped[f"{name}, {model_title(race.source)}, {batch}"] = str(error)
             return None
 
-    def _enter(self, name: str, race: _Race, without: str) -> _Entry:
+    def _enter(self, name: str, race: _RaceInputs, without: str) -> _Entry:
         self.say(f"{name}: loading {model_title(race.source)}")
         feeds, settings = race.feeds, replace(self._settings, precision=race.precision)
         if without:

@@ -34,7 +34,7 @@ KEPT = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CheckedPart:
     """One command.
 
     Attributes:
@@ -52,13 +52,13 @@ class Part:
 class CommandOutcome:
     """What came of a command: exit code, seconds, and the end of what it printed."""
 
-    part: Part
+    part: CheckedPart
     code: int
     seconds: float
     output: str
 
 
-def parts(models: Path | None, output: Path) -> list[Part]:
+def parts(models: Path | None, output: Path) -> list[CheckedPart]:
     """Return the commands.
 
     Args:
@@ -67,11 +67,13 @@ def parts(models: Path | None, output: Path) -> list[Part]:
     """
     tool, single = ("-m", "tercet"), {MIN_NODES_VARIABLE: "1"}  # most cases have a single node
     found = [
-        Part("what is installed", (*tool, "doctor", "--require", BACKEND)),
-        Part("the demo", (*tool, "demo", "--backend", BACKEND)),
-        Part("ONNX's own suite", (*tool, "conformance", "--backend", BACKEND), single),
-        Part("operators and models of the tests", ("-m", "pytest", "-q", "-k", BACKEND, "tests")),
-        Part(
+        CheckedPart("what is installed", (*tool, "doctor", "--require", BACKEND)),
+        CheckedPart("the demo", (*tool, "demo", "--backend", BACKEND)),
+        CheckedPart("ONNX's own suite", (*tool, "conformance", "--backend", BACKEND), single),
+        CheckedPart(
+            "operators and models of the tests", ("-m", "pytest", "-q", "-k", BACKEND, "tests")
+        ),
+        CheckedPart(
             "speed",
             (
                 "-m",
@@ -93,11 +95,11 @@ def parts(models: Path | None, output: Path) -> list[Part]:
             "--backend",
             BACKEND,
         )
-        found.append(Part("real models", (*table, "--output", str(output))))
+        found.append(CheckedPart("real models", (*table, "--output", str(output))))
     return found
 
 
-def run(part: Part) -> CommandOutcome:
+def run(part: CheckedPart) -> CommandOutcome:
     """Run one command in a separate process."""
     start = perf_counter()
     answer = subprocess.run(

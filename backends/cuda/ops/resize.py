@@ -37,7 +37,7 @@ class _Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
+class _Resampling:
     """Passes that run as one launch: along one axis, or along two adjacent ones.
 
     Attributes:
@@ -158,7 +158,7 @@ def _passes(op: Resize, y: Tensor, x: Tensor, passes: list[_Pass]) -> tuple[Laun
         last = number == len(stages) - 1
         target: Tensor | Scratch = y if last else Scratch(number % 2 * room)
         types = (x.dtype if number == 0 else between, y.dtype if last else between)
-        found = _Stage(op, stage, tuple(dims), source, target, types, compute)
+        found = _Resampling(op, stage, tuple(dims), source, target, types, compute)
         launches.append(_plane(found) if len(stage) == 2 else _line(found))
         for one in stage:
             dims[one.axis] = len(one.indices)
@@ -191,7 +191,7 @@ def _stages(passes: list[_Pass], x: Tensor, y: Tensor) -> list[tuple[_Pass, ...]
     return found
 
 
-def _line(stage: _Stage) -> Launch:
+def _line(stage: _Resampling) -> Launch:
     """Return the launch of a pass along one axis."""
     (one,), dims = stage.passes, stage.dims
     places, taps = one.indices.shape
@@ -220,7 +220,7 @@ def _line(stage: _Stage) -> Launch:
     )
 
 
-def _plane(stage: _Stage) -> Launch:
+def _plane(stage: _Resampling) -> Launch:
     """Return the launch of a pass along two adjacent axes."""
     (rows, columns), dims = stage.passes, stage.dims
     height, width = dims[rows.axis], dims[columns.axis]
