@@ -103,6 +103,14 @@ def test_ways(graph: Graph, entry: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("keys", "size", "lanes"), [(32, 3136, 32), (12, 300, 32), (500, 300, 1), (8, 16, 1)]
+)
+def test_threads_share_scores_of_long_heads(keys: int, size: int, lanes: int) -> None:
+    launch = launches(planned(attention((1, 2, 2), (4, keys), (size, size), float64)))[-1]
+    assert (launch.entry, dict(launch.constants)["LANES"]) == ("attention", lanes)
+
+
+@pytest.mark.parametrize(
     ("shapes", "entries"),
     [
         (((500, 640), (640, 400)), ["mma_linear"]),

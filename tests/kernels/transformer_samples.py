@@ -49,6 +49,15 @@ def attentions(dtype: DType) -> Iterator[Sample]:
     yield sample("Attention", rows, q_num_heads=4, kv_num_heads=2)
 
 
+def long_heads(dtype: DType) -> Iterator[Sample]:
+    """Yield attentions of channels, whose heads have an element per pixel, as in DaViT and XCiT."""
+    yield attention((1, 2, 2), (12, 12), (400, 400), dtype)
+    mask = normal(9, 11)
+    yield attention((2, 2, 1), (9, 11), (515, 330), dtype, mask, softcap=2.0, is_causal=1)
+    modes = {"outputs": 4, "qk_matmul_output_mode": 2}
+    yield attention((1, 1, 1), (3, 6), (333, 40), dtype, None, None, None, None, **modes)
+
+
 def few_queries(dtype: DType) -> Iterator[Sample]:
     """Yield attentions of few queries over long keys, in parts; heads share keys in all but one."""
     yield attention((1, 8, 2), (1, 1000), (64, 64), dtype)
@@ -94,6 +103,7 @@ def samples() -> list[Sample]:
     found: list[Sample] = []
     for dtype in (float32, float16, bfloat16):
         found += attentions(dtype)
+        found += long_heads(dtype)
         found += few_queries(dtype)
         found += others(dtype)
     return found

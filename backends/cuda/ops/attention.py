@@ -13,10 +13,12 @@ from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
 from ..attention.flash import flash
 from ..attention.heads import AttentionTask, Heads, by_head
 from ..recipe.launch import Launch, each, launches_of
-from ..recipe.operands import Scratch, Tensor, index_type
+from ..recipe.operands import Scratch, Tensor, ceil_div, index_type
 from ..recipe.source import arithmetic
 
 WARPS = 4
+#: Terms of a score that take as long as to add up those of the threads of a warp.
+REDUCTION = 10
 NO_SCORES = 4
 
 
@@ -98,12 +100,19 @@ def _types(dtype: DType, state: DType) -> tuple[tuple[str, DType], ...]:
 _NOTHING = (("DELTA", False), ("DECAYS", 0), ("RATES", 0))
 
 
+def _lanes(keys: int, size: int) -> int:
+    """Return how many threads share a score: 32 if that makes the longest thread's work shorter."""
+    alone = ceil_div(keys, 32 * WARPS) * size
+    shared = ceil_div(keys, WARPS) * (ceil_div(size, 32) + REDUCTION)
+    return 32 if shared < alone else 1
+
+
 def _rows(task: AttentionTask, y: Tensor | None, scores: Tensor | None) -> Launch:
     """Return the launch of `attention.cu`, one block per query row."""
     op, dtype = task.op, task.q.tensor.dtype
     compute = float64 if op.is_wide else arithmetic(dtype)
     stage = NO_SCORES if scores is None else op.qk_matmul_output_mode
-    batch, heads, rows, _ = task.q.dims
+    batch, heads, rows, size = task.q.dims
     return Launch(
         "attention/attention.cu",
         "attention",
@@ -117,7 +126,10 @@ def _rows(task: AttentionTask, y: Tensor | None, scores: Tensor | None) -> Launc
             *(("T", dtype), ("V", task.v.tensor.dtype), ("A", compute)),
             ("M", dtype if task.mask is None else task.mask.dtype),
         ),
-        constants=(*task.constants, ("WARPS", WARPS), ("STAGE", stage)),
+        constants=(
+            *task.constants,
+            *(("WARPS", WARPS), ("STAGE", stage), ("LANES", _lanes(task.total, size))),
+        ),
         scratch=batch * heads * rows * task.total * compute.itemsize,
         note=f"{batch * heads} x {rows} x {task.total}",
         pitched=task.pitched,

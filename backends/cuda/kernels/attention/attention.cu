@@ -2,7 +2,8 @@
 // kept in the workspace. T is the type of queries, keys and results, V that of values, M that of the
 // mask, A the type of the arithmetic.
 //
-// Compile-time, besides the constants of heads.cuh: STAGE, which scores are returned; WARPS of a block.
+// Compile-time, besides the constants of heads.cuh: STAGE, which scores are returned; WARPS of a block; LANES, the
+// threads that share a score: 1, or 32 where heads are long and keys are few.
 
 #include "reduce/block.cuh"
 #include "attention/heads.cuh"
@@ -25,18 +26,21 @@ attention(const T* q, const T* k, const V* v, const M* mask, const T* past_k, co
                                      : mask + n * of_mask.batch + head * of_mask.head
                                            + row * of_mask.row;
     A peak = -A(INFINITY), seen = -A(INFINITY);
-    for (int t = threadIdx.x; t < s.total; t += THREADS) {
+    const int lane = threadIdx.x % LANES;
+    for (int t = threadIdx.x / LANES; t < s.total; t += THREADS / LANES) {
         const T* key = position(past_k, k, t, n, kv_head, s.size_k, s, of_k);
         A score = 0;
-        for (int d = 0; d < s.size_k; ++d) score += A(query[d]) * scale * A(key[d]);
-        if (STAGE == PRODUCTS) out[t] = T(score);
+#pragma unroll 8
+        for (int d = lane; d < s.size_k; d += LANES) score += A(query[d]) * scale * A(key[d]);
+        if (LANES > 1) score = over_warp(score, Plus());
+        if (STAGE == PRODUCTS && lane == 0) out[t] = T(score);
         if (softcap > A(0)) score = softcap * tanh(score / softcap);
-        if (STAGE == CAPPED) out[t] = T(score);
+        if (STAGE == CAPPED && lane == 0) out[t] = T(score);
         A bias = is_hidden(t, place, valid, s) ? -A(INFINITY) : A(0);
         if (MASK != NO_MASK) bias += added<A>(shown, t, s, of_mask);
         score += bias;
-        if (STAGE == MASKED) out[t] = T(score);
-        own[t] = score;
+        if (STAGE == MASKED && lane == 0) out[t] = T(score);
+        if (lane == 0) own[t] = score;
         peak = Larger()(peak, score);
         seen = Larger()(seen, bias);
     }
