@@ -213,6 +213,18 @@ def test_what_is_no_change(off: float, unchanged: bool, noise: bool) -> None:
     assert truth.is_noise(wrong) == noise
 
 
+def test_a_run_with_noise_is_noise_itself() -> None:
+    """Of many elements some are far from where they are in all other runs."""
+    exact = numbers(200, 300).astype(np.float64)
+    runs = [exact + 1e-6 * numbers(200, 300, seed=seed) for seed in range(1, 8)]
+    fair = [way for run in runs[1:] for way in (run, 2 * exact - run)]
+    truth = Truth(exact, [exact.astype(np.float32)], lambda: fair)
+    assert truth.is_noise(runs[0])
+    wrong = runs[0].copy()
+    wrong[3, 5] = exact[3, 5] + 1e-5
+    assert not truth.is_noise(wrong)
+
+
 def test_the_page_lists_what_was_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = "light_vgg19", "--seconds", "0", "--output", str(tmp_path)
     monkeypatch.setattr("sys.argv", ["verdicts", str(tmp_path), *chosen])
