@@ -23,7 +23,7 @@ from ...runtime.plan.weights import WeightStore
 from .engine.apply import call, call_elementwise, elementwise_claim, in_place, kernel_claim
 from .engine.chain import Chain
 from .engine.fusion import chains
-from .engine.node_alone import NodeAlone
+from .engine.node_alone import NodeAlone, check
 from .engine.registry import BUILDERS, KERNELS, Builder, PlainKernel
 from .engine.step import HostStep
 from .numerics import blas
@@ -69,9 +69,9 @@ class NumpyBackend:
         """Run one node on any values; see `Interpreter`."""
         alone = self._alone.get(node)
         if alone is None:
-            alone = self._alone[node] = NodeAlone(node)
+            alone = self._alone[node] = NodeAlone()
         with np.errstate(all="ignore"), blas.one_thread() if node.op.dense else nullcontext():
-            return _run(alone, [_laid_out(value) for value in values], weights)
+            return _run(node, alone, [_laid_out(value) for value in values], weights)
 
 
 def _claim(chain: Chain, options: Options) -> Claim | Decline:
@@ -131,7 +131,7 @@ def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> list[Array] 
     try:
         with np.errstate(all="ignore"), blas.one_thread():
             laid_out = [_laid_out(data) for data in inputs]
-            found = _run(NodeAlone(node), laid_out, WeightStore(HOST))
+            found = _run(node, NodeAlone(), laid_out, WeightStore(HOST))
     except (*FAILURES, MemoryError, TercetError):
         return None
     arrays = [data for data in found if isinstance(data, np.ndarray)]
@@ -145,10 +145,11 @@ def _laid_out(value: HostValue) -> HostValue:
     return value
 
 
-def _run(alone: NodeAlone, values: Sequence[HostValue], weights: Weights) -> Sequence[HostValue]:
-    node = alone.node
+def _run(
+    node: Node, alone: NodeAlone, values: Sequence[HostValue], weights: Weights
+) -> Sequence[HostValue]:
     op, kind = node.op, type(node.op)
-    types = alone.types(values)
+    types = alone.types(node, values)
     if isinstance(op, Custom):
         return run_custom(node, values)
     try:
@@ -160,7 +161,7 @@ def _run(alone: NodeAlone, values: Sequence[HostValue], weights: Weights) -> Seq
         if kind in BUILDERS:
             return _run_built(node, arrays, weights)
     except FAILURES:
-        alone.check(values)
+        check(node, values)
         raise
     raise UnsupportedError(f"numpy has no implementation of {kind.__name__}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import product
 from typing import Any
 
@@ -13,9 +14,11 @@ from onnx.helper import make_attribute, make_node
 from onnx.parser import parse_graph, parse_model
 
 import tercet
+from tercet.backends.numpy.engine.node_alone import NodeAlone
 from tercet.runtime.ir.grown import Grown, combined
 from tercet.runtime.session.growth import AGAIN
 from tercet.runtime.session.program_cache import ProgramCache
+from tercet.tools.demo.demo import DEMO
 
 #: A step of attention over a past: positions from its length, and a window of 12 keys.
 DECODER = parse_model("""
@@ -257,3 +260,14 @@ def test_sequences_among_the_results_are_no_matter_of_buckets() -> None:
         for count in range(3, 12):
             x = np.ones((1, count, 2), np.float32)
             assert [each.shape for each in model.run({"x": x})["y"]] == [x.shape, x.shape]
+
+
+def test_nodes_of_programs_that_went_are_freed() -> None:
+    """A server's batches differ; what one program's nodes remember must go with it."""
+    sizes = np.random.default_rng(0).integers(1, 20, 40)
+    with tercet.load(DEMO / "digits.onnx", max_plans=2) as model:
+        for size in sizes:
+            model(np.zeros((int(size), 1, 8, 8), np.float32))
+        gc.collect()
+        alive = sum(type(each) is NodeAlone for each in gc.get_objects())
+        assert 0 < alive <= 3 * len(model.graph.nodes)

@@ -47,33 +47,28 @@ _ONCE = _Results((), 0, "")
 
 
 class NodeAlone:
-    """A node, with the result types for inputs seen so far.
+    """The result types of a node for inputs seen so far; it does not keep the node alive.
 
     Shapes usually follow from those of the inputs, else from a few elements, such as those that a
     Reshape reads. Otherwise types are inferred in each run.
     """
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
+    def __init__(self) -> None:
         # None if elements matter.
         self._by_shapes: dict[Hashable, _Results | None] = {}
         self._by_elements: dict[Hashable, _Results | None] = {}
 
-    def types(self, values: Sequence[HostValue]) -> Types:
+    def types(self, node: Node, values: Sequence[HostValue]) -> Types:
         """Return the types of the results, empty if input types are unknown.
 
         Raises:
             LimitError: they would be too large; nothing has been allocated.
         """
-        found = self._looked_up(values) or self._inferred(values, KNOWN)
+        found = self._looked_up(node, values) or _inferred(node, values, KNOWN)
         need(found.nbytes, found.what)
         return found.types
 
-    def check(self, values: Sequence[HostValue]) -> None:
-        """Infer types from all elements; raises ShapeError for invalid inputs."""
-        self._inferred(values, KNOWN)
-
-    def _looked_up(self, values: Sequence[HostValue]) -> _Results | None:
+    def _looked_up(self, node: Node, values: Sequence[HostValue]) -> _Results | None:
         shapes: list[Hashable] = []
         for data in values:
             if isinstance(data, np.ndarray) and data.dtype != string:
@@ -83,14 +78,15 @@ class NodeAlone:
             else:
                 return None
         key = tuple(shapes)
-        found = self._remembered(self._by_shapes, key, values, -1)
+        found = self._remembered(node, self._by_shapes, key, values, -1)
         if found is not None:
             return found
         few = [d.tobytes() for d in values if isinstance(d, np.ndarray) and d.size <= FEW]
-        return self._remembered(self._by_elements, (key, *few), values, FEW)
+        return self._remembered(node, self._by_elements, (key, *few), values, FEW)
 
     def _remembered(
         self,
+        node: Node,
         known: dict[Hashable, _Results | None],
         key: Hashable,
         values: Sequence[HostValue],
@@ -106,21 +102,26 @@ class NodeAlone:
             known[key] = _ONCE
             return None
         if known[key] is _ONCE:
-            found = self._inferred(values, maximum)
+            found = _inferred(node, values, maximum)
             known[key] = found if found.is_static else None
         return known[key]
 
-    def _inferred(self, values: Sequence[HostValue], maximum: int) -> _Results:
-        """Infer result types from input types with this many known elements."""
-        node = self.node
-        pairs = zip(node.inputs, values, strict=True)
-        types = [None if source is None else _known_type(data, maximum) for source, data in pairs]
-        if any(source and type_ is None for source, type_ in zip(node.inputs, types, strict=True)):
-            return _Results((), 0, "")
-        check_types(node.op, types)
-        found = node.op.infer(*types)
-        results = found if isinstance(found, tuple) else (found,)
-        return _Results.of(results[: len(node.outputs)])
+
+def check(node: Node, values: Sequence[HostValue]) -> None:
+    """Infer types from all elements; raises ShapeError for invalid inputs."""
+    _inferred(node, values, KNOWN)
+
+
+def _inferred(node: Node, values: Sequence[HostValue], maximum: int) -> _Results:
+    """Infer result types from input types with this many known elements."""
+    pairs = zip(node.inputs, values, strict=True)
+    types = [None if source is None else _known_type(data, maximum) for source, data in pairs]
+    if any(source and type_ is None for source, type_ in zip(node.inputs, types, strict=True)):
+        return _Results((), 0, "")
+    check_types(node.op, types)
+    found = node.op.infer(*types)
+    results = found if isinstance(found, tuple) else (found,)
+    return _Results.of(results[: len(node.outputs)])
 
 
 def _known_type(value: HostValue, maximum: int) -> ValueType | None:
