@@ -241,6 +241,8 @@ def _counted() -> Iterator[Sample]:
 def _norms() -> Iterator[Sample]:
     yield sample("Softmax", [X], axis=1)
     yield sample("LogSoftmax", [normal(4, 1000)])
+    yield sample("Softmax", [normal(2, 1100, 5)], axis=1)
+    yield sample("LogSoftmax", [normal(3, 70, 21).astype(float16)], axis=1)
     yield sample("Softmax", [LINE.astype(bfloat16)])
     yield sample("Hardmax", [X], axis=1)
     yield sample("LRN", [X], size=5)

@@ -27,7 +27,7 @@ from tercet.runtime.ops.norm import GroupNormalization, InstanceNormalization, L
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_arguments
-from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .dry import DryCompiler, DryDevice, launches, normal, planned, single
 from .emulator import needs_compiler
 from .norm_samples import far, samples
 from .samples import OPTIONS, Sample, compare
@@ -259,3 +259,23 @@ def test_kernels_compile(first: int, target: Target, cache: Path) -> None:
 
 def test_arguments_are_what_the_kernels_take(cache: Path) -> None:
     assert_arguments(recipe(node("LayerNormalization", (1, 1 << 20))), H200, cache)
+
+
+@pytest.mark.parametrize(
+    ("shape", "block"),
+    [
+        ((8, 3137, 8), (16, 64)),
+        ((8, 49, 49), (16, 8)),
+        ((64, 512, 49), (16, 32)),
+        ((64, 512, 4900), (128, 1)),
+    ],
+)
+def test_threads_share_the_columns_of_a_softmax_that_has_few(
+    shape: tuple[int, int, int], block: tuple[int, int]
+) -> None:
+    array = np.broadcast_to(np.float16(0), shape)
+    (launch,) = launches(planned(single("Softmax", [array], axis=1)))
+    constants = dict(launch.constants)
+    assert (constants["COLUMNS"], constants["DOWN"]) == block
+    assert launch.block == block[0] * block[1]
+    assert launch.grid[0] == -(-shape[0] * shape[2] // block[0])

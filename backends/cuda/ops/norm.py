@@ -49,6 +49,8 @@ THREADS = 128
 #: multiprocessor this many threads.
 PIXELS = 4
 BUSY = 1024
+#: Maximum threads per block, and bytes that are read from memory at once.
+MAX_THREADS, SECTOR = 1024, 32
 
 
 @kernel(BatchNormalization, follows=True, outputs=3)
@@ -299,17 +301,35 @@ def softmax_of(
         return f"{outer} x {count} x {inner} elements"
     if inner == 1 and not isinstance(op, Hardmax):
         return _softmax_rows(op, y, x, (outer, count), target, taken)
+    is_hard = isinstance(op, Hardmax)
+    columns, down = (THREADS, 1) if is_hard else _shared_columns(x, outer * inner, count, target)
     return Launch(
         "norm/softmax.cu",
-        "hardmax" if isinstance(op, Hardmax) else "softmax_columns",
-        grid=(ceil_div(outer * inner, THREADS) if count else 0, 1, 1),
-        block=THREADS,
+        "hardmax" if is_hard else "softmax_columns",
+        grid=(ceil_div(outer * inner, columns) if count else 0, 1, 1),
+        block=columns * down,
         args={"x": x, "y": y, "columns": outer * inner, "count": count, "inner": inner},
         types=(("X", x.dtype), ("A", arithmetic(x.dtype))),
-        constants=(("WARPS", 1), ("LOGARITHM", isinstance(op, LogSoftmax))),
+        constants=(
+            *(("WARPS", 1), ("LOGARITHM", isinstance(op, LogSoftmax))),
+            *(("COLUMNS", columns), ("DOWN", down)),
+        ),
         scratch=taken,
         note=f"{outer} x {count}" if inner == 1 else f"{outer} x {count} x {inner}",
     )
+
+
+def _shared_columns(x: Tensor, columns: int, count: int, target: Target) -> tuple[int, int]:
+    """Return the columns of a block and the threads per column, more where columns are few.
+
+    Each thread has at least four elements, and the threads are at most as many as fill the GPU.
+    """
+    adjacent, down = SECTOR // x.dtype.itemsize, 1
+    while 8 * down <= count and 2 * down * adjacent <= MAX_THREADS:
+        if 2 * down * columns > BUSY * target.processors:
+            break
+        down *= 2
+    return max(THREADS // down, adjacent), down
 
 
 def _softmax_rows(
