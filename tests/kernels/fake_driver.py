@@ -17,12 +17,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from cuda import bindings
 from cuda.bindings import driver as real
 
 from tercet.backends.cuda import device as device_module
 from tercet.backends.cuda.control import conditional_nodes
 from tercet.backends.cuda.driver import device as driver_device
-from tercet.backends.cuda.driver import events, memory, status, step
+from tercet.backends.cuda.driver import events, memory, status
 from tercet.backends.cuda.interop import array, exchange
 from tercet.backends.cuda.recipe.targets import Target
 
@@ -418,7 +419,8 @@ def plant(compiler: FakeCompiler, gate: Gate, patch: Patch) -> FakeGpu:
             gate.enter("cuMemPoolCreate")
             super().__init__(gpu, "cuMemAllocFromPoolAsync", "cuMemFreeAsync")
 
-    for module in (device_module, driver_device, events, memory, status, step, array, exchange):
+    # The package is for `step`, which imports the driver when it binds a launch.
+    for module in (device_module, driver_device, events, memory, status, array, exchange, bindings):
         patch(module, "driver", gpu)
     patch(conditional_nodes, "driver", gpu)
     for module in (device_module, memory):
