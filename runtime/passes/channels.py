@@ -95,13 +95,13 @@ def _of_transposed(node: Node) -> Parts:
 
 def _of_function(node: Node) -> Parts:
     """Operands have the result's channels, or one for all."""
-    y, rank = node.output, len(shape_of(node.output) or ())
+    y, shape_y = node.output, shape_of(node.output)
     found: list[Part] = []
     for value in node.distinct_reads:
-        shape = shape_of(value) or ()
         if value.is_constant:
             continue
-        if len(shape) != rank:
+        shape = shape_of(value)
+        if shape is None or shape_y is None or len(shape) != len(shape_y):
             return None
         if shape[1] != 1:
             found.append(Part(y, value))

@@ -26,7 +26,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         joined = [value for value in read if any(_joins(node, c) for c in value.consumers)]
         if not joined or len(joined) == len(read):
             continue
-        axis = normalize_axis(node.op.axis, node.outputs[0].tensor.rank)
+        axis = normalize_axis(node.op.axis, len(node.outputs[0].tensor.dims))
         sizes = [value.tensor.dims[axis] for value in node.outputs]
         add = Builder(graph, node, node.name, (node,))
         ends = list(accumulate(sizes))
@@ -49,5 +49,5 @@ def _joins(split: Node, reader: Node) -> bool:
     """Whether a node is a Concat along the axis of a Split."""
     if not isinstance(reader.op, Concat) or not isinstance(split.op, Split):
         return False
-    rank = split.outputs[0].tensor.rank
+    rank = len(split.outputs[0].tensor.dims)
     return normalize_axis(reader.op.axis, rank) == normalize_axis(split.op.axis, rank)

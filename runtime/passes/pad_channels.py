@@ -15,7 +15,7 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer_node
 from ..ir.op import Op
-from ..ir.types import Array, TensorType
+from ..ir.types import Array
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Split
@@ -23,7 +23,7 @@ from ..ops.norm import BatchNormalization, InstanceNormalization
 from ..ops.resize import Resize
 from .channels import ChannelGroup, bounds_of, channel_groups, channels_of, touching
 from .driver import Context
-from .editing import Builder
+from .editing import Builder, rank_of
 
 #: Elements per word.
 WORD = 8
@@ -165,11 +165,13 @@ def _padded(graph: Graph, node: Node, known: Places) -> tuple[Op, list[Value | N
     elif isinstance(op, Gather):
         inputs[1] = graph.constant(_gathered(node, of_x, of_y), "padded")
     elif of_y is not None:
-        rank = y.tensor.rank if isinstance(y.type, TensorType) else 0
+        rank = rank_of(y) or 0
         for at, value in enumerate(inputs):
-            axis = 0 if value is None or value.data is None else value.data.ndim - rank + 1
-            by_channel = value is not None and value.data is not None and axis >= 0
-            if by_channel and value.data.shape[axis] == (of_y >= 0).sum() > 1:
+            data = None if value is None else value.data
+            if data is None:
+                continue
+            axis = data.ndim - rank + 1  # of channels
+            if axis >= 0 and data.shape[axis] == (of_y >= 0).sum() > 1:
                 change(at, axis, of_y, 1.0)
     return op, inputs
 

@@ -81,7 +81,7 @@ def others(dtype: DType) -> Iterator[Sample]:
         yield sample("LayerNormalization", [x, scale, scale])
         yield sample("RMSNormalization", [x, scale])
     yield sample("LayerNormalization", [x.reshape(3, 2, 26, 100), scale.reshape(26, 100)], axis=2)
-    extremes = np.float32((0, 1e-4, -1e-4, 9, -9, 25, -25, 1e4, -1e4))
+    extremes = np.array((0, 1e-4, -1e-4, 9, -9, 25, -25, 1e4, -1e4), np.float32)
     x = np.concatenate((normal(299) * np.float32(4), extremes)).reshape(4, 77).astype(dtype)
     yield sample("Gelu", [x])
     yield sample("Gelu", [x], approximate="tanh")

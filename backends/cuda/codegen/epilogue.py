@@ -183,7 +183,7 @@ def _row_axis(sums: Value, y: Tensor) -> int | None:
     node = sums.producer
     if node is None or not isinstance(node.op, MatMul) or y.rank < 2:
         return None
-    ranks = [value.tensor.rank for value in node.operands]
+    ranks = [len(value.tensor.dims) for value in node.operands]
     return -2 if min(ranks) >= 2 and (ranks[0] == 2 or prod(y.dims[:-2]) == 1) else None
 
 
