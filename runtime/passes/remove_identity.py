@@ -158,9 +158,13 @@ def _is_single(node: Node) -> bool:
     return len(node.inputs) == 1
 
 
+def _is_ranked(node: Node) -> bool:
+    """Whether the rank is known, so that what counts axes has been checked against it."""
+    return shape_of(node.inputs[0]) is not None
+
+
 def _joins_one(node: Node) -> bool:
-    """Whether a Concat has one operand, whose rank is known, so that its axis has been checked."""
-    return _is_single(node) and shape_of(node.inputs[0]) is not None
+    return _is_single(node) and _is_ranked(node)
 
 
 def _keeps_dtype(node: Node) -> bool:
@@ -174,8 +178,7 @@ def _keeps_dtype(node: Node) -> bool:
 
 def _keeps_order(node: Node) -> bool:
     perm = getattr(node.op, "perm", None)
-    shape = shape_of(node.inputs[0])  # of unknown rank, it may not suit `perm`
-    return perm is not None and shape is not None and list(perm) == list(range(len(perm)))
+    return perm is not None and _is_ranked(node) and list(perm) == list(range(len(perm)))
 
 
 def _keeps_shape(node: Node) -> bool:
@@ -205,7 +208,8 @@ def _takes_only_row(node: Node) -> bool:
 
 def _pads_nothing(node: Node) -> bool:
     pads = node.inputs[1]
-    return pads is not None and pads.data is not None and not pads.data.any()
+    zero = pads is not None and pads.data is not None and not pads.data.any()
+    return zero and _is_ranked(node)
 
 
 def _keeps_pixels(node: Node) -> bool:

@@ -87,9 +87,18 @@ def test_an_order_that_changes_nothing_still_needs_its_axes(perms: tuple[list[in
             model(np.float32(1))
 
 
-def test_an_axis_that_is_none_of_a_single_operand() -> None:
-    data = of_any_rank(helper.make_node("Concat", ["x"], ["y"], axis=-3))
-    with tercet.load(data) as model:
+@pytest.mark.parametrize(
+    ("node", "constants", "reason"),
+    [
+        (helper.make_node("Concat", ["x"], ["y"], axis=-3), {}, "axis=-3 is out of range"),
+        (helper.make_node("Pad", ["x", "p"], ["y"]), {"p": np.zeros(6, np.int64)}, "6 pads for 2"),
+    ],
+    ids=["Concat", "Pad"],
+)
+def test_what_changes_nothing_still_needs_its_axes(
+    node: onnx.NodeProto, constants: dict[str, np.ndarray], reason: str
+) -> None:
+    with tercet.load(of_any_rank(node, constants=constants)) as model:
         assert model(np.ones((2, 3, 4), np.float32))[0].shape == (2, 3, 4)
-        with pytest.raises(tercet.ModelError, match=r"'y' \(Concat\): axis=-3 is out of range"):
+        with pytest.raises(tercet.ModelError, match=rf"'y' \({node.op_type}\): {reason}"):
             model(np.ones((2, 3), np.float32))
