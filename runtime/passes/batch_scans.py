@@ -185,9 +185,9 @@ def _broadcasts(node: Node) -> bool:
 def _axes(node: Node, op: Reduce, rank: int) -> tuple[int, ...] | None:
     """Return the axes that a reduction reduces; None if they are computed."""
     given = node.inputs[1] if len(node.inputs) > 1 else None
-    if given is not None and given.data is None:
-        return None
-    return op.axes(None if given is None else tuple(given.data.ravel().tolist()), rank)
+    if given is None:
+        return op.axes(None, rank)
+    return None if given.data is None else op.axes(tuple(given.data.ravel().tolist()), rank)
 
 
 def _moved(write: Builder, value: Value, rank: int, axis: int) -> Value:

@@ -132,14 +132,14 @@ def main(contrib: Path, producers: Path) -> None:
     results = {f"output/y{i}": np.asarray(y, np.float32) for i, (*_, y) in enumerate(drawn)}
     inputs = {f"input/s{i}_x": given["x"] for i, (_, given, *_) in enumerate(drawn)}
     onnx.save(model_of(drawn), contrib.with_suffix(".onnx"))
-    np.savez_compressed(contrib.with_suffix(".npz"), **inputs, **results)
+    np.savez_compressed(contrib.with_suffix(".npz"), allow_pickle=False, **inputs, **results)
     producers.mkdir(parents=True, exist_ok=True)
     for name, model, x, y in networks():
         onnx.save(model, producers / f"{name}.onnx")
         weights = {each.name for each in model.graph.initializer}
         (given,) = (each.name for each in model.graph.input if each.name not in weights)
         arrays = {f"input/{given}": x, f"output/{model.graph.output[0].name}": y}
-        np.savez_compressed(producers / f"{name}.npz", **arrays)
+        np.savez_compressed(producers / f"{name}.npz", allow_pickle=False, **arrays)
 
 
 if __name__ == "__main__":

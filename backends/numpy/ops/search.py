@@ -22,13 +22,13 @@ FEW = 4
 def top_k(op: TopK, x: Array, k: Array) -> tuple[Array, Array]:
     """Return the largest (or smallest) elements; of equal ones the lower index comes first."""
     count = int(k.reshape(-1)[0])
-    rows = np.moveaxis(x, op.axis, -1)
-    found = _candidates(rows, count, op.largest) if 0 < FEW * count <= rows.shape[-1] else None
+    rows, largest = np.moveaxis(x, op.axis, -1), bool(op.largest)
+    found = _candidates(rows, count, largest) if 0 < FEW * count <= rows.shape[-1] else None
     if found is None:
-        places = _order(rows, op.largest)[..., :count]
+        places = _order(rows, largest)[..., :count]
     else:
         values = np.take_along_axis(rows, found, -1)
-        places = np.take_along_axis(found, _order(values, op.largest), -1)
+        places = np.take_along_axis(found, _order(values, largest), -1)
     values = np.take_along_axis(rows, places, -1)
     return np.moveaxis(values, -1, op.axis), np.moveaxis(places, -1, op.axis)
 
