@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.grown import Grown
+from ..ir.op import Op
 from ..ir.types import Shape, TensorType
 from ..ops import elementwise
 from ..ops.attention import Attention
@@ -23,7 +24,7 @@ from .editing import Builder, drop, shape_of, stand_in
 from .pattern import pairs
 
 #: Constants that leave the other operand as it is, or repeat it.
-_NEUTRAL = {And: True, Or: False, Mul: 1}
+_NEUTRAL: Mapping[type[Op], int] = {And: True, Or: False, Mul: 1}
 #: Maximum number of their elements that are looked at.
 _LOOKED_AT = 1 << 16
 #: Elementwise operators that do not broadcast their inputs.

@@ -191,6 +191,7 @@ def test_only_the_processors_time_ends_a_mutant_that_computes(
     monkeypatch.setattr(campaigns._Worker, "_start", lambda self: None)
     monkeypatch.setattr(campaigns, "_processor_seconds", lambda pid: next(clock))
     worker = campaigns._Worker(Campaign(seconds=10.0))
-    worker._process = worker.connection = SimpleNamespace(pid=1, send=lambda number: None)
+    process: Any = SimpleNamespace(pid=1, send=lambda number: None)
+    worker._process = worker.connection = process
     worker._send(0)
     assert tuple(worker._still_computes() for _ in used) == goes_on

@@ -19,7 +19,7 @@ from tercet.tools.bisect.precision import keep_float32
 from tercet.tools.compare.compare import compare
 from tercet.tools.compare.layers import compare_layers
 from tercet.tools.inspect.capability import capabilities_of
-from tercet.tools.profile.profiling import profile
+from tercet.tools.profile.profiling import Profile, profile
 from tercet.tools.report.report import report
 from tercet.tools.runners.replay import BackendPlayer
 from tercet.tools.workshop.bench_models import bench_inputs, bench_model
@@ -57,11 +57,12 @@ def test_rows_make_up_the_run(name: str, backend: str) -> None:
     """
     model = bench_model(name)
     feeds = bench_inputs(model, batch=BATCH)
-    for _ in range(3):
+    profiles: list[Profile] = []
+    while len(profiles) < 3 and not (profiles and abs(profiles[-1].covered - 1) <= 0.05):
         found = profile(model, backend, feeds, repeat=7, peaks=False, streams=1)
         print(f"\n{name} on {backend}, batch {BATCH}: {found.covered:.3f}, {found.overhead:+.3f}")
-        if abs(found.covered - 1) <= 0.05:
-            break
+        profiles.append(found)
+    found = profiles[-1]
     assert found.covered == pytest.approx(1, abs=0.05)
     assert found.phases["upload"] > 0 < found.phases["download"]
     assert found.phases["compute"] > 0
