@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.parser import parse_model
 
 import tercet as api
+from tercet.runtime.ir.types import HostValue
 from tercet.runtime.session import program_cache
 from tercet.tools.verdict.error_bounds import Judge
 from tercet.tools.verdict.shaken import EXACT, FAIR, ROUGH, Shaken
@@ -17,7 +19,7 @@ from tercet.tools.verdict.shaken import EXACT, FAIR, ROUGH, Shaken
 RNG = np.random.default_rng(0)
 W = RNG.standard_normal((6, 6)).astype(np.float32) / 3
 LAYERS = """<ir_version: 10, opset_import: ["": 21]>
-g (float[4, 6] x) => (float[4, 6] y, int64[4, 1] top) {
+g (float[N, 6] x) => (float[N, 6] y, int64[N, 1] top) {
   h = MatMul (x, w)
   y = Tanh (h)
   top = ArgMax <axis = 1> (y)
@@ -124,6 +126,28 @@ def test_a_judge_plans_once(monkeypatch: pytest.MonkeyPatch) -> None:
         judge.agreement("top", right["top"], right["top"] + 1)
     assert len(built) == 1
     assert len(judge.samples("y", ROUGH, 12)) == 12
+
+
+def test_many_samples_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements in doubt, of however many comparisons, are looked up in the same runs."""
+    seeds: list[int] = []
+    run = Shaken.run
+
+    def counted(self: Shaken, inputs: Mapping[str, HostValue], kind: str, seed: int) -> Any:
+        seeds.append(seed)
+        return run(self, inputs, kind, seed)
+
+    monkeypatch.setattr(Shaken, "run", counted)
+    feeds = {"x": RNG.standard_normal((40, 6)).astype(np.float32)}
+    with api.load(model(LAYERS), stop_at=0) as loaded:
+        right = loaded.run(feeds)["y"]
+        judge = Judge(loaded.imported, feeds)
+    spread = np.max([np.abs(s - judge.exact["y"]) for s in judge.samples("y", FAIR, 12)], 0)
+    for times in (15, 20):
+        wrong = right.copy()
+        wrong.flat[spread.argmax()] += np.float32(times * spread.max())
+        judge.agreement("y", right, wrong)
+    assert seeds.count(40) == 1, seeds
 
 
 def test_factors_of_a_resize_are_not_rounded() -> None:

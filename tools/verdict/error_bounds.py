@@ -130,6 +130,7 @@ class Judge:
         self._samples: dict[str, list[Arrays]] = {ROUGH: [], FAIR: []}
         self._amplifier: Amplifier | None = None
         self._shaken: Shaken | None = None
+        self._maxima: Arrays = {}
 
     @property
     def exact(self) -> Arrays:
@@ -282,14 +283,21 @@ class Judge:
 
     def _farthest(self, name: str, at: Array) -> Array:
         """Return how far some elements move in many fair samples; see `Evidence.more`."""
-        exact = self.exact[name]
-        farthest = np.zeros(int(np.count_nonzero(at)))
+        if not self._maxima:
+            self._maxima = self._maxima_of_many()
+        return self._maxima[name][at] / _FARTHER
+
+    def _maxima_of_many(self) -> Arrays:
+        """Return how far all elements of all outputs move in many fair samples."""
+        exact = {name: data for name, data in self.exact.items() if data.dtype.kind in "fc"}
+        maxima = {name: np.zeros(data.shape) for name, data in exact.items()}
         for seed in range(_MANY):
-            found = self._run(FAIR, seed).get(name)
-            if found is not None and found.shape == exact.shape:
-                away = distance(exact, found)[at]
-                np.maximum(farthest, away, out=farthest, where=np.isfinite(away))
-        return farthest / _FARTHER
+            found = self._run(FAIR, seed)
+            for name, data in exact.items():
+                if name in found and found[name].shape == data.shape:
+                    away = distance(data, found[name])
+                    np.maximum(maxima[name], away, out=maxima[name], where=np.isfinite(away))
+        return maxima
 
     def _ancestry(self, name: str) -> Ancestry:
         """Return what is known of an output, or of the list that it is an element of."""
