@@ -91,7 +91,8 @@ class _Slices:
                 self._place(whole, parts[0].root, parts[0].offset_in_root, parts[0].pitch)
                 self._make_view(row)
             return
-        if all(self._may_lie(slot, cut.pitch, row) for slot in parts):
+        apart = len({slot.root for slot in parts}) == len(parts)  # none is a view of another
+        if apart and all(self._may_lie(slot, cut.pitch, row) for slot in parts):
             for slot, start in zip(parts, starts, strict=True):
                 self._place(slot, whole, start, cut.pitch)
             self._make_view(row)

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+import tercet
 from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.runtime.ir.dtypes import float32, int64
 from tercet.runtime.ir.graph import Graph, Value
@@ -236,3 +238,16 @@ def random_net(seed: int) -> tuple[Net, dict[str, Value]]:
 def test_random_nets(seed: int) -> None:
     net, outputs = random_net(seed)
     check(net, outputs)
+
+
+@pytest.mark.parametrize("order", ["x, t", "t, x"])
+@pytest.mark.parametrize("view", ["Identity (x)", "Transpose <perm = [0, 1]> (x)"])
+def test_a_tensor_beside_a_view_of_itself(view: str, order: str) -> None:
+    """One place holds it, and the result has it twice."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21]> g (float[2, 6] x) => (float[4, 6] y)
+        {{ t = {view}  y = Concat <axis = 0> ({order}) }}"""
+    )
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    with tercet.load(model, stop_at=0) as loaded:
+        np.testing.assert_array_equal(loaded(x)[0], np.concatenate([x, x]))
