@@ -74,11 +74,6 @@ def _quoted(words: Sequence[str]) -> list[str]:
     return [f"'{word}'" if " " in word else word for word in words]
 
 
-def on_gpu(name: str, what: str, command: str, note: str = "") -> ReliabilityRow:
-    """Return a row that needs a GPU; the command measures it."""
-    return ReliabilityRow(name, what, lambda: ("needs a GPU", None), command, note)
-
-
 def _fuzz(bytes_: bool) -> Found:
     """Return what the last campaign found of mutants of one of both sorts."""
     found = _earlier(RESULTS / _CAMPAIGN)
@@ -98,6 +93,19 @@ def _conformance() -> Found:
     found = _earlier(RESULTS / _SUITE)
     score = found["score"]
     return f"{score['passed']} of {score['cases']} cases", found["ok"]
+
+
+def _sanitized() -> Found:
+    """Return what the last run of compute-sanitizer found."""
+    runs = _earlier(RESULTS / _SANITIZER).get("results", [])
+    if not runs:
+        return "no run has been recorded; it needs a GPU", None
+    own, planted = ([r for r in runs if r["planted"] is p] for p in (False, True))
+    tests, found = (sum(run[name] for run in own) for name in ("tests", "reported"))
+    tools = " and ".join(dict.fromkeys(run["tool"] for run in own))
+    said = f"{tests} tests under {tools}: {found} errors or hazards"
+    seen = sum(run["ok"] for run in planted)
+    return f"{said}; {seen} of {len(planted)} planted ones found", all(r["ok"] for r in runs)
 
 
 def _half() -> Found:
@@ -122,7 +130,7 @@ def _lies() -> Found:
 #: What becomes of an input of another dtype, as `_LIES` counts it; the first two are right.
 LIES = ("computed", "refused", "untyped", "forbidden")
 _EVERY_LIE = ("-q", "-p", "no:cacheprovider", "-n", "auto", "tests/spec/test_dtype_lies.py")
-_CAMPAIGN, _SUITE = "fuzz.json", "conformance_numpy.json"
+_CAMPAIGN, _SUITE, _SANITIZER = "fuzz.json", "conformance_numpy.json", "sanitizer.json"
 _FUZZ = (
     "python -m tercet.tools.workshop.fuzz --mutants 40000 --seed 77191 --models FOLDER "
     "--output docs/results"
@@ -160,8 +168,8 @@ ROWS = (
           "`python -m pytest -m gpu tests/gpu/test_cuda_safety.py`"),
     suite("R14", "libraries and drivers that are not there", "tests/cli/test_doctor.py",
           "tests/test_api.py"),
-    on_gpu("R15", "compute-sanitizer over every kernel", "make gpu-sanitize",
-           "the last run: docs/results/sanitizer.md"),
+    ReliabilityRow("R15", "compute-sanitizer over every kernel", _sanitized, "make gpu-sanitize",
+                   record=_SANITIZER),
     suite("R16", "caches that are damaged, forged, shared, full or gone",
           "tests/hostile/test_cache.py"),
     ReliabilityRow("R17", "the same bits every time", measures.determinism),

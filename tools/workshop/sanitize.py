@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from ...backends import open_backends
 from ...runtime.errors import BackendUnavailable, TercetError
@@ -26,7 +27,7 @@ from ...runtime.options import Options
 from ..common.console import open_console, print_table, progress
 from ..common.environment import device_environment
 from ..common.markdown import head, table
-from ..common.results import write
+from ..common.results import to_json, write
 from .arguments import parser as make_parser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,6 +110,11 @@ class SanitizerFinding:
         if self.check.planted:
             return self.reported > 0
         return self.reported == 0 and not self.failed and self.tests > 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the time and the report, for JSON."""
+        about = {"tool": self.check.tool, "what": self.check.what, "planted": self.check.planted}
+        return {**about, "tests": self.tests, "reported": self.reported, "ok": self.ok}
 
 
 def sanitizer() -> str:
@@ -239,7 +245,9 @@ def main() -> int:
             "compute-sanitizer": (re.findall(r"Version (\S+)", version) or ["?"])[0],
             **device_environment(device, packages, arguments.commit),
         }
-        write(arguments.output, {"sanitizer.md": markdown(findings, about)})
+        record = to_json(about, results=[finding.to_dict() for finding in findings])
+        page = markdown(findings, about)
+        write(arguments.output, {"sanitizer.json": record, "sanitizer.md": page})
     return 0 if all(finding.ok for finding in findings) else 1
 
 
