@@ -50,7 +50,9 @@ from .samples import samples
 #: What other modules call the set of files that they compile.
 DECLARED = "COMPILES"
 EMPTY = KernelSource(
-    "norm/softmax.cu", (("X", "float"), ("A", "float")), (("WARPS", 1), ("LOGARITHM", False))
+    "norm/softmax.cu",
+    (("X", "float"), ("A", "float")),
+    (("WARPS", 1), ("COLUMNS", 32), ("DOWN", 1), ("LOGARITHM", False)),
 )
 
 
@@ -281,7 +283,7 @@ def test_a_second_process_finds_the_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        replace(EMPTY, constants=(("WARPS", 2), ("LOGARITHM", False))),
+        replace(EMPTY, constants=(("WARPS", 2), *EMPTY.constants[1:])),
         replace(EMPTY, types=(("X", "double"), ("A", "double"))),
         replace(EMPTY, code="// generated"),
     ],
