@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import tercet as api
 from tercet.tools.bench.bench_quality import judged
 from tercet.tools.verdict.error_bounds import Judge
-from tercet.tools.verdict.rounding import Evidence, rule_floats
+from tercet.tools.verdict.rounding import Evidence, rule_floats, rule_ordinary
 from tercet.tools.verdict.shaken import ROUGH
 
 
@@ -48,6 +48,28 @@ def test_few_samples_may_all_be_small(farthest: float | None, word: str) -> None
     assert ruling.word == word, ruling
     other[:20] += 2e-6
     assert rule_floats(exact, other, evidence).word != "ok"
+
+
+@pytest.mark.parametrize(("samples", "word"), [(3, "ok"), (12, "inconclusive")])
+def test_of_three_samples_all_may_be_far_smaller_than_of_twelve(samples: int, word: str) -> None:
+    rng = np.random.default_rng(0)
+    exact = rng.uniform(0.5, 1, 1200)
+    fair = [exact + 1e-7 * rng.uniform(-1, 1, exact.shape) for _ in range(samples)]
+    for sample in fair:
+        sample[3] = exact[3] + 1e-9
+    evidence = Evidence(
+        exact,
+        (),
+        fair,
+        "float32",
+        1e-38,
+        jumps=False,
+        scarce=(12 / samples) ** 0.5,
+        more=lambda at: np.full(np.count_nonzero(at), 5e-7),
+    )
+    other = exact.copy()
+    other[3] += 4e-6
+    assert rule_ordinary(exact, other, evidence).word == word
 
 
 @pytest.mark.parametrize("arithmetic", ["tf32", "float16", "bfloat16"])

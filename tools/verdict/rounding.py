@@ -38,7 +38,8 @@ _ORDINARY_SLICE = 4.0
 CAP = {"float32": 2.0**-11, "tf32": 0.005, "float16": 0.005, "bfloat16": 0.005}
 _COARSE = ("tf32", "float16", "bfloat16")
 #: Elements beyond what samples allow are looked at in many more samples if they are so few, as a
-#: share of all, and beyond it by so little: of a few samples all may be small there by chance.
+#: share of all, and beyond it by so little: of a few samples all may be small there by chance. A
+#: third as many samples are so by the cube of the factor.
 _DOUBTFUL, _NEARLY = 0.001, 3.0
 _LOCAL = 8.0
 #: Steps that no sample shows at their place may be so many, by those that a sample has.
@@ -151,7 +152,8 @@ def _is_chance(apart: Array, spread: RoundingSpread, slack: float, evidence: Evi
     """Whether differences are beyond what is allowed only because few samples were drawn."""
     over = apart > spread.allowed
     few = np.count_nonzero(over) <= max(1, _DOUBTFUL * apart.size)
-    if evidence.more is None or not few or (apart > _NEARLY * spread.allowed).any():
+    nearly = _NEARLY ** (evidence.scarce**2)
+    if evidence.more is None or not few or (apart > nearly * spread.allowed).any():
         return False
     return bool((apart[over] <= slack * evidence.more(over) + evidence.tiny).all())
 
