@@ -150,6 +150,11 @@ class CtaTile:
         return f"{'w' if self.wgmma and not by_tma else ''}{size}{slices}"
 
 
+def with_deep(stages: int, tile: CtaTile) -> tuple[CtaTile, CtaTile]:
+    """Return the deep form of a tile, with this many stages of A, and the tile."""
+    return replace(tile, stages=stages, deep=True), tile
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """A tile with its number of K splits."""

@@ -5,7 +5,7 @@ Measured on an H200 over the convolutions of ResNet-50, MobileNetV2, VGG-16 and 
 
 from __future__ import annotations
 
-from ..tile import Cost, CtaTile
+from ..tile import Cost, CtaTile, with_deep
 
 #: At batch 1 and 32, with 36 tiles and all sensible splits. The tiles with wgmma are within 1 %
 #: (geometric mean) of always choosing the best, and a choice by `estimate` is within 3 %. Resident
@@ -14,31 +14,22 @@ from ..tile import Cost, CtaTile
 #: multiprocessor: in chains of products on an H100 whose weights are not in the cache, they take 5
 #: to 20 % less.
 MULTISTAGE = (
-    CtaTile(
-        32, 32, 64, 10, (2, 2), "mma", 0, Cost(0.124, 0.085, 0.253, 0.195, 0.065, 1.473), deep=True
+    *with_deep(
+        10, CtaTile(32, 32, 64, 6, (2, 2), "mma", 0, Cost(0.124, 0.085, 0.253, 0.195, 0.065, 1.473))
     ),
-    CtaTile(32, 32, 64, 6, (2, 2), "mma", 0, Cost(0.124, 0.085, 0.253, 0.195, 0.065, 1.473)),
     CtaTile(32, 64, 64, 6, (2, 2), "mma", 0, Cost(0.147, 0.135, 0.366, 0.307, 0.052, 1.643)),
     CtaTile(64, 64, 64, 4, (2, 2), "mma", 0, Cost(0.191, 0.13, 0.11, 0.606, 0.06, 1.641)),
     CtaTile(128, 64, 64, 3, (4, 2), "mma", 0, Cost(0.273, 0.247, 0.352, 1.07, 0.057, 2.396)),
     CtaTile(128, 128, 64, 3, (4, 2), "mma", 0, Cost(0.216, 0.517, 1.407, 1.159, 0.119, 2.694)),
     CtaTile(64, 16, 64, 6, (4, 1), "wgmma", 0, Cost(0.085, 0.045, 0.333, 0.299, 0.068, 1.216)),
-    CtaTile(
-        64,
-        32,
-        64,
+    *with_deep(
         10,
-        (4, 1),
-        "wgmma",
-        0,
-        Cost(0.151, 0.028, 0.199, 0.355, 0.074, 1.383),
-        deep=True,
+        CtaTile(64, 32, 64, 6, (4, 1), "wgmma", 0, Cost(0.151, 0.028, 0.199, 0.355, 0.074, 1.383)),
     ),
-    CtaTile(64, 32, 64, 6, (4, 1), "wgmma", 0, Cost(0.151, 0.028, 0.199, 0.355, 0.074, 1.383)),
-    CtaTile(
-        64, 64, 64, 8, (4, 1), "wgmma", 0, Cost(0.148, 0.043, 0.161, 0.556, 0.089, 1.562), deep=True
+    *with_deep(
+        8,
+        CtaTile(64, 64, 64, 4, (4, 1), "wgmma", 0, Cost(0.148, 0.043, 0.161, 0.556, 0.089, 1.562)),
     ),
-    CtaTile(64, 64, 64, 4, (4, 1), "wgmma", 0, Cost(0.148, 0.043, 0.161, 0.556, 0.089, 1.562)),
     CtaTile(64, 96, 64, 4, (4, 1), "wgmma", 0, Cost(0.155, 0.109, 0.26, 0.794, 0.067, 1.651)),
     CtaTile(64, 128, 64, 3, (4, 1), "wgmma", 0, Cost(0.29, 0.053, 0.244, 1.032, 0.07, 1.949)),
     CtaTile(128, 32, 64, 4, (8, 1), "wgmma", 0, Cost(0.174, 0.056, 0.154, 0.631, 0.071, 1.83)),
@@ -103,30 +94,12 @@ TMA_PERSISTENT = (
     ),
     CtaTile(128, 256, 64, 3, (8, 1), "wgmma", 1, Cost(0.0, 0.677, 1.178, begin=2.4), epilogues=1),
     CtaTile(128, 128, 64, 5, (8, 1), "wgmma", 1, Cost(0.0, 0.36, 0.59, begin=1.9), epilogues=1),
-    CtaTile(
-        128,
-        64,
-        64,
+    *with_deep(
         8,
-        (8, 1),
-        "wgmma",
-        1,
-        Cost(0.0, 0.23, 0.275, begin=1.8),
-        epilogues=1,
-        deep=True,
+        CtaTile(128, 64, 64, 6, (8, 1), "wgmma", 1, Cost(0.0, 0.23, 0.275, begin=1.8), epilogues=1),
     ),
-    CtaTile(128, 64, 64, 6, (8, 1), "wgmma", 1, Cost(0.0, 0.23, 0.275, begin=1.8), epilogues=1),
-    CtaTile(
-        64,
-        64,
-        64,
+    *with_deep(
         10,
-        (4, 1),
-        "wgmma",
-        1,
-        Cost(0.0, 0.147, 0.65, begin=1.2),
-        epilogues=2,
-        deep=True,
+        CtaTile(64, 64, 64, 6, (4, 1), "wgmma", 1, Cost(0.0, 0.147, 0.65, begin=1.2), epilogues=2),
     ),
-    CtaTile(64, 64, 64, 6, (4, 1), "wgmma", 1, Cost(0.0, 0.147, 0.65, begin=1.2), epilogues=2),
 )
