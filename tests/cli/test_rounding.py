@@ -400,3 +400,21 @@ def test_an_operator_with_a_body_rounds_itself() -> None:
         for away in (-np.inf, np.inf):
             assert judge.agreement("y", right, np.nextafter(rounded, np.float32(away))).ok
         assert not judge.agreement("y", right, right * np.float32(1.001)).ok
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "share"),
+    [("float32", 2e-3), ("tf32", 1e-2), ("float16", 1e-2), ("bfloat16", 1e-2)],
+)
+def test_an_error_of_this_share_is_never_ok(arithmetic: str, share: float) -> None:
+    """However much noise there is: a channel that is off by it, and one element."""
+    rng = np.random.default_rng(0)
+    exact = rng.uniform(0.5, 1, (4, 6, 50))
+    noisy = [exact + share * rng.standard_normal(exact.shape) for _ in range(4)]
+    evidence = Evidence(exact, noisy, noisy, arithmetic, 1e-38, jumps=False)
+    channel, element = exact.copy(), exact.copy()
+    channel[:, 2] *= 1 + share
+    element[1, 2, 3] += share
+    assert [rule_floats(exact, wrong, evidence).word for wrong in (channel, element)] == [
+        "inconclusive"
+    ] * 2
