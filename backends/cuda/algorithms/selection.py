@@ -8,7 +8,8 @@ tuned; otherwise the one with the lowest estimate.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -102,16 +103,21 @@ class Candidate:
         formats: of the tensors.
         recipe: its launches; None if it does not apply.
         reason: why it does not apply; empty if it does.
-        microseconds: its estimate; infinite if it does not apply.
         variant: the requested variant, if any.
+        estimate: returns its estimate in microseconds.
     """
 
     algorithm: str
     formats: Formats = CONTIGUOUS
     recipe: Recipe | None = None
     reason: str = ""
-    microseconds: float = inf
     variant: str = ""
+    estimate: Callable[[], float] = field(default=lambda: inf, compare=False, repr=False)
+
+    @property
+    def microseconds(self) -> float:
+        """Its estimate, made when it is asked for; infinite if it does not apply."""
+        return self.estimate()
 
     @property
     def workspace(self) -> int:
@@ -158,7 +164,8 @@ class Selector(Generic[T]):
         if limit is not None and needed > limit:
             reason = f"workspace over the limit: needs {needed} bytes, {limit} are allowed"
             return Candidate(algorithm.name, formats, reason=reason, variant=variant)
-        return Candidate(algorithm.name, formats, answer, "", algorithm.estimate(task), variant)
+        estimate = partial(algorithm.estimate, task)
+        return Candidate(algorithm.name, formats, answer, variant=variant, estimate=estimate)
 
     def candidates(self, task: T) -> tuple[Candidate, ...]:
         """Return the candidate of each algorithm, in the selector's order."""
