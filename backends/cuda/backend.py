@@ -110,8 +110,6 @@ class CudaBackend:
     def _build(
         self, group: FusionGroup, setting: Setting, site: BuildContext
     ) -> KernelStep | Decline:
-        if Format.CHANNELS_LAST_8 in site.formats.values():
-            return Decline(group.nodes[0], "channels padded to a multiple of 8")
         recipe = recipe_of(group, site.formats, site.outputs, setting, site.pitches)
         if isinstance(recipe, str):
             return Decline(group.nodes[0], recipe)

@@ -158,7 +158,7 @@ class CudaTimer:
         return self._changes[key]
 
     def _measured_change(self, type_: TensorType, before: Format, after: Format) -> float:
-        buffers = [self._device.allocate(f.nbytes(type_)) for f in (before, after)]
+        buffers = [self._device.allocate(type_.nbytes) for _ in range(2)]
         try:
             views = [
                 View(self._device, buffer, 0, type_, format)

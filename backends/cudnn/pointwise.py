@@ -352,8 +352,6 @@ def wanted(chain: PointwiseChain, options: Options) -> NodeGroup | str:
 
     def at(site: BuildContext) -> EngineTask | str:
         """Return the task for tensors with the given layouts."""
-        if Format.CHANNELS_LAST_8 in site.formats.values():
-            return "channels padded to a multiple of 8"
         found = chain.operation(site.formats, site.pitches)
         return found if isinstance(found, str) else EngineTask.of(found, options)
 

@@ -40,7 +40,7 @@ class _Cut(NamedTuple):
 def _cut_of(slot: Slot, axis: int) -> _Cut | None:
     """Return how an axis of a slot is cut; None if the gaps would be unsupported."""
     dims, itemsize = slot.type.dims, slot.type.dtype.itemsize
-    if slot.format is Format.CHANNELS_LAST_8 or not slot.nbytes:
+    if not slot.nbytes:
         return None
     last = slot.format is Format.CHANNELS_LAST and len(dims) > 2
     axes = (0, *range(2, len(dims)), 1) if last else tuple(range(len(dims)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
-from math import prod
 from typing import Any, Protocol, runtime_checkable
 
 from ..ir.graph import Graph, Node, Value
@@ -20,21 +19,12 @@ class Format(Enum):
     """C order of the logical shape."""
     CHANNELS_LAST = "channels_last"
     """Axis 1 innermost: N, spatial axes, C."""
-    CHANNELS_LAST_8 = "channels_last_8"
-    """As `CHANNELS_LAST`, with the channels padded with zeros to a multiple of 8."""
-
-    def nbytes(self, type_: TensorType) -> int:
-        """Return the size of a static tensor in this format, in bytes."""
-        return prod(self.physical(type_.dims)) * type_.dtype.itemsize
 
     def physical(self, dims: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the elements in memory order."""
         if self is Format.CONTIGUOUS or len(dims) < 3:
             return dims
-        channels = dims[1]
-        if self is Format.CHANNELS_LAST_8:
-            channels = -(-channels // 8) * 8
-        return (dims[0], *dims[2:], channels)
+        return (dims[0], *dims[2:], dims[1])
 
     def order(self, dims: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
         """Return number and size of every axis longer than 1, in memory order.
@@ -169,7 +159,7 @@ class View:
     @property
     def nbytes(self) -> int:
         """Size of its elements in bytes, without gaps."""
-        return self.format.nbytes(self.type)
+        return self.type.nbytes
 
     @property
     def extent(self) -> int:
@@ -179,7 +169,7 @@ class View:
 
 def extent(format: Format, type_: TensorType, pitch: int) -> int:
     """Return the bytes from the first element of a tensor to the end of its last; see `View`."""
-    nbytes = format.nbytes(type_)
+    nbytes = type_.nbytes
     if not pitch or not nbytes:
         return nbytes
     row = format.physical(type_.dims)[-1] * type_.dtype.itemsize

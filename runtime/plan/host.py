@@ -88,15 +88,6 @@ class HostDevice:
 
     def copier(self, dst: View, src: View) -> Callable[[Stream], None]:
         target, source = logical(dst), logical(src)
-        if dst.format is Format.CHANNELS_LAST_8:
-            padded = array(dst)
-            channels = src.type.dims[1]
-
-            def copy_padded(stream: Stream) -> None:
-                padded[..., channels:] = 0
-                np.copyto(target, source)
-
-            return copy_padded
         return lambda stream: np.copyto(target, source)
 
     def record(self, run: Callable[[Stream], None]) -> Callable[[Stream], None] | None:
@@ -128,5 +119,4 @@ def logical(view: View) -> Array:
     elements = array(view)
     if view.format is Format.CONTIGUOUS or elements.ndim < 3:
         return elements
-    channels = view.type.dims[1]
-    return np.moveaxis(elements, -1, 1)[:, :channels]
+    return np.moveaxis(elements, -1, 1)

@@ -73,8 +73,8 @@ class Slot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements in this format, without gaps."""
-        return self.format.nbytes(self.type)
+        """Bytes of its elements, without gaps."""
+        return self.type.nbytes
 
 
 @dataclass(slots=True)

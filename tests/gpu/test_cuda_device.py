@@ -130,7 +130,7 @@ def test_formats(
     data = np.arange(np.prod(dims)).reshape(dims).astype(dtype)
     start = device.upload(in_format(data, source))
     src = View(device, start.buffer, 0, TensorType(data.dtype, dims), source)
-    dst = View(device, device.allocate(target.nbytes(src.type)), 0, src.type, target)
+    dst = View(device, device.allocate(src.type.nbytes), 0, src.type, target)
     stream = device.stream()
     device.copier(dst, src)(stream)
     stream.synchronize()

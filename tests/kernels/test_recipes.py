@@ -50,7 +50,6 @@ def tensor(*dims: int, format: Format = Format.CONTIGUOUS, dtype: np.dtype = flo
     [
         (Format.CONTIGUOUS, (60, 20, 5, 1)),
         (Format.CHANNELS_LAST, (60, 1, 15, 3)),
-        (Format.CHANNELS_LAST_8, (160, 1, 40, 8)),
     ],
 )
 def test_strides(format: Format, expected: tuple[int, ...]) -> None:

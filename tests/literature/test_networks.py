@@ -106,7 +106,6 @@ def test_orders_of_elements() -> None:
     assert np.unravel_index(1279, dims) == (0, 63, 4, 3)
     last = plain.reshape(dims).transpose(0, 2, 3, 1)
     assert Format.CHANNELS_LAST.physical(dims) == last.shape
-    assert Format.CHANNELS_LAST_8.physical((1, 67, 5, 4)) == (1, 5, 4, 72)
 
 
 def test_preprocessing_as_caffe_has_it(tmp_path: Any) -> None:

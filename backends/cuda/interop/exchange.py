@@ -156,7 +156,7 @@ class CudaExchange:
                 f"has shape {list(seen.shape)} and strides {list(seen.strides or ())}, which is "
                 "neither C order nor channels last; give array.contiguous() or the like"
             )
-        nbytes = format.nbytes(type_)
+        nbytes = type_.nbytes
         core = Buffer.from_handle(seen.pointer, nbytes, owner=seen.owner) if nbytes else None
         return Lent(View(self.device, CudaBuffer(core, nbytes, _forget), 0, type_, format), array)
 

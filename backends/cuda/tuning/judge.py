@@ -53,9 +53,9 @@ class DeviceJudge:
         self._task = task
         self._stream = self._device.stream()
         type_ = task.y.value.tensor
-        self._result = self._hold(self._device.allocate(max(f.nbytes(type_) for f in Format)))
+        self._result = self._hold(self._device.allocate(type_.nbytes))
         self._run_once(reference)
-        self._expected = self._hold(self._device.allocate(Format.CONTIGUOUS.nbytes(type_)))
+        self._expected = self._hold(self._device.allocate(type_.nbytes))
         self._copy(reference.formats[1], self._expected)
 
     def end(self) -> None:
