@@ -20,7 +20,6 @@ from ...runtime.ops.movement import Slice, Split
 from ...runtime.ops.packed import MatMulNBits
 from ...runtime.ops.pool import MaxPool
 from ...runtime.ops.reduce import Reduce
-from ...runtime.plan.backend import Format
 from .algorithms.registry import kernel_of
 from .attention.decode import DecodeAttention, decode_attention_at
 from .attention.relu_linear import ReluLinear, relu_linear_at
@@ -28,7 +27,7 @@ from .attention.rotate_append import RotateAppend, rotate_append_at
 from .codegen.elementwise import CHEAP, in_chains
 from .codegen.epilogue import epilogue_of
 from .gemm.atoms import HALVES
-from .gemm.f16 import formats_of
+from .gemm.f16 import is_packed
 from .gemm.few_rows import FewRows, are_alike, has_few_rows, norm_before
 from .norm.unit_rows import UnitRows, unit_rows_at
 from .recipe.operands import Tensor
@@ -135,7 +134,7 @@ def _is_packed(conv: Node) -> bool:
     x, w = conv.operands[:2]
     if not isinstance(conv.op, Conv) or conv.op.group > 1 or w.data is None or x.tensor.rank != 4:
         return False
-    return formats_of(Tensor(x), Tensor(w), 1)[0] is Format.CONTIGUOUS
+    return is_packed(w.tensor.dims[1])
 
 
 def few_rows_at(graph: Graph, product: Node, free: Set[Node]) -> FewRows | None:

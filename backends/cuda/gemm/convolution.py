@@ -161,8 +161,8 @@ def times(dims: Ints) -> str:
     return "x".join(map(str, dims))
 
 
-def convolution(context: RecipeContext) -> ConvProblem | str:
-    """Return the task of a Conv or ConvTranspose, or why no kernel takes it."""
+def problem_of(context: RecipeContext) -> ConvProblem | str:
+    """Return the problem of a Conv or ConvTranspose, or why no kernel takes it."""
     op, y, (x, w, b) = context.op, context.y, (*context.inputs, None)[:3]
     if not isinstance(op, Conv | ConvTranspose) or y is None or x is None or w is None:
         return "not a convolution"

@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from ....runtime.ops.conv import Conv
-from ....runtime.ops.window import Window, window
+from ....runtime.ops.conv import ConvTranspose
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
+from ..algorithms.selection import CHANNELS_LAST, Formats
 from ..codegen.copies import transposition, words_of
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, sharing
 from ..recipe.operands import Ints, Packed, Scratch, Tensor, ceil_div
 from ..recipe.targets import Target
+from .convolution import ConvProblem, problem_of
 from .first_layer import rows_of_windows, strips
 from .pack import padded
 from .problem import (
@@ -218,100 +219,91 @@ def _transposed(b: Tensor, sizes: Ints, nbytes: int) -> Launch:
 # ── convolutions ─────────────────────────────────────────────────────────────────────────────────
 
 
-def formats_of(x: Tensor, w: Tensor, group: int) -> tuple[Format, Format]:
-    """Return the formats of input and result of a convolution with constant weights.
+def formats_of(conv: ConvProblem) -> Formats | str:
+    """Return the formats of input and result, or why tensor cores do not apply.
 
     Channels are read in words of at least two. A first layer's, or an odd number, are packed;
     groups with an odd number of channels are joined in twos or more.
     """
-    channels = w.dims[1]
-    if group == 1:
-        whole = channels % 2 == 0 and channels >= VECTORS[0]
-        return Format.CHANNELS_LAST if whole else Format.CONTIGUOUS, Format.CHANNELS_LAST
-    fits = bool(_joinable(group, w))
-    both = Format.CHANNELS_LAST if fits else Format.CONTIGUOUS
-    return both, both
+    refused = conv.need_halves() or conv.need_plane() or conv.need_constants()
+    if refused:
+        return refused
+    if conv.group == 1:
+        first = Format.CONTIGUOUS if is_packed(conv.channels) else Format.CHANNELS_LAST
+        return first, Format.CHANNELS_LAST
+    if not _joinable(conv):
+        return f"{conv.group} groups of {conv.channels} channels, which do not fill words"
+    return CHANNELS_LAST
 
 
-def _joinable(group: int, w: Tensor) -> Ints:
-    """Return how many groups of a convolution may be joined to one."""
-    channels = w.dims[1]
-    maximum = max(1, MAX_JOINED // channels)
-    counts = (n for n in JOINED if n <= maximum and group % n == 0)
-    return tuple(n for n in counts if n * channels % 2 == 0)
+def is_packed(channels: int) -> bool:
+    """Whether an image of this many channels is packed into words first, unless in groups."""
+    return channels % 2 == 1 or channels < VECTORS[0]
+
+
+def _joinable(conv: ConvProblem) -> Ints:
+    """Return how many groups may be joined to one."""
+    maximum = max(1, MAX_JOINED // conv.channels)
+    counts = (n for n in JOINED if n <= maximum and conv.group % n == 0)
+    return tuple(n for n in counts if n * conv.channels % 2 == 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Operands:
-    """A convolution of tensors in the formats of `formats_of`.
+class JoinedGroups:
+    """A convolution of tensors in the formats of `formats_of`, in fewer groups.
 
     Attributes:
-        group: number of groups.
-        y: the result.
-        x: the input.
-        w: constant weights.
-        b: the bias.
-        view: the windows.
+        conv: the convolution.
         joined: how many groups are computed as one: all channels are multiplied by all filters,
             with zero weights between different groups. As in Winograd's algorithm, an infinity
             spreads among them.
     """
 
-    group: int
-    y: Tensor
-    x: Tensor
-    w: Tensor
-    b: Tensor | None
-    view: Window
+    conv: ConvProblem
     joined: int = 1
-
-    @property
-    def channels(self) -> int:
-        """Channels per group of the product."""
-        return self.w.dims[1] * self.joined
 
     @property
     def groups(self) -> int:
         """Number of groups of the product."""
-        return self.group // self.joined
+        return self.conv.group // self.joined
 
     def filters(self, channels: int) -> Packed:
         """Return the weights in words, for an image with this many channels in memory."""
-        return packed_filters(self.w, self.groups, channels, "in eights", EIGHTS, self.joined)
-
-    def quickest(self, target: Target) -> Operands:
-        """Return this with the number of joined groups estimated to be fastest."""
-        both = self.x.is_channels_last and self.y.is_channels_last
-        if self.group == 1 or not both or self.w.dims[0] % self.group:
-            return self
-        ways = [replace(self, joined=count) for count in _joinable(self.group, self.w)]
-        return min(ways, key=lambda way: multistage.time_of(_gemm(way)[0], target))
+        return packed_filters(self.conv.w, self.groups, channels, "in eights", EIGHTS, self.joined)
 
     def gemm(self, image: Image, weights: Packed) -> GemmArguments:
         """Return the product of the windows of an image and the filters."""
-        filters, terms = self.w.dims[0] // self.groups, image.terms
+        conv, filters, terms = self.conv, self.conv.filters * self.joined, image.terms
         ldb = ceil_div(terms, 8) * 8
         return GemmArguments(
             a=image,
             b=weights,
-            c=self.y,
-            shape=(prod(self.y.dims) // self.y.dims[1], filters, terms),
+            c=conv.y,
+            shape=(conv.pixels, filters, terms),
             ldb=ldb,
-            ldc=self.y.row,
+            ldc=conv.y.row,
             batch=Batch(self.groups, image.channels, filters * ldb, filters),
-            bias=self.b,
-            dtype=self.x.dtype,
+            bias=conv.b,
+            dtype=conv.x.dtype,
         )
 
 
-def convolution(conv: Operands, epilogue: Epilogue, setting: Setting) -> Answer:
-    """Return a convolution, with `epilogue` applied to every result."""
-    x, target = conv.x, setting.target
+def _quickest(conv: ConvProblem) -> JoinedGroups:
+    """Return a convolution with the number of joined groups estimated to be fastest."""
+    alone = JoinedGroups(conv)
+    if conv.group == 1 or conv.formats != CHANNELS_LAST or conv.w.dims[0] % conv.group:
+        return alone
+    ways = [replace(alone, joined=count) for count in _joinable(conv)]
+    return min(ways, key=lambda way: multistage.time_of(_gemm(way)[0], conv.setting.target))
+
+
+def convolution(conv: ConvProblem, variant: str = "") -> Answer:
+    """Return the convolution of tensors in the formats of `formats_of`; it has no variants."""
+    x, setting, epilogue = conv.x, conv.setting, conv.epilogue
+    target, half_sums = setting.target, setting.algorithm == HALF_SUMS
     if max(x.size, conv.y.size) >= 2**29 or max(x.dims[2:]) > MAX_EXTENT:
         return f"{max(x.size, conv.y.size)} elements"
-    conv = conv.quickest(target)
-    gemm, packing = _gemm(conv)
-    half_sums = setting.algorithm == HALF_SUMS
+    gemm, packing = _gemm(_quickest(conv))
     if epilogue.reads_along and not half_sums:
         pixels = gemm.a.rows is RowKind.PIXELS and gemm.a.data is x
         if pixels and conv.group == prod(conv.view.strides) == 1:
@@ -320,7 +312,7 @@ def convolution(conv: Operands, epilogue: Epilogue, setting: Setting) -> Answer:
             if found is not None:
                 return found
     elif not half_sums:
-        fed = _by_tma(conv, target)
+        fed = _by_tma(conv)
         if fed and fed.choice.microseconds < MARGIN * multistage.time_of(gemm, target):
             return fed.launches(epilogue, target)
     used = max((launch.scratch for launch in packing), default=0)
@@ -328,26 +320,27 @@ def convolution(conv: Operands, epilogue: Epilogue, setting: Setting) -> Answer:
     return sharing(*packing, *last)
 
 
-def time_of(conv: Operands, target: Target) -> float:
+def convolution_time(conv: ConvProblem) -> float:
     """Return the estimate of `convolution` in microseconds."""
     x, y = conv.x, conv.y
     if max(x.size, y.size) >= 2**29:
         return LAUNCH + 2 * (x.size + y.size) / MEMORY
-    gemm, _ = _gemm(conv.quickest(target))
-    fed = _by_tma(conv, target)
-    time = multistage.time_of(gemm, target)
+    gemm, _ = _gemm(_quickest(conv))
+    fed = _by_tma(conv)
+    time = multistage.time_of(gemm, conv.setting.target)
     return time if fed is None else min(fed.choice.microseconds, time)
 
 
-def _gemm(conv: Operands) -> tuple[GemmArguments, tuple[Launch, ...]]:
+def _gemm(groups: JoinedGroups) -> tuple[GemmArguments, tuple[Launch, ...]]:
     """Return a convolution by `multistage.cu`, and the launches that pack the image."""
+    conv = groups.conv
     x, w, view = conv.x, conv.w, conv.view
     few = w.dims[1] <= 4 and x.rank == 4 and view.strides[1] % 2 == 0 and view.dilations[1] == 1
     if few and not x.is_channels_last:
         image, weights, launch = strips(x, w, view)
-        return conv.gemm(image, weights), (launch,)
-    image, packing = image_source(x, w, view, conv.y.dims[2:], VECTORS, conv.joined)
-    return conv.gemm(image, conv.filters(image.channels)), packing
+        return groups.gemm(image, weights), (launch,)
+    image, packing = image_source(x, w, view, conv.y.dims[2:], VECTORS, groups.joined)
+    return groups.gemm(image, groups.filters(image.channels)), packing
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,9 +365,9 @@ class _Fed:
         return sharing(*self.packing, last)
 
 
-def _by_tma(conv: Operands, target: Target, pooled: Tensor | None = None) -> _Fed | None:
+def _by_tma(conv: ConvProblem, pooled: Tensor | None = None) -> _Fed | None:
     """Return how `tma.cu` computes a convolution, optionally pooled; None if it cannot."""
-    x, w = conv.x, conv.w
+    x, w, target, groups = conv.x, conv.w, conv.setting.target, JoinedGroups(conv)
     if not target.has_wgmma or x.rank != 4 or not conv.y.is_channels_last or conv.group > 1:
         return None
     packing: tuple[Launch, ...] = ()
@@ -382,14 +375,14 @@ def _by_tma(conv: Operands, target: Target, pooled: Tensor | None = None) -> _Fe
         if w.dims[1] % 8 or x.row % 8:
             return None
         image, _ = image_source(x, w, conv.view, conv.y.dims[2:], VECTORS)
-        weights = conv.filters(w.dims[1])
+        weights = groups.filters(w.dims[1])
     else:
         made = rows_of_windows(x, w, conv.view)
         if made is None or pooled is not None:
             return None
         image, weights, launch = made
         packing = (launch,)
-    product = tma.TmaProduct(conv.gemm(image, weights), pooled)
+    product = tma.TmaProduct(groups.gemm(image, weights), pooled)
     found = tma.choose(product, target)
     return None if found is None else _Fed(found[0], product, found[1], packing)
 
@@ -401,19 +394,18 @@ def pooled_convolution(context: RecipeContext, before: Tensor) -> Answer:
         context: the convolution, its epilogue, and the pooled result.
         before: the result before pooling.
     """
-    op, y, (x, w, b) = context.op, context.y, (*context.inputs, None)[:3]
-    epilogue, setting = context.epilogue, context.setting
-    if not isinstance(op, Conv) or epilogue is None or y is None or x is None or w is None:
+    y, setting = context.y, context.setting
+    conv = problem_of(replace(context, y=before))
+    if isinstance(conv, str) or isinstance(conv.op, ConvTranspose) or y is None:
         return "not a convolution"
-    if setting.asked or setting.choices or op.group > 1:
+    if setting.asked or setting.choices or conv.group > 1:
         return "the pooling is a separate step"
-    if not all(t.is_channels_last for t in (y, before, x)) or w.data is None or not w.size:
+    if not y.is_channels_last or conv.formats != CHANNELS_LAST or conv.need_constants():
         return "images not in channels-last format"
-    if epilogue.reads_along or epilogue.stored != epilogue.sums:
+    if conv.epilogue.reads_along or conv.epilogue.stored != conv.epilogue.sums:
         return "an operand that is not pooled, or results of another dtype"
-    conv = Operands(1, before, x, w, b, window(op, x.dims[2:], w.dims[2:]))
-    fed = _by_tma(conv, setting.target, y)
-    apart = time_of(conv, setting.target) + 2 * (before.size + y.size) / MEMORY
+    fed = _by_tma(conv, y)
+    apart = convolution_time(conv) + 2 * (before.size + y.size) / MEMORY
     if fed is None or fed.choice.microseconds > apart:
         return "fusing the pooling takes longer, or is not possible"
-    return fed.launches(epilogue, setting.target)
+    return fed.launches(conv.epilogue, setting.target)

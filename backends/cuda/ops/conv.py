@@ -14,7 +14,7 @@ from math import inf
 from ....runtime.ir.dtypes import float16, float32, name_of
 from ....runtime.ops.conv import Conv, ConvTranspose
 from ..algorithms.registry import Answer
-from ..algorithms.selection import CHANNELS_LAST, CONTIGUOUS, Algorithm, Formats, Selector
+from ..algorithms.selection import CONTIGUOUS, Algorithm, Formats, Selector
 from ..conv.depthwise import depthwise, depthwise_variants
 from ..conv.direct import naive, naive_transposed
 from ..conv.estimates import (
@@ -55,48 +55,10 @@ from ..conv.volume import volume, volume_formats, volume_time
 from ..conv.winograd import fused, nonfused
 from ..gemm import f16, tf32x3
 from ..gemm.atoms import HALVES
-from ..gemm.convolution import ConvProblem, convolution
+from ..gemm.convolution import ConvProblem, problem_of
 from ..gemm.f16 import HALF_SUMS
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.operands import ceil_div
-
-# ── 16-bit floats ────────────────────────────────────────────────────────────────────────────────
-
-
-def _need_half_images(conv: ConvProblem) -> str:
-    return conv.need_halves() or conv.need_plane() or conv.need_constants()
-
-
-def _half_formats(conv: ConvProblem) -> Formats | str:
-    refused = _need_half_images(conv)
-    if refused:
-        return refused
-    formats = f16.formats_of(conv.x, conv.w, conv.group)
-    if formats == CONTIGUOUS:
-        return f"{conv.group} groups of {conv.channels} channels, which do not fill words"
-    return formats
-
-
-def _half_depthwise_formats(conv: ConvProblem) -> Formats | str:
-    return conv.need_depthwise() or _need_half_images(conv) or CHANNELS_LAST
-
-
-def _half(conv: ConvProblem, variant: str = "") -> Answer:
-    return f16.convolution(_operands(conv), conv.epilogue, conv.setting)
-
-
-def _half_time(conv: ConvProblem) -> float:
-    return f16.time_of(_operands(conv), conv.setting.target)
-
-
-def _operands(conv: ConvProblem) -> f16.Operands:
-    return f16.Operands(conv.group, conv.y, conv.x, conv.w, conv.b, conv.view)
-
-
-def _depthwise_formats(conv: ConvProblem) -> Formats | str:
-    halves = conv.x.dtype in HALVES
-    return _half_depthwise_formats(conv) if halves else depthwise_formats(conv)
-
 
 # ── tensor cores: 16-bit floats, and float32 in parts ────────────────────────────────────────────
 
@@ -104,15 +66,17 @@ def _depthwise_formats(conv: ConvProblem) -> Formats | str:
 def _tensor_formats(conv: ConvProblem) -> Formats | str:
     if conv.is_depthwise:
         return "one channel per group, which is not a matrix product"
-    return _half_formats(conv) if conv.x.dtype in HALVES else tf32x3.formats_of(conv)
+    return f16.formats_of(conv) if conv.x.dtype in HALVES else tf32x3.formats_of(conv)
 
 
 def _tensor_cores(conv: ConvProblem, variant: str = "") -> Answer:
-    return _half(conv) if conv.x.dtype in HALVES else tf32x3.convolution(conv, variant)
+    by_dtype = f16.convolution if conv.x.dtype in HALVES else tf32x3.convolution
+    return by_dtype(conv, variant)
 
 
 def _tensor_time(conv: ConvProblem) -> float:
-    return _half_time(conv) if conv.x.dtype in HALVES else tf32x3.convolution_time(conv)
+    halves = conv.x.dtype in HALVES
+    return f16.convolution_time(conv) if halves else tf32x3.convolution_time(conv)
 
 
 def _tensor_variants(conv: ConvProblem) -> tuple[str, ...]:
@@ -126,7 +90,7 @@ def _half_sums_formats(conv: ConvProblem) -> Formats | str:
 
 
 def _half_sums(conv: ConvProblem, variant: str = "") -> Answer:
-    return _half(replace(conv, setting=replace(conv.setting, algorithm=HALF_SUMS)))
+    return f16.convolution(replace(conv, setting=replace(conv.setting, algorithm=HALF_SUMS)))
 
 
 # ── floors of estimates, known without the files of the algorithms ─────────
@@ -233,7 +197,7 @@ CONV = Selector(
     "Conv",
     (
         Algorithm("tensor_cores", _tensor_cores, _tensor_formats, _tensor_time, _tensor_variants),
-        Algorithm("depthwise", depthwise, _depthwise_formats, depthwise_time, depthwise_variants),
+        Algorithm("depthwise", depthwise, depthwise_formats, depthwise_time, depthwise_variants),
         _precomputed("gemm_1x1", pointwise_formats),
         _precomputed("grouped", grouped_formats),
         _precomputed("implicit_precomp_gemm", window_formats),
@@ -259,9 +223,9 @@ CONV = Selector(
             floor=_naive_floor,
         ),
         Algorithm("naive_nhwc", naive_nhwc, nhwc_formats, nhwc_time, floor=_nhwc_floor),
-        Algorithm(HALF_SUMS, _half_sums, _half_sums_formats, _half_time, by_name=True),
+        Algorithm(HALF_SUMS, _half_sums, _half_sums_formats, f16.convolution_time, by_name=True),
     ),
-    convolution,
+    problem_of,
 )
 
 CONV_TRANSPOSE = Selector(
@@ -271,7 +235,7 @@ CONV_TRANSPOSE = Selector(
         Algorithm("explicit_gemm", transposed_gemm, transposed_formats, transposed_time),
         Algorithm("naive", naive_transposed, naive_formats, _beside(naive_time), anywhere=True),
     ),
-    convolution,
+    problem_of,
 )
 
 CONV.register(Conv)
