@@ -90,8 +90,7 @@ def explicit_time(conv: ConvProblem) -> float:
     m, n, k = conv.pixels, conv.filters, conv.taps * conv.channels
     matrix = 2 * m * k * conv.x.dtype.itemsize / 3.4e6
     if conv.x.dtype in HALVES and conv.channels % 2 == 0:
-        operands = f16.Operands(1, conv.y, conv.x, conv.w, conv.b, conv.view)
-        return 2.0 + matrix + f16.time_of(operands, conv.setting.target)
+        return 2.0 + matrix + f16.convolution_time(conv)
     return 2.0 + matrix + simt.choose(Problem(m, n, k), conv.setting.target).microseconds
 
 
@@ -286,8 +285,9 @@ def fft_time(conv: ConvProblem) -> float:
 
 
 def depthwise_formats(conv: ConvProblem) -> Formats | str:
-    """Return the formats of `depthwise` in float32, or why it does not apply."""
-    refused = conv.need_depthwise() or conv.need_float32()
+    """Return the formats of `depthwise`, or why it does not apply."""
+    refused = conv.need_depthwise()
+    refused = refused or (conv.need_halves() if conv.x.dtype in HALVES else conv.need_float32())
     return refused or conv.need_plane() or conv.need_constants() or CHANNELS_LAST
 
 

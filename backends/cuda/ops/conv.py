@@ -121,6 +121,11 @@ def _explicit_floor(conv: ConvProblem) -> float:
     return 2.0 + 2 * elements * conv.x.dtype.itemsize / 3.4e6
 
 
+def _depthwise_floor(conv: ConvProblem) -> float:
+    """Return 0, or infinity unless every channel has a filter of its own."""
+    return 0.0 if conv.is_depthwise else inf
+
+
 def _volume_floor(conv: ConvProblem) -> float:
     """Return 0, or infinity for other than three spatial axes."""
     return 0.0 if conv.x.rank == 5 else inf
@@ -197,7 +202,10 @@ CONV = Selector(
     "Conv",
     (
         Algorithm("tensor_cores", _tensor_cores, _tensor_formats, _tensor_time, _tensor_variants),
-        Algorithm("depthwise", depthwise, depthwise_formats, depthwise_time, depthwise_variants),
+        Algorithm(
+            *("depthwise", depthwise, depthwise_formats, depthwise_time, depthwise_variants),
+            floor=_depthwise_floor,
+        ),
         _precomputed("gemm_1x1", pointwise_formats),
         _precomputed("grouped", grouped_formats),
         _precomputed("implicit_precomp_gemm", window_formats),
