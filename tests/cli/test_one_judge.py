@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 import tercet
 from tercet.tools.export import export
-from tercet.tools.runners import replay, runners
+from tercet.tools.runners import onnxruntime_runner, replay
 from tercet.tools.workshop.planted import planted
 
 from .models import classifier
@@ -60,7 +60,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch, error: str) -> Iterator[list[float]]:
             apart.append(off if off == off else np.inf)
         return {**found, "scores": made}
 
-    of_runtime, of_backend = runners._OnnxRuntime.run, replay.BackendPlayer.run
+    of_runtime, of_backend = onnxruntime_runner.OnnxRuntime.run, replay.BackendPlayer.run
 
     def by_backend(player: Any, graph: Any, feeds: Any) -> Any:
         found = of_backend(player, graph, feeds)
@@ -75,7 +75,9 @@ def wrong(monkeypatch: pytest.MonkeyPatch, error: str) -> Iterator[list[float]]:
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            runners._OnnxRuntime, "run", lambda self, feeds: spoilt(of_runtime(self, feeds))
+            onnxruntime_runner.OnnxRuntime,
+            "run",
+            lambda self, feeds: spoilt(of_runtime(self, feeds)),
         )
         patch.setattr(replay.BackendPlayer, "run", by_backend)
         patch.setattr(export, "load", loaded)

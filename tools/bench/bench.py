@@ -44,12 +44,11 @@ from ..common.threads import use_threads
 from ..export.export import model_title
 from ..profile.device_time import device_times
 from ..runners.runners import (
-    ONNXRUNTIME,
-    REFERENCE,
     Runner,
     RunnerSettings,
     check_names,
     default_names,
+    is_backend,
     open_runner,
 )
 from ..verdict.error_bounds import Judge
@@ -308,7 +307,7 @@ class _Series:
         with ExitStack() as stack:
             entries: list[_Entry] = []
             for name in self._names:
-                if race.precision != "float32" and name in (ONNXRUNTIME, REFERENCE):
+                if race.precision != "float32" and not is_backend(name):
                     continue
                 for entry in self._variants(name, race):
                     stack.callback(entry.runner.close)

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...runtime.errors import InputError, UsageError, did_you_mean
+from ...runtime.errors import InputError, UsageError
 from ..common.results import read_json, saved_by
-from ..runners.runners import ONNXRUNTIME, REFERENCE, names
+from ..runners.runners import check_names, is_backend
 from .bench_cases import KEY, Against, BenchCase
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
@@ -45,8 +45,8 @@ def latency_limits(texts: Iterable[str]) -> dict[str, float]:
         if match is None:
             raise UsageError(f"--assert-p50 {text} is not a duration such as 5ms or cudnn=300us")
         who, number, unit = match.groups(default="")
-        if who and who not in names():
-            raise UsageError(f"there is no backend '{who}'{did_you_mean(who, names())}")
+        if who:
+            check_names([who])
         found[who] = float(number) * _UNITS[unit]
     return found
 
@@ -64,7 +64,7 @@ def complaints(cases: Sequence[BenchCase], limits: BenchLimits) -> list[str]:
             found.append(f"{what}: {case.reason}")
         if case.without:
             continue
-        own = case.runner not in (ONNXRUNTIME, REFERENCE)
+        own = is_backend(case.runner)
         maximum = limits.p50.get(case.runner, limits.p50.get("") if own else None)
         if maximum is not None and case.steady.median > maximum:
             times = f"{case.steady.median * 1e3:.3g} ms, over {maximum * 1e3:.3g} ms"

@@ -21,20 +21,14 @@ from ...runtime.plan.backend import Backend
 from ...runtime.plan.partition import Bars, partition
 from ...runtime.session.model import Model
 from ..common.archives import read_archive
-from .runners import (
-    ONNXRUNTIME,
-    REFERENCE,
-    RunnerSettings,
-    check_names,
-    default_names,
-    open_runner,
-)
+from .onnxruntime_runner import is_onnxruntime
+from .runners import RunnerSettings, check_names, default_names, is_backend, open_runner
 
 Values = Mapping[str, HostValue]
 
 #: Minimum opsets of graphs for other programs: onnxruntime lacks the newest,
 #: onnx.reference some of the oldest.
-_OLDEST = {ONNXRUNTIME: {"": 13, "ai.onnx.ml": 1}, REFERENCE: {"": 21, "ai.onnx.ml": 1}}
+_OLDEST_ORT, _OLDEST_REFERENCE = {"": 13, "ai.onnx.ml": 1}, {"": 21, "ai.onnx.ml": 1}
 
 
 class Player(Protocol):
@@ -105,7 +99,8 @@ class FilePlayer:
     def run(self, graph: Graph, feeds: Values) -> dict[str, HostValue]:
         if any(node.op.graphs() for node in graph.nodes):
             graph = _without_sizes(graph)
-        model = export(graph, at_least=_OLDEST[self.name])
+        oldest = _OLDEST_ORT if is_onnxruntime(self.name) else _OLDEST_REFERENCE
+        model = export(graph, at_least=oldest)
         runner = open_runner(self.name, model, RunnerSettings(tuple(graph.outputs)))
         try:
             wanted: dict[str, Any] = {value.name: feeds[value.name] for value in graph.inputs}
@@ -125,7 +120,7 @@ def open_player(name: str, settings: RunnerSettings | None = None) -> Player:
         BackendUnavailable: it is unavailable on this machine.
     """
     check_names([name])
-    if name in (ONNXRUNTIME, REFERENCE):
+    if not is_backend(name):
         return FilePlayer(name)
     chosen = settings or RunnerSettings()
     options = Options(**{"precision": chosen.precision, **chosen.options})

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import onnx
-from onnx import ModelProto, helper
-from onnx.numpy_helper import from_array
 
 from ... import backends
 from ...api import Loadable, Operators, load
 from ...backends.numpy.numerics import blas
-from ...importers.onnx.reading.external import external_data_dir
-from ...importers.onnx.reading.texts import FORMATS, format_of
-from ...importers.onnx.writing.embed import self_contained
-from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError, did_you_mean
+from ...runtime.errors import UnsupportedError, UsageError, did_you_mean
 from ...runtime.ir.types import Array, HostValue
-from ...runtime.session.freeze import frozen_around
 from ...version import __version__
 from ..common.console import counted
-from ..common.onnxruntime_errors import onnxruntime_errors
-from ..common.threads import usable_cpus
+from .onnxruntime_runner import ONNXRUNTIME, OnnxRuntime, OrtConfig, is_onnxruntime, with_constants
 from .saved import is_saved
 
-ONNXRUNTIME = "onnxruntime"
 REFERENCE = "onnx.reference"
-_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +68,11 @@ def names() -> tuple[str, ...]:
     return (*backends.names(), ONNXRUNTIME, REFERENCE)
 
 
+def is_backend(name: str) -> bool:
+    """Return whether a runner is one of tercet's backends, not another program."""
+    return not (is_onnxruntime(name) or name == REFERENCE)
+
+
 def default_names() -> tuple[str, ...]:
     """Return the default runners.
 
@@ -99,7 +91,9 @@ def check_names(wanted: Sequence[str], *, files: bool = False) -> None:
     """
     known = names()
     for i, name in enumerate(wanted):
-        if name not in known and not (files and is_saved(name)):
+        if is_onnxruntime(name):
+            OrtConfig.of(name)
+        elif name not in known and not (files and is_saved(name)):
             hint = did_you_mean(name, known)
             raise UsageError(f"there is no backend '{name}'{hint} (backends: {', '.join(known)})")
         if name in wanted[:i]:
@@ -114,8 +108,8 @@ def open_runner(name: str, source: Loadable, settings: RunnerSettings) -> Runner
         UnsupportedError: it cannot run this model.
         ModelError: the model cannot be read.
     """
-    if name == ONNXRUNTIME:
-        return _OnnxRuntime(source, settings.outputs)
+    if is_onnxruntime(name):
+        return OnnxRuntime(name, source, settings.outputs, settings.precision)
     if name == REFERENCE:
         return _Reference(source, settings.outputs)
     return _Tercet(name, source, settings)
@@ -142,79 +136,6 @@ class _Tercet:
         self.model.close()
 
 
-class _OnnxRuntime:
-    """onnxruntime's CPU kernels with all graph optimisations."""
-
-    precision = "float32"
-
-    def __init__(self, source: Loadable, outputs: Sequence[str]) -> None:
-        try:
-            ort: Any = import_module("onnxruntime")
-            self._failures = onnxruntime_errors()
-        except ImportError as error:
-            raise BackendUnavailable(
-                ONNXRUNTIME, f"it cannot be imported ({error})", "pip install onnxruntime"
-            ) from error
-        threads = blas.threads() or usable_cpus()
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        # Its threads must not spin after a run, which would slow down the next runner.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
-        if (folder := external_data_dir()) is not None:
-            options.add_session_config_entry(_DATA_FOLDER, str(folder))
-        self._outputs = list(outputs) or None
-        try:
-            self._session: Any = ort.InferenceSession(
-                _for_onnxruntime(source, outputs), options, providers=["CPUExecutionProvider"]
-            )
-        except self._failures as error:
-            raise UnsupportedError(f"onnxruntime does not load this model: {error}") from error
-        self._names = [output.name for output in self._session.get_outputs()]
-        self.about = f"{ort.__version__} on cpu, {threads_text(threads)}"
-
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, HostValue]:
-        wanted = self._outputs or self._names
-        try:
-            return dict(zip(wanted, self._session.run(wanted, dict(feeds)), strict=True))
-        except self._failures as error:
-            raise UnsupportedError(f"onnxruntime does not run this model: {error}") from error
-
-    def close(self) -> None:
-        self._session = None
-
-
-def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
-    """Return the model for a session; intermediate tensors are made outputs if needed."""
-    if outputs or frozen_around():
-        model = _frozen(source)
-        have = {value.name for value in model.graph.output}
-        model.graph.output.extend(
-            helper.make_empty_tensor_value_info(name) for name in outputs if name not in have
-        )
-        return model.SerializeToString()
-    if isinstance(source, ModelProto):
-        return source.SerializeToString()
-    if isinstance(source, bytes) and format_of(source) is None:
-        return source
-    if isinstance(source, str | os.PathLike) and Path(source).suffix.lower() not in FORMATS:
-        return os.fspath(source) if external_data_dir() is None else Path(source).read_bytes()
-    return self_contained(source).SerializeToString()
-
-
-def _frozen(source: Loadable) -> ModelProto:
-    """Return a model with all constants embedded, including frozen inputs."""
-    model = self_contained(source)
-    arrays = frozen_around()
-    kept = [value for value in model.graph.input if value.name not in arrays]
-    given = {value.name for value in model.graph.input} & arrays.keys()
-    del model.graph.input[:]
-    model.graph.input.extend(kept)
-    model.graph.initializer.extend(from_array(np.asarray(arrays[n]), n) for n in sorted(given))
-    return model
-
-
 class _Reference:
     """The onnx package's evaluator: readable, complete and slow."""
 
@@ -235,7 +156,7 @@ class _Reference:
         from onnx.reference import ReferenceEvaluator
 
         try:
-            self._evaluator: Any = ReferenceEvaluator(_frozen(source))
+            self._evaluator: Any = ReferenceEvaluator(with_constants(source))
         except self._failures as error:
             raise UnsupportedError(f"onnx.reference does not load this model: {error}") from error
         self._names = list(outputs) or [str(name) for name in self._evaluator.output_names]

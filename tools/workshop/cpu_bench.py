@@ -34,7 +34,8 @@ from ..common.console import grid, open_console, progress
 from ..common.environment import environment
 from ..common.measure import Clock, Repeat, Timing, interleave, timed
 from ..common.threads import use_threads
-from ..runners.runners import ONNXRUNTIME, REFERENCE, Runner, RunnerSettings, open_runner
+from ..runners.onnxruntime_runner import ONNXRUNTIME
+from ..runners.runners import REFERENCE, Runner, RunnerSettings, open_runner
 from ..verdict.accuracy import distance, exact_outputs
 from ..verdict.agreement import RELATIVE
 from .bench_models import NAMES, bench_inputs, bench_model

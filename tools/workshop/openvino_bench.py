@@ -25,7 +25,8 @@ from ..common.environment import environment
 from ..common.markdown import head, table
 from ..common.measure import Repeat, interleave
 from ..common.results import to_json, write
-from ..runners.runners import ONNXRUNTIME, Runner, RunnerSettings, open_runner
+from ..runners.onnxruntime_runner import ONNXRUNTIME
+from ..runners.runners import Runner, RunnerSettings, open_runner
 from .arguments import parser as make_parser
 from .model_table import read_index
 

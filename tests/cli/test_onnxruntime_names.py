@@ -1,0 +1,69 @@
+"""onnxruntime's execution providers and levels of optimisation as runners."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tercet
+from tercet import BackendUnavailable, UsageError
+from tercet.tools.runners.onnxruntime_runner import LEVELS, OrtConfig, providers
+
+from .models import classifier
+
+ort: Any = pytest.importorskip("onnxruntime")
+
+
+def test_a_name_may_have_a_provider_and_a_level() -> None:
+    assert OrtConfig.of("onnxruntime") == OrtConfig("cpu", "all")
+    assert OrtConfig.of("onnxruntime:CUDA") == OrtConfig("cuda", "all")
+    assert OrtConfig.of("onnxruntime:cpu:none") == OrtConfig("cpu", "none")
+    assert providers()["cuda"] == "CUDAExecutionProvider"
+    assert all(hasattr(ort.GraphOptimizationLevel, level) for level in LEVELS.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("onnxruntime:cudda", "did you mean 'cuda'"),
+        ("onnxruntime:cpu:bascic", "did you mean 'basic'"),
+        ("onnxruntime:", "onnxruntime:PROVIDER:LEVEL"),
+        ("onnxruntime:cpu:all:more", "onnxruntime:PROVIDER:LEVEL"),
+    ],
+)
+def test_a_wrong_name_is_refused_with_what_there_is(name: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        tercet.compare(classifier(), ["numpy", name], dims={"batch": 1})
+
+
+def test_a_provider_that_this_build_lacks_is_unavailable() -> None:
+    lacking = providers().keys() - {p.removesuffix("ExecutionProvider").lower()
+                                    for p in ort.get_available_providers()}  # fmt: skip
+    with pytest.raises(BackendUnavailable, match=r"this build of onnxruntime lacks"):
+        tercet.compare(classifier(), ["numpy", f"onnxruntime:{min(lacking)}"], dims={"batch": 1})
+
+
+def test_levels_are_compared_in_all_tools() -> None:
+    names = ["onnxruntime", "onnxruntime:cpu:none"]
+    found = tercet.compare(classifier(), names, dims={"batch": 2}, repeat=0)
+    assert found.ok
+    assert "optimisations none" in str(found)
+    assert tercet.compare_layers(classifier(), names, dims={"batch": 2}).ok
+    cases = tercet.bench(classifier(), names, dims={"batch": 2}, duration=0.01, warm_up=0.0).cases
+    assert [case.runner for case in cases] == names
+
+
+def test_a_level_changes_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels: list[Any] = []
+    opened = ort.InferenceSession
+
+    def session(source: Any, options: Any, **more: Any) -> Any:
+        levels.append(options.graph_optimization_level)
+        return opened(source, options, **more)
+
+    monkeypatch.setattr(ort, "InferenceSession", session)
+    names = ["onnxruntime", "onnxruntime:cpu:basic"]
+    tercet.compare(classifier(), names, dims={"batch": 1}, repeat=0)
+    level = ort.GraphOptimizationLevel
+    assert levels == [level.ORT_ENABLE_ALL, level.ORT_ENABLE_BASIC]

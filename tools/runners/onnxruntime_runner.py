@@ -1,0 +1,199 @@
+"""onnxruntime as a runner: its execution providers and levels of graph optimisation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, helper
+from onnx.numpy_helper import from_array
+
+from ...api import Loadable
+from ...backends.numpy.numerics import blas
+from ...importers.onnx.reading.external import external_data_dir
+from ...importers.onnx.reading.texts import FORMATS, format_of
+from ...importers.onnx.writing.embed import self_contained
+from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError, did_you_mean
+from ...runtime.ir.types import Array, HostValue
+from ...runtime.session.freeze import frozen_around
+from ..common.console import counted
+from ..common.onnxruntime_errors import onnxruntime_errors
+from ..common.threads import usable_cpus
+
+ONNXRUNTIME = "onnxruntime"
+#: Levels of graph optimisation by onnxruntime's names for them.
+LEVELS = {
+    "all": "ORT_ENABLE_ALL",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "basic": "ORT_ENABLE_BASIC",
+    "none": "ORT_DISABLE_ALL",
+}
+_SUFFIX = "ExecutionProvider"
+_CPU = f"CPU{_SUFFIX}"
+_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+def is_onnxruntime(name: str) -> bool:
+    """Return whether a runner's name is ``onnxruntime``, or ``onnxruntime:PROVIDER[:LEVEL]``."""
+    return name.partition(":")[0] == ONNXRUNTIME
+
+
+def providers() -> dict[str, str]:
+    """Return the providers that onnxruntime knows, by short name, such as ``cuda``.
+
+    Without onnxruntime, it is empty.
+    """
+    if find_spec(ONNXRUNTIME) is None:
+        return {}
+    known: Sequence[str] = import_module(ONNXRUNTIME).get_all_providers()
+    return {name.removesuffix(_SUFFIX).lower(): name for name in reversed(known)}
+
+
+@dataclass(frozen=True, slots=True)
+class OrtConfig:
+    """What a name asks of onnxruntime.
+
+    Attributes:
+        provider: short name of the execution provider; nodes that it lacks run on the CPU.
+        level: of graph optimisation, among `LEVELS`.
+    """
+
+    provider: str = "cpu"
+    level: str = "all"
+
+    @classmethod
+    def of(cls, name: str) -> OrtConfig:
+        """Read ``onnxruntime[:PROVIDER[:LEVEL]]``.
+
+        Raises:
+            UsageError: the provider or the level is unknown.
+        """
+        _, *parts = name.split(":")
+        if len(parts) > 2 or "" in parts:
+            raise UsageError(f"'{name}' is not onnxruntime:PROVIDER or onnxruntime:PROVIDER:LEVEL")
+        found = cls(*(part.lower() for part in parts))
+        for what, given, known in (
+            ("provider", found.provider, [*providers()]),
+            ("level of optimisation", found.level, [*LEVELS]),
+        ):
+            if known and given not in known:
+                hint = did_you_mean(given, known)
+                raise UsageError(
+                    f"'{name}': onnxruntime has no {what} '{given}'{hint} ({', '.join(known)})"
+                )
+        return found
+
+
+class OnnxRuntime:
+    """A model in onnxruntime.
+
+    Attributes:
+        precision: compute precision of float32 tensors.
+        about: version, provider, level and threads.
+    """
+
+    def __init__(
+        self, name: str, source: Loadable, outputs: Sequence[str], precision: str = "float32"
+    ) -> None:
+        config = OrtConfig.of(name)
+        try:
+            ort: Any = import_module(ONNXRUNTIME)
+            self._failures = onnxruntime_errors()
+        except ImportError as error:
+            raise BackendUnavailable(
+                name, f"it cannot be imported ({error})", "pip install onnxruntime"
+            ) from error
+        threads = blas.threads() or usable_cpus()
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[config.level])
+        # Its threads must not spin after a run, which would slow down the next runner.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        if (folder := external_data_dir()) is not None:
+            options.add_session_config_entry(_DATA_FOLDER, str(folder))
+        self.precision = "tf32" if config.provider == "cuda" and precision == "tf32" else "float32"
+        self._outputs = list(outputs) or None
+        wanted, chosen = _chosen(name, config, ort, self.precision)
+        try:
+            self._session: Any = ort.InferenceSession(
+                _for_onnxruntime(source, outputs), options, providers=chosen
+            )
+        except self._failures as error:
+            raise UnsupportedError(f"{name} does not load this model: {error}") from error
+        if wanted not in self._session.get_providers():
+            raise BackendUnavailable(
+                name, f"{wanted} could not be started", "see the libraries that it needs"
+            )
+        self._name, self._names = name, [output.name for output in self._session.get_outputs()]
+        level = "" if config.level == "all" else f", optimisations {config.level}"
+        where = counted(threads, "thread") if wanted == _CPU else wanted
+        self.about = f"{ort.__version__} on {config.provider}, {where}{level}"
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, HostValue]:
+        """Return the outputs by name.
+
+        Raises:
+            UnsupportedError: onnxruntime cannot run the model on these inputs.
+        """
+        wanted = self._outputs or self._names
+        try:
+            return dict(zip(wanted, self._session.run(wanted, dict(feeds)), strict=True))
+        except self._failures as error:
+            raise UnsupportedError(f"{self._name} does not run this model: {error}") from error
+
+    def close(self) -> None:
+        """Release all memory."""
+        self._session = None
+
+
+def _chosen(name: str, config: OrtConfig, ort: Any, precision: str) -> tuple[str, list[Any]]:
+    """Return the requested provider, and a session's providers with their options."""
+    wanted = providers()[config.provider]
+    available: Sequence[str] = ort.get_available_providers()
+    if wanted not in available:
+        raise BackendUnavailable(
+            name,
+            f"this build of onnxruntime lacks {wanted} (it has {', '.join(available)})",
+            "install the onnxruntime package for this device, such as onnxruntime-gpu",
+        )
+    if config.provider == "cuda":  # TF32 is its default
+        return wanted, [(wanted, {"use_tf32": "1" if precision == "tf32" else "0"}), _CPU]
+    return wanted, [wanted] if wanted == _CPU else [wanted, _CPU]
+
+
+def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
+    """Return the model for a session; intermediate tensors are made outputs if needed."""
+    if outputs or frozen_around():
+        model = with_constants(source)
+        have = {value.name for value in model.graph.output}
+        model.graph.output.extend(
+            helper.make_empty_tensor_value_info(name) for name in outputs if name not in have
+        )
+        return model.SerializeToString()
+    if isinstance(source, ModelProto):
+        return source.SerializeToString()
+    if isinstance(source, bytes) and format_of(source) is None:
+        return source
+    if isinstance(source, str | os.PathLike) and Path(source).suffix.lower() not in FORMATS:
+        return os.fspath(source) if external_data_dir() is None else Path(source).read_bytes()
+    return self_contained(source).SerializeToString()
+
+
+def with_constants(source: Loadable) -> ModelProto:
+    """Return a model with all constants embedded, including frozen inputs."""
+    model = self_contained(source)
+    arrays = frozen_around()
+    kept = [value for value in model.graph.input if value.name not in arrays]
+    given = {value.name for value in model.graph.input} & arrays.keys()
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.graph.initializer.extend(from_array(np.asarray(arrays[n]), n) for n in sorted(given))
+    return model
