@@ -49,6 +49,18 @@ def test_a_folder_of_test_data_has_inputs_too(tercet: Tercet, folder: Path) -> N
     assert other.code == 1
 
 
+def test_a_runner_is_not_a_folder_of_its_name(tercet: Tercet, folder: Path) -> None:
+    """A folder is meant by its path; see `docs/adding_a_backend.md`, whose folder is its name."""
+    write_test_data(folder / "numpy")
+    pair = "-b", "numpy", "-b", "onnxruntime", "--repeat", 0
+    done = tercet("compare", "adder.onnx", *pair, "--json").json
+    assert done["inputs"][0]["origin"] != "numpy"
+    assert not any("saved" in runner["about"] for runner in done["runners"])
+    done = tercet("compare", "adder.onnx", "-b", "./numpy", "-b", "numpy", "--repeat", 0, "--json")
+    assert done.json["inputs"][0]["origin"] == "numpy"
+    assert done.json["ok"]
+
+
 def test_save_and_load(tercet: Tercet) -> None:
     pair = "-b", "numpy", "-b", "onnxruntime", "--repeat", 0
     assert tercet("compare", "adder.onnx", *pair, "--seed", 5, "--save", "all.npz").code == 0

@@ -16,8 +16,8 @@ from ..common.console import Say
 from ..common.inputs import Asked, InputRequest, Inputs, given_inputs, make_inputs
 from ..common.measure import Repeat, interleave, timed
 from ..common.nested import flat
-from ..runners.runners import Runner, RunnerSettings, open_runner
-from ..runners.saved import Saved, inputs_beside, is_saved, open_saved, read_comparison
+from ..runners.runners import Runner, RunnerSettings, is_saved, open_runner
+from ..runners.saved import Saved, inputs_beside, open_saved, read_comparison
 from ..verdict.agreement import Agreement, missing
 from ..verdict.tolerances import Bounds, Chosen
 
@@ -89,7 +89,8 @@ class Race:
                 self.inputs = Inputs(arrays, dict.fromkeys(arrays, str(load)))
                 return
         if isinstance(given, InputRequest):
-            self.inputs = make_inputs(self._model.inputs, inputs_beside(names, given))
+            saved = [name for name in names if is_saved(name)]
+            self.inputs = make_inputs(self._model.inputs, inputs_beside(saved, given))
 
     def enter(self, names: Sequence[str], skip: bool) -> None:
         """Load all runners and run each once; saved ones come last.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol
 
 import onnx
@@ -17,7 +18,6 @@ from ...runtime.ir.types import Array, HostValue
 from ...version import __version__
 from ..common.console import counted
 from .onnxruntime_runner import ONNXRUNTIME, OnnxRuntime, OrtConfig, is_onnxruntime, with_constants
-from .saved import is_saved
 
 REFERENCE = "onnx.reference"
 
@@ -71,6 +71,16 @@ def names() -> tuple[str, ...]:
 def is_backend(name: str) -> bool:
     """Return whether a runner is one of tercet's backends, not another program."""
     return not (is_onnxruntime(name) or name == REFERENCE)
+
+
+def is_saved(name: str) -> bool:
+    """Whether a name is a file or a folder of saved outputs.
+
+    A folder that has the name of a runner is meant by its path: ``./numpy``.
+    """
+    if is_onnxruntime(name) or name in names():
+        return False
+    return name.lower().endswith(".npz") or Path(name).is_dir()
 
 
 def default_names() -> tuple[str, ...]:

@@ -40,11 +40,6 @@ class Saved:
         """Do nothing."""
 
 
-def is_saved(name: str) -> bool:
-    """Whether a runner's name is a file or a folder of outputs."""
-    return name.lower().endswith(".npz") or Path(name).is_dir()
-
-
 def open_saved(name: str, infos: Sequence[TensorInfo], wanted: Sequence[str]) -> Saved:
     """Return a runner for the outputs in a file or folder.
 
@@ -82,12 +77,16 @@ def _is_of(name: str, output: str) -> bool:
     return name == output or (name.startswith(f"{output}[") and name.endswith("]"))
 
 
-def inputs_beside(names: Sequence[str], wanted: InputRequest) -> InputRequest:
+def inputs_beside(saved: Sequence[str], wanted: InputRequest) -> InputRequest:
     """Return the input request; a participating folder of test data provides inputs.
 
     That applies only if nothing else was requested.
+
+    Args:
+        saved: the files and folders of outputs that take part.
+        wanted: the request.
     """
-    folders = [Path(name) for name in names if Path(name).is_dir()]
+    folders = [Path(name) for name in saved if Path(name).is_dir()]
     if wanted.is_asked or not folders or not (folders[0] / "input_0.pb").exists():
         return wanted
     return InputRequest(folder=folders[0])
