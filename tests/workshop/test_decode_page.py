@@ -6,7 +6,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx.numpy_helper import to_array
 
 from tercet.runtime.errors import UsageError
 from tercet.tools.common.results import earlier
@@ -18,7 +21,7 @@ from tercet.tools.workshop.decode_page import (
     read_pytorch,
     save,
 )
-from tercet.tools.workshop.decoder_files import DecoderSizes
+from tercet.tools.workshop.decoder_files import DecoderSizes, Packing, write
 
 ABOUT = {"GPU": "none", "date": "2000-01-01"}
 ROW = DecodeTiming(
@@ -97,3 +100,14 @@ def test_a_decoder_of_this_size(
         ["int4, block 32", "1", "4"],
     ]
     assert "500 (float16 eager)" in page
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_packed_weights_have_no_mean(bits: int, tmp_path: Path) -> None:
+    path = tmp_path / "decoder.onnx"
+    write(path, DecoderSizes(64, 128, 1, 4, 2, 32), Packing(bits, 32))
+    weights = onnx.load(path).graph.initializer
+    (packed,) = (to_array(w) for w in weights if w.name == "layers.0.o_proj.packed")
+    numbers = packed[..., None] >> (bits * np.arange(8 // bits)) & (2**bits - 1)
+    assert numbers.min() == 1
+    assert abs(numbers.mean() - 2 ** (bits - 1)) < 0.05 * 2 ** (bits - 1)

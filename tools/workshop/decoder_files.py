@@ -81,7 +81,7 @@ class _DecoderWriter:
         self._data = (path.parent / f"{path.name}.data").open("wb")
         self._random = np.random.default_rng(0)
         self._pool = self._random.standard_normal(POOL).astype(np.float16)
-        self._bytes = self._random.integers(0, 256, POOL, np.uint8)
+        self._bytes = _packed_numbers(self._random, packing.bits)
 
     def close(self) -> None:
         self._data.close()
@@ -141,6 +141,19 @@ class _DecoderWriter:
         )
         sizes = {"K": inner, "N": outer, "bits": bits, "block_size": block}
         return self.node("MatMulNBits", x, packed, scales, **sizes, **given)
+
+
+def _packed_numbers(random: np.random.Generator, bits: int) -> Array:
+    """Return packed numbers that are symmetric about the default zero point, 2^(bits - 1).
+
+    With a mean, a product of random weights is mostly that of the sum of its input, and a decoder
+    amplifies every rounding error.
+    """
+    if bits == 16:
+        return np.empty(0, np.uint8)
+    count = 8 // bits
+    numbers = random.integers(1, 2**bits, (POOL, count), np.uint8)
+    return np.bitwise_or.reduce(numbers << (bits * np.arange(count, dtype=np.uint8)), axis=1)
 
 
 _CONTRIB = ("GroupQueryAttention", "SkipSimplifiedLayerNormalization", "MatMulNBits")
