@@ -273,6 +273,7 @@ def _norms() -> Iterator[Sample]:
 
 def _moves() -> Iterator[Sample]:
     yield sample("Concat", [X, normal(2, 5, 9, 11), normal(2, 1, 9, 11)], axis=1)
+    yield sample("Concat", [normal(3, 1 + i % 4) for i in range(70)], axis=1)
     yield sample("Transpose", [X], perm=(0, 2, 3, 1))
     yield sample("Transpose", [normal(2, 4, 7, 5, 5)], perm=(0, 2, 1, 3, 4))
     yield sample("Slice", [X, np.array([1]), np.array([-1]), np.array([2])], (1, 2, 3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from math import prod
 
 from ....runtime.ops.elementwise import BitCast
@@ -36,6 +37,7 @@ from ..recipe.operands import (
     order,
 )
 
+#: Maximum number of inputs of a launch: all their addresses are parameters.
 MAX_CONCATENATED = 64
 
 
@@ -166,7 +168,7 @@ def _cut_and_joined(y: Tensor, x: Tensor, axes: Sequence[tuple[Ints, ...]]) -> L
 
 @kernel(Concat, follows=True)
 def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
-    """Copy all inputs in one launch."""
+    """Copy all inputs, in one launch up to `MAX_CONCATENATED`."""
     rank = y.rank
     axis = normalize_axis(op.axis, rank)
     axes = order(rank, y.format)
@@ -174,34 +176,38 @@ def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
     rows = prod(y.dims[a] for a in axes[:place])
     inner = prod(y.dims[a] for a in axes[place + 1 :])
     present = [x for x in inputs if x.size]
-    if len(present) > MAX_CONCATENATED:
-        return f"{len(present)} inputs"
-    widths = [x.dims[axis] * inner for x in present]
-    starts = [sum(widths[:i]) for i in range(len(widths))]
-    word = words_of(y.dtype)
-    vector = next(
-        v
-        for v in (16 // word.itemsize, 8 // word.itemsize, 4 // word.itemsize, 1)
-        if v >= 1 and all(width % v == 0 for width in widths)
-    )
-    index = index_type(y.extent)
-    args: dict[str, Given] = {"y": y, "rows": rows, "pitch": y.pitch or sum(widths)}
-    for i, (x, width, start) in enumerate(zip(present, widths, starts, strict=True)):
-        args |= {f"x{i}": x, f"width{i}": width, f"pitch{i}": x.pitch or width, f"start{i}": start}
-    blocks = ceil_div(rows * max(widths, default=0), THREADS * vector)
-    numbers = " ".join(f"X({i})" for i in range(len(present)))
-    return Launch(
-        "move/concat.cu",
-        "concat",
-        grid=(blocks, len(present), 1),
-        block=THREADS,
-        args=args,
-        types=(("Index", index), ("T", word)),
-        constants=(("VECTOR", vector),),
-        code=f"#define INPUTS(X) {numbers}",
-        note=f"{len(present)} inputs",
-        pitched=(y, *present) if place == len(axes) - 1 else (),
-    )
+    parts = [(x, x.dims[axis] * inner) for x in present]
+    starts = tuple(accumulate((width for _, width in parts), initial=0))
+    word, index = words_of(y.dtype), index_type(y.extent)
+    launches: list[Launch] = []
+    for first in range(0, max(1, len(parts)), MAX_CONCATENATED):
+        some = parts[first : first + MAX_CONCATENATED]
+        widths = [width for _, width in some]
+        vector = next(
+            v
+            for v in (16 // word.itemsize, 8 // word.itemsize, 4 // word.itemsize, 1)
+            if v >= 1 and all(n % v == 0 for n in (*widths, starts[first], starts[-1]))
+        )
+        args: dict[str, Given] = {"y": y, "rows": rows, "pitch": y.pitch or starts[-1]}
+        for i, (x, width) in enumerate(some):
+            args |= {f"x{i}": x, f"width{i}": width, f"pitch{i}": x.pitch or width}
+            args |= {f"start{i}": starts[first + i]}
+        numbers = " ".join(f"X({i})" for i in range(len(some)))
+        launches.append(
+            Launch(
+                "move/concat.cu",
+                "concat",
+                grid=(ceil_div(rows * max(widths, default=0), THREADS * vector), len(some), 1),
+                block=THREADS,
+                args=args,
+                types=(("Index", index), ("T", word)),
+                constants=(("VECTOR", vector),),
+                code=f"#define INPUTS(X) {numbers}",
+                note=f"{len(some)} inputs",
+                pitched=(y, *(x for x, _ in some)) if place == len(axes) - 1 else (),
+            )
+        )
+    return tuple(launches)
 
 
 _MODES = ("constant", "edge", "reflect", "wrap")
