@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from traceback import walk_tb
 
-from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
+from ..runtime.errors import BackendUnavailable, TercetError, UsageError, did_you_mean
 from ..runtime.options import Options
 from ..runtime.plan.backend import Backend
 from ..runtime.plan.host import HOST
@@ -31,6 +32,8 @@ _OWN = {
 }
 
 Opener = Callable[[Options], tuple[Backend, ...]]
+#: The entry point group of other packages' backends.
+GROUP = "tercet.backends"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,51 @@ def names() -> tuple[str, ...]:
 
 @cache
 def _foreign() -> dict[str, Opener]:
-    return {point.name: point.load() for point in entry_points(group="tercet.backends")}
+    return {point.name: _guarded(point) for point in entry_points(group=GROUP)}
+
+
+def _guarded(point: EntryPoint) -> Opener:
+    """Return the function of another package; if that fails, only this backend is unavailable."""
+
+    def failed(error: Exception) -> BackendUnavailable:
+        remedy = f"that is an error of {_package(point)}, not of tercet: repair or uninstall it"
+        return BackendUnavailable(point.name, f"{type(error).__name__}: {error}", remedy)
+
+    try:
+        opener: Opener = point.load()
+    except Exception as error:
+        reason = failed(error)
+
+        def unavailable(options: Options) -> tuple[Backend, ...]:
+            raise reason
+
+        return unavailable
+
+    @wraps(opener)
+    def guarded(options: Options) -> tuple[Backend, ...]:
+        try:
+            return opener(options)
+        except TercetError:
+            raise
+        except Exception as error:
+            raise failed(error) from error
+
+    return guarded
+
+
+def _package(point: EntryPoint) -> str:
+    return point.module if point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
+def blamed(error: BaseException) -> str:
+    """Return which backend of another package raised an error, and where; empty if none did."""
+    packages = {point.module.partition(".")[0]: point for point in entry_points(group=GROUP)}
+    for frame, line in reversed(list(walk_tb(error.__traceback__))):
+        module = str(frame.f_globals.get("__name__", ""))
+        point = packages.get(module.partition(".")[0])
+        if point is not None:
+            return f"backend '{point.name}' of {_package(point)}, {module}, line {line}"
+    return ""
 
 
 def open_backends(

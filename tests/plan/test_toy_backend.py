@@ -110,3 +110,52 @@ def test_options_of_its_own_and_others(installed: Path) -> None:
     for option, (code, message) in OPTIONS.items():
         assert found[option][0] == code, found[option]
         assert message in " ".join(found[option][1].split())
+
+
+#: Runs commands in one process, and prints the exit code and the texts of each.
+RUN_COMMANDS = """
+import contextlib, io, json, sys
+from tercet.tools.cli import main
+
+found = []
+for command in json.loads(sys.argv[1]):
+    with contextlib.redirect_stderr(io.StringIO()) as wrong:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            try:
+                main(command)
+            except SystemExit as ended:
+                found.append((ended.code, out.getvalue() + wrong.getvalue()))
+print(json.dumps(found))
+"""
+
+
+def test_faults_of_its_package_are_its_own(installed: Path) -> None:
+    """When it is imported, opened and run; other backends work all the same."""
+    module = installed / "toy_backend.py"
+    module.write_text(module.read_text(encoding="utf-8").replace("out=y", "out=missing"))
+    (installed / "broken.py").write_text("raise RuntimeError('no driver')")
+    (installed / "shut.py").write_text("def open_backends(options):\n    return options.none")
+    for name in ("broken", "shut"):
+        about = installed / f"{name}-2.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2\n")
+        entry = f"[tercet.backends]\n{name} = {name}:open_backends\n"
+        (about / "entry_points.txt").write_text(entry)
+    path = str(model(installed))
+    commands = [
+        ["run", path, "-b", "numpy"],
+        ["doctor"],
+        ["run", path, "-b", "broken"],
+        ["run", path, "-b", "shut"],
+        ["run", path, "-b", "toy", "--fallback", "numpy"],
+    ]
+    answer = python(installed, "-c", RUN_COMMANDS, json.dumps(commands))
+    assert answer.returncode == 0, answer.stderr
+    (ran, _), (told, table), *faults = json.loads(answer.stdout)
+    assert (ran, told) == (0, 0)
+    assert "RuntimeError: no driver" in table
+    assert [code for code, _ in faults] == [5, 5, 9]
+    for (_, text), words in zip(faults, ("broken 2", "shut 2", "toy-backend 1"), strict=True):
+        assert f"of {words}" in text
+        assert "not of tercet" in text
+    assert "toy_backend, line" in faults[-1][1]

@@ -73,7 +73,14 @@ def _judged(error: BaseException) -> tuple[int, str]:
         return INTERRUPTED, "interrupted"
     if _is_usage(error):
         return UsageError.exit_code, _usage_text(error)
+    from ...backends import blamed
+
     kind = type(error).__name__
+    if other := blamed(error):
+        return INTERNAL, (
+            f"{kind}: {error}\n"
+            f"  that is an error of {other}, not of tercet; --debug shows the traceback"
+        )
     return INTERNAL, (
         f"internal error: {kind}: {error}\n"
         "  this is a bug of tercet; please report it with the output of `tercet doctor --json`\n"
