@@ -37,7 +37,9 @@ def attentions(dtype: DType) -> Iterator[Sample]:
     yield attention((1, 2, 2), (19, 70), (32, 32), dtype)
     yield attention((1, 4, 2), (7, 130), (20, 33), dtype, is_causal=1)
     yield attention((2, 2, 1), (70, 70), (16, 48), dtype, normal(2, 1, 1, 70))
+    yield attention((1, 12, 1), (1, 70), (16, 16), dtype, normal(1, 12, 1, 70))  # ALiBi of a step
     yield attention((1, 2, 2), (9, 70), (32, 32), dtype, normal(9, 60) > 0.5, softcap=2.0)
+    yield attention((1, 2, 2), (40, 128), (32, 32), dtype, normal(1, 2, 40, 100))
     yield attention((1, 1, 1), (80, 200), (8, 8), dtype, left_window_size=5, right_window_size=90)
     yield attention((1, 2, 2), (3, 5), (64, 64), dtype, np.full((3, 5), LOWEST, np.float32))
     yield attention((1, 2, 2), (3, 5), (64, 64), dtype, np.full((3, 5), -np.inf, np.float32))

@@ -25,11 +25,13 @@ class WarpShape:
         tm: rows per warp, in units of 16.
         warps_m: warp groups along the rows.
         warps_n: warp groups along the keys.
+        keys: keys per step of a warp, at most.
     """
 
     tm: int
     warps_m: int
     warps_n: int
+    keys: int = 64
 
     @property
     def rows(self) -> int:
@@ -146,11 +148,12 @@ def config_of(
         new: number of tokens whose keys, values and queries stay in shared memory.
     """
     size_k, size_v = sizes = ceil_div(task.q.dims[3], 16) * 16, ceil_div(task.v.dims[3], 16) * 16
-    keys, stages = 64 if max(sizes) <= 128 else 32, 2
+    maximum, stages = 64 if max(sizes) <= 128 else 32, 2
     if task.q.dims[2] <= FEW:
         shape = shape or _few_shape(group_of(task) * task.q.dims[2], sizes, target, new)
-        keys = min(keys, max(16, 64 // shape.warps_n))
-    shape = shape or _shape(task, sizes, keys, target)
+        maximum = min(maximum, max(16, 64 // shape.warps_n))
+    shape = shape or _shape(task, sizes, maximum, target)
+    keys = min(maximum, shape.keys)
     tile = keys * shape.warps_n
     beside, inbox = _turned(shape, sizes, new), _inbox(shape, sizes, MAX_CLUSTER)
     joins = _working(shape, keys, 1, sizes) + beside + inbox <= target.shared

@@ -111,6 +111,12 @@ class AttentionTask:
         return broadcast_strides(self.mask.dims, self.mask.format, scores, self.mask.pitch)
 
     @property
+    def is_mask_of_rows(self) -> bool:
+        """Whether the rows of a block may see different masks: of queries, or of grouped heads."""
+        _, of_head, of_row, _ = self.mask_steps
+        return of_row != 0 or (of_head != 0 and self.sharing > 1)
+
+    @property
     def operands(self) -> dict[str, Given]:
         """The tensor arguments of kernels without tensor maps."""
         past_k, past_v = self.past
@@ -150,7 +156,7 @@ class AttentionTask:
             ("CAUSAL", bool(op.is_causal)),
             ("WINDOW", max(op.left_window_size, op.right_window_size) >= 0),
             *(("LENGTHS", self.lengths is not None), ("SOFTCAP", op.softcap > 0)),
-            *(("MASK_ROWS", self.mask_steps[2] != 0), ("RAW", self.is_raw)),
+            *(("MASK_ROWS", self.is_mask_of_rows), ("RAW", self.is_raw)),
         )
 
     @property

@@ -190,7 +190,8 @@ attention_decode(const T* q, const T* k, const T* v, const T* cosine, const T* s
             replace<VECTOR_V, SIZE_V>(buffer + TILE * PITCH_K, at - t0, new_values + row * PITCH_V);
         }
         __syncthreads();
-        multiply_tile(sums, queries, buffer, t0, range.end, has_rows, shift, valid, n, mask, of_mask, s, scale,
+        const MaskTile ahead = load_mask(sums.rows, t0, n, mask, of_mask, s);
+        multiply_tile(sums, queries, buffer, ahead, range.end, has_rows, shift, valid, n, mask, of_mask, s, scale,
                       softcap);
         __syncthreads();
         load_tile(step + STAGES);

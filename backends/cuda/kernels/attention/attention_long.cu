@@ -15,7 +15,6 @@
 #include "ptx/pipeline.cuh"
 #include "ptx/tma.cuh"
 
-constexpr bool BIASES = false;
 #include "attention/online_softmax.cuh"
 
 constexpr int CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 32, ROWS = GROUPS * 64;
@@ -109,8 +108,10 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
         settle(scores);
         if (lane == 0) mbarrier_arrive(of_k.empty(stage));
 
-        const Seen seen = {{row, row + 8}, begin + step * KEYS, s.total, weighed, nullptr};
-        weigh(scores, results, peak, sum, mask_row, seen, s, of_mask, scale, softcap);
+        const int t0 = begin + step * KEYS;
+        const Seen seen = {{row, row + 8}, t0, s.total, weighed};
+        weigh(scores, results, peak, sum, MaskInPlace{{mask_row[0], mask_row[1]}, t0, s, of_mask}, seen, s, scale,
+              softcap);
         u32 weights[KEYS / 16][4];
 #pragma unroll
         for (int i = 0; i < KEYS / 16; ++i)

@@ -62,10 +62,11 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
 
     const bool has_rows = m0 + warp_m * TM * 16 < rows;
     for (int step = 0; step < count; ++step) {
+        const MaskTile ahead = load_mask(sums.rows, range.begin + step * TILE, n, mask, of_mask, s);
         cp_async_wait<STAGES - 1>();
         __syncthreads();
-        multiply_tile(sums, queries, buffers + step % STAGES * STAGE, range.begin + step * TILE, range.end, has_rows,
-                      shift, valid, n, mask, of_mask, s, scale, softcap);
+        multiply_tile(sums, queries, buffers + step % STAGES * STAGE, ahead, range.end, has_rows, shift, valid, n, mask,
+                      of_mask, s, scale, softcap);
         __syncthreads();
         if (step + STAGES < count) load_tile(step + STAGES);
         cp_async_commit();

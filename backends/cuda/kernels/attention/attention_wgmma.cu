@@ -16,8 +16,10 @@
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 
-constexpr bool BIASES = MASK != NO_MASK && !MASK_ROWS;
 #include "attention/online_softmax.cuh"
+
+// Whether what the mask adds to keys is the same for all rows; it is then staged in shared memory.
+constexpr bool BIASES = MASK != NO_MASK && !MASK_ROWS;
 
 constexpr int THREADS = 128, ROWS = 64, SIZE = 64;
 constexpr int BYTES_Q = ROWS * SIZE * 2, BYTES_K = KEYS * SIZE * 2;
@@ -84,8 +86,12 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
 
         // A warp past the last row has no scores to process.
         const int weighed = m0 + warp * 16 < s.rows ? KEYS / 8 : 0;
-        const Seen seen = {{row, row + 8}, t0, s.total, weighed, biases};
-        weigh(scores, results, peak, sum, mask_row, seen, s, of_mask, scale, softcap);
+        const Seen seen = {{row, row + 8}, t0, s.total, weighed};
+        const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_mask};
+        const auto bias_of = [&](int eight, int side, int half) {
+            return BIASES ? biases[eight * 8 + lane % 4 * 2 + side] : in_place(eight, side, half);
+        };
+        weigh(scores, results, peak, sum, bias_of, seen, s, scale, softcap);
         u32 weights[KEYS / 16][4];
 #pragma unroll
         for (int i = 0; i < KEYS / 16; ++i)

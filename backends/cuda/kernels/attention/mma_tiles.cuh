@@ -16,7 +16,6 @@
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/cluster.cuh"
-constexpr bool BIASES = false;
 #include "attention/online_softmax.cuh"
 
 constexpr int THREADS = 32 * WARPS_M * WARPS_N;
@@ -74,23 +73,61 @@ __device__ __forceinline__ void clear(Accumulators& sums)
     }
 }
 
-// Processes one tile of keys from position `t0` on; only those before `end` count.
-__device__ __forceinline__ void multiply_tile(Accumulators& to, const u32 (&queries)[TM][SIZE_K / 16][4],
-                                              const T* tile, int t0, int end, bool has_rows, int shift, int valid,
-                                              int n, const M* mask, const MaskSteps& of_mask, const Sizes& s,
-                                              float scale, float softcap)
-{
-    const int lane = threadIdx.x % 32, warp_n = threadIdx.x / 32 % WARPS_N;
-    const T* const keys = tile + warp_n * KEYS * PITCH_K;
-    const T* const values = tile + TILE * PITCH_K + warp_n * KEYS * PITCH_V;
-    t0 += warp_n * KEYS;
-    // The number of groups of sixteen keys that exist; warps without rows have none.
-    const int there = has_rows ? (end - t0 + 15) / 16 : 0;
+// What the mask adds to the scores of a thread, in the mask's type; loaded ahead of the scores where there are registers.
+struct MaskTile {
+    static constexpr bool AHEAD = MASK != NO_MASK && (TM == 1 || !MASK_ROWS);
+    static constexpr int ROWS_OF = MASK_ROWS ? 2 : 1;
+    M at[AHEAD ? KEYS / 8 : 1][2][ROWS_OF];
+    int first;  // of the warp's keys
 
+    __device__ __forceinline__ float operator()(int eight, int side, int half, const Sizes& s) const
+    {
+        if (first + eight * 8 + threadIdx.x % 4 * 2 + side >= s.mask_length) return -INFINITY;
+        const M found = at[eight][side][MASK_ROWS ? half : 0];
+        return MASK == NUMBERS ? float(found) : bool(found) ? 0.0f : -INFINITY;
+    }
+};
+
+__device__ __forceinline__ const M* mask_row(const M* mask, const Row& row, int n, const MaskSteps& by)
+{
+    return mask + n * by.batch + row.head * by.head + row.query * by.row;
+}
+
+// Starts to load the mask of a warp's keys of the tile from position `t0` on.
+__device__ __forceinline__ MaskTile load_mask(const Row (&rows)[TM][2], int t0, int n, const M* mask,
+                                              const MaskSteps& by, const Sizes& s)
+{
+    MaskTile found;
+    found.first = t0 + threadIdx.x / 32 % WARPS_N * KEYS;
+    if constexpr (MaskTile::AHEAD) {
+#pragma unroll
+        for (int half = 0; half < MaskTile::ROWS_OF; ++half) {
+            const M* const from = mask_row(mask, rows[0][half], n, by);
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; ++j)
+#pragma unroll
+                for (int side = 0; side < 2; ++side) {
+                    const int t = found.first + j * 8 + threadIdx.x % 4 * 2 + side;
+                    found.at[j][side][half] = t < s.mask_length ? from[t * by.key] : M(0);
+                }
+        }
+    }
+    return found;
+}
+
+// Processes the keys of a warp that exist, in groups of sixteen: all KEYS, where WHOLE.
+template <bool WHOLE>
+__device__ __forceinline__ void multiply_keys(Accumulators& to, const u32 (&queries)[TM][SIZE_K / 16][4],
+                                              const T* keys, const T* values, int there, int shift, int valid, int n,
+                                              const MaskTile& ahead, const M* mask, const MaskSteps& of_mask,
+                                              const Sizes& s, float scale, float softcap)
+{
+    const int lane = threadIdx.x % 32;
+    const int count = WHOLE ? KEYS / 16 : there;
     float scores[TM][KEYS / 8][4] = {};
 #pragma unroll
     for (int j = 0; j < KEYS / 16; ++j) {
-        if (j >= there) break;
+        if (j >= count) break;
 #pragma unroll
         for (int c = 0; c < SIZE_K / 16; ++c) {
             u32 b[4];
@@ -106,18 +143,20 @@ __device__ __forceinline__ void multiply_tile(Accumulators& to, const u32 (&quer
 
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
-        const M* shown[2] = {mask, mask};
-        if (MASK != NO_MASK)
-            for (int half = 0; half < 2; ++half)
-                shown[half] += n * of_mask.batch + to.rows[i][half].head * of_mask.head
-                               + to.rows[i][half].query * of_mask.row;
-        const Seen seen = {{to.rows[i][0].query + shift, to.rows[i][1].query + shift},
-                           t0, valid, there * 2, nullptr};
-        weigh(scores[i], to.results[i], to.peak[i], to.sum[i], shown, seen, s, of_mask, scale, softcap);
+        const Row(&rows)[2] = to.rows[i];
+        const Seen seen = {{rows[0].query + shift, rows[1].query + shift}, ahead.first, valid, count * 2};
+        if constexpr (MASK == NO_MASK || MaskTile::AHEAD) {
+            const auto bias_of = [&](int eight, int side, int half) { return ahead(eight, side, half, s); };
+            weigh(scores[i], to.results[i], to.peak[i], to.sum[i], bias_of, seen, s, scale, softcap);
+        } else {
+            const MaskInPlace bias_of = {
+                {mask_row(mask, rows[0], n, of_mask), mask_row(mask, rows[1], n, of_mask)}, ahead.first, s, of_mask};
+            weigh(scores[i], to.results[i], to.peak[i], to.sum[i], bias_of, seen, s, scale, softcap);
+        }
     }
 #pragma unroll
     for (int c = 0; c < KEYS / 16; ++c) {
-        if (c >= there) break;
+        if (c >= count) break;
         u32 weights[TM][4];
 #pragma unroll
         for (int i = 0; i < TM; ++i) as_operand(weights[i], scores[i][2 * c], scores[i][2 * c + 1]);
@@ -133,6 +172,24 @@ __device__ __forceinline__ void multiply_tile(Accumulators& to, const u32 (&quer
             }
         }
     }
+}
+
+// Processes one tile of keys from position `t0` on, whose mask is on its way; only those before `end` count.
+__device__ __forceinline__ void multiply_tile(Accumulators& to, const u32 (&queries)[TM][SIZE_K / 16][4],
+                                              const T* tile, const MaskTile& ahead, int end, bool has_rows,
+                                              int shift, int valid, int n, const M* mask, const MaskSteps& of_mask,
+                                              const Sizes& s, float scale, float softcap)
+{
+    const int warp_n = threadIdx.x / 32 % WARPS_N;
+    const T* const keys = tile + warp_n * KEYS * PITCH_K;
+    const T* const values = tile + TILE * PITCH_K + warp_n * KEYS * PITCH_V;
+    // The number of groups of sixteen keys that exist; warps without rows have none.
+    const int there = has_rows ? (end - ahead.first + 15) / 16 : 0;
+    // Without branches between its groups, products of a whole tile follow one another closely.
+    if (there >= KEYS / 16)
+        multiply_keys<true>(to, queries, keys, values, there, shift, valid, n, ahead, mask, of_mask, s, scale, softcap);
+    else
+        multiply_keys<false>(to, queries, keys, values, there, shift, valid, n, ahead, mask, of_mask, s, scale, softcap);
 }
 
 // Writes N adjacent results, limited to the `size` elements of a head.

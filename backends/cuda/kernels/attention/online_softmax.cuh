@@ -2,8 +2,7 @@
 // the scores minus the maximum so far, and the sums accumulated under a smaller maximum are rescaled.
 //
 // Compile-time, besides the constants of heads.cuh: SOFTCAP; MASK_ROWS, whether rows of the mask differ; RAW,
-// whether scores need only their positive scale, which is then applied within the exponential; BIASES, whether
-// the values that the mask adds to keys are staged in shared memory.
+// whether scores need only their positive scale, which is then applied within the exponential.
 
 constexpr float LOG2E = 1.4426950408889634f;
 
@@ -39,16 +38,27 @@ struct Seen {
     int first;            // the first key
     int valid;            // keys that are there
     int count;            // eights of keys that have scores
-    const float* biases;  // of the keys, where BIASES
+};
+
+// Reads what the mask adds to the score of a key when it is needed; `first` is the first key of the step.
+struct MaskInPlace {
+    const M* rows[2];
+    int first;
+    const Sizes& s;
+    const MaskSteps& by;
+
+    __device__ __forceinline__ float operator()(int eight, int side, int half) const
+    {
+        return added<float>(rows[half], first + eight * 8 + threadIdx.x % 4 * 2 + side, s, by);
+    }
 };
 
 // A thread has two adjacent keys of every eight, of two rows: the fragment layout of a product's sums. `sum`
-// covers the thread's own keys.
-template <int EIGHTS, int WIDE>
+// covers the thread's own keys. `bias_of(eight, side, row)` is what the mask adds to a score.
+template <int EIGHTS, int WIDE, typename Bias>
 __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&results)[WIDE][4],
-                                      float (&peak)[2], float (&sum)[2], const M* const (&mask)[2],
-                                      const Seen& seen, const Sizes& s, const MaskSteps& of_mask,
-                                      float scale, float softcap)
+                                      float (&peak)[2], float (&sum)[2], const Bias& bias_of,
+                                      const Seen& seen, const Sizes& s, float scale, float softcap)
 {
     const int lane = threadIdx.x % 32;
     float top[2] = {-INFINITY, -INFINITY};
@@ -60,14 +70,13 @@ __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&result
         for (int side = 0; side < 2; ++side) {
             const int t = seen.first + j * 8 + lane % 4 * 2 + side;
             float bias = 0;
-            if (BIASES) bias = seen.biases[t - seen.first];
-            else if (MASK != NO_MASK && !MASK_ROWS) bias = added<float>(mask[0], t, s, of_mask);
+            if (MASK != NO_MASK && !MASK_ROWS) bias = bias_of(j, side, 0);
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 float& score = scores[j][half * 2 + side];
                 if (!RAW) score *= scale;
                 if (SOFTCAP) score = softcap * tanhf(score / softcap);
-                if (MASK != NO_MASK && MASK_ROWS) bias = added<float>(mask[half], t, s, of_mask);
+                if (MASK != NO_MASK && MASK_ROWS) bias = bias_of(j, side, half);
                 if (MASK != NO_MASK) score += bias;
                 if (!whole && is_hidden(t, seen.places[half], seen.valid, s)) score = -INFINITY;
                 top[half] = fmaxf(top[half], score);
