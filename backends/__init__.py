@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from traceback import walk_tb
@@ -62,11 +62,13 @@ def names() -> tuple[str, ...]:
 
 
 @cache
-def _foreign() -> dict[str, Opener]:
-    return {point.name: _guarded(point) for point in entry_points(group=GROUP)}
+def _foreign() -> dict[str, Callable[[], Opener]]:
+    """Return what imports the backends of other packages, by name."""
+    return {point.name: partial(_imported, point) for point in entry_points(group=GROUP)}
 
 
-def _guarded(point: EntryPoint) -> Opener:
+@cache
+def _imported(point: EntryPoint) -> Opener:
     """Return the function of another package; if that fails, only this backend is unavailable."""
 
     def failed(error: Exception) -> BackendUnavailable:
@@ -144,7 +146,7 @@ def _opener(name: str) -> Opener:
     if name in _OWN:
         return import_module(_OWN[name], __package__).open_backends
     if name in _foreign():
-        return _foreign()[name]
+        return _foreign()[name]()
     known = names()
     hint = did_you_mean(name, known)
     raise UsageError(f"there is no backend '{name}'{hint} (backends: {', '.join(known)})")

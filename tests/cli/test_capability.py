@@ -51,7 +51,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
     def open_fake(options: Options) -> tuple[FakeBackend, ...]:
         return (FakeBackend(FakeDevice()),)
 
-    monkeypatch.setattr(backends, "_foreign", lambda: {"fake": open_fake})
+    monkeypatch.setattr(backends, "_foreign", lambda: {"fake": lambda: open_fake})
     kinds = ("Relu", "Tanh", "Tanh", "Relu")
     nodes = [
         helper.make_node(kind, [f"x{i}"], [f"x{i + 1}"], name=f"n{i}")

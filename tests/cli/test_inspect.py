@@ -117,7 +117,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     def open_fake(options: Options) -> tuple[FakeBackend, ...]:
         return (FakeBackend(FakeDevice()),)
 
-    monkeypatch.setattr(backends, "_foreign", lambda: {"fake": open_fake})
+    monkeypatch.setattr(backends, "_foreign", lambda: {"fake": lambda: open_fake})
 
 
 @pytest.fixture

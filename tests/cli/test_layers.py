@@ -35,7 +35,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> str:
     def opened(options: Options) -> tuple[NumpyBackend | FaultyBackend, ...]:
         return (FaultyBackend({"conv"}, one_percent),)
 
-    monkeypatch.setattr(backends, "_foreign", lambda: {"faulty": opened})
+    monkeypatch.setattr(backends, "_foreign", lambda: {"faulty": lambda: opened})
     return "faulty"
 
 
@@ -118,7 +118,7 @@ def test_the_script_ends_with_0_once_all_is_right(
     tercet: Tercet, faulty: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tercet("bisect", "classifier.onnx", "-b", "numpy", "-b", faulty, "--reduce", "fault")
-    mended = {"faulty": lambda options: (NumpyBackend(),)}
+    mended = {"faulty": lambda: lambda options: (NumpyBackend(),)}
     monkeypatch.setattr(backends, "_foreign", lambda: mended)
     with pytest.raises(SystemExit) as ended:
         runpy.run_path("fault/reproduce.py", run_name="__main__")

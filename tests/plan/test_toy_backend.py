@@ -133,7 +133,6 @@ def test_faults_of_its_package_are_its_own(installed: Path) -> None:
     """When it is imported, opened and run; other backends work all the same."""
     module = installed / "toy_backend.py"
     module.write_text(module.read_text(encoding="utf-8").replace("out=y", "out=missing"))
-    (installed / "broken.py").write_text("raise RuntimeError('no driver')")
     (installed / "shut.py").write_text("def open_backends(options):\n    return options.none")
     for name in ("broken", "shut"):
         about = installed / f"{name}-2.dist-info"
@@ -142,8 +141,10 @@ def test_faults_of_its_package_are_its_own(installed: Path) -> None:
         entry = f"[tercet.backends]\n{name} = {name}:open_backends\n"
         (about / "entry_points.txt").write_text(entry)
     path = str(model(installed))
+    (installed / "broken.py").write_text("print('imported')\nraise RuntimeError('no driver')")
     commands = [
         ["run", path, "-b", "numpy"],
+        ["compare", path, "-b", "numpy", "-b", "onnx.reference"],
         ["doctor"],
         ["run", path, "-b", "broken"],
         ["run", path, "-b", "shut"],
@@ -151,8 +152,9 @@ def test_faults_of_its_package_are_its_own(installed: Path) -> None:
     ]
     answer = python(installed, "-c", RUN_COMMANDS, json.dumps(commands))
     assert answer.returncode == 0, answer.stderr
-    (ran, _), (told, table), *faults = json.loads(answer.stdout)
-    assert (ran, told) == (0, 0)
+    (ran, text), (compared, more), (told, table), *faults = json.loads(answer.stdout)
+    assert (ran, compared, told) == (0, 0, 0)
+    assert "imported" not in text + more, "it is imported where nobody asked for it"
     assert "RuntimeError: no driver" in table
     assert [code for code, _ in faults] == [5, 5, 9]
     for (_, text), words in zip(faults, ("broken 2", "shut 2", "toy-backend 1"), strict=True):
