@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tercet.backends.cuda.gemm.atoms import ATOMS, Atom
 from tercet.backends.numpy import evaluate
+from tercet.runtime.ir import dtypes as all_dtypes
 from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
@@ -126,6 +128,55 @@ def test_the_operator_runs_on_cuda(tmp_path: Path, libraries: Path) -> None:
     (name,) = re.findall(r"`backends/cuda/kernels/([\w/]+\.cu)`", TEXT)
     (tmp_path / "kernels" / name).write_text(kernel, encoding="utf-8")
     run(f"LIBRARIES = {str(libraries)!r}\n{ON_CUDA}", MODULES, tmp_path)
+
+
+#: Adds an elementwise operator, in a process of its own, to the module and to both tables.
+ELEMENTWISE = """
+import numpy as np
+from tercet.backends.cuda.codegen import elementwise as on_cuda
+from tercet.backends.numpy import evaluate
+from tercet.backends.numpy.numerics import elementwise as on_numpy
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops import elementwise as ops
+from tests.kernels.dry import launches, planned
+
+exec(f"@op\\n{DECLARED}:\\n    'The cube root.'", vars(ops))
+on_numpy.ELEMENTWISE |= eval("{" + ROWS[0] + "}", vars(on_numpy))
+on_cuda.ROWS |= eval("{" + ROWS[1] + "}", vars(on_cuda))
+graph = Graph("roots")
+x = graph.add_input("x", TensorType(float32, (2, 3)))
+root = graph.insert(ops.Cbrt(), [x]).output
+graph.set_outputs({"y": graph.insert(ops.Relu(), [root], ["y"]).output})
+infer(graph)
+data = np.float32([[8, 27, -1], [0, 1, 64]])
+(y,) = evaluate(ops.Cbrt(), [data], 1)
+np.testing.assert_allclose(y, np.cbrt(data.astype(float)), rtol=1e-6)
+(launch,) = launches(planned(graph))
+assert "cbrt(x)" in launch.code
+assert launch.note == "Cbrt+Relu"
+"""
+
+
+def test_an_elementwise_operator_is_three_rows(tmp_path: Path) -> None:
+    (declared,) = re.findall(r"`(class Cbrt\(Unary\))`", TEXT)
+    rows = re.findall(r"`(ops\.Cbrt: [^`]*)`", TEXT)
+    text = (
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nDECLARED, ROWS = {declared!r}, {rows!r}\n"
+    )
+    command = [sys.executable, "-c", text + ELEMENTWISE]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_dtype_of_products_is_one_row() -> None:
+    """NVRTC compiles every row of the table in `tests/kernels/test_atoms.py`."""
+    (row,) = re.findall(r"`(\(float8\w+, float8\w+\): Atom\(.*\))`", TEXT)
+    ((dtypes, atom),) = eval("{" + row + "}", {"Atom": Atom, **vars(all_dtypes)}).items()
+    assert dtypes not in ATOMS
+    assert "wgmma.mma_async.sync.aligned.m64n64k32.f32.e5m2.e5m2" in atom.code(64)
 
 
 def test_the_pass_runs() -> None:
