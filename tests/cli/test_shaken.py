@@ -168,3 +168,38 @@ def test_factors_of_a_resize_are_not_rounded() -> None:
         judge = Judge(loaded.imported, {"x": x}, "bfloat16")
     for sample in judge.samples("y", FAIR, 12):
         assert 0 < np.abs(sample - judge.exact["y"]).max() < 2.0**-7 * np.abs(x).max()
+
+
+def attention() -> ModelProto:
+    """One query of 16 heads on 4 keys in float16, as at a decoder's first tokens."""
+    names = {"q": (1, 16, 1, 64), "k": (1, 16, 4, 64), "v": (1, 16, 4, 64)}
+    half, info = TensorProto.FLOAT16, helper.make_tensor_value_info
+    node = helper.make_node("Attention", list(names), ["y"])
+    inputs = [info(name, half, dims) for name, dims in names.items()]
+    graph = helper.make_graph([node], "g", inputs, [info("y", half, names["q"])])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+
+
+def in_halves(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Attention whose scores and probabilities are float16, as in onnxruntime's CPU provider."""
+    scores = (q.astype(np.float32) @ k.swapaxes(2, 3).astype(np.float32) / 8).astype(np.float16)
+    wide = np.exp(scores.astype(np.float32) - scores.max(-1, keepdims=True).astype(np.float32))
+    probabilities = (wide / wide.sum(-1, keepdims=True)).astype(np.float16)
+    return (probabilities.astype(np.float32) @ v.astype(np.float32)).astype(np.float16)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_attention_in_half_precision_may_round_its_probabilities(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    feeds = {
+        name: (2 * random.standard_normal((1, 16, 1 if name == "q" else 4, 64))).astype(np.float16)
+        for name in "qkv"
+    }
+    rounded = in_halves(**feeds)
+    with api.load(attention()) as loaded:
+        ours, judge = np.asarray(loaded.run(feeds)["y"]), Judge(loaded.imported, feeds)
+    assert not np.array_equal(ours, rounded)
+    assert judge.agreement("y", ours, rounded).verdict == "ok"
+    wrong = rounded.copy()
+    wrong.flat[np.argmax(np.abs(wrong))] *= np.float16(1 + 2**-6)
+    assert judge.agreement("y", ours, wrong).verdict == "MISMATCH"

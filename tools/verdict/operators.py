@@ -52,6 +52,9 @@ BASIC = {"Add", "Cast", "CastLike", "DequantizeLinear", "Div", "Mul", "Sqrt", "S
 _FAITHFUL = {"Add", "Cast", "CastLike", "Conv", "ConvInteger", "ConvTranspose", "CumSum", "Einsum"}
 _FAITHFUL |= {"DequantizeLinear", "DynamicQuantizeLinear", "Gemm", "MatMul", "MatMulInteger", "Mul"}
 _FAITHFUL |= {"QuantizeLinear", "ReduceSum", "ReduceSumSquare", "Resize", "Sub", "Sum"}
+#: Operators between whose products there is a result of its own, which runtimes may round to the
+#: format of their inputs.
+COMPOSED = {"Attention", "FlexAttention"}
 #: Operators that add up windows of their input.
 _POOLING = {"AveragePool", "LpPool"}
 #: Operators that add up a row of their input for each row of their result.

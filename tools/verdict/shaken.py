@@ -35,6 +35,7 @@ from .operators import (
     BOUNDED,
     BYTES,
     COMPARING,
+    COMPOSED,
     GATED,
     NAMES,
     NEVER_NEGATIVE,
@@ -375,10 +376,13 @@ class _Shake:
         for i, value in enumerate(inputs):
             name = self._name(value)
             coarse = name not in ("float32", "float64") and not quantizing
-            if value is None or value.data is not None or not name or coarse:
+            composed = node.kind in COMPOSED
+            if value is None or value.data is not None or not name or (coarse and not composed):
                 continue
-            amount, reach = Amount.of(name) * growth, 0 if i else greatest_position(node)
-            chosen = {"floor": _ANY} if quantizing or reach else own.get(i, {})
+            amount, reach = Amount.of(name), 0 if i else greatest_position(node)
+            amount *= 1.0 if coarse else growth  # accumulators are float32
+            special = {} if quantizing or reach else own.get(i, {})
+            chosen = {"floor": _ANY, **special} if quantizing or reach or coarse else special
             if name == "float32" and self._narrows(node, value):
                 narrow = self._precision
                 amount, chosen = amount | Amount.of(narrow), {"bits": BITS[narrow], **chosen}
@@ -442,7 +446,7 @@ def _of_inputs(node: Node) -> dict[int, dict[str, Any]]:
     if node.kind == "LRN":  # libraries add the next channel to a sum and subtract the last one
         return {0: {"channels": True}}
     # Keys are only seen in scores, which have a rounding of their own.
-    return {1: {"rows": True}} if node.kind in ("Attention", "FlexAttention") else {}
+    return {1: {"rows": True}} if node.kind in COMPOSED else {}
 
 
 def _with_bodies(graph: Graph) -> Iterator[Graph]:
