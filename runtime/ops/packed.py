@@ -47,7 +47,7 @@ class MatMulNBits(Op):
     N: int
     accuracy_level: int = 0
     bits: int = 4
-    block_size: int = 32
+    block_size: int
     weight_prepacked: int = 0
 
     @property

@@ -1,6 +1,7 @@
 """Declarations of onnxruntime's operators, held against its schemas."""
 
 import inspect
+from dataclasses import MISSING, fields
 
 import pytest
 from onnx import helper
@@ -8,6 +9,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from tercet.importers.onnx.contrib.catalogue import find, names
 from tercet.runtime.ir.dtypes import name_of
+from tercet.runtime.ir.op import OPERATORS, body_names
 
 SCHEMAS = {(s.domain, s.name): s for s in get_all_operator_schema()}
 #: ONNX's names of dtypes that numpy calls otherwise.
@@ -47,3 +49,15 @@ def test_a_declaration_is_onnxruntimes(key: tuple[str, str]) -> None:
         allowed = {WORDS.get(each, each) for each in allowed}
         found = set(map(name_of, mine.kind.dtypes))
         assert allowed <= found or found <= allowed, (mine.name, allowed, found)
+
+
+@pytest.mark.parametrize("name", sorted(name for d, name in OPERATORS if d == "com.microsoft"))
+def test_an_operator_of_the_ir_requires_what_onnxruntime_requires(name: str) -> None:
+    """What has a default here is left out of exported files where it has that value."""
+    operator, attributes = (
+        OPERATORS["com.microsoft", name],
+        SCHEMAS["com.microsoft", name].attributes,
+    )
+    given = {field.name: field.default for field in fields(operator)}
+    for each in given.keys() & attributes.keys() - set(body_names(operator)):
+        assert (given[each] is MISSING) == attributes[each].required, each
