@@ -40,23 +40,20 @@ class WarpShape:
 
 
 #: Warp shapes in decreasing order of rows per block, each with the share of multiprocessors that
-#: must have a block: larger blocks read keys and values less often and with more threads. Measured
-#: on an H200 with 3 to 16 heads of 32 to 128 and 50 to 577 keys, in transformer blocks.
+#: must have a block: larger blocks read keys and values less often, smaller ones end sooner where
+#: all run at once. Measured on an H200 with 1 to 192 heads of 32 to 256 and 32 to 1500 keys, in
+#: chains of attentions.
 SHAPES = (
-    *((WarpShape(2, 4, 1), 0.9), (WarpShape(1, 8, 1), 0.9), (WarpShape(1, 4, 2), 0.33)),
-    *((WarpShape(1, 2, 4), 0.0), (WarpShape(1, 2, 2), 0.0), (WarpShape(1, 4, 1), 0.0)),
-)
-#: The same for larger heads, of which a thread copies more per key.
-LARGE_SHAPES = (
-    *((WarpShape(1, 8, 1), 0.9), (WarpShape(1, 4, 2), 0.9)),
-    *((WarpShape(1, 2, 2), 0.0), (WarpShape(1, 4, 1), 0.0)),
+    *((WarpShape(1, 8, 1), 0.9), (WarpShape(1, 4, 2), 0.5), (WarpShape(1, 4, 1), 0.5)),
+    *((WarpShape(1, 2, 4, 32), 0.5), (WarpShape(1, 1, 4, 32), 0.0)),
+    *((WarpShape(1, 2, 2, 32), 0.0), (WarpShape(1, 4, 1), 0.0), (WarpShape(1, 1, 1), 0.0)),
 )
 #: Warp shapes for few queries, in increasing order of rows; and that for the fewest rows of heads
 #: of moderate size, whose tile is most of what a block reads of a short cache.
 FEW_SHAPES = (WarpShape(1, 1, 4), WarpShape(1, 2, 2), WarpShape(1, 4, 1), WarpShape(1, 8, 1))
 SMALL_SHAPE = WarpShape(1, 1, 8)
-#: Maximum head size, key plus value, for which a warp has registers for 32 rows.
-MAX_DOUBLE = 128
+#: Maximum head size, key plus value, of `SMALL_SHAPE`.
+MAX_SMALL = 128
 #: Maximum number of stages for few queries.
 MAX_STAGES = 4
 #: Keys that a block processes in about the time of its fixed cost.
@@ -169,7 +166,7 @@ def config_of(
 
 def _few_shape(rows: int, sizes: tuple[int, int], target: Target, new: int) -> WarpShape:
     """Return the warp shape with this many rows per block, or as many as fit."""
-    if rows <= SMALL_SHAPE.rows and sum(sizes) <= MAX_DOUBLE:
+    if rows <= SMALL_SHAPE.rows and sum(sizes) <= MAX_SMALL:
         return SMALL_SHAPE
     fitting = [
         shape
@@ -211,14 +208,22 @@ def _turned(shape: WarpShape, sizes: tuple[int, int], new: int) -> int:
 
 
 def _shape(task: AttentionTask, sizes: tuple[int, int], keys: int, target: Target) -> WarpShape:
-    """Return the warp shape with most rows per block that keeps the multiprocessors busy."""
+    """Return the warp shape with most rows per block that keeps the multiprocessors busy.
+
+    Args:
+        task: the attention.
+        sizes: head sizes of key and value, rounded up.
+        keys: maximum number of keys per step of a warp.
+        target: the GPU.
+    """
     batch, heads, length, _ = task.q.dims
-    tiles = max(1, ceil_div(task.total, keys))
-    for shape, minimum in SHAPES if sum(sizes) <= MAX_DOUBLE else LARGE_SHAPES:
-        if shape.warps_n > tiles or _working(shape, keys, 2, sizes) > target.shared:
-            continue
+
+    def suits(shape: WarpShape, minimum: float) -> bool:
+        own = min(keys, shape.keys)
+        if _working(shape, own, 2, sizes) > target.shared:
+            return False
         blocks = ceil_div(length, shape.rows) * heads * batch
-        busy = blocks >= minimum * target.processors and length > shape.rows // 2
-        if busy or (minimum < 0.9 and 1 < shape.warps_n == tiles):  # all keys in one step
-            return shape
-    return WarpShape(1, 1, 1)
+        full = blocks >= minimum * target.processors and (length > shape.rows // 2 or not minimum)
+        return full and (2 * task.total > own * shape.warps_n or shape.warps_n == 1)
+
+    return next((shape for shape, minimum in SHAPES if suits(shape, minimum)), SHAPES[-1][0])
