@@ -14,6 +14,7 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm.schedules import multistage
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
+from tercet.backends.cuda.recipe.operands import Packed
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16
 from tercet.runtime.ir.types import Array
@@ -33,6 +34,8 @@ PRODUCTS = (
     ((3, 49, 49), (3, 49, 128), False),
     ((2, 3, 20, 72), (2, 3, 72, 36), False),
     ((50, 66), (3, 66, 88), False),
+    ((2, 3, 20, 72), (2, 3, 72, 36), True),
+    ((50, 67), (3, 67, 88), True),
 )
 
 
@@ -60,6 +63,15 @@ def test_many_columns_of_single_elements_are_transposed_first() -> None:
 def test_it_starts_before_the_kernel_ends_that_computes_its_operands() -> None:
     (launch,) = launches(planned(single("MatMul", operands((3, 49, 64), (3, 64, 128), float16))))
     assert launch.early
+
+
+def test_a_constant_stack_is_packed_and_loaded_early() -> None:
+    (launch,) = launches(
+        planned(single("MatMul", operands((3, 49, 67), (3, 67, 128), float16), (1,)))
+    )
+    assert isinstance(launch.arguments["b"], Packed)
+    assert launch.early
+    assert dict(launch.constants)["ACROSS"] == 0
 
 
 TILES = {str(tile): tile for tile in MULTISTAGE if not (tile.wgmma and tile.bn % multistage.STRIP)}

@@ -33,6 +33,7 @@ from .problem import (
     image_source,
     packed_filters,
     packed_matrix,
+    packed_stack,
     widest,
 )
 from .schedules import multistage, tma, tma_persistent
@@ -120,8 +121,8 @@ def product(
 ) -> Answer:
     """Return a @ b of (stacked) matrices.
 
-    If its rows are terms, `b` is read as it is, or transposed first where that is estimated to be
-    faster.
+    If its rows are terms, `b` is packed if it is constant, else read as it is, or transposed first
+    where that is estimated to be faster.
 
     Args:
         y: [..., m, n].
@@ -164,6 +165,9 @@ def product(
     ldb = ceil_div(k, 8) * 8
     batch, used = replace(gemm.batch, b=n * ldb), count * n * ldb * a.dtype.itemsize
     turned = replace(gemm, b=Scratch(0), ldb=ldb, batch=batch, across=False)
+    if b.data is not None and not transposed:
+        packed = replace(turned, b=packed_stack(b, "in eights", EIGHTS))
+        return multistage.multiply_halves(packed, epilogue, target, half_sums=half_sums)
     time, first = multistage.time_of(gemm, target, epilogue), ()
     turning = LAUNCH + 2 * used / TRANSPOSED + multistage.time_of(turned, target, epilogue)
     if not transposed and turning < time:

@@ -175,6 +175,15 @@ def _matrix(b: Array, form: Form, arrange: Order) -> Array:
     return arrange(rows_of(b, *form))
 
 
+def packed_stack(b: Tensor, order: str, arrange: Order) -> Packed:
+    """Return matrices [..., k, n] as [count, n, k] in an order named `order`."""
+    return Packed((b.value,), (f"stack {order}",), partial(_stack, arrange=arrange))
+
+
+def _stack(b: Array, arrange: Order) -> Array:
+    return arrange(b.reshape(-1, *b.shape[-2:]).swapaxes(1, 2))
+
+
 def packed_filters(
     w: Tensor, groups: int, channels: int, order: str, arrange: Order, joined: int = 1
 ) -> Packed:
