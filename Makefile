@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint style types check quick-test docs wheel format fuzz gpu-test gpu-bench gpu-studies gpu-sanitize clean
+.PHONY: help demo test lint style types changed-types typed-layout check quick-test docs wheel format fuzz gpu-test gpu-bench gpu-studies gpu-sanitize clean
 
 PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3)
 SUITABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
@@ -37,15 +37,23 @@ style: .venv/dev.stamp
 
 # Types are checked on a copy laid out as users install it, because only there every import resolves.
 # With room for what it makes and drops (MB), pyright collects less garbage.
-types: .venv/dev.stamp
+CHECK_TYPES := NODE_OPTIONS=--max-semi-space-size=64 $(VENV_PYTHON) tools/workshop/changed_types.py
+AS_SOURCES := sed -E 's!build/typed/(tercet/(runtime|importers|backends|tools)/)?!\2/!; s!//+!/!'
+
+types: typed-layout  ## check the types of the whole project
+	@$(CHECK_TYPES) --all | $(AS_SOURCES)
+
+changed-types: typed-layout  ## check the types of what has changed since they were right
+	@$(CHECK_TYPES) | $(AS_SOURCES)
+
+typed-layout: .venv/dev.stamp
 	@rm -rf build/typed && mkdir -p build/typed && cp -R tercet build/typed
 	@cp -R runtime importers backends tools build/typed/tercet
-	NODE_OPTIONS=--max-semi-space-size=64 $(VENV_PYTHON) -m pyright --pythonpath $(VENV_PYTHON) \
-	  | sed -E 's!build/typed/(tercet/(runtime|importers|backends|tools)/)?!\2/!; s!//+!/!'
 
-# pyright takes a minute of one core; the tests have the other one meanwhile.
+# The first time, and where there is no record as in CI, all types are checked: a minute of one core
+# and more; the tests have the other one meanwhile.
 check: .venv/dev.stamp  ## check style and types, and run the tests that say most in a minute
-	@$(MAKE) --no-print-directory --jobs 3 --output-sync style types quick-test
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync style changed-types quick-test
 
 quick-test: .venv/dev.stamp
 	$(VENV_PYTHON) -m pytest -q -m "not gpu and not slow" $(QUICK_TESTS)
