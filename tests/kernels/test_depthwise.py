@@ -12,8 +12,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
-from tercet.backends.cuda.conv.depthwise import LARGE, SINGLE, SMALL, Patch, Plane
-from tercet.backends.cuda.gemm.convolution import times
+from tercet.backends.cuda.conv.depthwise import LARGE, SHARED, SINGLE, SMALL, Patch, Plane
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
 DTYPES = (float32, float16, bfloat16)
-PATCHES = (*LARGE.values(), SMALL, SINGLE)
+PATCHES = (*LARGE.values(), SMALL, *SHARED, SINGLE)
 #: Shape of the image, sides of the window, and attributes.
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "same": ((2, 16, 9, 11), (3, 3), {"pads": (1, 1, 1, 1)}),
@@ -68,16 +67,17 @@ def graph_of(case: str, dtype: DType) -> tuple[Graph, Array]:
 
 
 def always(patch: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let threads compute this patch wherever patches are larger than a pixel."""
+    """Let threads compute this patch wherever it applies."""
 
     def chosen(plane: Plane, processors: int) -> Patch:
-        return patch if SMALL in plane.patches else SINGLE
+        found = plane.patches
+        return patch if patch in found or (SMALL in found and not patch.shared) else SINGLE
 
     monkeypatch.setattr(Plane, "patch", chosen)
 
 
 @needs_compiler
-@pytest.mark.parametrize("patch", PATCHES, ids=times)
+@pytest.mark.parametrize("patch", PATCHES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_every_patch(
@@ -114,19 +114,21 @@ def test_patches_leave_enough_threads() -> None:
         graph = single("Conv", arrays, (1,), group=x[1], pads=(kernel // 2,) * 4, **how)
         (launch,) = (found for found in launches(planned(graph)) if "depthwise" in found.entry)
         constants = dict(launch.constants)
-        return "x".join(str(constants[name]) for name in ("ROWS", "COLUMNS"))
+        shared = launch.entry == "depthwise_rows"
+        return str(Patch(constants.get("ROWS", 1), constants["COLUMNS"], shared=shared))
 
     assert patch(32, 32, 112, 112) == "4x2"
     assert patch(32, 32, 112, 112, dtype=float16) == "2x4"
+    assert patch(1, 32, 112, 112) == "2x2"
     for dtype in (float32, float16):
         assert patch(32, 64, 112, 112, dtype=dtype, strides=(2, 2)) == "2x2"
-        assert patch(1, 32, 112, 112, dtype=dtype) == "2x2"
-        assert patch(1, 512, 14, 14, dtype=dtype) == "1x1"
+        assert patch(1, 512, 14, 14, dtype=dtype) == "1x2 shared"
         assert patch(32, 32, 112, 112, dtype=dtype, dilations=(2, 2)) == "1x1"
-        assert (
-            patch(32, 32, 112, 112, kernel=7, dtype=dtype) == {4: "4x2", 2: "2x4"}[dtype.itemsize]
-        )
-        assert patch(32, 32, 112, 112, kernel=9, dtype=dtype) == "1x1"
+        assert patch(32, 32, 112, 112, kernel=7, dtype=dtype) == str(LARGE[dtype.itemsize])
+        assert patch(1, 96, 56, 56, kernel=7, dtype=dtype) == "1x4 shared"
+        assert patch(1, 160, 14, 14, kernel=7, dtype=dtype) == "1x2 shared"
+        assert patch(1, 320, 7, 7, kernel=7, dtype=dtype) == "1x1 shared"
+        assert patch(32, 32, 112, 112, kernel=9, dtype=dtype) == "1x4 shared"
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)

@@ -1,13 +1,15 @@
-"""Depthwise convolutions (`depthwise.cu`, else `depthwise_pixels.cu`): one filter per channel.
+"""Depthwise convolutions: one filter per channel.
 
-They are bound by memory and by instructions other than FMA. A thread computes a patch of pixels of
-adjacent channels, so that it reads each input once for all of its windows.
+They are bound by memory and by instructions other than FMA. A thread of `depthwise.cu` computes a
+patch of pixels of adjacent channels, so that it reads each input once for all of its windows. Where
+there are few pixels, latency counts: a warp of `depthwise_rows.cu` computes one row of the windows.
+Channels that fill no words are left to `depthwise_pixels.cu`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
+from math import inf, prod
 from pathlib import PurePath
 
 import numpy as np
@@ -20,24 +22,55 @@ from ..recipe.launch import Launch, each
 from ..recipe.operands import Ints, Members, Packed, by_axis, ceil_div
 
 THREADS = 128
+#: Threads of a warp of `depthwise_rows.cu`, each with a patch.
+LANES = 32
 #: Channels per thread.
 CHANNELS = 4
-#: Rows and columns of a thread's patch of results.
-Patch = tuple[int, int]
-SINGLE: Patch = (1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """The results of a thread.
+
+    Attributes:
+        rows, columns: of pixels.
+        shared: whether as many warps as a window has rows compute it, one row each.
+    """
+
+    rows: int
+    columns: int
+    shared: bool = False
+
+    def __str__(self) -> str:
+        """Return its name, such as ``2x4``, or ``1x4 shared``."""
+        return f"{self.rows}x{self.columns}{' shared' if self.shared else ''}"
+
+
+SINGLE = Patch(1, 1)
 #: Patch sizes for stride 1, by bytes of an element; and for other strides. Measured on an H200 over
 #: the layers of MobileNet at batch 1 and 32.
-LARGE: dict[int, Patch] = {4: (4, 2), 2: (2, 4)}
-SMALL: Patch = (2, 2)
-#: Minimum threads per multiprocessor with large and small patches.
-BUSY = {LARGE[4]: 256, LARGE[2]: 256, SMALL: 64}
+LARGE = {4: Patch(4, 2), 2: Patch(2, 4)}
+SMALL = Patch(2, 2)
+#: Patches that warps share.
+SHARED = (Patch(1, 4, shared=True), Patch(1, 2, shared=True), Patch(1, 1, shared=True))
+#: Maximum taps of a window whose weights a thread of `depthwise.cu` holds in registers.
+HELD = 9
+#: Minimum threads per multiprocessor with each patch, for windows of at most `HELD` taps and for
+#: larger ones. Measured on an H200 with 32 to 960 channels, images of 7 to 112 pixels, and windows
+#: of 3 to 9, in chains of convolutions.
+BUSY = {
+    **{LARGE[4]: (256, 256), LARGE[2]: (70, 120), SMALL: (64, 512)},
+    **dict(zip(SHARED, ((inf, 32), (0, 20), (inf, 0)), strict=True)),
+}
 #: Maximum taps for patches larger than a pixel, as windows are unrolled.
 MAX_TAPS = 49
+#: Maximum sides of a window of which a warp has a row.
+MAX_SHARES = 16
 
 
 def depthwise_variants(conv: ConvProblem) -> tuple[str, ...]:
     """Return the names of the patch sizes that a convolution may use."""
-    return tuple(map(times, Plane.of(conv).patches))
+    return tuple(map(str, Plane.of(conv).patches))
 
 
 def depthwise(conv: ConvProblem, variant: str = "") -> Answer:
@@ -47,7 +80,7 @@ def depthwise(conv: ConvProblem, variant: str = "") -> Answer:
     plane = Plane.of(conv)
     if not plane.has_words:
         return _pixels(conv, plane)
-    named = {times(patch): patch for patch in plane.patches}
+    named = {str(patch): patch for patch in plane.patches}
     patch = named.get(variant) or plane.patch(conv.setting.target.processors)
     return _words(conv, plane, patch)
 
@@ -60,11 +93,14 @@ def _words(conv: ConvProblem, plane: Plane, patch: Patch) -> Launch:
         **dict(zip(names, places, strict=True)),
         **{f"by_{name}": divisor(size) for name, size in zip(names, places, strict=True)},
     }
-    constants = (
-        *(("ROWS", patch[0]), ("COLUMNS", patch[1]), ("VECTOR", CHANNELS)),
-        *conv.epilogue.flags(conv.b),
-    )
-    return _launch(conv, plane, "conv/depthwise.cu", plane.threads(patch), constants, members)
+    constants = ("COLUMNS", patch.columns), ("VECTOR", CHANNELS), *conv.epilogue.flags(conv.b)
+    count = plane.threads(patch)
+    if patch.shared:
+        launch = _launch(conv, plane, "conv/depthwise_rows.cu", count, constants, members)
+        block = LANES * plane.kernel[0]
+        return replace(launch, grid=(ceil_div(count, LANES), 1, 1), block=block)
+    constants = ("ROWS", patch.rows), *constants
+    return _launch(conv, plane, "conv/depthwise.cu", count, constants, members)
 
 
 def _pixels(conv: ConvProblem, plane: Plane) -> Launch:
@@ -176,14 +212,17 @@ class Plane:
         """The applicable patch sizes, largest first."""
         if not self.has_words:
             return ()
-        if prod(self.dilations) > 1 or prod(self.kernel) > MAX_TAPS:
-            return (SINGLE,)
+        shared = SHARED if self.kernel[0] > 1 and max(self.kernel) <= MAX_SHARES else ()
+        if prod(self.dilations) > 1:
+            return (*shared[-1:], SINGLE)
+        if prod(self.kernel) > MAX_TAPS:
+            return (*shared, SINGLE)
         large = (LARGE[self.size],) if prod(self.steps) == 1 else ()
-        return (*large, SMALL, SINGLE)
+        return (*large, SMALL, *shared, SINGLE)
 
     def spread(self, patch: Patch) -> tuple[int, int]:
         """Return the number of patches along height and width."""
-        return ceil_div(self.sizes[2], patch[0]), ceil_div(self.sizes[3], patch[1])
+        return ceil_div(self.sizes[2], patch.rows), ceil_div(self.sizes[3], patch.columns)
 
     def threads(self, patch: Patch) -> int:
         """Return the number of threads with a patch size."""
@@ -191,8 +230,12 @@ class Plane:
 
     def patch(self, processors: int) -> Patch:
         """Return the largest patch that keeps every multiprocessor busy."""
-        fitting = (p for p in self.patches if self.threads(p) >= BUSY.get(p, 0) * processors)
-        return next(fitting)
+        large = prod(self.kernel) > HELD
+
+        def suits(patch: Patch) -> bool:
+            return self.threads(patch) >= BUSY.get(patch, (0, 0))[large] * processors
+
+        return next(filter(suits, self.patches))
 
 
 def pack_depthwise(w: Array) -> Array:

@@ -21,12 +21,15 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, const T* z0, co
 {
     const int lane = threadIdx.x % THREADS;
     const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / THREADS;
+    if constexpr (SCALED) prefetch_l2(scale, count, threadIdx.x, THREADS * ROWS);
+    if constexpr (SHIFTED) prefetch_l2(shift, count, threadIdx.x, THREADS * ROWS);
     grid_dependency_sync();
     if (row >= rows) return;
     x += row * row_x;
     y += row * count;
 
     float values[PER][VECTOR], mean = 0, square = 0;
+    Words<S> factors[SCALED ? PER : 1] = {}, more[SHIFTED ? PER : 1] = {};
 #pragma unroll
     for (int i = 0; i < PER; ++i) {
         const int at = (lane + i * THREADS) * VECTOR;
@@ -34,6 +37,13 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, const T* z0, co
         if (at < count) words = *(const Words<X>*)(x + at);
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) mean += values[i][e] = float(words.at[e]);
+    }
+    // These arrive while sums pass through the warps.
+#pragma unroll
+    for (int i = 0; i < PER; ++i) {
+        const int at = (lane + i * THREADS) * VECTOR;
+        if (SCALED && at < count) factors[i] = *(const Words<S>*)(scale + at);
+        if (SHIFTED && at < count) more[i] = *(const Words<S>*)(shift + at);
     }
     mean = CENTRED ? over_block(mean, Plus()) / count : 0.0f;
 #pragma unroll
@@ -51,15 +61,12 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, const T* z0, co
     for (int i = 0; i < PER; ++i) {
         const int at = (lane + i * THREADS) * VECTOR;
         if (at >= count) break;
-        Words<S> factors = {}, more = {};
-        if (SCALED) factors = *(const Words<S>*)(scale + at);
-        if (SHIFTED) more = *(const Words<S>*)(shift + at);
         Words<R> words;
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) {
             float value = values[i][e] * by;
-            if (SCALED) value *= float(factors.at[e]);
-            if (SHIFTED) value += float(more.at[e]);
+            if (SCALED) value *= float(factors[i].at[e]);
+            if (SHIFTED) value += float(more[i].at[e]);
             words.at[e] = epilogue(value, row * count + at + e, int(row), at + e, z0, z1);
         }
         *(Words<R>*)(y + at) = words;

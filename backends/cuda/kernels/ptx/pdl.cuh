@@ -10,6 +10,17 @@ __device__ __forceinline__ void grid_dependency_sync()
 #endif
 }
 
+// Brings `count` elements into the L2 cache, a line of them per thread of so many: constants that a kernel reads late,
+// named before it waits. Weights of a large network have displaced them since the last run. Of data that the preceding
+// kernel still writes no old copy remains, as all multiprocessors write through this cache.
+template <typename V>
+__device__ __forceinline__ void prefetch_l2(const V* from, int count, int thread, int threads)
+{
+    constexpr int LINE = 128 / sizeof(V);
+    for (int i = thread * LINE; i < count; i += threads * LINE)
+        asm volatile("prefetch.global.L2 [%0];" :: "l"(from + i));
+}
+
 // Lets the next kernel start at once. A kernel that still waits for its predecessor may do so: the next kernel waits
 // for its end before it reads results.
 __device__ __forceinline__ void grid_dependency_launch()
