@@ -40,8 +40,10 @@ def test_a_wrong_name_is_refused_with_what_there_is(name: str, said: str) -> Non
 def test_a_provider_that_this_build_lacks_is_unavailable() -> None:
     lacking = providers().keys() - {p.removesuffix("ExecutionProvider").lower()
                                     for p in ort.get_available_providers()}  # fmt: skip
-    with pytest.raises(BackendUnavailable, match=r"this build of onnxruntime lacks"):
-        tercet.compare(classifier(), ["numpy", f"onnxruntime:{min(lacking)}"], dims={"batch": 1})
+    names = ["numpy", f"onnxruntime:{min(lacking)}"]
+    for function in (tercet.compare, tercet.compare_layers, tercet.bisect, tercet.bench):
+        with pytest.raises(BackendUnavailable, match=r"this build of onnxruntime lacks"):
+            function(classifier(), names, dims={"batch": 1})
 
 
 def test_levels_are_compared_in_all_tools() -> None:

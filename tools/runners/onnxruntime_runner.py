@@ -101,14 +101,8 @@ class OnnxRuntime:
     def __init__(
         self, name: str, source: Loadable, outputs: Sequence[str], precision: str = "float32"
     ) -> None:
-        config = OrtConfig.of(name)
-        try:
-            ort: Any = import_module(ONNXRUNTIME)
-            self._failures = onnxruntime_errors()
-        except ImportError as error:
-            raise BackendUnavailable(
-                name, f"it cannot be imported ({error})", "pip install onnxruntime"
-            ) from error
+        config, ort = OrtConfig.of(name), require(name)
+        self._failures = onnxruntime_errors()
         threads = blas.threads() or usable_cpus()
         options = ort.SessionOptions()
         options.log_severity_level = 4
@@ -121,7 +115,7 @@ class OnnxRuntime:
             options.add_session_config_entry(_DATA_FOLDER, str(folder))
         self.precision = "tf32" if config.provider == "cuda" and precision == "tf32" else "float32"
         self._outputs = list(outputs) or None
-        wanted, chosen = _chosen(name, config, ort, self.precision)
+        wanted, chosen = _chosen(config, self.precision)
         try:
             self._session: Any = ort.InferenceSession(
                 _for_onnxruntime(source, outputs), options, providers=chosen
@@ -154,16 +148,33 @@ class OnnxRuntime:
         self._session = None
 
 
-def _chosen(name: str, config: OrtConfig, ort: Any, precision: str) -> tuple[str, list[Any]]:
-    """Return the requested provider, and a session's providers with their options."""
-    wanted = providers()[config.provider]
-    available: Sequence[str] = ort.get_available_providers()
+def require(name: str) -> Any:
+    """Return the module onnxruntime, which has the provider that a runner's name asks for.
+
+    Raises:
+        UsageError: the name is wrong.
+        BackendUnavailable: the package or the provider is missing.
+    """
+    config = OrtConfig.of(name)
+    try:
+        ort: Any = import_module(ONNXRUNTIME)
+    except ImportError as error:
+        raise BackendUnavailable(
+            name, f"it cannot be imported ({error})", "pip install onnxruntime"
+        ) from error
+    wanted, available = providers()[config.provider], ort.get_available_providers()
     if wanted not in available:
         raise BackendUnavailable(
             name,
             f"this build of onnxruntime lacks {wanted} (it has {', '.join(available)})",
             "install the onnxruntime package for this device, such as onnxruntime-gpu",
         )
+    return ort
+
+
+def _chosen(config: OrtConfig, precision: str) -> tuple[str, list[Any]]:
+    """Return the requested provider, and a session's providers with their options."""
+    wanted = providers()[config.provider]
     if config.provider == "cuda":  # TF32 is its default
         return wanted, [(wanted, {"use_tf32": "1" if precision == "tf32" else "0"}), _CPU]
     return wanted, [wanted] if wanted == _CPU else [wanted, _CPU]

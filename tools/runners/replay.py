@@ -21,7 +21,7 @@ from ...runtime.plan.backend import Backend
 from ...runtime.plan.partition import Bars, partition
 from ...runtime.session.model import Model
 from ..common.archives import read_archive
-from .onnxruntime_runner import is_onnxruntime
+from .onnxruntime_runner import is_onnxruntime, require
 from .runners import RunnerSettings, check_names, default_names, is_backend, open_runner
 
 Values = Mapping[str, HostValue]
@@ -120,6 +120,8 @@ def open_player(name: str, settings: RunnerSettings | None = None) -> Player:
         BackendUnavailable: it is unavailable on this machine.
     """
     check_names([name])
+    if is_onnxruntime(name):
+        require(name)
     if not is_backend(name):
         return FilePlayer(name)
     chosen = settings or RunnerSettings()
