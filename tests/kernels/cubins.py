@@ -1,13 +1,17 @@
-"""Machine code without a GPU: NVRTC makes it, and it says what its kernels take."""
+"""Kernels compiled without a GPU: NVRTC accepts them, and they take what a launch gives them."""
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Hashable, Iterable, Iterator, Set
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from cuda.core import ProgramOptions
+from cuda.bindings import nvrtc
+from cuda.core import Program, ProgramOptions
 
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.driver.step import sizes
@@ -18,10 +22,18 @@ from tercet.runtime.ir.graph import Graph
 
 from .dry import DryCompiler, DryDevice, launches, planned
 
-#: Attributes of a kernel: one that describes one of its parameters; bytes of its stack, where
-#: registers go that it has no room for; the number of its registers.
-_PARAMETER, _STACK, _REGISTERS = 0x17, 0x11, 0x2F
+#: Attributes of a kernel: bytes of its stack, where registers go that it has no room for; the
+#: number of its registers.
+_STACK, _REGISTERS = 0x11, 0x2F
 _WITH_SIZE = 4
+#: Bytes of shared memory that a kernel may declare with a size.
+_MAX_SHARED = 48 << 10
+_ASSEMBLY = re.compile(r"// begin inline asm\n(.*?)// end inline asm", re.DOTALL)
+_REGISTER = re.compile(r"%[a-z]+\d+")
+#: A parameter, or shared memory whose size is in the source: bits of an element, and how many.
+_DECLARED = re.compile(
+    r"^\s*\.(param|shared) (?:\.align \d+ )?\.[a-z](\d+) [^,;\[]*(?:\[(\d+)\])?", re.MULTILINE
+)
 
 
 class QuickCompiler(Compiler):
@@ -36,6 +48,30 @@ class QuickCompiler(Compiler):
         return f"quick-{super()._entry(text)}"
 
 
+class PtxCompiler(QuickCompiler):
+    """Leaves the assembler out, which takes two thirds of the time.
+
+    This is not `Program.compile("ptx")`, as that asks the driver, and there may be none.
+    """
+
+    def _build(self, file: str, text: str) -> bytes:
+        options = self._options(file, text)
+        options.arch = self.target.arch.replace("sm_", "compute_")
+        listed = options.as_bytes("nvrtc")
+        program = Program(text, "c++", options)
+        handle: Any = program.handle
+        (status,) = nvrtc.nvrtcCompileProgram(handle, len(listed), listed)
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            return super()._build(file, text)  # which says what is wrong
+        ptx = bytes(nvrtc.nvrtcGetPTXSize(handle)[1])
+        nvrtc.nvrtcGetPTX(handle, ptx)
+        program.close()
+        return ptx
+
+    def _entry(self, text: str) -> str:
+        return f"ptx-{super()._entry(text)}"
+
+
 def all_compile(
     sources: Iterable[KernelSource],
     target: Target,
@@ -44,24 +80,45 @@ def all_compile(
 ) -> None:
     """Compile sources, in the background and those only that are not in the cache.
 
-    Every one is compiled for the newest architecture. Which instructions another one has is a
-    matter of the types and the flags of a source, not of its sizes: there one of a kind will do.
+    Every one is compiled to PTX for the newest architecture. Which instructions another one has is
+    a matter of the types and the flags of a source, not of its sizes: there one of a kind will do.
+    The assembler accepts what the compiler writes; what it may refuse is assembly that stands in
+    the sources, and too much shared memory. So it gets those sources that have assembly which none
+    before them had, but for the numbers of registers.
 
     Args:
         sources: kernels, in any number of variants.
         target: the architecture.
-        cache: folder of machine code.
+        cache: folder of compiled code.
         files: what the sources must be of. A test module calls them `COMPILES`; test_compile.py
             adds them up, so that no kernel is left out.
     """
-    compiler = QuickCompiler(target, cache)
+    to_ptx = PtxCompiler(target, cache)
     chosen = list(dict.fromkeys(sources))
     if target != H200:
         chosen = list({_kind(source): source for source in chosen}.values())
-    for code in [compiler.submit(source) for source in chosen]:
-        code.result()
-    assert compiler.statistics.pending == 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        codes = list(pool.map(to_ptx.code, chosen))
+    assembler = QuickCompiler(target, cache)
+    accepted = _ACCEPTED.setdefault(target, set())
+    for source, code in zip(chosen, codes, strict=True):
+        ptx = code.decode()
+        shared = sum(_declared("shared", ptx))
+        assert shared <= _MAX_SHARED, f"{source.file}: {shared} bytes of shared memory"
+        if not (found := assembly(ptx)) <= accepted:
+            assembler.code(source)
+            accepted |= found
+    assert assembler.statistics.pending == to_ptx.statistics.pending == 0
     assert files <= {source.file for source in chosen}
+
+
+#: The assembly that has been accepted so far.
+_ACCEPTED: dict[Target, set[str]] = {}
+
+
+def assembly(ptx: str) -> set[str]:
+    """Return the assembly of a source's own, without the numbers of registers."""
+    return {_REGISTER.sub("%", text) for text in _ASSEMBLY.findall(ptx)}
 
 
 def _kind(source: KernelSource) -> Hashable:
@@ -74,9 +131,9 @@ def assert_arguments(made: Iterable[Launch], target: Target, cache: Path) -> Non
     """Fail unless every kernel takes arguments of the sizes that a launch gives it."""
     found = {(launch.source, launch.entry): launch for launch in made}
     all_compile((source for source, _ in found), target, cache)
-    compiler = QuickCompiler(target, cache)
+    compiler = PtxCompiler(target, cache)
     for (source, entry), launch in found.items():
-        assert parameters(entry, compiler.code(source)) == sizes(launch), launch.title
+        assert parameters(entry, compiler.code(source).decode()) == sizes(launch), launch.title
 
 
 def assert_plans_compile(
@@ -97,14 +154,17 @@ def assert_plans_compile(
     return found
 
 
-def parameters(entry: str, cubin: bytes) -> list[int]:
+def parameters(entry: str, ptx: str) -> list[int]:
     """Return the bytes of each parameter of a kernel."""
-    found = dict[int, int]()
-    for attribute, data in _attributes(f".nv.info.{entry}", cubin):
-        if attribute == _PARAMETER:
-            _, number, _, word = struct.unpack_from("<IHHI", data)
-            found[number] = word >> 18
-    return [found[number] for number in sorted(found)]
+    listed = re.search(rf"\.entry {entry}\(([^)]*)\)", ptx)
+    assert listed, f"no kernel {entry}"
+    return _declared("param", listed[1])
+
+
+def _declared(space: str, ptx: str) -> list[int]:
+    """Return the bytes of everything that is declared in a state space."""
+    found = _DECLARED.findall(ptx)
+    return [int(bits) // 8 * int(count or 1) for where, bits, count in found if where == space]
 
 
 def registers(cubin: bytes) -> tuple[int, int]:

@@ -209,6 +209,39 @@ def test_a_row_that_does_not_compile_is_an_error(cache: Path) -> None:
         all_compile(joined(sources), H200, cache)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ('asm volatile("nanosleep.u64 20;");', "nanosleep"),
+        ('asm volatile("bar.sync 16;");', "16"),
+    ],
+)
+def test_assembly_that_is_wrong_is_an_error(wrong: str, message: str, tmp_path: Path) -> None:
+    """Although only assembly that is new is assembled."""
+    right = 'asm volatile("nanosleep.u32 20;"); asm volatile("bar.sync 1;");'
+    sources = [
+        replace(EMPTY, code=f'extern "C" __global__ void own() {{ {body} }}')
+        for body in (right, right + right, right + wrong)
+    ]
+    all_compile(sources[:2], H200, tmp_path)
+    with pytest.raises(KernelError, match=message):
+        all_compile(sources, H200, tmp_path)
+
+
+def test_more_shared_memory_than_there_is_is_an_error(tmp_path: Path) -> None:
+    fits, does_not = (
+        replace(
+            EMPTY,
+            code=f'extern "C" __global__ void own(float* y) {{ __shared__ float x[{size}];'
+            "x[threadIdx.x] = 1; __syncthreads(); y[threadIdx.x] = x[255 - threadIdx.x]; }",
+        )
+        for size in (11 << 10, 13 << 10)
+    )
+    all_compile([fits], H200, tmp_path)
+    with pytest.raises(AssertionError, match="53248 bytes of shared memory"):
+        all_compile([does_not], H200, tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["squeezenet", "resnet50", "shufflenet"])
 def test_light_models(name: str, cache: Path) -> None:
