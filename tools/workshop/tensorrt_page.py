@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from ..common.markdown import head, table
 from .tensorrt_survey import SurveyedNode
-
-if TYPE_CHECKING:
-    from .tensorrt_support import SupportTable
 
 #: Declines by the backend of nodes that the library may support, with their reasons.
 CHOICES: Mapping[str, str] = {
@@ -24,6 +21,23 @@ CHOICES: Mapping[str, str] = {
     r"cannot be tensor\(|^regions are written": "its form is newer than the regions' opset",
 }
 _LONGEST = 160
+
+
+@dataclass(frozen=True, slots=True)
+class SupportTable:
+    """The whole table.
+
+    Attributes:
+        about: versions, machine, command, and what was looked at.
+        nodes: every kind of node, once.
+        regions: every region, once.
+        failed: models that do not run here, with the reason.
+    """
+
+    about: Mapping[str, str]
+    nodes: Sequence[SurveyedNode]
+    regions: Sequence[SurveyedNode]
+    failed: Mapping[str, str]
 
 
 def choice(asked: SurveyedNode) -> str:

@@ -35,8 +35,8 @@ from ..common.environment import environment
 from ..common.results import write
 from .arguments import parser as make_parser
 from .light_models import NAMES, light_model
-from .tensorrt_page import page
-from .tensorrt_survey import Survey, SurveyedNode, look_at
+from .tensorrt_page import SupportTable, page
+from .tensorrt_survey import Survey, look_at
 from .tensorrt_worker import SectionBuilder
 
 #: What engines are built for where nothing else is requested.
@@ -115,23 +115,6 @@ def sources(chosen: argparse.Namespace) -> Iterator[Source]:
             yield from real(chosen.models)
         if chosen.networks is not None:
             yield from exported(chosen.networks)
-
-
-@dataclass(frozen=True, slots=True)
-class SupportTable:
-    """The whole table.
-
-    Attributes:
-        about: versions, machine, command, and what was looked at.
-        nodes: every kind of node, once.
-        regions: every region, once.
-        failed: models that do not run here, with the reason.
-    """
-
-    about: Mapping[str, str]
-    nodes: Sequence[SurveyedNode]
-    regions: Sequence[SurveyedNode]
-    failed: Mapping[str, str]
 
 
 def gather(chosen: argparse.Namespace, say: Any) -> SupportTable:

@@ -68,8 +68,8 @@ class CtaTile:
             results per thread.
         atom: the instruction: ``fma`` without tensor cores, ``mma`` per warp, ``wgmma`` per warp
             group.
-        resident: CTAs per multiprocessor, limited by registers or shared memory; 0 if it depends on
-            the problem.
+        resident: CTAs per multiprocessor (occupancy), limited by registers or shared memory; 0 if
+            it depends on the problem.
         cost: its measured cost.
         stages_b: pipeline stages of B, if different from A.
         slices: thread groups that split the K of a step (sliced-K).
