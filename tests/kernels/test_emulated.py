@@ -164,7 +164,8 @@ def test_what_follows_a_norm_is_in_its_kernel(
 CAST = {
     "Conv": (Conv(pads=(1,) * 4), (2, 16, 9, 11), (24, 16, 3, 3), "gemm/multistage.cu"),
     "first layer": (Conv(), (1, 3, 20, 20), (16, 3, 3, 3), "gemm/multistage.cu"),
-    "depthwise": (Conv(group=16), (2, 16, 9, 9), (16, 1, 3, 3), "conv/depthwise.cu"),
+    "depthwise": (Conv(group=16), (1, 16, 96, 96), (16, 1, 3, 3), "conv/depthwise.cu"),
+    "depthwise, few": (Conv(group=16), (2, 16, 9, 9), (16, 1, 3, 3), "conv/depthwise_rows.cu"),
     "few rows": (MatMul(), (3, 64), (64, 40), "gemm/gemv.cu"),
     "many rows": (MatMul(), (70, 64), (64, 45), "gemm/multistage.cu"),
     "many terms": (MatMul(), (16, 2048), (2048, 48), "gemm/reduce_splits_f16.cu"),
