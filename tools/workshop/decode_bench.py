@@ -15,7 +15,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -30,6 +32,7 @@ from ...runtime.ir.types import Array
 from ...runtime.options import Options
 from ...runtime.session.cache_layout import DecoderLayout
 from ...runtime.session.decoding import Decoder
+from ...runtime.session.model import Model
 from ...runtime.session.sampling import GREEDY, SamplingSettings
 from ...runtime.session.static_cache import static_decoder
 from ..common.environment import PACKAGES, device_environment
@@ -56,73 +59,119 @@ def step_bytes(shape: DecoderSizes, packing: Packing, batch: int, position: int)
     return weights * bits / 8 + head + rows * 2
 
 
-def measure(
-    name: str,
-    packing: Packing,
-    batch: int,
-    position: int,
-    capacity: int,
-    folder: Path,
-    check: int,
-    backend: str = "cuda",
-) -> DecodeTiming:
-    """Write, load and time a decoder, and compare the logits of a prompt with float64.
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What is measured of each decoder.
 
-    Args:
-        name: among `SHAPES`.
-        packing: of the weights.
-        batch: number of sequences.
+    Attributes:
         position: number of tokens before the timed one.
         capacity: capacity of the caches in tokens.
-        folder: for the file.
-        check: number of prompt tokens to compare; 0 for none.
+        check: number of prompt tokens to compare with float64; 0 for none.
         backend: the backend that runs it.
     """
-    shape = SHAPES[name]
-    path = folder / "decoder.onnx"
-    began = time.perf_counter()
-    write(path, shape, packing)
-    written = time.perf_counter()
-    with load(path, backend=backend) as model:
-        layout = DecoderLayout.of(model.imported)
-        decoder = static_decoder(model, layout, batch, capacity)
-        loaded = time.perf_counter()
-        tokens = np.arange(batch * position).reshape(batch, position) % shape.vocabulary
-        decoder.read(tokens)
-        filled = time.perf_counter()
-        greedy, sampled = (_between(decoder, tokens[:, 0], how) for how in (GREEDY, SAMPLED))
-        decoder.read(tokens[:, :1])
-        program = decoder.store.program(1)
-        device = device_times(model, program)
-        kernels = [row.kernel for row in program.rows if row.kind == "step"]
-        decoder.rewind(0)
-        feeds = decoder.feeds(tokens[:, :check]) if check else {}
-        logits = decoder.step(tokens[:, :check]) if check else None
+
+    position: int
+    capacity: int
+    check: int
+    backend: str
+
+    def rows(
+        self, name: str, packing: Packing, batches: Sequence[int], folder: Path
+    ) -> Iterator[DecodeTiming]:
+        """Write and load a decoder, and yield its figures for each number of sequences.
+
+        Args:
+            name: among `SHAPES`.
+            packing: of the weights.
+            batches: numbers of sequences.
+            folder: for the file.
+        """
+        path, seconds = folder / "decoder.onnx", dict[str, float]()
+        with _timed(seconds, "write"):
+            write(path, SHAPES[name], packing)
+        with _timed(seconds, "load"):
+            model = load(path, backend=self.backend)
+        with model:
+            checked = _Checked(path, model, self.check, seconds)
+            for batch in batches:
+                yield self._row(model, batch, name, packing, checked, dict(seconds))
+
+    def _row(
+        self,
+        model: Model,
+        batch: int,
+        name: str,
+        packing: Packing,
+        checked: _Checked,
+        seconds: dict[str, float],
+    ) -> DecodeTiming:
+        shape = SHAPES[name]
+        with _timed(seconds, "plan"):
+            decoder = static_decoder(model, checked.layout, batch, self.capacity)
+        with decoder:
+            count = batch * self.position
+            tokens = np.arange(count).reshape(batch, self.position) % shape.vocabulary
+            with _timed(seconds, "prompt"):
+                decoder.read(tokens)
+            greedy, sampled = (_between(decoder, tokens[:, 0], how) for how in (GREEDY, SAMPLED))
+            decoder.read(tokens[:, :1])
+            program = decoder.store.program(1)
+            device = device_times(model, program)
+            kernels = [row.kernel for row in program.rows if row.kind == "step"]
+            error = checked.error(decoder)
         rate = getattr(model.backends[0].device, "memory_bandwidth", None)
-        decoder.close()
-    error = None
-    if logits is not None:
-        exact = exact_outputs(path, feeds, outputs=[layout.logits.name])[layout.logits.name]
-        error = distance_of(logits, exact[:, -logits.shape[1] :])
-    return DecodeTiming(
-        model=name,
-        bits=packing.bits,
-        block=packing.block,
-        batch=batch,
-        position=position,
-        capacity=capacity,
-        device_ms=None if device is None else device.median * 1e3,
-        host_ms=greedy * 1e3,
-        floor_ms=None if rate is None else step_bytes(shape, packing, batch, position) / rate * 1e3,
-        kernels=len(kernels),
-        error=error,
-        seconds={
-            "write": written - began,
-            "load and plan": loaded - written,
-            "prompt": filled - loaded,
-        },
-        sampled_ms=sampled * 1e3,
-    )
+        floor = None if rate is None else step_bytes(shape, packing, batch, self.position) / rate
+        return DecodeTiming(
+            model=name,
+            bits=packing.bits,
+            block=packing.block,
+            batch=batch,
+            position=self.position,
+            capacity=self.capacity,
+            device_ms=None if device is None else device.median * 1e3,
+            host_ms=greedy * 1e3,
+            floor_ms=None if floor is None else floor * 1e3,
+            kernels=len(kernels),
+            error=error,
+            seconds=seconds,
+            sampled_ms=sampled * 1e3,
+        )
+
+
+class _Checked:
+    """The logits of a prompt in float64, computed once, with which all sequences are compared.
+
+    Args:
+        path: of the model.
+        model: the model.
+        count: number of tokens; 0 to compare nothing.
+        seconds: gets the seconds that float64 takes.
+    """
+
+    def __init__(self, path: Path, model: Model, count: int, seconds: dict[str, float]) -> None:
+        self.layout = DecoderLayout.of(model.imported)
+        self._tokens = np.arange(count)[None]
+        if count:
+            name = self.layout.logits.name
+            with static_decoder(model, self.layout, 1, count) as decoder, _timed(seconds, "exact"):
+                self._exact = exact_outputs(path, decoder.feeds(self._tokens), outputs=[name])[name]
+
+    def error(self, decoder: Decoder) -> float | None:
+        """Return the distance of a decoder's logits, where all sequences are this prompt."""
+        if not self._tokens.size:
+            return None
+        decoder.rewind(0)
+        logits = decoder.step(np.repeat(self._tokens, decoder.batch, 0))
+        exact = self._exact[:, -logits.shape[1] :]
+        return distance_of(logits, np.broadcast_to(exact, logits.shape))
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Note the seconds that something takes."""
+    began = time.perf_counter()
+    yield
+    seconds[name] = time.perf_counter() - began
 
 
 def _between(decoder: Decoder, tokens: Array, sampling: SamplingSettings) -> float:
@@ -159,15 +208,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows = {row.place: row for row in earlier(file, about, DecodeTiming.from_dict)}
         if not given.pytorch:
             peers = earlier(file, about, lambda entry: PytorchTiming(**entry), "pytorch")
-    for name, bits, batch in product(given.models, given.bits, given.batch):
+    measured = Measurement(given.position, given.capacity, given.check, given.backend)
+    for name, bits in product(given.models, given.bits):
         with TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
-            packing, path = Packing(bits, given.block), Path(folder)
-            sizes = given.position, given.capacity
-            row = measure(name, packing, batch, *sizes, path, given.check, given.backend)
-        print(json.dumps(row.to_dict()), flush=True)
-        rows[row.place] = row
-        if given.output:
-            save([rows[place] for place in sorted(rows)], peers, about, given.output)
+            packing = Packing(bits, given.block)
+            for row in measured.rows(name, packing, given.batch, Path(folder)):
+                print(json.dumps(row.to_dict()), flush=True)
+                rows[row.place] = row
+                if given.output:
+                    save([rows[place] for place in sorted(rows)], peers, about, given.output)
 
 
 if __name__ == "__main__":
