@@ -84,6 +84,11 @@ def test_a_submodule_may_hide_a_name_of_its_package() -> None:
     assert outdated(before, after) == {"p.x", "p.b"}
 
 
+def test_a_file_with_errors_is_checked_again() -> None:
+    """And no other: its interface has not changed."""
+    assert outdated(changed_types.kept(facts(TEXTS), {"p.a"}), facts(TEXTS)) == {"p.a"}
+
+
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     record = tmp_path / "build" / "types.json"
     changed_types._write(record, "here", facts(TEXTS))

@@ -1,4 +1,4 @@
-"""Type checks of what has changed since the last run without errors: `make check`.
+"""Type checks of what has changed since it was found right: `make check`.
 
 Pyright needs more than a minute for the whole project. Types of a file can only change with its own
 text, or with the interface of a file that it imports: everything but comments, docstrings, and the
@@ -12,11 +12,12 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from importlib.metadata import distributions
 from pathlib import Path
@@ -25,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "build" / "types.json"
 #: Folders of the checked files; the names of their modules start behind them.
 FOLDERS = {ROOT / "build" / "typed": ("tercet",), ROOT: ("tests",)}
+#: An error that pyright prints, with the path of the file.
+_ERROR = re.compile(r"^ *(\S.*?):\d+:\d+ - error", re.MULTILINE)
 #: The share of all files from which on the whole project is checked, which starts no slower.
 MANY = 0.6
 
@@ -211,7 +214,7 @@ def _environment() -> str:
 
 
 def _read(record: Path, environment: str) -> dict[str, FileFacts]:
-    """Return the facts of the last run without errors; none if it was in another environment."""
+    """Return the facts of the last run; none if it was in another environment."""
     try:
         data = json.loads(record.read_text("utf-8"))
         if data["environment"] != environment:
@@ -256,10 +259,21 @@ def _facts(files: Mapping[str, Path], old: Mapping[str, FileFacts]) -> dict[str,
     return found
 
 
-def _check(files: Iterable[Path]) -> int:
-    """Run pyright on some files, or on the whole project if there are none."""
+def _check(files: Iterable[Path]) -> tuple[int, set[str]]:
+    """Run pyright on some files, or on the whole project if there are none.
+
+    Returns:
+        Its exit code, and the paths of files with errors.
+    """
     command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, *map(str, files)]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    done = subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True)
+    print(done.stdout, end="")
+    return done.returncode, set(_ERROR.findall(done.stdout))
+
+
+def kept(facts: Mapping[str, FileFacts], wrong: Collection[str]) -> dict[str, FileFacts]:
+    """Return what is recorded after a run: a file with errors is checked again."""
+    return {m: replace(found, text="") if m in wrong else found for m, found in facts.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -274,9 +288,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     whole = chosen.all or len(wanted) > MANY * len(files)
     count = len(files) if whole else len(wanted)
     print(f"types: {count} of {len(files)} files", flush=True)
-    code = _check(() if whole else sorted(files[module] for module in wanted)) if count else 0
-    if code == 0:
-        _write(RECORD, environment, new)
+    if not count:
+        return 0
+    code, paths = _check(() if whole else sorted(files[module] for module in wanted))
+    if code == 0 or paths:
+        wrong = {module for module, file in files.items() if str(file) in paths}
+        _write(RECORD, environment, kept(new, wrong))
     return code
 
 
