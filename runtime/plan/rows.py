@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ..ir.graph import Graph, Node, Value
@@ -48,23 +48,33 @@ class Slot:
     offset: int = 0
     pitch: int = 0
     block: Allocation | None = None
+    _above: tuple[Slot, int] | None = field(default=None, init=False, repr=False)
 
     @property
     def root(self) -> Slot:
         """The slot that owns the memory."""
-        slot = self
-        while slot.alias is not None:
-            slot = slot.alias
-        return slot
+        return self._climb()[0]
 
     @property
     def offset_in_root(self) -> int:
         """Its start in the root's memory, in bytes."""
-        slot, offset = self, 0
+        return self._climb()[1]
+
+    def _climb(self) -> tuple[Slot, int]:
+        """Return the root and the start in it.
+
+        Thousands of steps in place are as deep a chain. What a slot is in never changes, though a
+        root may come to lie in another slot, so all on the way remember how far they got.
+        """
+        path, slot = list[Slot](), self
         while slot.alias is not None:
-            offset += slot.offset
-            slot = slot.alias
-        return offset
+            path.append(slot)
+            slot = slot._above[0] if slot._above is not None else slot.alias
+        offset = 0
+        for below in reversed(path):
+            offset += below.offset if below._above is None else below._above[1]
+            below._above = slot, offset
+        return slot, offset
 
     @property
     def extent(self) -> int:
