@@ -276,7 +276,7 @@ def _pitched(group: FusionGroup, recipe: Answer) -> frozenset[Value]:
 
 def _reads_rows(group: FusionGroup) -> bool:
     """Whether the kernel takes parts of rows of any tensor where it takes slices."""
-    if group.head is None and group.whole is None:
+    if isinstance(group.whole, DecodeAttention) or (group.head is None and group.whole is None):
         return True
     if isinstance(group.nodes[0].op, LayerNormalization | RMSNormalization):
         return group.head is group.nodes[0]

@@ -317,7 +317,9 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
     if isinstance(group.whole, DecodeAttention) and (before := group.whole.appending):
         nodes = tuple(node for node in group.nodes if node in before.nodes)
         attention = group.whole.attention
-        return FusionGroup((attention,), attention), FusionGroup(nodes, None, whole=before)
+        views = {node for source in group.whole.sources for node in source.nodes}
+        rest = FusionGroup((attention,), attention), FusionGroup(nodes, None, whole=before)
+        return *_plain_groups(graph, views), *rest
     if isinstance(group.whole, FewRows):
         return _less(graph, group, group.whole)
     if isinstance(group.whole, UnitRows) and group.whole.epilogue:

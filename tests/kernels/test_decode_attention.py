@@ -22,6 +22,8 @@ from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.attention import Attention, RotaryEmbedding
 from tercet.runtime.ops.elementwise import Add
 from tercet.runtime.ops.gather import TensorScatter
+from tercet.runtime.ops.movement import Split, Transpose
+from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.plan.backend import Backend
 from tercet.runtime.session.model import Model
 
@@ -54,6 +56,8 @@ class Decode:
         mask: "flags" or "numbers" that hide every third key; "" for none.
         computed: whether caches come from another node.
         kept: "keys" if somebody reads the rotated keys, "queries" the queries; "" for nobody.
+        constant: whether the tables of angles are constants.
+        joined: whether queries, keys and values are parts of the rows of one tensor.
         attributes: of the attention.
     """
 
@@ -71,6 +75,8 @@ class Decode:
     mask: str = ""
     computed: bool = False
     kept: str = ""
+    constant: bool = False
+    joined: bool = False
     attributes: tuple[tuple[str, Any], ...] = (("is_causal", 1),)
 
     @property
@@ -111,13 +117,26 @@ class Decode:
             feeds["mask"] = shown if self.mask == "flags" else number
         return feeds
 
+    def inputs(self, feeds: dict[str, Array]) -> dict[str, Array]:
+        """Return the graph's inputs."""
+        found = {n: a for n, a in feeds.items() if not (self.constant and n in ("cos", "sin"))}
+        if self.joined:
+            parts = (found.pop(name).swapaxes(1, 2) for name in ("q", "k", "v"))
+            shape = (len(self.before), self.new, -1)
+            found["rows"] = np.concatenate([part.reshape(shape) for part in parts], -1)
+        return found
+
     def graph(self) -> Graph:
         """Return the step, its caches outputs beside the result."""
-        graph = Graph("step")
+        graph, feeds = Graph("step"), self.feeds()
         given = {
             name: graph.add_input(name, TensorType(data.dtype, data.shape))
-            for name, data in self.feeds().items()
+            for name, data in self.inputs(feeds).items()
         }
+        if self.constant:
+            given |= {name: graph.constant(feeds[name]) for name in ("cos", "sin")}
+        if self.joined:
+            given |= self._parted(graph, given["rows"])
         q, k = given["q"], given["k"]
         if self.turning:
             turn = RotaryEmbedding(
@@ -141,6 +160,19 @@ class Decode:
         graph.set_outputs(outputs)
         infer(graph)
         return graph
+
+    def _parted(self, graph: Graph, rows: Value) -> dict[str, Value]:
+        """Return queries, keys and values by head, of rows with all of them."""
+        of_q, of_k = self.heads
+        counts = {"q": of_q, "k": of_k, "v": of_k}
+        sizes = graph.constant(np.array([count * self.size for count in counts.values()]))
+        split = graph.insert(Split(axis=2), [rows, sizes], 3)
+        found: dict[str, Value] = {}
+        for (name, count), part in zip(counts.items(), split.outputs, strict=True):
+            shape = np.array([len(self.before), self.new, count, self.size])
+            heads = graph.insert(Reshape(), [part, graph.constant(shape)]).output
+            found[name] = graph.insert(Transpose(perm=(0, 2, 1, 3)), [heads]).output
+        return found
 
     def exact(self, feeds: dict[str, Array]) -> dict[str, Array]:
         """Return results in float64, of the caches as they are rounded."""
@@ -203,7 +235,8 @@ def check(case: Decode, backend: Backend, seed: int = 0) -> None:
     feeds = case.feeds(seed)
     with Model(case.graph(), [backend], OPTIONS, evaluate) as model:
         found, again = (
-            {name: np.asarray(a) for name, a in model.run(feeds).items()} for _ in range(2)
+            {name: np.asarray(a) for name, a in model.run(case.inputs(feeds)).items()}
+            for _ in range(2)
         )
     for name, exact in case.exact(feeds).items():
         np.testing.assert_array_equal(found[name].view(np.int16), again[name].view(np.int16))
@@ -240,6 +273,11 @@ CASES = {
     "computed caches": Decode(computed=True, new=2),
     "queries are read": Decode(kept="queries"),
     "keys are read": Decode(kept="keys", new=2),
+    "constant angles": Decode(constant=True, size=64, heads=(8, 2)),
+    "constant angles of samples": Decode(constant=True, tables="samples", new=3, interleaved=1),
+    "rows of all": Decode(joined=True, constant=True),
+    "rows of many": Decode(joined=True, new=5, size=24, rotated=8, before=(30, 2, 59)),
+    "rows without rotation": Decode(joined=True, new=2, rotated=0),
 }
 APART = {
     "float32": Decode(dtype=float32),
@@ -265,6 +303,14 @@ def test_others_are_two(case: Decode) -> None:
     found = [launch.entry for launch in planned_for(case)]
     assert found.count("rotate_append") == 1
     assert "attention_decode" not in found
+
+
+@pytest.mark.parametrize("case", [case for case in CASES.values() if case.joined], ids=str)
+def test_heads_are_read_where_they_are(case: Decode) -> None:
+    """Nothing splits or transposes rows; only caches that are not updated in place are copied."""
+    *copies, attention = planned_for(case)
+    assert attention.entry == "attention_decode"
+    assert all(copy.moot for copy in copies)
 
 
 def test_caches_that_kernels_write_are_read_behind_these() -> None:

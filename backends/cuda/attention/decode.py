@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 from dataclasses import dataclass
+from functools import partial
 from math import gcd
 
 from ....runtime.ir.dtypes import bfloat16, bool_, float16, float32, int32, int64
@@ -22,7 +23,7 @@ from ..recipe.source import arithmetic
 from ..recipe.targets import Target
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, config_of, steepness_of
 from .flash_parts import FlashKernel, launched
-from .heads import AttentionTask, by_head
+from .heads import AttentionTask, HeadSource, by_head, source_of_heads
 from .rotate_append import WORD, RotateAppend, are_appended_alike, are_together, are_turned_alike
 
 #: Maximum number of new tokens per sample.
@@ -37,17 +38,20 @@ class DecodeAttention:
         attention: the attention.
         keys, values: writes into the caches [batch, heads, room, size].
         turns: the rotations of queries and new keys, which have no other readers; or None.
+        sources: where the heads of queries, new keys and new values lie.
     """
 
     attention: Node
     keys: Node
     values: Node
     turns: tuple[Node, Node] | None
+    sources: tuple[HeadSource, HeadSource, HeadSource]
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
-        return frozenset({self.attention, self.keys, self.values, *(self.turns or ())})
+        views = (node for source in self.sources for node in source.nodes)
+        return frozenset({self.attention, self.keys, self.values, *(self.turns or ()), *views})
 
     @property
     def in_place(self) -> tuple[tuple[Value, Value], ...]:
@@ -71,9 +75,17 @@ def decode_attention_at(graph: Graph, attention: Node, free: Set[Node]) -> Decod
         return None
     turns = _turns(graph, attention, keys)
     for found in (turns, None) if turns else (None,):
-        whole = DecodeAttention(attention, keys, values, found)
-        if len(whole.nodes) >= 3 and whole.nodes <= free and are_together(graph, whole.nodes):
-            return whole
+        q, k = found or (attention, keys)
+        read = ((q, 0), (k, 0 if found else 1), (values, 1))
+        given = [(node, value) for node, i in read if (value := node.inputs[i]) is not None]
+        if len(given) < len(read):
+            continue
+        for find in (partial(source_of_heads, graph), lambda value, _: HeadSource(value)):
+            q_source, k_source, v_source = (find(value, node) for node, value in given)
+            whole = DecodeAttention(attention, keys, values, found, (q_source, k_source, v_source))
+            anchors = {attention, keys, values}
+            if len(anchors) == 3 and whole.nodes <= free and are_together(graph, whole.nodes):
+                return whole
     return None
 
 
@@ -114,18 +126,9 @@ def decode_attention(
         value = node.inputs[place] if place < len(node.inputs) else None
         return None if value is None else operand(value)
 
-    def given(node: Node, place: int) -> Tensor:
-        value = node.inputs[place]
-        assert value is not None
-        return operand(value)
-
     turn = _rotation(found)
-    x, k = (
-        (given(found.attention, 0), given(found.keys, 1))
-        if found.turns is None
-        else (given(node, 0) for node in found.turns)
-    )
-    v, first = given(found.values, 1), optional(found.keys, 2)
+    x, k, v = (operand(source.value) for source in found.sources)
+    first = optional(found.keys, 2)
     angles = [optional(found.turns[0], i) if found.turns else None for i in (1, 2, 3)]
     cos, sin, positions = angles
     y, keys, values = (operand(n.output) for n in (found.attention, found.keys, found.values))
@@ -138,8 +141,12 @@ def decode_attention(
     )
     if refused or op.is_wide:
         return refused or "float64"
-    queries = by_head(x, op.q_num_heads if turn is None else turn.num_heads)
-    new_keys, new_values = by_head(k, turn and turn.num_heads), by_head(v, None)
+    of_q = op.q_num_heads if turn is None else turn.num_heads
+    known = (of_q, turn and turn.num_heads, None)
+    queries, new_keys, new_values = (
+        by_head(rows, source.heads or heads)
+        for rows, source, heads in zip((x, k, v), found.sources, known, strict=True)
+    )
     old_keys, old_values = by_head(keys, None), by_head(values, None)
     result = by_head(y, op.q_num_heads)
     batch, count, new, size = queries.dims
@@ -165,6 +172,7 @@ def decode_attention(
         **{"INTERLEAVED": bool(turn and turn.interleaved), "CIRCULAR": appends.mode == "circular"},
         # Graph inputs were complete before any kernel of the plan started.
         "EARLY": all(past.producer is None for past in pasts),
+        "KNOWN_ANGLES": all(x is not None and x.data is not None for x in (cos, sin)),
     }
     kernel = FlashKernel(
         "attention_decode",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....runtime.ir.dtypes import bool_
+from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention
+from ....runtime.ops.movement import Transpose
+from ....runtime.ops.shape import Reshape
 from ..recipe.operands import Given, Ints, Tensor, broadcast_strides
 
 NO_MASK, FLAGS, NUMBERS = range(3)
@@ -45,6 +48,40 @@ def by_head(x: Tensor, heads: int | None) -> Heads:
     size = hidden // count
     of_batch, of_row, _ = x.strides
     return Heads(x, (batch, count, length, size), (of_batch, size, of_row))
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSource:
+    """Where the heads of a tensor [batch, heads, length, size] lie.
+
+    Attributes:
+        value: the tensor, or rows [batch, length, heads * size] of which it is a transposed view.
+        heads: number of heads of the rows; None for the tensor itself.
+        nodes: the Reshape and the Transpose in between.
+    """
+
+    value: Value
+    heads: int | None = None
+    nodes: tuple[Node, ...] = ()
+
+
+def source_of_heads(graph: Graph, value: Value, reader: Node) -> HeadSource:
+    """Return the rows whose heads only `reader` reads, so that nothing transposes them."""
+    transpose = value.producer
+    if transpose is None or not isinstance(transpose.op, Transpose):
+        return HeadSource(value)
+    split = transpose.inputs[0]
+    reshape = None if split is None else split.producer
+    if split is None or reshape is None or not isinstance(reshape.op, Reshape):
+        return HeadSource(value)
+    rows = reshape.inputs[0]
+    alone = graph.sole_consumer(value) is reader and graph.sole_consumer(split) is transpose
+    if rows is None or not alone or transpose.op.order(len(split.tensor.dims)) != (0, 2, 1, 3):
+        return HeadSource(value)
+    batch, length, heads, size = split.tensor.dims
+    if rows.is_constant or rows.tensor.dims != (batch, length, heads * size):
+        return HeadSource(value)
+    return HeadSource(rows, heads, (reshape, transpose))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@
 //
 // A step is short and dominated by memory latency. With EARLY, which requires caches that no preceding kernel writes,
 // keys and values are loaded while the preceding kernels still run, using lengths that may not be final yet: a thread
-// whose lengths turn out to differ loads again.
+// whose lengths turn out to differ loads again. With KNOWN_ANGLES, of constant tables, so are cosines and sines.
 //
 // Further compile-time constants: NEW, tokens of a sample; HEAD, the size of a head; HALF, the number of rotated pairs
-// of a head; INTERLEAVED; VECTOR; CIRCULAR; EARLY; INBOX and TURNED, byte offsets in shared memory. I is the type of
+// of a head; INTERLEAVED; VECTOR; CIRCULAR; EARLY; KNOWN_ANGLES; INBOX and TURNED, byte offsets in shared memory. I is the type of
 // `first`.
 
 #include "attention/mma_tiles.cuh"
@@ -99,42 +99,53 @@ attention_decode(const T* q, const T* k, const T* v, const T* cosine, const T* s
         }
         cp_async_commit();
     };
-    // All lanes of a warp compute the same value.
-    const auto length = [&]() {
-        return LENGTHS ? __shfl_sync(~0u, int(*(const volatile long long*)(lengths + n)), 0) : s.total;
-    };
+    constexpr int CHUNKS = (HEAD - HALF) / VECTOR;
+    const int own = min(ROWS, rows - m0);
+    // Where the position of a new token is.
+    const auto entry_of = [&](int query) { return (long long)(n % angles.batches) * NEW + query; };
+    long long guess = -1;  // the position that a thread's first item is rotated by
+    Turn guessed = {};
     if (EARLY) {
-        count_keys(min(max(length(), 0), s.total));  // it may be anything yet
+        // Lengths and positions may be anything yet. Both are read at once.
+        const long long any = LENGTHS ? *(const volatile long long*)(lengths + n) : s.total;
+        const int line = threadIdx.x / CHUNKS;
+        const bool turns = KNOWN_ANGLES && line < own + NEW;
+        if (turns) {
+            const int query = line < own ? row_of(m0 + line, first, s).query : (line - own) % NEW;
+            guess = positions ? *(const volatile long long*)(positions + entry_of(query)) : entry_of(query);
+        }
+        // All lanes of a warp compute with the same length.
+        count_keys(min(max(LENGTHS ? __shfl_sync(~0u, int(any), 0) : s.total, 0), s.total));
 #pragma unroll 1
         for (int step = 0; step < STAGES; ++step) load_tile(step);
+        if (turns) guessed = turn_at(cosine, sine, guess, angles.places, threadIdx.x % CHUNKS * VECTOR, HALF);
     }
     for (int item = threadIdx.x; item < ((ROWS + NEW) * PITCH_K + NEW * PITCH_V) / 8; item += THREADS)
         ((Elements<8>*)turned)[item] = Elements<8>{};
     __syncthreads();
     grid_dependency_sync();
 
-    const int found = length();
+    const int found = LENGTHS ? int(*(const volatile long long*)(lengths + n)) : s.total;
     const Places places = {starts ? (long long)starts[n] : 0, s.total};
     if (!EARLY) {
         count_keys(found);
 #pragma unroll 1
         for (int step = 0; step < STAGES; ++step) load_tile(step);
     }
-    constexpr int CHUNKS = (HEAD - HALF) / VECTOR;
-    const int own = min(ROWS, rows - m0);
 #pragma unroll 1
     for (int item = threadIdx.x; item < (own + 2 * NEW) * CHUNKS; item += THREADS) {
         const int line = item / CHUNKS, chunk = item % CHUNKS * VECTOR;
         const Row at = row_of(m0 + line, first, s);
         const int query = line < own ? at.query : (line - own) % NEW;
-        const long long entry = (long long)(n % angles.batches) * NEW + query;
-        const long long place = positions ? positions[entry] : entry;
+        const long long entry = entry_of(query), place = positions ? positions[entry] : entry;
         const T* const from = line < own ? q + n * of_q.batch + at.head * of_q.head + query * of_q.row
                               : line < own + NEW ? k + n * of_k.batch + kv_head * of_k.head + query * of_k.row
                                                  : v + n * of_v.batch + kv_head * of_v.head + query * of_v.row;
         if (line < own + NEW) {
-            T* const to = line < own ? turned + line * PITCH_K : new_keys + query * PITCH_K;
-            turn(from, to, cosine, sine, place, angles.places, chunk, HALF);
+            const Pairs pairs = pairs_at(from, chunk, HALF);  // loads do not wait for each other
+            if (item != threadIdx.x || place != guess)
+                guessed = turn_at(cosine, sine, place, angles.places, chunk, HALF);
+            turn(pairs, line < own ? turned + line * PITCH_K : new_keys + query * PITCH_K, guessed, chunk, HALF);
             continue;
         }
         T* const to = new_values + query * PITCH_V;

@@ -19,5 +19,6 @@ rotate(const T* x, const T* cosine, const T* sine, const long long* positions, T
     T* into = y + (long long)n * to.batch + head * to.head + row * to.row;
     grid_dependency_sync();
     const long long own = (long long)(n % batches) * rows + row, place = positions ? positions[own] : own;
-    turn(from, into, cosine, sine, place, places, chunk * VECTOR, half);
+    const int pair = chunk * VECTOR;
+    turn(pairs_at(from, pair, half), into, turn_at(cosine, sine, place, places, pair, half), pair, half);
 }

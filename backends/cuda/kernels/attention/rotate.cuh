@@ -11,22 +11,51 @@ __device__ __forceinline__ Words words(const T* from)
     return *(const Words*)from;
 }
 
-// Rotates the pairs from `pair` on by the angles of a position. Positions outside of the tables, which have `count` of
-// them, have zeros for cosine and sine.
-__device__ __forceinline__ void turn(const T* from, T* into, const T* cosine, const T* sine, long long position,
-                                     int count, int pair, int half)
+// Cosines and sines of VECTOR pairs.
+struct Turn {
+    Words real, imaginary;
+};
+
+// Those of the pairs from `pair` on at a position: zeros outside of the tables, which have `count` positions, and for
+// elements that are not rotated.
+__device__ __forceinline__ Turn turn_at(const T* cosine, const T* sine, long long position, int count, int pair,
+                                        int half)
+{
+    Turn found = {};
+    if (pair < half && position >= 0 && position < count) {
+        found.real = words(cosine + position * half + pair);
+        found.imaginary = words(sine + position * half + pair);
+    }
+    return found;
+}
+
+// The elements of VECTOR pairs, as they lie in memory, or as many others in `b`.
+struct Pairs {
+    Words a, b;
+};
+
+__device__ __forceinline__ int first_of(int pair) { return INTERLEAVED ? 2 * pair : pair; }
+__device__ __forceinline__ int second_of(int pair, int half)
+{
+    return INTERLEAVED && pair < half ? 2 * pair + VECTOR : half + pair;
+}
+
+__device__ __forceinline__ Pairs pairs_at(const T* from, int pair, int half)
+{
+    Pairs found = {};
+    if (pair < half) found.a = words(from + first_of(pair));
+    found.b = words(from + second_of(pair, half));
+    return found;
+}
+
+// Stores the pairs from `pair` on, rotated.
+__device__ __forceinline__ void turn(const Pairs& from, T* into, const Turn& by, int pair, int half)
 {
     if (pair >= half) {
-        *(Words*)(into + half + pair) = words(from + half + pair);
+        *(Words*)(into + second_of(pair, half)) = from.b;
         return;
     }
-    const int first = INTERLEAVED ? 2 * pair : pair, second = INTERLEAVED ? first + VECTOR : first + half;
-    const Words a = words(from + first), b = words(from + second);
-    Words real = {}, imaginary = {};
-    if (position >= 0 && position < count) {
-        real = words(cosine + position * half + pair);
-        imaginary = words(sine + position * half + pair);
-    }
+    const Words a = from.a, b = from.b, real = by.real, imaginary = by.imaginary;
     Words u, v;
 #pragma unroll
     for (int q = 0; q < VECTOR; ++q) {
@@ -44,6 +73,6 @@ __device__ __forceinline__ void turn(const T* from, T* into, const T* cosine, co
             v.at[q] = two;
         }
     }
-    *(Words*)(into + first) = u;
-    *(Words*)(into + second) = v;
+    *(Words*)(into + first_of(pair)) = u;
+    *(Words*)(into + second_of(pair, half)) = v;
 }

@@ -27,10 +27,10 @@ rotate_append(const T* q, const T* k, const T* v, const T* cosine, const T* sine
     grid_dependency_sync();
     if (i >= count) return;
     const long long own = n % s.batches * s.rows + row, place = positions ? positions[own] : own;
+    const Turn by = turn_at(cosine, sine, place, s.places, pair, s.half);
     if (head < s.heads) {
-        turn(q + n * of_q.batch + head * of_q.head + row * of_q.row,
-             y + n * of_y.batch + head * of_y.head + row * of_y.row, cosine, sine, place, s.places, pair,
-             s.half);
+        turn(pairs_at(q + n * of_q.batch + head * of_q.head + row * of_q.row, pair, s.half),
+             y + n * of_y.batch + head * of_y.head + row * of_y.row, by, pair, s.half);
         return;
     }
     long long at = row + (first ? (long long)first[n] : 0);
@@ -41,8 +41,8 @@ rotate_append(const T* q, const T* k, const T* v, const T* cosine, const T* sine
     const int kv_head = head - s.heads - (is_key ? 0 : s.kv_heads);
     const long long to = ((n * s.kv_heads + kv_head) * s.room + at) * s.size;
     if (is_key) {
-        turn(k + n * of_k.batch + kv_head * of_k.head + row * of_k.row, keys + to, cosine, sine, place, s.places,
-             pair, s.half);
+        turn(pairs_at(k + n * of_k.batch + kv_head * of_k.head + row * of_k.row, pair, s.half), keys + to, by, pair,
+             s.half);
         return;
     }
     const T* const from = v + n * of_v.batch + kv_head * of_v.head + row * of_v.row;
