@@ -1,4 +1,4 @@
-"""Type inference, and specialisation from symbolic to integer shapes."""
+"""Type and shape inference of graphs, and specialisation from symbolic to integer shapes."""
 
 from __future__ import annotations
 

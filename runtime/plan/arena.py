@@ -1,4 +1,4 @@
-"""Placement of tensors with known lifetimes in one block of memory."""
+"""Memory planning: offsets of tensors with known lifetimes in one block, the arena."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which backend runs which nodes: collects, checks and orders the claims."""
+"""Graph partitioning: which backend runs which nodes; collects, checks and orders the claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of a decoder: token ids, masks, positions and caches, recognised by name.
+"""The interface of a decoder: token ids, masks, positions and KV caches, recognised by name.
 
 Exporters have no common interface. The role of an input follows from its name, the pairing of cache
 inputs and outputs from what their names have in common, and the axis of positions from declared

@@ -1,4 +1,4 @@
-"""Decoders: models that read tokens step by step and keep keys and values in caches.
+"""Decoders: models that read tokens step by step, with KV caches of keys and values.
 
 Generation works on a `Decoder`; `open_decoder.open_decoder` returns the one for a model. A
 `CachedDecoder` has three parts: `StepInputs` computes the inputs of a step, `Tokens` are those read

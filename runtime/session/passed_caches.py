@@ -1,4 +1,4 @@
-"""Caches as arrays that `Model.run` returns in one step and takes in the next."""
+"""KV caches as arrays that `Model.run` returns in one step and takes in the next."""
 
 from __future__ import annotations
 

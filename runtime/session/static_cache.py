@@ -1,4 +1,4 @@
-"""Static caches: each step writes its new rows into buffers, and nothing else moves.
+"""Static KV caches: each step writes its new rows into buffers, and nothing else moves.
 
 The caches are buffers in device memory with room for more positions; when full, they are copied to
 buffers of twice the size. A step of n tokens has one plan for every length, as the length is data.

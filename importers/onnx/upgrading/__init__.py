@@ -1,1 +1,1 @@
-"""Upgrades of nodes of older opsets to the newest."""
+"""Opset upgrades: nodes of older opsets become nodes of the newest."""
