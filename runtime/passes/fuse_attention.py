@@ -24,6 +24,10 @@ from .rounding import holds
 from .scores import Mask, Scores, explain, fitted, total, written
 
 _HALVES = (float16, bfloat16)
+#: Maximum head size of an Attention without a mask. Longer heads are channels with an element per
+#: pixel (DaViT, XCiT). Their scores are few, so that nothing is gained by not storing them, and
+#: products can split the pixels.
+LONGEST_HEAD = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +223,8 @@ def _fits(found: _AttentionMatch) -> bool:
     if None in (*q[:-2], *k, *v) or q[0] != k[0] or k[:-1] != v[:-1] or q[-1] != k[-1]:
         return False
     if len(q) == 4 and not _heads_fit(q[1], k[1], found.k.repeats):
+        return False
+    if isinstance(q[-1], int) and q[-1] > LONGEST_HEAD and not found.scores.masks:
         return False
     return all(_mask_fits(found, mask, (*q[:-1], k[-2])) for mask in found.scores.masks)
 

@@ -115,7 +115,8 @@ def test_patches_leave_enough_threads() -> None:
         (launch,) = (found for found in launches(planned(graph)) if "depthwise" in found.entry)
         constants = dict(launch.constants)
         shared = launch.entry == "depthwise_rows"
-        return str(Patch(constants.get("ROWS", 1), constants["COLUMNS"], shared=shared))
+        rows, columns = (int(constants.get(name, 1)) for name in ("ROWS", "COLUMNS"))
+        return str(Patch(rows, columns, shared=shared))
 
     assert patch(32, 32, 112, 112) == "4x2"
     assert patch(32, 32, 112, 112, dtype=float16) == "2x4"

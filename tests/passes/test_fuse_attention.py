@@ -405,6 +405,18 @@ def test_values_of_more_axes() -> None:
     assert "fuse_attention" not in log.counts
 
 
+@pytest.mark.parametrize(("pixels", "fused"), [(256, True), (289, False)])
+def test_channels_that_attend_with_many_pixels_stay_products(pixels: int, fused: bool) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        keys = apply(g, Transpose(perm=(0, 1, 3, 2)), apply(g, Mul(), x, normal(1)))
+        return attend(g, x, keys, apply(g, Mul(), x, normal(1)), Spelling(of_q=times(0.1)))
+
+    graph = make(build, (1, 2, 6, pixels))
+    after, _ = optimised(graph)
+    assert ("Attention" in kinds(after)) == fused
+    assert_same(graph, after)
+
+
 @pytest.mark.parametrize("shape", [(4,), (3, 4)])
 def test_a_vector_or_matrix_times_a_stack_of_matrices(shape: tuple[int, ...]) -> None:
     def build(g: Graph, x: Value) -> Value:
