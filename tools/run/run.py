@@ -274,7 +274,7 @@ def _empty(name: str, value: HostValue) -> Summary:
 
 
 def _top(data: Array) -> tuple[tuple[tuple[int, float], ...], ...]:
-    """Return the top-5 classes if a tensor looks like scores: [c], [n, c] or [n, c, 1, 1]."""
+    """Return the greatest elements of vectors, [c], [n, c] or [n, c, 1, 1], with their indices."""
     shape = data.shape
     while len(shape) > 2 and shape[-1] == 1:
         shape = shape[:-1]
@@ -369,7 +369,7 @@ def _show_outputs(console: Console, run: Run) -> None:
 def _show_elements(console: Console, found: Summary, data: Array) -> None:
     if found.top:
         console.print()
-        table = grid("top-5 classes", "1st", "2nd", "3rd", "4th", "5th")
+        table = grid("greatest, by index", "1st", "2nd", "3rd", "4th", "5th")
         for number, row in enumerate(found.top):
             name = Text(f"{found.name}[{number}]")
             table.add_row(name, *(f"{at}: {score:.3g}" for at, score in row))
