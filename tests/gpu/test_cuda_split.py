@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
-from tercet.backends.cuda.gemm import tf32x3
-from tercet.backends.cuda.gemm.tf32x3 import TILES
-from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
+from tercet.backends.cuda.gemm.atoms import Atom
+from tercet.backends.cuda.gemm.tile import Config, CtaTile
+from tercet.backends.cuda.recipe.targets import Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
@@ -23,6 +23,7 @@ from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
 from ..kernels.dry import normal
+from ..kernels.test_split import TILES, force, title
 from .test_cuda_convolutions import random_case
 from .test_cuda_operators import run
 
@@ -82,10 +83,12 @@ def test_real_layers(
 
 
 @pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("tile", TILES, ids=str)
-def test_every_tile(tile: CtaTile, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("atom", "target", "tile"), TILES, ids=title)
+def test_every_tile(
+    atom: Atom, target: Target, tile: CtaTile, splits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The tiles for Ampere run here as well."""
-    monkeypatch.setattr(tf32x3, "choose", lambda *_: TimedConfig(0.0, Config(tile, splits)))
+    force(monkeypatch, atom, Config(tile, splits))
     inputs = [normal(3, 40, 15, 14), normal(210, 40, 3, 3), normal(210)]
     check_split("Conv", inputs, (1, 2), pads=(1, 1, 1, 1))
 
@@ -180,7 +183,7 @@ def test_what_follows(images: int) -> None:
     with Model(graph, open_backends("cuda", options), options, evaluate) as model:
         got = model.run({"x": x, "z": z})["y"]
         kernels = " ".join(row.kernel for row in model.prepare().rows)
-    assert "3xtf32" in kernels
+    assert "3xf16" in kernels or "3xtf32" in kernels
     wide = [a.astype(np.float64) for a in (x, w, b)]
     (want,) = run("numpy", "Conv", wide, (1, 2), pads=(1, 1, 1, 1))
     want = np.maximum(want + z, 0)

@@ -96,6 +96,11 @@ inline unsigned __byte_perm(unsigned low, unsigned high, unsigned places)
     for (int i = 0; i < 32; i += 8) found |= (unsigned)(bytes >> 8 * (places >> i / 2 & 7) & 255) << i;
     return found;
 }
+inline unsigned __vmaxu2(unsigned a, unsigned b)
+{
+    const unsigned low = (a & 0xffff) > (b & 0xffff) ? a : b, high = a >> 16 > b >> 16 ? a : b;
+    return (high & 0xffff0000) | (low & 0xffff);
+}
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __expf(float x) { return std::exp(x); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
@@ -156,6 +161,16 @@ template <typename T> T __shfl_down_sync(unsigned, T value, int delta)
 {
     const unsigned lane = current % 32;
     return exchange(value, lane + delta < 32 ? lane + delta : lane);
+}
+
+inline int __any_sync(unsigned, int predicate)
+{
+    exchanged[current] = predicate;
+    __syncwarp();
+    int found = 0;
+    for (int lane = 0; lane < 32; ++lane) found |= exchanged[current / 32 * 32 + lane] != 0;
+    __syncwarp();
+    return found;
 }
 
 // Conditional nodes: the fake driver's handle of one is the address of its value.

@@ -1,5 +1,5 @@
-// What mbarrier.cuh does in PTX, and products of tf32 of a Hopper, on the host; tensor_cores.hpp comes
-// before it. Copies are there at once.
+// What mbarrier.cuh does in PTX, and products of tf32 and of split float32 of a Hopper, on the host; tensor_cores.hpp
+// comes before it. Copies are there at once.
 
 #include <map>
 
@@ -47,21 +47,18 @@ inline void write_pair(u32 to, float x, float y)
     memcpy(at_address(to), pair, sizeof(pair));
 }
 
-// sums[16][8 * COUNT] (+)= a[16][8] * b[8 * COUNT][8]', by each of four warps
+// sums[16][8 * COUNT] (+)= a[16][8] * b[8 * COUNT][8]' of tf32, or of sixteen terms of two bytes, by each of four warps
 template <int COUNT> void wgmma(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b, bool add)
 {
     show(a, 4);
-    const u32 tile = (u32)(b & ~(uint64)7) << 4;
-    const int chunk = b & 7, row = current % 32 / 4, column = current % 4 * 2;
+    const int row = current % 32 / 4, column = current % 4 * 2;
     for (int j = 0; j < COUNT; ++j)
         for (int q = 0; q < 4; ++q) {
             float sum = add ? sums[j][q] : 0;
             for (int k = 0; k < 8; ++k) {
                 const u32 left = of_lane(row * 4 + k % 4)[k / 4 * 2 + q / 2];
-                u32 right;
-                const u32 at = tile + swizzled(j * 8 + column + q % 2, chunk + k / 4) + k % 4 * 4;
-                memcpy(&right, at_address(at), 4);
-                sum += tf32(left) * tf32(right);
+                const u32 right = word_of(b, j * 8 + column + q % 2, k);
+                sum += F16X3 ? dot(left, right) : tf32(left) * tf32(right);
             }
             sums[j][q] = sum;
         }

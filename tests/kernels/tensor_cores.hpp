@@ -58,28 +58,40 @@ inline void ldmatrix_x4_trans(u32 (&found)[4], u32 address)
     __syncwarp();
 }
 
+// Of kernels without products.
+#ifndef KIND
+#define KIND "s8"
+#endif
+#ifndef F16X3
+#define F16X3 0
+#endif
+
+// Elements of two bytes that are multiplied: those of `a`, unless float32 is split into others.
+using Multiplied = std::conditional_t<KIND[0] == 'f', __half, std::conditional_t<KIND[0] == 'b', __nv_bfloat16, T>>;
+
 inline u32 pair_of(float first, float second)
 {
-    const T two[2] = {T(first), T(second)};
+    const Multiplied two[2] = {Multiplied(first), Multiplied(second)};
     u32 found;
     memcpy(&found, two, 4);
     return found;
 }
 inline u32 pair_fma(u32 a, u32 b, u32 c)
 {
-    T x[2], y[2], z[2];
+    Multiplied x[2], y[2], z[2];
     memcpy(x, &a, 4);
     memcpy(y, &b, 4);
     memcpy(z, &c, 4);
     return pair_of(float(x[0]) * float(y[0]) + float(z[0]), float(x[1]) * float(y[1]) + float(z[1]));
 }
 inline u32 and_or(u32 bits, u32 mask, u32 more) { return (bits & mask) | more; }
+inline float max_or_nan(float a, float b) { return a != a || b != b ? NAN : a < b ? b : a; }
 inline float exp2_of(float x) { return std::exp2(x); }
 
 // The product of two neighbouring elements with two others, added up.
 inline float dot(u32 a, u32 b)
 {
-    T left[2], right[2];
+    Multiplied left[2], right[2];
     memcpy(left, &a, 4);
     memcpy(right, &b, 4);
     return float(left[0]) * float(right[0]) + float(left[1]) * float(right[1]);
@@ -112,7 +124,7 @@ inline void mma_m16n8k16(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
 
 inline float2 halves_of(u32 pair)
 {
-    T two[2];
+    Multiplied two[2];
     memcpy(two, &pair, 4);
     return make_float2(float(two[0]), float(two[1]));
 }

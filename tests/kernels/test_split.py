@@ -13,11 +13,12 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.gemm import tf32x3
+from tercet.backends.cuda.gemm import f32
+from tercet.backends.cuda.gemm.atoms import F16X3, TF32, TF32X3, Atom
+from tercet.backends.cuda.gemm.f32 import Arithmetic, choose, expected, tiles_of
 from tercet.backends.cuda.gemm.pack import cut, filters_of, in_parts
-from tercet.backends.cuda.gemm.problem import RowKind
+from tercet.backends.cuda.gemm.problem import Problem
 from tercet.backends.cuda.gemm.schedules import wgmma_rs
-from tercet.backends.cuda.gemm.tf32x3 import TILES, choose, expected
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
@@ -32,6 +33,21 @@ from .samples import OPTIONS, Sample, compare, sample
 COMPILES = {"gemm/multistage.cu", "gemm/pack_tf32x3.cu", "gemm/wgmma_rs.cu"}
 
 TENSOR_CORES: dict[str, Any] = {"conv": "tensor_cores"}
+#: Instructions, and a GPU that runs them.
+MATHS = [(TF32X3, A100), (TF32X3, H200), (F16X3, H200)]
+TILES = [(atom, target, tile) for atom, target in MATHS for tile in tiles_of(atom, target)]
+
+
+def title(value: Any) -> str | None:
+    if isinstance(value, Atom):
+        return value.title
+    return value.arch if isinstance(value, Target) else str(value)
+
+
+def force(patch: pytest.MonkeyPatch, atom: Atom, config: Config) -> None:
+    """Compute every product with these instructions and this tile."""
+    patch.setattr(f32, "arithmetic_of", lambda *_: Arithmetic(atom))
+    patch.setattr(f32, "choose", lambda *_: TimedConfig(0.0, config))
 
 
 def conv(*w: int, x: tuple[int, ...], **attributes: Any) -> Graph:
@@ -75,13 +91,15 @@ def test_older_gpus_have_no_such_tensor_cores() -> None:
 
 def test_tf32_takes_one_product_instead_of_three() -> None:
     graph = conv(256, 1024, 1, 1, x=(32, 1024, 14, 14))
-    (whole,), (rounded,) = (
-        launches(planned(graph, precision=precision)) for precision in ("float32", "tf32")
-    )
-    assert dict(whole.constants)["PARTS"] == 2
-    assert dict(rounded.constants)["PARTS"] == 1
-    assert "3xtf32" in whole.note
-    assert rounded.note.startswith("tf32")
+    for target, three in ((H200, "3xf16"), (A100, "3xtf32")):
+        (whole,), (rounded,) = (
+            launches(planned(graph, device_for(target), precision=precision))
+            for precision in ("float32", "tf32")
+        )
+        assert dict(whole.constants)["PARTS"] == 2
+        assert dict(rounded.constants)["PARTS"] == 1
+        assert whole.note.startswith(three)
+        assert rounded.note.startswith("tf32")
 
 
 def test_few_tiles_share_their_sums_in_clusters_or_in_two_passes() -> None:
@@ -97,36 +115,35 @@ def test_few_tiles_share_their_sums_in_clusters_or_in_two_passes() -> None:
     assert first.scratch == 4 * first.grid[2] * 49 * 512
 
 
-@pytest.mark.parametrize("target", [H200, A100], ids=lambda target: target.arch)
+@pytest.mark.parametrize(("atom", "target"), MATHS, ids=title)
 @pytest.mark.parametrize(
     ("m", "n", "k"),
     [(1, 1, 1), (9, 10, 70), (49, 512, 4608), (12544, 64, 196), (10**6, 64, 576), (196, 3, 9)],
 )
-def test_choice_of_tiles(m: int, n: int, k: int, target: Target) -> None:
-    problem = tf32x3.problem_of((m, n, k), 1, RowKind.MATRIX, 2)
-    found = choose(problem, 2, target)
+def test_choice_of_tiles(m: int, n: int, k: int, atom: Atom, target: Target) -> None:
+    problem = Problem(m, n, k)
+    found = choose(problem, atom, target)
     assert found.tile.wgmma == target.has_wgmma
     assert found.config.splits <= 8
     alone = [
-        expected(problem, Config(t), 2, target)
-        for t in TILES
-        if t.wgmma == target.has_wgmma and t.bm < 2 * m and t.bn < 2 * n
+        expected(problem, Config(t), atom, target)
+        for t in tiles_of(atom, target)
+        if t.bm < 2 * m and t.bn < 2 * n
     ]
-    assert found.microseconds == expected(problem, found.config, 2, target)
+    assert found.microseconds == expected(problem, found.config, atom, target)
     assert not alone or found.microseconds <= min(alone)
 
 
-def test_tiles_fit() -> None:
-    for tile in TILES:
-        target = H200 if tile.wgmma else A100
-        assert tf32x3.shared(tile, 2) <= target.shared
-        assert tile.resident * (tf32x3.shared(tile, 2) + 1024) <= target.shared + 1024
-        for config in (Config(tile), Config(tile, 4)):
-            assert Config.parse(str(config), TILES) == config
-        if tile.wgmma:
-            own, loader = wgmma_rs.registers(tile)
-            assert 128 * (tile.groups * own + loader) * tile.resident <= 65536
-            assert own % 8 == loader % 8 == 0
+@pytest.mark.parametrize(("atom", "target", "tile"), TILES, ids=title)
+def test_tiles_fit(atom: Atom, target: Target, tile: CtaTile) -> None:
+    assert f32.shared(tile, atom) <= target.shared
+    assert tile.resident * (f32.shared(tile, atom) + 1024) <= target.shared + 1024
+    for config in (Config(tile), Config(tile, 4)):
+        assert Config.parse(str(config), tiles_of(atom, target)) == config
+    if tile.wgmma:
+        own, loader = wgmma_rs.registers(tile)
+        assert 128 * (tile.groups * own + loader) * tile.resident <= 65536
+        assert own % 8 == loader % 8 == 0
 
 
 # ── numbers in two parts ─────────────────────────────────────────────────────────────────────────
@@ -210,28 +227,26 @@ def test_arguments_are_what_the_kernels_take(target: Target, cache: Path) -> Non
     assert_arguments(found, target, cache)
 
 
-def with_tile(tile: CtaTile, graph: Graph, splits: int, target: Target) -> list[KernelSource]:
+def with_tile(atom: Atom, config: Config, graph: Graph, target: Target) -> list[KernelSource]:
     """Return what a convolution compiles if it is done with one tile."""
     device = device_for(target)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tf32x3, "choose", lambda *_: TimedConfig(0.0, Config(tile, splits)))
+        force(patch, atom, config)
         planned(graph, device, **TENSOR_CORES)
     return list(device.compiler.sources)
 
 
-def tile_sources(target: Target) -> Iterator[KernelSource]:
+def tile_sources(atom: Atom, target: Target) -> Iterator[KernelSource]:
     """Every tile, split or not, for pixels and windows, though not all of them with each other."""
-    kinds = graphs()[:3]
-    for i, tile in enumerate(TILES):
-        if tile.wgmma == target.has_wgmma:
-            for j, graph in enumerate(kinds):
-                yield from with_tile(tile, graph, 1 + (i + j) % 2, target)
+    for i, tile in enumerate(tiles_of(atom, target)):
+        for j, graph in enumerate(graphs()[:3]):
+            yield from with_tile(atom, Config(tile, 1 + (i + j) % 2), graph, target)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
-def test_every_tile_compiles(target: Target, cache: Path) -> None:
-    all_compile(list(tile_sources(target)), target, cache)
+@pytest.mark.parametrize(("atom", "target"), MATHS, ids=title)
+def test_every_tile_compiles(atom: Atom, target: Target, cache: Path) -> None:
+    all_compile(list(tile_sources(atom, target)), target, cache)
 
 
 # ── on the emulator ──────────────────────────────────────────────────────────────────────────────
@@ -262,6 +277,7 @@ def emulated_products() -> list[Sample]:
         sample("Gemm", [normal(9, 33), normal(24, 33)], (1,), transB=1),
         sample("MatMul", [normal(20, 70), odd(normal(70, 30))]),
         sample("MatMul", [normal(3, 9, 40), normal(3, 40, 21)]),
+        sample("MatMul", [normal(2, 3, 9, 40), normal(2, 3, 40, 21)], (1,)),
     ]
 
 
@@ -274,21 +290,21 @@ def test_emulated_convolutions(found: Sample, emulated: CudaBackend) -> None:
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("title", ["w64x16", "w64x128"])
-@pytest.mark.parametrize("precision", ["float32", "tf32"])
+@pytest.mark.parametrize(
+    ("atom", "name"), [(TF32, "w64x16"), (TF32X3, "w64x16"), (TF32X3, "w64x128")], ids=title
+)
 def test_hopper_emulated(
-    title: str, precision: Any, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+    atom: Atom, name: str, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Groups that load and multiply in turn, several tiles a block; in blocks without clusters."""
     target = Target("sm_90a", 1, H200.shared)
     compiler: Any = emulated.device.compiler
     monkeypatch.setattr(compiler, "target", target)
-    found = TimedConfig(0.0, Config.parse(title, TILES))
-    monkeypatch.setattr(tf32x3, "choose", lambda *_: found)
-    options = replace(OPTIONS, conv="tensor_cores", precision=precision)
+    force(monkeypatch, atom, Config.parse(name, tiles_of(atom, target)))
     x, w = normal(2, 24, 10, 9), normal(20, 24, 3, 3)
     made = sample("Conv", [x, w, normal(20)], (1, 2), pads=(1, 1, 1, 1))
-    compare(made, emulated, options=options, error=1e-3 if precision == "tf32" else None)
+    options = replace(OPTIONS, conv="tensor_cores")
+    compare(made, emulated, options=options, error=1e-3 if atom is TF32 else None)
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def fft(conv: ConvProblem, variant: str = "") -> Answer:
     pack = partial(pack_spectra, size=tiling.size, dilations=conv.view.dilations)
     layout = ("spectra", tiling.size, conv.view.dilations)
     problem = Problem(tiles, 2 * m, 2 * c, frequencies)
-    products = Products(problem, Scratch(0), sums, conv.w.value, layout, pack)
+    products = Products(problem, Scratch(0), sums, conv.w, layout, pack)
     launches = (
         _end("fft_inputs", conv, tiling, {"x": conv.x, "spectra": Scratch(0)}),
         *batched.multiply(products, conv.setting),

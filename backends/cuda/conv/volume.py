@@ -16,11 +16,11 @@ from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
 from ..algorithms.registry import Answer
 from ..algorithms.selection import Formats
-from ..gemm import f16, tf32x3
+from ..gemm import f16, f32
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem, image_formats
-from ..gemm.pack import filters_of, in_parts, padded
-from ..gemm.problem import MAX_EXTENT, GemmArguments, Image, Problem, RowKind, widest
+from ..gemm.pack import filters_of, padded
+from ..gemm.problem import MAX_EXTENT, GemmArguments, Image, Order, Problem, RowKind, widest
 from ..gemm.schedules import multistage, simt
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.launch import Launch, launches_of, sharing
@@ -75,7 +75,8 @@ def volume(conv: ConvProblem, variant: str = "") -> Answer:
         last = multistage.multiply_halves(gemm, epilogue, setting.target, planes.used)
         return sharing(*planes.packing, *last)
     if _by_parts(conv, planes.image):
-        return tf32x3.packed_product(planes.packing, gemm, epilogue, setting, "")
+        arithmetic = _arithmetic(conv, planes.image)
+        return f32.packed_product(planes.packing, gemm, epilogue, setting, arithmetic)
     config = simt.unsplit(Problem(*gemm.shape), setting.target)
     return sharing(*planes.packing, *launches_of(simt.multiply(gemm, epilogue, setting, config)))
 
@@ -89,9 +90,8 @@ def volume_time(conv: ConvProblem) -> float:
     if conv.x.dtype in HALVES:
         return packing + multistage.time_of(gemm, target)
     if _by_parts(conv, planes.image):
-        parts = tf32x3.parts_of(conv.setting)
-        problem = tf32x3.problem_of(gemm.shape, 1, planes.image.rows, parts)
-        return packing + tf32x3.choose(problem, parts, target).microseconds
+        problem = Problem(*gemm.shape, rows=planes.image.rows)
+        return packing + f32.time_of(problem, _arithmetic(conv, planes.image), target)
     rows = RowKind.WINDOWS if planes.image.rows is RowKind.WINDOWS else RowKind.PIXELS
     return packing + simt.choose(Problem(*gemm.shape, rows=rows), target).microseconds
 
@@ -99,6 +99,12 @@ def volume_time(conv: ConvProblem) -> float:
 def _by_parts(conv: ConvProblem, image: Image) -> bool:
     """Whether tensor cores multiply float32."""
     return conv.setting.target.has_tf32 and image.channels % 4 == 0
+
+
+def _arithmetic(conv: ConvProblem, image: Image) -> f32.Arithmetic:
+    """Return how tensor cores multiply float32."""
+    problem = Problem(conv.pixels, conv.filters, image.terms, rows=image.rows)
+    return f32.filter_arithmetic(conv.setting, problem, conv.w)
 
 
 def _depth(conv: ConvProblem) -> int:
@@ -180,28 +186,38 @@ def _along(view: Window, depth: int, pixels: int) -> Window:
 
 
 def _gemm(conv: ConvProblem, planes: _Planes) -> GemmArguments:
-    image, halves = planes.image, conv.x.dtype in HALVES
-    kind = "eights" if halves else "parts" if _by_parts(conv, image) else "columns"
-    parts = tf32x3.parts_of(conv.setting)
-    pack = partial(
-        pack_volume, kernel=image.view.kernel, depth=planes.depth, kind=kind, parts=parts
-    )
-    key = ("volume", *image.view.kernel, planes.depth, kind, parts)
-    terms, filters = image.terms, conv.filters
-    ldb = {"eights": ceil_div(terms, 8) * 8, "parts": 0, "columns": ceil_div(filters, 4) * 4}
+    image, filters = planes.image, conv.filters
+
+    def packed(order: str, arrange: Order) -> Packed:
+        kernel, depth = image.view.kernel, planes.depth
+        pack = partial(pack_volume, kernel=kernel, depth=depth, arrange=arrange)
+        return Packed((conv.w.value,), (f"volume {order}", *kernel, depth), pack)
+
+    ldb, scales = 0, None
+    if conv.x.dtype in HALVES:
+        b, ldb = packed("eights", f16.EIGHTS), ceil_div(image.terms, 8) * 8
+    elif _by_parts(conv, image):
+        b, scales = _arithmetic(conv, image).packed(packed)
+    else:
+        b, ldb = packed("columns", _columns), ceil_div(filters, 4) * 4
     return GemmArguments(
         a=image,
-        b=Packed((conv.w.value,), key, pack),
+        b=b,
         c=conv.y,
-        shape=(conv.pixels, filters, terms),
-        ldb=ldb[kind],
+        shape=(conv.pixels, filters, image.terms),
+        ldb=ldb,
         ldc=conv.y.row,
         bias=conv.b,
+        scales=scales,
         dtype=conv.x.dtype,
     )
 
 
-def pack_volume(w: Array, kernel: Ints, depth: int, kind: str, parts: int) -> Array:
+def _columns(rows: Array) -> Array:
+    return padded(rows.transpose(0, 2, 1), 4)
+
+
+def pack_volume(w: Array, kernel: Ints, depth: int, arrange: Order) -> Array:
     """Return weights [m, c, *kernel of three axes] for windows in planes.
 
     Args:
@@ -209,15 +225,11 @@ def pack_volume(w: Array, kernel: Ints, depth: int, kind: str, parts: int) -> Ar
         kernel: the windows over two axes.
         depth: planes whose channels are stacked, with zeros for those that the weights lack; 0 for
             none.
-        kind: the order: ``eights`` of a row, tf32 ``parts``, or ``columns``.
-        parts: numbers of tf32 for one of float32.
+        arrange: makes the order of a schedule.
     """
     m, c, planes, *rest = w.shape
     if depth:
         full = np.zeros((m, depth, c, *rest), w.dtype)
         full[:, :planes] = w.swapaxes(1, 2)
         w, c = full, depth * c
-    rows = filters_of(w.reshape(m, c, *kernel), 1, c)
-    if kind == "columns":
-        return padded(rows.transpose(0, 2, 1), 4)
-    return f16.EIGHTS(rows) if kind == "eights" else in_parts(rows, parts)
+    return arrange(filters_of(w.reshape(m, c, *kernel), 1, c))

@@ -102,7 +102,7 @@ def nonfused(conv: ConvProblem, variant: str = "", *, out: int) -> Answer:
     sums = Scratch(of_inputs)
     pack = partial(transformed, out=out)
     problem = Problem(tiles, m, c, points)
-    products = Products(problem, Scratch(0), sums, conv.w.value, ("winograd", out), pack)
+    products = Products(problem, Scratch(0), sums, conv.w, ("winograd", out), pack)
     launches = (
         _end("winograd_inputs", conv, out, tiles * c, {"x": conv.x, "v": Scratch(0)}),
         *batched.multiply(products, conv.setting),

@@ -25,8 +25,8 @@ class Atom:
         k: size of K per instruction.
         sums: type of the accumulators; ``half`` is float16, two per register.
         transposable: whether shared memory operands may be transposed (wgmma).
-        parts: how many numbers represent one element, as split by `pack.in_parts`; 0 if elements
-            are multiplied directly.
+        parts: how many numbers represent one element of float32, as split by `pack.in_parts` or
+            `f16x3.in_halves`; 0 if elements are multiplied directly.
     """
 
     a: str
@@ -39,7 +39,17 @@ class Atom:
     @property
     def title(self) -> str:
         """The composition of a float32 product, for reports: ``3xtf32``; empty for others."""
-        return ("", "tf32", "3xtf32")[self.parts]
+        return ("", self.a, f"3x{self.a}")[self.parts]
+
+    @property
+    def in_halves(self) -> bool:
+        """Whether float32 is multiplied as two float16 numbers, scaled; see `f16x3`."""
+        return self.parts > 0 and self.k == 16
+
+    @property
+    def words(self) -> int:
+        """Four-byte words per packed element of B, if it is in parts."""
+        return self.parts * 8 // self.k
 
     @property
     def kind(self) -> str:
@@ -55,8 +65,9 @@ class Atom:
         """Return the generated code for kernels: macros, and the instructions as functions.
 
         KIND is `kind`; MMA the warp-level function, for 32 bytes of K; SumFragment the type of a
-        thread's part of 16 x 8 accumulators; INTEGER_SUMS whether these are integers; WGMMA_CODE
-        whether wgmma is used instead; ACROSS_CODE whether ``wgmma_across`` is.
+        thread's part of 16 x 8 accumulators; INTEGER_SUMS whether these are integers; F16X3
+        whether float32 is split into float16; WGMMA_CODE whether wgmma is used instead;
+        ACROSS_CODE whether ``wgmma_across`` is.
 
         Args:
             n: columns of ``wgmma``; 0 for a kernel without it, which gets ``mma_m16n8k*``.
@@ -69,6 +80,7 @@ class Atom:
             f"#define WGMMA_CODE {int(n > 0)}",
             f"#define ACROSS_CODE {int(across > 0)}",
             f"#define INTEGER_SUMS {int(self.sums == 'int')}",
+            f"#define F16X3 {int(self.in_halves)}",
             f"typedef {_C[self.sums]} SumFragment[{self.registers}];",
         ]
         if n:
@@ -102,7 +114,8 @@ class Atom:
         """Return ``wgmma(sums, a, b)``, or ``wgmma_across``: the product of a warp group.
 
         Shared memory operands are given by descriptors. With A in registers, and element types that
-        cannot be transposed, a fourth argument selects accumulation or overwriting.
+        cannot be transposed or numbers in parts, a fourth argument selects accumulation or
+        overwriting.
 
         Args:
             n: columns.
@@ -119,7 +132,7 @@ class Atom:
         immediates = ["p", *(["1", "1"] if self.sums == "float" else [])]
         if self.transposable:
             immediates += [*([] if a_in_registers else ["0"]), str(int(across))]
-        begins = a_in_registers and not self.transposable
+        begins = a_in_registers and (self.parts > 0 or not self.transposable)
         shape = f"m64n{n}k{self.k}"
         test = f"setp.ne.b32 p, %{b + 1}, 0; " if begins else "setp.eq.u32 p, 1, 1; "
         return "\n".join(
@@ -143,8 +156,9 @@ _C = {"float": "float", "int": "int", "half": "unsigned int"}
 _FRAGMENT = ", ".join(f'"r"(a[{i}])' for i in range(4))
 _ADD = '"r"(add)'
 
-#: float32 products as one or three tf32 products.
+#: float32 products as one or three tf32 products, or as three float16 products.
 TF32, TF32X3 = (Atom("tf32", "tf32", 8, parts=parts) for parts in (1, 2))
+F16X3 = Atom("f16", "f16", 16, transposable=True, parts=2)
 #: float16 products with float16 accumulators; mma.sync only.
 F16_SUMS = Atom("f16", "f16", 16, "half")
 #: Atoms by the types of A and B.

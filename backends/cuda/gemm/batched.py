@@ -1,26 +1,25 @@
 """Batched products by constants inside an algorithm (Winograd, FFT).
 
 Both other operands are in the workspace. The products run in plain float32, or on tensor cores with
-three tf32 products each, whichever is estimated to be faster; accuracy is equal.
+three products each, whichever is estimated to be faster; accuracy is equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from ....runtime.ir.graph import Value
 from ....runtime.ir.types import Array
 from ..algorithms.registry import Setting
 from ..codegen.epilogue import NO_EPILOGUE
 from ..recipe.launch import Launch
-from ..recipe.operands import Packed, Scratch, ceil_div
-from . import tf32x3
-from .pack import in_parts, padded
-from .problem import Batch, GemmArguments, Matrix, Problem, RowKind, widest
+from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
+from . import f32
+from .pack import padded
+from .problem import Batch, GemmArguments, Matrix, Order, Problem, widest
 from .schedules import simt
 
 
@@ -32,7 +31,7 @@ class Products:
         problem: batch and sizes.
         a: [count, m, k].
         c: [count, m, n].
-        source: the constant that the matrices b derive from.
+        source: weights [m, c, *kernel], constants, that the matrices b derive from.
         layout: identifies the packing.
         pack: makes b, [count, k, n].
     """
@@ -40,45 +39,45 @@ class Products:
     problem: Problem
     a: Scratch
     c: Scratch
-    source: Value
+    source: Tensor
     layout: Hashable
     pack: Callable[[Array], Array]
 
 
-def _times(problem: Problem, setting: Setting) -> tuple[float, float]:
+def _times(problem: Problem, source: Tensor, setting: Setting) -> tuple[float, float]:
     """Return the estimates in microseconds with and without tensor cores."""
-    shape = (problem.m, problem.n, problem.k)
     plain = simt.choose(problem, setting.target).microseconds
-    return tf32x3.time_of(shape, problem.batch, True, setting), plain
+    arithmetic = f32.filter_arithmetic(setting, problem, source)
+    return f32.time_of(problem, arithmetic, setting.target), plain
 
 
-def time_of(problem: Problem, setting: Setting) -> float:
+def time_of(problem: Problem, source: Tensor, setting: Setting) -> float:
     """Return the estimate of a batch in microseconds."""
-    return min(_times(problem, setting))
+    return min(_times(problem, source, setting))
 
 
 def multiply(products: Products, setting: Setting) -> tuple[Launch, ...]:
     """Return the launches of a batch; they need no workspace beyond the operands."""
-    problem, parts = products.problem, tf32x3.parts_of(setting)
-    parted, plain = _times(problem, setting)
-    shape = (problem.m, problem.n, problem.k)
-    found = tf32x3.problem_of(shape, problem.batch, RowKind.MATRIX, parts)
+    problem = products.problem
+    parted, plain = _times(problem, products.source, setting)
     if parted < plain:
-        config = tf32x3.choose(found, parts, setting.target).config
+        arithmetic = f32.filter_arithmetic(setting, problem, products.source)
+        config = f32.choose(problem, arithmetic.atom, setting.target).config
         if config.splits == 1 or config.tile.wgmma:  # other tiles need workspace for partial sums
-            order = (products.layout, "parts", parts)
-            gemm = _gemm(products, order, partial(_in_parts, pack=products.pack, parts=parts))
-            return tf32x3.multiply(gemm, NO_EPILOGUE, setting, config=config)
-    gemm = _gemm(products, (products.layout, "fours"), partial(_fours, pack=products.pack))
+            b, scales = arithmetic.packed(partial(_packed, products))
+            gemm = replace(_gemm(products, b), scales=scales)
+            return f32.multiply(gemm, NO_EPILOGUE, setting, arithmetic, config=config)
+    pack = partial(_fours, pack=products.pack)
+    gemm = _gemm(products, Packed((products.source.value,), (products.layout, "fours"), pack))
     return simt.multiply(gemm, NO_EPILOGUE, setting, simt.unsplit(problem, setting.target))
 
 
-def _gemm(products: Products, order: Hashable, pack: Callable[[Array], Array]) -> GemmArguments:
+def _gemm(products: Products, b: Packed) -> GemmArguments:
     p = products.problem
     ldb = ceil_div(p.n, 4) * 4
     return GemmArguments(
         a=Matrix(products.a, p.k, widest((4, 2), p.k)),
-        b=Packed((products.source,), order, pack),
+        b=b,
         c=products.c,
         shape=(p.m, p.n, p.k),
         ldb=ldb,
@@ -92,5 +91,11 @@ def _fours(source: Array, pack: Callable[[Array], Array]) -> Array:
     return padded(np.asarray(pack(source), np.float32), 4)
 
 
-def _in_parts(source: Array, pack: Callable[[Array], Array], parts: int) -> Array:
-    return in_parts(pack(source).astype(np.float32).transpose(0, 2, 1), parts)
+def _packed(products: Products, order: str, arrange: Order) -> Packed:
+    """Return the matrices b in an order of tensor cores."""
+    pack = partial(_arranged, pack=products.pack, arrange=arrange)
+    return Packed((products.source.value,), (products.layout, order), pack)
+
+
+def _arranged(source: Array, pack: Callable[[Array], Array], arrange: Order) -> Array:
+    return arrange(pack(source).astype(np.float32).transpose(0, 2, 1))

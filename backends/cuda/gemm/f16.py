@@ -33,7 +33,6 @@ from .problem import (
     image_source,
     packed_filters,
     packed_matrix,
-    packed_stack,
     widest,
 )
 from .schedules import multistage, tma, tma_persistent
@@ -166,7 +165,7 @@ def product(
     batch, used = replace(gemm.batch, b=n * ldb), count * n * ldb * a.dtype.itemsize
     turned = replace(gemm, b=Scratch(0), ldb=ldb, batch=batch, across=False)
     if b.data is not None and not transposed:
-        packed = replace(turned, b=packed_stack(b, "in eights", EIGHTS))
+        packed = replace(turned, b=packed_matrix(b, (1.0, False), "in eights", EIGHTS))
         return multistage.multiply_halves(packed, epilogue, target, half_sums=half_sums)
     time, first = multistage.time_of(gemm, target, epilogue), ()
     turning = LAUNCH + 2 * used / TRANSPOSED + multistage.time_of(turned, target, epilogue)

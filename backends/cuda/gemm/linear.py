@@ -10,7 +10,7 @@ from ....runtime.ops.matmul import Gemm
 from ..algorithms.registry import Answer, Setting, need_dtypes
 from ..codegen.epilogue import Epilogue
 from ..recipe.operands import Packed, Tensor, ceil_div
-from . import f16, tf32x3
+from . import f16, f32
 from .atoms import HALVES
 from .gemv import MAX_ROWS, multiply_rows
 from .multiplication import Multiplication
@@ -90,7 +90,7 @@ def _product(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
             return f16.product(layer.y, a, b, epilogue, setting, transposed=transposed, bias=bias)
         return f16.linear(layer, epilogue, setting)
     if _tensor_cores_pay(layer, setting):
-        return tf32x3.linear(layer, epilogue, setting)
+        return f32.linear(layer, epilogue, setting)
     ldb = n
     columns: Tensor | Packed = b
     if b.data is not None:
@@ -124,7 +124,7 @@ def _stacked(task: Multiplication) -> Answer:
         return "a stack times one computed matrix"
     layer = Linear(y, a, b, (m, n, k), batch=batch)
     if of_b and _tensor_cores_pay(layer, setting):
-        return tf32x3.linear(layer, epilogue, setting)
+        return f32.linear(layer, epilogue, setting)
     source = Matrix(a, k, widest((4, 2), k))
     return simt.multiply(GemmArguments(source, b, y, (m, n, k), n, n, batch), epilogue, setting)
 
@@ -133,6 +133,6 @@ def _tensor_cores_pay(layer: Linear, setting: Setting) -> bool:
     """Whether tensor cores are requested or estimated to be faster."""
     if setting.algorithm:
         return setting.algorithm == "tensor_cores"
-    shape, count, constant = layer.shape, layer.batch.count, layer.b.data is not None
-    plain = simt.choose(Problem(*shape, count), setting.target).microseconds
-    return tf32x3.time_of(shape, count, constant, setting) < plain
+    problem = Problem(*layer.shape, layer.batch.count)
+    plain = simt.choose(problem, setting.target).microseconds
+    return f32.linear_time(problem, layer.b, layer.form, setting) < plain

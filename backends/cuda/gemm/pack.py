@@ -19,8 +19,10 @@ STEP = 32
 
 
 def rows_of(b: Array, alpha: float, transposed: bool) -> Array:
-    """Return alpha * b, which is [k, n], or [n, k] if transposed, as [n, k]."""
-    rows = b if transposed else b.reshape(b.shape[0], -1).T
+    """Return alpha * b, [..., k, n] or [k], or [..., n, k] if transposed, as [..., n, k]."""
+    if b.ndim == 1:
+        b = b[:, None]
+    rows = b if transposed else b.swapaxes(-1, -2)
     return rows if alpha == 1 else (rows * np.float32(alpha)).astype(b.dtype)
 
 
@@ -47,11 +49,12 @@ def padded(rows: Array, multiple: int) -> Array:
 
 
 def in_parts(rows: Array, parts: int) -> Array:
-    """Return float32 [batch, n, k] as tf32 numbers: [batch, step, part, n, 32 terms].
+    """Return float32 [..., n, k] as tf32 numbers: [batch, step, part, n, 32 terms].
 
     The rows of a step are in the swizzled order of `cp_async.cuh`: chunk c of row r, of four terms,
     is at c ^ (r % 8). Rows and terms are zero-padded.
     """
+    rows = rows.reshape(-1, *rows.shape[-2:])
     count, n, k = rows.shape
     eights, steps = ceil_div(n, 8), ceil_div(k, STEP)
     filled = np.zeros((count, 8 * eights, STEP * steps), np.float32)

@@ -18,7 +18,7 @@ from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, each, sharing
 from ..recipe.operands import Scratch, Tensor, ceil_div
 from ..recipe.targets import Target
-from . import f16, tf32x3
+from . import f16, f32
 from .atoms import atom_of
 from .gemv import EIGHT, MAX_ROWS, RowNorm, RowTile, by_product, prologue_of
 from .packed_weights import STEP, PackedWeights
@@ -175,7 +175,7 @@ def _unpacked(
     gemm: GemmArguments, weights: PackedWeights, epilogue: Epilogue, setting: Setting
 ) -> Answer:
     """Return launches that unpack the weights to the workspace and multiply by them."""
-    op, schedule = weights.op, tf32x3 if gemm.dtype == float32 else f16
+    op, schedule = weights.op, f32 if gemm.dtype == float32 else f16
     product = schedule.from_workspace(gemm, epilogue, setting)
     if isinstance(product, str):
         return product

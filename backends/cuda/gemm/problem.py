@@ -166,22 +166,13 @@ Source = Matrix | Image
 
 
 def packed_matrix(b: Tensor, form: Form, order: str, arrange: Order) -> Packed:
-    """Return alpha * b as [n, k] in an order named `order`, which `arrange` makes."""
+    """Return alpha * b as [..., n, k] in an order that `arrange` makes; see `rows_of`."""
     pack = partial(_matrix, form=form, arrange=arrange)
     return Packed((b.value,), (f"columns {order}", *form), pack)
 
 
 def _matrix(b: Array, form: Form, arrange: Order) -> Array:
     return arrange(rows_of(b, *form))
-
-
-def packed_stack(b: Tensor, order: str, arrange: Order) -> Packed:
-    """Return matrices [..., k, n] as [count, n, k] in an order named `order`."""
-    return Packed((b.value,), (f"stack {order}",), partial(_stack, arrange=arrange))
-
-
-def _stack(b: Array, arrange: Order) -> Array:
-    return arrange(b.reshape(-1, *b.shape[-2:]).swapaxes(1, 2))
 
 
 def packed_filters(
@@ -273,6 +264,7 @@ class GemmArguments:
         ldb, ldc: elements between rows; for `b` in parts the rows per part.
         batch: number of products.
         bias: one element per column, or None.
+        scales: factors of columns, padded to eights, if `b` is in halves, see `f16x3`.
         across: whether `b` is [k][n] instead.
         dtype: element type of `a`.
         dtype_b: element type of `b`; None if it is the same.
@@ -286,6 +278,7 @@ class GemmArguments:
     ldc: int
     batch: Batch = SINGLE
     bias: Tensor | Packed | None = None
+    scales: Packed | None = None
     across: bool = False
     dtype: DType = float32
     dtype_b: DType | None = None

@@ -53,7 +53,7 @@ from ..conv.implicit_gemm import (
 from ..conv.implicit_precomp_gemm import precomputed, tile_variants
 from ..conv.volume import volume, volume_formats, volume_time
 from ..conv.winograd import fused, nonfused
-from ..gemm import f16, tf32x3
+from ..gemm import f16, f32
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem, problem_of
 from ..gemm.f16 import HALF_SUMS
@@ -66,21 +66,21 @@ from ..recipe.operands import ceil_div
 def _tensor_formats(conv: ConvProblem) -> Formats | str:
     if conv.is_depthwise:
         return "one channel per group, which is not a matrix product"
-    return f16.formats_of(conv) if conv.x.dtype in HALVES else tf32x3.formats_of(conv)
+    return f16.formats_of(conv) if conv.x.dtype in HALVES else f32.formats_of(conv)
 
 
 def _tensor_cores(conv: ConvProblem, variant: str = "") -> Answer:
-    by_dtype = f16.convolution if conv.x.dtype in HALVES else tf32x3.convolution
+    by_dtype = f16.convolution if conv.x.dtype in HALVES else f32.convolution
     return by_dtype(conv, variant)
 
 
 def _tensor_time(conv: ConvProblem) -> float:
     halves = conv.x.dtype in HALVES
-    return f16.convolution_time(conv) if halves else tf32x3.convolution_time(conv)
+    return f16.convolution_time(conv) if halves else f32.convolution_time(conv)
 
 
 def _tensor_variants(conv: ConvProblem) -> tuple[str, ...]:
-    return () if conv.x.dtype in HALVES else tf32x3.variants(conv)
+    return () if conv.x.dtype in HALVES else f32.variants(conv)
 
 
 def _half_sums_formats(conv: ConvProblem) -> Formats | str:

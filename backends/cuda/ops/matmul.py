@@ -9,14 +9,14 @@ from ....runtime.ir.dtypes import float16, float32, name_of
 from ....runtime.ops.matmul import Gemm, MatMul
 from ..algorithms.registry import Answer
 from ..algorithms.selection import CONTIGUOUS, Algorithm, Formats, Selector
-from ..gemm import tf32x3
+from ..gemm import f32
 from ..gemm.atoms import HALVES
 from ..gemm.f16 import HALF_SUMS
 from ..gemm.gemv import MAX_ROWS
 from ..gemm.ladder import ladder, ladder_formats
 from ..gemm.linear import tiled
 from ..gemm.multiplication import Multiplication, multiplication
-from ..gemm.problem import Problem, RowKind
+from ..gemm.problem import Form, Problem
 from ..gemm.product import general_product, stacked_product
 from ..gemm.schedules import simt
 
@@ -52,15 +52,19 @@ def _tensor_time(task: Multiplication) -> float:
         m, n, k = task.shape
         traffic = 2 * task.count * (m * k + n * k + m * n)
         return 3.0 + max(m * n * k * task.count / 2e8, traffic / 3e6)
-    return tf32x3.time_of(task.shape, task.count, task.is_constant, task.setting)
+    return f32.linear_time(_problem(task), task.b, _form(task), task.setting)
 
 
 def _tensor_forms(task: Multiplication) -> tuple[str, ...]:
     if task.a.dtype in HALVES:
         return ()
-    parts = tf32x3.parts_of(task.setting)
-    problem = tf32x3.problem_of(task.shape, task.count, RowKind.MATRIX, parts)
-    return tf32x3.tried(problem, parts, task.setting.target)
+    problem = _problem(task)
+    atom = f32.matrix_arithmetic(task.setting, problem, task.b, _form(task)).atom
+    return f32.tried(problem, atom, task.setting.target)
+
+
+def _form(task: Multiplication) -> Form:
+    return (task.op.alpha, bool(task.op.transB)) if isinstance(task.op, Gemm) else (1.0, False)
 
 
 def _half_sums_formats(task: Multiplication) -> Formats | str:

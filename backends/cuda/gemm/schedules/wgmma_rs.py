@@ -1,4 +1,4 @@
-"""GEMM of float32 as three TF32 products on Hopper, wgmma with A in registers: `wgmma_rs.cu`.
+"""GEMM of float32 as three float16 or TF32 products on Hopper, A in registers: `wgmma_rs.cu`.
 
 Warp-specialized: producer warps load windows of A by cp.async and tiles of B by bulk copies. The
 kernel is persistent, or split-K within a cluster.
@@ -24,9 +24,9 @@ def threads(tile: CtaTile) -> int:
     return 128 * (tile.groups + 1)
 
 
-def shared(tile: CtaTile, parts: int) -> int:
-    """Return the shared memory per block in bytes, for numbers of this many parts."""
-    steps = tile.stages * 128 * (tile.bm + parts * tile.bn)
+def shared(tile: CtaTile, words: int) -> int:
+    """Return the shared memory per block in bytes; for `words` see `Atom`."""
+    steps = tile.stages * 128 * (tile.bm + words * tile.bn)
     return max(steps, tile.bm * (tile.bn + 8) * 4) + 16 * tile.stages
 
 
@@ -34,7 +34,7 @@ def registers(tile: CtaTile) -> tuple[int, int]:
     """Return the registers of consumer and producer threads."""
     maximum = REGISTERS // (threads(tile) * tile.resident) // 8 * 8
     total = (tile.groups + 1) * min(maximum, MAX_REGISTERS)
-    own = min((total - 24 - 16 * tile.groups) // tile.groups // 8 * 8, MAX_REGISTERS)
+    own = min((total - 24 - 8 * tile.groups) // tile.groups // 8 * 8, MAX_REGISTERS)
     return own, total - tile.groups * own
 
 
@@ -57,7 +57,8 @@ def multiply(
         grid=(items if splits > 1 else min(items, tile.resident * target.processors), 1, 1),
         block=threads(tile),
         args={
-            **{"a": gemm.a.data, "b": gemm.b, "c": gemm.c, "table": gemm.a.table},
+            **{"a": gemm.a.data, "b": gemm.b, "scales": gemm.scales, "c": gemm.c},
+            "table": gemm.a.table,
             **{"bias": gemm.bias, **epilogue.args, "ldc": gemm.ldc, "work": work},
             "image": gemm.a.geometry,
         },
@@ -71,7 +72,7 @@ def multiply(
             ("CONSTANT", gemm.constant),
         ),
         code="\n".join((atom.code(tile.bn, a_in_registers=True), epilogue.code)),
-        shared=shared(tile, atom.parts),
+        shared=shared(tile, atom.words),
         cluster=(splits, 1, 1),
         note=f"{atom.title} {config} {epilogue.title}".strip(),
         pitched=gemm.pitched(epilogue.along),

@@ -1,5 +1,5 @@
 // c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) in float32, on the tensor cores of Hopper;
-// tf32x3.cuh describes the split of numbers and the packed constants.
+// tf32x3.cuh and step_f16x3.cuh describe the split of numbers and the packed constants.
 //
 // Warp-specialized: the last four warps of a block are producers: they load windows of `a` by cp.async and tiles of
 // the constants by one bulk copy per step, STAGES steps ahead. Each consumer warpgroup multiplies 64 rows of `a`: it
@@ -13,7 +13,7 @@
 //
 // The kernel starts while the preceding one still runs: it loads constants, and then waits.
 //
-// Compile-time, besides those of tf32x3.cuh: GROUPS, of consumers; STAGES; RESIDENT, blocks per multiprocessor;
+// Compile-time, besides those of tf32x3.cuh: F16X3, whether numbers are split into float16 instead; GROUPS, of consumers; STAGES; RESIDENT, blocks per multiprocessor;
 // REGISTERS and LOADER_REGISTERS per thread; OVERLAP; CONSTANT, whether `b` existed before the preceding kernels
 // started.
 
@@ -22,19 +22,25 @@ constexpr int BM = GROUPS * 64, LOADERS = 128, THREADS = GROUPS * 128 + LOADERS;
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
+#include "ptx/load.cuh"
 #include "ptx/wgmma.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/pipeline.cuh"
 
-constexpr int BYTES_A = BM * 128, BYTES_B = BN * 128, BYTES_STAGE = BYTES_A + PARTS * BYTES_B;
+constexpr int BYTES_A = BM * 128, BYTES_B = BN * 128, TN = BN / 8;
 enum { WHOLE, PARTIAL, CLUSTER };
 
 #include "gemm/operand_a.cuh"
+#if F16X3
+#include "gemm/step_f16x3.cuh"
+#else
 #include "gemm/tf32x3.cuh"
+#include "gemm/step_tf32.cuh"
+#endif
 #include "gemm/epilogue.cuh"
 #include "gemm/store_registers.cuh"
 
-constexpr int TN = BN / 8, EIGHTS = BK / 8;
+constexpr int BYTES_STAGE = BYTES_A + TILES_B * BYTES_B;
 constexpr int PITCH = BN + 8;  // of the sums in shared memory, in floats
 
 struct Work {  // the problem, for all blocks
@@ -64,15 +70,15 @@ __device__ __forceinline__ void load(u32 shared, const T* a, const T* b, const W
     const Pipeline<STAGES> barriers(shared + STAGES * BYTES_STAGE);
     const int thread = threadIdx.x - GROUPS * 128;
     const int steps = (work.k + BK - 1) / BK;
-    const long long of_step = (long long)PARTS * work.rows_b * BK;
+    const long long of_step = (long long)TILES_B * work.rows_b * BK;
     const auto load_b = [&](const Item& item, int step, int stage) {
         const int rows = min(BN, work.rows_b - item.n0);
         const T* from = b + (item.batch * (long long)steps + item.first + step) * of_step
                         + item.n0 * BK;
         const u32 to = shared + stage * BYTES_STAGE + BYTES_A, full = barriers.full(stage);
-        mbarrier_expect_tx(full, PARTS * rows * 128);
+        mbarrier_expect_tx(full, TILES_B * rows * 128);
 #pragma unroll
-        for (int part = 0; part < PARTS; ++part)
+        for (int part = 0; part < TILES_B; ++part)
             bulk_copy(to + part * BYTES_B, from + (long long)part * work.rows_b * BK, rows * 128,
                       full);
     };
@@ -104,42 +110,15 @@ __device__ __forceinline__ void load(u32 shared, const T* a, const T* b, const W
 
 // ── multiplying ─────────────────────────────────────────────────────────────────────────────────
 
-__device__ __forceinline__ void read_rows(Parts& parts, u32 tile, int row, int k)
-{
-    const int lane = threadIdx.x % 32;
-    u32 found[4];
-    ldmatrix_x4(found, tile + swizzled(row + lane % 16, k * 2 + lane / 16));
-    cut(parts, found);
-}
-
-// Issues the small products of eight terms. They come first, while the sums are small.
-__device__ __forceinline__ void multiply_small(float (&sums)[TN][4], const Parts& parts, u32 tile_b,
-                                               int k)
-{
-    if constexpr (PARTS == 2) {
-        wgmma(sums, parts.low, smem_descriptor(tile_b) + k * 2, k > 0);
-        wgmma(sums, parts.cross, smem_descriptor(tile_b + BYTES_B) + k * 2, true);
-    }
-}
-
-__device__ __forceinline__ void multiply_great(float (&sums)[TN][4], const Parts (&parts)[EIGHTS],
-                                               u32 tile_b, bool add)
-{
-#pragma unroll
-    for (int k = 0; k < EIGHTS; ++k)
-        wgmma(sums, parts[k].high, smem_descriptor(tile_b) + k * 2, k > 0 || PARTS == 2 || add);
-    wgmma_commit();
-}
-
 // Accumulates the steps of one work item after another.
 struct Steps {
-    u32 shared;
-    int row;
+    u32 shared, place;
     Pipeline<STAGES> barriers;
     PipelineState<STAGES> reading, adding;
 
     __device__ __forceinline__ Steps(u32 shared, int row)
-        : shared(shared), row(row), barriers(shared + STAGES * BYTES_STAGE)
+        : shared(shared), place(swizzled(row + threadIdx.x % 16, threadIdx.x % 32 / 16)),
+          barriers(shared + STAGES * BYTES_STAGE)
     {
     }
 
@@ -152,67 +131,45 @@ struct Steps {
     }
 
     // Adds the sums of a step to the total once they are complete, and releases the stage.
-    __device__ __forceinline__ void end(float (&totals)[TN][4], const float (&sums)[TN][4])
+    __device__ __forceinline__ void end(float (&totals)[TN][4], const float (&sums)[TN][4],
+                                        const Rows& rows)
     {
         __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty(adding.stage));
         adding.next();
-        if constexpr (PARTS == 2) {
-#pragma unroll
-            for (int j = 0; j < TN; ++j)
-#pragma unroll
-                for (int q = 0; q < 4; ++q) totals[j][q] += sums[j][q];
-        }
+        if constexpr (IN_STEPS) rows.add_to(totals, sums);
     }
 
-    // Multiplies each group of eight terms as soon as it is read.
     __device__ __forceinline__ void add(float (&totals)[TN][4], bool more)
     {
         const u32 tile = begin_reading();
         float own[TN][4];
-        auto& sums = PARTS == 2 ? own : totals;
-        Parts parts[EIGHTS];
-#pragma unroll
-        for (int k = 0; k < EIGHTS; ++k) {
-            read_rows(parts[k], tile, row, k);
-            wgmma_fence();
-            multiply_small(sums, parts[k], tile + BYTES_A, k);
-        }
-        multiply_great(sums, parts, tile + BYTES_A, more);
+        auto& sums = IN_STEPS ? own : totals;
+        Rows rows;
+        rows.read_and_multiply(sums, tile, place, more);
         wgmma_wait<0>();
         settle(sums);
-        end(totals, own);
-    }
-
-    __device__ __forceinline__ void read(Parts (&parts)[EIGHTS])
-    {
-        const u32 tile = begin_reading();
-#pragma unroll
-        for (int k = 0; k < EIGHTS; ++k) read_rows(parts[k], tile, row, k);
+        end(totals, own, rows);
     }
 
     // Multiplies a step that was read, and meanwhile reads the `following` one, if there is any.
-    __device__ __forceinline__ void add_read(float (&totals)[TN][4], const Parts (&parts)[EIGHTS],
-                                             Parts (&following)[EIGHTS], bool more, bool last)
+    __device__ __forceinline__ void add_read(float (&totals)[TN][4], const Rows& rows,
+                                             Rows& following, bool more, bool last)
     {
-        const u32 tile_b = shared + adding.stage * BYTES_STAGE + BYTES_A;
         float own[TN][4];
-        auto& sums = PARTS == 2 ? own : totals;
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < EIGHTS; ++k) multiply_small(sums, parts[k], tile_b, k);
-        multiply_great(sums, parts, tile_b, more);
-        if (!last) read(following);
+        auto& sums = IN_STEPS ? own : totals;
+        rows.multiply(sums, shared + adding.stage * BYTES_STAGE + BYTES_A, more);
+        if (!last) following.read(begin_reading(), place);
         wgmma_wait<0>();
         settle(sums);
-        end(totals, own);
+        end(totals, own, rows);
     }
 
     __device__ __forceinline__ void add_all(float (&totals)[TN][4], int count)
     {
         if constexpr (OVERLAP) {
-            Parts even[EIGHTS], odd[EIGHTS];
-            read(even);
+            Rows even, odd;
+            even.read(begin_reading(), place);
             for (int step = 0; step < count; step += 2) {
                 add_read(totals, even, odd, step > 0, step + 1 == count);
                 if (step + 1 < count) add_read(totals, odd, even, true, step + 2 == count);
@@ -223,9 +180,22 @@ struct Steps {
     }
 };
 
+// Multiplies sums by the factors of their columns, padded to eights.
+__device__ __forceinline__ void scale_columns(float (&totals)[TN][4], const float* scales, int n0,
+                                              int columns)
+{
+#pragma unroll
+    for (int j = 0; j < TN; ++j) {
+        const int column = min(n0 + j * 8 + (int)threadIdx.x % 4 * 2, columns - 2);
+        const float2 scale = *(const float2*)(scales + column);
+        totals[j][0] *= scale.x, totals[j][1] *= scale.y;
+        totals[j][2] *= scale.x, totals[j][3] *= scale.y;
+    }
+}
+
 // Adds up the sums of a cluster, each block a share of the tile, and stores them.
-__device__ __forceinline__ void add_blocks(const Results& results, u32 shared, const Item& item,
-                                           int split, int splits)
+__device__ __forceinline__ void add_blocks(const Results& results, const float* scales, u32 shared,
+                                           const Item& item, int split, int splits)
 {
     constexpr int ITEMS = BM * BN / 4;
     const int end = ITEMS * (split + 1) / splits;
@@ -233,20 +203,36 @@ __device__ __forceinline__ void add_blocks(const Results& results, u32 shared, c
         const int row = i / (BN / 4), column = i % (BN / 4) * 4;
         if (item.m0 + row >= results.m || item.n0 + column >= results.n) continue;
         const auto with = results.operands<4>(item.m0 + row, item.n0 + column);
+        float4 scale;
+        if constexpr (F16X3) scale = *(const float4*)(scales + item.n0 + column);
         float sums[4] = {};
 #pragma unroll 4
         for (int block = 0; block < splits; ++block) {
             const float4 found = dsmem_load(shared + (row * PITCH + column) * 4, block);
             sums[0] += found.x, sums[1] += found.y, sums[2] += found.z, sums[3] += found.w;
         }
+        if constexpr (F16X3) sums[0] *= scale.x, sums[1] *= scale.y, sums[2] *= scale.z, sums[3] *= scale.w;
         results.store<4>(sums, with, item.m0 + row, item.n0 + column);
     }
 }
 
-__device__ __forceinline__ void multiply_all(u32 shared, Results results, const Work& work)
+// Fetches what the epilogue of the first item needs for every column: nothing else reads it in time.
+__device__ __forceinline__ void prefetch_columns(const Z* bias, const float* scales, const Work& work)
+{
+    constexpr int LINE = 128 / sizeof(float);
+    const Item item(blockIdx.x, work);
+    const int column = item.n0 + (int)threadIdx.x * LINE;
+    if (threadIdx.x * LINE >= BN || column >= work.n) return;
+    if constexpr (BIAS) prefetch_l2(bias + (ROWS == MATRIX ? 0 : item.batch * work.n) + column);
+    if constexpr (F16X3) prefetch_l2(scales + (long long)item.batch * work.rows_b + column);
+}
+
+__device__ __forceinline__ void multiply_all(u32 shared, Results results, const float* scales,
+                                             const Work& work)
 {
     const int row = threadIdx.x / 32 * 16;
     Steps steps(shared, row);
+    prefetch_columns(results.bias, scales, work);
     grid_dependency_sync();
     for (int next = blockIdx.x; next < work.items; next += gridDim.x) {
         const Item item(next, work);
@@ -254,6 +240,7 @@ __device__ __forceinline__ void multiply_all(u32 shared, Results results, const 
         steps.add_all(totals, item.count);
         results.start = (long long)item.batch * work.batch_c;
         results.channels = ROWS == MATRIX ? 0 : item.batch * work.n;
+        const float* of_columns = scales + (long long)item.batch * work.rows_b;
         if constexpr (SPLIT == CLUSTER) {
             named_barrier_sync<1, GROUPS * 128>();  // all reads of the tiles are complete
             const u32 at = shared + ((row + threadIdx.x % 32 / 4) * PITCH + threadIdx.x % 4 * 2) * 4;
@@ -263,16 +250,17 @@ __device__ __forceinline__ void multiply_all(u32 shared, Results results, const 
                 write_pair(at + j * 32 + PITCH * 32, totals[j][2], totals[j][3]);
             }
             cluster_sync();
-            add_blocks(results, shared, item, next % work.splits, work.splits);
+            add_blocks(results, of_columns, shared, item, next % work.splits, work.splits);
         } else {
+            if constexpr (F16X3) scale_columns(totals, of_columns, item.n0, work.rows_b);
             store_sums(results, totals, item.m0 + row, item.n0);
         }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-split_wgmma(const T* a, const T* b, R* c, const Window* table, const T* bias, const T* z0,
-            const T* z1, int ldc, Work work, Image image)
+split_wgmma(const T* a, const T* b, const float* scales, R* c, const Window* table, const T* bias,
+            const T* z0, const T* z1, int ldc, Work work, Image image)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const u32 shared = shared_address(memory);
@@ -284,7 +272,7 @@ split_wgmma(const T* a, const T* b, R* c, const Window* table, const T* bias, co
         if constexpr (SPLIT == CLUSTER) cluster_sync();
     } else {
         setmaxnreg_inc<REGISTERS>();
-        multiply_all(shared, {c, bias, z0, z1, work.m, work.n, ldc, 0, 0}, work);
+        multiply_all(shared, {c, bias, z0, z1, work.m, work.n, ldc, 0, 0}, scales, work);
     }
     if constexpr (SPLIT == CLUSTER) cluster_sync();  // other blocks may still read this memory
 }

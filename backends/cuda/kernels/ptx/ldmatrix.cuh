@@ -42,6 +42,14 @@ __device__ __forceinline__ u32 and_or(u32 bits, u32 mask, u32 more)
     return found;
 }
 
+// The greater number, or NaN if one is.
+__device__ __forceinline__ float max_or_nan(float a, float b)
+{
+    float found;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(found) : "f"(a), "f"(b));
+    return found;
+}
+
 // 2 to the power of x.
 __device__ __forceinline__ float exp2_of(float x)
 {

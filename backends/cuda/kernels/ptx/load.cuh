@@ -28,3 +28,9 @@ __device__ __forceinline__ Word global_word(const void* from, bool inside = true
                  : "memory");
     return found;
 }
+
+// Brings what is at an address to the second cache; the preceding kernel may still write there.
+__device__ __forceinline__ void prefetch_l2(const void* from)
+{
+    asm volatile("prefetch.global.L2 [%0];" :: "l"(from));
+}

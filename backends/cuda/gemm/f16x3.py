@@ -1,0 +1,156 @@
+"""float32 as two float16 numbers: how constants are packed, and which can be.
+
+Tensor cores multiply float16 twice as fast as TF32, and three such products are as accurate:
+`step_f16x3.cuh` describes them. float16 has a small range, so every row of constants (the weights
+of one result) is scaled by a power of two, and kernels scale the other operand. Numbers far below
+the greatest of their row lose bits: of no consequence, unless the other operand has far greater
+numbers in these places. Constants that suggest so are refused.
+"""
+
+from __future__ import annotations
+
+from weakref import ref
+
+import numpy as np
+
+from ....runtime.ir.types import Array
+from ..recipe.operands import ceil_div
+from .pack import STEP
+
+#: Exponents of the greatest number of a row, scaled, and of the totals of kernels; see
+#: `step_f16x3.cuh`.
+TOP, EXTRA = 14, 22
+#: Smallest positive float16.
+SMALLEST = np.float16(2.0**-24)
+#: Range of the greatest numbers of rows.
+MIN_ROW, MAX_ROW = 2.0**-100, 2.0**100
+#: What the weights of a term must reach, relative to the greatest of their rows. Products keep all
+#: bits down to 2^-17, on both sides.
+MIN_TERM = 2.0**-13
+
+
+# ── packing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def exponents(rows: Array) -> Array:
+    """Return e for each row of [..., k]: 2^(e - 1) <= max |x| < 2^e; 0 for rows of zeros."""
+    return np.frexp(_greatest(rows, (rows.ndim - 1,)))[1]
+
+
+def in_halves(rows: Array) -> Array:
+    """Return float32 [..., n, k] as float16: [batch, step, n, 32 high and 32 low parts].
+
+    Each row is scaled by a power of two. Of every 16 terms, 4 i + j has position
+    8 (i / 2) + 2 j + i % 2; then rows are in the swizzled order of `cp_async.cuh`: chunk c of row
+    r, of eight parts, is at c ^ (r % 8). Rows and terms are zero-padded.
+    """
+    rows = rows.reshape(-1, *rows.shape[-2:])
+    count, n, k = rows.shape
+    eights, steps = ceil_div(n, 8), ceil_div(k, STEP)
+    filled = np.zeros((count, 8 * eights, STEP * steps), np.float32)
+    np.ldexp(rows, TOP + 1 - exponents(rows)[..., None], out=filled[:, :n, :k])
+    packed = np.empty((count, steps, eights, 8, 8, 8), np.float16)
+    row, place = np.indices((8, 8))
+    parts = [
+        part.reshape(count, eights, 8, steps, 4, 2, 4).swapaxes(-1, -2).reshape(-1, 8, steps, 4, 8)
+        for part in cut(filled)
+    ]
+    chunks = np.concatenate(parts, axis=3).reshape(count, eights, 8, steps, 8, 8)
+    packed[:] = chunks.transpose(0, 3, 1, 2, 4, 5)[:, :, :, row, place ^ row]
+    return packed.reshape(count, steps, 8 * eights, 2 * STEP)
+
+
+def cut(numbers: Array) -> tuple[Array, Array]:
+    """Return float16 numbers, high and low, that sum to float32 numbers below 2^15.
+
+    No high part is zero unless its number is, as it may be multiplied by an infinity.
+    """
+    high = numbers.astype(np.float16)
+    lost = (high == 0) & (numbers != 0)
+    if lost.any():
+        high[lost] = np.copysign(SMALLEST, numbers[lost])
+    return high, (numbers - high).astype(np.float16)
+
+
+def scales_of(rows: Array) -> Array:
+    """Return the factors of sums of rows of `in_halves` in kernels: [batch, n], padded with 1."""
+    found = exponents(rows.reshape(-1, *rows.shape[-2:]))
+    count, n = found.shape
+    scales = np.ones((count, ceil_div(n, 8) * 8), np.float32)
+    scales[:, :n] = np.ldexp(np.float32(1), EXTRA - TOP - 1 + found)
+    return scales
+
+
+# ── what can be packed ───────────────────────────────────────────────────────────────────────────
+
+
+class _Refusals:
+    """Answers of `refusal` for arrays that are still in use, by how their axes are read."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[ref[Array], dict[tuple[int, ...], str]]] = {}
+
+    def of(self, weights: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> str:
+        """Return `refusal` of weights reshaped and transposed."""
+        name = id(weights)
+        alive, answers = self._known.get(name, (None, {}))
+        if alive is None or alive() is not weights:
+            alive, answers = ref(weights, lambda gone: self._forget(name, gone)), {}
+            self._known[name] = alive, answers
+        key = (*shape, *axes)
+        if key not in answers:
+            answers[key] = refusal(weights.reshape(shape).transpose(axes))
+        return answers[key]
+
+    def _forget(self, name: int, gone: ref[Array]) -> None:
+        if name in self._known and self._known[name][0] is gone:
+            del self._known[name]
+
+
+_REFUSALS = _Refusals()
+
+
+def matrix_refusal(b: Array, *, transposed: bool) -> str:
+    """Return `refusal` of matrices [..., k, n] or [k], or [..., n, k] if transposed."""
+    first, second = b.shape[-2:] if b.ndim > 1 else (b.size, 1)
+    axes = (0, 1, 2, 3) if transposed else (0, 2, 1, 3)
+    return _REFUSALS.of(b, (b.size // max(first * second, 1), first, second, 1), axes)
+
+
+def filter_refusal(w: Array, groups: int) -> str:
+    """Return `refusal` of weights [m, c, *kernel] of this many groups."""
+    m, c = w.shape[:2]
+    taps = w.size // max(m * c, 1)
+    return _REFUSALS.of(w, (groups, m // groups, c, taps), (0, 1, 2, 3))
+
+
+def refusal(weights: Array) -> str:
+    """Return why constants cannot be packed; empty if they can.
+
+    Args:
+        weights: [batch, row, term, tap]; the taps of a term multiply numbers of one magnitude.
+    """
+    if not weights.size:
+        return ""
+    of_rows = _greatest(weights, (2, 3))
+    if not np.isfinite(of_rows).all():
+        return "infinities or NaNs among the weights"
+    there = of_rows[of_rows > 0]
+    if there.size and not MIN_ROW <= there.min() <= there.max() <= MAX_ROW:
+        extreme = there.min() if there.min() < MIN_ROW else there.max()
+        return f"weights of {extreme:.0e}"
+    of_terms = _greatest(weights, (1, 3))
+    low = (of_terms > 0) & (of_terms < MIN_TERM * of_rows.max(1, keepdims=True))
+    for batch in np.flatnonzero(low.any(1)):
+        terms, rows = np.flatnonzero(low[batch]), of_rows[batch] > 0
+        each = _greatest(weights[batch][rows][:, terms], (2,)) / of_rows[batch][rows, None]
+        shares = each.max(0)
+        if shares.min() < MIN_TERM:
+            term = terms[shares.argmin()]
+            return f"weights of term {term} at most {shares.min():.0e} of the greatest beside them"
+    return ""
+
+
+def _greatest(x: Array, axes: tuple[int, ...]) -> Array:
+    """Return the greatest absolute values along some axes, without a copy of x."""
+    return np.maximum(x.max(axes, initial=0), -x.min(axes, initial=0))

@@ -1,0 +1,379 @@
+"""Products and convolutions of float32 on tensor cores, with each number as a sum of two others.
+
+These are float16 numbers on Hopper if the right operand is constant and its range allows it, and
+TF32 numbers otherwise; `precision="tf32"` takes the first of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from math import inf
+
+from ....runtime.plan.backend import Format
+from ..algorithms.registry import Answer, Setting
+from ..algorithms.selection import Formats
+from ..codegen.epilogue import Epilogue
+from ..recipe.launch import Launch, behind, sharing
+from ..recipe.operands import Operand, Packed, Scratch, Tensor, ceil_div
+from ..recipe.targets import Target
+from .atoms import F16X3, TF32, TF32X3, Atom
+from .convolution import ConvProblem
+from .f16x3 import filter_refusal, in_halves, matrix_refusal, scales_of
+from .pack import STEP, in_parts
+from .problem import (
+    MAX_EXTENT,
+    Batch,
+    Form,
+    GemmArguments,
+    Linear,
+    Matrix,
+    Order,
+    Problem,
+    RowKind,
+    image_source,
+    packed_filters,
+    packed_matrix,
+    padded_channels,
+    widest,
+)
+from .schedules import multistage, wgmma_rs
+from .tables import f16x3, tf32
+from .tile import (
+    CACHE,
+    LAUNCH,
+    MEMORY,
+    BlockWork,
+    Config,
+    CtaTile,
+    TimedConfig,
+    estimate,
+    overlapped,
+    ranked,
+    suited,
+    with_splits,
+)
+
+#: Microseconds for packing a small matrix at run time.
+PACKING = 2.5
+#: The share of multiprocessors that blocks of clusters of more than two can have to themselves at a
+#: time. Measured on an H200: 117 blocks in threes, 120 in fours and 112 in eights, but not 120, 128
+#: and 128.
+CLUSTERED = 118 / 132
+#: Kernels compute pixel addresses with 31 bits.
+MAX_ELEMENTS = 2**30
+#: Maximum factor of a matrix in halves, and the inverse of the minimum.
+MAX_ALPHA = 2.0**20
+TILES = (*tf32.MULTISTAGE, *tf32.WGMMA_RS)
+
+
+# ── which instructions ───────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How float32 numbers are multiplied.
+
+    Attributes:
+        atom: the instruction, and how many of its numbers represent one.
+        reason: why these are not float16 numbers on a GPU where they could be.
+    """
+
+    atom: Atom
+    reason: str = ""
+
+    def packed(self, make: Callable[[str, Order], Packed]) -> tuple[Packed, Packed | None]:
+        """Return constants in the order of kernels, and the factors of their rows, if any.
+
+        Args:
+            make: packs them in an order of this name.
+        """
+        if self.atom is F16X3:
+            return make("in halves", in_halves), make("scales", scales_of)
+        parts = self.atom.parts
+        return make(f"in {parts} parts", partial(in_parts, parts=parts)), None
+
+
+def arithmetic_of(setting: Setting, problem: Problem, refusal: str | None = None) -> Arithmetic:
+    """Return how a product is computed: of what is precise enough, what is estimated to be fastest.
+
+    Args:
+        setting: the GPU, and the precision.
+        problem: the sizes.
+        refusal: why the right operand cannot be in halves; empty if it can, None if it is computed.
+    """
+    if setting.options.precision == "tf32":
+        return Arithmetic(TF32)
+    if refusal is None or refusal or not setting.target.has_wgmma:
+        return Arithmetic(TF32X3, refusal or "" if setting.target.has_wgmma else "")
+    times = {atom: choose(problem, atom, setting.target).microseconds for atom in (F16X3, TF32X3)}
+    return Arithmetic(min(times, key=lambda atom: times[atom]))
+
+
+def matrix_arithmetic(setting: Setting, problem: Problem, b: Tensor, form: Form) -> Arithmetic:
+    """Return how a product by a matrix is computed; see `Linear`."""
+    alpha, transposed = form
+    if b.data is None:
+        return arithmetic_of(setting, problem)
+    if not 1 / MAX_ALPHA <= abs(alpha) <= MAX_ALPHA:
+        return arithmetic_of(setting, problem, f"alpha={alpha}")
+    return arithmetic_of(setting, problem, matrix_refusal(b.data, transposed=transposed))
+
+
+def filter_arithmetic(setting: Setting, problem: Problem, w: Tensor, groups: int = 1) -> Arithmetic:
+    """Return how a product by weights [m, c, *kernel], or by transforms of them, is computed."""
+    refusal = None if w.data is None else filter_refusal(w.data, groups)
+    return arithmetic_of(setting, problem, refusal)
+
+
+# ── which tile ───────────────────────────────────────────────────────────────────────────────────
+
+
+def tiles_of(atom: Atom, target: Target) -> tuple[CtaTile, ...]:
+    """Return the tiles for an instruction on a GPU."""
+    if atom is F16X3:
+        return f16x3.WGMMA_RS
+    return tf32.WGMMA_RS if target.has_wgmma else tf32.MULTISTAGE
+
+
+def shared(tile: CtaTile, atom: Atom) -> int:
+    """Return the shared memory per block in bytes."""
+    if tile.wgmma:
+        return wgmma_rs.shared(tile, atom.words)
+    return multistage.shared(tile, tile.stages, atom.parts)
+
+
+def expected(problem: Problem, config: Config, atom: Atom, target: Target) -> float:
+    """Return the estimate for a configuration in microseconds."""
+    tile, splits = config.tile, config.splits
+    blocks = tile.blocks(problem) * splits
+    steps = ceil_div(ceil_div(problem.k, tile.bk), splits)
+    cached = blocks * steps * (tile.bm + atom.words * tile.bn) * tile.bk * 4 / CACHE
+    m, n, k, count = problem.m, problem.n, problem.k, problem.batch
+    read = m * k // (9 if problem.windows else 1)  # windows overlap
+    traffic = 4 * count * (read + m * n + atom.words * n * k)
+    large = splits > 2 and target.has_clusters
+    processors = target.processors * (CLUSTERED if large else 1)
+    work = BlockWork(blocks, steps, tile.resident, processors, cached, traffic)
+    time = overlapped(estimate(tile.cost, work, windows=problem.windows), work, target)
+    return LAUNCH + time + (tile.cost.split if splits > 1 else 0)
+
+
+@cache
+def ways_of(problem: Problem, atom: Atom, target: Target) -> tuple[TimedConfig, ...]:
+    """Return all configurations with their estimates, fastest first."""
+    usable = [tile for tile in tiles_of(atom, target) if shared(tile, atom) <= target.shared]
+    tiles = suited(usable, problem)
+    configs = with_splits(tiles, problem, target, clusters=target.has_wgmma)
+    return tuple(ranked(configs, lambda config: expected(problem, config, atom, target)))
+
+
+def choose(problem: Problem, atom: Atom, target: Target) -> TimedConfig:
+    """Return the configuration with the lowest estimate."""
+    return ways_of(problem, atom, target)[0]
+
+
+def tried(problem: Problem, atom: Atom, target: Target) -> tuple[str, ...]:
+    """Return the tiles with the splits worth trying."""
+    ways = ways_of(problem, atom, target)
+    return tuple(str(w.config) for w in ways if w.microseconds < 1.7 * ways[0].microseconds)
+
+
+def time_of(problem: Problem, arithmetic: Arithmetic, target: Target) -> float:
+    """Return the estimate of a product by constants; infinite if there are no such tensor cores."""
+    return choose(problem, arithmetic.atom, target).microseconds if target.has_tf32 else inf
+
+
+def linear_time(problem: Problem, b: Tensor, form: Form, setting: Setting) -> float:
+    """Return the estimate of `linear`, with packing of what is computed; see `time_of`."""
+    packing = 12 * problem.batch * problem.n * problem.k / MEMORY + PACKING
+    arithmetic = matrix_arithmetic(setting, problem, b, form)
+    return time_of(problem, arithmetic, setting.target) + (packing if b.data is None else 0.0)
+
+
+def rows_of_part(n: int) -> int:
+    """Return the rows per part of a step in the order of `in_parts`, for n rows."""
+    return ceil_div(n, 8) * 8
+
+
+def size_in_parts(n: int, k: int, words: int) -> int:
+    """Return the number of four-byte words of a matrix [n, k] in parts."""
+    return ceil_div(k, STEP) * words * rows_of_part(n) * STEP
+
+
+# ── the recipe ───────────────────────────────────────────────────────────────────────────────────
+
+
+def multiply(
+    gemm: GemmArguments,
+    epilogue: Epilogue,
+    setting: Setting,
+    arithmetic: Arithmetic,
+    used: int = 0,
+    config: Config | None = None,
+) -> tuple[Launch, ...]:
+    """Return the launches of a product.
+
+    Args:
+        gemm: the product; `b` is packed by `Arithmetic.packed`, regardless of `ldb` and `batch.b`.
+        epilogue: applied to every result.
+        setting: the GPU.
+        arithmetic: how it is computed.
+        used: bytes of the workspace already in use.
+        config: tile and splits; None to choose.
+    """
+    atom, target = arithmetic.atom, setting.target
+    if config is None:
+        problem = Problem(*gemm.shape, gemm.batch.count, gemm.a.rows)
+        config = choose(problem, atom, target).config
+    _, n, k = gemm.shape
+    of_b = size_in_parts(n, k, atom.words) if gemm.batch.count > 1 else 0
+    gemm = replace(gemm, ldb=rows_of_part(n), batch=replace(gemm.batch, b=of_b))
+    if config.tile.wgmma:
+        launch = wgmma_rs.multiply(gemm, epilogue, config, atom, target)
+        refused = f", not {F16X3.title}: {arithmetic.reason}" if arithmetic.reason else ""
+        return (replace(launch, note=launch.note + refused),)
+    return multistage.multiply(gemm, epilogue, config, atom, target, used)
+
+
+def packed_product(
+    packing: tuple[Launch, ...],
+    gemm: GemmArguments,
+    epilogue: Epilogue,
+    setting: Setting,
+    arithmetic: Arithmetic,
+    form: str = "",
+) -> tuple[Launch, ...]:
+    """Return the launches that pack an operand and multiply, in the requested variant.
+
+    A variant of other instructions is ignored: problems of equal sizes share measurements.
+    """
+    used = max((launch.scratch for launch in packing), default=0)
+    tiles = tiles_of(arithmetic.atom, setting.target)
+    named = form and form.partition(" split ")[0] in map(str, tiles)
+    config = Config.parse(form, tiles) if named else None
+    return sharing(*packing, *multiply(gemm, epilogue, setting, arithmetic, used, config))
+
+
+def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> tuple[Launch, ...]:
+    """Return alpha * a @ b + bias, with `epilogue` applied to every result."""
+    b, batch, (_, n, k) = layer.b, layer.batch, layer.shape
+    arithmetic = matrix_arithmetic(setting, Problem(*layer.shape, batch.count), b, layer.form)
+    packing, scales, packed = (), None, Scratch(0)
+    if b.data is None:
+        packing = (_packed_matrices(b, batch, n, k, layer.form, arithmetic.atom.parts),)
+    else:
+        packed, scales = arithmetic.packed(partial(packed_matrix, b, layer.form))
+    gemm = GemmArguments(
+        a=Matrix(layer.a, k, widest((4, 2), k, batch.a)),
+        b=packed,
+        c=layer.y,
+        shape=layer.shape,
+        ldb=0,
+        ldc=n,
+        batch=batch,
+        bias=layer.bias,
+        scales=scales,
+    )
+    return packed_product(packing, gemm, epilogue, setting, arithmetic, setting.form)
+
+
+def from_workspace(
+    gemm: GemmArguments, epilogue: Epilogue, setting: Setting
+) -> tuple[tuple[Launch, ...], Scratch] | str:
+    """Return the product with a matrix [n, ldb] in the workspace; see `f16.from_workspace`."""
+    _, n, k = gemm.shape
+    if not setting.target.has_tf32:
+        return f"{setting.target.arch} has no tensor cores for float32"
+    arithmetic = arithmetic_of(setting, Problem(*gemm.shape, gemm.batch.count))
+    packing = _packed_matrices(gemm.b, gemm.batch, n, k, (1.0, True), arithmetic.atom.parts)
+    launches = packed_product((packing,), gemm, epilogue, setting, arithmetic)
+    there = Scratch(behind(launches))
+    reading = {**packing.args, "b": there, "of_row": gemm.ldb}
+    return (replace(launches[0], args=reading), *launches[1:]), there
+
+
+def _packed_matrices(b: Operand, batch: Batch, n: int, k: int, form: Form, parts: int) -> Launch:
+    """Return the launches that pack computed matrices in the workspace; see `in_parts`."""
+    rows, steps = rows_of_part(n), ceil_div(k, STEP)
+    of_row, of_term = (k, 1) if form[1] else (1, n)
+    return Launch(
+        "gemm/pack_tf32x3.cu",
+        "split_pack",
+        grid=(ceil_div(rows, 32) * steps, 1, batch.count),
+        block=256,
+        args={
+            **{"b": b, "packed": Scratch(0), "n": n, "k": k, "rows": rows},
+            **{"of_matrix": batch.b, "of_row": of_row, "of_term": of_term},
+        },
+        constants=(("PARTS", parts), ("ACROSS", not form[1])),
+        scratch=4 * batch.count * size_in_parts(n, k, parts),
+    )
+
+
+# ── convolutions ─────────────────────────────────────────────────────────────────────────────────
+
+
+def formats_of(conv: ConvProblem) -> Formats | str:
+    """Return the formats of input and result, or why tensor cores do not apply."""
+    refused = conv.need_float32() or conv.need_plane() or conv.need_constants()
+    if refused:
+        return refused
+    if not conv.setting.target.has_tf32:
+        return f"{conv.setting.target.arch} has no tensor cores for float32"
+    if not conv.x.size or not conv.y.size:
+        return "no elements"
+    if max(conv.x.size, conv.y.size) >= MAX_ELEMENTS:
+        return f"{max(conv.x.size, conv.y.size)} elements, not fewer than 2^30"
+    if max(conv.x.dims[2:]) > MAX_EXTENT:
+        return f"an extent of {max(conv.x.dims[2:])}"
+    if conv.channels % 4 and conv.group > 1:
+        return f"{conv.channels} channels per group, not a multiple of 4"
+    whole = conv.channels % 4 == 0
+    return (Format.CHANNELS_LAST if whole else Format.CONTIGUOUS), Format.CHANNELS_LAST
+
+
+def convolution(conv: ConvProblem, variant: str = "") -> Answer:
+    """Return the convolution of tensors in the formats of `formats_of`.
+
+    An image whose channels are not a multiple of four, as in the first layer, is packed first.
+    """
+    y, setting, arithmetic = conv.y, conv.setting, _arithmetic(conv, _problem(conv))
+    image, packing = image_source(conv.x, conv.w, conv.view, y.dims[2:], (4,))
+    b, scales = arithmetic.packed(partial(packed_filters, conv.w, conv.group, image.channels))
+    gemm = GemmArguments(
+        a=image,
+        b=b,
+        c=y,
+        shape=(conv.pixels, conv.filters, image.terms),
+        ldb=0,
+        ldc=y.row,
+        batch=Batch(conv.group, image.channels, 0, conv.filters),
+        bias=conv.b,
+        scales=scales,
+    )
+    return packed_product(packing, gemm, conv.epilogue, setting, arithmetic, variant)
+
+
+def convolution_time(conv: ConvProblem) -> float:
+    """Return the estimate of `convolution`."""
+    packing = 0.0 if conv.channels % 4 == 0 else 1.5 + 4 * 2.5 * conv.x.size / 3e6
+    problem = _problem(conv)
+    return packing + time_of(problem, _arithmetic(conv, problem), conv.setting.target)
+
+
+def variants(conv: ConvProblem) -> tuple[str, ...]:
+    """Return the tiles with the K splits worth trying."""
+    problem = _problem(conv)
+    return tried(problem, _arithmetic(conv, problem).atom, conv.setting.target)
+
+
+def _arithmetic(conv: ConvProblem, problem: Problem) -> Arithmetic:
+    return filter_arithmetic(conv.setting, problem, conv.w, conv.group)
+
+
+def _problem(conv: ConvProblem) -> Problem:
+    channels = conv.channels if conv.channels % 4 == 0 else padded_channels(conv.channels)
+    rows = RowKind.PIXELS if conv.is_pointwise else RowKind.WINDOWS
+    return Problem(conv.pixels, conv.filters, conv.taps * channels, conv.group, rows)
