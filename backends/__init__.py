@@ -20,6 +20,7 @@ from traceback import walk_tb
 from ..runtime.errors import BackendUnavailable, TercetError, UsageError, did_you_mean
 from ..runtime.options import Options
 from ..runtime.plan.backend import Backend
+from ..runtime.plan.contract import backends_of
 from ..runtime.plan.host import HOST
 from .options import check_algorithms, with_own
 
@@ -88,7 +89,7 @@ def _imported(point: EntryPoint) -> Opener:
     @wraps(opener)
     def guarded(options: Options) -> tuple[Backend, ...]:
         try:
-            return opener(options)
+            return backends_of(opener(options))
         except TercetError:
             raise
         except Exception as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..ir.dtypes import uint8
 from ..ir.types import TensorType
 from .backend import Run, Stream, View
+from .contract import run_of
 
 if TYPE_CHECKING:
     from .rows import Row, Slot
@@ -30,7 +31,7 @@ def bind_row(
         return row.device.copier(outputs[0], inputs[0])
     nbytes = row.step.scratch
     scratch = workspace(TensorType(uint8, (nbytes,))) if nbytes else None
-    return row.step.bind(inputs, outputs, scratch)
+    return run_of(row.backend, row.step.bind(inputs, outputs, scratch))
 
 
 def sequence(runs: Sequence[Run]) -> Run:

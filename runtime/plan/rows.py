@@ -11,6 +11,7 @@ from ..ir.types import TensorType
 from .alias_transposes import renamed
 from .arena import Allocation
 from .backend import BuildContext, Claim, Decline, Device, Format, Step, Stream, extent
+from .contract import step_of
 from .exchange import HOST_IO, IOPlacement
 from .host import HOST
 from .partition import Assigned, reads_of, results_of
@@ -272,7 +273,8 @@ class Layout:
         built = row.claim.build(site)
         if isinstance(built, Decline):
             return built
-        row.step, row.kernel = built, built.kernel
+        row.step = step_of(row.backend, built)
+        row.kernel = row.step.kernel
         return None
 
     def _present(self, reads: Sequence[Value], device: Device) -> Format:
