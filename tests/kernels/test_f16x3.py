@@ -13,6 +13,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.compile import Compiler
+from tercet.backends.cuda.gemm import f32
 from tercet.backends.cuda.gemm.atoms import F16X3
 from tercet.backends.cuda.gemm.f16x3 import (
     MIN_TERM,
@@ -124,8 +125,13 @@ def with_term(share: float, *, value: float = 1.0) -> Array:
     ],
 )
 def test_refused_matrices(b: Array, reason: str) -> None:
-    for answer in (matrix_refusal(b, transposed=False), matrix_refusal(b.T, transposed=True)):
+    for answer in (matrix_refusal(b, 1.0, False), matrix_refusal(b.T, 0.5, True)):
         assert reason in answer if reason else answer == ""
+
+
+def test_extreme_factors_are_refused() -> None:
+    assert "alpha" in matrix_refusal(normal(8, 8), 1e30, False)
+    assert "alpha" in matrix_refusal(normal(8, 8), 0.0, False)
 
 
 def test_channels_of_filters_are_terms() -> None:
@@ -140,8 +146,16 @@ def test_channels_of_filters_are_terms() -> None:
 def test_answers_are_remembered_with_the_weights() -> None:
     for value in (1.0, np.inf, 1.0):
         b = np.full((8, 8), value, np.float32)
-        assert bool(matrix_refusal(b, transposed=False)) == np.isinf(value)
+        assert bool(matrix_refusal(b, 1.0, False)) == np.isinf(value)
         del b  # the next array may have the same address
+
+
+def test_estimates_read_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single row is multiplied by other kernels, whatever the weights are."""
+    monkeypatch.setattr(f32, "matrix_refusal", None)
+    graph = single("Gemm", [normal(1, 2048), normal(2048, 512)], (1,))
+    (launch,) = launches(planned(graph))
+    assert launch.entry == "gemv"
 
 
 def test_a_refusal_is_reported() -> None:

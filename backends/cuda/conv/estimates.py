@@ -182,8 +182,7 @@ def nonfused_time(conv: ConvProblem, *, out: int) -> float:
     spaces = 4 * points * tiles * (conv.channels + conv.filters)
     images = 4 * (conv.x.size + conv.y.size)
     # Fitted to 26 measurements on an H200, nearly all within 10 %.
-    products = batched.time_of(problem, conv.w, conv.setting)
-    return 4.7 + 0.85 * products + spaces / 5.3e6 + images / 2.6e6
+    return 4.7 + 0.85 * batched.time_of(problem, conv.setting) + spaces / 5.3e6 + images / 2.6e6
 
 
 # ── FFT ────────────────────
@@ -279,7 +278,7 @@ def fft_time(conv: ConvProblem) -> float:
             * tiling.tiles
             * sum(ceil_div(n, FFT_CHANNELS[tiling.size]) for n in (c, m))
         )
-    return 6.0 + batched.time_of(problem, conv.w, conv.setting) + ends
+    return 6.0 + batched.time_of(problem, conv.setting) + ends
 
 
 # ── depthwise ────────────────────

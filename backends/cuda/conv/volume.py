@@ -91,7 +91,7 @@ def volume_time(conv: ConvProblem) -> float:
         return packing + multistage.time_of(gemm, target)
     if _by_parts(conv, planes.image):
         problem = Problem(*gemm.shape, rows=planes.image.rows)
-        return packing + f32.time_of(problem, _arithmetic(conv, planes.image), target)
+        return packing + f32.time_of(problem, True, conv.setting)
     rows = RowKind.WINDOWS if planes.image.rows is RowKind.WINDOWS else RowKind.PIXELS
     return packing + simt.choose(Problem(*gemm.shape, rows=rows), target).microseconds
 

@@ -44,22 +44,21 @@ class Products:
     pack: Callable[[Array], Array]
 
 
-def _times(problem: Problem, source: Tensor, setting: Setting) -> tuple[float, float]:
+def _times(problem: Problem, setting: Setting) -> tuple[float, float]:
     """Return the estimates in microseconds with and without tensor cores."""
     plain = simt.choose(problem, setting.target).microseconds
-    arithmetic = f32.filter_arithmetic(setting, problem, source)
-    return f32.time_of(problem, arithmetic, setting.target), plain
+    return f32.time_of(problem, True, setting), plain
 
 
-def time_of(problem: Problem, source: Tensor, setting: Setting) -> float:
+def time_of(problem: Problem, setting: Setting) -> float:
     """Return the estimate of a batch in microseconds."""
-    return min(_times(problem, source, setting))
+    return min(_times(problem, setting))
 
 
 def multiply(products: Products, setting: Setting) -> tuple[Launch, ...]:
     """Return the launches of a batch; they need no workspace beyond the operands."""
     problem = products.problem
-    parted, plain = _times(problem, products.source, setting)
+    parted, plain = _times(problem, setting)
     if parted < plain:
         arithmetic = f32.filter_arithmetic(setting, problem, products.source)
         config = f32.choose(problem, arithmetic.atom, setting.target).config

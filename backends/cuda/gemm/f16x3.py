@@ -24,6 +24,8 @@ TOP, EXTRA = 14, 22
 SMALLEST = np.float16(2.0**-24)
 #: Range of the greatest numbers of rows.
 MIN_ROW, MAX_ROW = 2.0**-100, 2.0**100
+#: Maximum factor of a matrix, and the inverse of the minimum.
+MAX_ALPHA = 2.0**20
 #: What the weights of a term must reach, relative to the greatest of their rows. Products keep all
 #: bits down to 2^-17, on both sides.
 MIN_TERM = 2.0**-13
@@ -110,8 +112,10 @@ class _Refusals:
 _REFUSALS = _Refusals()
 
 
-def matrix_refusal(b: Array, *, transposed: bool) -> str:
-    """Return `refusal` of matrices [..., k, n] or [k], or [..., n, k] if transposed."""
+def matrix_refusal(b: Array, alpha: float, transposed: bool) -> str:
+    """Return `refusal` of alpha * b: [..., k, n] or [k], or [..., n, k] if transposed."""
+    if not 1 / MAX_ALPHA <= abs(alpha) <= MAX_ALPHA:
+        return f"alpha={alpha}"
     first, second = b.shape[-2:] if b.ndim > 1 else (b.size, 1)
     axes = (0, 1, 2, 3) if transposed else (0, 2, 1, 3)
     return _REFUSALS.of(b, (b.size // max(first * second, 1), first, second, 1), axes)

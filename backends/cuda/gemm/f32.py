@@ -63,9 +63,6 @@ PACKING = 2.5
 CLUSTERED = 118 / 132
 #: Kernels compute pixel addresses with 31 bits.
 MAX_ELEMENTS = 2**30
-#: Maximum factor of a matrix in halves, and the inverse of the minimum.
-MAX_ALPHA = 2.0**20
-TILES = (*tf32.MULTISTAGE, *tf32.WGMMA_RS)
 
 
 # ── which instructions ───────────────────────────────────────────────────────────────────────────
@@ -95,35 +92,47 @@ class Arithmetic:
         return make(f"in {parts} parts", partial(in_parts, parts=parts)), None
 
 
-def arithmetic_of(setting: Setting, problem: Problem, refusal: str | None = None) -> Arithmetic:
-    """Return how a product is computed: of what is precise enough, what is estimated to be fastest.
+def fastest(problem: Problem, constant: bool, setting: Setting) -> Atom:
+    """Return the instruction that is estimated to be the fastest.
+
+    Args:
+        problem: the sizes.
+        constant: whether the right operands are constant.
+        setting: the GPU, and the precision.
+    """
+    target = setting.target
+    if setting.options.precision == "tf32":
+        return TF32
+    if not constant or not target.has_wgmma:
+        return TF32X3
+    return min(F16X3, TF32X3, key=lambda atom: choose(problem, atom, target).microseconds)
+
+
+def arithmetic_of(
+    setting: Setting, problem: Problem, refusal: Callable[[], str] | None = None
+) -> Arithmetic:
+    """Return how a product is computed: by the fastest instruction that is precise enough.
 
     Args:
         setting: the GPU, and the precision.
         problem: the sizes.
-        refusal: why the right operand cannot be in halves; empty if it can, None if it is computed.
+        refusal: returns why the right operand cannot be in halves, which takes reading it; empty if
+            it can. None if it is computed.
     """
-    if setting.options.precision == "tf32":
-        return Arithmetic(TF32)
-    if refusal is None or refusal or not setting.target.has_wgmma:
-        return Arithmetic(TF32X3, refusal or "" if setting.target.has_wgmma else "")
-    times = {atom: choose(problem, atom, setting.target).microseconds for atom in (F16X3, TF32X3)}
-    return Arithmetic(min(times, key=lambda atom: times[atom]))
+    atom = fastest(problem, refusal is not None, setting)
+    reason = refusal() if refusal is not None and atom is F16X3 else ""
+    return Arithmetic(TF32X3, reason) if reason else Arithmetic(atom)
 
 
 def matrix_arithmetic(setting: Setting, problem: Problem, b: Tensor, form: Form) -> Arithmetic:
     """Return how a product by a matrix is computed; see `Linear`."""
-    alpha, transposed = form
-    if b.data is None:
-        return arithmetic_of(setting, problem)
-    if not 1 / MAX_ALPHA <= abs(alpha) <= MAX_ALPHA:
-        return arithmetic_of(setting, problem, f"alpha={alpha}")
-    return arithmetic_of(setting, problem, matrix_refusal(b.data, transposed=transposed))
+    refusal = None if b.data is None else partial(matrix_refusal, b.data, *form)
+    return arithmetic_of(setting, problem, refusal)
 
 
 def filter_arithmetic(setting: Setting, problem: Problem, w: Tensor, groups: int = 1) -> Arithmetic:
     """Return how a product by weights [m, c, *kernel], or by transforms of them, is computed."""
-    refusal = None if w.data is None else filter_refusal(w.data, groups)
+    refusal = None if w.data is None else partial(filter_refusal, w.data, groups)
     return arithmetic_of(setting, problem, refusal)
 
 
@@ -180,16 +189,20 @@ def tried(problem: Problem, atom: Atom, target: Target) -> tuple[str, ...]:
     return tuple(str(w.config) for w in ways if w.microseconds < 1.7 * ways[0].microseconds)
 
 
-def time_of(problem: Problem, arithmetic: Arithmetic, target: Target) -> float:
-    """Return the estimate of a product by constants; infinite if there are no such tensor cores."""
-    return choose(problem, arithmetic.atom, target).microseconds if target.has_tf32 else inf
+def time_of(problem: Problem, constant: bool, setting: Setting) -> float:
+    """Return the estimate of a product, without packing; see `fastest`.
+
+    It is infinite if there are no such tensor cores, and does not depend on what constants are.
+    """
+    if not setting.target.has_tf32:
+        return inf
+    return choose(problem, fastest(problem, constant, setting), setting.target).microseconds
 
 
-def linear_time(problem: Problem, b: Tensor, form: Form, setting: Setting) -> float:
+def linear_time(problem: Problem, constant: bool, setting: Setting) -> float:
     """Return the estimate of `linear`, with packing of what is computed; see `time_of`."""
-    packing = 12 * problem.batch * problem.n * problem.k / MEMORY + PACKING
-    arithmetic = matrix_arithmetic(setting, problem, b, form)
-    return time_of(problem, arithmetic, setting.target) + (packing if b.data is None else 0.0)
+    packing = PACKING + 12 * problem.batch * problem.n * problem.k / MEMORY
+    return time_of(problem, constant, setting) + (0.0 if constant else packing)
 
 
 def rows_of_part(n: int) -> int:
@@ -339,7 +352,8 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
 
     An image whose channels are not a multiple of four, as in the first layer, is packed first.
     """
-    y, setting, arithmetic = conv.y, conv.setting, _arithmetic(conv, _problem(conv))
+    y, setting = conv.y, conv.setting
+    arithmetic = filter_arithmetic(setting, _problem(conv), conv.w, conv.group)
     image, packing = image_source(conv.x, conv.w, conv.view, y.dims[2:], (4,))
     b, scales = arithmetic.packed(partial(packed_filters, conv.w, conv.group, image.channels))
     gemm = GemmArguments(
@@ -359,18 +373,13 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
 def convolution_time(conv: ConvProblem) -> float:
     """Return the estimate of `convolution`."""
     packing = 0.0 if conv.channels % 4 == 0 else 1.5 + 4 * 2.5 * conv.x.size / 3e6
-    problem = _problem(conv)
-    return packing + time_of(problem, _arithmetic(conv, problem), conv.setting.target)
+    return packing + time_of(_problem(conv), True, conv.setting)
 
 
 def variants(conv: ConvProblem) -> tuple[str, ...]:
     """Return the tiles with the K splits worth trying."""
     problem = _problem(conv)
-    return tried(problem, _arithmetic(conv, problem).atom, conv.setting.target)
-
-
-def _arithmetic(conv: ConvProblem, problem: Problem) -> Arithmetic:
-    return filter_arithmetic(conv.setting, problem, conv.w, conv.group)
+    return tried(problem, fastest(problem, True, conv.setting), conv.setting.target)
 
 
 def _problem(conv: ConvProblem) -> Problem:

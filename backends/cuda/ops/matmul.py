@@ -16,7 +16,7 @@ from ..gemm.gemv import MAX_ROWS
 from ..gemm.ladder import ladder, ladder_formats
 from ..gemm.linear import tiled
 from ..gemm.multiplication import Multiplication, multiplication
-from ..gemm.problem import Form, Problem
+from ..gemm.problem import Problem
 from ..gemm.product import general_product, stacked_product
 from ..gemm.schedules import simt
 
@@ -52,19 +52,15 @@ def _tensor_time(task: Multiplication) -> float:
         m, n, k = task.shape
         traffic = 2 * task.count * (m * k + n * k + m * n)
         return 3.0 + max(m * n * k * task.count / 2e8, traffic / 3e6)
-    return f32.linear_time(_problem(task), task.b, _form(task), task.setting)
+    return f32.linear_time(_problem(task), task.is_constant, task.setting)
 
 
 def _tensor_forms(task: Multiplication) -> tuple[str, ...]:
     if task.a.dtype in HALVES:
         return ()
     problem = _problem(task)
-    atom = f32.matrix_arithmetic(task.setting, problem, task.b, _form(task)).atom
+    atom = f32.fastest(problem, task.is_constant, task.setting)
     return f32.tried(problem, atom, task.setting.target)
-
-
-def _form(task: Multiplication) -> Form:
-    return (task.op.alpha, bool(task.op.transB)) if isinstance(task.op, Gemm) else (1.0, False)
 
 
 def _half_sums_formats(task: Multiplication) -> Formats | str:
