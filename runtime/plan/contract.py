@@ -52,4 +52,4 @@ def run_of(backend: str, found: object) -> Run:
     if not callable(found):
         kind = type(found).__name__
         raise TypeError(f"backend '{backend}': bind returned {kind}, not a function of a stream")
-    return found
+    return cast("Run", found)
