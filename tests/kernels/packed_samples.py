@@ -79,6 +79,7 @@ def samples() -> list[Sample]:
         nbits(4, 200, 33, 8, 128, bias=True),
         nbits(3, 300, 9, 2, 64, zeros="packed", dtype=float16),
         nbits(1, 512, 9, 2, 128, zeros="floats"),
+        nbits(2, 64, 8460, 4, 32, zeros="packed", dtype=float16),  # blocks of few warps
         nbits(40, 96, 24, 4, 32, zeros="packed", bias=True, dtype=float16),
         nbits(25, 70, 9, 8, 16, dtype=bfloat16),
         nbits(33, 70, 12, 2, 16, zeros="floats"),

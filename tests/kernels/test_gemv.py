@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.gemm.gemv import choose
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import bfloat16, float16, float32
 
@@ -42,6 +43,7 @@ def samples() -> list[Sample]:
         *(gemm(8, 75, 9, dtype, alpha=0.5) for dtype in (float16, float32)),
         matmul(5, 2080, 8, float16),
         matmul(2, 8, 1, float32),
+        matmul(2, 40, 8460, float16),  # blocks of few warps
     ]
 
 
@@ -49,6 +51,15 @@ def samples() -> list[Sample]:
 def test_compiles(target: Target, cache: Path) -> None:
     found = assert_plans_compile([each.graph for each in samples()], target, cache, COMPILES)
     assert {launch.file for launch in found} == COMPILES
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16])
+@pytest.mark.parametrize(("n", "warps"), [(768, 16), (2048, 16), (4096, 16), (8448, 4), (32000, 4)])
+def test_blocks_are_small_where_many_wait(n: int, warps: int, dtype: Any) -> None:
+    tile = choose((1, n, 2048), dtype, H200)
+    assert tile.warps == warps
+    assert tile.warps * tile.resident == 32, "registers suffice for as many threads"
+    assert tile.blocks(n) > H200.processors or tile.eights == 1
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,18 @@ def test_sums_are_split_in_clusters_or_in_two_passes() -> None:
     assert (first.entry, second.entry) == ("mma", "mma_reduce")
     assert first.cluster == (1, 1, 1)
     assert first.scratch == 4 * first.grid[2] * 49 * 512
+
+
+@pytest.mark.parametrize(("k", "n"), [(8192, 2048), (4096, 4096), (14336, 4096)])
+@pytest.mark.parametrize("rows", [16, 32, 64])
+def test_clusters_of_products_bound_by_memory_do_not_share_multiprocessors(
+    rows: int, k: int, n: int
+) -> None:
+    """Of clusters of three or more, each multiprocessor would read for several blocks."""
+    graph = single("MatMul", [half(rows, k), np.zeros((k, n), np.float16)], (1,))
+    (launch,) = launches(planned(graph))
+    fitting = (H200.shared + 1024) // (launch.shared + 1024)
+    assert prod(launch.cluster) < 3 or fitting == 1
 
 
 def _compiler(target: Target) -> Any:

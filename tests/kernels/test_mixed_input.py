@@ -279,6 +279,16 @@ def test_a_decoder_of_several_sequences(rows: int, k: int, n: int, target: Targe
     assert prod(first.grid) >= 0.45 * target.processors
 
 
+@pytest.mark.parametrize(("k", "n"), [*LAYERS, (14336, 4096), (4096, 1024)])
+@pytest.mark.parametrize("rows", [9, 32, 64])
+def test_no_cluster_waits_for_another_to_end(rows: int, k: int, n: int) -> None:
+    """An H200 starts 66 clusters of two blocks at a time, but only 30 of four."""
+    (launch,) = launches(planned(product(rows, k, n)))
+    tiles, splits, _ = launch.grid
+    resident = dict(launch.constants)["RESIDENT"]
+    assert splits == 1 or tiles <= {2: 66, 3: 44, 4: 30}[splits] * resident
+
+
 @pytest.mark.parametrize("rows", [1, 8])
 def test_few_rows_are_left_to_gemv(rows: int) -> None:
     (launch,) = launches(planned(product(rows, 2048, 2048)))

@@ -23,6 +23,8 @@ LINE = 128
 MAX_ROWS = 8
 #: Rows of weights from which a warp reads one word each at a time.
 EIGHT = 8
+#: Blocks per multiprocessor from which on they are small.
+MANY = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,8 @@ def choose(shape: Shape, dtype: DType, target: Target, products: int = 1) -> Row
     """Return the tile to use, as measured on an H200 with 2048 to 128256 rows of weights.
 
     All multiprocessors should have loads in flight from the first moment: many warps with few rows
-    each, whose first words are prefetched while the previous kernel still runs.
+    each, whose first words are prefetched while the previous kernel still runs. If there are many
+    more blocks than fit, small ones hide what others do besides loading.
 
     Args:
         shape: of the product.
@@ -128,9 +131,12 @@ def choose(shape: Shape, dtype: DType, target: Target, products: int = 1) -> Row
         products: number of products in one kernel.
     """
     _, n, _ = shape
-    wide = ceil_div(products * n, 2 * EIGHT) >= 0.75 * target.processors
-    eights = 2 if wide else products
-    return RowTile(eights, 16, 2, 2) if dtype in HALVES else RowTile(eights, 8, 2)
+    blocks = ceil_div(products * n, 2 * EIGHT)
+    if dtype not in HALVES:
+        return RowTile(2 if blocks >= 0.75 * target.processors else products, 8, 2)
+    if blocks >= MANY * target.processors:
+        return RowTile(2, 4, 2, 8)
+    return RowTile(2 if blocks > target.processors else products, 16, 2, 2)
 
 
 def multiply_rows(

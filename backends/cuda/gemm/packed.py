@@ -36,7 +36,8 @@ def choose(op: MatMulNBits, target: Target, products: int = 1) -> RowTile:
     """Return the tile to take: as measured on an H200 with 2048 to 128256 rows of weights.
 
     More rows per block share the reads of x; more warps have more bytes in flight, if blocks are
-    few and rows are long enough for two steps per warp.
+    few and rows are long enough for two steps per warp. If there are many more blocks than
+    multiprocessors, small ones hide what others do besides loading.
 
     Args:
         op: the product.
@@ -45,7 +46,10 @@ def choose(op: MatMulNBits, target: Target, products: int = 1) -> RowTile:
     """
     n = op.N * products
     eights = 4 if ceil_div(n, 4 * EIGHT) >= 0.9 * target.processors else 2
-    few = ceil_div(n, eights * EIGHT) < 2 * target.processors
+    blocks = ceil_div(n, eights * EIGHT)
+    if blocks >= 2 * target.processors:
+        return RowTile(eights, 4, 1, 4)
+    few = blocks <= target.processors
     steps = ceil_div(op.K * op.bits, 8 * STEP)
     return RowTile(eights, 16, 1) if few and steps >= 32 else RowTile(eights, 8, 1, 2)
 

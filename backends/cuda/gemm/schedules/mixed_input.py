@@ -25,6 +25,7 @@ from ..tile import (
     Config,
     CtaTile,
     TimedConfig,
+    clusters_of,
     estimate,
     overlapped,
     ranked,
@@ -108,8 +109,16 @@ class MixedInput:
         problem, weights = self.problem, self.weights
         fitting = [found for tile in MIXED_INPUT if (found := fitted(tile, weights, target))]
         if fitting:
-            tiles = suited(fitting, problem)
-            yield from with_splits(tiles, problem, target, clusters=target.has_clusters)
+            tiles, clusters = suited(fitting, problem), target.has_clusters
+            for config in with_splits(tiles, problem, target, clusters=clusters):
+                tile, splits = config.tile, config.splits
+                if not clusters or splits == 1 or self._start_together(tile, splits, target):
+                    yield config
+
+    def _start_together(self, tile: CtaTile, splits: int, target: Target) -> bool:
+        """Whether no cluster waits for others to end."""
+        clusters = tile.blocks(self.problem)
+        return clusters <= clusters_of(splits, target) * tile.resident
 
     def choose(self, target: Target) -> TimedConfig | None:
         """Return the tile and splits with the lowest estimate; None if nothing fits."""

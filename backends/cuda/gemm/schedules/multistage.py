@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from math import ceil
 
 from .....runtime.ir.dtypes import DType
 from ...codegen.epilogue import NO_EPILOGUE, Epilogue
@@ -24,6 +25,7 @@ from ..tile import (
     CACHE,
     CLUSTERED,
     LAUNCH,
+    MEMORY,
     BlockWork,
     Config,
     CtaTile,
@@ -42,6 +44,11 @@ CLUSTER_WAIT, SHORT_WAIT = 0.25, 1.6
 #: Blocks of a cluster of a matrix product, above which clusters wait for multiprocessors of one
 #: GPC: on an H100, 16 clusters of eight take twice the estimate, 32 of four do not.
 SMALL_CLUSTER = 4
+#: Blocks of a cluster from which on they share as few multiprocessors as they fit on, and the bytes
+#: that one reads per microsecond: in a decoder's step, 32 clusters of four blocks ran on 46 to 50
+#: of an H200, each of which read 31 GB/s. That matters for products bound by memory: of at most
+#: this many rows, and at least this many bytes.
+PACKED_CLUSTER, PROCESSOR_MEMORY, FEW_ROWS, LARGE = 3, 31e3, 64, 16 << 20
 #: Bytes of K per step: a row of a tile of A or B in shared memory.
 ROW = 128
 #: Elements of a strip of B that wgmma reads transposed.
@@ -115,7 +122,12 @@ def expected(problem: Problem, config: Config, target: Target) -> float:
     ):
         processors, resident = CLUSTERED * processors, 1
     cached = blocks * steps * (tile.bm + tile.bn) * tile.bk * 2 / CACHE
-    work = BlockWork(blocks, steps, resident, processors, cached, problem.traffic)
+    traffic = problem.traffic
+    if clustered and splits >= PACKED_CLUSTER and problem.m <= FEW_ROWS and traffic > LARGE:
+        # These blocks share multiprocessors, of which each reads less than its part.
+        used = blocks / max(1, min(memory, 512 // threads(tile)))
+        traffic = max(traffic, ceil(traffic * MEMORY / (PROCESSOR_MEMORY * used)))
+    work = BlockWork(blocks, steps, resident, processors, cached, traffic)
     time = estimate(tile.cost, work, windows=problem.windows)
     joining = tile.cost.split if splits > 1 else 0.0
     if clustered and problem.rows is RowKind.MATRIX:

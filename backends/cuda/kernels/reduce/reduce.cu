@@ -34,6 +34,9 @@ template <typename V> __device__ __forceinline__ To give(V a, long long total)
     }
 }
 
+// Elements that a thread reads before it combines them.
+constexpr int AT_ONCE = sizeof(From) <= 4 ? 8 : 4;
+
 // inner = 1: WARPS warps share a part, adjacent lanes read adjacent elements.
 extern "C" __global__ void __launch_bounds__(ROWS * COLUMNS)
 reduce_rows(const From* x, To* y, long long results, int parts, int chunk, long long count,
@@ -47,9 +50,16 @@ reduce_rows(const From* x, To* y, long long results, int parts, int chunk, long 
         const long long first = i % parts * chunk;
         const From* from = x + i / parts * count + first;
         const int length = min((long long)chunk, count - first);
-#pragma unroll 4
-        for (int k = share * 32 + lane; k < length; k += 32 * WARPS)
-            result = combine(result, read(from[k], first + k));
+        constexpr int STRIDE = 32 * WARPS;
+        for (int begin = share * 32 + lane; begin < length; begin += AT_ONCE * STRIDE) {
+            From found[AT_ONCE];
+#pragma unroll
+            for (int e = 0; e < AT_ONCE; ++e)
+                if (begin + e * STRIDE < length) found[e] = from[begin + e * STRIDE];
+#pragma unroll
+            for (int e = 0; e < AT_ONCE; ++e)
+                if (begin + e * STRIDE < length) result = combine(result, read(found[e], first + begin + e * STRIDE));
+        }
     }
 #pragma unroll
     for (int other = 16; other; other /= 2)
