@@ -126,8 +126,8 @@ class _Moves:
             return None
         for move in self.known.values():
             is_later = move.last.position > back.last.position
-            if len(move.index) != len(back.index) or is_later:
-                continue
+            if move is back or len(move.index) != len(back.index) or is_later:
+                continue  # a swap of two axes undoes itself, but is done once
             norm = self._norm_of(move)
             source = move.source if norm is None else norm.inputs[0]
             if source is None or _root(source) is not _root(origin):

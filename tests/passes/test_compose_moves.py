@@ -203,6 +203,15 @@ def test_a_sum_of_a_value_and_itself_is_no_residual() -> None:
     assert_same(graph, after)
 
 
+def test_a_swap_of_axes_beside_what_it_swaps_is_no_residual() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        return apply(g, Add(), apply(g, Transpose(perm=(0, 2, 1, 3)), x), x)
+
+    graph = make(build, (2, 3, 3, 4))
+    after, _ = optimised(graph)
+    assert_same(graph, after)
+
+
 @pytest.mark.parametrize("is_normalized", [False, True])
 def test_blocks_that_read_one_another(is_normalized: bool) -> None:
     """What a block adds is moved by the next one at once."""
