@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tercet.runtime.ops.packed import BNB4
+from tercet.tools.verdict import float64_reference
 from tercet.tools.verdict.accuracy import exact_outputs
 
 from ..randomness import restarting
@@ -27,6 +28,23 @@ def exact(kind: str, weights: dict[str, np.ndarray], x: np.ndarray, **how: Any) 
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     return exact_outputs(model.SerializeToString(), {"x": x})["y"]
+
+
+@pytest.mark.parametrize("rows", [1, 7, 30])
+def test_threads_share_the_conversion_of_large_constants(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(float64_reference, "SHARED", 100)
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT16, [rows, 5]) for n in ("x", "y")]
+    weights = RNG.standard_normal((rows, 5)).astype(np.float16)
+    held = [numpy_helper.from_array(weights, "w")]
+    add = helper.make_node("Add", ["x", "w"], ["y"])
+    graph = helper.make_graph([add], "g", ends[:1], ends[1:], held)
+    opsets = [helper.make_opsetid("", 21)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    x = RNG.standard_normal((rows, 5)).astype(np.float16)
+    found = exact_outputs(model.SerializeToString(), {"x": x})["y"]
+    np.testing.assert_array_equal(found, x.astype(np.float64) + weights.astype(np.float64))
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,8 @@ from ...runtime.options import Options
 from ...runtime.session.model import Model
 
 NARROW = frozenset({float16, bfloat16, float32})
+#: Elements from which on threads share the conversion of an array.
+SHARED = 1 << 20
 
 #: Returns the elements of an input in float64.
 ChangeInput = Callable[[Array], Array]
@@ -139,4 +144,12 @@ def _widened(data: Array) -> Array:
     """Return narrow floats as float64, repeated elements still repeated."""
     if data.size and not any(data.strides):
         return np.broadcast_to(data.reshape(-1)[:1].astype(float64).reshape(()), data.shape)
-    return data.astype(float64)
+    if data.size < SHARED:
+        return data.astype(float64)
+    found = np.empty(data.shape, float64)
+    count = min(os.cpu_count() or 1, len(data))
+    ends = [len(data) * i // count for i in range(count + 1)]
+    with ThreadPoolExecutor(count) as pool:  # numpy releases the GIL
+        parts = [slice(*pair) for pair in pairwise(ends)]
+        list(pool.map(lambda part: np.copyto(found[part], data[part]), parts))
+    return found

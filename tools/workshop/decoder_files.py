@@ -82,6 +82,7 @@ class _DecoderWriter:
         self._random = np.random.default_rng(0)
         self._pool = self._random.standard_normal(POOL).astype(np.float16)
         self._bytes = _packed_numbers(self._random, packing.bits)
+        self._pools: dict[tuple[float, float], Array] = {}
 
     def close(self) -> None:
         self._data.close()
@@ -102,7 +103,7 @@ class _DecoderWriter:
         self._data.seek(-(-self._data.tell() // 4096) * 4096)
         offset = self._data.tell()
         for part in parts:
-            self._data.write(part.tobytes())
+            self._data.write(part.view(np.uint8))
         entries = {"location": f"{self.path.name}.data", "offset": offset}
         entries["length"] = self._data.tell() - offset
         for key, value in entries.items():
@@ -117,11 +118,22 @@ class _DecoderWriter:
             yield part
             count -= len(part)
 
+    def _numbers(self, scale: float, least: float = 0.0) -> Array:
+        """Return random float16, computed once: of a standard deviation, or from `least` on.
+
+        Those from `least` on are `least` plus absolute values of numbers of this deviation.
+        """
+        key = scale, least
+        if key not in self._pools:
+            found = self._pool * np.float16(scale)
+            self._pools[key] = np.abs(found) + np.float16(least) if least else found
+        return self._pools[key]
+
     def floats(self, name: str, dims: Sequence[int], scale: float) -> str:
         """Store random float16 of a standard deviation."""
-        pool = (self._pool * np.float16(scale)).astype(np.float16)
         count = int(np.prod(dims))
-        return self._stored(name, TensorProto.FLOAT16, dims, self._stretches(pool, count))
+        parts = self._stretches(self._numbers(scale), count)
+        return self._stored(name, TensorProto.FLOAT16, dims, parts)
 
     def product(self, x: str, name: str, inner: int, outer: int, **given: Any) -> str:
         """Multiply by random weights [inner, outer]."""
@@ -133,12 +145,9 @@ class _DecoderWriter:
         dims = (outer, blocks, block * bits // 8)
         parts = self._stretches(self._bytes, int(np.prod(dims)))
         packed = self._stored(f"{name}.packed", TensorProto.UINT8, dims, parts)
-        spread = np.float16(scale / (2 ** (bits - 1)) * 1.7)
-        pool = np.abs(self._pool) * np.float16(0.2) * spread + spread
-        count = outer * blocks
-        scales = self._stored(
-            f"{name}.scales", TensorProto.FLOAT16, (count,), self._stretches(pool, count)
-        )
+        count, spread = outer * blocks, scale / (2 ** (bits - 1)) * 1.7
+        factors = self._stretches(self._numbers(0.2 * spread, spread), count)
+        scales = self._stored(f"{name}.scales", TensorProto.FLOAT16, (count,), factors)
         sizes = {"K": inner, "N": outer, "bits": bits, "block_size": block}
         return self.node("MatMulNBits", x, packed, scales, **sizes, **given)
 
