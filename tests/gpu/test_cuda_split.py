@@ -112,6 +112,17 @@ def test_products_of_run_time(a: tuple[int, ...], b: tuple[int, ...], precision:
     check_split("MatMul", [normal(*a), normal(*b)], (), precision)
 
 
+def test_a_constant_stack() -> None:
+    check_split("MatMul", [normal(24, 300, 256), normal(24, 256, 320)], (1,))
+
+
+@pytest.mark.parametrize("spread", [2, 6, 20])
+def test_columns_of_other_magnitudes_in_both_operands(spread: int) -> None:
+    """Weights that make up for activations of other magnitudes, in float16 or not."""
+    scales = np.exp2(np.random.default_rng(0).integers(-spread, spread + 1, 512)).astype(np.float32)
+    check_split("Gemm", [normal(700, 512) * scales, normal(512, 512) / scales[:, None]], (1,))
+
+
 def test_a_long_sum_of_equal_signs() -> None:
     """What tensor cores cut off would add up here."""
     inputs = [np.abs(normal(16, 25088)), np.abs(normal(25088, 64))]

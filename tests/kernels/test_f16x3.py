@@ -26,7 +26,9 @@ from tercet.backends.cuda.gemm.f16x3 import (
 from tercet.backends.cuda.gemm.f32 import tiles_of
 from tercet.backends.cuda.gemm.tile import Config
 from tercet.backends.cuda.recipe.targets import H200
+from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.types import Array
+from tercet.runtime.session.model import Model
 
 from .cubins import registers
 from .dry import launches, normal, planned, single
@@ -256,6 +258,24 @@ def test_products(a: Array, b: Array, hopper: CudaBackend, monkeypatch: pytest.M
     finite = np.isfinite(want)
     np.testing.assert_array_equal(got[~finite], want[~finite].astype(np.float32))
     assert (np.abs(got[finite] - want[finite]) <= limit[finite]).all()
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(("spread", "kind"), [(6, "3xf16"), (20, "3xtf32")])
+def test_weights_that_make_up_for_activations(
+    spread: int, kind: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are precise either way: where float16 would not do, they are refused."""
+    monkeypatch.setattr(f32, "fastest", lambda *_: F16X3)
+    scales = powers(-spread, spread, 75)
+    a, b = normal(20, 75) * scales, normal(75, 20) / scales[:, None]
+    made = sample("MatMul", [a, b], (1,))
+    with Model(made.graph.clone(), [hopper], replace(OPTIONS, **WAYS), evaluate) as model:
+        (got,) = model.run(made.feeds).values()
+        assert kind in " ".join(row.kernel for row in model.prepare().rows).split(", not")[0]
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    assert (np.abs(got - a @ b) <= 4e-7 * (np.abs(a) @ np.abs(b))).all()
 
 
 @pytest.mark.slow

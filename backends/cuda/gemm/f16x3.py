@@ -9,17 +9,20 @@ numbers in these places. Constants that suggest so are refused.
 
 from __future__ import annotations
 
+from itertools import product
 from weakref import ref
 
 import numpy as np
 
 from ....runtime.ir.types import Array
 from ..recipe.operands import ceil_div
-from .pack import STEP
+from .pack import STEP, swizzle
 
 #: Exponents of the greatest number of a row, scaled, and of the totals of kernels; see
 #: `step_f16x3.cuh`.
 TOP, EXTRA = 14, 22
+#: Rows that are packed at a time, so that they stay in the cache of a core.
+ROWS = 64
 #: Smallest positive float16.
 SMALLEST = np.float16(2.0**-24)
 #: Range of the greatest numbers of rows.
@@ -48,18 +51,28 @@ def in_halves(rows: Array) -> Array:
     """
     rows = rows.reshape(-1, *rows.shape[-2:])
     count, n, k = rows.shape
+    scaling = TOP + 1 - exponents(rows)[..., None]
+    packed = np.empty((count, ceil_div(k, STEP), ceil_div(n, 8), 8, 8, 8), np.float16)
+    for batch, first in product(range(count), range(0, n, ROWS)):
+        block = slice(first, first + ROWS)
+        scaled = np.ldexp(rows[batch, block], scaling[batch, block])
+        eights = slice(first // 8, (first + ROWS) // 8)
+        swizzle(_chunks(scaled), packed[batch, :, eights])
+    return packed.reshape(count, -1, 8 * packed.shape[2], 2 * STEP)
+
+
+def _chunks(scaled: Array) -> Array:
+    """Return rows that are scaled, [n, k], as float16: [step, n / 8, 8 rows, 8 chunks, 8 parts]."""
+    n, k = scaled.shape
     eights, steps = ceil_div(n, 8), ceil_div(k, STEP)
-    filled = np.zeros((count, 8 * eights, STEP * steps), np.float32)
-    np.ldexp(rows, TOP + 1 - exponents(rows)[..., None], out=filled[:, :n, :k])
-    packed = np.empty((count, steps, eights, 8, 8, 8), np.float16)
-    row, place = np.indices((8, 8))
-    parts = [
-        part.reshape(count, eights, 8, steps, 4, 2, 4).swapaxes(-1, -2).reshape(-1, 8, steps, 4, 8)
-        for part in cut(filled)
-    ]
-    chunks = np.concatenate(parts, axis=3).reshape(count, eights, 8, steps, 8, 8)
-    packed[:] = chunks.transpose(0, 3, 1, 2, 4, 5)[:, :, :, row, place ^ row]
-    return packed.reshape(count, steps, 8 * eights, 2 * STEP)
+    filled = np.zeros((8 * eights, STEP * steps), np.float32)
+    filled[:n, :k] = scaled
+    chunks = np.empty((eights, 8, steps, 2, 4, 4, 2), np.float16)
+    for part, numbers in enumerate(cut(filled)):
+        terms = numbers.reshape(eights, 8, steps, 4, 2, 4)
+        for pair in range(2):
+            chunks[:, :, :, part, :, :, pair] = terms[..., pair, :]
+    return chunks.reshape(eights, 8, steps, 8, 8).transpose(2, 0, 1, 3, 4)
 
 
 def cut(numbers: Array) -> tuple[Array, Array]:

@@ -59,13 +59,20 @@ def in_parts(rows: Array, parts: int) -> Array:
     eights, steps = ceil_div(n, 8), ceil_div(k, STEP)
     filled = np.zeros((count, 8 * eights, STEP * steps), np.float32)
     filled[:, :n, :k] = rows
-    chunks = filled.reshape(count, eights, 8, steps, 8, 4).transpose(0, 3, 1, 2, 4, 5)
-    row, place = np.indices((8, 8))
-    swizzled = chunks[:, :, :, row, place ^ row]
-    packed = np.empty((count, steps, parts, *swizzled.shape[2:]), np.float32)
-    for part, numbers in enumerate(cut(swizzled)[:parts]):
-        packed[:, :, part] = numbers
+    packed = np.empty((count, steps, parts, eights, 8, 8, 4), np.float32)
+    for part, numbers in enumerate(cut(filled)[:parts]):
+        chunks = numbers.reshape(count, eights, 8, steps, 8, 4).transpose(0, 3, 1, 2, 4, 5)
+        swizzle(chunks, packed[:, :, part])
     return packed.reshape(count, steps, parts, 8 * eights, STEP)
+
+
+def swizzle(chunks: Array, to: Array) -> None:
+    """Copy chunk c of row r to c ^ r, of [..., 8 rows, 8 chunks, element]."""
+    *outer, count = chunks.shape
+    chunks, to = (x.reshape(*outer[:-1], 2, 2, 2, count) for x in (chunks, to))
+    for row in range(8):
+        turned = (slice(None, None, -1 if row & bit else 1) for bit in (4, 2, 1))
+        to[..., row, :, :, :, :] = chunks[(..., row, *turned, slice(None))]
 
 
 def cut(numbers: Array) -> tuple[Array, Array]:
