@@ -18,7 +18,7 @@ from tercet.backends import open_backends
 from tercet.backends.cuda.codegen.epilogue import no_epilogue
 from tercet.backends.cuda.gemm.f16 import EIGHTS
 from tercet.backends.cuda.gemm.first_layer import pack_spans, pack_strips
-from tercet.backends.cuda.gemm.pack import filters_of, joined_groups
+from tercet.backends.cuda.gemm.pack import filters_of, joined_groups, padded
 from tercet.backends.cuda.gemm.problem import GemmArguments, Image, Problem, RowKind, divisor
 from tercet.backends.cuda.gemm.schedules import multistage, tma
 from tercet.backends.cuda.gemm.schedules.multistage import choose, expected
@@ -238,6 +238,17 @@ def test_a_chain_of_convolutions_has_no_reformat_inside() -> None:
 
 
 # ── packing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("dims", [(1, 1), (3, 130), (257, 128), (200, 300), (2, 140, 9)])
+def test_rows_are_padded_whichever_way_they_lie(dims: tuple[int, ...]) -> None:
+    columns = normal(*dims).swapaxes(-1, -2)
+    for rows in (columns, np.ascontiguousarray(columns)):
+        found = padded(rows, 8)
+        count = rows.shape[-1]
+        assert found.shape == (*rows.shape[:-1], -(-count // 8) * 8)
+        np.testing.assert_array_equal(found[..., :count], rows)
+        assert not found[..., count:].any()
 
 
 def test_filters_are_rows_of_eights() -> None:

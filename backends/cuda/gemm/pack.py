@@ -13,6 +13,8 @@ from ..recipe.operands import Ints, ceil_div
 LACKING = 13
 #: Terms per step in the order of `in_parts`.
 STEP = 32
+#: Rows and columns that are copied at a time where a matrix is transposed.
+SQUARE = 128
 
 
 # ── rows: a column of B, or a filter, of all its terms ───────────────────────────────────────────
@@ -44,8 +46,20 @@ def padded(rows: Array, multiple: int) -> Array:
     """Return rows zero-padded to a multiple of this many elements."""
     *outer, count = rows.shape
     found = np.zeros((*outer, ceil_div(count, multiple) * multiple), rows.dtype)
-    found[..., :count] = rows
+    _copy(found[..., :count], rows)
     return found
+
+
+def _copy(to: Array, rows: Array) -> None:
+    """Copy rows; if these are columns in memory, in squares, which stay in the cache."""
+    if rows.ndim < 2 or rows.strides[-1] <= rows.strides[-2]:
+        to[...] = rows
+        return
+    length, count = rows.shape[-2:]
+    for i in range(0, length, SQUARE):
+        for j in range(0, count, SQUARE):
+            square = (..., slice(i, i + SQUARE), slice(j, j + SQUARE))
+            to[square] = rows[square]
 
 
 def in_parts(rows: Array, parts: int) -> Array:
