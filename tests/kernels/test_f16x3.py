@@ -16,6 +16,9 @@ from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm import f32
 from tercet.backends.cuda.gemm.atoms import F16X3
 from tercet.backends.cuda.gemm.f16x3 import (
+    MAX_ALPHA,
+    MAX_ROW,
+    MIN_ROW,
     MIN_TERM,
     cut,
     filter_refusal,
@@ -88,6 +91,13 @@ def test_small_numbers_are_wrong_by_little_of_the_greatest_one() -> None:
     wrong = np.abs(unpacked(rows) - rows)
     limit = np.maximum(2.0**-22 * np.abs(rows), 2.0**-38 * np.abs(rows).max(-1, keepdims=True))
     assert (wrong <= limit).all()
+
+
+@pytest.mark.parametrize("greatest", [MAX_ROW * MAX_ALPHA, MIN_ROW / MAX_ALPHA])
+def test_extreme_rows_have_finite_scales(greatest: float) -> None:
+    rows = np.array([[greatest, greatest / 3, 0, -greatest / 7]], np.float32)
+    assert np.isfinite(scales_of(rows)).all()
+    assert (np.abs(unpacked(rows[None])[0, :1, :4] - rows) <= 2.0**-22 * np.abs(rows)).all()
 
 
 def test_no_number_becomes_zero() -> None:

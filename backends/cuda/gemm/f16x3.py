@@ -28,7 +28,7 @@ SMALLEST = np.float16(2.0**-24)
 #: Range of the greatest numbers of rows.
 MIN_ROW, MAX_ROW = 2.0**-100, 2.0**100
 #: Maximum factor of a matrix, and the inverse of the minimum.
-MAX_ALPHA = 2.0**20
+MAX_ALPHA = 2.0**16
 #: What the weights of a term must reach, relative to the greatest of their rows. Products keep all
 #: bits down to 2^-17, on both sides.
 MIN_TERM = 2.0**-13
