@@ -19,12 +19,12 @@
 
 constexpr int TILES_B = 1, SIXTEENS = BK / 16;
 constexpr bool IN_STEPS = true;
-constexpr u32 EXPONENT = 1 << 7;                    // of two, in the upper half of a float32
-constexpr u32 BOTH = 0x10001;                       // rows
-constexpr u32 ONE = 2 * 127 * EXPONENT;               // sum of the exponents of a number and its inverse
-constexpr u32 GREATEST = ONE + 14 * EXPONENT;         // of a row, and its factor
-constexpr u32 LOWEST = GREATEST - ONE + EXPONENT;     // of a row whose factor has an inverse
-constexpr float LESS = 1.0f / (1 << 22);              // keeps totals from overflowing before results do
+constexpr u32 BOTH = 0x10001;                   // repeats a number for two rows
+constexpr u32 EXPONENT = 1 << 7;                // one, as the exponent in the upper half of a float32
+constexpr u32 ONE = 2 * 127 * EXPONENT;         // sum of the exponents of a number and its inverse
+constexpr u32 SCALED = ONE + 14 * EXPONENT;     // sum of the exponents of a row and its factor
+constexpr u32 LOWEST = SCALED - ONE + EXPONENT; // exponent of a row whose factor has a normal inverse
+constexpr float LESS = 1.0f / (1 << 22);        // keeps totals from overflowing before results do
 
 struct Rows {
     u32 high[SIXTEENS][4], low[SIXTEENS][4];
@@ -35,7 +35,7 @@ struct Rows {
         u32 found[2 * SIXTEENS][4];  // of rows lane / 4, and eight rows further, in turn
 #pragma unroll
         for (int k = 0; k < 2 * SIXTEENS; ++k)
-            ldmatrix_x4(found[k], (tile + place) ^ k << 5);
+            ldmatrix_x4(found[k], (tile + place) ^ (k << 5));
         float greatest[2] = {};
 #pragma unroll
         for (int k = 0; k < 2 * SIXTEENS; ++k)
@@ -45,7 +45,7 @@ struct Rows {
         u32 both = __byte_perm(__float_as_uint(greatest[0]), __float_as_uint(greatest[1]), 0x7632);
         both = __vmaxu2(both, __shfl_xor_sync(~0u, both, 1));
         both = __vmaxu2(both, __shfl_xor_sync(~0u, both, 2));
-        const u32 scales = GREATEST * BOTH - __vmaxu2(both & 0x7f80 * BOTH, LOWEST * BOTH);
+        const u32 scales = SCALED * BOTH - __vmaxu2(both & 0x7f80 * BOTH, LOWEST * BOTH);
         const u32 inverses = ONE * BOTH - scales;
         const float scale[2] = {__uint_as_float(scales << 16), __uint_as_float(scales & 0xffff0000)};
         inverse[0] = __uint_as_float(inverses << 16) * LESS;

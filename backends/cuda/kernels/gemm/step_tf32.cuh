@@ -10,7 +10,7 @@ struct Rows {
     __device__ __forceinline__ void read_eight(u32 tile, u32 place, int k)
     {
         u32 found[4];
-        ldmatrix_x4(found, (tile + place) ^ k << 5);
+        ldmatrix_x4(found, (tile + place) ^ (k << 5));
         cut(of[k], found);
     }
 
