@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import tercet
+from tercet.runtime.ir.dtypes import DType, float16, float32
 
 
+@pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize(
     "window",
     [
@@ -19,9 +21,9 @@ import tercet
     ],
     ids=str,
 )
-def test_to_ask_for_positions_changes_no_result(window: dict[str, Any]) -> None:
+def test_to_ask_for_positions_changes_no_result(window: dict[str, Any], dtype: DType) -> None:
     """NaN is the greatest of its window, and the position is that of what was taken."""
-    x = np.random.default_rng(0).standard_normal((2, 3, 7, 6)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((2, 3, 7, 6)).astype(dtype)
     x[x > 1] = np.nan
     want = tercet.run_op("MaxPool", x, **window)
     got, places = tercet.run_op("MaxPool", x, outputs=2, **window)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -34,6 +34,7 @@ from ..engine.cost import ELEMENT
 from ..engine.registry import builder, kernel
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape, portions
 from ..numerics.convert import lowest
+from ..numerics.halves import store
 from ..windows.window_axis import WindowAxis, axes_of_window
 
 #: Elements of the input per block.
@@ -193,8 +194,10 @@ def max_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep | s
     axes = axes_of(op, x.tensor.dims[2:])
     if any(value in site.outputs for value in chain.head.outputs[1:]):
         return HostStep(chain.title, site, partial(_record_argmax, chain, axes, op.storage_order))
-    dtype = x.tensor.dtype
+    dtype = _sums_of(x.tensor.dtype)
     reduction = Reduction(np.maximum, lowest(dtype), dtype)
+    if dtype != x.tensor.dtype:  # numpy compares halves one by one
+        reduction = replace(reduction, prepare=_widen, finish=_narrow)
     return Pooling(chain, axes, reduction, options).step(site)
 
 
@@ -254,6 +257,10 @@ def average_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep
 
 def _widen(data: Array, out: Array) -> None:
     np.copyto(out, data)
+
+
+def _narrow(data: Array, out: Array) -> None:
+    store(out, data)
 
 
 @builder(LpPool, dtypes=FLOATS)

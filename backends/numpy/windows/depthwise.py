@@ -88,6 +88,10 @@ class Depthwise(ConvAlgorithm):
         copy = rows * self.window.output[1]
         pieces = self.window.kernel[1] * len(self.phases) * self.together
         self.copies = scratch.take(pieces * copy, self.dtype)
+        self.image = None
+        if self.dtype != x.tensor.dtype:
+            inside = max(lengths(each.inside)[0] for each in regions)
+            self.image = scratch.take(self.together * inside * x.tensor.dims[3], self.dtype)
         self.spare = scratch.take(self.together * most, self.dtype)
         self.sums = None
         if self.dtype != x.tensor.dtype:
@@ -199,6 +203,10 @@ class Depthwise(ConvAlgorithm):
         covered = region(self.window, image.shape[1:], box)
         stride, (rows, outputs) = self.window.strides[0], lengths(box)
         inside, at = covered.inside[0], covered.at[0]
+        if self.image is not None:  # converted once, not for every column of the kernel
+            narrow = image[:, inside]
+            image, inside = bound.scratch(self.image, narrow.shape), slice(0, narrow.shape[1])
+            tape.append(partial(np.copyto, image, narrow))
         shape = len(self.phases), len(image), self.window.kernel[1]
         copies = bound.scratch(self.copies, (*shape, -(-covered.shape[0] // stride), outputs))
         found: list[tuple[StridePhase, Array]] = []
