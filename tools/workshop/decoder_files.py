@@ -103,7 +103,7 @@ class _DecoderWriter:
         self._data.seek(-(-self._data.tell() // 4096) * 4096)
         offset = self._data.tell()
         for part in parts:
-            self._data.write(part.view(np.uint8))
+            self._data.write(part.view(np.uint8).data)
         entries = {"location": f"{self.path.name}.data", "offset": offset}
         entries["length"] = self._data.tell() - offset
         for key, value in entries.items():
