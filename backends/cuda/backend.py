@@ -13,7 +13,7 @@ from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ops.attention import Attention, RotaryEmbedding
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.matmul import MatMul
-from ...runtime.ops.movement import Concat, Slice, Split
+from ...runtime.ops.movement import Concat, Slice, Split, Transpose
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats
@@ -23,7 +23,7 @@ from .algorithms.selection import SELECTORS
 from .attention.decode import DecodeAttention, decode_attention
 from .attention.relu_linear import ReluLinear, relu_linear
 from .attention.rotate_append import RotateAppend, rotate_append
-from .codegen.elementwise import chain_of, elementwise
+from .codegen.elementwise import chain_of, elementwise, in_chains
 from .codegen.epilogue import epilogue_of, no_epilogue
 from .driver.step import KernelStep
 from .families import kernel_of
@@ -159,10 +159,17 @@ def recipe_of(
     if isinstance(group.whole, UnitRows):
         return unit_rows(group.whole, y, operand)
     if head is None:
-        chain = chain_of(group.nodes)
+        chain = chain_of(tuple(node for node in group.nodes if in_chains(node)))
         if isinstance(chain, str):
             return chain
-        return elementwise(chain, y, [operand(v) for v in chain.operands])
+        turned = {node.output: node for node in group.turned}
+        orders = {
+            place: op.order(y.rank)
+            for place, value in enumerate(chain.operands)
+            if value in turned and isinstance(op := turned[value].op, Transpose)
+        }
+        read = (turned[v].operands[0] if v in turned else v for v in chain.operands)
+        return elementwise(chain, y, [operand(v) for v in read], orders)
     registered = _kernel(head)
     setting = setting.for_node(head)
     if setting.asked and type(head.op) not in SELECTORS:
@@ -244,7 +251,8 @@ def _wanted(
     reads = reads_of(group.nodes)
     if group.head is None and group.whole is None:
         rank = group.nodes[-1].output.tensor.rank
-        return Formats(follows=all(value.tensor.rank == rank for value in reads))
+        follows = all(value.tensor.rank == rank for value in reads) and not group.turned
+        return Formats(follows=follows)
     if group.head is not None and _kernel(group.head).follows_for(group.head):
         return Formats(follows=True)
     return Formats(
@@ -290,7 +298,8 @@ def _in_place(group: FusionGroup) -> Pairs:
     if isinstance(group.whole, RotateAppend | DecodeAttention):
         return group.whole.in_place
     y = group.nodes[-1].output
-    windows = () if group.head is None else group.head.distinct_reads
+    elsewhere = group.turned if group.head is None else (group.head,)
+    windows = [value for node in elsewhere for value in node.distinct_reads]
     pairs = tuple(
         (y, value)
         for value in reads_of(group.epilogue)

@@ -16,7 +16,7 @@ from ...runtime.ops.attention import Attention
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.elementwise import Cast, Div
 from ...runtime.ops.matmul import Gemm, MatMul
-from ...runtime.ops.movement import Slice, Split
+from ...runtime.ops.movement import Slice, Split, Transpose
 from ...runtime.ops.packed import MatMulNBits
 from ...runtime.ops.pool import MaxPool
 from ...runtime.ops.reduce import Reduce
@@ -65,6 +65,12 @@ class FusionGroup:
     whole: Whole | None = None
 
     @property
+    def turned(self) -> tuple[Node, ...]:
+        """The Transposes through which a chain reads."""
+        own = self.nodes if self.head is None and self.whole is None else ()
+        return tuple(node for node in own if isinstance(node.op, Transpose))
+
+    @property
     def epilogue(self) -> tuple[Node, ...]:
         """The elementwise nodes after the head, or all of them."""
         if self.whole is not None:
@@ -90,9 +96,10 @@ def groups(graph: Graph, free: Set[Node]) -> Iterator[FusionGroup]:
 def _plain_groups(graph: Graph, free: Set[Node]) -> Iterator[FusionGroup]:
     """Yield groups without a dedicated kernel."""
     left, nodes = set(free), graph.in_order(free)
+    turned = {node: graph.sole_consumer(node.output) for node in nodes if _may_join(graph, node)}
     for node in nodes:
         registered = kernel_of(node.op)
-        if node not in left:
+        if node not in left or node in turned:
             continue
         if registered is not None and not in_chains(node):
             epilogue: tuple[Node, ...] = ()
@@ -105,11 +112,35 @@ def _plain_groups(graph: Graph, free: Set[Node]) -> Iterator[FusionGroup]:
             left.difference_update((*before, *pool))
             nodes_of = (*before, node, *epilogue, *pool)
             yield FusionGroup(nodes_of, node, pool[0] if pool else None, cast)
+    of_readers: dict[Node, list[Node]] = {}
+    for node, reader in turned.items():
+        if reader in left:
+            of_readers.setdefault(reader, []).append(node)
+        else:  # it is in an epilogue
+            left.discard(node)
+            yield FusionGroup((node,), node)
     for node in reversed(nodes):
         if node in left and in_chains(node):
             chain = _chain(graph, node, left)
+            chain += [turn for link in chain for turn in of_readers.get(link, ())]
             left.difference_update(chain)
             yield FusionGroup(graph.in_order(chain), None)
+
+
+def _may_join(graph: Graph, node: Node) -> bool:
+    """Whether a chain may read through a Transpose: its elements stay adjacent along the last axis.
+
+    Images are left out, whose formats elementwise nodes follow, unless there is nothing to follow.
+    """
+    if not isinstance(node.op, Transpose):
+        return False
+    reader, y = graph.sole_consumer(node.output), node.output.tensor
+    if reader is None or not in_chains(reader) or reader.output.tensor.dims != y.dims:
+        return False
+    rank = len(y.dims)
+    computed = [value for value in reader.distinct_reads if not value.is_constant]
+    follows = rank == 4 and len(computed) > 1
+    return rank > 2 and not follows and node.op.order(rank)[-1] == rank - 1
 
 
 def _cast_before(graph: Graph, node: Node, free: Set[Node]) -> Node | None:

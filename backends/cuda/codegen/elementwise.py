@@ -6,9 +6,10 @@ convolutions and matrix products.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isinf, isnan
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,16 @@ from ....runtime.ops import elementwise as ops
 from ....runtime.ops.ml import Binarizer
 from ....runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from ..recipe.launch import Launch
-from ..recipe.operands import Given, Tensor, broadcast_strides, ceil_div, index_type, merge, order
+from ..recipe.operands import (
+    Given,
+    Ints,
+    Tensor,
+    broadcast_strides,
+    ceil_div,
+    index_type,
+    merge,
+    order,
+)
 from ..recipe.source import C_TYPES, SMALL
 
 BOOLS = frozenset({bool_})
@@ -411,16 +421,23 @@ def _quantization(node: Node) -> str:
 # ── the kernel ───────────────────────────────────────────────────────────────────────────────────
 
 
-def elementwise(chain: ElementwiseChain, y: Tensor, operands: Sequence[Tensor]) -> Launch:
+def elementwise(
+    chain: ElementwiseChain,
+    y: Tensor,
+    operands: Sequence[Tensor],
+    orders: Mapping[int, Ints] = MappingProxyType({}),
+) -> Launch:
     """Return the launch of a chain over all elements of `y`.
 
     Args:
         chain: the computation.
         y: the result; threads process its elements in memory order.
         operands: those of the chain, in any format, broadcast to `y`.
+        orders: of the axes of operands that are read transposed, by their places; these have the
+            rank of `y`.
     """
     axes = order(y.rank, y.format)
-    walks = [broadcast_strides(x.dims, x.format, y.dims, x.pitch) for x in operands]
+    walks = [_walk(x, orders.get(place), y) for place, x in enumerate(operands)]
     sizes, moves = merge(
         [y.dims[axis] for axis in axes],
         [tuple(walk[axis] for axis in axes) for walk in (y.strides, *walks)],
@@ -456,6 +473,13 @@ def elementwise(chain: ElementwiseChain, y: Tensor, operands: Sequence[Tensor]) 
         note=chain.title,
         pitched=(y, *operands),
     )
+
+
+def _walk(x: Tensor, turned: Ints | None, y: Tensor) -> Ints:
+    """Return the strides of an operand along the axes of `y`: 0 where it is repeated."""
+    if turned is None:
+        return broadcast_strides(x.dims, x.format, y.dims, x.pitch)
+    return tuple(0 if x.dims[axis] == 1 else x.strides[axis] for axis in turned)
 
 
 def _vector(

@@ -1,0 +1,98 @@
+"""Chains of elementwise nodes that read through a Transpose are one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.runtime.ir.dtypes import float16, float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.elementwise import Add, Cast, Mul, Neg, Relu
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Transpose
+
+from .dry import launches, normal, planned
+from .emulator import needs_compiler
+from .samples import Sample, compare
+
+if TYPE_CHECKING:
+    from tercet.backends.cuda.backend import CudaBackend
+
+
+def turned(graph: Graph, x: Value, *perm: int) -> Value:
+    return graph.insert(Transpose(perm=perm), [x]).output
+
+
+def cast(graph: Graph, x: Value) -> Value:
+    """Heads of half precision, as float32."""
+    return graph.insert(Cast(to=float32), [turned(graph, x, 0, 2, 1, 3)]).output
+
+
+def added(graph: Graph, x: Value) -> Value:
+    """A sum with the same elements in order, and a constant of some axes."""
+    some = graph.constant(normal(3, 1, 1, 8).astype(float16))
+    y = graph.insert(Add(), [turned(graph, x, 0, 2, 1, 3, 4), x]).output
+    return graph.insert(Mul(), [some, graph.insert(Relu(), [y]).output]).output
+
+
+def square(graph: Graph, x: Value) -> Value:
+    """As many elements as before, which must not take their place."""
+    y = graph.insert(Neg(), [x]).output
+    return graph.insert(Relu(), [turned(graph, y, 1, 0, 2)]).output
+
+
+def both(graph: Graph, x: Value) -> Value:
+    """Two operands, each in an order of its own."""
+    one, other = turned(graph, x, 1, 0, 2), turned(graph, x, 1, 0, 2)
+    return graph.insert(Add(), [graph.insert(Neg(), [one]).output, other]).output
+
+
+def columns(graph: Graph, x: Value) -> Value:
+    """Adjacent elements are far apart."""
+    return graph.insert(Relu(), [turned(graph, x, 1, 2, 0)]).output
+
+
+def behind_a_product(graph: Graph, x: Value) -> Value:
+    """The sum belongs to the product."""
+    product = graph.insert(MatMul(), [x, graph.constant(normal(8, 8).astype(float16))]).output
+    return graph.insert(Add(), [product, turned(graph, x, 1, 0, 2)]).output
+
+
+#: How a graph goes on, the shape of its input, and its kernels.
+CHAINS: dict[str, tuple[Callable[[Graph, Value], Value], tuple[int, ...], list[str]]] = {
+    "cast": (cast, (2, 5, 3, 16), ["elementwise"]),
+    "added": (added, (2, 3, 3, 5, 8), ["elementwise"]),
+    "square": (square, (4, 4, 8), ["elementwise"] * 2),
+    "both": (both, (4, 3, 8), ["elementwise"]),
+    "columns": (columns, (4, 3, 8), ["transpose", "elementwise"]),
+    "product": (behind_a_product, (8, 8, 8), ["copy_strided", "mma"]),
+}
+
+
+def graph_of(name: str) -> Graph:
+    """Return the graph of a chain."""
+    how, shape, _ = CHAINS[name]
+    graph = Graph(name)
+    x = graph.add_input("x", TensorType(float16, shape))
+    graph.set_outputs({"y": how(graph, x)})
+    infer(graph)
+    return graph
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_kernels(name: str) -> None:
+    assert [launch.entry for launch in launches(planned(graph_of(name)))] == CHAINS[name][2]
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", CHAINS)
+def test_results(name: str, emulated: CudaBackend) -> None:
+    feeds = {"x": normal(*CHAINS[name][1]).astype(np.float16)}
+    compare(Sample(graph_of(name), feeds), emulated)
