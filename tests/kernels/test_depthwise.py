@@ -29,7 +29,7 @@ from .emulator import needs_compiler
 from .samples import ERROR, OPTIONS
 
 #: Kernels that this module compiles, in more variants than samples.py has.
-COMPILES = {"conv/depthwise_pixels.cu"}
+COMPILES = {"conv/depthwise.cu", "conv/depthwise_pixels.cu"}
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
