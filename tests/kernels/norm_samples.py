@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tercet.backends.cuda.norm.norm_rows import MAX_EARLY
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
 from tercet.runtime.ir.types import Array
 
@@ -54,6 +55,9 @@ def _rows() -> Iterator[Sample]:
     long = normal(2, 3, LONG)
     yield sample("LayerNormalization", [long[0], normal(3, LONG)], axis=0)
     yield sample("LayerNormalization", [long, normal(LONG)], axis=1)
+    # More blocks than load scale and shift ahead.
+    many = normal(4 * MAX_EARLY + 3, 12)
+    yield sample("LayerNormalization", [many, normal(12), normal(12)], axis=1)
     yield sample("RMSNormalization", [long[0], normal(LONG)])
     for p in (1, 2):
         yield sample("LpNormalization", [long[0]], p=p)

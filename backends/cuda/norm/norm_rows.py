@@ -14,6 +14,9 @@ from ..recipe.operands import Tensor, ceil_div
 MAX_KEPT, MAX_WARPS = 32, 16
 #: Warps per block if each has a row of its own.
 TOGETHER = 4
+#: Maximum number of blocks that load scale and shift ahead: more of them wait for memory, not for
+#: these. With 1024 blocks BERT-base at batch 32 took 5 % longer.
+MAX_EARLY = 264
 
 
 def normalize_rows(
@@ -60,10 +63,11 @@ def normalize_rows(
     if count > 32 * warps * MAX_KEPT:
         return None
     together = TOGETHER if warps == 1 else 1
+    blocks = ceil_div(rows, together)
     return Launch(
         "norm/normalize_rows.cu",
         "normalize_rows",
-        grid=(ceil_div(rows, together), 1, 1),
+        grid=(blocks, 1, 1),
         block=32 * warps * together,
         args={
             **{"x": x, "scale": scale, "shift": shift, "y": y, **epilogue.args},
@@ -74,6 +78,7 @@ def normalize_rows(
             *(("WARPS", warps), ("ROWS", together), ("VECTOR", vector)),
             *(("PER", ceil_div(count, 32 * warps * vector)), ("CENTRED", centred)),
             *(("SCALED", scale is not None), ("SHIFTED", shift is not None)),
+            ("EARLY", blocks <= MAX_EARLY),
         ),
         code=epilogue.code,
         note=f"{rows} x {count} {epilogue.title}".strip(),

@@ -6,7 +6,8 @@
 //
 // Compile-time: WARPS of a row, and ROWS of a block, 1 where a row has several warps; VECTOR, elements
 // read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether the mean is
-// subtracted; SCALED and SHIFTED, whether there is a scale, and a shift.
+// subtracted; SCALED and SHIFTED, whether there is a scale, and a shift; EARLY, whether these are loaded
+// ahead, which is sooner but takes registers, so that fewer blocks are resident.
 
 #include "reduce/block.cuh"
 #include "ptx/pdl.cuh"
@@ -21,15 +22,19 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, const T* z0, co
 {
     const int lane = threadIdx.x % THREADS;
     const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / THREADS;
-    if constexpr (SCALED) prefetch_l2(scale, count, threadIdx.x, THREADS * ROWS);
-    if constexpr (SHIFTED) prefetch_l2(shift, count, threadIdx.x, THREADS * ROWS);
+    if constexpr (EARLY && SCALED) prefetch_l2(scale, count, threadIdx.x, THREADS * ROWS);
+    if constexpr (EARLY && SHIFTED) prefetch_l2(shift, count, threadIdx.x, THREADS * ROWS);
     grid_dependency_sync();
     if (row >= rows) return;
     x += row * row_x;
     y += row * count;
 
     float values[PER][VECTOR], mean = 0, square = 0;
-    Words<S> factors[SCALED ? PER : 1] = {}, more[SHIFTED ? PER : 1] = {};
+    Words<S> factors[EARLY ? PER : 1] = {}, more[EARLY ? PER : 1] = {};
+    const auto load_parameters = [&](int i, int at) {
+        if (SCALED) factors[i] = *(const Words<S>*)(scale + at);
+        if (SHIFTED) more[i] = *(const Words<S>*)(shift + at);
+    };
 #pragma unroll
     for (int i = 0; i < PER; ++i) {
         const int at = (lane + i * THREADS) * VECTOR;
@@ -38,12 +43,10 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, const T* z0, co
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) mean += values[i][e] = float(words.at[e]);
     }
-    // These arrive while sums pass through the warps.
+    if constexpr (EARLY) {  // these arrive while sums pass through the warps
 #pragma unroll
-    for (int i = 0; i < PER; ++i) {
-        const int at = (lane + i * THREADS) * VECTOR;
-        if (SCALED && at < count) factors[i] = *(const Words<S>*)(scale + at);
-        if (SHIFTED && at < count) more[i] = *(const Words<S>*)(shift + at);
+        for (int i = 0; i < PER; ++i)
+            if ((lane + i * THREADS) * VECTOR < count) load_parameters(i, (lane + i * THREADS) * VECTOR);
     }
     mean = CENTRED ? over_block(mean, Plus()) / count : 0.0f;
 #pragma unroll
@@ -61,12 +64,13 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, const T* z0, co
     for (int i = 0; i < PER; ++i) {
         const int at = (lane + i * THREADS) * VECTOR;
         if (at >= count) break;
+        if (!EARLY) load_parameters(0, at);
         Words<R> words;
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) {
             float value = values[i][e] * by;
-            if (SCALED) value *= float(factors[i].at[e]);
-            if (SHIFTED) value += float(more[i].at[e]);
+            if (SCALED) value *= float(factors[EARLY ? i : 0].at[e]);
+            if (SHIFTED) value += float(more[EARLY ? i : 0].at[e]);
             words.at[e] = epilogue(value, row * count + at + e, int(row), at + e, z0, z1);
         }
         *(Words<R>*)(y + at) = words;
