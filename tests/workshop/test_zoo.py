@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -29,7 +31,7 @@ print(json.dumps({"precision": "float16", "batch": 32, "failed": "ValueError: no
 """
 
 
-def start(network: str) -> subprocess.Popen[str]:
+def start(network: str, device: str = "") -> subprocess.Popen[str]:
     command = [sys.executable, "-c", WORKER, network]
     return subprocess.Popen(command, stdin=-1, stdout=-1, stderr=subprocess.DEVNULL, text=True)
 
@@ -43,6 +45,32 @@ def test_networks_take_turns_and_lose_no_row() -> None:
         ("broken", 0, None, "its process ended with 3"),
         *(("b", *row) for row in whole),
     ]
+
+
+def test_devices_share_the_networks() -> None:
+    on, both = dict[str, str](), Barrier(2, timeout=60)
+
+    def start_on(network: str, device: str) -> subprocess.Popen[str]:
+        if device not in on.values():
+            both.wait()  # until the other device has taken some, too
+        on[network] = device
+        return start(network)
+
+    names = ["a", "b", "broken", "c", "d", "e"]
+    rows = Counter(row.network for row in measure(names, 1, start_on, ["0", "1"]))
+    assert rows == {name: 1 if name == "broken" else 2 for name in names}
+    assert set(on) == set(names)
+    assert set(on.values()) == {"0", "1"}
+
+
+def test_what_a_device_raises_is_not_lost() -> None:
+    def start_on(network: str, device: str) -> subprocess.Popen[str]:
+        if device == "1":
+            raise OSError("no more processes")
+        return start(network)
+
+    with pytest.raises(OSError, match="no more processes"):
+        list(measure(["a", "b"], 1, start_on, ["0", "1"]))
 
 
 def test_page() -> None:

@@ -6,7 +6,8 @@
 Each row is a network in a precision and a batch size: the time of the device for a replay of a CUDA
 graph with the inputs resident, and the relative L2 distance of the first two results from float64.
 Networks are exported and compiled in processes of their own, `--jobs` at once; then each is timed
-alone, while the others wait. A row is written when it is measured.
+alone, while the others wait. Several GPUs of one kind (`--devices 0,1,2,3`) share the networks,
+each with as many jobs. A row is written when it is measured.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from math import exp, log
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from ...backends import open_backends
@@ -119,19 +123,20 @@ class ZooRow:
         return None if best is None or not self.ms else best.ms / self.ms
 
 
-Start = Callable[[str], "subprocess.Popen[str]"]
+#: Starts the process of a network on a device.
+Start = Callable[[str, str], "subprocess.Popen[str]"]
 
 
 def starter(rows: Sequence[str], compiled: bool) -> Start:
-    """Return a function that starts the process of a network."""
+    """Return a function that starts the process of a network on a device, by CUDA's number."""
     # As many networks are compiled at once as there are jobs.
     few = {"TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "2"}
 
-    def start(network: str) -> subprocess.Popen[str]:
+    def start(network: str, device: str) -> subprocess.Popen[str]:
         worker = [sys.executable, "-m", "tercet.tools.workshop.zoo_worker", network]
         command = [*worker, ",".join(rows), "compile" if compiled else ""]
         quiet = subprocess.DEVNULL
-        environment = few | os.environ
+        environment = few | os.environ | ({"CUDA_VISIBLE_DEVICES": device} if device else {})
         return subprocess.Popen(
             command, stdin=-1, stdout=-1, stderr=quiet, text=True, env=environment
         )
@@ -139,19 +144,56 @@ def starter(rows: Sequence[str], compiled: bool) -> Start:
     return start
 
 
-def measure(networks: Sequence[str], jobs: int, start: Start) -> Iterator[ZooRow]:
-    """Yield the rows of networks; `jobs` are prepared at once, and timed one by one."""
-    for first in range(0, len(networks), jobs):
-        workers = {network: start(network) for network in networks[first : first + jobs]}
-        for worker in workers.values():
-            _wait(worker)
-        for network, worker in workers.items():
-            found, _ = worker.communicate("go\n")
-            lines = [line for line in found.splitlines() if line.startswith("{")]
-            for line in lines:
-                yield ZooRow.from_dict({"network": network, **json.loads(line)})
-            if worker.returncode or not lines:
-                yield ZooRow(network, "", 0, failed=f"its process ended with {worker.returncode}")
+def measure(
+    networks: Sequence[str], jobs: int, start: Start, devices: Sequence[str] = ("",)
+) -> Iterator[ZooRow]:
+    """Yield the rows of networks, in any order if there are several devices.
+
+    Args:
+        networks: their names.
+        jobs: how many are prepared at once for a device, which then times them one by one.
+        start: starts the process of a network on a device.
+        devices: that share the networks; an empty name is the first one.
+    """
+    waiting, found = SimpleQueue[str](), SimpleQueue[ZooRow | None]()
+    for network in networks:
+        waiting.put(network)
+
+    def taken() -> list[str]:
+        some: list[str] = []
+        with suppress(Empty):
+            while len(some) < jobs:
+                some.append(waiting.get_nowait())
+        return some
+
+    def work(device: str) -> None:
+        try:
+            while some := taken():
+                for row in _of_device(some, start, device):
+                    found.put(row)
+        finally:
+            found.put(None)
+
+    with ThreadPoolExecutor(len(devices)) as pool:
+        done = [pool.submit(work, device) for device in devices]
+        for _ in devices:
+            yield from iter(found.get, None)
+        for each in done:
+            each.result()
+
+
+def _of_device(networks: Sequence[str], start: Start, device: str) -> Iterator[ZooRow]:
+    """Yield the rows of networks, which are prepared at once and timed one by one."""
+    workers = {network: start(network, device) for network in networks}
+    for worker in workers.values():
+        _wait(worker)
+    for network, worker in workers.items():
+        said, _ = worker.communicate("go\n")
+        lines = [line for line in said.splitlines() if line.startswith("{")]
+        for line in lines:
+            yield ZooRow.from_dict({"network": network, **json.loads(line)})
+        if worker.returncode or not lines:
+            yield ZooRow(network, "", 0, failed=f"its process ended with {worker.returncode}")
 
 
 def _wait(worker: subprocess.Popen[str]) -> None:
@@ -224,6 +266,12 @@ def _lost(row: ZooRow) -> tuple[str, ...]:
     return cells
 
 
+def _place(row: ZooRow) -> tuple[int, str]:
+    """Return where a row stands: in the order of the list, then by name."""
+    known = row.network in NETWORKS
+    return NETWORKS.index(row.network) if known else len(NETWORKS), "" if known else row.network
+
+
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("zoo", __doc__, RESULTS)
     parser.add_argument(
@@ -234,6 +282,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=4, help="networks to prepare at once")
     parser.add_argument("--no-compile", action="store_true", help="only eager peers")
+    parser.add_argument(
+        "--devices", default="", metavar="0,1", help="GPUs of one kind that share the networks"
+    )
     chosen = parser.parse_intermixed_args(arguments)
     chosen.rows = chosen.rows.split(",")
     for row in chosen.rows:
@@ -256,12 +307,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (row.network, row.precision, row.batch): row
         for row in earlier(chosen.output / "zoo.json", about, ZooRow.from_dict)
     }
-    start = starter(chosen.rows, not chosen.no_compile)
-    for row in measure(chosen.networks or NETWORKS, max(1, chosen.jobs), start):
+    start, names = starter(chosen.rows, not chosen.no_compile), chosen.networks or NETWORKS
+    for row in measure(names, max(1, chosen.jobs), start, chosen.devices.split(",")):
         rows[row.network, row.precision, row.batch] = row
         ratio = f"{row.ms:.4f} ms, ratio {row.ratio:.2f}" if row.ratio else row.failed
         print(f"{row.network}  {row.precision}  {row.batch}  {ratio}", flush=True)
-        found = list(rows.values())
+        found = sorted(rows.values(), key=_place)
         results = to_json(about, results=[asdict(each) for each in found])
         write(chosen.output, {"zoo.json": results, "zoo.md": page(found, about)})
     print(*summary(list(rows.values())), sep="\n")
