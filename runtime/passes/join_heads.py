@@ -20,7 +20,7 @@ from ..ops.shape import Reshape
 from .columns import HeadColumns, heads_of
 from .driver import Context
 from .editing import Builder, drop, shape_of
-from .pattern import pairs
+from .pattern import without_addend
 
 _HEADS_BEHIND = (0, 2, 1, 3)
 #: The permutation of [b, h, t, d] to the order of an image: channels before pixels.
@@ -151,12 +151,8 @@ def _conv_of(image: Value) -> tuple[Node, Array, Array | None] | None:
 
 def _layer_of(graph: Graph, value: Value) -> tuple[Value, Array, Array | None] | None:
     """Return x, weight [k, w] and bias [w] of the layer that computes some rows."""
-    node, bias = value.producer, None
-    if node is not None and isinstance(node.op, Add):
-        for addend, product in pairs(node):
-            if addend.data is not None and graph.sole_consumer(product) is node:
-                node, bias = product.producer, addend.data
-                break
+    product, bias = without_addend(graph, value)
+    node = product.producer
     if node is None or not isinstance(node.op, MatMul) or node.inputs[0] is None:
         return None
     weight = None if node.inputs[1] is None else node.inputs[1].data

@@ -19,7 +19,7 @@ from ..ops.packed import MatMulNBits
 from ..ops.shape import Reshape
 from .driver import Context
 from .editing import Builder, rank_of, shape_of
-from .pattern import pairs
+from .pattern import without_addend
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +128,9 @@ def _layer(graph: Graph, value: Value) -> _MergeableProduct | None:
     """Return the linear layer that computes an operand and has no other readers."""
     if len(value.consumers) != 1 or graph.is_output(value):
         return None
-    node, bias = value.producer, None
-    nodes: tuple[Node, ...] = ()
-    if node is not None and isinstance(node.op, Add):
-        for addend, product in pairs(node):
-            if addend.data is not None and graph.sole_consumer(product) is node:
-                nodes, bias, value = (node,), addend.data, product
-                break
-        node = value.producer
+    last, (value, bias) = value.producer, without_addend(graph, value)
+    node = value.producer
+    nodes = () if last is None or last is node else (last,)
     x = None if node is None else node.inputs[0]
     if node is None or x is None:
         return None

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..ir.graph import Node, Value
+from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
+from ..ir.types import Array
 from ..ops.elementwise import Add, And, Div, Equal, Max, Min, Mul, Neg, Or, Xor
 from .editing import dtype_of, number, rank_of
 from .polynomial import Expansion, Terms, agree, sources
@@ -314,3 +315,16 @@ def pairs(node: Node) -> Iterator[tuple[Value, Value]]:
     if a is not None and b is not None:
         yield a, b
         yield b, a
+
+
+def without_addend(graph: Graph, value: Value) -> tuple[Value, Array | None]:
+    """Return what a constant is added to, which nothing else reads, and that constant.
+
+    The value itself and None if it is no such sum.
+    """
+    node = value.producer
+    if node is not None and isinstance(node.op, Add):
+        for addend, other in pairs(node):
+            if addend.data is not None and graph.sole_consumer(other) is node:
+                return other, addend.data
+    return value, None

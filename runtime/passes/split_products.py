@@ -15,7 +15,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Split
 from .driver import Context
 from .editing import Builder, drop, shape_of
-from .pattern import pairs
+from .pattern import without_addend
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -59,14 +59,10 @@ def _widths(node: Node) -> list[int] | None:
 
 def _layer(graph: Graph, node: Node) -> tuple[Node, Array | None] | None:
     """Return the product with a constant matrix whose only reader is the Split, and its bias."""
-    value, bias = node.inputs[0], None
-    if value is None or graph.sole_consumer(value) is not node or value.producer is None:
+    value = node.inputs[0]
+    if value is None or graph.sole_consumer(value) is not node:
         return None
-    if isinstance(value.producer.op, Add):
-        for addend, product in pairs(value.producer):
-            if addend.data is not None and graph.sole_consumer(product) is value.producer:
-                bias, value = addend.data, product
-                break
+    value, bias = without_addend(graph, value)
     product = value.producer
     if product is None or not isinstance(product.op, MatMul) or product.inputs[1] is None:
         return None
