@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from collections.abc import Callable
@@ -47,11 +48,14 @@ def entered(act: Callable[[], object]) -> list[str]:
         if event == "call" and file.is_relative_to(ROOT) and frame.f_code.co_name != "<module>":
             found.setdefault(file.relative_to(ROOT).as_posix())
 
+    gc.collect()
+    gc.disable()  # what is left of other tests is closed at some other time
     sys.setprofile(watch)
     try:
         act()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return [file for file in found if not file.startswith(("tests/", ".venv/"))]
 
 

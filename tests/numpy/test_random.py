@@ -34,8 +34,9 @@ def test_normal(dtype: int, like: bool) -> None:
     mean, deviation = moments(x)
     assert mean == pytest.approx(3, abs=0.01)
     assert deviation == pytest.approx(0.5, abs=0.01)
-    inside = np.abs(x.astype(np.float64) - 3) < 0.5
-    assert inside.mean() == pytest.approx(0.6827, abs=0.01)
+    away = np.abs(x.astype(np.float64) - 3)
+    inside = ((away < 0.5).mean() + (away <= 0.5).mean()) / 2  # many bfloat16 are just there
+    assert inside == pytest.approx(0.6827, abs=0.01)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
