@@ -73,5 +73,6 @@ def test_a_steady_run_is_short(tmp_path: Path) -> None:
     with tercet.load(tmp_path / "walk.onnx", "numpy") as loaded:
         loaded.run({"x": x})
         files = set(entered(lambda: loaded.run({"x": x})))
-    # Some processors' BLAS takes this file more.
-    assert len(files - {"backends/numpy/numerics/margins.py"}) <= 17, files
+    # How a product is cut, so that all of its sums are alike, depends on the processor.
+    cuts = {f"backends/numpy/numerics/{name}.py" for name in ("margins", "products")}
+    assert len(files - cuts) <= 17, files
