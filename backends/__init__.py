@@ -72,6 +72,7 @@ def _foreign() -> dict[str, Callable[[], Opener]]:
 def _imported(point: EntryPoint) -> Opener:
     """Return the function of another package; if that fails, only this backend is unavailable."""
 
+    # What another package raises as it is imported or opened may be anything.
     def failed(error: Exception) -> BackendUnavailable:
         remedy = f"that is an error of {_package(point)}, not of tercet: repair or uninstall it"
         return BackendUnavailable(point.name, f"{type(error).__name__}: {error}", remedy)
@@ -79,10 +80,10 @@ def _imported(point: EntryPoint) -> Opener:
     try:
         opener: Opener = point.load()
     except Exception as error:
-        reason = failed(error)
+        reason = error
 
         def unavailable(options: Options) -> tuple[Backend, ...]:
-            raise reason
+            raise failed(reason) from reason
 
         return unavailable
 

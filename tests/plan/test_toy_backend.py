@@ -7,16 +7,19 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
+from tercet import BackendUnavailable, backends
 from tercet.importers.onnx.writing.save import save
 from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Relu, Sigmoid
+from tercet.runtime.options import Options
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "adding_a_backend.md"
@@ -161,3 +164,14 @@ def test_faults_of_its_package_are_its_own(installed: Path) -> None:
         assert f"of {words}" in text
         assert "not of tercet" in text
     assert "toy_backend, line" in faults[-1][1]
+
+
+def test_why_an_import_failed_is_kept_however_often_it_is_asked() -> None:
+    opener = backends._imported(EntryPoint("absent", "no_such_module:open", backends.GROUP))
+    errors: list[BackendUnavailable] = []
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable) as caught:
+            opener(Options())
+        errors.append(caught.value)
+    assert errors[0] is not errors[1]
+    assert all(isinstance(error.__cause__, ModuleNotFoundError) for error in errors)
