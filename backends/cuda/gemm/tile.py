@@ -158,6 +158,13 @@ def with_deep(stages: int, tile: CtaTile) -> tuple[CtaTile, CtaTile]:
     return replace(tile, stages=stages, deep=True), tile
 
 
+def rs_tile(
+    bm: int, bn: int, stages: int, resident: int, cost: Cost, *, overlap: bool = False
+) -> CtaTile:
+    """Return a tile of `wgmma_rs.cu`: 32 terms per step, and a warp for every 16 rows."""
+    return CtaTile(bm, bn, 32, stages, (bm // 16, 1), "wgmma", resident, cost, overlap=overlap)
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """A tile with its number of K splits."""
