@@ -45,9 +45,9 @@ class MatMulNBits(Op):
     domain: ClassVar[str] = DOMAIN
     K: int
     N: int
+    block_size: int
     accuracy_level: int = 0
     bits: int = 4
-    block_size: int
     weight_prepacked: int = 0
 
     @property

@@ -65,7 +65,7 @@ def test_devices_share_the_networks() -> None:
 
 def test_what_a_device_raises_is_not_lost() -> None:
     def start_on(network: str, device: str) -> subprocess.Popen[str]:
-        if device == "1":
+        if network == "b":
             raise OSError("no more processes")
         return start(network)
 

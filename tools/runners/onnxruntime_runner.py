@@ -124,7 +124,9 @@ class OnnxRuntime:
             raise UnsupportedError(f"{name} does not load this model: {error}") from error
         if wanted not in self._session.get_providers():
             raise BackendUnavailable(
-                name, f"{wanted} could not be started", "see the libraries that it needs"
+                name,
+                f"onnxruntime could not start {wanted}, and would run on the CPU",
+                "the libraries that it needs, such as cuDNN's, must be where the loader finds them",
             )
         self._name, self._names = name, [output.name for output in self._session.get_outputs()]
         level = "" if config.level == "all" else f", optimisations {config.level}"

@@ -62,7 +62,8 @@ PACKING = 2.5
 #: and 128.
 CLUSTERED = 118 / 132
 #: Factor by which float16 products must be estimated to be faster than TF32 products, as estimates
-#: are inexact. Without it ResNet-50 at batch 1, where most are within 5 %, took 5 % longer.
+#: are inexact. ResNet-50 at batch 1, where most are within 5 % of each other, took 5 % longer on an
+#: H200 without it (and with other splits).
 MARGIN = 0.95
 #: Kernels compute pixel addresses with 31 bits.
 MAX_ELEMENTS = 2**30

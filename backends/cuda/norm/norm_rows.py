@@ -15,7 +15,7 @@ MAX_KEPT, MAX_WARPS = 32, 16
 #: Warps per block if each has a row of its own.
 TOGETHER = 4
 #: Maximum number of blocks that load scale and shift ahead: more of them wait for memory, not for
-#: these. With 1024 blocks BERT-base at batch 32 took 5 % longer.
+#: these. With 1024 blocks BERT-base at batch 32 took 5 % longer on an H200.
 MAX_EARLY = 264
 
 
