@@ -9,10 +9,13 @@ from collections import Counter
 from pathlib import Path
 from threading import Barrier
 
+import numpy as np
+import onnx.parser
 import pytest
 
+import tercet
 from tercet.runtime.errors import UsageError
-from tercet.tools.workshop import zoo
+from tercet.tools.workshop import zoo, zoo_worker
 from tercet.tools.workshop.zoo import ZooKernel, ZooPeer, ZooRow, measure, page, summary
 
 WORKER = """
@@ -77,7 +80,7 @@ def test_page() -> None:
     peers = (ZooPeer("eager", 3.0, 1e-3), ZooPeer("torch.compile", 2.0, 1e-3))
     kernels = (ZooKernel("gemv", 12, 0.05, 0.04), ZooKernel("gather", 2, 0.02, 0.0))
     rows = [
-        ZooRow("a", "float16", 1, 1.0, 2e-3, 0.5, peers, kernels),
+        ZooRow("a", "float16", 1, 1.0, 2e-3, 0.5, peers, kernels, 2),
         ZooRow("b", "float16", 1, 4.0, 2e-3, 0.5, peers),
         ZooRow("c", "float16", 1, failed="ValueError: no such layer"),
     ]
@@ -86,7 +89,7 @@ def test_page() -> None:
     assert "| a | float16 | 1 | 1.000 | torch.compile | 2.000 | 2.00 |" in text
     assert "| c | float16 | 1 | ValueError: no such layer |" in text
     lost = "gather 2x 0.020 ms (0%); gemv 12x 0.050 ms (80%)"
-    assert f"| a | float16 | 1 | 14 | {lost} |" in text
+    assert f"| a | float16 | 1 | 14 | 2 | {lost} |" in text
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
     assert widths == {len(zoo.TITLES) + 1, len(zoo.KERNEL_TITLES) + 1}
     assert [ZooRow.from_dict(json.loads(json.dumps(zoo.asdict(row)))) for row in rows] == rows
@@ -96,3 +99,17 @@ def test_page() -> None:
 def test_rows_are_checked(rows: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="expected PRECISION:BATCH"):
         zoo._arguments(["--rows", rows, "--output", str(tmp_path)])
+
+
+def test_copies_are_counted() -> None:
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[4, 6] x) => (float[6, 4] y, float[4, 6] z) {
+            y = Transpose<perm = [1, 0]>(x)
+            z = Relu(x)
+        }
+    """
+    with tercet.load(onnx.parser.parse_model(text)) as model:
+        found = zoo_worker._kernels(model, {"x": np.ones((4, 6), np.float32)})
+    assert sum(kernel["launches"] for kernel in found["kernels"]) == 2
+    assert found["copies"] == 1

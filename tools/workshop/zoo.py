@@ -39,7 +39,10 @@ TITLES = (
     *("network", "precision", "batch", "ms", "best peer", "its ms", "ratio", "error", "its error"),
     "load",
 )
-KERNEL_TITLES = ("network", "precision", "batch", "launches", "kernels that lose most")
+KERNEL_TITLES = (
+    *("network", "precision", "batch", "launches", "copies"),
+    "kernels that lose most",
+)
 #: Kernels of a row that the page shows.
 SHOWN = 4
 ROWS = ("float16:1", "float16:32", "float32:1")
@@ -89,6 +92,7 @@ class ZooRow:
         load_s: seconds from the file to the first result.
         peers: PyTorch's ways.
         kernels: tercet's, longest first.
+        copies: launches of these that only move data.
         failed: why there is nothing of the above.
         failures: why a peer is missing, by its name.
     """
@@ -101,6 +105,7 @@ class ZooRow:
     load_s: float = 0.0
     peers: tuple[ZooPeer, ...] = ()
     kernels: tuple[ZooKernel, ...] = ()
+    copies: int = 0
     failed: str = ""
     failures: Mapping[str, str] | None = None
 
@@ -253,17 +258,17 @@ def _kernels(rows: Sequence[ZooRow]) -> list[str]:
         "Where the time goes: each kernel with its launches, their milliseconds when timed one by\n"
         "one, and the share of these that the device's peaks allow (its fastest copy and matrix\n"
         "product; data that a cache holds can exceed it). Of each row the kernels that lose most\n"
-        "are shown; a plan's copies are kernels, too."
+        "are shown. *Copies* are launches that only move data."
     )
-    return ["", text, "", *table(KERNEL_TITLES, map(_lost, timed), range(2, 4))] if timed else []
+    return ["", text, "", *table(KERNEL_TITLES, map(_lost, timed), range(2, 5))] if timed else []
 
 
 def _lost(row: ZooRow) -> tuple[str, ...]:
     """Return the cells of a row's kernels."""
     worst = sorted(row.kernels, key=lambda kernel: kernel.floor_ms - kernel.ms)[:SHOWN]
     launches = sum(kernel.launches for kernel in row.kernels)
-    cells = row.network, row.precision, str(row.batch), str(launches), "; ".join(map(str, worst))
-    return cells
+    counts = str(row.batch), str(launches), str(row.copies)
+    return (row.network, row.precision, *counts, "; ".join(map(str, worst)))
 
 
 def _place(row: ZooRow) -> tuple[int, str]:

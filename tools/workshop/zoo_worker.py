@@ -39,6 +39,13 @@ T = TypeVar("T")
 REPLAYS, JUDGED = 100, 2
 #: Profiled runs, each a sum of steps that are timed one by one.
 PROFILED = 5
+#: Operators whose kernels, without others beside them, only move data.
+_MOVES = frozenset(
+    {
+        *("Transpose", "Expand", "Tile", "Concat", "Split", "Slice", "Pad", "DepthToSpace"),
+        *("SpaceToDepth", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Gather"),
+    }
+)
 
 
 @dataclass(slots=True)
@@ -73,7 +80,7 @@ class LoadedNetwork:
         return {
             **{"precision": self.precision, "batch": self.batch, "ms": own.median * 1e3},
             **{"error": self.error, "load_s": self.seconds, "failures": self.failures},
-            "kernels": _kernels(self.model, self.feeds),
+            **_kernels(self.model, self.feeds),
             "peers": [
                 {"name": name, "ms": _replayed(replay), "error": error}
                 for name, (replay, error) in self.peers.items()
@@ -186,8 +193,8 @@ def _captured(torch: Any, call: Callable[[], Any]) -> tuple[Callable[[], None], 
     return replay, y
 
 
-def _kernels(model: Model, feeds: dict[str, Array]) -> list[dict[str, Any]]:
-    """Return launches, milliseconds and the least milliseconds possible of each kernel.
+def _kernels(model: Model, feeds: dict[str, Array]) -> dict[str, Any]:
+    """Return each kernel's launches, milliseconds and least milliseconds, and launches that copy.
 
     Steps are timed one by one, with what the one before left in the caches.
     """
@@ -197,13 +204,21 @@ def _kernels(model: Model, feeds: dict[str, Array]) -> list[dict[str, Any]]:
     for row in steps:
         name = _kernel(row)
         floors[name] = floors.get(name, 0.0) + (row.seconds or 0.0) * min(row.roof or 0.0, 1.0)
-    return [
+    kernels = [
         {
             **{"name": share.name, "launches": share.calls, "ms": share.seconds * 1e3},
             "floor_ms": floors[share.name] * 1e3,
         }
         for share in shares_of(steps, _kernel)
     ]
+    return {"kernels": kernels, "copies": sum(row.calls for row in steps if _copies(row))}
+
+
+def _copies(row: ProfiledRow) -> bool:
+    """Whether a kernel only moves data: into another format, or for operators that do no more."""
+    if row.kind == "reformat":
+        return True
+    return row.kind == "step" and _MOVES.issuperset(row.operators.split(" + "))
 
 
 def _kernel(row: ProfiledRow) -> str:
