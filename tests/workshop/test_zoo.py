@@ -80,8 +80,8 @@ def test_page() -> None:
     peers = (ZooPeer("eager", 3.0, 1e-3), ZooPeer("torch.compile", 2.0, 1e-3))
     kernels = (ZooKernel("gemv", 12, 0.05, 0.04), ZooKernel("gather", 2, 0.02, 0.0))
     rows = [
-        ZooRow("a", "float16", 1, 1.0, 2e-3, 0.5, peers, kernels, 2),
-        ZooRow("b", "float16", 1, 4.0, 2e-3, 0.5, peers),
+        ZooRow("a", "float16", 1, 1.0, 2e-3, 0.5, 0.25, peers, kernels, 2),
+        ZooRow("b", "float16", 1, 4.0, 2e-3, 0.5, 0.25, peers),
         ZooRow("c", "float16", 1, failed="ValueError: no such layer"),
     ]
     assert summary(rows) == ["float16, batch 1: geometric mean 1.00 of 2; behind: b 0.50"]

@@ -37,7 +37,7 @@ from .exported_networks import NETWORKS
 
 TITLES = (
     *("network", "precision", "batch", "ms", "best peer", "its ms", "ratio", "error", "its error"),
-    "load",
+    *("load", "again"),
 )
 KERNEL_TITLES = (
     *("network", "precision", "batch", "launches", "copies"),
@@ -90,6 +90,7 @@ class ZooRow:
         ms: milliseconds of tercet on the device.
         error: relative L2 distance from float64.
         load_s: seconds from the file to the first result.
+        again_s: the same of a second model of the same file.
         peers: PyTorch's ways.
         kernels: tercet's, longest first.
         copies: launches of these that only move data.
@@ -103,6 +104,7 @@ class ZooRow:
     ms: float = 0.0
     error: float = 0.0
     load_s: float = 0.0
+    again_s: float = 0.0
     peers: tuple[ZooPeer, ...] = ()
     kernels: tuple[ZooKernel, ...] = ()
     copies: int = 0
@@ -230,7 +232,8 @@ def page(rows: Sequence[ZooRow], about: Mapping[str, str]) -> str:
         "inputs; *error* is the relative L2 distance of the first two results from float64;\n"
         "*ratio* is the time of the best of eager PyTorch (both memory formats) and\n"
         "torch.compile, divided by tercet's; *load* is the time from the file to the first\n"
-        "result, while other processes run."
+        "result, kernels compiled, while other processes run; *again* the same of a second model\n"
+        "of that file, which finds them compiled."
     )
     numbers = [i for i in range(2, len(TITLES)) if TITLES[i] != "best peer"]
     lines = [
@@ -248,7 +251,8 @@ def _cells(row: ZooRow) -> tuple[str, ...]:
     if (best := row.best) is None or row.ratio is None:
         return (*own, row.failed or "no peer", *[""] * (len(TITLES) - 4))
     times = f"{row.ms:.3f}", best.name, f"{best.ms:.3f}", f"{row.ratio:.2f}"
-    return (*own, *times, f"{row.error:.1e}", f"{best.error:.1e}", f"{row.load_s:.1f} s")
+    loads = f"{row.load_s:.1f} s", f"{row.again_s:.1f} s"
+    return (*own, *times, f"{row.error:.1e}", f"{best.error:.1e}", *loads)
 
 
 def _kernels(rows: Sequence[ZooRow]) -> list[str]:
