@@ -29,6 +29,13 @@ def backends_of(found: object) -> tuple[Backend, ...]:
     return cast("tuple[Backend, ...]", several)
 
 
+def asked_of(backend: Backend, found: object) -> Backend:
+    """Return the result of `Preparing.prepare`; raises DeviceError unless it makes claims."""
+    if missing := lacking(found, "name", "device", "claim"):
+        raise DeviceError(f"backend '{backend.name}': prepare returned no backend: {missing}")
+    return cast("Backend", found)
+
+
 def answers_of(backend: Backend, found: object) -> Iterator[Claim | Decline]:
     """Yield the results of `Backend.claim`; raises DeviceError for other objects."""
     what = f"backend '{backend.name}': claim must yield Claim and Decline"

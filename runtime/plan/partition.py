@@ -14,7 +14,7 @@ from ..ir.grown import Grown
 from ..ir.types import TensorType
 from ..options import Options
 from .backend import Backend, Claim, Decline, measured
-from .contract import answers_of
+from .contract import answers_of, asked_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def partition(
     for backend in backends:
         offered = {n for n in free if _is_static(n) and bars.allows(backend, n)}
         refusals.extend(_ruled_out(free, offered, backend, bars))
-        asked = measured(backend, graph, frozenset(offered), options)
+        asked = asked_of(backend, measured(backend, graph, frozenset(offered), options))
         for answer in answers_of(backend, asked.claim(graph, frozenset(offered), options)):
             check_time()
             if isinstance(answer, Decline):

@@ -26,12 +26,18 @@ def module(before: str, after: str) -> dict[str, Any]:
 
 
 CLAIM = "yield Claim((node,), lambda site: ReluStep())"
+PREPARE = "prepare = lambda *_: None"
 #: What is changed in the page's backend, and what the error says.
 MISTAKES = {
     "no scratch": ("    scratch = 0\n", "", "built no step: ReluStep has no scratch"),
     "no step": ("lambda site: ReluStep()", "lambda site: None", "NoneType has no kernel, scratch"),
     "no function": ("return lambda stream: ", "", "bind returned NoneType, not a function"),
     "no claim": (CLAIM, "yield node", "must yield Claim and Decline; it yielded Node"),
+    "not prepared": (
+        "    def claim",
+        f"    {PREPARE}\n    def claim",
+        "no backend: NoneType has no",
+    ),
     "no generator": ("def claim(self, ", "claim = lambda *_: None\n    def x(self, ", "NoneType"),
 }
 
