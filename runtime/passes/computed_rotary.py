@@ -8,7 +8,7 @@ transformers, from any exporter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,7 +25,7 @@ from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 from .driver import Reason
 from .editing import Builder, dtype_of, number, rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement
-from .pattern import Apply, Match
+from .pattern import Apply, Match, OneOf
 from .row_sums import RowSums, Term, sources
 
 
@@ -257,8 +257,19 @@ def _build(found: Found) -> Outcome:
     if axis == 2:
         return Replacement(RotaryEmbedding(interleaved=interleaved), (x, *tables))
     assert isinstance(heads, int)
-    rows = add(Reshape(), x, add.integers((0, 0, heads * size)))
-    turned = add(RotaryEmbedding(interleaved=interleaved, num_heads=heads), rows, *tables)
+    turned = RotaryEmbedding(interleaved=interleaved, num_heads=heads)
+    return _of_rows(add, turned, x, heads, tables)
+
+
+def _of_rows(
+    add: Builder, op: RotaryEmbedding, x: Value, heads: int, tables: Sequence[Value | None]
+) -> Replacement:
+    """Return the rotation of x [batch, positions, heads, size] as rows of all heads."""
+    size, split = _width(x) or 0, x.producer
+    rows = split.inputs[0] if split is not None and isinstance(split.op, Reshape) else None
+    if rows is None or shape_of(rows) != (*(shape_of(x) or ())[:2], heads * size):
+        rows = add(Reshape(), x, add.integers((0, 0, heads * size)))
+    turned = add(op, rows, *tables)
     return Replacement(Reshape(), (turned, add.integers((0, 0, heads, size))))
 
 
@@ -284,24 +295,36 @@ def _whole(part: Value, rest: Value, found: Found) -> Value | None:
 def _build_part(found: Found) -> Outcome:
     node = found.match.made("turned")
     part, *tables = node.inputs
-    if not isinstance(node.op, RotaryEmbedding) or part is None or node.op.num_heads:
+    first, rest = found.top.inputs[0], found["rest"]
+    if not isinstance(node.op, RotaryEmbedding) or part is None or len(found.top.inputs) != 2:
         return None
-    if node.op.rotary_embedding_dim or len(found.top.inputs) != 2:
+    heads, width = node.op.num_heads, _width(first) if first is not None else None
+    if heads is not None:  # the rows were joined from heads, and are split into them again
+        joined = part.producer
+        part = joined.inputs[0] if joined is not None and isinstance(joined.op, Reshape) else None
+        if part is None or shape_of(part) != shape_of(first):
+            return None
+    if node.op.rotary_embedding_dim or width is None:
         return None
-    whole = _whole(part, found["rest"], found)
-    width = _width(part)
-    if whole is None or width is None:
+    whole = _whole(part, rest, found)
+    if whole is None:
         return None
-    return Replacement(replace(node.op, rotary_embedding_dim=width), (whole, *tables))
+    op = replace(node.op, rotary_embedding_dim=width)
+    if heads is None:
+        return Replacement(op, (whole, *tables))
+    return _of_rows(found.builder(f"{found.top.name}.part"), op, whole, heads, tables)
 
 
 def _joins_rows(node: Node) -> bool:
     return isinstance(node.op, Concat) and node.op.axis in (-1, 3) and rank_of(node.output) == 4
 
 
+_TURNED = Apply(RotaryEmbedding, name="turned")
+
 FUSIONS = (
     Fusion(Apply(Add, Apply(Mul, "x", "cos"), Apply(Mul, _Turned(), "sin")), _build),
     Fusion(
-        Apply(Concat, Apply(RotaryEmbedding, name="turned"), "rest", where=_joins_rows), _build_part
+        Apply(Concat, OneOf(_TURNED, Apply(Reshape, _TURNED)), "rest", where=_joins_rows),
+        _build_part,
     ),
 )

@@ -12,7 +12,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.attention import RotaryEmbedding
 from ..ops.elementwise import Add, Sub
-from ..ops.movement import Concat, Slice
+from ..ops.movement import Concat, Slice, Split
 from . import computed_rotary
 from .driver import Context
 from .editing import dtype_of, shape_of
@@ -123,19 +123,33 @@ def _replacement(
 # ── some of the positions ────────────────────────────────────────────────────────────────────────
 
 
-def _positions(node: Node | None, length: int) -> tuple[Value, range] | None:
-    """Return which positions of a tensor [batch, heads, positions, size] a Slice selects."""
-    if node is None or not isinstance(node.op, Slice):
+def _positions(part: Value | None, length: int) -> tuple[Value, range] | None:
+    """Return which positions of a tensor [batch, heads, positions, size] a value consists of.
+
+    It is the result of a Slice, or a part of a Split.
+    """
+    node = None if part is None else part.producer
+    source = None if node is None else node.inputs[0]
+    if node is None or source is None:
         return None
-    source, *bounds = node.inputs
+    if isinstance(node.op, Split):
+        sizes = [shape[2] for each in node.outputs if len(shape := shape_of(each) or ()) == 4]
+        whole = len(sizes) == len(node.outputs) and all(isinstance(n, int) for n in sizes)
+        if node.op.axis not in (2, -2) or not whole:
+            return None
+        place = next(i for i, each in enumerate(node.outputs) if each is part)
+        begin = sum(n for n in sizes[:place] if isinstance(n, int))
+        return source, range(length)[begin : begin + (sizes[place] or 0)]
+    if not isinstance(node.op, Slice):
+        return None
+    bounds = node.inputs[1:]
     starts, ends, axes, steps = (*(None if v is None else v.data for v in bounds), None, None)[:4]
-    if source is None or starts is None or ends is None or axes is None or axes.size != 1:
+    if starts is None or ends is None or axes is None or axes.size != 1:
         return None
     if int(axes.reshape(-1)[0]) not in (2, -2):
         return None
     step = 1 if steps is None else int(steps.reshape(-1)[0])
-    part = slice(int(starts.reshape(-1)[0]), int(ends.reshape(-1)[0]), step)
-    return source, range(length)[part]
+    return source, range(length)[int(starts.reshape(-1)[0]) : int(ends.reshape(-1)[0]) : step]
 
 
 def _rows(rotated: Node) -> list[Array] | None:
@@ -159,14 +173,14 @@ def _build_joined(found: Found) -> Outcome:
         return None
     source, start, place = None, 0, 0
     for piece in found.top.inputs:
-        node = piece.producer if piece is not None else None
-        cut = _positions(found.match.made("part") if node is rotated else node, length)
+        is_rotated = piece is not None and piece.producer is rotated
+        cut = _positions(found["part"] if is_rotated else piece, length)
         if cut is None or cut[1] != range(place, place + len(cut[1])):
             return None
         if source not in (None, cut[0]) or shape_of(cut[0]) != shape:
             return None
         source, place = cut[0], place + len(cut[1])
-        start = cut[1].start if node is rotated else start
+        start = cut[1].start if is_rotated else start
     dtype = dtype_of(source)
     if source is None or dtype is None or not isinstance(rotated.op, RotaryEmbedding):
         return None
@@ -180,7 +194,7 @@ def _joins_positions(node: Node) -> bool:
     return getattr(node.op, "axis", 0) in (2, -2) and len(shape_of(node.output) or ()) == 4
 
 
-_PART = Apply(RotaryEmbedding, Apply(Slice, name="part", stays=True), name="rotated")
+_PART = Apply(RotaryEmbedding, "part", name="rotated")
 
 FUSIONS = (
     Fusion(Apply((Add, Sub), name="sum"), _build, _Sums(), 3),

@@ -170,11 +170,22 @@ def all_but_the_last(g: Graph, x: Value) -> Value:
     return apply(g, Concat(axis=-2), rest, cut(g, x, 2, -2, 1 << 40))
 
 
+def split_positions(g: Graph, x: Value) -> Value:
+    """Rotated positions are one part of a Split, as in DINOv3."""
+    sizes = g.constant(np.array([2, x.tensor.dims[2] - 2]))
+    first, rest = g.insert(Split(axis=-2, num_outputs=2), [x, sizes], 2).outputs
+    infer(g)
+    return apply(g, Concat(axis=-2), first, half_by_half(g, rest))
+
+
+SPELLINGS = [
+    *(neighbours, complex_numbers, half_by_half, first_part),
+    *(all_but_the_first, all_but_the_last, split_positions),
+]
+
+
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize(
-    "build",
-    [neighbours, complex_numbers, half_by_half, first_part, all_but_the_first, all_but_the_last],
-)
+@pytest.mark.parametrize("build", SPELLINGS)
 def test_every_spelling_is_one_operator(build: Build, batch: int) -> None:
     graph = make(build, (batch, 3, 5, 8))
     after, _ = optimised(graph)
@@ -334,6 +345,8 @@ def checked(how: Computed) -> list[str]:
         Computed(interleaved=True),
         Computed(interleaved=True, rows=1),
         Computed(width=4),
+        Computed(rows=1, width=4),
+        Computed(rows=1, width=4, interleaved=True, batch=1),
         Computed(table=True),
         Computed(scale=1.2),
         Computed(batch=1),
@@ -350,6 +363,21 @@ def test_angles_of_positions(how: Computed) -> None:
     found = checked(how)
     assert found.count("RotaryEmbedding") == 1
     assert not {"Add", "Neg", "Concat", "Slice"} & {*found}
+
+
+@pytest.mark.parametrize("width", [None, 4])
+def test_rows_of_heads_are_rotated_as_they_come(width: int | None) -> None:
+    """A rotation by positions along axis 1 reads the rows from which a Reshape made heads."""
+    how = Computed(rows=1, width=width, shape=(2, 5, 3, 8))
+
+    def build(g: Graph, x: Value) -> Value:
+        heads = apply(g, Reshape(), x, np.array(how.shape))
+        infer(g)
+        return apply(g, Reshape(), how(g, heads), np.array([2, 5, 24]))
+
+    after, _ = optimised(make(build, (2, 5, 24)))
+    (rotated,) = (node for node in after.nodes if node.kind == "RotaryEmbedding")
+    assert rotated.inputs[0] is after.inputs[0]
 
 
 @pytest.mark.parametrize("how", [Computed(apart=0.5), Computed(table=True, apart=0.5)], ids=str)
