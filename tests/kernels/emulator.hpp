@@ -33,8 +33,10 @@ struct dim3 {
     unsigned x = 1, y = 1, z = 1;
 };
 struct float2 { float x, y; };
+struct alignas(8) uint2 { unsigned int x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
+inline uint2 make_uint2(unsigned int x, unsigned int y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;

@@ -5,6 +5,9 @@
 // whether scores need only their positive scale, which is then applied within the exponential.
 
 constexpr float LOG2E = 1.4426950408889634f;
+// Whether differences of scores are taken before they are scaled: next to the large numbers that masks add, scores would
+// be rounded away; and float32 has no bits to spare.
+constexpr bool DIFFERENCES = MASK == NUMBERS || sizeof(T) == 4;
 
 __device__ __forceinline__ float over_quad_max(float x)
 {
@@ -97,10 +100,7 @@ __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&result
 #pragma unroll
             for (int side = 0; side < 2; ++side) {
                 float& score = scores[j][half * 2 + side];
-                // The difference is taken first: next to the large numbers that masks add, scores would be rounded
-                // away.
-                score = MASK == NUMBERS ? exp2_of((score - base) * LOG2E)
-                                        : exp2_of(fmaf(score, steep, -base * steep));
+                score = exp2_of(DIFFERENCES ? (score - base) * steep : fmaf(score, steep, -base * steep));
                 total += score;
             }
         }

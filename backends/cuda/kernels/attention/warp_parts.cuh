@@ -1,0 +1,272 @@
+// What the warps of an attention on tensor cores have in common: their state, masks, and how their results are combined.
+//
+// A block processes 16 * TM * WARPS_M rows of queries of heads with the same keys (attention_parts.cuh). WARPS_N groups
+// of warps divide the keys of a tile and add up their results at the end: few rows need this to occupy a GPU. When the
+// maximum score grows, the accumulated sums are rescaled. Rows that see no key yield 0.
+//
+// Compile-time, besides the constants of heads.cuh, attention_parts.cuh and online_softmax.cuh: SIZE_V, the size of
+// values rounded up to a multiple of 16; VECTOR_Y, results per store (1, 8); KEYS of a warp's step; TM; WARPS_M; WARPS_N;
+// CLUSTER, the number of parts of the keys if their blocks form a cluster and combine the results themselves, else 0.
+
+#include "attention/heads.cuh"
+#include "attention/attention_parts.cuh"
+#include "ptx/pdl.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/cluster.cuh"
+#include "attention/online_softmax.cuh"
+
+constexpr int THREADS = 32 * WARPS_M * WARPS_N;
+constexpr int ROWS = 16 * TM * WARPS_M;
+constexpr int TILE = KEYS * WARPS_N;
+constexpr int PITCH_Y = SIZE_V + 4;  // of sums in shared memory, in floats
+constexpr int GRAIN = 16;            // parts of the keys begin at multiples of it, as products take so many
+constexpr int WIDE_Y = ROWS * SIZE_V / 8 < THREADS ? 4 : 8;  // neighbouring results of a thread
+constexpr int FOURS = SIZE_V / 4;
+
+template <int N> struct alignas(N * sizeof(T)) Elements {
+    T at[N];
+};
+
+// A warp's state: its rows, the sums of values, the maximum scores and the sums of weights.
+struct Accumulators {
+    Row rows[TM][2];
+    float results[TM][SIZE_V / 8][4], peak[TM][2], sum[TM][2];
+};
+
+__device__ __forceinline__ void clear(Accumulators& sums)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+#pragma unroll
+        for (int j = 0; j < SIZE_V / 8; ++j)
+#pragma unroll
+            for (int q = 0; q < 4; ++q) sums.results[i][j][q] = 0;
+        sums.peak[i][0] = sums.peak[i][1] = -INFINITY;
+        sums.sum[i][0] = sums.sum[i][1] = 0;
+    }
+}
+
+// What the mask adds to the scores of a thread, in the mask's type; loaded ahead of the scores where there are registers.
+struct MaskTile {
+    static constexpr bool AHEAD = MASK != NO_MASK && (TM == 1 || !MASK_ROWS);
+    static constexpr int ROWS_OF = MASK_ROWS ? 2 : 1;
+    M at[AHEAD ? KEYS / 8 : 1][2][ROWS_OF];
+    int first;  // of the warp's keys
+
+    __device__ __forceinline__ float operator()(int eight, int side, int half, const Sizes& s) const
+    {
+        if (first + eight * 8 + threadIdx.x % 4 * 2 + side >= s.mask_length) return -INFINITY;
+        const M found = at[eight][side][MASK_ROWS ? half : 0];
+        return MASK == NUMBERS ? float(found) : bool(found) ? 0.0f : -INFINITY;
+    }
+};
+
+__device__ __forceinline__ const M* mask_row(const M* mask, const Row& row, int n, const MaskSteps& by)
+{
+    return mask + n * by.batch + row.head * by.head + row.query * by.row;
+}
+
+// Starts to load the mask of a warp's keys of the tile from position `t0` on.
+__device__ __forceinline__ MaskTile load_mask(const Row (&rows)[TM][2], int t0, int n, const M* mask,
+                                              const MaskSteps& by, const Sizes& s)
+{
+    MaskTile found;
+    found.first = t0 + threadIdx.x / 32 % WARPS_N * KEYS;
+    if constexpr (MaskTile::AHEAD) {
+#pragma unroll
+        for (int half = 0; half < MaskTile::ROWS_OF; ++half) {
+            const M* const from = mask_row(mask, rows[0][half], n, by);
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; ++j)
+#pragma unroll
+                for (int side = 0; side < 2; ++side) {
+                    const int t = found.first + j * 8 + threadIdx.x % 4 * 2 + side;
+                    found.at[j][side][half] = t < s.mask_length ? from[t * by.key] : M(0);
+                }
+        }
+    }
+    return found;
+}
+
+// Turns the scores of a warp's rows into weights, and rescales the sums; `count` sixteens of keys have scores.
+__device__ __forceinline__ void weigh_rows(Accumulators& to, float (&scores)[TM][KEYS / 8][4], int count, int shift,
+                                           int valid, int n, const MaskTile& ahead, const M* mask,
+                                           const MaskSteps& of_mask, const Sizes& s, float scale, float softcap)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+        const Row(&rows)[2] = to.rows[i];
+        const Seen seen = {{rows[0].query + shift, rows[1].query + shift}, ahead.first, valid, count * 2};
+        if constexpr (MASK == NO_MASK || MaskTile::AHEAD) {
+            const auto bias_of = [&](int eight, int side, int half) { return ahead(eight, side, half, s); };
+            weigh(scores[i], to.results[i], to.peak[i], to.sum[i], bias_of, seen, s, scale, softcap);
+        } else {
+            const MaskInPlace bias_of = {
+                {mask_row(mask, rows[0], n, of_mask), mask_row(mask, rows[1], n, of_mask)}, ahead.first, s, of_mask};
+            weigh(scores[i], to.results[i], to.peak[i], to.sum[i], bias_of, seen, s, scale, softcap);
+        }
+    }
+}
+
+// Writes N adjacent results, limited to the `size` elements of a head.
+template <int N> __device__ __forceinline__ void store(T* to, const float (&found)[N], float by, int left)
+{
+    Elements<N> out;
+#pragma unroll
+    for (int e = 0; e < N; ++e) out.at[e] = T(found[e] * by);
+    if constexpr (VECTOR_Y == 8) {
+        *(Elements<N>*)to = out;
+    } else {
+#pragma unroll
+        for (int e = 0; e < N; ++e)
+            if (e < left) to[e] = out.at[e];
+    }
+}
+
+// The partial results of groups of warps for the rows of a block, in shared memory.
+struct WarpParts {
+    float *sums, *peaks, *totals;
+
+    __device__ __forceinline__ explicit WarpParts(void* shared)
+        : sums((float*)shared), peaks(sums + WARPS_N * ROWS * PITCH_Y), totals(peaks + WARPS_N * ROWS)
+    {
+    }
+
+    __device__ __forceinline__ void leave(const Accumulators& from) const
+    {
+        const int lane = threadIdx.x % 32, warp_m = threadIdx.x / 32 / WARPS_N, warp_n = threadIdx.x / 32 % WARPS_N;
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int row = warp_n * ROWS + (warp_m * TM + i) * 16 + half * 8 + lane / 4;
+                peaks[row] = from.peak[i][half];
+                totals[row] = over_quad_sum(from.sum[i][half]);
+#pragma unroll
+                for (int j = 0; j < SIZE_V / 8; ++j)
+                    *(float2*)(sums + row * PITCH_Y + j * 8 + lane % 4 * 2) =
+                        make_float2(from.results[i][j][half * 2], from.results[i][j][half * 2 + 1]);
+            }
+    }
+
+    // Returns the maximum score of a row, and its sum of weights.
+    __device__ __forceinline__ float2 beside(int row, float steep) const
+    {
+        float top = -INFINITY, total = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS_N; ++w) top = fmaxf(top, peaks[w * ROWS + row]);
+        const float most = top == -INFINITY ? 0.0f : top;
+#pragma unroll
+        for (int w = 0; w < WARPS_N; ++w)
+            total += totals[w * ROWS + row] * exp2_of((peaks[w * ROWS + row] - most) * steep);
+        return make_float2(top, total);
+    }
+
+    // Adds up N adjacent sums of a row, rescaled to its maximum score.
+    template <int N>
+    __device__ __forceinline__ void add(float (&found)[N], int row, int column, float top, float steep) const
+    {
+        const float most = top == -INFINITY ? 0.0f : top;
+#pragma unroll
+        for (int w = 0; w < WARPS_N; ++w) {
+            const float by = exp2_of((peaks[w * ROWS + row] - most) * steep);
+            const float* from = sums + (w * ROWS + row) * PITCH_Y + column;
+#pragma unroll
+            for (int e = 0; e < N; ++e) found[e] += from[e] * by;
+        }
+    }
+};
+
+// Where results are stored: those of a row in `y`, or, for parts that another kernel combines, sums in `left` and their
+// maximum scores and weights in `beside`.
+struct Results {
+    T* y;
+    float* left;
+    float2* beside;
+    Steps of_y;
+};
+
+// Combines the partial results of the blocks of a cluster. Each block sends every other an equal share of its sums, in
+// fours, to the memory after that block's own parts; no block reads another's memory, so a block may exit without
+// waiting for readers.
+__device__ __forceinline__ void join_cluster(const WarpParts& parts, float4* inbox, int n, int m0, int first, int rows,
+                                             const Results& to, const Sizes& s, float steep)
+{
+    constexpr int PARTS = CLUSTER > 0 ? CLUSTER : 1, SHARE = ROWS * FOURS / PARTS;
+    float4* const besides = inbox + PARTS * SHARE;
+    const int own = blockIdx.y, count = min(ROWS, rows - m0);
+    cluster_wait();  // all blocks have begun
+    for (int item = threadIdx.x; item < count * FOURS; item += THREADS) {
+        const int row = item / FOURS, column = item % FOURS * 4;
+        float found[4] = {};
+        parts.add(found, row, column, parts.beside(row, steep).x, steep);
+        dsmem_store(shared_address(inbox + own * SHARE + item / PARTS), item % PARTS,
+                    make_float4(found[0], found[1], found[2], found[3]));
+    }
+#pragma unroll 1
+    for (int item = threadIdx.x; item < count * PARTS; item += THREADS) {
+        const float2 found = parts.beside(item / PARTS, steep);
+        dsmem_store(shared_address(besides + own * ROWS + item / PARTS), item % PARTS,
+                    make_float4(found.x, found.y, 0, 0));
+    }
+    cluster_arrive();
+    cluster_wait();
+    for (int place = threadIdx.x; place * PARTS + own < count * FOURS; place += THREADS) {
+        const int item = place * PARTS + own, row = item / FOURS, column = item % FOURS * 4;
+        float most = -INFINITY, total = 0, out[4] = {};
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) most = fmaxf(most, besides[part * ROWS + row].x);
+        if (most == -INFINITY) most = 0;
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) {
+            const float4 beside = besides[part * ROWS + row], found = inbox[part * SHARE + place];
+            const float by = exp2_of((beside.x - most) * steep);
+            total += beside.y * by;
+            out[0] += found.x * by;
+            out[1] += found.y * by;
+            out[2] += found.z * by;
+            out[3] += found.w * by;
+        }
+        if (column >= s.size_v) continue;
+        const Row at = row_of(m0 + row, first, s);
+        store(to.y + n * to.of_y.batch + at.head * to.of_y.head + at.query * to.of_y.row + column, out,
+              total == 0 ? 0.0f : 1 / total, s.size_v - column);
+    }
+}
+
+// Combines the results of the groups of warps and of the blocks of a cluster. `shared` is free except for copies in
+// flight.
+__device__ __forceinline__ void finish(const Accumulators& from, void* shared, float4* inbox, int n, int m0, int first,
+                                       int rows, const Results& to, const Sizes& s, float steep)
+{
+    cp_async_wait<0>();
+    __syncthreads();
+    const WarpParts parts(shared);
+    parts.leave(from);
+    __syncthreads();
+    if constexpr (CLUSTER > 0) {
+        join_cluster(parts, inbox, n, m0, first, rows, to, s, steep);
+        return;
+    }
+    constexpr int PER_ROW = SIZE_V / WIDE_Y;
+    for (int item = threadIdx.x; item < ROWS * PER_ROW; item += THREADS) {
+        const int row = item / PER_ROW, column = item % PER_ROW * WIDE_Y;
+        if (m0 + row >= rows || column >= s.size_v) continue;
+        const Row at = row_of(m0 + row, first, s);
+        const float2 beside = parts.beside(row, steep);
+        float found[WIDE_Y] = {};
+        parts.add(found, row, column, beside.x, steep);
+        if constexpr (SPLIT) {
+            const long long place = place_of(n, at, s);
+            float4* const out = (float4*)(to.left + place * SIZE_V + column);
+#pragma unroll
+            for (int e = 0; e < WIDE_Y; e += 4)
+                out[e / 4] = make_float4(found[e], found[e + 1], found[e + 2], found[e + 3]);
+            if (column == 0) to.beside[place] = beside;
+        } else {
+            store(to.y + n * to.of_y.batch + at.head * to.of_y.head + at.query * to.of_y.row + column, found,
+                  beside.y == 0 ? 0.0f : 1 / beside.y, s.size_v - column);
+        }
+    }
+}
