@@ -76,6 +76,40 @@ def test_several_channels(
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
 
 
+#: One window over all of an image, and whether many threads share it.
+WHOLE: dict[str, tuple[Op, bool]] = {
+    "mean": (AveragePool(kernel_shape=(11, 10), pads=(1, 2, 1, 1)), True),
+    "ceiling": (AveragePool(kernel_shape=(10, 9), strides=(4, 4), ceil_mode=1), True),
+    "max": (MaxPool(kernel_shape=(10, 8), pads=(1, 0, 0, 1)), True),
+    "padding counts": (
+        AveragePool(kernel_shape=(11, 9), pads=(1, 1, 1, 1), count_include_pad=1),
+        False,
+    ),
+    "gaps": (MaxPool(kernel_shape=(5, 4), dilations=(2, 2)), False),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("last", [False, True], ids=["plain", "channels last"])
+@pytest.mark.parametrize("case", WHOLE)
+def test_a_window_over_all_of_an_image(case: str, last: bool, emulated: CudaBackend) -> None:
+    """Elements count, padding does not: GoogLeNet pools 6 x 6 pixels by a padded window of 7 x 7."""
+    op, shared = WHOLE[case]
+    options = replace(OPTIONS, conv="depthwise") if last else OPTIONS
+    for dtype, error in ((float16, 1e-3), (float32, 1e-6)):
+        graph = graph_of(op, last=last, dtype=dtype)
+        x = normal(*SHAPE).astype(dtype)
+        with Model(graph.clone(), [emulated], options, evaluate) as model:
+            kernels = [row.kernel for row in model.prepare().rows]
+            assert any(k.startswith(("reduce", "pool_images")) for k in kernels) is shared
+            got = model.run({"x": x})["y"]
+        with Model(graph.clone(), open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+            want = model.run({"x": x})["y"]
+        np.testing.assert_allclose(
+            got.astype(float64), want.astype(float64), rtol=error, atol=error
+        )
+
+
 def threads_of(dtype: DType, *x: int, **more: Any) -> tuple[int, int]:
     """Return channels and blocks of a plain max-pooling by 2 x 2."""
     image: Array = np.broadcast_to(dtype.type(1), x)

@@ -37,16 +37,18 @@ SOME, MUCH = 4, 2**20
 def max_pool(
     op: MaxPool, y: Tensor | None, x: Tensor, *, more: tuple[Tensor | None, ...] = ()
 ) -> Answer:
-    """Maximum of each window, and optionally its position."""
+    """Maximum of each window, and optionally its position; see `_whole`."""
     positions = more[0] if more else None
+    if y is not None and positions is None and x.dtype in FLOATS and _covers_all(op, x):
+        return _whole(MAX, y, x)
     return _pool(op, y, x, MAX, positions=positions, column_major=bool(op.storage_order))
 
 
 @kernel(AveragePool, follows=True)
 def average_pool(op: AveragePool, y: Tensor, x: Tensor) -> Answer:
-    """Mean of each window; of the whole image if one window covers it."""
-    if _covers_all(op, x) and not pools_words(y, x):
-        return fold(FOLDS[ReduceMean], y, x, tuple(range(2, x.rank)), "mean")
+    """Mean of each window; see `_whole`."""
+    if _covers_all(op, x) and not (op.count_include_pad and op.kernel_shape != x.dims[2:]):
+        return _whole(AVERAGE, y, x)
     return _pool(op, y, x, AVERAGE_PADDED if op.count_include_pad else AVERAGE)
 
 
@@ -59,17 +61,13 @@ def lp_pool(op: LpPool, y: Tensor, x: Tensor) -> Answer:
 @kernel(GlobalAveragePool, follows=True)
 def global_average_pool(op: GlobalAveragePool, y: Tensor, x: Tensor) -> Answer:
     """Mean of whole images."""
-    if pools_words(y, x):
-        return half_pool(AVERAGE, y, x, whole_image(x))
-    return fold(FOLDS[ReduceMean], y, x, tuple(range(2, x.rank)), "mean")
+    return _whole(AVERAGE, y, x)
 
 
 @kernel(GlobalMaxPool, follows=True)
 def global_max_pool(op: GlobalMaxPool, y: Tensor, x: Tensor) -> Answer:
     """Maximum of whole images."""
-    if pools_words(y, x):
-        return half_pool(MAX, y, x, whole_image(x))
-    return fold(FOLDS[ReduceMax], y, x, tuple(range(2, x.rank)), "max")
+    return _whole(MAX, y, x)
 
 
 @kernel(GlobalLpPool, follows=True)
@@ -84,10 +82,20 @@ def global_lp_pool(op: GlobalLpPool, y: Tensor, x: Tensor) -> Answer:
     return fold(norm, y, x, tuple(range(2, x.rank)), "norm")
 
 
-def _covers_all(op: AveragePool, x: Tensor) -> bool:
+def _covers_all(op: AveragePool | MaxPool, x: Tensor) -> bool:
+    """Whether there is one window, which covers the whole image."""
     view = window(op, x.dims[2:], op.kernel_shape)
-    padded = any(view.pads_begin + view.pads_end)
-    return view.kernel == x.dims[2:] and not padded and set(view.output) == {1}
+    covered = zip(view.kernel, view.pads_begin, x.dims[2:], strict=True)
+    whole = all(0 < size <= kernel - begin for kernel, begin, size in covered)
+    return whole and not view.is_dilated and set(view.output) == {1}
+
+
+def _whole(kind: int, y: Tensor, x: Tensor) -> Answer:
+    """Return the maximum or mean of whole images, for which many threads share a window."""
+    if pools_words(y, x):
+        return half_pool(kind, y, x, whole_image(x))
+    formula, name = (ReduceMax, "max") if kind == MAX else (ReduceMean, "mean")
+    return fold(FOLDS[formula], y, x, tuple(range(2, x.rank)), name)
 
 
 def _pool(
