@@ -93,7 +93,7 @@ WHOLE: dict[str, tuple[Op, bool]] = {
 @pytest.mark.parametrize("last", [False, True], ids=["plain", "channels last"])
 @pytest.mark.parametrize("case", WHOLE)
 def test_a_window_over_all_of_an_image(case: str, last: bool, emulated: CudaBackend) -> None:
-    """Elements count, padding does not: GoogLeNet pools 6 x 6 pixels by a padded window of 7 x 7."""
+    """Padding does not count: GoogLeNet pools 6 x 6 pixels by a padded window of 7 x 7."""
     op, shared = WHOLE[case]
     options = replace(OPTIONS, conv="depthwise") if last else OPTIONS
     for dtype, error in ((float16, 1e-3), (float32, 1e-6)):
