@@ -1,4 +1,7 @@
-"""Folds zero padding into the pads of the following Conv or AveragePool."""
+"""Folds zeros around an image into the pads of the layer after them.
+
+Results that a Slice drops are windows that the Conv before it need not have.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ import numpy as np
 
 from ..ir.graph import Graph, Node
 from ..ir.op import with_attributes
-from ..ir.types import TensorType
+from ..ir.types import Shape, TensorType
 from ..ops.conv import Conv
-from ..ops.movement import Pad
+from ..ops.movement import Pad, Slice
 from ..ops.pool import AveragePool
 from .driver import Context, Reason
+from .editing import shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply
 
@@ -34,6 +38,43 @@ def _build(found: Found) -> Outcome:
     return Replacement(new, (pad.inputs[0], *node.inputs[1:]))
 
 
+def _build_cropped(found: Found) -> Outcome:
+    conv, shape = found.match.made("conv"), shape_of(found["conv"])
+    op, dropped = conv.op, _dropped(found.top, shape)
+    if dropped is None or shape is None or not isinstance(op, Conv) or found.top.inputs[0] is None:
+        return None
+    rank = len(shape) - 2
+    strides, pads = op.strides or (1,) * rank, op.pads or (0,) * 2 * rank
+    if any(stride > 1 and cut for stride, cut in zip(strides * 2, dropped, strict=True)):
+        return found.refuse(Reason.SHAPE, "the first or the last windows need not be at the edges")
+    left = tuple(pad - cut for pad, cut in zip(pads, dropped, strict=True))
+    if min(left) < 0:
+        return found.refuse(Reason.SHAPE, "more windows are dropped than begin or end in padding")
+    return Replacement(with_attributes(op, pads=left), conv.inputs)
+
+
+def _dropped(node: Node, shape: Shape | None) -> tuple[int, ...] | None:
+    """Return how many elements a Slice drops before, then after those it keeps of each axis."""
+    bounds = [None if v is None else v.data for v in node.inputs[1:]]
+    starts, ends, axes, steps = (*bounds, None, None)[:4]
+    is_known = all(v is None or v.data is not None for v in node.inputs[1:])
+    if shape is None or len(shape) < 3 or starts is None or ends is None or not is_known:
+        return None
+    if steps is not None and (steps != 1).any():
+        return None
+    along = range(starts.size) if axes is None else [int(axis) % len(shape) for axis in axes]
+    before, after = [0] * len(shape), [0] * len(shape)
+    for axis, start, end in zip(along, starts.tolist(), ends.tolist(), strict=True):
+        size = shape[axis]
+        if not isinstance(size, int):
+            return None
+        part = range(size)[start:end]
+        if axis < 2 or not part:
+            return None
+        before[axis], after[axis] = part[0], size - 1 - part[-1]
+    return (*before[2:], *after[2:])
+
+
 def _is_explicit(node: Node) -> bool:
     return getattr(node.op, "auto_pad", "") in ("NOTSET", "VALID")
 
@@ -44,6 +85,11 @@ FUSIONS = (
         _build,
         text="the Pad became part of {new}",
     ),
+    Fusion(
+        Apply(Slice, Apply(Conv, name="conv", where=_is_explicit)),
+        _build_cropped,
+        text="the Slice became part of {new}",
+    ),
 )
 
 
@@ -51,7 +97,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace a Pad by pads of the windows that read it.
 
     The Pad must add zeros on spatial axes only, and have no other reader; an averaging window must
-    count the padding, and must not be truncated at an edge (`ceil_mode`).
+    count the padding, and must not be truncated at an edge (`ceil_mode`). Windows of stride 1 whose
+    results a Slice drops, and which reach into padding, need less of it.
     """
     return fuse(graph, context, FUSIONS)
 

@@ -48,6 +48,10 @@ def _rows() -> Iterator[Sample]:
     for count in (1, 31, 32, 33, 127, 1009, 8200):
         yield layer(3, count)
     yield layer(0, 40)
+    # Several rows per warp, the last of which not all have one.
+    for rows, count in ((37, 32), (21, 96), (19, 160), (9, 24), (11, 320), (7, 384)):
+        yield layer(rows, count, float16)
+    yield sample("RMSNormalization", [normal(13, 96), normal(96)])
     for dtype in (float32, float16, bfloat16, float64):
         yield layer(2, LONG, dtype)
     yield layer(2, ODD)

@@ -167,6 +167,15 @@ def test_what_follows_is_in_the_kernel(groups: int, dtype: DType, behind: tuple[
     assert "reformat" not in {row.kind for row in layout.rows[at - 1 : at + 2]}
 
 
+@pytest.mark.parametrize(
+    ("count", "lanes"), [(32, 4), (96, 4), (160, 8), (192, 8), (384, 16), (768, 32)]
+)
+def test_short_rows_share_a_warp(count: int, lanes: int) -> None:
+    """As few threads as possible are without elements."""
+    (launch,) = recipe(node("LayerNormalization", (4096, count), float16))
+    assert (launch.block, launch.grid[0]) == (128, 4096 * lanes // 128)
+
+
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(("groups", "dtype", "behind"), NORMS, ids=str)

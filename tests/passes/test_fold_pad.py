@@ -9,7 +9,7 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Relu
-from tercet.runtime.ops.movement import Pad
+from tercet.runtime.ops.movement import Pad, Slice
 from tercet.runtime.ops.pool import AveragePool, MaxPool
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
@@ -79,3 +79,48 @@ def test_padding_that_others_read() -> None:
     graph.set_outputs({**graph.outputs, "y": y})
     after, _ = optimised(graph)
     assert "Pad" in kinds(after)
+
+
+# ── results that are dropped ─────────────────────────────────────────────────────────────────────
+
+
+def cropped(conv: Conv, *bounds: np.ndarray, kernel=(4, 4)) -> Graph:
+    def build(graph: Graph, x: Value) -> Value:
+        return apply(graph, Slice(), apply(graph, conv, x, normal(4, 3, *kernel)), *bounds)
+
+    return make(build, (2, 3, 7, 8))
+
+
+DROPPED = {
+    "the last": cropped(Conv(pads=(2, 2, 2, 2)), ints(0), ints(-1), ints(-1)),
+    "of both axes": cropped(Conv(pads=(2, 2, 2, 2)), ints(0, 0), ints(7, 8), ints(2, 3)),
+    "the first": cropped(Conv(pads=(2, 2, 2, 2)), ints(2), ints(1 << 40), ints(2)),
+    "other axis strided": cropped(
+        Conv(pads=(2, 2, 2, 2), strides=(2, 1)), ints(1), ints(-2), ints(3), ints(1)
+    ),
+    "dilated": cropped(Conv(pads=(3, 0, 3, 0), dilations=(2, 1)), ints(1), ints(-1), ints(2)),
+}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_windows_whose_results_are_dropped_need_no_padding(name: str) -> None:
+    after, log = optimised(DROPPED[name])
+    assert kinds(after) == ["Conv"]
+    assert log.counts["fold_pad"] == 1
+    assert_same(DROPPED[name], after)
+
+
+NOT_DROPPED = {
+    "more than padding": cropped(Conv(pads=(1, 1, 1, 1)), ints(0), ints(-2), ints(2)),
+    "strided": cropped(Conv(pads=(2, 2, 2, 2), strides=(2, 2)), ints(0), ints(-1), ints(2)),
+    "a step": cropped(Conv(pads=(2, 2, 2, 2)), ints(1), ints(-1), ints(2), ints(2)),
+    "channels": cropped(Conv(pads=(2, 2, 2, 2)), ints(0), ints(-1), ints(1)),
+    "SAME": cropped(Conv(auto_pad="SAME_UPPER"), ints(0), ints(-1), ints(2)),
+}
+
+
+@pytest.mark.parametrize("name", NOT_DROPPED)
+def test_other_slices_stay(name: str) -> None:
+    after, _ = optimised(NOT_DROPPED[name])
+    assert "Slice" in kinds(after)
+    assert_same(NOT_DROPPED[name], after)

@@ -1,13 +1,13 @@
 // epilogue((x - mean) / sqrt(variance + epsilon) * scale + shift) of every row, or epilogue(x / max(|x|,
-// epsilon)) where there is no scale, read once: WARPS warps keep a row in registers, so that the variance
-// is summed up of differences from the mean. X, S, T and R are the types of elements, of scale and shift,
-// of the epilogue's operands, and of results; sums are in float32. Rows of x may lie further apart than
-// they are long.
+// epsilon)) where there is no scale, read once: WARPS warps, or LANES threads of a warp, keep a row in
+// registers, so that the variance is summed up of differences from the mean. X, S, T and R are the types of
+// elements, of scale and shift, of the epilogue's operands, and of results; sums are in float32. Rows of x
+// may lie further apart than they are long.
 //
-// Compile-time: WARPS of a row, and ROWS of a block, 1 where a row has several warps; VECTOR, elements
-// read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether the mean is
-// subtracted; SCALED and SHIFTED, whether there is a scale, and a shift; EARLY, whether these are loaded
-// ahead, which is sooner but takes registers, so that fewer blocks are resident.
+// Compile-time: WARPS and LANES, 32 if it has whole warps; ROWS of a block, 1 where a row has several
+// warps; VECTOR, elements read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether
+// the mean is subtracted; SCALED and SHIFTED, whether there is a scale, and a shift; EARLY, whether these are
+// loaded ahead, which is sooner but takes registers, so that fewer blocks are resident.
 
 #include "reduce/block.cuh"
 #include "ptx/pdl.cuh"
@@ -16,16 +16,28 @@ template <typename V> struct alignas(sizeof(V) * VECTOR < 16 ? sizeof(V) * VECTO
     V at[VECTOR];
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS * ROWS)
+constexpr int OF_ROW = WARPS > 1 ? THREADS : LANES;
+
+// All threads of a row get the sum.
+__device__ __forceinline__ float over_row(float value)
+{
+    if constexpr (LANES == 32) return over_block(value, Plus());
+#pragma unroll
+    for (int other = LANES / 2; other; other /= 2) value += __shfl_xor_sync(~0u, value, other);
+    return value;
+}
+
+extern "C" __global__ void __launch_bounds__(OF_ROW * ROWS)
 normalize_rows(const X* x, const S* scale, const S* shift, R* y, const T* z0, const T* z1,
                long long rows, long long row_x, int count, float epsilon)
 {
-    const int lane = threadIdx.x % THREADS;
-    const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / THREADS;
-    if constexpr (EARLY && SCALED) prefetch_l2(scale, count, threadIdx.x, THREADS * ROWS);
-    if constexpr (EARLY && SHIFTED) prefetch_l2(shift, count, threadIdx.x, THREADS * ROWS);
+    const int lane = threadIdx.x % OF_ROW;
+    const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / OF_ROW;
+    if constexpr (EARLY && SCALED) prefetch_l2(scale, count, threadIdx.x, OF_ROW * ROWS);
+    if constexpr (EARLY && SHIFTED) prefetch_l2(shift, count, threadIdx.x, OF_ROW * ROWS);
     grid_dependency_sync();
-    if (row >= rows) return;
+    if (LANES == 32 && row >= rows) return;
+    const int own = row < rows ? count : 0;  // without a row, a thread takes part in the sums of others
     x += row * row_x;
     y += row * count;
 
@@ -37,33 +49,33 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, const T* z0, co
     };
 #pragma unroll
     for (int i = 0; i < PER; ++i) {
-        const int at = (lane + i * THREADS) * VECTOR;
+        const int at = (lane + i * OF_ROW) * VECTOR;
         Words<X> words = {};
-        if (at < count) words = *(const Words<X>*)(x + at);
+        if (at < own) words = *(const Words<X>*)(x + at);
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) mean += values[i][e] = float(words.at[e]);
     }
     if constexpr (EARLY) {  // these arrive while sums pass through the warps
 #pragma unroll
         for (int i = 0; i < PER; ++i)
-            if ((lane + i * THREADS) * VECTOR < count) load_parameters(i, (lane + i * THREADS) * VECTOR);
+            if ((lane + i * OF_ROW) * VECTOR < own) load_parameters(i, (lane + i * OF_ROW) * VECTOR);
     }
-    mean = CENTRED ? over_block(mean, Plus()) / count : 0.0f;
+    mean = CENTRED ? over_row(mean) / count : 0.0f;
 #pragma unroll
     for (int i = 0; i < PER; ++i)
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) {
             values[i][e] -= mean;
-            if ((lane + i * THREADS) * VECTOR < count) square += values[i][e] * values[i][e];
+            if ((lane + i * OF_ROW) * VECTOR < own) square += values[i][e] * values[i][e];
         }
-    square = over_block(square, Plus());
+    square = over_row(square);
     const float length = sqrtf(square);
     const float by = SCALED ? 1 / sqrtf(square / count + epsilon)
                             : 1 / (length < epsilon ? epsilon : length);  // a NaN stays one
 #pragma unroll
     for (int i = 0; i < PER; ++i) {
-        const int at = (lane + i * THREADS) * VECTOR;
-        if (at >= count) break;
+        const int at = (lane + i * OF_ROW) * VECTOR;
+        if (at >= own) break;
         if (!EARLY) load_parameters(0, at);
         Words<R> words;
 #pragma unroll
