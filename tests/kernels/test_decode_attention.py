@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.gemm.tile import clusters_of
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
@@ -327,6 +328,7 @@ def test_blocks_of_a_short_step_fit_on_the_gpu_at_one_time(batch: int) -> None:
     assert blocks == 8 * batch
     assert 0.45 * H200.processors <= blocks * parts <= 2 * H200.processors
     assert launch.cluster == (1, parts, 1)
+    assert parts == 1 or blocks <= 2 * clusters_of(parts, H200)
     assert 2 * (launch.shared + 1024) <= H200.shared + 1024
 
 

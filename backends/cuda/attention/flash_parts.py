@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import e, log2
 
 from ....runtime.ir.dtypes import DType, float32
+from ..gemm.tile import clusters_of
 from ..recipe.launch import Launch
 from ..recipe.operands import Arguments, Scratch, Tensor, ceil_div
 from ..recipe.targets import Target
@@ -16,8 +17,8 @@ from .heads import AttentionTask
 LOG2E = log2(e)
 #: Maximum number of queries for which grouped heads share blocks.
 FEW = 16
-#: Cost of the merge kernel in steps of a block: an assumption.
-MERGING = 4
+#: Cost of the merge kernel in steps of a block: 3 us on an H200.
+MERGING = 6
 #: Cost of merging within a cluster, in the same unit.
 JOINING = 1
 #: Maximum number of blocks per multiprocessor to split for; and per cluster.
@@ -100,7 +101,8 @@ def share(
     blocks = batch * (heads // group) * ceil_div(of_group, rows)
     # A cache whose length is known only at run time is assumed to be half full.
     steps = ceil_div(task.seen if task.lengths is None else max(1, task.seen // 2), tile)
-    slots = min(RESIDENT, (target.shared + 1024) // (shared + 1024)) * target.processors
+    resident = min(RESIDENT, (target.shared + 1024) // (shared + 1024))
+    slots = resident * target.processors
     read = tile * (size + task.v.dims[3]) * task.q.tensor.dtype.itemsize
     leaving = 2 * 4 * min(of_group, rows) * task.v.dims[3] / read
 
@@ -115,7 +117,9 @@ def share(
 
     maximum = slots if length <= FEW else slots // max(1, blocks)
     parts = min(range(1, max(1, min(steps, maximum)) + 1), key=estimate)
-    sizes = [n for n in (2, 4, MAX_CLUSTER) if n <= steps]
+    # No cluster waits for another to end, which would take twice the time.
+    together_at = {n: clusters_of(n, target) * resident for n in (2, 4, MAX_CLUSTER)}
+    sizes = [n for n, most in together_at.items() if n <= steps and blocks <= most]
     if joins and sizes and length <= FEW:
         together = min(sizes, key=joined)
         if joined(together) < estimate(parts):
