@@ -33,6 +33,7 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, const T* z0, co
 {
     const int lane = threadIdx.x % OF_ROW;
     const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / OF_ROW;
+    grid_dependency_launch();  // the next kernel can load its weights while this one still waits
     if constexpr (EARLY && SCALED) prefetch_l2(scale, count, threadIdx.x, OF_ROW * ROWS);
     if constexpr (EARLY && SHIFTED) prefetch_l2(shift, count, threadIdx.x, OF_ROW * ROWS);
     grid_dependency_sync();
