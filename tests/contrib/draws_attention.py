@@ -35,6 +35,8 @@ def rotary(rng: Rng) -> Sample:
         attributes |= {"num_heads": n, "rotary_embedding_dim": 2 * pairs}
     elif rng.random() < 0.3:
         attributes |= {"num_heads": n}
+    if rng.random() < 0.2:
+        attributes |= {"is_packed_batching": 1}
     return Sample("RotaryEmbedding", inputs, attributes)
 
 

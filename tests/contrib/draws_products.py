@@ -128,7 +128,7 @@ def embedding(rng: Rng) -> Sample:
         ids[2] = ids[2][:1]
     inputs: Inputs = {
         "input_ids": ids[0],
-        "segment_ids": ids[1] if segments else None,
+        "segment_ids": perhaps(rng, ids[1], 0.8) if segments else None,
         "word": floats(rng, 10, h, dtype=dtype),
         "position": floats(rng, 8, h, dtype=dtype),
         "segment": floats(rng, 2, h, dtype=dtype) if segments else None,

@@ -154,6 +154,10 @@ def multimodal(rng: Rng) -> Sample:
     }
     how: dict[str, Any] = {"mrope_section": section, "mrope_layout": layout, "num_heads": n}
     how["interleaved"] = int(rng.integers(2))
+    if rng.random() < 0.3:
+        how["scale"] = 0.5
+    if rng.random() < 0.3:
+        how["is_packed_batching"] = 1
     return Sample("MRotaryEmbedding", inputs, how)
 
 

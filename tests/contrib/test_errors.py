@@ -61,8 +61,6 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 ]  # fmt: skip
 #: The same of what is valid, and not served.
 REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
-    ("RotaryEmbedding", {"x": X, "ids": IDS, "c": ANGLES, "s": ANGLES},
-     {"is_packed_batching": 1}, r"export with a padded batch"),
     ("Attention", {"x": X, "w": W}, {"num_heads": 2, "do_rotary": 1}, r"RotaryEmbedding"),
     ("Attention", {"x": X, "w": W}, {"num_heads": 2, "past_present_share_buffer": 1}, r"apart"),
     ("GroupQueryAttention", grouped(),

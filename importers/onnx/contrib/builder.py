@@ -100,6 +100,10 @@ class NodeBuilder:
         """Return a scalar with the dtype of `like`."""
         return self.constant(np.array(value, self.dtype(like)))
 
+    def scaled(self, x: str, factor: float) -> str:
+        """Return `x` times a number."""
+        return x if factor == 1 else self.Mul(x, self.number(factor, x))
+
     def ints(self, *values: int) -> str:
         """Return an int64 vector."""
         return self.constant(np.array(values, np.int64))

@@ -33,8 +33,9 @@ def embed_layer_normalization(
     words = b.Gather(word_embedding, input_ids, axis=0)
     places = position_ids or positions(b, b.size(input_ids, 1))
     total = b.Add(words, b.Gather(position_embedding, places, axis=0))
-    if segment_embedding is not None and segment_ids is not None:
-        total = b.Add(total, b.Gather(segment_embedding, segment_ids, axis=0))
+    if segment_embedding is not None:
+        segments = segment_ids or b.ints(0)  # without ids, every token is of the first segment
+        total = b.Add(total, b.Gather(segment_embedding, segments, axis=0))
     y = b.LayerNormalization(total, gamma, beta, epsilon=epsilon)
     return y, words_seen(b, input_ids, mask) if b.wants(1) else None, total
 

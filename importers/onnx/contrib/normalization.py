@@ -71,7 +71,7 @@ def _sum(b: NodeBuilder, x: str, skip: str, gamma: str, bias: str | None) -> str
     rank = b.rank(x, 3, 2)
     hidden = b.dim(x, -1)
     b.need_shape(gamma, "gamma", hidden)
-    if b.rank(skip, 3, 2) > rank:
+    if b.rank(skip, rank, 5 - rank) > rank:
         raise b.error(f"skip is {b.type(skip)}, which has more axes than the input {b.type(x)}")
     total = b.Add(x, skip)
     if bias is None:

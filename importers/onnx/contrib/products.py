@@ -30,7 +30,7 @@ def fused_matmul(
     """Scaled x @ y, with operands optionally transposed, or their first axis behind the batch."""
     x = _arranged(b, x, bool(transA), bool(transBatchA))
     y = _arranged(b, y, bool(transB), bool(transBatchB))
-    return _scaled(b, b.MatMul(x, y), alpha)
+    return b.scaled(b.MatMul(x, y), alpha)
 
 
 @contrib("TransposeMatMul")
@@ -112,10 +112,6 @@ def _arranged(b: NodeBuilder, x: str, transposed: bool, batch: bool) -> str:
     if transposed:
         order[-2:] = order[:-3:-1]
     return b.transpose(x, *order)
-
-
-def _scaled(b: NodeBuilder, x: str, alpha: float) -> str:
-    return x if alpha == 1 else b.Mul(x, b.number(alpha, x))
 
 
 #: Block size of MatMulFpQ4, and bytes per scale.

@@ -101,9 +101,7 @@ def q_gemm(
     sums = b.MatMulInteger(left, right, _single(b, a_zero_point, "a_zero_point"), b_zero_point)
     if c is not None:
         sums = b.Add(sums, c)
-    factor = b.Mul(_single(b, a_scale, "a_scale"), b_scale)
-    if alpha != 1:
-        factor = b.Mul(factor, b.number(alpha, factor))
+    factor = b.scaled(b.Mul(_single(b, a_scale, "a_scale"), b_scale), alpha)
     y = b.Mul(b.cast(sums, dtypes.float32), factor)
     if y_scale is None:
         return y

@@ -28,13 +28,9 @@ def rotary_embedding(
 ) -> str:
     """RotaryEmbedding; a single position is the offset of the first token.
 
-    `scale` is ignored, as in onnxruntime.
+    `scale` is ignored, as in onnxruntime. With `is_packed_batching`, a row has the tokens of
+    several sequences, and may be longer than the caches: the positions say where each token is.
     """
-    if is_packed_batching:
-        raise b.unsupported(
-            "is_packed_batching=1: several sequences packed into one row",
-            "export with a padded batch",
-        )
     if rotary_embedding_dim and num_heads < 1:
         raise b.error(f"rotary_embedding_dim={rotary_embedding_dim} needs num_heads")
     for name, cache in (("cos_cache", cos_cache), ("sin_cache", sin_cache)):
@@ -100,9 +96,10 @@ def multimodal_rotary_embedding(
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,
 ) -> str:
-    """RotaryEmbedding with three positions: each pair of a head uses one of them."""
-    if is_packed_batching:
-        raise b.unsupported("is_packed_batching=1", "export with a padded batch")
+    """RotaryEmbedding with three positions: each pair of a head uses one of them.
+
+    `scale` multiplies what is rotated. See `rotary_embedding` for `is_packed_batching`.
+    """
     if len(mrope_section) != 3 or min(mrope_section) < 0:
         raise b.error(f"mrope_section={list(mrope_section)}; expected three sizes")
     if mrope_layout not in (0, 1):
@@ -116,7 +113,9 @@ def multimodal_rotary_embedding(
     if b.rank(x, 3, 4) == 3:
         hidden = b.need_extent(x, 2)
         heads = num_heads or head_size(b, hidden, 2 * pairs, "x, in heads as cos_cache has them,")
-    cos, sin = (_mixed(b, cache, position_ids, stream) for cache in (cos_cache, sin_cache))
+    cos, sin = (
+        b.scaled(_mixed(b, cache, position_ids, stream), scale) for cache in (cos_cache, sin_cache)
+    )
     return b.RotaryEmbedding(
         x,
         cos,
