@@ -34,11 +34,13 @@ class Graph:
         captures: formal parameters of a control-flow body for outer values.
         nodes: in topological order.
         general: the graph with symbolic dimensions that this one was specialised from, or None.
+        needs: symbols of inputs that can have one size only, see `ir.needs`.
     """
 
     def __init__(self, name: str = "") -> None:
         self.name = name
         self.general: Graph | None = None
+        self.needs: Mapping[str, int] = {}
         self.inputs: tuple[Value, ...] = ()
         self.captures: tuple[Value, ...] = ()
         self._nodes: list[Node] = []
@@ -311,7 +313,7 @@ class Graph:
     def clone(self) -> Graph:
         """Return an independent copy, bodies included; constants share their arrays."""
         copy = Graph(self.name)
-        copy.general = self.general
+        copy.general, copy.needs = self.general, self.needs
         image = {v: copy._add(v.twin(v.name)) for v in self._names.values()}
         copy.inputs = tuple(image[v] for v in self.inputs)
         copy.captures = tuple(image[v] for v in self.captures)

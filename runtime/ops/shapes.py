@@ -8,6 +8,7 @@ from functools import reduce
 from ..errors import ShapeError
 from ..ir.dtypes import INTEGERS, DType, name_of
 from ..ir.grown import combined, divided, multiplied
+from ..ir.needs import equate
 from ..ir.types import Dim, MapType, OptionalType, SequenceType, Shape, TensorType, ValueType
 
 #: The limit of numpy's iterators on the number of axes.
@@ -49,6 +50,7 @@ def same_dim(a: Dim, b: Dim, what: str) -> Dim:
     """
     if isinstance(a, int) and isinstance(b, int) and a != b:
         raise ShapeError(f"{what} must agree: {a} against {b}")
+    equate(a, b)
     if isinstance(a, int):
         return a
     return a if b is None else b

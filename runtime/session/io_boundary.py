@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from ..base.arguments import anything, mapping, shape, shown
 from ..errors import InputError, UsageError
 from ..ir.dtypes import string
-from ..ir.graph import Value
+from ..ir.graph import Graph
 from ..ir.types import HostValue, MapType, OptionalType
 from ..plan.backend import Device, Stream
 from ..plan.exchange import Feed, Lent, exchange_of
@@ -25,9 +26,8 @@ class IOBoundary:
     """Checks the inputs of callers, and moves values to where they are needed.
 
     Args:
-        inputs: the model's inputs, in order.
+        graph: as imported.
         device: the model's device.
-        values: all named values of the imported graph.
 
     Attributes:
         inputs: as callers see them.
@@ -35,13 +35,11 @@ class IOBoundary:
         wanted_here: names of inputs that the host must read, even if they are on a device.
     """
 
-    def __init__(
-        self, inputs: Sequence[Value], device: Device, values: Mapping[str, Value]
-    ) -> None:
-        self.inputs = tuple(map(TensorInfo.of, inputs))
+    def __init__(self, graph: Graph, device: Device) -> None:
+        self.inputs = tuple(replace(TensorInfo.of(v), needs=graph.needs) for v in graph.inputs)
         self.exchange = exchange_of(device)
         self.wanted_here: set[str] = set()
-        self._device, self._values = device, values
+        self._device, self._values = device, graph.values
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -39,12 +39,14 @@ class TensorInfo:
         dtype: element type of a tensor; None for sequences, optionals and maps.
         shape: symbolic dimensions by name, unknown ones None; None if the rank is unknown.
         type: the complete type.
+        needs: of a model's inputs, the symbols that can have one size only, with that size.
     """
 
     name: str
     dtype: DType | None
     shape: Shape | None
     type: ValueType | None = None
+    needs: Mapping[str, int] = field(default_factory=dict[str, int], compare=False, repr=False)
 
     def __str__(self) -> str:
         if self.dtype is None:

@@ -100,7 +100,7 @@ class Model(Closable):
         doubts = Doubts(self.source.file)
         self._resources = Resources(self.backends, options, self._stores, evaluate, budget, doubts)
         self._watch = Watch(graph, options, evaluate, self.source.file)
-        self._boundary = IOBoundary(graph.inputs, self.backends[0].device, graph.values)
+        self._boundary = IOBoundary(graph, self.backends[0].device)
         with self._bounded():
             self._programs = ProgramCache(
                 graph, self._boundary, self._resources, self._close_stores, self.source.file

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto
 from PIL import Image
 
+import tercet as tercet_package
 from tercet import InputError, UsageError
 from tercet.runtime.ir.dtypes import (
     bfloat16,
@@ -126,6 +127,38 @@ def test_sums_of_symbols(dims, expected) -> None:
     assert input_shapes(infos, [], dims)["mask"] == (expected, 2 * new, new + 1, 1, 1)
     assumed = {"past", "new"} - {text.split("=")[0] for text in dims}
     assert set(assumed_dims(infos, [], dims)) == {*assumed, "a+", "+"}
+
+
+#: A symbol that weights fix, one that two nodes contradict, and one that is free.
+NAMED_SIZES = """
+<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+g (float[n, features] x, float[n, any, h, h] image, float[n, any] z, float[n, s, 8] q,
+   float[n, 2, past, cache] pk, float[n, 2, past, cache] pv, int32[n] ends, int32 total)
+  => (y, c, d, a)
+<float[5, 3] w = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14},
+ float[1, 2, 1, 1] filter = {1, 2}, float[3, 1] v = {1, 2, 3}>
+{
+  t = Identity(x)
+  y = MatMul(t, w)
+  c = Conv(image, filter)
+  d = MatMul(z, v)
+  a, present_k, present_v = com.microsoft.GroupQueryAttention
+    <num_heads = 2, kv_num_heads = 2> (q, q, q, pk, pv, ends, total)
+}
+"""
+
+
+def test_sizes_that_nodes_need() -> None:
+    with tercet_package.load(NAMED_SIZES) as model:
+        found = input_shapes(model.inputs)
+        assert assumed_dims(model.inputs) == ("n", "any", "h", "s", "past")
+        chosen = input_shapes(model.inputs, ["x=2x7"], ["cache=9"])
+    assert found["x"] == (1, 5)
+    assert found["image"] == (1, 1, 1, 1)
+    assert found["z"] == (1, 1)
+    assert found["pk"] == found["pv"] == (1, 2, 1, 4)
+    assert chosen["x"] == (2, 7)
+    assert chosen["pk"] == (2, 2, 1, 9)
 
 
 def test_names_with_strange_characters() -> None:

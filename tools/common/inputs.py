@@ -203,8 +203,8 @@ def input_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Return the shape of every input of known or given rank.
 
-    Symbols without a size are 1, but sums and products of others, such as ``past + 2*new``, are
-    what these make.
+    Symbols without a size are what the model's nodes need, or 1; but sums and products of others,
+    such as ``past + 2*new``, are what these make.
 
     Args:
         infos: `Model.inputs`.
@@ -221,6 +221,7 @@ def input_shapes(
     for info in infos:
         if info.name in given:
             _bind(info, given[info.name], sizes)
+    sizes = _needs(infos) | sizes
     for info in infos:
         if info.name in given:
             found[info.name] = given[info.name]
@@ -270,7 +271,7 @@ def assumed_dims(
     infos: Infos, shapes: Sequence[str] = (), dims: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return the dimensions that `input_shapes` takes to be 1, of inputs without a given shape."""
-    given = {*_by_input(shapes, infos, "--shape"), *_parse_dims(dims, infos)}
+    given = {*_by_input(shapes, infos, "--shape"), *_parse_dims(dims, infos), *_needs(infos)}
     free = (
         name
         for info in infos
@@ -280,6 +281,11 @@ def assumed_dims(
         for name in ([f"axis {axis} of '{info.name}'"] if size is None else _free(size, given))
     )
     return tuple(dict.fromkeys(free))
+
+
+def _needs(infos: Infos) -> dict[str, int]:
+    """Return the symbols that can have one size only, with that size."""
+    return {symbol: size for info in infos for symbol, size in info.needs.items()}
 
 
 def _bind(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int]) -> None:

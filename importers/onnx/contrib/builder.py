@@ -11,6 +11,7 @@ from ....runtime.base.guard import need
 from ....runtime.errors import ModelError, UnsupportedError
 from ....runtime.ir import dtypes
 from ....runtime.ir.dtypes import TO_ONNX, DType
+from ....runtime.ir.needs import equate
 from ....runtime.ir.types import Array, Dim, Shape, TensorType
 from ..source.raw import RawNode, items
 from ..upgrading.rewrite import NEWEST, NodeSite
@@ -238,6 +239,8 @@ class NodeBuilder:
             a == b or not (isinstance(a, int) and isinstance(b, int))
             for a, b in zip(shape, sizes, strict=True)
         )
+        for a, b in zip(shape, sizes, strict=False):
+            equate(a, b)
         if not fits:
             wanted = ",".join("?" if each is None else str(each) for each in sizes)
             raise self.error(f"{name} is {self.type(x)}; expected [{wanted}]")

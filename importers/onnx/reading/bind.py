@@ -26,6 +26,7 @@ from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Graph, Value
 from ....runtime.ir.hints import without_shapes
 from ....runtime.ir.infer import infer_node
+from ....runtime.ir.needs import recorded, unanimous
 from ....runtime.ir.op import Op, arity, input_kinds
 from ....runtime.ir.types import Array, ValueType
 from ....runtime.ir.unknown import Opaque, UnknownOperator, UnknownOperators, stand_in
@@ -58,11 +59,13 @@ def bind(
     check_functions(model, source)
     binder = _Binder(model, operators, source)
     try:
-        graph = binder.main(model.graph)
+        with recorded() as needs:
+            graph = binder.main(model.graph)
     except TercetError as error:
         raise binder.unknown() or error from None
     if (unknown := binder.unknown()) is not None:
         raise unknown
+    graph.needs = unanimous(needs)
     return graph, tuple(dict.fromkeys(binder.warnings))
 
 
