@@ -33,7 +33,7 @@ from ..plan.nets import Net
 from .cubins import all_compile, assert_arguments
 from .dry import DryDevice, launches, normal, planned, single
 from .emulator import needs_compiler
-from .samples import ERROR, Sample, compare, sample
+from .samples import ERROR, Sample, compare, results_of, sample
 from .transformer_samples import attention
 
 #: Kernels that this module compiles, in more variants than samples.py has.
@@ -315,3 +315,26 @@ def test_attention_of_many_queries(
     more = () if mask is None else (normal(*mask),)
     compare(attention((2, 4, 2), lengths, size, dtype, *more, **attributes), hopper)
     assert files(hopper) == {"attention/attention_long.cu"}
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(
+    ("size", "attributes"),
+    [((128, 72), {"is_causal": 1}), ((64, 128), {"is_causal": 1, "left_window_size": 40})],
+)
+def test_attention_of_a_prompt_to_caches(
+    size: tuple[int, int], attributes: dict[str, Any], hopper: CudaBackend
+) -> None:
+    """Queries are the last of the keys that are there; nothing behind these reaches a result."""
+    counts = np.array([300, 67])
+    more = (None, None, None, counts)
+    found = attention((2, 4, 2), (67, 500), size, float16, *more, **attributes)
+    compare(found, hopper)
+    assert files(hopper) == {"attention/attention_long.cu"}
+    dirty = {name: x.copy() for name, x in found.feeds.items()}
+    for i, count in enumerate(counts):
+        dirty["x1"][i, :, count:] = np.nan
+        dirty["x2"][i, :, count:] = np.inf
+    clean, other = (results_of(Sample(found.graph, f), [hopper])[0] for f in (found.feeds, dirty))
+    np.testing.assert_array_equal(clean, other)

@@ -23,14 +23,11 @@ def on_hopper(task: AttentionTask, target: Target) -> Launch | None:
     """Return the launch with wgmma, or None if it does not apply."""
     operands = (task.q, task.k, task.v, task.y)
     able = (
-        target.has_wgmma
-        and all(x.vector(8) == 8 for x in operands)
-        and task.past == (None, None)
-        and task.lengths is None
+        target.has_wgmma and all(x.vector(8) == 8 for x in operands) and task.past == (None, None)
     )
     if able and _suits_long(task, target):
         return _long(task, target)
-    if able and _suits_groups(task, target):
+    if able and task.lengths is None and _suits_groups(task, target):
         return _grouped(task, target)
     return None
 
@@ -135,7 +132,8 @@ def _long(task: AttentionTask, target: Target) -> Launch:
         block=128 * groups + 32,
         args={
             **{"q": _map(task.q, rows), "k": _map(task.k, keys), "v": _map(task.v, keys)},
-            **{"y": _map(task.y, 16), "mask": mask, **task.numbers, "tiles": tiles},
+            **{"y": _map(task.y, 16), "mask": mask, "lengths": task.lengths, **task.numbers},
+            "tiles": tiles,
         },
         types=(("T", dtype), ("M", float32 if mask is None else mask.dtype)),
         constants=(

@@ -2,7 +2,9 @@
 // but each of GROUPS warpgroups processes 64 rows, and all share the keys and values that one producer warp loads. The
 // groups are not otherwise synchronized: one computes a softmax while another multiplies.
 //
-// Heads are stored in slabs of 64 elements, each slab holding all rows, the last one padded with zeros.
+// Heads are stored in slabs of 64 elements, each slab holding all rows, the last one padded with zeros. With LENGTHS, the
+// queries are the last of the keys that are there. What lies behind these may be anything: values are cleared, as a
+// weight of zero does not hide infinities.
 //
 // Compile-time, besides the constants of online_softmax.cuh: SIZE_K and SIZE_V, of a head; GROUPS; KEYS of a step;
 // STAGES, the steps whose keys and values fit shared memory; and two wgmma instructions.
@@ -45,6 +47,16 @@ __device__ __forceinline__ void fetch(const TensorMap* q, const TensorMap* k, co
     }
 }
 
+// Clears the values of a stage from number `from` on. All consumers call it.
+__device__ __forceinline__ void clear_values(u32 values, int from)
+{
+    const int chunks = (KEYS - from) * 8;  // of a slab
+    for (int item = threadIdx.x; item < chunks * SLABS_V; item += CONSUMERS)
+        fill<16>(values + item / chunks * SLAB + from * 128 + item % chunks * 16, 0);
+    fence_proxy_async();
+    named_barrier_sync<2, CONSUMERS>();
+}
+
 // The sums of one slab of values.
 __device__ __forceinline__ float (&slab_of(float (&sums)[EIGHTS][4], int slab))[8][4]
 {
@@ -54,7 +66,7 @@ __device__ __forceinline__ float (&slab_of(float (&sums)[EIGHTS][4], int slab))[
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap y, const M* mask,
-               Sizes s, MaskSteps of_mask, float scale, float softcap, int tiles)
+               const long long* lengths, Sizes s, MaskSteps of_mask, float scale, float softcap, int tiles)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 queries = shared_address(shared), keys = queries + BYTES_Q;
@@ -63,9 +75,6 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int pair = blockIdx.x / tiles, m0 = (tiles - 1 - blockIdx.x % tiles) * ROWS;
     const int head = pair % s.heads, n = pair / s.heads, kv_head = head / (s.heads / s.kv_heads);
-    const Keys range = keys_of(m0, min(m0 + ROWS, s.rows) - 1, s.total, s);
-    const int begin = range.begin / KEYS * KEYS;
-    const int count = max(0, (range.end - begin + KEYS - 1) / KEYS);
     if (threadIdx.x == 0) {
         mbarrier_init(full_q, 1);
         of_k.begin(1, GROUPS * 4);
@@ -73,6 +82,11 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
     }
     __syncthreads();
     grid_dependency_sync();
+    const int valid = LENGTHS ? int(lengths[n]) : s.total;
+    const int shift = LENGTHS ? valid - s.rows : 0;  // position of the first query
+    const Keys range = keys_of(m0 + shift, min(m0 + ROWS, s.rows) - 1 + shift, valid, s);
+    const int begin = range.begin / KEYS * KEYS;
+    const int count = max(0, (range.end - begin + KEYS - 1) / KEYS);
     if (warp == GROUPS * 4) {
         if (lane == 0)
             fetch(&q, &k, &v, queries, keys, values, full_q, of_k, of_v, m0, head, kv_head, n, begin,
@@ -109,7 +123,7 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
         if (lane == 0) mbarrier_arrive(of_k.empty(stage));
 
         const int t0 = begin + step * KEYS;
-        const Seen seen = {{row, row + 8}, t0, s.total, weighed};
+        const Seen seen = {{row + shift, row + 8 + shift}, t0, valid, weighed};
         weigh(scores, results, peak, sum, MaskInPlace{{mask_row[0], mask_row[1]}, t0, s, of_mask}, seen, s, scale,
               softcap);
         u32 weights[KEYS / 16][4];
@@ -118,6 +132,8 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
             as_operand(weights[i], scores[2 * i], scores[2 * i + 1]);
 
         mbarrier_wait(of_v.full(stage), turn.parity);
+        if (LENGTHS && t0 + KEYS > valid)
+            clear_values(values + stage * BYTES_V, valid - t0);
         settle(results);
         wgmma_fence();
 #pragma unroll
