@@ -86,6 +86,8 @@ FOLLOWERS: frozenset[type[Op]] = frozenset(
         *(movement.DepthToSpace, movement.SpaceToDepth, attention.RotaryEmbedding),
     }
 )
+#: Operators that give the elements of their first input another shape.
+_VIEWS = (shape.Reshape, shape.Flatten, shape.Squeeze, shape.Unsqueeze)
 #: Operators of which only this many leading inputs become half.
 _FIRST: dict[type[Op], int] = {norm.BatchNormalization: 1, resize.Resize: 1}
 #: Inputs that stay float32, such as masks with -3e38.
@@ -212,8 +214,14 @@ class _Narrow:
         """Return a float32 value in half precision."""
         if value is None or value in self._known:
             return None if value is None else self._known[value]
+        node = value.producer
         if value.data is not None:
             narrow = self._graph.constant(value.data.astype(self._half), f"{value.name}.half")
+        elif node is not None and isinstance(node.op, _VIEWS):
+            # In front of a view, a Cast is next to the node that computes its elements.
+            source = self._narrowed(node.inputs[0], reader)
+            add = Builder(self._graph, reader, f"{value.name}.{self._half.name}", (node,))
+            narrow = add(node.op, source, *node.inputs[1:])
         else:
             narrow = self._cast(value, self._half, reader)
         self._known[value] = narrow

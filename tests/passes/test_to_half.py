@@ -15,11 +15,12 @@ from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Exp, Mul, Relu
 from tercet.runtime.ops.matmul import Gemm, MatMul
+from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.pool import GlobalAveragePool, MaxPool
 from tercet.runtime.ops.reduce import ReduceSum
 from tercet.runtime.ops.resize import Resize
-from tercet.runtime.ops.shape import Flatten
+from tercet.runtime.ops.shape import Flatten, Reshape
 from tercet.runtime.options import Options
 from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
 
@@ -77,6 +78,22 @@ def test_a_network_is_half_from_its_first_layer_to_its_last(
     want, got = run(graph, x=x), run(after, x=x)
     assert got.dtype == float32
     assert np.linalg.norm(got - want) <= bound * np.linalg.norm(want)
+
+
+def test_casts_are_next_to_nodes_that_compute() -> None:
+    """The Transpose of patches and the Cast of its elements are one kernel without a view between."""
+
+    def build(g: Graph, x: Value) -> Value:
+        patches = apply(g, Transpose(perm=(0, 2, 1, 3)), x)
+        rows = apply(g, Reshape(), patches, np.array([2, 3, 20]))
+        return apply(g, MatMul(), rows, normal(20, 7))
+
+    graph = make(build, (2, 5, 3, 4))
+    after = halved(graph)
+    assert kinds(after) == ["Transpose", "Cast", "Reshape", "MatMul", "Cast"]
+    x = normal(2, 5, 3, 4)
+    want, got = run(graph, x=x), run(after, x=x)
+    assert np.linalg.norm(got - want) <= 2e-3 * np.linalg.norm(want)
 
 
 def test_float32_stays_as_it_is() -> None:

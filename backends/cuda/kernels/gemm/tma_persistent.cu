@@ -200,13 +200,34 @@ __device__ __forceinline__ void epilogue_all(const float (&sums)[BLOCKS][TN][4],
 
 // The same for results that are wider than operands, none of which has their layout. Eight rows at a time pass
 // through the warp's part of `place`; a warp stores whole lines of 128 bytes of a row, wherever it begins.
-__device__ __forceinline__ void epilogue_rows(const float (&sums)[BLOCKS][TN][4], unsigned char* place,
-                                            R* c, const T* bias, const T* z0, const T* z1, int m0, int m,
-                                            int n0, int n, int ldc)
+__device__ __forceinline__ void epilogue_rows(float (&sums)[BLOCKS][TN][4], unsigned char* place,
+                                              R* c, const T* bias, const T* z0, const T* z1, int m0, int m,
+                                              int n0, int n, int ldc)
 {
     constexpr int LINE = 32;
     static_assert(!WIDER || sizeof(R) == 4, "lines of 32 results");
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+#pragma unroll
+    for (int part = 0; part < BN / 32; ++part) {  // operands are loaded before anything is stored
+        float shift[8] = {};
+        T first[8] = {}, second[8] = {};
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            const int column = n0 + part * 32 + j / 2 * 8 + lane % 4 * 2 + j % 2;
+            if (BIAS && column < n) shift[j] = float(bias[column]);
+            if (Z0 == 2 && column < n) first[j] = z0[column];
+            if (Z1 == 2 && column < n) second[j] = z1[column];
+        }
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i)
+#pragma unroll
+            for (int j = 0; j < 8; ++j)
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    float& sum = sums[i][part * 4 + j / 2][half * 2 + j % 2];
+                    sum = epilogue(BIAS ? sum + shift[j] : sum, 0, 0, 0, first + j, second + j);
+                }
+    }
     R* const mine = (R*)(place + warp * (8 * BN * sizeof(R)));
     // Words of 16 bytes are permuted within those of 128, so that both accesses are free of bank conflicts.
     const auto word = [](int row, int column) {
@@ -219,18 +240,7 @@ __device__ __forceinline__ void epilogue_rows(const float (&sums)[BLOCKS][TN][4]
             __syncwarp();
 #pragma unroll
             for (int j = 0; j < TN; ++j) {
-                const int column = n0 + j * 8 + lane % 4 * 2;
-                R found[2];
-#pragma unroll
-                for (int q = 0; q < 2; ++q) {
-                    const bool inside = column + q < n;
-                    T first[1] = {}, second[1] = {};
-                    float sum = sums[i][j][half * 2 + q];
-                    if (BIAS && inside) sum += float(bias[column + q]);
-                    if (Z0 == 2 && inside) first[0] = z0[column + q];
-                    if (Z1 == 2 && inside) second[0] = z1[column + q];
-                    found[q] = epilogue(sum, 0, 0, 0, first, second);
-                }
+                const float* const found = sums[i][j] + half * 2;
                 *(Result*)(mine + word(lane / 4, j * 8 + lane % 4 * 2)) = {found[0], found[1]};
             }
             __syncwarp();
