@@ -81,7 +81,7 @@ def test_a_network_is_half_from_its_first_layer_to_its_last(
 
 
 def test_casts_are_next_to_nodes_that_compute() -> None:
-    """The Transpose of patches and the Cast of its elements are one kernel without a view between."""
+    """A Transpose of patches and the Cast of its elements are one kernel with no view between."""
 
     def build(g: Graph, x: Value) -> Value:
         patches = apply(g, Transpose(perm=(0, 2, 1, 3)), x)
