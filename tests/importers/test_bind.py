@@ -178,6 +178,17 @@ def test_attributes_become_fields() -> None:
     assert cast.to == np.float64  # type: ignore[attr-defined]
 
 
+def test_an_undefined_dtype_is_none() -> None:
+    """onnxruntime writes out the defaults of all attributes when it saves a model."""
+    proto = model(
+        """g (float[2] x) => (y) <float s = {0.5}, int16 z = {1}>
+        { y = QuantizeLinear <output_dtype = 0> (x, s, z) }"""
+    )
+    x = np.array([1, 2], np.float32)
+    with tercet.load(proto) as loaded:
+        np.testing.assert_array_equal(loaded(x)[0], run(proto, x=x)[0])
+
+
 def test_attributes_without_a_type_are_those_of_ir_version_1() -> None:
     proto = model("g (float[2,3] x) => (y) { y = Concat <axis = 1> (x, x) }", 4, 2)
     proto.ClearField("opset_import")

@@ -8,6 +8,7 @@ from dataclasses import MISSING, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+from onnx import TensorProto
 
 from ....runtime.errors import did_you_mean
 from ....runtime.ir.dtypes import BY_ONNX, DType
@@ -86,7 +87,7 @@ def _converter(hint: Any) -> Converter:
     if origin is Literal:
         return _one_of(arguments)
     if origin is np.dtype or kind is np.dtype:
-        return _dtype
+        return _dtype if kind is hint else _optional_dtype
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     raise TypeError(f"no attribute of a file can become a {kind}")
@@ -135,6 +136,11 @@ def _dtype(name: str, value: Any) -> DType:
     if number not in BY_ONNX:
         raise Mismatch(f"attribute '{name}': {number} is not an element type")
     return BY_ONNX[number]
+
+
+def _optional_dtype(name: str, value: Any) -> DType | None:
+    """Return a dtype; UNDEFINED, the default that some tools write out, is none."""
+    return None if value == TensorProto.UNDEFINED else _dtype(name, value)
 
 
 def _list_of(convert: Converter) -> Converter:
