@@ -19,6 +19,7 @@ from ..ops.packed import MatMulNBits
 from ..ops.shape import Reshape
 from .driver import Context
 from .editing import Builder, rank_of, shape_of
+from .merge_rotations import merged_rotations
 from .pattern import without_addend
 
 
@@ -63,7 +64,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     Their results go to an Attention, or are split into heads that go to caches first, as in
     decoders. Two or three products with constant weights, packed ones included, become one with
-    concatenated weights; a Split after it yields the parts.
+    concatenated weights; a Split after it yields the parts. Queries and keys that are adjacent
+    parts are rotated together.
     """
     for node in list(graph.nodes):
         if node in graph and isinstance(node.op, Attention):
@@ -78,6 +80,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     for values in heads.values():
         if len(values) <= 3 and any(_is_kept(graph, value) for value in values):
             yield from _merge(graph, values)
+    for node in list(graph.nodes):
+        yield from merged_rotations(graph, node)
 
 
 def _merge(graph: Graph, values: Iterable[Value]) -> Iterator[str]:
