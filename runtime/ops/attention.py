@@ -217,7 +217,8 @@ class RotaryEmbedding(Op):
 
     Pairs are the two halves of a head, or neighbours with `interleaved`; unless 0,
     `rotary_embedding_dim` is how many elements of each head, from the first on, are rotated. Caches
-    are [positions, pairs] with `position_ids`, else [batch, length, pairs].
+    are [positions, pairs] with `position_ids`, else [batch, length, pairs]. A batch of 1 serves
+    all of x's, as ONNX's formula broadcasts, and as PyTorch exports caches.
     """
 
     interleaved: int = 0
@@ -244,11 +245,20 @@ class RotaryEmbedding(Op):
             need_rank(cache, 3 if position_ids is None else 2, name)
             same_dim(dim(cache, -1), pairs, f"last axis of {name} {cache} and pairs of {x}")
             if position_ids is None:
-                same_dim(dim(cache, 0), b, f"batches of {name} and x")
+                _need_batch(cache, b, name)
                 same_dim(dim(cache, 1), length, f"lengths of {name} and x")
-        same_dim(dim(position_ids, 0), b, "batches of position_ids and x")
+        if position_ids is None:
+            same_dim(dim(cos_cache, 0), dim(sin_cache, 0), "batches of cos_cache and sin_cache")
+        else:
+            _need_batch(position_ids, b, "position_ids")
         same_dim(dim(position_ids, 1), length, "lengths of position_ids and x")
         return x.without_value()
+
+
+def _need_batch(given: TensorType, batch: Dim, name: str) -> None:
+    """Raise ShapeError unless the first axis has the batch's size, or 1."""
+    if dim(given, 0) != 1:
+        same_dim(dim(given, 0), batch, f"batches of {name} and x")
 
 
 @op

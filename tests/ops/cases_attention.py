@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from .case import FLOAT16, FLOAT32, Array, Case, draw
+from .case import FLOAT16, FLOAT32, Array, Case, by_reference, draw
 
 
 def joined(x: Array) -> Array:
@@ -41,14 +42,23 @@ def attention(
 
 
 def rotary(
-    shape: tuple[int, ...], pairs: int, *, positions: bool = True, **attributes: Any
+    shape: tuple[int, ...],
+    pairs: int,
+    *,
+    positions: bool = True,
+    batch: int = 2,
+    **attributes: Any,
 ) -> Case:
     length = shape[1] if len(shape) == 3 else shape[2]
-    angles = draw(2, (20, pairs) if positions else (shape[0], length, pairs))
+    angles = draw(2, (20, pairs) if positions else (batch, length, pairs))
     inputs: tuple[Array, ...] = (draw(1, shape), np.cos(angles), np.sin(angles))
     if positions:
-        inputs = (*inputs, np.random.default_rng(3).integers(0, 20, (shape[0], length)))
-    return Case("RotaryEmbedding", inputs, attributes, opset=23)
+        inputs = (*inputs, np.random.default_rng(3).integers(0, 20, (batch, length)))
+    case = Case("RotaryEmbedding", inputs, attributes, opset=23)
+    # onnxruntime wants x's batch, where ONNX's formula broadcasts.
+    if batch == shape[0]:
+        return case
+    return replace(case, want=lambda *inputs: by_reference(case, *inputs)[0])
 
 
 BOOLEAN = draw(9, (3, 5), np.bool_) | np.eye(3, 5, dtype=bool)
@@ -84,5 +94,7 @@ ROTARY = [
     rotary((2, 4, 3, 8), 4, interleaved=1),
     rotary((2, 3, 32), 4, num_heads=4),
     rotary((2, 4, 3, 8), 2, rotary_embedding_dim=4),
+    rotary((2, 4, 3, 8), 4, positions=False, batch=1),
+    rotary((2, 3, 32), 4, num_heads=4, batch=1),
 ]
 CASES = [*ATTENTION, *ROTARY]
