@@ -403,6 +403,7 @@ def _sequences() -> Iterator[Sample]:
     caches = [np.cos(angles), np.sin(angles), np.array([[0, 2, 4], [1, 3, 5]])]
     for interleaved in (0, 1):
         yield sample("RotaryEmbedding", [q, *caches], interleaved=interleaved)
+    yield sample("RotaryEmbedding", [q, *(cache[np.newaxis, :3] for cache in caches[:2])])
     flat = [normal(2, 3, 16), normal(2, 3, 8), normal(2, 3, 6), None, -np.abs(normal(2, 3, 8))]
     rates = np.abs(normal(2, 3, 2))
     yield sample("LinearAttention", [*flat, rates], outputs=2, q_num_heads=4, kv_num_heads=2)
