@@ -14,7 +14,7 @@ from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op
 from ...runtime.ops.attention import Attention
 from ...runtime.ops.conv import Conv
-from ...runtime.ops.elementwise import Cast, Div
+from ...runtime.ops.elementwise import Add, Cast, Div
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.ops.movement import Slice, Split, Transpose
 from ...runtime.ops.packed import MatMulNBits
@@ -244,6 +244,8 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
         out = follower.output
         if out.tensor.dims != value.tensor.dims:
             return tuple(found[:fitting])
+        if found and _is_left(graph, anchor, tuple(found), follower, free):
+            return tuple(found[:fitting])
         found.append(follower)
         found[-1:] = (*_sides(graph, anchor, value, found, free), follower)
         if isinstance(epilogue_of(tuple(found), Tensor(out), anchor.output), str):
@@ -251,6 +253,27 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
         value = out
         if out.tensor.dtype in stored:
             fitting = len(found)
+
+
+def _is_left(
+    graph: Graph, anchor: Node, epilogue: tuple[Node, ...], follower: Node, free: Set[Node]
+) -> bool:
+    """Whether the sum after an epilogue is left to that of the other product in it.
+
+    A product that adds one tensor already is faster without a second one.
+    """
+    value = epilogue[-1].output
+    others = [v for v in follower.distinct_reads if v is not value]
+    if not isinstance(anchor.op, MatMul) or not isinstance(follower.op, Add) or len(others) != 1:
+        return False
+    node = others[0].producer
+    if node is not None and isinstance(node.op, Add):  # its bias
+        node = next((v.producer for v in node.distinct_reads if not v.is_constant), None)
+    if node is None or node not in free or not isinstance(node.op, MatMul):
+        return False
+    so_far = epilogue_of(epilogue, Tensor(value), anchor.output)
+    alone = graph.sole_consumer(others[0]) is follower
+    return alone and not isinstance(so_far, str) and so_far.reads_along
 
 
 def _sides(

@@ -39,6 +39,7 @@ from . import (
     merge_duplicates,
     merge_linear,
     merge_products,
+    order_sums,
     pad_channels,
     remove_dead,
     remove_identity,
@@ -204,6 +205,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "split_products",
         split_products.run,
         "after it: the parts that an Attention reads stay together",
+    ),
+    Pass(
+        "order_sums",
+        order_sums.run,
+        "after it, when layers are as they stay",
     ),
     Pass(
         "unfold_patches",

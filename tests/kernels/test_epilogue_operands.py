@@ -62,6 +62,17 @@ def halves(dtype: DType, batch: int) -> tuple[Net, Value]:
     return net, net.add(Conv(), whole, constant(net, 8, 32, 1, 1, scale=0.2))
 
 
+def parallel(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """Two layers of one tensor are added to it, as in GPT-J and Phi."""
+    net = Net(batch, 20, 16, dtype=dtype)
+    rows = net.add(Relu(), net.x)
+    p, q = (
+        net.add(Add(), net.add(MatMul(), rows, constant(net, 16, 16, scale=0.3)), constant(net, 16))
+        for _ in range(2)
+    )
+    return net, net.add(Add(), net.add(Add(), p, q), rows)
+
+
 def model_of(case: Case, backend: CudaBackend | NumpyBackend, dtype: DType, batch: int) -> Model:
     net, y = case(dtype, batch)
     net.graph.set_outputs({"y": y})
@@ -84,10 +95,18 @@ def test_only_the_half_that_is_joined_is_copied() -> None:
     assert [launch.entry for launch in launches(layout)].count("copy_strided") == 1
 
 
+@pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
+def test_each_of_two_products_adds_one_tensor(dtype: DType) -> None:
+    layout = planned_model(model_of(parallel, NumpyBackend(), dtype, 2), DryDevice())
+    titles = [launch.title for launch in launches(layout) if launch.entry != "split_pack"]
+    assert len(titles) == 3  # with that of Relu
+    assert all("Add" in title for title in titles[1:])
+
+
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
-@pytest.mark.parametrize("case", [by_row, gated, halves])
+@pytest.mark.parametrize("case", [by_row, gated, halves, parallel])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_results(case: Case, batch: int, dtype: DType, emulated: CudaBackend) -> None:
     assert_exact(case, batch, dtype, emulated)

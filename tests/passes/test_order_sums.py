@@ -1,0 +1,67 @@
+"""Sums of two layers and another tensor."""
+
+from __future__ import annotations
+
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ops.elementwise import Add, Relu, Tanh
+from tercet.runtime.ops.matmul import MatMul
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+ROWS, WIDTH = 5, 6
+
+
+def layer(g: Graph, x: Value, bias: bool = True) -> Value:
+    y = apply(g, MatMul(), x, normal(WIDTH, WIDTH))
+    return apply(g, Add(), y, normal(WIDTH)) if bias else y
+
+
+def sums(order: str):
+    """Return a block whose layers p and q are added to x in this order."""
+
+    def build(g: Graph, x: Value) -> Value:
+        rows = apply(g, Relu(), x)
+        known = {"x": x, "p": layer(g, rows), "q": layer(g, apply(g, Tanh(), rows), bias=False)}
+        one, other, last = (known[name] for name in order)
+        inner = apply(g, Add(), one, other)
+        return apply(g, Add(), *((last, inner) if order[2] == "x" else (inner, last)))
+
+    return build
+
+
+@pytest.mark.parametrize("order", ["pqx", "qpx", "pxq", "xqp"])
+def test_each_layer_adds_one_tensor(order: str) -> None:
+    graph = make(sums(order), (2, ROWS, WIDTH))
+    after, _ = optimised(graph)
+    assert_same(graph, after)
+    product = [node for node in after.nodes if node.kind == "MatMul"]
+    of_x = [n for n in after.nodes if n.kind == "Add" and after.inputs[0] in n.distinct_reads]
+    assert len(product) == 2
+    (first,) = of_x  # it adds x to a layer, not to a sum of both
+    (total,) = (n for n in after.nodes if n.kind == "Add" and first.output in n.distinct_reads)
+    assert total.output is after.outputs["y"]
+
+
+def test_what_others_read_stays() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        both = apply(g, Add(), layer(g, x), layer(g, apply(g, Tanh(), x)))
+        return apply(g, Add(), apply(g, Add(), both, apply(g, Relu(), x)), apply(g, Relu(), both))
+
+    graph = make(build, (2, ROWS, WIDTH))
+    after, log = optimised(graph)
+    assert "order_sums" not in log.counts
+    assert_same(graph, after)
+
+
+def test_three_layers_stay() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        found = [layer(g, f) for f in (x, apply(g, Tanh(), x), apply(g, Relu(), x))]
+        return apply(g, Add(), apply(g, Add(), *found[:2]), found[2])
+
+    graph = make(build, (2, ROWS, WIDTH))
+    after, log = optimised(graph)
+    assert "order_sums" not in log.counts
+    assert kinds(after).count("MatMul") == 3
+    assert_same(graph, after)
