@@ -31,6 +31,7 @@ from .fusion import FusionGroup, groups, smaller
 from .gemm.f16 import pooled_convolution
 from .gemm.few_rows import FewRows, few_rows
 from .gemm.first_layer import reading_wide
+from .norm.head_rows import HeadRows, head_rows
 from .norm.unit_rows import UnitRows, unit_rows
 from .recipe.arguments import as_reason
 from .recipe.launch import pitched_by
@@ -158,6 +159,8 @@ def recipe_of(
         return few_rows(group.whole, y, operand, setting)
     if isinstance(group.whole, UnitRows):
         return unit_rows(group.whole, y, operand)
+    if isinstance(group.whole, HeadRows):
+        return head_rows(group.whole, y, operand)
     if head is None:
         chain = chain_of(tuple(node for node in group.nodes if in_chains(node)))
         if isinstance(chain, str):
@@ -284,7 +287,9 @@ def _pitched(group: FusionGroup, recipe: Answer) -> frozenset[Value]:
 
 def _reads_rows(group: FusionGroup) -> bool:
     """Whether the kernel takes parts of rows of any tensor where it takes slices."""
-    if isinstance(group.whole, DecodeAttention) or (group.head is None and group.whole is None):
+    if isinstance(group.whole, DecodeAttention | HeadRows):
+        return True
+    if group.head is None and group.whole is None:
         return True
     if isinstance(group.nodes[0].op, LayerNormalization | RMSNormalization):
         return group.head is group.nodes[0]

@@ -17,6 +17,7 @@ from ...runtime.ops.conv import Conv
 from ...runtime.ops.elementwise import Add, Cast, Div
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.ops.movement import Slice, Split, Transpose
+from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.ops.packed import MatMulNBits
 from ...runtime.ops.pool import MaxPool
 from ...runtime.ops.reduce import Reduce
@@ -29,6 +30,7 @@ from .codegen.epilogue import epilogue_of
 from .gemm.atoms import HALVES
 from .gemm.f16 import is_packed
 from .gemm.few_rows import FewRows, are_alike, has_few_rows, norm_before
+from .norm.head_rows import HeadRows, head_rows_at
 from .norm.unit_rows import UnitRows, unit_rows_at
 from .recipe.operands import Tensor
 
@@ -39,7 +41,7 @@ MAX_CHAIN_OPERANDS = 8
 STORED = HALVES | {float32}
 
 
-Whole = ReluLinear | RotateAppend | DecodeAttention | FewRows | UnitRows
+Whole = ReluLinear | RotateAppend | DecodeAttention | FewRows | UnitRows | HeadRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class FusionGroup:
             it reads in 16 bits, and a first layer rounds the image that it packs.
         whole: the pattern that a dedicated kernel computes: linear attention, rotation with cache
             update, this with the attention to the caches, products of few rows with the nodes
-            around them, or rows divided by their length; None for others.
+            around them, normalized parts of rows, or rows divided by their length; None for others.
     """
 
     nodes: tuple[Node, ...]
@@ -220,7 +222,15 @@ def _meeting(graph: Graph, products: tuple[Node, Node], free: Set[Node]) -> tupl
 #: Finders of groups with a dedicated kernel, by the operator of their anchor; the first match wins.
 WHOLE: Mapping[type[Op], tuple[Callable[[Graph, Node, Set[Node]], Whole | None], ...]] = {
     Attention: (decode_attention_at, rotate_append_at),
-    Div: (relu_linear_at, lambda graph, node, free: unit_rows_at(graph, node, free, _tail)),
+    Div: (
+        relu_linear_at,
+        lambda graph, node, free: head_rows_at(graph, node, free, _tail),
+        lambda graph, node, free: unit_rows_at(graph, node, free, _tail),
+    ),
+    **dict.fromkeys(
+        (LayerNormalization, RMSNormalization),
+        (lambda graph, node, free: head_rows_at(graph, node, free, _tail),),
+    ),
     **dict.fromkeys((MatMul, Gemm, MatMulNBits), (few_rows_at,)),
 }
 
@@ -380,7 +390,7 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
         alone = replace(group.whole, epilogue=())
         rest = tuple(_plain_groups(graph, set(group.whole.epilogue)))
         return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
-    if isinstance(group.whole, UnitRows):
+    if isinstance(group.whole, UnitRows | HeadRows):
         return tuple(_plain_groups(graph, set(group.nodes)))
     if group.head is None:
         nodes = (node for node in group.nodes if not node.op.view)

@@ -12,10 +12,11 @@ from ..ir.op import with_attributes
 from ..ir.types import Array, Dim, Shape
 from ..ops.attention import Attention, RotaryEmbedding
 from ..ops.conv import Conv
-from ..ops.elementwise import Add
+from ..ops.elementwise import Add, Clip, Div, Max
 from ..ops.matmul import MatMul
 from ..ops.movement import Split, Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
+from ..ops.reduce import ReduceL2
 from ..ops.shape import Reshape
 from .columns import HeadColumns, heads_of
 from .driver import Context
@@ -34,7 +35,8 @@ class _Rows:
 
     Attributes:
         heads: how heads are columns of rows.
-        steps: the nodes after them, in order: a RotaryEmbedding, norms of each head.
+        steps: the nodes after them, in order: a RotaryEmbedding, norms of each head, a division of
+            each head by its length.
     """
 
     heads: HeadColumns
@@ -119,6 +121,8 @@ def _is_step(graph: Graph, node: Node) -> bool:
     """Whether a node rotates heads, or normalizes each of them with constants."""
     if isinstance(node.op, RotaryEmbedding):
         return not node.op.num_heads
+    if isinstance(node.op, Div):
+        return _length_of(graph, node) is not None
     if not isinstance(node.op, (LayerNormalization, RMSNormalization)):
         return False
     others = all(v is None or v.data is not None for v in node.inputs[1:])
@@ -126,9 +130,30 @@ def _is_step(graph: Graph, node: Node) -> bool:
     return alone and others and node.op.axis in (-1, 3)
 
 
+def _length_of(graph: Graph, quotient: Node) -> tuple[Node, Node] | None:
+    """Return the nodes that compute the limited length by which a quotient divides each head."""
+    x, divisor = quotient.inputs
+    limit = None if divisor is None else divisor.producer
+    length = None if limit is None or limit.inputs[0] is None else limit.inputs[0].producer
+    if x is None or limit is None or length is None or not isinstance(limit.op, Clip | Max):
+        return None
+    if not isinstance(length.op, ReduceL2) or length.inputs[0] is not x or not length.op.keepdims:
+        return None
+    axes = length.inputs[1].data if len(length.inputs) > 1 and length.inputs[1] else None
+    bounds = [v for v in limit.inputs[1:] if v is not None]
+    inner = all(graph.sole_consumer(node.output) is not None for node in (length, limit))
+    is_last = axes is not None and axes.size == 1 and int(axes.reshape(-1)[0]) in (-1, 3)
+    known = all(v.data is not None and v.data.size == 1 for v in bounds)
+    alone = graph.sole_consumer(quotient.output) is not None
+    return (length, limit) if is_last and known and inner and alone else None
+
+
 def _is_movable(graph: Graph, one: _Rows, all_: list[_Rows], attention: Node) -> bool:
     """Whether the rows come from a layer whose columns nothing else reads in order."""
-    inside = {attention, *(step for each in all_ for step in each.steps)}
+    steps = [step for each in all_ for step in each.steps]
+    inside = {attention, *steps}
+    quotients = [step for step in steps if isinstance(step.op, Div)]
+    inside |= {node for step in quotients for node in _length_of(graph, step) or ()}
     inside |= {node for each in all_ for node in each.heads.nodes}
     between = [one.source, *(value for node in one.heads.nodes for value in node.outputs)]
     if any(graph.is_output(value) or not inside.issuperset(value.consumers) for value in between):
@@ -233,7 +258,14 @@ def _stepped(graph: Graph, rows: _Rows, value: Value, before: Node) -> Value:
             value = add(with_attributes(step.op, num_heads=rows.number), value, *step.inputs[1:])
             continue
         value = _in_shape(add, value, (*heads.counts, *heads.columns.shape))
-        value = add(with_attributes(step.op, axis=-1), value, *step.inputs[1:])
+        if isinstance(step.op, Div):
+            found = _length_of(graph, step)
+            assert found is not None
+            length, limit = found
+            row = add(length.op, value, add.integers((-1,), "axis"))
+            value = add(step.op, value, add(limit.op, row, *limit.inputs[1:]))
+        else:
+            value = add(with_attributes(step.op, axis=-1), value, *step.inputs[1:])
         value = _in_shape(add, value, (*heads.counts, heads.columns.size))
     return value
 

@@ -15,6 +15,7 @@ from ..ops.elementwise import Add, Cast
 from ..ops.gather import TensorScatter
 from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Split, Transpose
+from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.packed import MatMulNBits
 from ..ops.shape import Reshape
 from .driver import Context
@@ -95,11 +96,25 @@ def _merge(graph: Graph, values: Iterable[Value]) -> Iterator[str]:
 
 
 def _unturned(value: Value) -> Value:
-    """Return the input of a RotaryEmbedding, or the value itself."""
+    """Return the rows whose heads are rotated or normalized to a value, or the value itself."""
     node = value.producer
-    if node is None or not isinstance(node.op, RotaryEmbedding) or node.inputs[0] is None:
+    if node is not None and isinstance(node.op, RotaryEmbedding) and node.inputs[0] is not None:
+        return _unturned(node.inputs[0])
+    norm = _input_of(node, Reshape)
+    cut = _input_of(norm, LayerNormalization, RMSNormalization)
+    rows = cut.inputs[0] if cut is not None and isinstance(cut.op, Reshape) else None
+    if norm is None or cut is None or rows is None or shape_of(rows) != shape_of(value):
         return value
-    return node.inputs[0]
+    known = all(each is None or each.data is not None for each in norm.inputs[1:])
+    alone = all(len(each.consumers) == 1 for each in (norm.output, cut.output))
+    return rows if known and alone else value
+
+
+def _input_of(node: Node | None, *kinds: type[Op]) -> Node | None:
+    """Return what computes the first input of a node of one of these operators."""
+    if node is None or not isinstance(node.op, kinds) or node.inputs[0] is None:
+        return None
+    return node.inputs[0].producer
 
 
 def _cuts_heads(node: Node) -> bool:

@@ -21,7 +21,7 @@ NAMES = sorted(file.stem for file in RECORDED.glob("*.onnx"))
 #: What each model is planned as for an H200; the name without its exporter stands for both.
 LAYER, SUM, GATED = "MatMul + Add", "MatMul + Add + Add", "MatMul + Add + Gelu"
 _LLAMA = [
-    *("RMSNormalization", "MatMul", "RotaryEmbedding", "RotaryEmbedding", "Attention", LAYER),
+    *("RMSNormalization", "MatMul", "RotaryEmbedding", "Attention", LAYER),
     *("RMSNormalization", "MatMul", "MatMul + Swish + Mul", LAYER),
 ]
 _PACKED = [LAYER, "Attention", LAYER]
@@ -32,7 +32,12 @@ KERNELS: dict[str, list[str]] = {
     "levit": [LAYER, "Attention", "HardSwish", SUM],
     "neox_chunk": _PACKED,
     "neox_unbind": _PACKED,
-    "normed_heads": ["MatMul", "RMSNormalization"] * 2 + ["MatMul", "Attention", "MatMul"],
+    "normed_heads": [
+        "MatMul",
+        *["Reshape + RMSNormalization + Reshape"] * 2,
+        "Attention",
+        "MatMul",
+    ],
     "pixels_rows": _PIXELS,
     "pixels_columns": _PIXELS,
     "hybrid": ["Conv", "LayerNormalization", SUM, "Conv"],

@@ -11,11 +11,12 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Mul, Relu
+from tercet.runtime.ops.elementwise import Add, Clip, Div, Mul, Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Slice, Split, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
+from tercet.runtime.ops.reduce import ReduceL2
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
@@ -155,6 +156,35 @@ def test_heads_that_are_normalized(norm: Op, is_turned_first: bool) -> None:
             y = apply(g, norm, y, normal(SIZE)) if i < 2 else y
             found.append(y if is_turned_first else apply(g, BEHIND, y))
         y = apply(g, Attention(), *found)
+        return shaped(g, apply(g, BEHIND, y), 2, LENGTH, WIDTH)
+
+    graph = make(build, (2, LENGTH, WIDTH))
+    after, log = optimised(graph)
+    assert "Transpose" not in kinds(after)
+    assert log.counts["join_heads"] == 1
+    assert kinds(after).count("MatMul") == 1
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("is_turned_first", [False, True])
+def test_heads_of_length_one(is_turned_first: bool) -> None:
+    """Queries and keys of Swin v2, whose product is a cosine."""
+
+    def unit(g: Graph, y: Value) -> Value:
+        length = apply(g, ReduceL2(), y, ints(-1))
+        return apply(g, Div(), y, apply(g, Clip(), length, np.array(1e-12, np.float32)))
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Add(), apply(g, MatMul(), x, normal(WIDTH, 3 * WIDTH)), normal(3 * WIDTH))
+        y = shaped(g, y, 2, LENGTH, 3, HEADS, SIZE)
+        if is_turned_first:
+            y = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), y)
+        found: list[Value] = []
+        for i in range(3):
+            part = apply(g, Gather(axis=0 if is_turned_first else 2), y, np.array(i))
+            part = unit(g, part) if i < 2 else part
+            found.append(part if is_turned_first else apply(g, BEHIND, part))
+        y = apply(g, Attention(scale=3.0), *found)
         return shaped(g, apply(g, BEHIND, y), 2, LENGTH, WIDTH)
 
     graph = make(build, (2, LENGTH, WIDTH))

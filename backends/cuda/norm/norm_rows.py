@@ -29,6 +29,7 @@ def normalize_rows(
     epilogue: Epilogue,
     *,
     centred: bool,
+    heads: int = 1,
 ) -> Launch | None:
     """Return the launch for rows of the axes from `axis` on; None if it does not apply.
 
@@ -41,9 +42,10 @@ def normalize_rows(
         epsilon: added to the variance, or minimum of the length.
         epilogue: applied to the results.
         centred: whether the mean is subtracted.
+        heads: equal parts of a row, each of which is normalized.
     """
-    count = prod(x.dims[axis:])
-    rows = prod(x.dims[:axis])
+    whole = prod(x.dims[axis:])
+    count, rows = whole // heads, prod(x.dims[:axis]) * heads
     given = [each for each in (scale, shift) if each is not None]
     parameter = x.dtype if scale is None else scale.dtype
     if any(t.dtype not in FLOATS or t.dtype == float64 for t in (x, y)) or not count:
@@ -52,10 +54,10 @@ def normalize_rows(
         return None
     if any(t.format is not Format.CONTIGUOUS for t in (y, x)) or rows >= 2**31:
         return None
-    if epilogue.reads_channels and count != x.dims[-1]:
+    if epilogue.reads_channels and (whole != x.dims[-1] or heads > 1):
         return None
     maximum = 16 // max(x.dtype.itemsize, parameter.itemsize)
-    distance = x.row if count == x.dims[-1] else count
+    distance = x.row if whole == x.dims[-1] else whole
     vector = next(v for v in (8, 4, 2, 1) if v <= maximum and count % v == distance % v == 0)
     warps = 1
     while warps < MAX_WARPS and count > 32 * warps * MAX_KEPT:
@@ -79,11 +81,11 @@ def normalize_rows(
             *(("WARPS", warps), ("LANES", lanes), ("ROWS", together), ("VECTOR", vector)),
             *(("PER", ceil_div(count, lanes * warps * vector)), ("CENTRED", centred)),
             *(("SCALED", scale is not None), ("SHIFTED", shift is not None)),
-            ("EARLY", blocks <= MAX_EARLY),
+            *(("EARLY", blocks <= MAX_EARLY), ("HEADS", heads)),
         ),
         code=epilogue.code,
         note=f"{rows} x {count} {epilogue.title}".strip(),
-        pitched=(x,) if count == x.dims[-1] else (),
+        pitched=(x,) if whole == x.dims[-1] else (),
     )
 
 

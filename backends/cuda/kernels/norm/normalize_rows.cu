@@ -3,6 +3,7 @@
 // registers, so that the variance is summed up of differences from the mean. X, S, T and R are the types of
 // elements, of scale and shift, of the epilogue's operands, and of results; sums are in float32. Rows of x
 // may lie further apart than they are long.
+// Such a row may consist of HEADS equal parts, each of which is a row here.
 //
 // Compile-time: WARPS and LANES, 32 if it has whole warps; ROWS of a block, 1 where a row has several
 // warps; VECTOR, elements read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether
@@ -39,7 +40,7 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, const T* z0, co
     grid_dependency_sync();
     if (LANES == 32 && row >= rows) return;
     const int own = row < rows ? count : 0;  // without a row, a thread takes part in the sums of others
-    x += row * row_x;
+    x += row / HEADS * row_x + row % HEADS * count;
     y += row * count;
 
     float values[PER][VECTOR], mean = 0, square = 0;

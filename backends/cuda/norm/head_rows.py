@@ -1,0 +1,116 @@
+"""Normalizations of heads that are columns of rows, as one kernel: `normalize_rows.cu`.
+
+Queries and keys are parts of the rows of one product. A Reshape cuts such a part into heads, each
+is normalized (LayerNormalization, RMSNormalization, or a division by its length), and another
+Reshape joins them again. As a whole the rows are read where they are, with their own distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+
+from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.movement import Split
+from ....runtime.ops.norm import LayerNormalization, RMSNormalization
+from ....runtime.ops.shape import Reshape
+from ..algorithms.registry import Answer
+from ..codegen.epilogue import epilogue_of
+from ..recipe.operands import Tensor
+from .norm_rows import normalize_rows
+from .unit_rows import UnitRows, unit_rows_at
+
+Tail = Callable[[Graph, Node, Set[Node]], tuple[Node, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRows:
+    """Nodes that normalize the heads of rows.
+
+    Attributes:
+        cut: the Reshape of rows [..., heads * size] to [..., heads, size].
+        norm: what normalizes heads: a node, or those that divide by their length.
+        epilogue: the elementwise nodes after it.
+        join: the Reshape to rows.
+    """
+
+    cut: Node
+    norm: Node | UnitRows
+    epilogue: tuple[Node, ...]
+    join: Node
+
+    @property
+    def nodes(self) -> frozenset[Node]:
+        """All its nodes."""
+        own = self.norm.nodes if isinstance(self.norm, UnitRows) else {self.norm}
+        return frozenset({self.cut, *own, *self.epilogue, self.join})
+
+    @property
+    def rows(self) -> Value:
+        """The rows of heads."""
+        return self.cut.operands[0]
+
+
+def head_rows_at(graph: Graph, node: Node, free: Set[Node], tail: Tail) -> HeadRows | None:
+    """Return the normalization of heads that this node ends, before an epilogue, if it is one.
+
+    Args:
+        graph: the graph.
+        node: a LayerNormalization or RMSNormalization, or the quotient by a length.
+        free: nodes that may be taken.
+        tail: returns the epilogue of a node.
+    """
+    if isinstance(node.op, LayerNormalization | RMSNormalization):
+        norm, x, epilogue = node, node.operands[0], tail(graph, node, free)
+        alone = not any(v.consumers or graph.is_output(v) for v in node.outputs[1:])
+        if node.op.axis not in (-1, x.tensor.rank - 1) or not alone:
+            return None
+    else:
+        norm = unit_rows_at(graph, node, free, tail)
+        if norm is None:
+            return None
+        x, epilogue = norm.x, norm.epilogue
+    cut, join = x.producer, graph.sole_consumer((node, *epilogue)[-1].output)
+    if cut is None or join is None or not {node, cut, join} <= free:
+        return None
+    found = HeadRows(cut, norm, epilogue, join)
+    return found if _is_of_rows(graph, found, x) else None
+
+
+def _is_of_rows(graph: Graph, found: HeadRows, x: Value) -> bool:
+    """Whether heads come from part of a row, nothing else reads them, and rows come of them."""
+    if not isinstance(found.cut.op, Reshape) or not isinstance(found.join.op, Reshape):
+        return False
+    rows, joined = found.rows.tensor.dims, found.join.output.tensor.dims
+    *lead, heads, size = x.tensor.dims
+    part = found.rows.producer
+    if part is None or not isinstance(part.op, Split) or part.op.axis not in (-1, len(rows) - 1):
+        return False
+    inside = set(x.consumers) <= found.nodes and not graph.is_output(x)
+    return inside and rows == joined == (*lead, heads * size)
+
+
+def head_rows(found: HeadRows, y: Tensor, operand: Callable[[Value], Tensor]) -> Answer:
+    """Return the launch, or why there is none."""
+    norm = found.norm.before[-1] if isinstance(found.norm, UnitRows) else found.norm
+    last = (norm, *found.epilogue)[-1].output
+    epilogue = epilogue_of(found.epilogue, Tensor(last), norm.output)
+    if isinstance(epilogue, str):
+        return epilogue
+    if epilogue.operands:
+        return "operands of its epilogue"
+    rows = operand(found.rows)
+    heads = norm.output.tensor.dims[-2]
+    scale, shift, epsilon, centred = None, None, 0.0, False
+    if isinstance(found.norm, UnitRows):
+        epsilon = found.norm.floor
+    elif isinstance(norm.op, LayerNormalization | RMSNormalization):
+        _, factor, *more = (*norm.inputs, None)
+        scale = None if factor is None else operand(factor)
+        shift = operand(more[0]) if more and more[0] is not None else None
+        epsilon, centred = norm.op.epsilon, isinstance(norm.op, LayerNormalization)
+    axis = rows.rank - 1
+    launch = normalize_rows(
+        y, rows, scale, shift, axis, epsilon, epilogue, centred=centred, heads=heads
+    )
+    return launch or "rows that do not fit into registers, or are not contiguous"
