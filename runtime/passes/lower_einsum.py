@@ -57,7 +57,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace Einsum by MatMul with the necessary Transposes and Reshapes.
 
     Every letter denotes one axis of an operand and one of the other or the result. Batched products
-    have one axis each of rows, columns and summed terms; products with a matrix may have several.
+    have one axis each of columns and summed terms; products with a matrix may have several.
     """
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Einsum):
@@ -88,9 +88,7 @@ def _read(node: Node, op: Einsum) -> _EinsumProduct | None:
                 return None
     left, right = terms
     found = _parts(a, b, left, right, result, sizes)
-    is_swapped = found is not None and (
-        result.endswith(found.columns + found.rows) or a.is_constant
-    )
+    is_swapped = found is None or result.endswith(found.columns + found.rows) or a.is_constant
     return _parts(b, a, right, left, result, sizes) if is_swapped else found
 
 
@@ -107,10 +105,13 @@ def _parts(
     if not rows or not columns or not summed:
         return None
     found = _EinsumProduct(a, b, left, right, stack, rows, columns, summed, result, sizes)
-    if stack and (len(rows), len(columns), len(summed)) != (1, 1, 1):
-        return None
-    together = [x for x in (columns, summed) if len(x) > 1]
-    return found if all(found.known(x) is not None for x in together) else None
+    if not stack:
+        together = [x for x in (columns, summed) if len(x) > 1]
+        return found if all(found.known(x) is not None for x in together) else None
+    if (len(columns), len(summed)) != (1, 1) or len(rows) == 1:
+        return found if len(columns) == len(rows) == len(summed) == 1 else None
+    unknown = sum(not isinstance(sizes[letter], int) for letter in rows)
+    return found if unknown < 2 and found.known(columns + summed) is not None else None
 
 
 def _bias(
@@ -149,7 +150,10 @@ def _rewrite(graph: Graph, node: Node, p: _EinsumProduct) -> Node:
     a = ordered(p.a, p.of_a, p.stack + p.rows + p.summed)
     b = ordered(p.b, p.of_b, p.stack + p.summed + p.columns)
     terms, columns = p.known(p.summed), p.known(p.columns)
-    if len(p.summed) > 1 and terms is not None:
+    merged = bool(p.stack) and len(p.rows) > 1 and terms is not None and columns is not None
+    if merged and terms is not None:  # rows of one matrix of the stack
+        a = shaped(a, *(0 for _ in p.stack), -1, *terms)
+    elif len(p.summed) > 1 and terms is not None:
         a = shaped(a, *(0 for _ in p.rows), prod(terms))
     if len(p.summed + p.columns) > 2:
         b = shaped(b, prod(terms) if terms and len(terms) > 1 else 0, -1)
@@ -162,6 +166,9 @@ def _rewrite(graph: Graph, node: Node, p: _EinsumProduct) -> Node:
             top, flat = bias
             product = add(Add(), product, graph.constant(flat, f"{top.name}.bias"))
         product = shaped(product, *(0 for _ in p.rows), *columns)
+    if merged and columns is not None:
+        sizes = (size if isinstance(size := p.sizes[x], int) else -1 for x in p.rows)
+        product = shaped(product, *(0 for _ in p.stack), *sizes, *columns)
     product = ordered(product, p.stack + p.rows + p.columns, p.result)
     graph.replace(top, [product])
     if top is not node:

@@ -38,6 +38,10 @@ def network(
         ("acbe,aecd->abcd", (2, 3, 6, 5), (2, 5, 3, 4)),
         ("bhid,bhjd->bhij", (2, 3, 4, 5), (2, 3, 6, 5)),
         ("abc,dbce->ade", (2, 3, 4), (5, 3, 4, 6)),
+        # relative positions of SAM and MViTv2: a matrix for each row, or column, of an image
+        ("byhwc,hkc->byhwk", (2, 3, 4, 5, 6), (4, 7, 6)),
+        ("byhwc,wkc->byhwk", (2, 3, 4, 5, 6), (5, 7, 6)),
+        ("abcd,bde->aebc", (2, 3, 4, 5), (3, 5, 6)),
     ],
 )
 def test_products(equation: str, shape: tuple[int, ...], weight: tuple[int, ...]) -> None:
@@ -53,6 +57,14 @@ def test_products(equation: str, shape: tuple[int, ...], weight: tuple[int, ...]
         assert "Einsum" not in kinds(after)
         assert kinds(after).count("MatMul") == 1
         assert_same(graph, after)
+
+
+@pytest.mark.parametrize("shape", [("batch", 4, 5, 6), (2, 4, "width", 6)])
+def test_symbolic_rows_of_a_stack(shape: tuple[Dim, ...]) -> None:
+    graph = network("bhwc,hkc->bhwk", shape, (4, 7, 6))
+    after, log = optimised(graph)
+    assert log.counts["lower_einsum"] == 1
+    assert_same(graph, after, 2, 4, 5, 6)
 
 
 @pytest.mark.parametrize("shape", [("batch", "time", 4), ("batch", 3, 4)])
