@@ -32,15 +32,19 @@ class Bans:
     least_new: int = 0
 
     @classmethod
-    def of(cls, config: ConfigFile) -> Bans:
-        """Read the fields from a configuration; raises ModelError naming a malformed field."""
+    def of(cls, config: ConfigFile, prefix: str = "") -> Bans:
+        """Read the fields from a configuration, where their names have a prefix.
+
+        Raises:
+            ModelError: a malformed field; the message names it.
+        """
         return cls(
-            config.tokens("suppress_tokens"),
-            config.tokens("begin_suppress_tokens"),
-            tuple(_words(config, "bad_words_ids")),
-            config.whole("no_repeat_ngram_size") or 0,
-            config.whole("min_length") or 0,
-            config.whole("min_new_tokens") or 0,
+            config.tokens(f"{prefix}suppress_tokens"),
+            config.tokens(f"{prefix}begin_suppress_tokens"),
+            tuple(_words(config, f"{prefix}bad_words_ids")),
+            config.whole(f"{prefix}no_repeat_ngram_size") or 0,
+            config.whole(f"{prefix}min_length") or 0,
+            config.whole(f"{prefix}min_new_tokens") or 0,
         )
 
     @property

@@ -78,6 +78,7 @@ class ModelFolder:
         context: maximum number of positions, and the field that states it.
         search: sampling settings (``temperature``, ``top_k``, …), if the folder enables sampling.
         max_new_tokens: default number of new tokens.
+        max_length: likewise of all tokens, prompt included, if less than `context`.
         heads, size, layers: sizes of the caches, where the configuration states them.
         names: patterns of cache names, ``past`` and ``present`` with ``%d`` for the layer, and the
             configuration that states them.
@@ -100,6 +101,7 @@ class ModelFolder:
     context: Expected | None = None
     search: Mapping[str, float] = field(default_factory=dict[str, float])
     max_new_tokens: int | None = None
+    max_length: Expected | None = None
     heads: Expected | None = None
     size: Expected | None = None
     layers: Expected | None = None
@@ -177,13 +179,15 @@ def _of_genai(
             raise genai.error(f"{decoder}.filename", f"there is no file '{name}' in {path}")
     tokens = ConfigFile.perhaps(path / "tokenizer_config.json")
     embedding = genai.text("model.embedding.filename")
+    context = _expected(genai, "model.context_length")
     return ModelFolder(
         model or chosen(path, variant),
         path,
         ends=genai.tokens("model.eos_token_id"),
         pad=genai.token("model.pad_token_id"),
-        context=_expected(genai, "model.context_length"),
+        context=context,
         search=_search(genai, "search."),
+        max_length=_max_length(genai, "search.max_length", context),
         heads=_expected(genai, f"{decoder}.num_key_value_heads"),
         size=_expected(genai, f"{decoder}.head_size"),
         layers=_expected(genai, f"{decoder}.num_hidden_layers"),
@@ -192,6 +196,7 @@ def _of_genai(
         embedding=None if embedding is None else path / embedding,
         tokenizer=_tokenizer(path),
         tokens=tokens,
+        bans=Bans.of(genai, "search."),
     )
 
 
@@ -233,6 +238,7 @@ def _of_config(config: ConfigFile, path: Path, parts: Parts) -> ModelFolder:
         context=known(*context),
         search=_search(generation, ""),
         max_new_tokens=generation.whole("max_new_tokens"),
+        max_length=_max_length(generation, "max_length", known(*context)),
         heads=None if config.flag(f"{nested}multi_query") else known(*heads),  # then it is one
         size=known(*size),
         layers=known(*layers),
@@ -252,6 +258,12 @@ def _of_config(config: ConfigFile, path: Path, parts: Parts) -> ModelFolder:
 def _expected(config: ConfigFile, name: str) -> Expected | None:
     size = config.whole(name)
     return None if not size else Expected(config, name, size)
+
+
+def _max_length(config: ConfigFile, name: str, context: Expected | None) -> Expected | None:
+    """Return the length at which a text ends; None if the model has no room for more anyway."""
+    found = _expected(config, name)
+    return None if found and context and found.size >= context.size else found
 
 
 def _search(config: ConfigFile, prefix: str) -> dict[str, float]:

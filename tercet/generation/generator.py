@@ -137,7 +137,8 @@ class Generator(Closable):
                 template.
             **how: settings; omitted ones are taken from the folder:
 
-                - max_new_tokens: maximum per sequence; 128 by default.
+                - max_new_tokens: maximum per sequence; by default until the folder's `max_length`,
+                  if that is less than the model's context, or else 128.
                 - stop: one or several strings; the text ends before the first occurrence.
                 - num_return_sequences: number of continuations per prompt.
                 - temperature: divides the logits; 0 for greedy decoding.
@@ -398,7 +399,9 @@ class Generator(Closable):
         return prompts, chosen
 
     def _settings(self, how: Mapping[str, Any]) -> GenerationSettings:
-        chosen = settings.generate(self.folder.search, self.folder.max_new_tokens, **how)
+        folder, longest = self.folder, self.folder.max_length
+        ends_at = None if longest is None else longest.size
+        chosen = settings.generate(folder.search, folder.max_new_tokens, ends_at, **how)
         if chosen.is_begun and self.folder.start is None:
             raise UsageError(
                 "decoder_ids, language and task are for encoder-decoders; this decoder begins with "

@@ -58,7 +58,10 @@ RULES = {
 
 @dataclass(frozen=True, slots=True)
 class GenerationSettings:
-    """Settings of one call; see `Generator.generate`."""
+    """Settings of one call; see `Generator.generate`.
+
+    `max_length` is the folder's limit of all tokens, if neither call nor folder limit the new ones.
+    """
 
     max_new_tokens: int
     sampling: SamplingSettings
@@ -67,6 +70,11 @@ class GenerationSettings:
     decoder_ids: tuple[int, ...] | None = None
     language: str | None = None
     task: str | None = None
+    max_length: int | None = None
+
+    def limit(self, length: int) -> int:
+        """Return the maximum number of new tokens after this many."""
+        return self.max_new_tokens if self.max_length is None else self.max_length - length
 
     @property
     def is_begun(self) -> bool:
@@ -78,6 +86,7 @@ class GenerationSettings:
 def generate(
     search: Mapping[str, float],
     default_tokens: int | None,
+    max_length: int | None = None,
     *,
     max_new_tokens: int | None = None,
     stop: str | Sequence[str] = (),
@@ -97,6 +106,7 @@ def generate(
     Args:
         search: the folder's settings.
         default_tokens: the folder's `max_new_tokens`.
+        max_length: the folder's.
         max_new_tokens: maximum number of new tokens per sequence.
         stop: strings that end a text.
         num_return_sequences: number of continuations per prompt.
@@ -131,6 +141,16 @@ def generate(
         repetition_penalty=chosen.get("repetition_penalty", 1.0),
         seed=seed,
     )
-    length = max_new_tokens or default_tokens or MAX_NEW_TOKENS
+    length = max_new_tokens or default_tokens
+    max_length = None if length else max_length
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    return GenerationSettings(length, sampling, stops, num_return_sequences, begun, language, task)
+    return GenerationSettings(
+        length or MAX_NEW_TOKENS,
+        sampling,
+        stops,
+        num_return_sequences,
+        begun,
+        language,
+        task,
+        max_length,
+    )

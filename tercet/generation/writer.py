@@ -83,6 +83,12 @@ class Writer(Closable):
         seen = [prompts.ids[owner] for owner in owners]
         if isinstance(decoder, EncodedDecoder):
             seen = self._begun(decoder, prompts, owners, chosen, folder)
+        limit = chosen.limit(max(map(len, seen)))
+        if limit < 1 and (says := folder.max_length) is not None:
+            raise InputError(
+                f"the prompt has {max(map(len, seen))} tokens, and with {says.size} the text ends "
+                f"({says.config.path}: {says.field}); max_new_tokens overrides that"
+            )
         rows = [
             BatchRow(owner, list(ids), prompts.stream(owner, chosen.stops))
             for owner, ids in zip(owners, seen, strict=True)
@@ -94,7 +100,7 @@ class Writer(Closable):
             rows,
             chosen.sampling,
             frozenset(ends),
-            chosen.max_new_tokens,
+            limit,
             folder.pad if folder.pad is not None else min(ends, default=0),
             None if is_encoded else self._chunk,
             folder.bans,

@@ -97,6 +97,33 @@ def test_folders_of_onnxruntime_genai(name: str) -> None:
         assert both == [row[:12] for row in expected["alone"]]
 
 
+@pytest.mark.parametrize(
+    ("search", "tokens"),
+    [
+        ({"max_length": 20, "no_repeat_ngram_size": 2},
+         [51, 114, 251, 90, 114, 114, 106, 106, 247, 38, 199, 255, 98, 117, 239, 99]),
+        ({"max_length": 14, "no_repeat_ngram_size": 1, "repetition_penalty": 1.5},
+         [51, 114, 251, 90, 219, 58, 160, 281, 111, 263]),
+        ({"max_length": 20, "min_length": 12},
+         [51, 114, 251, 251, 251, 45, 141, 251, 251, 45, 45, 141, 75, 56, 56, 56]),
+    ],
+)  # fmt: skip
+def test_search_of_onnxruntime_genai(
+    search: dict[str, Any], tokens: list[int], tmp_path: Path
+) -> None:
+    """The tokens are those of onnxruntime-genai 0.18 for the same folder."""
+    folder = copied("genai_phi3_fp32", tmp_path)
+    config = folder / "genai_config.json"
+    rewrite(config, **{f"search__{name}": value for name, value in search.items()})
+    if "min_length" in search:
+        rewrite(config, model__eos_token_id=90)
+    with Generator(folder) as generator:
+        assert generator.generate_ids([0, 5, 6, 7]).ids == [tokens]
+        assert len(generator.generate_ids([0, 5, 6, 7], max_new_tokens=2).ids[0]) == 2
+        with pytest.raises(InputError, match=r"genai_config.json: search.max_length"):
+            generator.generate_ids([5] * search["max_length"])
+
+
 # ── onnxruntime's tokens ─────────────────────────────────────────────────────────────────────────
 
 
