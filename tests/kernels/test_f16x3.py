@@ -27,6 +27,7 @@ from tercet.backends.cuda.gemm.f16x3 import (
     scales_of,
 )
 from tercet.backends.cuda.gemm.f32 import tiles_of
+from tercet.backends.cuda.gemm.problem import Problem
 from tercet.backends.cuda.gemm.tile import Config
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.backends.numpy import evaluate
@@ -318,3 +319,13 @@ def test_convolutions(
     """By one group of warps, and by two that multiply in turn."""
     force(monkeypatch, F16X3, Config.parse(name, tiles_of(F16X3, H200)))
     compare(found, hopper, options=replace(OPTIONS, **WAYS), error=1e-6)
+
+
+def test_clusters_that_must_wait_take_a_second_wave() -> None:
+    """An H200 has room for 14 clusters of seven blocks that fill a multiprocessor each."""
+    (tile,) = (tile for tile in tiles_of(F16X3, H200) if str(tile) == "w128x96")
+    fits, waits = (
+        f32.expected(Problem(256, 96 * columns, 3072), Config(tile, 7), F16X3, H200)
+        for columns in (7, 8)
+    )
+    assert waits > 1.5 * fits

@@ -48,6 +48,7 @@ from .tile import (
     Config,
     CtaTile,
     TimedConfig,
+    clusters_of,
     estimate,
     overlapped,
     ranked,
@@ -58,8 +59,8 @@ from .tile import (
 #: Microseconds for packing a small matrix at run time.
 PACKING = 2.5
 #: The share of multiprocessors that blocks of clusters of more than two can have to themselves at a
-#: time. Measured on an H200: 117 blocks in threes, 120 in fours and 112 in eights, but not 120, 128
-#: and 128.
+#: time, if their size allows it (`clusters_of`). Measured on an H200: 117 blocks in threes, 120 in
+#: fours, 98 in sevens and 112 in eights, but not 120, 128, 112 and 128.
 CLUSTERED = 118 / 132
 #: Factor by which float16 products must be estimated to be faster than TF32 products, as estimates
 #: are inexact. ResNet-50 at batch 1, where most are within 5 % of each other, took 5 % longer on an
@@ -170,7 +171,9 @@ def expected(problem: Problem, config: Config, atom: Atom, target: Target) -> fl
     # The costs of TF32's tiles are fitted to convolutions, where they contain this.
     contained = atom is not F16X3 and problem.rows is not RowKind.MATRIX
     large = splits > 2 and target.has_clusters and not contained
-    processors = target.processors * (CLUSTERED if large else 1)
+    processors: float = target.processors
+    if large:
+        processors = min(processors * CLUSTERED, clusters_of(splits, target) * splits)
     work = BlockWork(blocks, steps, tile.resident, processors, cached, traffic)
     time = overlapped(estimate(tile.cost, work, windows=problem.windows), work, target)
     return LAUNCH + time + (tile.cost.split if splits > 1 else 0)
