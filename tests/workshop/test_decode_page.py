@@ -16,6 +16,7 @@ from tercet.tools.common.results import earlier
 from tercet.tools.workshop import decode_bench
 from tercet.tools.workshop.decode_page import (
     DecodeTiming,
+    PromptTiming,
     PytorchTiming,
     markdown,
     read_pytorch,
@@ -74,6 +75,23 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert "- GPU: none" in page.read_text(encoding="utf-8")
 
 
+def test_prompts_have_a_table_of_their_own(tmp_path: Path) -> None:
+    """Half of the peak: 2 ms for 0.8 TFLOP where 800 TFLOP/s are possible."""
+    prompt = PromptTiming("llama-3.2-1b", 4, 32, 2048, 2.0, 0.8e12, 8e14)
+    json_file, page = save([ROW], [], ABOUT, tmp_path, [prompt])
+    assert earlier(json_file, ABOUT, PromptTiming.from_dict, "prompts") == [prompt]
+    (line,) = (x for x in page.read_text(encoding="utf-8").splitlines() if "| 2048 |" in x)
+    assert line == "| llama-3.2-1b | int4, block 32 | 2048 | 2.00 | 400 | 50% |"
+
+
+def test_operations_of_a_prompt() -> None:
+    """Each weight of two blocks once, but of the last block only those of keys and values."""
+    sizes, tokens = DecoderSizes(64, 96, 2, 4, 2, 48), 16
+    whole = 64 * (64 + 64 + 64) + 3 * 64 * 96
+    scores = 2 * 2 * 64 * tokens * tokens / 2
+    assert decode_bench.prompt_flops(sizes, tokens) == 2 * tokens * (whole + 64 * 64) + scores
+
+
 @pytest.mark.parametrize("entry", [{"model": "llama1b"}, STEP | {"ms": None}, 3])
 def test_files_that_have_no_figures(entry: object, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"pytorch\.json: no list of PyTorch's figures"):
@@ -88,14 +106,16 @@ def test_a_decoder_of_this_size(
     """Of a host no time of a device is known; all else is there."""
     monkeypatch.setitem(decode_bench.SHAPES, "tiny", DecoderSizes(64, 32, 1, 4, 2, 48, 32))
     how = ["--backend", "numpy", "--position", "4", "--capacity", "32", "--check", "3"]
+    how += ["--late", "9", "--prompt", "8"]  # no time of the device, so no line for the prompt
     peers = pytorch_file(tmp_path, STEP | {"model": "tiny", "position": 4})
     more = ["--pytorch", str(peers), "--output", str(tmp_path), "--batch", "1", "2"]
     decode_bench.main(["tiny", *how, *more])
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(row["bits"], row["batch"]) for row in said] == [(16, 1), (16, 2), (4, 1), (4, 2)]
-    assert all(0 < row["error"] < 1e-2 for row in said)
+    found = [(row["bits"], row["batch"], row["position"]) for row in said]
+    assert found == [(bits, *row) for bits in (16, 4) for row in ((1, 4), (2, 4), (1, 9))]
+    assert all(0 < row["error"] < 1e-2 for row in said if row["position"] == 4)
     page = (tmp_path / "decode.md").read_text(encoding="utf-8")
-    assert [row[1:4] for row in table(page)][::2] == [
+    assert [row[1:4] for row in table(page)][::3] == [
         ["float16", "1", "4"],
         ["int4, block 32", "1", "4"],
     ]

@@ -7,7 +7,8 @@ The files are those of `decoder_files`, written to a temporary folder. Times are
 one step of one token after `position` others (a CUDA graph between two events), and the host time
 between two tokens, greedy and sampled, in steps that feed themselves. The floor is the time that
 HBM needs for all weights except the embedding table, of which a step reads one row, and for the
-caches up to the position.
+caches up to the position. A prompt of one sequence is timed, too, and one of its steps at a late
+position.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -31,22 +32,25 @@ from ...backends import open_backends
 from ...runtime.ir.types import Array
 from ...runtime.options import Options
 from ...runtime.session.cache_layout import DecoderLayout
-from ...runtime.session.decoding import Decoder
+from ...runtime.session.decoding import CachedDecoder, Decoder
 from ...runtime.session.model import Model
 from ...runtime.session.sampling import GREEDY, SamplingSettings
-from ...runtime.session.static_cache import static_decoder
+from ...runtime.session.static_cache import StaticCaches, static_decoder
 from ..common.environment import PACKAGES, device_environment
 from ..common.results import earlier
 from ..profile.device_time import device_times
+from ..profile.peaks import peaks_of
 from ..verdict.accuracy import distance_of, exact_outputs
 from .arguments import parser as make_parser
-from .decode_page import DecodeTiming, PytorchTiming, read_pytorch, save
+from .decode_page import DecodeTiming, PromptTiming, PytorchTiming, read_pytorch, save
 from .decoder_files import SHAPES, DecoderSizes, Packing, write
 
 #: What is sampled with, as many do.
 SAMPLED = SamplingSettings(0.7, top_k=50, top_p=0.95)
 #: Steps of which the median is taken.
 STEPS = 21
+#: Tokens of the longest prompt that is read to get to a position.
+MOST_READ = 4096
 
 
 def step_bytes(shape: DecoderSizes, packing: Packing, batch: int, position: int) -> float:
@@ -59,25 +63,40 @@ def step_bytes(shape: DecoderSizes, packing: Packing, batch: int, position: int)
     return weights * bits / 8 + head + rows * 2
 
 
+def prompt_flops(shape: DecoderSizes, tokens: int) -> float:
+    """Return the operations of a prompt at least, up to the logits of its last position.
+
+    Of the last block, only keys and values are needed of all positions.
+    """
+    caches = 2 * shape.groups * shape.size
+    block = shape.hidden * (2 * shape.hidden + caches + 3 * shape.inner)
+    products = (shape.layers - 1) * block + shape.hidden * caches
+    return 2 * tokens * products + (shape.layers - 1) * 2 * tokens**2 * shape.hidden
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """What is measured of each decoder.
 
     Attributes:
         position: number of tokens before the timed one.
+        late: the same for one more step of a single sequence; 0 for none.
+        prompt: tokens of a prompt of a single sequence; 0 for none.
         capacity: capacity of the caches in tokens.
         check: number of prompt tokens to compare with float64; 0 for none.
         backend: the backend that runs it.
     """
 
     position: int
+    late: int
+    prompt: int
     capacity: int
     check: int
     backend: str
 
     def rows(
         self, name: str, packing: Packing, batches: Sequence[int], folder: Path
-    ) -> Iterator[DecodeTiming]:
+    ) -> Iterator[DecodeTiming | PromptTiming]:
         """Write and load a decoder, and yield its figures for each number of sequences.
 
         Args:
@@ -95,6 +114,24 @@ class Measurement:
             checked = _Checked(path, model, self.check, seconds)
             for batch in batches:
                 yield self._row(model, batch, name, packing, checked, dict(seconds))
+            if self.late:
+                late = replace(self, position=self.late, capacity=self.late + 4 * STEPS)
+                yield late._row(model, 1, name, packing, _Checked(path, model, 0, {}), {})
+            if self.prompt:
+                yield from self._prompt(model, name, packing)
+
+    def _prompt(self, model: Model, name: str, packing: Packing) -> Iterator[PromptTiming]:
+        shape, count = SHAPES[name], self.prompt
+        tokens = np.arange(count)[None] % shape.vocabulary
+        with static_decoder(model, DecoderLayout.of(model.imported), 1, count) as decoder:
+            decoder.read(tokens)
+            device = device_times(model, decoder.store.program(count), runs=STEPS)
+        if device is None:
+            return
+        options = replace(model.options, precision="float16")
+        peak = peaks_of(model.backends, options).flops
+        flops, ms = prompt_flops(shape, count), device.median * 1e3
+        yield PromptTiming(name, packing.bits, packing.block, count, ms, flops, peak)
 
     def _row(
         self,
@@ -112,7 +149,7 @@ class Measurement:
             count = batch * self.position
             tokens = np.arange(count).reshape(batch, self.position) % shape.vocabulary
             with _timed(seconds, "prompt"):
-                decoder.read(tokens)
+                _read(decoder, tokens)
             greedy, sampled = (_between(decoder, tokens[:, 0], how) for how in (GREEDY, SAMPLED))
             decoder.read(tokens[:, :1])
             program = decoder.store.program(1)
@@ -166,6 +203,19 @@ class _Checked:
         return distance_of(logits, np.broadcast_to(exact, logits.shape))
 
 
+def _read(decoder: CachedDecoder[StaticCaches], tokens: Array) -> None:
+    """Read a prompt; where it is long, take zeros for what the caches would hold."""
+    if tokens.shape[1] <= MOST_READ:
+        decoder.read(tokens)
+        return
+    length = tokens.shape[1]
+    caches = {
+        each.past: np.zeros(each.sizes(decoder.batch, length), each.dtype)
+        for each in decoder.layout.caches
+    }
+    decoder.restore(tokens, caches)
+
+
 @contextmanager
 def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     """Note the seconds that something takes."""
@@ -191,6 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--block", type=int, default=32)
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--position", type=int, default=512)
+    parser.add_argument("--late", type=int, default=32000, help="a late position; 0 for none")
+    parser.add_argument("--prompt", type=int, default=2048, help="tokens; 0 for none")
     parser.add_argument("--capacity", type=int, default=2048)
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--check", type=int, default=8, help="tokens to compare with float64")
@@ -203,20 +255,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if (rate := getattr(backend.device, "memory_bandwidth", None)) is not None:
         about["memory bandwidth"] = f"{rate / 1e12:.2f} TB/s by clock and bus width"
     rows: dict[Any, DecodeTiming] = {}
+    prompts: dict[Any, PromptTiming] = {}
     if given.output:
         file = given.output / "decode.json"
         rows = {row.place: row for row in earlier(file, about, DecodeTiming.from_dict)}
+        before = earlier(file, about, PromptTiming.from_dict, "prompts")
+        prompts = {row.place: row for row in before}
         if not given.pytorch:
             peers = earlier(file, about, lambda entry: PytorchTiming(**entry), "pytorch")
-    measured = Measurement(given.position, given.capacity, given.check, given.backend)
+    measured = Measurement(
+        *(given.position, given.late, given.prompt, given.capacity, given.check, given.backend)
+    )
     for name, bits in product(given.models, given.bits):
         with TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
             packing = Packing(bits, given.block)
             for row in measured.rows(name, packing, given.batch, Path(folder)):
                 print(json.dumps(row.to_dict()), flush=True)
-                rows[row.place] = row
+                if isinstance(row, PromptTiming):
+                    prompts[row.place] = row
+                else:
+                    rows[row.place] = row
                 if given.output:
-                    save([rows[place] for place in sorted(rows)], peers, about, given.output)
+                    found, read = ([x[place] for place in sorted(x)] for x in (rows, prompts))
+                    save(found, peers, about, given.output, read)
 
 
 if __name__ == "__main__":

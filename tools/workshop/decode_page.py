@@ -61,8 +61,8 @@ class DecodeTiming:
 
     @property
     def form(self) -> str:
-        """The form of the weights: ``float16`` or ``int4, block 32``."""
-        return "float16" if self.bits == 16 else f"int{self.bits}, block {self.block}"
+        """The form of the weights; see `form_of`."""
+        return form_of(self.bits, self.block)
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -85,6 +85,57 @@ class DecodeTiming:
     def from_dict(cls, entry: Mapping[str, Any]) -> DecodeTiming:
         """Return the inverse of `to_dict`."""
         return cls(**{name: entry[name] for name in cls.__dataclass_fields__ if name in entry})
+
+
+def form_of(bits: int, block: int) -> str:
+    """Return the form of weights: ``float16`` or ``int4, block 32``."""
+    return "float16" if bits == 16 else f"int{bits}, block {block}"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTiming:
+    """The prompt of one sequence.
+
+    Attributes:
+        model: its name among `decoder_files.SHAPES`.
+        bits, block: of the weights, as in `DecodeTiming`.
+        tokens: of the prompt.
+        device_ms: the device's for all of it, which ends with the logits of the last position.
+        flops: arithmetic operations, two per multiply-accumulate.
+        peak: operations per second of the largest product of this precision; None on the host.
+    """
+
+    model: str
+    bits: int
+    block: int
+    tokens: int
+    device_ms: float
+    flops: float
+    peak: float | None
+
+    @property
+    def place(self) -> tuple[str, int, int, int]:
+        """What distinguishes it from other rows, and orders them."""
+        return self.model, -self.bits, self.block, self.tokens
+
+    @property
+    def rate(self) -> float:
+        """Operations per second."""
+        return self.flops / self.device_ms * 1e3
+
+    @property
+    def share(self) -> float | None:
+        """Its rate by the peak."""
+        return None if self.peak is None else self.rate / self.peak
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        return {**asdict(self), "rate": self.rate, "share": self.share}
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> PromptTiming:
+        """Return the inverse of `to_dict`."""
+        return cls(**{name: entry[name] for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +204,29 @@ def cells(row: DecodeTiming, peers: Sequence[PytorchTiming]) -> tuple[str, ...]:
 
 
 def markdown(
-    rows: Sequence[DecodeTiming], peers: Sequence[PytorchTiming], about: Mapping[str, str]
+    rows: Sequence[DecodeTiming],
+    peers: Sequence[PytorchTiming],
+    about: Mapping[str, str],
+    prompts: Sequence[PromptTiming] = (),
 ) -> str:
     """Return the report as a Markdown page."""
+    reading = [
+        "",
+        "Prompts of one sequence, up to the logits of the last position: the rate counts products "
+        "and causal attention, and is compared with that of a large product:",
+        "",
+        *table(
+            ("model", "weights", "tokens", "ms", "TFLOP/s", "of the peak"),
+            (
+                (
+                    *(p.model, form_of(p.bits, p.block), str(p.tokens), f"{p.device_ms:.2f}"),
+                    *(f"{p.rate / 1e12:.0f}", "" if p.share is None else f"{p.share:.0%}"),
+                )
+                for p in prompts
+            ),
+            range(2, 6),
+        ),
+    ]
     beside = [
         "",
         "PyTorch, one sequence, a static cache, one CUDA graph per step:",
@@ -184,6 +255,7 @@ def markdown(
     lines = [
         *head("Decoders step by step", text, about),
         *table(TITLES, (cells(row, peers) for row in rows), range(TEXT, len(TITLES))),
+        *(reading if prompts else ()),
         *(beside if peers else ()),
         "",
     ]
@@ -195,11 +267,13 @@ def save(
     peers: Sequence[PytorchTiming],
     about: Mapping[str, str],
     folder: Path,
+    prompts: Sequence[PromptTiming] = (),
 ) -> list[Path]:
     """Write ``decode.json`` and ``decode.md``; return their paths."""
     parts = {
         "results": [each.to_dict() for each in rows],
+        "prompts": [each.to_dict() for each in prompts],
         "pytorch": [asdict(each) for each in peers],
     }
-    texts = {"decode.json": to_json(about, **parts), "decode.md": markdown(rows, peers, about)}
-    return write(folder, texts)
+    page = markdown(rows, peers, about, prompts)
+    return write(folder, {"decode.json": to_json(about, **parts), "decode.md": page})

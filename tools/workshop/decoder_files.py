@@ -43,7 +43,7 @@ class DecoderSizes:
     heads: int
     groups: int
     vocabulary: int
-    positions: int = 4096
+    positions: int = 32768
 
     @property
     def size(self) -> int:
