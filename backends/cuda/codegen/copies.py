@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import gcd, prod
 
 from ....runtime.ir.dtypes import DType, uint8, uint16, uint32, uint64
 from ....runtime.ir.types import Array
@@ -16,6 +16,8 @@ THREADS = 256
 
 
 SIDE = 32
+#: Maximum elements of a side of a matrix that is transposed by chunks.
+MOST_FEW = 16
 
 
 _WORDS: dict[int, DType] = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
@@ -74,6 +76,10 @@ def transposition(
 ) -> Launch:
     """Return the launch that transposes matrices into rows of `width` elements, zero-padded."""
     pitch_x, pitch_y = pitches
+    few, many = sorted((rows, columns))
+    chunk, other = (pitch_y, pitch_x) if rows == few else (pitch_x, pitch_y)
+    if few <= MOST_FEW < MOST_FEW * 8 <= many and width == rows and chunk == few:
+        return _transposition_of_few(batch, (few, many, other), word, is_rows=rows == few)
     tiles = ceil_div(columns, SIDE)
     return Launch(
         "move/transpose.cu",
@@ -87,6 +93,37 @@ def transposition(
         },
         types=(("T", word),),
         note=f"{batch} x {rows} x {columns}",
+    )
+
+
+def _transposition_of_few(batch: int, sizes: Ints, word: DType, *, is_rows: bool) -> Launch:
+    """Return the launch that transposes dense matrices with one short side.
+
+    Args:
+        batch: their number.
+        sizes: of the short and the long side, and elements from one line of the long side to the
+            next.
+        word: of an element.
+        is_rows: whether the result has the short rows.
+    """
+    few, many, pitch = sizes
+    vector = gcd(8 // word.itemsize, many, pitch) if word.itemsize < 8 else 1
+    dense, lines = many * few, few * pitch
+    return Launch(
+        "move/transpose_few.cu",
+        "transpose_few",
+        grid=(ceil_div(many, THREADS * vector), batch, 1),
+        block=THREADS,
+        args={
+            **{"y": None, "x": None, "many": many, "pitch": pitch},
+            **{"batch_x": lines if is_rows else dense, "batch_y": dense if is_rows else lines},
+        },
+        types=(("T", word),),
+        constants=(
+            *(("FEW", few), ("V", vector), ("ROWS", is_rows)),
+            ("ALIGNED", gcd(16, vector * few * word.itemsize, dense * word.itemsize)),
+        ),
+        note=f"{batch} x {few} x {many}" if is_rows else f"{batch} x {many} x {few}",
     )
 
 
