@@ -11,7 +11,13 @@ from onnx import ModelProto, helper, numpy_helper, parser
 
 import tercet
 from tercet.importers.onnx import load
-from tercet.runtime.errors import InputError, ModelError, TercetError, UnsupportedError
+from tercet.runtime.errors import (
+    InputError,
+    ModelError,
+    ModelWarning,
+    TercetError,
+    UnsupportedError,
+)
 from tercet.runtime.ir import op as operators
 from tercet.runtime.ir.graph import Graph, Node
 from tercet.runtime.ir.hints import shown
@@ -176,6 +182,21 @@ def test_attributes_become_fields() -> None:
     conv, cast = (node.op for node in graph_of(text).nodes)
     assert (conv.strides, conv.pads, conv.group) == ((2, 2), (1, 1, 1, 1), 1)  # type: ignore[attr-defined]
     assert cast.to == np.float64  # type: ignore[attr-defined]
+
+
+def test_a_domain_that_is_not_imported_is_the_newest() -> None:
+    """onnxruntime's quantizers leave out the import of com.microsoft, and it loads such files."""
+    proto = model("""g (float[1, 2] x) => (y)
+        { z = com.microsoft.Gelu (x) y = ai.onnx.ml.Scaler <scale = [2.0], offset = [1.0]> (z) }""")
+    imports = [each for each in proto.opset_import if each.domain == ""]
+    proto.ClearField("opset_import")
+    proto.opset_import.extend(imports)
+    x = np.array([[1, 2]], np.float32)
+    with (
+        pytest.warns(ModelWarning, match=r"uses domain '.*' without importing it"),
+        tercet.load(proto) as loaded,
+    ):
+        np.testing.assert_allclose(loaded(x)[0], run(proto, x=x)[0], rtol=1e-6)
 
 
 def test_an_undefined_dtype_is_none() -> None:

@@ -47,7 +47,7 @@ def test_all_of_them_are_named_at_once(model: ModelProto) -> None:
     assert f"{len(UNKNOWN)} unknown operators:\n" in text
     assert all(kind in text for kind in UNKNOWN)
     assert "Relux (opset 17), node 'b'; did you mean 'Relu'?" in text
-    assert "com.microsoft::QuickerGelu (opset 1), 2 nodes 'd', 'e'; onnxruntime's" in text
+    assert "com.microsoft::QuickerGelu (opset 1), 2 nodes 'd', 'e'; optimisers," in text
     assert "operators={('com.microsoft', 'MatMulWorn'): function}" in text
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from .catalogue import OTHER_DOMAINS
 from .declaration import DOMAIN
 
-_FUSIONS = "onnxruntime's optimiser and quantizer write it; export without them"
+_FUSIONS = (
+    "optimisers, quantizers and converters write it for onnxruntime; make the file without it"
+)
 _LAYOUT = (
     "onnxruntime laid the model out for one processor; save it again with "
     "graph_optimization_level ORT_ENABLE_EXTENDED"

@@ -30,11 +30,12 @@ from ....runtime.ir.needs import recorded, unanimous
 from ....runtime.ir.op import Op, arity, input_kinds
 from ....runtime.ir.types import Array, ValueType
 from ....runtime.ir.unknown import Opaque, UnknownOperator, UnknownOperators, stand_in
-from ..contrib.catalogue import find
-from ..contrib.declaration import Contrib
+from ..contrib.catalogue import OTHER_DOMAINS, find
+from ..contrib.declaration import DOMAIN, Contrib
 from ..contrib.recipes import recipe
 from ..source.raw import RawFunction, RawGraph, RawModel, RawNode, Reference, items
 from ..source.source import FileSource
+from ..upgrading.rewrite import NEWEST
 from ..upgrading.upgrade import upgrade
 from .attributes import Mismatch, make
 from .expansion import expand
@@ -204,7 +205,7 @@ class _Binder:
         check_time()
         if not any(node.outputs):
             raise self._source.error("has no outputs", node.where)
-        node = self._resolved(node, scope)
+        node = self._imported(self._resolved(node, scope))
         function = self._functions.get(key_of(node))
         node = self._trimmed(node, function)
         if function is not None:
@@ -225,6 +226,23 @@ class _Binder:
             for each in upgrade(node, site):
                 label = origin if each.name == node.name else each.name
                 self.insert(each, scope, label, origin)
+
+    def _imported(self, node: RawNode) -> RawNode:
+        """Return the node in the newest version of its domain, if the model does not import that.
+
+        onnxruntime takes that version, too, and its quantizers write such files.
+        """
+        if node.opset is not None or not node.domain:
+            return node
+        version = NEWEST.get(node.domain, 1)
+        if node.domain not in {DOMAIN, *OTHER_DOMAINS, *(domain for domain, _ in self._operators)}:
+            return node
+        text = (
+            f"the file uses domain '{node.domain}' without importing it: version {version} is meant"
+        )
+        if text not in self.warnings:
+            self.warnings.append(text)
+        return node.change(opset=version)
 
     def _contrib(self, node: RawNode) -> Contrib | None:
         """Return the definition of an onnxruntime operator; custom operators take precedence."""
