@@ -9,7 +9,17 @@ from ....runtime.ir.dtypes import DType, uint8, uint16, uint32, uint64
 from ....runtime.ir.types import Array
 from ....runtime.plan.backend import Format, View
 from ..recipe.launch import Launch, each
-from ..recipe.operands import Arguments, Ints, Packed, Tensor, ceil_div, index_type, merge, order
+from ..recipe.operands import (
+    Arguments,
+    Ints,
+    Packed,
+    Tensor,
+    ceil_div,
+    divisor,
+    index_type,
+    merge,
+    order,
+)
 from ..recipe.source import arithmetic
 
 THREADS = 256
@@ -174,12 +184,21 @@ def copied(
         block=THREADS,
         args={
             **{"x": x, "y": y, "count": y.size, "offset": offset},
-            **{"sizes": sizes, "strides": walk, "places": walks[-1]},
+            **{"sizes": sizes, **divisors(sizes), "strides": walk, "places": walks[-1]},
         },
         types=(("Index", index), ("T", word)),
         constants=(("RANK", len(sizes)), ("VECTOR", vector), ("GAPS", places is not None)),
         note=f"{len(sizes)} axes",
     )
+
+
+def divisors(sizes: Ints) -> Arguments:
+    """Return multipliers and shifts that divide by sizes; see `quotient` of `axes.cuh`.
+
+    Indices of 64 bits are divided: no shift is right for all of them.
+    """
+    found = [divisor(size) if 0 < size < 2**31 else (0, 0) for size in sizes]
+    return {"factors": tuple(f for f, _ in found), "shifts": tuple(s for _, s in found)}
 
 
 def copied_unless_same(y: Tensor, x: Tensor) -> Launch:
@@ -203,15 +222,26 @@ def _given(y: Tensor, data: Array, moves: Ints) -> Launch:
     return replace(launch, args={**launch.args, "x": source})
 
 
-def place(entry: str, y: Tensor, dtype: DType, args: Arguments, **constants: int | bool) -> Launch:
-    """Return a launch of `pad_trilu.cu`; `args` are its arguments besides y and the size of y."""
+def place(
+    entry: str, y: Tensor, dtype: DType, args: Arguments, per: int = 1, **constants: int | bool
+) -> Launch:
+    """Return a launch of `pad_trilu.cu`.
+
+    Args:
+        entry: its name.
+        y: the result.
+        dtype: of what a thread moves.
+        args: arguments besides y and its size.
+        per: elements of y that a thread moves.
+        constants: that differ from the default.
+    """
     index = index_type(y.extent, *(a.extent for a in args.values() if isinstance(a, Tensor)))
     all_constants = {"RANK": 1, "MODE": 0, "UPPER": False, "TIME_FIRST": False, **constants}
     return each(
         "move/pad_trilu.cu",
         entry,
-        y.size,
-        {"y": y, "count": y.size, **args},
+        y.size // per,
+        {"y": y, "count": y.size // per, **args},
         types=(("Index", index), ("T", dtype), ("A", arithmetic(dtype))),
         constants=tuple(all_constants.items()),
     )

@@ -26,6 +26,7 @@ from ..recipe.operands import (
     Tensor,
     by_axis,
     ceil_div,
+    divisor,
     sizes,
     strides,
 )
@@ -420,10 +421,3 @@ def divided_image(
     """Return struct `Image` of operand_a.cuh, with divisors for output sizes."""
     image = image_of(spatial, output, view, moves)
     return {**image, "pixels": divisor(prod(output)), "columns": divisor(output[-1])}
-
-
-def divisor(d: int) -> tuple[int, int]:
-    """Return multiplier (signed) and shift for the division of 31-bit numbers by `d`."""
-    shift = 31 + (d - 1).bit_length()
-    factor = ceil_div(1 << shift, d)
-    return factor - (1 << 32 if factor >= 1 << 31 else 0), shift

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
-from math import prod
+from math import gcd, prod
 
 from ....runtime.ops.elementwise import BitCast
 from ....runtime.ops.movement import (
@@ -24,7 +24,16 @@ from ....runtime.ops.movement import (
 )
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ..algorithms.registry import Answer, kernel, need_known
-from ..codegen.copies import THREADS, copied, copy_strided, place, transposition, words_of
+from ..codegen.copies import (
+    THREADS,
+    copied,
+    copy_strided,
+    divisors,
+    place,
+    transposition,
+    widest_words,
+    words_of,
+)
 from ..recipe.launch import Launch
 from ..recipe.operands import (
     Given,
@@ -258,11 +267,30 @@ def _padded(
         **{"results": y.dims, "before": grown, "sizes": left},
         **{"strides": x.strides, "places": y.strides},
     }
-    args = {
-        **{"x": x, "value": value, "offset": offset},
-        **{name: tuple(these[a] for a in lie) for name, these in of_axes.items()},
-    }
-    launch = place("pad", y, words_of(x.dtype), args, RANK=max(x.rank, 1), MODE=mode)
+    args: dict[str, Ints] = {name: tuple(these[a] for a in lie) for name, these in of_axes.items()}
+    word = words_of(x.dtype)
+    zeros = value is None or (value.data is not None and not any(value.data.tobytes()))
+    if lie and zeros and grown[lie[-1]] == 0 and left[lie[-1]] == y.dims[lie[-1]]:
+        run = gcd(*args["strides"][:-1], *args["places"][:-1], y.dims[lie[-1]], offset)
+        word = widest_words(x.dtype, run)
+    per = word.itemsize // x.dtype.itemsize
+    if per > 1:  # whole rows of words
+        for name in ("results", "sizes"):
+            args[name] = (*args[name][:-1], args[name][-1] // per)
+        for name in ("strides", "places"):
+            args[name] = (*(step // per for step in args[name][:-1]), 1)
+    launch = place(
+        "pad",
+        y,
+        word,
+        {
+            **{"x": x, "value": None if zeros else value, "offset": offset // per},
+            **{**args, **divisors(args["results"])},
+        },
+        per,
+        RANK=max(x.rank, 1),
+        MODE=mode,
+    )
     return replace(launch, pitched=(x, y))
 
 

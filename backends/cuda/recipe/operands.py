@@ -193,6 +193,13 @@ def index_type(*sizes: int) -> DType:
     return int32 if max(sizes, default=0) < 2**31 - 2**16 else int64
 
 
+def divisor(d: int) -> tuple[int, int]:
+    """Return multiplier (signed) and shift for the division of 31-bit numbers by `d`."""
+    shift = 31 + (d - 1).bit_length()
+    factor = ceil_div(1 << shift, d)
+    return factor - (1 << 32 if factor >= 1 << 31 else 0), shift
+
+
 # ── memory layout ─────────────────────────────────────────────────────────────────────────────────
 
 

@@ -2,10 +2,7 @@
 // the elements, or an unsigned integer of their size.
 
 #include "ptx/pdl.cuh"
-
-struct Ints {  // one number an axis, outermost first
-    Index at[RANK];
-};
+#include "move/axes.cuh"
 
 enum { CONSTANT, EDGE, REFLECT, WRAP };
 
@@ -23,8 +20,8 @@ __device__ __forceinline__ Index source(Index at, Index size)
 
 // y = x padded: `before` elements are added before each axis of x, whose shape is `sizes`.
 extern "C" __global__ void __launch_bounds__(256)
-pad(const T* x, const T* value, T* y, Index count, Index offset, Ints results, Ints before,
-    Ints sizes, Ints strides, Ints places)
+pad(const T* x, const T* value, T* y, Index count, Index offset, Ints results, Ints factors, Ints shifts,
+    Ints before, Ints sizes, Ints strides, Ints places)
 {
     const Index i = blockIdx.x * (Index)256 + threadIdx.x;
     if (i >= count) return;
@@ -32,7 +29,8 @@ pad(const T* x, const T* value, T* y, Index count, Index offset, Ints results, I
     bool inside = true;
 #pragma unroll
     for (int axis = RANK - 1; axis >= 0; --axis) {
-        const Index next = rest / results.at[axis], place = rest - next * results.at[axis];
+        const Index next = quotient(rest, results.at[axis], factors.at[axis], shifts.at[axis]);
+        const Index place = rest - next * results.at[axis];
         const Index at = source(place - before.at[axis], sizes.at[axis]);
         inside = inside && at >= 0;
         from += at * strides.at[axis];

@@ -2,10 +2,7 @@
 // only the number of bytes matters.
 
 #include "ptx/pdl.cuh"
-
-struct Ints {  // one number an axis, outermost first
-    Index at[RANK];
-};
+#include "move/axes.cuh"
 
 // y, in its memory order, = x[offset + sum of position * stride]: transposed, sliced, repeated.
 // VECTOR elements at a time where both are contiguous along the innermost axis. GAPS says whether y is a
@@ -15,14 +12,15 @@ struct alignas(sizeof(T) * VECTOR) Words {
 };
 
 extern "C" __global__ void __launch_bounds__(256)
-copy_strided(const T* x, T* y, Index count, Index offset, Ints sizes, Ints strides, Ints places)
+copy_strided(const T* x, T* y, Index count, Index offset, Ints sizes, Ints factors, Ints shifts, Ints strides,
+             Ints places)
 {
     const Index i = (blockIdx.x * (Index)256 + threadIdx.x) * VECTOR;
     if (i >= count) return;
     Index rest = i, from = offset, to = 0;
 #pragma unroll
     for (int axis = RANK - 1; axis >= 0; --axis) {
-        const Index next = axis ? rest / sizes.at[axis] : 0;
+        const Index next = axis ? quotient(rest, sizes.at[axis], factors.at[axis], shifts.at[axis]) : 0;
         const Index position = rest - next * sizes.at[axis];
         from += position * strides.at[axis];
         to += position * places.at[axis];
