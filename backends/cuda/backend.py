@@ -287,7 +287,7 @@ def _pitched(group: FusionGroup, recipe: Answer) -> frozenset[Value]:
 
 def _reads_rows(group: FusionGroup) -> bool:
     """Whether the kernel takes parts of rows of any tensor where it takes slices."""
-    if isinstance(group.whole, DecodeAttention | HeadRows):
+    if isinstance(group.whole, DecodeAttention | HeadRows | RotateAppend):
         return True
     if group.head is None and group.whole is None:
         return True

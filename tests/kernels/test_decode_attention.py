@@ -283,6 +283,7 @@ CASES = {
 APART = {
     "float32": Decode(dtype=float32),
     "nine": Decode(new=9),
+    "rows of a prompt": Decode(new=20, joined=True, before=(5, 0)),
     "fewer keys than a product takes": Decode(room=12, before=(3, 0)),
 }
 
@@ -311,6 +312,12 @@ def test_heads_are_read_where_they_are(case: Decode) -> None:
     """Nothing splits or transposes rows; only caches that are not updated in place are copied."""
     *copies, attention = planned_for(case)
     assert attention.entry == "attention_decode"
+    assert all(copy.moot for copy in copies)
+
+
+def test_heads_of_a_prompt_are_read_where_they_are() -> None:
+    *copies, append, attention = planned_for(APART["rows of a prompt"])
+    assert (append.entry, attention.entry) == ("rotate_append", "attention_mma")
     assert all(copy.moot for copy in copies)
 
 

@@ -8,7 +8,7 @@ appended.
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 from ....runtime.ir.dtypes import FLOATS, int32, int64
@@ -21,7 +21,7 @@ from ..codegen.copies import copied_unless_same
 from ..recipe.launch import each
 from ..recipe.operands import Tensor, index_type
 from ..recipe.source import arithmetic
-from .heads import by_head
+from .heads import HeadSource, by_head, source_of_heads
 
 #: Maximum word size in bytes.
 WORD = 8
@@ -34,17 +34,27 @@ class RotateAppend:
     Attributes:
         q, k: the rotations; only `keys` reads the rotated keys.
         keys, values: writes into the caches [batch, heads, room, size].
+        sources: where the heads of queries, new keys and new values lie; empty for the inputs of
+            the nodes.
     """
 
     q: Node
     k: Node
     keys: Node
     values: Node
+    sources: tuple[HeadSource, ...] = ()
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
-        return frozenset({self.q, self.k, self.keys, self.values})
+        views = (node for source in self.sources for node in source.nodes)
+        return frozenset({self.q, self.k, self.keys, self.values, *views})
+
+    @property
+    def reads(self) -> tuple[tuple[Node, Value], ...]:
+        """The queries, new keys and new values, each with the node that reads it."""
+        given = ((self.q, 0), (self.k, 0), (self.values, 1))
+        return tuple((node, value) for node, i in given if (value := node.inputs[i]) is not None)
 
     @property
     def in_place(self) -> tuple[tuple[Value, Value], ...]:
@@ -66,7 +76,11 @@ def rotate_append_at(graph: Graph, attention: Node, free: Set[Node]) -> RotateAp
     found = RotateAppend(q, k, keys, values)
     if len(found.nodes) < 4 or not found.nodes <= free or not _fits(found):
         return None
-    return found if are_together(graph, found.nodes) else None
+    sources = tuple(source_of_heads(graph, value, node) for node, value in found.reads)
+    for whole in (replace(found, sources=sources), found):
+        if whole.nodes <= free and are_together(graph, whole.nodes):
+            return whole
+    return None
 
 
 def _fits(found: RotateAppend) -> bool:
@@ -110,8 +124,9 @@ def rotate_append(found: RotateAppend, operand: Callable[[Value], Tensor]) -> An
     op, mode = found.q.op, found.keys.op
     if not isinstance(op, RotaryEmbedding) or not isinstance(mode, TensorScatter):
         return "no rotation"
-    given = (found.q.inputs[0], found.k.inputs[0], found.values.inputs[1], *found.q.inputs[1:3])
-    x, k, v, cos, sin = (operand(value) for value in given if value is not None)
+    sources = found.sources or tuple(HeadSource(value) for _, value in found.reads)
+    x, k, v = (operand(source.value) for source in sources)
+    cos, sin = (operand(value) for value in found.q.inputs[1:3] if value is not None)
     positions, first = (
         None if value is None else operand(value)
         for value in ((*found.q.inputs, None)[3], (*found.keys.inputs, None)[2])
@@ -121,8 +136,12 @@ def rotate_append(found: RotateAppend, operand: Callable[[Value], Tensor]) -> An
     refused = need_dtypes(FLOATS, x) or need_dtypes((x.dtype,), *tensors)
     if refused or (refused := need_dtypes((int32, int64), first)):
         return refused
-    heads, result = by_head(x, op.num_heads), by_head(y, op.num_heads)
-    new_keys, new_values = by_head(k, op.num_heads), by_head(v, None)
+    known = (op.num_heads, op.num_heads, None)
+    heads, new_keys, new_values = (
+        by_head(rows, source.heads or own)
+        for rows, source, own in zip((x, k, v), sources, known, strict=True)
+    )
+    result = by_head(y, op.num_heads)
     batch, count, rows, size = heads.dims
     if new_keys.dims != new_values.dims or new_keys.dims[2:] != (rows, size):
         return f"heads of {new_keys.dims} and {new_values.dims}"
@@ -157,6 +176,7 @@ def rotate_append(found: RotateAppend, operand: Callable[[Value], Tensor]) -> An
             ("CIRCULAR", mode.mode == "circular"),
         ),
         note=f"{count} + {2 * kv_heads} heads",
+        pitched=(x, k, v),
     )
     pasts = [past for _, past in found.in_place]
     copies = [
