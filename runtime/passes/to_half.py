@@ -192,6 +192,9 @@ class _Narrow:
         """Replace a node by a half-precision one and a Cast to float32."""
         graph, wide = self._graph, set(self._wide_inputs(node))
         inputs = [self._narrowed(v, node) if v in wide else v for v in node.inputs]
+        place = _KEPT.get(type(node.op), len(inputs))
+        if place < len(inputs):
+            inputs[place] = self._as_computed(inputs[place])
         new = graph.insert(
             node.op, inputs, len(node.outputs), name=node.name, before=node, origin=(node,)
         )
@@ -209,6 +212,13 @@ class _Narrow:
         infer_node(new)
         graph.replace(node, results)
         graph.rename(new, node.name)
+
+    def _as_computed(self, value: Value | None) -> Value | None:
+        """Return what a node computed in half precision before its result was widened."""
+        node = None if value is None else value.producer
+        half = None if value is None else self._known.get(value)
+        is_widened = node is not None and isinstance(node.op, elementwise.Cast) and half is not None
+        return half if is_widened and node is not None and node.inputs[0] is half else value
 
     def _narrowed(self, value: Value | None, reader: Node) -> Value | None:
         """Return a float32 value in half precision."""

@@ -40,6 +40,8 @@ def attentions(dtype: DType) -> Iterator[Sample]:
     yield attention((1, 12, 1), (1, 70), (16, 16), dtype, normal(1, 12, 1, 70))  # ALiBi of a step
     yield attention((1, 2, 2), (9, 70), (32, 32), dtype, normal(9, 60) > 0.5, softcap=2.0)
     yield attention((1, 2, 2), (40, 128), (32, 32), dtype, normal(1, 2, 40, 100))
+    if dtype in (float16, bfloat16):  # relative positions, computed in half precision as well
+        yield attention((2, 2, 1), (70, 150), (64, 64), dtype, normal(2, 2, 70, 150).astype(dtype))
     yield attention((1, 1, 1), (80, 200), (8, 8), dtype, left_window_size=5, right_window_size=90)
     yield attention((1, 2, 2), (3, 5), (64, 64), dtype, np.full((3, 5), LOWEST, np.float32))
     yield attention((1, 2, 2), (3, 5), (64, 64), dtype, np.full((3, 5), -np.inf, np.float32))

@@ -167,6 +167,21 @@ def test_every_rewrite_leaves_a_graph_that_runs() -> None:
         assert np.linalg.norm(got - want) <= 2e-3 * np.linalg.norm(want)
 
 
+def test_a_mask_that_is_computed_in_half_precision_is_read_so() -> None:
+    """Relative positions of DeBERTa and MViTv2 are products: widened, they have no more digits."""
+
+    def build(g: Graph, x: Value) -> Value:
+        return apply(g, Attention(), x, x, x, apply(g, MatMul(), x, normal(8, 3)))
+
+    graph = make(build, (1, 2, 3, 8))
+    after = halved(graph)
+    (node,) = (node for node in after.nodes if isinstance(node.op, Attention))
+    assert [v.tensor.dtype for v in node.inputs if v is not None] == [float16] * 4
+    x = normal(1, 2, 3, 8)
+    want, got = run(graph, x=x), run(after, x=x)
+    assert np.linalg.norm(got - want) <= 2e-3 * np.linalg.norm(want)
+
+
 def test_the_mask_of_an_attention_stays() -> None:
     """float16 has no number for what hides keys; a row of it alone would give 0, not a mean."""
     graph = Graph()
