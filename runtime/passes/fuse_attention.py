@@ -21,7 +21,7 @@ from .editing import Builder, drop, dtype_of, number, rank_of, shape_of, stand_i
 from .fusion import obstacle
 from .operands import ScaledOperand, cut_operand, in_order, lift, operand
 from .rounding import holds
-from .scores import Mask, Scores, explain, fitted, total, written
+from .scores import Mask, Scores, explain, fitted, summed, total, written
 
 _HALVES = (float16, bfloat16)
 #: Maximum head size of an Attention without a mask. Longer heads are channels with an element per
@@ -294,7 +294,8 @@ def _mask(graph: Graph, found: _AttentionMatch, limit: int) -> Value:
     masks = found.scores.masks
     if not found.scores.moved:
         masks = tuple(replace(mask, frame=scores) for mask in masks)
-    mask = total([written(one, scores, add, dtype) for one in reversed(masks)], add, limit)
+    masks = tuple(summed(masks[::-1], scores, add))
+    mask = total([written(one, scores, add, dtype) for one in masks], add, limit)
     if len(scores) == 3 and mask.tensor.rank == 3:
         mask = add(Unsqueeze(), mask, add.integers([1]), name=f"{found.top.name}.heads")
     return mask

@@ -6,7 +6,7 @@ Softmax back to the product, and expresses everything as one scale, one cap and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -238,6 +238,33 @@ def _reshaped(mask: Mask, scores: Shape, add: Builder) -> Value:
     if tuple(wide) != full:
         value = add(Expand(), value, add.integers(wide, "sizes"))
     return add(Reshape(), value, add.integers(sizes, "sizes"))
+
+
+def summed(masks: Sequence[Mask], scores: Shape, add: Builder) -> Iterator[Mask]:
+    """Yield masks, those of one frame with other axes as their sum: it is reshaped once.
+
+    Relative positions along the rows and the columns of an image are added so before either is
+    repeated for the other.
+    """
+    last: Mask | None = None
+    for mask in masks:
+        if last is not None and _adds_up(last, mask, scores):
+            last = replace(last, value=add(Add(), last.value, mask.value))
+            continue
+        if last is not None:
+            yield last
+        last = mask
+    if last is not None:
+        yield last
+
+
+def _adds_up(one: Mask, other: Mask, scores: Shape) -> bool:
+    """Whether two masks are computed addends, of the same scores, that others take the place of."""
+    if one.frame != other.frame or one.frame == scores or one.factor != other.factor:
+        return False
+    values = one.value, other.value
+    computed = all(value.data is None for value in values) and not (one.choice or other.choice)
+    return computed and values[0].tensor.dtype == values[1].tensor.dtype
 
 
 def total(values: list[Value], add: Builder, limit: int) -> Value:

@@ -51,6 +51,16 @@ def computed(*over: int) -> Step:
     return step
 
 
+def relative(g: Graph, scores: Value, x: Value) -> Value:
+    """Add two masks in one frame, each the same along an axis where the other is not."""
+    sizes = np.array((-1, WINDOWS, HEADS, LENGTH, LENGTH))
+    own = apply(g, Reshape(), apply(g, MatMul(), x, normal(SIZE, LENGTH)), sizes)
+    y = apply(g, Reshape(), scores, sizes)
+    for axis in (0, 1):
+        y = apply(g, Add(), y, apply(g, ReduceMean(), own, np.array([axis])))
+    return apply(g, Reshape(), y, np.array((-1, HEADS, LENGTH, LENGTH)))
+
+
 def plus(*shape: int) -> Step:
     return lambda g, scores, x: apply(g, Add(), scores, normal(*shape))
 
@@ -148,3 +158,11 @@ def test_what_is_none_stays(name: str) -> None:
     after, log = optimised(network(*OTHERS[name]))
     assert "fuse_attention" not in log.counts
     assert "Softmax" in kinds(after)
+
+
+def test_masks_of_one_frame_are_added_before_they_are_repeated() -> None:
+    graph = network(relative)
+    after, _ = optimised(graph)
+    assert kinds(after).count("Attention") == 1
+    assert "Expand" not in kinds(after)
+    assert_same(graph, after)
