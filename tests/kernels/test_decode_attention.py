@@ -358,3 +358,10 @@ def test_results(
     compiler: Any = emulated.device.compiler
     monkeypatch.setattr(compiler, "target", target)
     check(case, emulated)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("case", [c for c in APART.values() if c.joined], ids=str)
+def test_results_of_two_kernels(case: Decode, emulated: CudaBackend) -> None:
+    check(case, emulated)
