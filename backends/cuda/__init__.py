@@ -22,6 +22,7 @@ ALGORITHMS = (
     "winograd_f4_nonfused",
     "fft",
     "depthwise",
+    "few_channels",
     "grouped",
     "tensor_cores",
     "half_sums",

@@ -25,6 +25,7 @@ from .attention.relu_linear import ReluLinear, relu_linear
 from .attention.rotate_append import RotateAppend, rotate_append
 from .codegen.elementwise import chain_of, elementwise, in_chains
 from .codegen.epilogue import epilogue_of, no_epilogue
+from .conv.inverted_residual import InvertedResidual, inverted_residual
 from .driver.step import KernelStep
 from .families import kernel_of
 from .fusion import FusionGroup, groups, smaller
@@ -159,6 +160,8 @@ def recipe_of(
         return few_rows(group.whole, y, operand, setting)
     if isinstance(group.whole, UnitRows):
         return unit_rows(group.whole, y, operand)
+    if isinstance(group.whole, InvertedResidual):
+        return inverted_residual(group.whole, y, operand, setting)
     if isinstance(group.whole, HeadRows):
         return head_rows(group.whole, y, operand)
     if head is None:
@@ -227,6 +230,8 @@ def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:
     if isinstance(group.whole, ReluLinear):
         images = (group.whole.x, group.whole.y)
         return dict.fromkeys((v for v in images if v.tensor.rank == 4), Format.CHANNELS_LAST)
+    if isinstance(group.whole, InvertedResidual):
+        return dict.fromkeys(group.whole.images, Format.CHANNELS_LAST)
     registered = None if group.head is None else _kernel(group.head)
     if group.head is None or registered is None or registered.formats is None:
         return {}

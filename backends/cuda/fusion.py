@@ -27,6 +27,7 @@ from .attention.relu_linear import ReluLinear, relu_linear_at
 from .attention.rotate_append import RotateAppend, rotate_append_at
 from .codegen.elementwise import CHEAP, in_chains
 from .codegen.epilogue import epilogue_of
+from .conv.inverted_residual import InvertedResidual, inverted_residual_at
 from .gemm.atoms import HALVES
 from .gemm.f16 import is_packed
 from .gemm.few_rows import FewRows, are_alike, has_few_rows, norm_before
@@ -41,7 +42,9 @@ MAX_CHAIN_OPERANDS = 8
 STORED = HALVES | {float32}
 
 
-Whole = ReluLinear | RotateAppend | DecodeAttention | FewRows | UnitRows | HeadRows
+Whole = (
+    ReluLinear | RotateAppend | DecodeAttention | FewRows | UnitRows | HeadRows | InvertedResidual
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ class FusionGroup:
             it reads in 16 bits, and a first layer rounds the image that it packs.
         whole: the pattern that a dedicated kernel computes: linear attention, rotation with cache
             update, this with the attention to the caches, products of few rows with the nodes
-            around them, normalized parts of rows, or rows divided by their length; None for others.
+            around them, normalized parts of rows, rows divided by their length, or inverted
+            residuals; None for others.
     """
 
     nodes: tuple[Node, ...]
@@ -222,6 +226,7 @@ def _meeting(graph: Graph, products: tuple[Node, Node], free: Set[Node]) -> tupl
 #: Finders of groups with a dedicated kernel, by the operator of their anchor; the first match wins.
 WHOLE: Mapping[type[Op], tuple[Callable[[Graph, Node, Set[Node]], Whole | None], ...]] = {
     Attention: (decode_attention_at, rotate_append_at),
+    Conv: (lambda graph, node, free: inverted_residual_at(graph, node, free, _tail),),
     Div: (
         relu_linear_at,
         lambda graph, node, free: head_rows_at(graph, node, free, _tail),
@@ -386,6 +391,12 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
         return *_plain_groups(graph, views), *rest
     if isinstance(group.whole, FewRows):
         return _less(graph, group, group.whole)
+    if isinstance(group.whole, InvertedResidual) and group.whole.expansion is not None:
+        first, rest = group.whole.expansion, replace(group.whole, expansion=None)
+        behind = FusionGroup(graph.in_order(rest.nodes), None, whole=rest)
+        return *_plain_groups(graph, set(first.nodes)), behind
+    if isinstance(group.whole, InvertedResidual):
+        return tuple(_plain_groups(graph, set(group.nodes)))
     if isinstance(group.whole, UnitRows) and group.whole.epilogue:
         alone = replace(group.whole, epilogue=())
         rest = tuple(_plain_groups(graph, set(group.whole.epilogue)))

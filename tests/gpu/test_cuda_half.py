@@ -12,6 +12,7 @@ from tercet.backends.cuda.gemm.schedules import tma, tma_persistent
 from tercet.backends.cuda.gemm.schedules.tma import SmemLayout, Staging, TmaProduct
 from tercet.backends.cuda.gemm.tables.f16 import TMA, TMA_PERSISTENT
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
+from tercet.backends.cuda.recipe.operands import ceil_div
 from tercet.backends.cuda.recipe.targets import Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float64
@@ -92,10 +93,11 @@ def forced(layout: SmemLayout, patch: pytest.MonkeyPatch) -> list[CtaTile]:
     left = [tile for tile in TMA if layout in tma.layouts(tile)]
 
     def take(p: TmaProduct, target: Target) -> tuple[TimedConfig, Staging] | None:
-        staging = tma.staged(p, left[0], layout)
-        if staging is None or not tma.fits(left[0], staging.stage(p.chunk), p.chunk, target):
+        staging, splits = tma.staged(p, left[0], layout), min(2, ceil_div(p.channels, p.chunk))
+        config = Config(left[0], splits if len(left) % 2 else 1)
+        if staging is None or not tma.fits(config, staging.stage(p.chunk), p.chunk, target):
             return None
-        return TimedConfig(0.0, Config(left[0])), staging
+        return TimedConfig(0.0, config), staging
 
     patch.setattr(tma, "choose", take)
     return left

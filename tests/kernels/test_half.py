@@ -216,7 +216,8 @@ def test_tiles_fit() -> None:
         assert multistage.shared(tile, tile.stages) + 1024 <= H200.shared
     for tile in TMA:
         assert tile.bn % 32 == 0
-        assert tma.fits(tile, tile.bm * 64, 32, H200)
+        assert tma.fits(Config(tile), tile.bm * 64, 32, H200)
+        assert tma.fits(Config(tile, 2), tile.bm * 64, 32, H200)
 
 
 def half_resnet() -> planning.Layout:
@@ -356,7 +357,9 @@ def bulk_sources() -> Iterator[KernelSource]:
             product = tma.TmaProduct(gemm, result if pooled else None)
             staging = tma.staged(product, tile, layout)
             assert staging is not None
-            yield tma.multiply(product, no_epilogue(float16), tile, staging, H200).source
+            for config in (Config(tile), Config(tile, 1 + i % 8)):
+                made = tma.multiply(product, no_epilogue(float16), config, staging, H200)
+                yield made.source
 
 
 def value(*dims: int) -> Value:

@@ -18,7 +18,7 @@ from tercet.backends.cuda.gemm.schedules.tma_persistent import FEW, MANY
 from tercet.backends.cuda.gemm.tables.f16 import TMA_PERSISTENT
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.operands import TensorMap
-from tercet.backends.cuda.recipe.targets import H200
+from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
@@ -27,6 +27,7 @@ from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Cast, Gelu, Relu
 from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.options import Options
 
 from ..plan.nets import Net
@@ -238,6 +239,31 @@ def test_windows(
     arrays = [normal(2, 40, 9, 7), normal(36, 40, *kernel) / 12, normal(36)]
     compare(sample("Conv", [a.astype(float16) for a in arrays], (1, 2), **attributes), hopper)
     assert "gemm/tma.cu" in files(hopper)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("title", ["64x128 split 2", "128x128 split 3", "256x64 split 2"])
+def test_clusters_share_channels(
+    title: str, pooled: bool, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks that share a tile of `gemm/tma.cu` add up their sums, and pool them."""
+    monkeypatch.setattr(hopper.device.compiler, "target", Target("sm_90a", 64, H200.shared))
+    monkeypatch.setattr(multistage, "time_of", lambda *_: inf)
+    monkeypatch.setattr(tma, "_expected", lambda p, staging, config, target: str(config) != title)
+    net = Net(2, 136, 8, 12, dtype=float16)
+    w, b = normal(72, 136, 3, 3) / 30, normal(72)
+    weights = [net.graph.constant(a.astype(float16), "") for a in (w, b)]
+    value = net.add(Relu(), net.add(Conv(pads=(1, 1, 1, 1)), net.x, *weights))
+    if pooled:
+        value = net.add(MaxPool(kernel_shape=(2, 2), strides=(2, 2)), value)
+    net.graph.set_outputs({"y": value})
+    infer(net.graph)
+    compare(Sample(net.graph, {"x": normal(2, 136, 8, 12).astype(float16)}), hopper)
+    (source,) = (s for s in hopper.device.compiler.sources if s.file == "gemm/tma.cu")
+    constants = dict(source.constants)
+    assert (constants["SPLIT"], constants["POOL"]) == (int(title[-1]), pooled)
 
 
 @pytest.mark.slow

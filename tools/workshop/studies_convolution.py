@@ -20,7 +20,7 @@ GV100 = {
     "winograd_f2_nonfused": (2.73, None),
 }
 #: Algorithms for several channels per group and windows of several pixels.
-WAYS = tuple(w for w in ALGORITHMS if not w.startswith(("gem", "depthwise", "grouped")))
+WAYS = tuple(w for w in ALGORITHMS if not w.startswith(("gem", "depthwise", "few", "grouped")))
 _MB = 1 << 20
 
 

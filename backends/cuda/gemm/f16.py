@@ -86,7 +86,7 @@ def _fed(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> Launch | No
     product = tma.TmaProduct(gemm)
     way = tma.choose(product, target)
     if way and way[0].microseconds < MARGIN * multistage.time_of(gemm, target):
-        return tma.multiply(product, epilogue, way[0].tile, way[1], target)
+        return tma.multiply(product, epilogue, way[0].config, way[1], target)
     return None
 
 
@@ -364,7 +364,7 @@ class _Fed:
 
     def launches(self, epilogue: Epilogue, target: Target) -> tuple[Launch, ...]:
         """Return the recipe."""
-        last = tma.multiply(self.product, epilogue, self.choice.tile, self.staging, target)
+        last = tma.multiply(self.product, epilogue, self.choice.config, self.staging, target)
         return sharing(*self.packing, last)
 
 

@@ -113,14 +113,14 @@ def reading_wide(recipe: Answer, x: Tensor, wide: Tensor) -> Answer:
         for launch in launches
         if any(isinstance(arg, Tensor) and arg.value is x.value for arg in launch.args.values())
     ]
-    if [launch.entry for launch in reads] != ["pack_image"]:
+    if [launch.entry in ("pack_image", "few_channels") for launch in reads] != [True]:
         return "an image that is not packed"
     (packing,) = reads
     changed = replace(
         packing,
         args={**packing.args, "x": wide},
-        types=(("S", wide.dtype), ("T", x.dtype)),
-        note="Cast",
+        types=(("S", wide.dtype), ("T", x.dtype), *packing.types[2:]),
+        note=f"Cast {packing.note}".strip(),
     )
     return tuple(changed if launch is packing else launch for launch in launches)
 

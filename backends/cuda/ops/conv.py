@@ -37,6 +37,7 @@ from ..conv.estimates import (
     window_formats,
     winograd_formats,
 )
+from ..conv.few_channels import few_channels, few_channels_formats, few_channels_time
 from ..conv.fft import fft
 from ..conv.im2col import explicit_gemm, transposed_gemm
 from ..conv.implicit_gemm import (
@@ -126,6 +127,11 @@ def _depthwise_floor(conv: ConvProblem) -> float:
     return 0.0 if conv.is_depthwise else inf
 
 
+def _few_channels_floor(conv: ConvProblem) -> float:
+    """Return a lower bound, or infinity for more channels than a first layer has."""
+    return 6.5 if conv.channels <= 4 else inf
+
+
 def _volume_floor(conv: ConvProblem) -> float:
     """Return 0, or infinity for other than three spatial axes."""
     return 0.0 if conv.x.rank == 5 else inf
@@ -205,6 +211,10 @@ CONV = Selector(
         Algorithm(
             *("depthwise", depthwise, depthwise_formats, depthwise_time, depthwise_variants),
             floor=_depthwise_floor,
+        ),
+        Algorithm(
+            *("few_channels", few_channels, few_channels_formats, few_channels_time),
+            floor=_few_channels_floor,
         ),
         _precomputed("gemm_1x1", pointwise_formats),
         _precomputed("grouped", grouped_formats),

@@ -5,6 +5,7 @@ The kernel is `tma.cu`. A matrix product is a 1x1 convolution over pixels.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -19,11 +20,13 @@ from ..problem import GemmArguments, Image, Problem, divisor
 from ..tables.f16 import TMA
 from ..tile import (
     LAUNCH,
+    MAX_CLUSTER,
     TMA_CACHE,
     BlockWork,
     Config,
     CtaTile,
     TimedConfig,
+    clusters_of,
     estimate,
     filled,
     overlapped,
@@ -156,16 +159,17 @@ class Staging:
         return part * self.parts
 
 
-def shared(tile: CtaTile, stage: int, chunk: int) -> int:
+def shared(config: Config, stage: int, chunk: int) -> int:
     """Return the shared memory per block in bytes.
 
     Args:
-        tile: what it computes.
+        config: what it computes.
         stage: bytes of a tile of A.
         chunk: terms per step.
     """
-    barriers = 16 * sum(tile.ends)
-    return tile.stages * stage + tile.stages_b * tile.bn * chunk * 2 + barriers
+    tile = config.tile
+    stages = tile.stages * stage + tile.stages_b * tile.bn * chunk * 2 + 16 * sum(tile.ends)
+    return max(stages, tile.bm * (tile.bn + 8) * 4 if config.splits > 1 else 0)
 
 
 def strips(tile: CtaTile) -> int:
@@ -173,9 +177,10 @@ def strips(tile: CtaTile) -> int:
     return tile.groups * 4 * STRIP
 
 
-def fits(tile: CtaTile, stage: int, chunk: int, target: Target) -> bool:
-    """Whether this many blocks fit on a multiprocessor; see `shared`."""
-    return (shared(tile, stage, chunk) + 1024) * tile.resident <= target.shared + 1024
+def fits(config: Config, stage: int, chunk: int, target: Target) -> bool:
+    """Whether the tile's blocks fit on a multiprocessor; one of a cluster; see `shared`."""
+    resident = 1 if config.splits > 1 else config.tile.resident
+    return (shared(config, stage, chunk) + 1024) * resident <= target.shared + 1024
 
 
 # ── layouts ──────────────────────────────────────────────────────────────────────────────────────
@@ -268,54 +273,78 @@ def choose(p: TmaProduct, target: Target) -> tuple[TimedConfig, Staging] | None:
     for tile in filled(TMA, problem, max(tile.bm for tile in TMA), NARROWEST):
         for layout in layouts(tile):
             staging = staged(p, tile, layout)
-            if staging is None or not fits(tile, staging.stage(p.chunk), p.chunk, target):
+            if staging is None:
                 continue
-            found.append((TimedConfig(_expected(p, staging, tile, target), Config(tile)), staging))
+            for config in _configs(p, tile, staging, target):
+                if fits(config, staging.stage(p.chunk), p.chunk, target):
+                    time = _expected(p, staging, config, target)
+                    found.append((TimedConfig(time, config), staging))
     return min(found, key=lambda one: one[0].microseconds, default=None)
 
 
-def _expected(p: TmaProduct, staging: Staging, tile: CtaTile, target: Target) -> float:
+def _configs(p: TmaProduct, tile: CtaTile, staging: Staging, target: Target) -> Iterator[Config]:
+    """Yield a tile, and for windows its splits into at most one block per multiprocessor.
+
+    Products without windows are short, and their splits have not been measured.
+    """
+    yield Config(tile)
+    if prod(p.view.kernel) == 1:
+        return
+    tiles = tile.count(staging.rows, p.gemm.shape[1])
+    maximum = min(ceil_div(p.channels, p.chunk), target.processors // max(tiles, 1), MAX_CLUSTER)
+    for splits in range(2, maximum + 1):
+        yield Config(tile, splits)
+
+
+def _expected(p: TmaProduct, staging: Staging, config: Config, target: Target) -> float:
     """Return the estimate in microseconds."""
     chunks, taps, filters = ceil_div(p.channels, p.chunk), prod(p.view.kernel), p.gemm.shape[1]
-    loads = chunks * (taps if staging.layout is SmemLayout.TAPWISE else 1)
-    tiles = tile.count(staging.rows, filters)
-    taken = (loads * staging.pixels + chunks * taps * tile.bn) * p.chunk * 2
+    tile, own = config.tile, ceil_div(chunks, config.splits)
+    loads = own * (taps if staging.layout is SmemLayout.TAPWISE else 1)
+    blocks = tile.count(staging.rows, filters) * config.splits
+    taken = (loads * staging.pixels + own * taps * tile.bn) * p.chunk * 2
     pixels = p.images * prod(p.spatial)
     traffic = 2 * (pixels * p.channels + p.result.size + filters * taps * p.channels)
     # Blocks alone on a multiprocessor do not share TMA bandwidth.
-    cached = tiles * taken / TMA_CACHE * max(1.0, target.processors / max(tiles, 1))
+    cached = blocks * taken / TMA_CACHE * max(1.0, target.processors / max(blocks, 1))
+    split = config.splits > 1
     work = BlockWork(
-        tiles,
-        chunks * taps,
-        tile.resident,
-        target.processors,
+        blocks,
+        own * taps,
+        1 if split else tile.resident,
+        clusters_of(config.splits, target) * config.splits if split else target.processors,
         cached,
         traffic,
         p.chunk / tile.bk,
     )
-    return LAUNCH + overlapped(estimate(tile.cost, work), work, target)
+    return (
+        LAUNCH
+        + overlapped(estimate(tile.cost, work), work, target)
+        + (tile.cost.split if split else 0)
+    )
 
 
 # ── the recipe ───────────────────────────────────────────────────────────────────────────────────
 
 
 def multiply(
-    p: TmaProduct, epilogue: Epilogue, tile: CtaTile, staging: Staging, target: Target
+    p: TmaProduct, epilogue: Epilogue, config: Config, staging: Staging, target: Target
 ) -> Launch:
     """Return the launch of a product.
 
     Args:
         p: the product.
         epilogue: applied to every result, before pooling.
-        tile: what a block computes.
+        config: what a block computes.
         staging: the staging of A.
         target: the GPU.
     """
+    tile, splits = config.tile, config.splits
     chunk, taps, (_, filters, _) = p.chunk, prod(p.view.kernel), p.gemm.shape
     stage, dtype = staging.stage(chunk), p.gemm.dtype
     tiles, tiles_n = tile.count(staging.rows, filters), ceil_div(filters, tile.bn)
     chunks = ceil_div(p.channels, chunk)
-    kept = tiles_n == 1 and chunks * taps == tile.stages_b
+    kept = tiles_n == 1 and chunks * taps == tile.stages_b and splits == 1
     weights = TensorMap(
         p.gemm.b,
         dtype,
@@ -336,7 +365,7 @@ def multiply(
     return Launch(
         "gemm/tma.cu",
         "mma_bulk",
-        grid=(min(tiles, tile.resident * target.processors), 1, 1),
+        grid=(tiles if splits > 1 else min(tiles, tile.resident * target.processors), splits, 1),
         block=tile.groups * 128 + 64,  # two producer warps
         args={
             **{"a": staging.map, "b": weights, "c": p.result, "bias": p.gemm.bias, **epilogue.args},
@@ -349,10 +378,12 @@ def multiply(
             ("BLOCKS", tile.bm // (64 * tile.groups)),
             *tile.constants("BN", "STAGES_A", "STAGES_B", "RESIDENT"),
             *(("CHUNK", chunk), ("POOL", p.pooled is not None), ("KEPT", kept)),
+            ("SPLIT", splits),
             *(("VECTOR_C", 8 if whole else 1), *epilogue.flags(p.gemm.bias)),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn), epilogue.code)),
-        shared=shared(tile, stage, chunk) + (0 if whole or p.pooled else strips(tile)),
-        note=f"{staging.layout.name.lower()} {tile} {epilogue.title}".strip(),
+        shared=shared(config, stage, chunk) + (0 if whole or p.pooled else strips(tile)),
+        cluster=(1, splits, 1),
+        note=f"{staging.layout.name.lower()} {config} {epilogue.title}".strip(),
         pitched=pitched,
     )

@@ -16,9 +16,12 @@
 //
 // A tile of b is one tap of CHUNK channels. Rows have CHUNK elements and are stored in swizzled order.
 //
+// Few tiles do not fill the GPU: then SPLIT blocks of a cluster share the chunks of one tile, and add up their sums from
+// each other's shared memory, in a fixed order.
+//
 // Compile-time: LAYOUT; GROUPS; BLOCKS, of 64 rows of a warpgroup; BN; CHUNK; STAGES_A STAGES_B, tiles in
 // shared memory; KEPT, whether all of `b` is loaded once and kept; RESIDENT, blocks per multiprocessor;
-// POOL; VECTOR_C, BIAS, Z0 and Z1 as in multistage.cu; and the wgmma instruction.
+// POOL; SPLIT; VECTOR_C, BIAS, Z0 and Z1 as in multistage.cu; and the wgmma instruction.
 
 #include "ptx/pdl.cuh"
 #include "gemm/epilogue.cuh"
@@ -27,7 +30,9 @@
 #include "ptx/wgmma.cuh"
 #include "ptx/pipeline.cuh"
 #include "ptx/tma.cuh"
+#include "ptx/cluster.cuh"
 #include "elementwise/divide.cuh"
+#include "gemm/add_blocks.cuh"
 
 enum { MATRIX, RUN, SQUARES, TAPWISE };
 
@@ -64,9 +69,9 @@ __device__ __forceinline__ Pixel pixel_of(int m, const Windows& w)
 
 // ── what two threads fetch ──────────────────────────────────────────────────────────────────────
 
-// The schedule of a CTA: tiles, those of the same rows in sequence.
+// The schedule of a CTA: tiles, those of the same rows in sequence, and the chunks of each.
 struct Work {
-    int tiles, tiles_n, chunks, taps;
+    int tiles, tiles_n, begin, end, taps;
 };
 
 // The barriers: full and empty for each stage of `a`, then for each of `b`.
@@ -84,7 +89,7 @@ __device__ __forceinline__ void fetch_a(const TensorMap* map, u32 tiles, int sta
     for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
         const int m0 = tile / work.tiles_n * BM;
         const Pixel first = LAYOUT == MATRIX ? Pixel{} : pixel_of(LAYOUT == SQUARES ? m0 / 64 : m0, w);
-        for (int chunk = 0; chunk < work.chunks; ++chunk)
+        for (int chunk = work.begin; chunk < work.end; ++chunk)
             for (int tap = 0, row = 0, column = 0; tap < (LAYOUT == TAPWISE ? work.taps : 1); ++tap) {
                 const u32 full = barriers.full_a + turn.stage * 8, to = tiles + turn.stage * stage_bytes;
                 mbarrier_wait(barriers.empty_a + turn.stage * 8, turn.parity ^ 1);
@@ -115,7 +120,7 @@ __device__ __forceinline__ void fetch_b(const TensorMap* map, u32 tiles, const B
     PipelineState<STAGES_B> turn;
     for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
         const int n0 = tile % work.tiles_n * BN;
-        for (int chunk = 0; chunk < work.chunks; ++chunk)
+        for (int chunk = work.begin; chunk < work.end; ++chunk)
             for (int tap = 0; tap < work.taps; ++tap) {
                 const u32 full = barriers.full_b + turn.stage * 8;
                 mbarrier_wait(barriers.empty_b + turn.stage * 8, turn.parity ^ 1);
@@ -233,6 +238,47 @@ __device__ __forceinline__ void store_rows(const float (&sums)[TN][4], float* st
     }
 }
 
+// The same for a tile whose sums are those of all blocks of a cluster: each of them stores a part.
+__device__ __forceinline__ void store_split(const float (&sums)[BLOCKS][TN][4], unsigned char* shared, R* c,
+                                            const T* bias, const T* z0, const T* z1, int m0, int count, int n0, int n,
+                                            int ldc, const Windows& w)
+{
+    constexpr int WIDTH = BN + 8, WORDS = BN / 8, ITEMS = (POOL ? BM / 4 : BM) * WORDS;
+    const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    named_barrier_sync<1, CONSUMERS>();  // no warp multiplies any more what was here
+    float* const mine = (float*)shared + (group * BLOCKS * 64 + warp * 16 + lane / 4) * WIDTH + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; ++j)
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                *(float2*)(mine + (i * 64 + half * 8) * WIDTH + j * 8) =
+                    make_float2(sums[i][j][half * 2], sums[i][j][half * 2 + 1]);
+    cluster_sync();
+    const int split = blockIdx.y, end = ITEMS * (split + 1) / SPLIT;
+    for (int item = ITEMS * split / SPLIT + threadIdx.x; item < end; item += CONSUMERS) {
+        const int word = item % WORDS * 8, column = n0 + word, room = n - column;
+        const auto result = [&](int row, int place) {
+            const Operands<8> with = operands_at<8>((long long)place * ldc + column, place, column, room, bias, z0, z1);
+            float values[8];
+            add_blocks(values, shared_address(shared) + (row * WIDTH + word) * 4, SPLIT);
+            return with_epilogue(values, with);
+        };
+        int row = item / WORDS;
+        if constexpr (POOL) row = row / 16 * 64 + row % 16 / 4 * 16 + row % 4 * 2;  // the first of 2 x 2 pixels
+        const int place = place_of(m0 + row, count, w);
+        if (place < 0 || room <= 0) continue;
+        Words best = result(row, place);
+        if constexpr (POOL) {
+            best = greater(best, result(row + 1, place));
+            best = greater(best, greater(result(row + 8, place), result(row + 9, place)));
+        }
+        keep(c + (long long)place * ldc + column, best, room);
+    }
+    cluster_sync();  // other blocks may still read this memory
+}
+
 // ── the kernel ──────────────────────────────────────────────────────────────────────────────────
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
@@ -245,7 +291,8 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
     const Barriers barriers(tiles_b + STAGES_B * BYTES_B);
     float* const strips = (float*)(shared + STAGES_A * stage_a + STAGES_B * BYTES_B)
                           + (STAGES_A + STAGES_B) * 4;
-    const Work work = {tiles, tiles_n, chunks, w.taps};
+    const int split = SPLIT > 1 ? blockIdx.y : 0;
+    const Work work = {tiles, tiles_n, chunks * split / SPLIT, chunks * (split + 1) / SPLIT, w.taps};
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES_A; ++i) {
             mbarrier_init(barriers.full_a + i * 8, 1);
@@ -266,7 +313,7 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
     const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const u32 block = LAYOUT == SQUARES ? stage_a / (GROUPS * BLOCKS) : 64 * ROW;
     const uint64 form_a = smem_descriptor_as<CHUNK>(w.next), form_b = smem_descriptor_as<CHUNK>(8);
-    const int taps_of_a = LAYOUT == TAPWISE ? 1 : w.taps, steps = chunks * w.taps;
+    const int taps_of_a = LAYOUT == TAPWISE ? 1 : w.taps, steps = (work.end - work.begin) * w.taps;
     PipelineState<STAGES_A> of_a;
     PipelineState<STAGES_B> of_b;
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -312,6 +359,10 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
         leave();
         if constexpr (KEPT) of_b = {};
         const int n0 = tile % tiles_n * BN;
+        if constexpr (SPLIT > 1) {
+            store_split(sums, shared, c, bias, z0, z1, tile / tiles_n * BM, m, n0, n, ldc, w);
+            return;
+        }
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i) {
             const int m0 = tile / tiles_n * BM + (group * BLOCKS + i) * 64 + warp * 16;

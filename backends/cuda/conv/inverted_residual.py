@@ -1,0 +1,457 @@
+"""Inverted residuals as one kernel: expansion, depthwise convolution and projection.
+
+Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", 2018: a 1x1 convolution
+expands the channels, usually six times, a depthwise convolution filters them, and a 1x1 convolution
+projects them to few again. Between separate kernels, nearly all memory traffic is that of the
+expanded tensors; at batch 1, most of the time are boundaries between kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass
+from functools import partial
+from math import ceil, prod
+
+from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.conv import Conv
+from ..algorithms.registry import Answer, RecipeContext, Setting
+from ..algorithms.selection import SELECTORS
+from ..codegen.epilogue import Epilogue, epilogue_of
+from ..gemm.atoms import HALVES, atom_of
+from ..gemm.convolution import ConvProblem, problem_of
+from ..gemm.tile import CLUSTERED, MEMORY
+from ..recipe.launch import Launch
+from ..recipe.operands import Packed, Tensor, by_axis, ceil_div, sizes
+from ..recipe.targets import Target
+from .pack_residual import pack_weights, pitch
+
+#: Pixels of the result per block, rows and columns.
+TILES = ((8, 16), (7, 14), (8, 8), (7, 7), (4, 8), (4, 7), (2, 7))
+#: Expanded channels at a time.
+CHUNKS = (96, 64, 48, 32)
+#: Blocks that share the expanded channels of a tile.
+SPLITS = (1, 2, 4, 8)
+#: Maximum channels of the image and the result, as sums are kept in registers; maximum stride, and
+#: maximum warps of a block with several parts of a chunk.
+MAX_CHANNELS, MAX_STRIDE, MAX_WARPS = 160, 4, 12
+#: Registers of a thread besides its sums, and those of a multiprocessor.
+OTHERS, REGISTERS = 80, 1 << 16
+#: Instructions per microsecond that a multiprocessor issues, and a warp alone in it, whose
+#: instructions depend on each other. Microseconds of a launch, and factor of the estimated
+#: instructions before and after all chunks, which wait for memory. Fitted to 263 forms of 22
+#: inverted residuals of MobileNetV2 on an H200, at batch 1 and 32.
+ISSUED, ALONE, BEGIN, ENDS, CLOCK = 7160.0, 677.0, 1.13, 2.65, 1755.0
+#: Layers are fused if that is estimated to take less than this share of their own estimates plus,
+#: for each boundary between kernels, these microseconds.
+MARGIN, BOUNDARY = 0.76, 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class ConvLayer:
+    """A convolution with the elementwise nodes after it."""
+
+    conv: Node
+    epilogue: tuple[Node, ...]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All its nodes."""
+        return self.conv, *self.epilogue
+
+    @property
+    def y(self) -> Value:
+        """Its result."""
+        return self.nodes[-1].output
+
+
+@dataclass(frozen=True, slots=True)
+class InvertedResidual:
+    """Convolutions of which each alone reads the previous one.
+
+    Attributes:
+        expansion: 1x1; None if the depthwise convolution reads the image itself.
+        filtering: the depthwise one.
+        projection: 1x1.
+    """
+
+    expansion: ConvLayer | None
+    filtering: ConvLayer
+    projection: ConvLayer
+
+    @property
+    def layers(self) -> tuple[ConvLayer, ...]:
+        """The layers in order."""
+        first = () if self.expansion is None else (self.expansion,)
+        return *first, self.filtering, self.projection
+
+    @property
+    def nodes(self) -> frozenset[Node]:
+        """All its nodes."""
+        return frozenset(node for layer in self.layers for node in layer.nodes)
+
+    @property
+    def images(self) -> tuple[Value, ...]:
+        """The image, the result, and what its epilogue reads along with it."""
+        y = self.projection.y
+        read = (value for node in self.projection.epilogue for value in node.distinct_reads)
+        along = (value for value in read if value.tensor.dims == y.tensor.dims)
+        return self.layers[0].conv.operands[0], y, *along
+
+
+def inverted_residual_at(
+    graph: Graph,
+    first: Node,
+    free: Set[Node],
+    tail: Callable[[Graph, Node, Set[Node]], tuple[Node, ...]],
+) -> InvertedResidual | None:
+    """Return the inverted residual that begins with this convolution, if there is one.
+
+    Args:
+        graph: the graph.
+        first: the convolution.
+        free: nodes that may be taken.
+        tail: returns the epilogue of a node.
+    """
+
+    def layer(node: Node | None, *, depthwise: bool) -> ConvLayer | None:
+        if node is None or node not in free or not _is_layer(node, depthwise=depthwise):
+            return None
+        return ConvLayer(node, tail(graph, node, free))
+
+    expansion = layer(first, depthwise=False)
+    begin = first if expansion is None else graph.sole_consumer(expansion.y)
+    filtering = layer(begin, depthwise=True)
+    if filtering is None:
+        return None
+    projection = layer(graph.sole_consumer(filtering.y), depthwise=False)
+    return None if projection is None else InvertedResidual(expansion, filtering, projection)
+
+
+def _is_layer(node: Node, *, depthwise: bool) -> bool:
+    """Whether a node is a convolution of 16-bit floats: depthwise, or by 1x1 windows."""
+    op = node.op
+    if not isinstance(op, Conv) or any(v.data is None for v in node.operands[1:]):
+        return False
+    x, w = (value.tensor for value in node.operands[:2])
+    if x.dtype not in HALVES or len(x.dims) != 4:
+        return False
+    if depthwise:
+        return 1 < op.group == x.dims[1] == w.dims[0]
+    plain = op.group == 1 and w.dims[2:] == (1, 1) and not any(op.pads or ())
+    return plain and all(stride == 1 for stride in op.strides or ())
+
+
+# ── the problem ──────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualProblem:
+    """The convolutions of an inverted residual; see `InvertedResidual`."""
+
+    expansion: ConvProblem | None
+    filtering: ConvProblem
+    projection: ConvProblem
+
+    @property
+    def layers(self) -> tuple[ConvProblem, ...]:
+        """The convolutions in order."""
+        first = () if self.expansion is None else (self.expansion,)
+        return *first, self.filtering, self.projection
+
+    @property
+    def x(self) -> Tensor:
+        """The image."""
+        return self.layers[0].x
+
+    @property
+    def y(self) -> Tensor:
+        """The result."""
+        return self.projection.y
+
+    @property
+    def hidden(self) -> int:
+        """Number of expanded channels."""
+        return self.filtering.x.dims[1]
+
+    @property
+    def terms(self) -> int:
+        """Channels of the image, in sixteens."""
+        return ceil_div(self.x.dims[1], 16) * 16
+
+    @property
+    def width(self) -> int:
+        """Channels of the result, in sixteens."""
+        return ceil_div(self.y.dims[1], 16) * 16
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of elements of a window: of two rows, and of one where their number is odd."""
+        height, width = self.filtering.view.kernel
+        return height // 2 * width + height % 2 * ceil_div(width, 2)
+
+    @property
+    def target(self) -> Target:
+        """The GPU."""
+        return self.projection.setting.target
+
+
+def _problem(
+    found: InvertedResidual, y: Tensor, operand: Callable[[Value], Tensor], setting: Setting
+) -> ResidualProblem | str:
+    """Return the problem, or why the layers are computed one by one."""
+    made: list[ConvProblem] = []
+    for layer in found.layers:
+        last, own = layer is found.projection, setting.for_node(layer.conv)
+        if own.asked:
+            return f"algorithm '{own.asked[0]}'"
+        x, *constants = layer.conv.operands
+        image = operand(x) if layer is found.layers[0] else Tensor(x, y.format)
+        stored = y if last else Tensor(layer.y, y.format)
+        epilogue = epilogue_of(layer.epilogue, stored, layer.conv.output)
+        if isinstance(epilogue, str):
+            return epilogue
+        if not last and (epilogue.operands or stored.dtype != image.dtype):
+            return "operands of an epilogue in between, or results of another dtype"
+        inputs = (image, *(Tensor(value) for value in constants))
+        one = problem_of(RecipeContext(layer.conv.op, stored, inputs, own, epilogue=epilogue))
+        if isinstance(one, str):
+            return one
+        made.append(one)
+    return ResidualProblem(made[0] if found.expansion else None, *made[-2:])
+
+
+def _refusal(p: ResidualProblem) -> str:
+    """Return why the kernel does not apply; empty if it does."""
+    x, y, view = p.x, p.y, p.filtering.view
+    if not x.is_channels_last or not y.is_channels_last:
+        return "channels that are not last"
+    if view.is_dilated or max(view.strides) > MAX_STRIDE:
+        return "windows with gaps"
+    channels = (x.dims[1], p.hidden, y.dims[1])
+    if any(count % 8 for count in (*channels, x.row, y.row)):
+        return f"{' to '.join(map(str, channels))} channels, which do not fill words"
+    if max(p.expansion.channels if p.expansion else 0, y.dims[1]) > MAX_CHANNELS:
+        return f"more than {MAX_CHANNELS} channels"
+    if max(x.extent, y.extent) >= 2**31:
+        return f"{max(x.extent, y.extent)} elements"
+    return ""
+
+
+# ── forms ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a problem is divided among blocks.
+
+    Attributes:
+        rows, columns: pixels of the result per block.
+        chunk: expanded channels at a time.
+        split: blocks of a cluster that share the expanded channels.
+    """
+
+    rows: int
+    columns: int
+    chunk: int
+    split: int = 1
+
+    def __str__(self) -> str:
+        """Return its name, such as ``8x8x64 split 4``."""
+        split = f" split {self.split}" if self.split > 1 else ""
+        return f"{self.rows}x{self.columns}x{self.chunk}{split}"
+
+    @property
+    def bands(self) -> int:
+        """Bands of 16 pixels, each of a warp."""
+        return ceil_div(self.rows * self.columns, 16)
+
+    @property
+    def parts(self) -> int:
+        """Parts of a chunk; warps have one of them."""
+        steps, most = self.chunk // 16, max(1, MAX_WARPS // self.bands)
+        return max(n for n in range(1, min(steps, most) + 1) if steps % n == 0)
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return self.bands * self.parts
+
+    def grid(self, p: ResidualProblem) -> tuple[int, int]:
+        """Return the number of tiles along the height and the width."""
+        height, width = p.y.dims[2:]
+        return ceil_div(height, self.rows), ceil_div(width, self.columns)
+
+    def box(self, p: ResidualProblem) -> int:
+        """Return the number of pixels that its windows cover."""
+        view = p.filtering.view
+        spans = zip((self.rows, self.columns), view.kernel, view.strides, strict=True)
+        return prod((size - 1) * stride + kernel for size, kernel, stride in spans)
+
+    def group(self, p: ResidualProblem) -> int:
+        """Return the columns of a chunk that a warp expands at once."""
+        bands = ceil_div(self.box(p), 16)
+        counts = [n for n in (1, 2, 3, 4) if self.chunk % (16 * n) == 0 and self.chunk // n <= 64]
+
+        def cost(count: int) -> tuple[int, int]:  # of all rounds of all warps
+            return ceil_div(bands * count, self.warps) * (self.chunk // count + 16), count
+
+        return self.chunk // min(counts, key=cost)
+
+    def weights(self, p: ResidualProblem) -> int:
+        """Return the bytes of the weights of a chunk."""
+        first = 0 if p.expansion is None else self.chunk * (pitch(p.terms) + 4)
+        return first + p.width * pitch(self.chunk) + (8 * p.pairs + 4) * self.chunk
+
+    def shared(self, p: ResidualProblem) -> int:
+        """Return the bytes of shared memory."""
+        box = self.box(p)
+        rows = ceil_div(box, 16) * 16
+        image = 0 if p.expansion is None else rows * pitch(p.terms)
+        stages = image + 2 * box * pitch(self.chunk) + 2 * self.weights(p) + 8 * rows
+        return max(stages, self.bands * 16 * (p.width + 8) * 4)
+
+    def resident(self, p: ResidualProblem) -> int:
+        """Return the blocks that fit on a multiprocessor."""
+        registers = REGISTERS // (32 * self.warps * (OTHERS + p.width // 2))
+        return max(1, min(registers, (p.target.shared + 1024) // (self.shared(p) + 1024)))
+
+
+def forms(p: ResidualProblem) -> Iterator[Form]:
+    """Yield the forms that apply."""
+    chunks = [chunk for chunk in CHUNKS if ceil_div(p.hidden, chunk) * chunk < p.hidden + 16]
+    for rows, columns in TILES:
+        for chunk in chunks or CHUNKS[-1:]:
+            form = Form(rows, columns, chunk)
+            if form.shared(p) > p.target.shared:
+                continue
+            blocks, most = prod(form.grid(p)) * p.x.dims[0], ceil_div(p.hidden, chunk)
+            for split in SPLITS if p.target.has_clusters else SPLITS[:1]:
+                if split == 1 or (split <= most and blocks * split <= 3 * p.target.processors):
+                    yield Form(rows, columns, chunk, split)
+
+
+def time_of(p: ResidualProblem, form: Form) -> float:
+    """Return the estimate of a form in microseconds."""
+    group, steps = form.group(p), form.chunk // 16 // form.parts
+    pixels = _pixels(p, form)
+    items = ceil_div(pixels, 16) * (form.chunk // group) if p.expansion else 0
+    item = 40 + p.terms / 16 * (1 + 1.5 * group / 8) + 3 * group
+    rest = 120 + steps * (10 * p.pairs + 60 + 1.5 * p.width / 8)
+    ends = 700 + 12 * pixels * p.terms / (256 * form.warps) + form.parts * p.width
+    ends += 300 * ceil(form.rows * form.columns * p.width / (256 * form.warps))
+    blocks = prod(form.grid(p)) * p.x.dims[0] * form.split
+    processors = p.target.processors * (CLUSTERED if form.split > 1 else 1)
+    waves, resident = blocks / processors, form.resident(p)
+    beside = min(resident, ceil(waves))
+    chunk = (ceil_div(items, form.warps) * item + rest) / ALONE
+    chunk += beside * (items * item + form.warps * rest) / ISSUED
+    chunks = ceil_div(ceil_div(p.hidden, form.chunk), form.split)
+    time = ceil(waves / resident) * (chunks * chunk + ENDS * ends / CLOCK)
+    memory = p.x.dtype.itemsize * (p.x.size + p.y.size) / MEMORY
+    return BEGIN + (time**4 + memory**4) ** 0.25
+
+
+def _pixels(p: ResidualProblem, form: Form) -> int:
+    """Return the most pixels of the image that the windows of a tile cover."""
+    view, found = p.filtering.view, 1
+    for axis, (tile, count) in enumerate(zip((form.rows, form.columns), form.grid(p), strict=True)):
+        stride, size = view.strides[axis], p.x.dims[2 + axis]
+        begins = (i * tile * stride - view.pads_begin[axis] for i in range(count))
+        reach = (tile - 1) * stride + view.kernel[axis]
+        found *= max(max(0, min(begin + reach, size) - max(begin, 0)) for begin in begins)
+    return found
+
+
+# ── the recipe ───────────────────────────────────────────────────────────────────────────────────
+
+
+def inverted_residual(
+    found: InvertedResidual, y: Tensor, operand: Callable[[Value], Tensor], setting: Setting
+) -> Answer:
+    """Return the launch of an inverted residual, or why its layers are computed one by one.
+
+    Args:
+        found: the nodes.
+        y: the result.
+        operand: returns the operand of a value.
+        setting: the GPU and the user's options.
+    """
+    if setting.choices:
+        return "layers are measured one by one"
+    p = _problem(found, y, operand, setting)
+    if isinstance(p, str):
+        return p
+    if refused := _refusal(p):
+        return refused
+    best = min(
+        ((time_of(p, form), form) for form in forms(p)), key=lambda pair: pair[0], default=None
+    )
+    if best is None:
+        return "tiles that do not fit in shared memory"
+    apart = sum(SELECTORS[Conv].pick(layer).microseconds for layer in p.layers)
+    if best[0] > MARGIN * apart + BOUNDARY * (len(p.layers) - 1):
+        return f"fusing {len(p.layers)} layers is not estimated to be faster"
+    return launch(p, best[1])
+
+
+def launch(p: ResidualProblem, form: Form) -> Launch:
+    """Return the launch in a form."""
+    x, y, view, epilogue = p.x, p.y, p.filtering.view, p.projection.epilogue
+    chunks, (down, across), bias = ceil_div(p.hidden, form.chunk), form.grid(p), p.projection.b
+    members = {
+        **{"channels": x.dims[1], "filters": y.dims[1]},
+        **{**sizes("", x.dims[2:]), **sizes("out_", y.dims[2:]), **by_axis(pad=view.pads_begin)},
+        **{"row_x": x.row, "row_y": y.row, "down": down, "across": across, "chunks": chunks},
+    }
+    constants = [t for layer in p.layers for t in (layer.w, layer.b) if t and t is not bias]
+    biases = tuple(layer.b is not None for layer in p.layers[:-1])
+    how = (form.chunk, p.width, biases)
+    titles = (layer.epilogue.title for layer in p.layers)
+    return Launch(
+        "conv/inverted_residual.cu",
+        "inverted_residual",
+        grid=(down * across * x.dims[0], form.split, 1),
+        block=32 * form.warps,
+        args={
+            "x": x,
+            "weights": Packed(
+                tuple(t.value for t in constants),
+                ("inverted residual", *how),
+                partial(pack_weights, chunk=form.chunk, width=p.width, biases=biases),
+            ),
+            **{"y": y, "bias": bias, **epilogue.args, "p": members},
+        },
+        types=(("T", x.dtype), *epilogue.aliases),
+        constants=(
+            *(("EXPANDS", p.expansion is not None), ("TERMS", p.terms), ("CHUNK", form.chunk)),
+            *(("GROUP", form.group(p)), ("PARTS", form.parts), ("COLUMNS", p.width)),
+            *zip(("KH", "KW"), view.kernel, strict=True),
+            *zip(("STEP_H", "STEP_W"), view.strides, strict=True),
+            *(("TILE_H", form.rows), ("TILE_W", form.columns), ("SPLIT", form.split)),
+            *(("RESIDENT", form.resident(p)), ("VECTOR_C", 8), *epilogue.flags(bias)),
+        ),
+        code=_code(p),
+        shared=form.shared(p),
+        cluster=(1, form.split, 1),
+        note=" ".join(filter(None, (str(form), *titles))),
+    )
+
+
+def _code(p: ResidualProblem) -> str:
+    """Return the epilogues, those in between in namespaces of their own, behind all headers."""
+    first = (p.expansion or p.filtering).epilogue
+    named = {"expanded": first, "filtered": p.filtering.epilogue}
+    bodies = [f"namespace {name} {{\n{_body(one)}\n}}" for name, one in named.items()]
+    code = (*(one.code for one in named.values()), p.projection.epilogue.code)
+    headers = dict.fromkeys(line for one in code for line in one.splitlines() if _is_header(line))
+    atom = atom_of(p.x.dtype).code()
+    return "\n".join((atom, *headers, *bodies, _body(p.projection.epilogue)))
+
+
+def _body(epilogue: Epilogue) -> str:
+    return "\n".join(line for line in epilogue.code.splitlines() if not _is_header(line))
+
+
+def _is_header(line: str) -> bool:
+    return line.startswith("#include")

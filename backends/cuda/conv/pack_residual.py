@@ -1,0 +1,82 @@
+"""Weights of inverted residuals in the order of `inverted_residual.cu`, packed on the host."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....runtime.ir.types import Array
+from ..recipe.operands import ceil_div
+
+
+def pitch(elements: int) -> int:
+    """Return the bytes between rows in shared memory: an odd number of words of 16."""
+    return (elements // 8 | 1) * 16
+
+
+def pack_weights(*arrays: Array, chunk: int, width: int, biases: tuple[bool, ...]) -> Array:
+    """Return the weights of all chunks, each in the order of shared memory.
+
+    That is, rows of the expansion with its biases, if there is one; then rows of the projection,
+    the windows and the biases of the depthwise convolution.
+
+    Args:
+        arrays: for each convolution its weights, and its bias if it has one; of the last one, the
+            weights alone.
+        chunk: expanded channels per chunk.
+        width: rows of the projection.
+        biases: whether convolutions before the last one have one.
+    """
+    left, dtype = list(arrays), arrays[0].dtype
+    layers = [(left.pop(0), left.pop(0) if has_bias else np.zeros(0)) for has_bias in biases]
+    windows, shift = layers[-1]
+    hidden = len(windows)
+    count = ceil_div(hidden, chunk) * chunk
+    projection = left.pop().reshape(-1, hidden)
+    pairs, second = window_pairs(windows[:, 0], count), _floats(shift, count)
+    parts: list[Array] = []
+    for begin in range(0, count, chunk):
+        here = slice(begin, begin + chunk)
+        for w, b in layers[:-1]:
+            matrix = w.reshape(hidden, -1)
+            parts += [
+                _rows(matrix[here], chunk, ceil_div(matrix.shape[1], 16) * 16),
+                _floats(b, count)[here],
+            ]
+        parts += [_rows(projection[:, here], width, chunk), pairs[:, here], second[here]]
+    return np.concatenate([np.ascontiguousarray(a).view(np.uint8).ravel() for a in parts]).view(
+        dtype
+    )
+
+
+def window_pairs(w: Array, channels: int) -> Array:
+    """Return weights [c, height, width] as pairs of elements [pair, channels, 2] of 32 bits.
+
+    A weight is in the upper half for odd channels. Pairs are those of the same column in two rows;
+    if the number of rows is odd, neighbours in the last one, of which the last may be alone.
+
+    Args:
+        w: the weights, of 16 bits.
+        channels: c or more; zero-padded.
+    """
+    count, height, width = w.shape
+    bits = np.zeros((channels, height, width + 1), np.uint32)
+    bits[:count, :, :width] = w.view(np.uint16)
+    bits[1::2] <<= 16
+    found = [bits[:, r : r + 2, s] for r in range(0, height - 1, 2) for s in range(width)]
+    if height % 2:
+        found += [bits[:, -1, s : s + 2] for s in range(0, width, 2)]
+    return np.stack(found)
+
+
+def _rows(matrix: Array, count: int, columns: int) -> Array:
+    """Return a matrix zero-padded to this many rows, which are `pitch(columns)` bytes apart."""
+    found = np.zeros((count, pitch(columns) // 2), matrix.dtype)
+    found[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return found
+
+
+def _floats(bias: Array, count: int) -> Array:
+    """Return a bias in float32, zero-padded."""
+    found = np.zeros(count, np.float32)
+    found[: len(bias)] = bias
+    return found

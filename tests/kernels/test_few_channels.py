@@ -1,0 +1,113 @@
+"""Convolutions of images of few channels on CUDA cores: their results against float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends import open_backends
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Cast, Relu
+from tercet.runtime.session.model import Model
+
+from .cubins import all_compile, assert_arguments
+from .dry import launches, normal, planned, single
+from .emulator import needs_compiler
+from .samples import ERROR, OPTIONS
+
+if TYPE_CHECKING:
+    from tercet.backends.cuda.backend import CudaBackend
+
+#: Kernels that this module compiles.
+COMPILES = {"conv/few_channels.cu"}
+#: Shape of the image, that of the weights, and attributes.
+CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "mobilenet": ((2, 3, 19, 37), (32, 3, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
+    "resnet": ((1, 3, 30, 70), (64, 3, 7, 7), {"strides": (2, 2), "pads": (3, 3, 3, 3)}),
+    "grey": ((2, 1, 9, 5), (8, 1, 5, 5), {}),
+    "uneven": ((1, 4, 17, 40), (72, 4, 2, 5), {"strides": (1, 3), "pads": (0, 2, 3, 0)}),
+    "patches": ((1, 3, 24, 16), (96, 3, 4, 4), {"strides": (4, 4)}),
+    "far outside": ((1, 2, 3, 3), (16, 2, 3, 3), {"pads": (4, 5, 6, 7)}),
+}
+DTYPES = (float32, float16, bfloat16)
+
+
+def graph_of(
+    case: str, dtype: DType, stored: DType, *, wide: bool = False, bias: bool = True
+) -> tuple[Graph, Array]:
+    """Return the graph in one dtype, of numbers that another one can store.
+
+    Args:
+        case: one of `CASES`.
+        dtype: of the graph.
+        stored: of the numbers.
+        wide: whether a Cast comes before.
+        bias: whether there is one.
+    """
+    shape, kernel, how = CASES[case]
+    image = normal(*shape).astype(stored).astype(float32 if wide else dtype)
+    graph = Graph()
+    value = graph.add_input("x", TensorType(image.dtype, shape))
+    if wide:
+        value = graph.insert(Cast(to=dtype), [value]).output
+    arrays = [normal(*kernel), normal(kernel[0])][: 1 + bias]
+    constants = [graph.constant(a.astype(stored).astype(dtype)) for a in arrays]
+    value = graph.insert(Conv(**how), [value, *constants]).output
+    graph.set_outputs({"y": graph.insert(Relu(), [value]).output})
+    infer(graph)
+    return graph, image
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_results(case: str, dtype: DType, emulated: CudaBackend) -> None:
+    exact, image = graph_of(case, float64, dtype)
+    with Model(exact, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        want = model.run({"x": image})["y"]
+    graph, image = graph_of(case, dtype, dtype, wide=dtype == float16)
+    options = replace(OPTIONS, conv="few_channels")
+    with Model(graph, [emulated], options, evaluate) as model:
+        assert "few_channels" in str(model.placement())
+        got = model.run({"x": image})["y"].astype(float64)
+    np.testing.assert_allclose(got, want, rtol=0, atol=ERROR[dtype] * np.abs(want).max())
+
+
+def test_large_images_of_float32_are_not_packed() -> None:
+    """MobileNet's first layer at batch 32; with as many terms as ResNet's, others are faster."""
+
+    def entry(*kernel: int, images: int) -> str:
+        arrays = [np.broadcast_to(np.float32(1), s) for s in ((images, 3, 224, 224), kernel)]
+        pads = (kernel[2] // 2,) * 4
+        found = launches(planned(single("Conv", arrays, (1,), strides=(2, 2), pads=pads)))
+        return found[0].entry
+
+    assert entry(32, 3, 3, 3, images=32) == "few_channels"
+    assert entry(32, 3, 3, 3, images=1) != "few_channels"
+    assert entry(64, 3, 7, 7, images=32) != "few_channels"
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_they_compile(target: Target, cache: Path) -> None:
+    found = [
+        launch
+        for case in CASES
+        for dtype in DTYPES
+        for launch in launches(planned(graph_of(case, dtype, dtype)[0], conv="few_channels"))
+        if launch.entry == "few_channels"
+    ]
+    assert len(found) == len(CASES) * len(DTYPES)
+    all_compile({launch.source: None for launch in found}, target, cache, COMPILES)
+    assert_arguments(found, target, cache)

@@ -1,0 +1,208 @@
+"""Inverted residuals: which are one kernel, and their results against float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends import open_backends
+from tercet.backends.cuda.conv import inverted_residual as fused
+from tercet.backends.cuda.conv.inverted_residual import Form
+from tercet.backends.cuda.conv.pack_residual import window_pairs
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Clip, HardSwish, Mul, Relu
+from tercet.runtime.session.model import Model
+
+from .cubins import all_compile, assert_arguments
+from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .emulator import needs_compiler
+from .samples import ERROR, OPTIONS
+
+if TYPE_CHECKING:
+    from tercet.backends.cuda.backend import CudaBackend
+
+#: Kernels that this module compiles.
+COMPILES = {"conv/inverted_residual.cu"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An inverted residual; without expansion if `hidden` is 0."""
+
+    shape: tuple[int, int, int, int]
+    hidden: int
+    filters: int
+    kernel: tuple[int, int] = (3, 3)
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (1, 1, 1, 1)
+    adds: bool = False
+    bias: bool = True
+    activation: Op = field(default_factory=Relu)
+
+
+CASES = {
+    "residual": Case((2, 24, 9, 11), 144, 24, adds=True),
+    "stride": Case((1, 16, 18, 15), 96, 24, strides=(2, 2)),
+    "strides and pads": Case((1, 16, 14, 21), 64, 40, (5, 3), (1, 3), (0, 2, 3, 0)),
+    "even windows": Case((1, 8, 12, 12), 40, 8, (4, 2), activation=HardSwish()),
+    "large windows": Case((1, 8, 12, 12), 40, 8, (7, 7), pads=(3, 3, 3, 3)),
+    "without padding": Case((1, 8, 9, 9), 48, 8, pads=(0, 0, 0, 0)),
+    "far outside": Case((1, 8, 3, 3), 32, 8, pads=(2, 9, 11, 2)),
+    "without expansion": Case((1, 72, 9, 10), 0, 104, bias=False),
+    "many channels": Case((2, 160, 7, 7), 320, 160, adds=True),
+}
+#: A form for every case, and more for one.
+ANY = Form(7, 7, 32)
+FORMS = (
+    *(Form(8, 16, 48), Form(7, 14, 48), Form(8, 8, 96), Form(4, 8, 32), Form(2, 7, 48)),
+    *(Form(4, 7, 48, 2), Form(7, 7, 32, 4)),
+)
+
+
+def graph_of(case: Case, dtype: DType, stored: DType) -> tuple[Graph, Array]:
+    """Return the graph in one dtype, with numbers that another one can store."""
+    graph = Graph()
+    image = normal(*case.shape).astype(stored).astype(dtype)
+    x = graph.add_input("x", TensorType(dtype, case.shape))
+
+    def add(op: Op, *inputs: Value | Array) -> Value:
+        values = [
+            v if isinstance(v, Value) else graph.constant(v.astype(stored).astype(dtype))
+            for v in inputs
+        ]
+        y = graph.insert(op, values).output
+        infer(graph)
+        return y
+
+    def conv(value: Value, filters: int, kernel: tuple[int, int], **how: Any) -> Value:
+        channels = value.tensor.dims[1] // how.get("group", 1)
+        w = normal(filters, channels, *kernel) / np.sqrt(channels * np.prod(kernel))
+        return add(Conv(**how), value, *[w, normal(filters)][: 1 + case.bias])
+
+    value = add(case.activation, conv(x, case.hidden, (1, 1))) if case.hidden else x
+    count = value.tensor.dims[1]
+    value = conv(value, count, case.kernel, strides=case.strides, pads=case.pads, group=count)
+    value = conv(add(Clip(), value, np.array(0), np.array(6)), case.filters, (1, 1))
+    graph.set_outputs({"y": add(Add(), x, value) if case.adds else value})
+    infer(graph)
+    return graph, image
+
+
+def always(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every inverted residual have a form."""
+    monkeypatch.setattr(fused, "forms", lambda p: [form])
+    monkeypatch.setattr(fused, "MARGIN", inf)
+
+
+def check(case: Case, dtype: DType, backend: CudaBackend) -> None:
+    """Compare with float64."""
+    wide, image = graph_of(case, float64, dtype)
+    with Model(wide, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        want = model.run({"x": image})["y"]
+    graph, image = graph_of(case, dtype, dtype)
+    with Model(graph, [backend], OPTIONS, evaluate) as model:
+        assert "inverted_residual" in str(model.placement())
+        got = model.run({"x": image})["y"].astype(float64)
+    np.testing.assert_allclose(got, want, rtol=0, atol=ERROR[dtype] * np.abs(want).max())
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", CASES)
+def test_results(case: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    always(ANY, monkeypatch)
+    check(CASES[case], float16, hopper)
+
+
+@needs_compiler
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_forms(form: Form, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles reach over the image's edges, and blocks of a cluster share the channels."""
+    always(form, monkeypatch)
+    check(CASES["residual"], float16, hopper)
+
+
+@needs_compiler
+def test_bfloat16(hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    always(ANY, monkeypatch)
+    check(CASES["stride"], bfloat16, hopper)
+
+
+def entries(graph: Graph, **options: Any) -> list[str]:
+    return [launch.entry for launch in launches(planned(graph, **options))]
+
+
+@pytest.mark.parametrize("images", [1, 32])
+def test_those_of_mobilenet_are_one_kernel(images: int) -> None:
+    for size, strides in ((112, (2, 2)), (56, (1, 1))):
+        case = Case((images, 24, size, size), 144, 24, strides=strides)
+        assert entries(graph_of(case, float16, float16)[0]).count("inverted_residual") == 1
+
+
+def test_what_is_something_else_stays_apart() -> None:
+    """Other dtypes, channels that fill no words, algorithms by name, and too many channels."""
+    case = CASES["residual"]
+    half = graph_of(case, float16, float16)[0]
+    many = Case((32, 960, 7, 7), 0, 320)
+    odd = Case((32, 20, 56, 56), 120, 20)
+    for found in (
+        entries(graph_of(case, float32, float32)[0]),
+        entries(half, conv="tensor_cores,depthwise"),
+        *(entries(graph_of(each, float16, float16)[0]) for each in (many, odd)),
+    ):
+        assert "inverted_residual" not in found
+
+
+def test_a_result_that_is_read_elsewhere_is_stored() -> None:
+    """What squeeze-and-excite multiplies comes from the depthwise convolution."""
+    graph, _ = graph_of(Case((32, 24, 56, 56), 144, 24), float16, float16)
+    (filtered,) = (n for n in graph.nodes if isinstance(n.op, Conv) and n.op.group > 1)
+    more = graph.insert(Mul(), [filtered.output, filtered.output]).output
+    graph.set_outputs({"y": graph.nodes[-2].output, "more": more})
+    infer(graph)
+    assert "inverted_residual" not in entries(graph)
+
+
+def test_without_the_expansion_the_rest_is_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The expansion has more channels than registers can hold."""
+    monkeypatch.setattr(fused, "MARGIN", inf)
+    graph, _ = graph_of(Case((32, 192, 56, 56), 64, 24), float16, float16)
+    found = entries(graph)
+    assert found.count("inverted_residual") == 1
+    assert "depthwise" not in found
+
+
+def test_pairs_of_a_window() -> None:
+    w = np.arange(1, 10, dtype=np.uint16).reshape(1, 3, 3).repeat(2, 0).view(np.float16)
+    pairs = window_pairs(w, 4)
+    assert pairs.shape == (5, 4, 2)
+    assert pairs[:, 0].tolist() == [[1, 4], [2, 5], [3, 6], [7, 8], [9, 0]]
+    assert (pairs[:, 1] == pairs[:, 0] << 16).all()
+    assert not pairs[:, 2:].any()
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_they_compile(target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = DryDevice(compiler=DryCompiler(target))
+    found: list[Any] = []
+    for form in (ANY, *FORMS):
+        always(form, monkeypatch)
+        for case, dtype in (("residual", float16), ("stride", bfloat16)):
+            found += launches(planned(graph_of(CASES[case], dtype, dtype)[0], device))
+    found = [launch for launch in found if launch.entry == "inverted_residual"]
+    assert len(found) == 2 * (1 + len(FORMS))
+    all_compile({launch.source: None for launch in found}, target, cache, COMPILES)
+    assert_arguments(found, target, cache)
