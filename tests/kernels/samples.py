@@ -181,6 +181,7 @@ def _reductions() -> Iterator[Sample]:
         yield sample(kind, [X], axis=1)
     yield sample("ArgMax", [normal(900, 3)], axis=0)
     yield sample("ArgMax", [normal(3, 900)], axis=1, select_last_index=1)
+    yield sample("ArgMax", [normal(2, 5001)], axis=1)  # parts of a row
     yield sample("TopK", [X, np.array([4])], (1,), 2, axis=2)
     yield sample("TopK", [WHOLE, np.array([2])], (1,), 2, axis=1, largest=0)
     tied = np.round(4 * normal(2, 1500, 2))

@@ -34,6 +34,9 @@ from ..recipe.source import arithmetic
 ROWS, COLUMNS = 8, 32
 #: Elements of a row, or rows of a column, per block.
 ROW_CHUNK, COLUMN_CHUNK = 4096, 256
+#: Elements per block of a row that several blocks share, if it has at most as many such parts: in
+#: the logits of a token the blocks are few, and each has little more to do than wait for memory.
+SHARED_CHUNK = 1024
 #: Warps of a block that has all rows of its columns: as many rows per thread, in one launch.
 MANY_ROWS = 32
 #: Maximum number of blocks along the second grid axis.
@@ -178,7 +181,12 @@ def _parts(count: int, inner: int) -> int:
     """Return into how many parts an axis is split."""
     if inner > 1 and count <= COLUMN_CHUNK * MANY_ROWS // ROWS:
         return 1
-    return max(1, ceil_div(count, ROW_CHUNK if inner == 1 else COLUMN_CHUNK))
+    return max(1, ceil_div(count, _row_chunk(count) if inner == 1 else COLUMN_CHUNK))
+
+
+def _row_chunk(count: int) -> int:
+    """Return the number of elements of a row that a block reduces."""
+    return SHARED_CHUNK if ROW_CHUNK < count <= SHARED_CHUNK**2 else ROW_CHUNK
 
 
 def _pass(
@@ -198,7 +206,7 @@ def _pass(
     outer, count, inner = shape
     parts, warps, of_block = _parts(count, inner), 1, ROWS
     if inner == 1:
-        entry, chunk = "reduce_rows", ROW_CHUNK
+        entry, chunk = "reduce_rows", _row_chunk(count)
         warps = 1 if count <= 256 or outer >= 4096 else ROWS
         grid = (ceil_div(outer * parts, ROWS // warps), 1, 1)
         first = {"results": outer * parts}
