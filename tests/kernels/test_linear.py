@@ -249,7 +249,8 @@ def test_clusters_share_channels(
     title: str, pooled: bool, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks that share a tile of `gemm/tma.cu` add up their sums, and pool them."""
-    monkeypatch.setattr(hopper.device.compiler, "target", Target("sm_90a", 64, H200.shared))
+    compiler: Any = hopper.device.compiler
+    monkeypatch.setattr(compiler, "target", Target("sm_90a", 64, H200.shared))
     monkeypatch.setattr(multistage, "time_of", lambda *_: inf)
     monkeypatch.setattr(tma, "_expected", lambda p, staging, config, target: str(config) != title)
     net = Net(2, 136, 8, 12, dtype=float16)
@@ -261,7 +262,7 @@ def test_clusters_share_channels(
     net.graph.set_outputs({"y": value})
     infer(net.graph)
     compare(Sample(net.graph, {"x": normal(2, 136, 8, 12).astype(float16)}), hopper)
-    (source,) = (s for s in hopper.device.compiler.sources if s.file == "gemm/tma.cu")
+    (source,) = (s for s in compiler.sources if s.file == "gemm/tma.cu")
     constants = dict(source.constants)
     assert (constants["SPLIT"], constants["POOL"]) == (int(title[-1]), pooled)
 
