@@ -27,6 +27,7 @@ ALGORITHMS = (
     "tensor_cores",
     "half_sums",
     "gemv",
+    "short",
     "gemm",
     "gemm_naive",
     "gemm_blocked",

@@ -19,6 +19,7 @@ from ..gemm.multiplication import Multiplication, multiplication
 from ..gemm.problem import Problem
 from ..gemm.product import general_product, stacked_product
 from ..gemm.schedules import simt
+from ..gemm.short import multiply_short, short_formats, short_time
 
 # ── algorithms ─────────────
 
@@ -122,6 +123,7 @@ def _naive(task: Multiplication, variant: str) -> Answer:
 
 ALGORITHMS = (
     _by("gemv"),
+    Algorithm("short", multiply_short, short_formats, short_time),
     _by("tensor_cores"),
     _by("gemm"),
     Algorithm("naive", _naive, lambda task: CONTIGUOUS, _naive_time),

@@ -1,0 +1,78 @@
+"""Products of many short rows by a constant."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.elementwise import Add, Cast, Gelu
+from tercet.runtime.ops.matmul import Gemm, MatMul
+
+from .dry import launches, normal, planned
+from .emulator import needs_compiler
+from .samples import ERROR, Sample, compare
+
+ROWS = (2, 1 << 13)
+
+
+def layer(n: int, k: int, end: str = "", dtype: DType = float16, rows=ROWS) -> Sample:
+    """Return a layer with a bias, and a Gelu, a residual, or a Cast to float32 behind it."""
+    graph = Graph(f"{n}x{k} {end}")
+    x = normal(*rows, k).astype(dtype)
+    feeds = {"x": x}
+    value = graph.add_input("x", TensorType(dtype, x.shape))
+    weights = graph.constant(normal(k, n).astype(dtype))
+    value = graph.insert(MatMul(), [value, weights]).output
+    value = graph.insert(Add(), [value, graph.constant(normal(n, 2)[:, 1].astype(dtype))]).output
+    if end == "gelu":
+        value = graph.insert(Gelu(), [value]).output
+    if end == "residual":
+        feeds["z"] = normal(*rows, n).astype(dtype)
+        other = graph.add_input("z", TensorType(dtype, (*rows, n)))
+        value = graph.insert(Add(), [value, other]).output
+    if end == "cast":
+        value = graph.insert(Cast(to=float32), [value]).output
+    graph.set_outputs({"y": value})
+    infer(graph)
+    return Sample(graph, feeds)
+
+
+@pytest.mark.parametrize(
+    ("sample", "entry"),
+    [
+        (layer(4, 4), "multiply_short"),
+        (layer(16, 16, "gelu"), "multiply_short"),
+        (layer(17, 4), "mma"),
+        (layer(4, 24), "mma"),
+        (layer(4, 4, rows=(2, 1000)), "mma"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.graph.name,
+)
+def test_short_rows(sample: Sample, entry: str) -> None:
+    (launch,) = launches(planned(sample.graph))
+    assert launch.entry == entry
+
+
+def test_transposed_weights_are_for_others() -> None:
+    graph = Graph("turned")
+    x = graph.add_input("x", TensorType(float16, (1 << 14, 8)))
+    weights = graph.constant(normal(8, 8).astype(np.float16))
+    graph.set_outputs({"y": graph.insert(Gemm(transB=1), [x, weights]).output})
+    infer(graph)
+    assert "multiply_short" not in [launch.entry for launch in launches(planned(graph))]
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("end", ["", "gelu", "residual", "cast"])
+@pytest.mark.parametrize(("n", "k"), [(4, 4), (3, 7), (16, 16)])
+def test_results(n: int, k: int, end: str, dtype: DType, emulated: CudaBackend) -> None:
+    compare(layer(n, k, end, dtype, rows=(1, (1 << 14) + 3)), emulated, error=ERROR[dtype])
