@@ -91,6 +91,7 @@ class ModelFolder:
         start: the tokens that an encoder-decoder's decoder starts with; None for decoder-only
             models.
         bans: tokens forbidden as the next one.
+        last: ``forced_eos_token_id``: the last token of a text of maximum length.
         sound: ``preprocessor_config.json``: how audio features are computed.
     """
 
@@ -115,6 +116,7 @@ class ModelFolder:
     source: Expected | None = None
     start: Start | None = None
     bans: Bans = field(default_factory=Bans)
+    last: int | None = None
     sound: ConfigFile | None = None
 
 
@@ -251,6 +253,7 @@ def _of_config(config: ConfigFile, path: Path, parts: Parts) -> ModelFolder:
         source=None if parts.encoder is None else known("max_position_embeddings"),
         start=None if parts.encoder is None else Start.of(says, config, nested),
         bans=Bans.of(says),
+        last=min(says.tokens("forced_eos_token_id"), default=None),
         sound=sound if sound else None,
     )
 

@@ -36,8 +36,10 @@ class BatchRow:
     new: list[int] = field(default_factory=list[int])
     reason: Reason | None = None
 
-    def add(self, token: int, ends: frozenset[int], most: int) -> str:
-        """Append a token and return the text that it adds."""
+    def add(self, token: int, ends: frozenset[int], most: int, last: int | None = None) -> str:
+        """Append a token, or `last` in the place of the last one; return the text that it adds."""
+        if last is not None and len(self.new) + 1 == most:
+            token = last
         self.new.append(token)
         self.seen.append(token)
         if token in ends:
@@ -110,6 +112,7 @@ class GenerationLoop:
         pad: token that fills shorter prompts and ended sequences.
         chunk: prompt tokens per prefill step; None for all at once.
         bans: tokens forbidden as the next one.
+        last: the token that a sequence of maximum length ends with, if any.
         kept: called with every token that the decoder has read, if there is one sequence.
     """
 
@@ -121,6 +124,7 @@ class GenerationLoop:
     pad: int
     chunk: int | None
     bans: Bans
+    last: int | None
     kept: Callable[[Sequence[int]], None]
 
     def __iter__(self) -> Iterator[list[str]]:
@@ -128,7 +132,7 @@ class GenerationLoop:
         with closing(self._tokens()) as steps:
             for tokens in steps:
                 yield [
-                    "" if row.reason else row.add(token, self.ends, self.most)
+                    "" if row.reason else row.add(token, self.ends, self.most, self.last)
                     for row, token in zip(self.rows, tokens, strict=True)
                 ]
                 if all(row.reason for row in self.rows):

@@ -104,6 +104,7 @@ class Writer(Closable):
             folder.pad if folder.pad is not None else min(ends, default=0),
             None if is_encoded else self._chunk,
             folder.bans,
+            folder.last,
             (lambda tokens: None) if is_encoded else self.held.extend,
         )
         for pieces in loop:

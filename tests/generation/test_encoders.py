@@ -374,6 +374,15 @@ def test_sounds_that_do_not_fit(whisper: Generator, tmp_path: Path) -> None:
 # ── tokens that may not come ─────────────────────────────────────────────────────────────────────
 
 
+def test_a_text_of_maximum_length_ends_as_it_must(tmp_path: Path) -> None:
+    alone = told("optimum_bart")["alone"][0]
+    folder = copied("optimum_bart", tmp_path)
+    rewrite(folder / "generation_config.json", forced_eos_token_id=1)
+    with Generator(folder) as generator:
+        (only,) = generator.generate("the quick", max_new_tokens=9).continuations
+    assert (list(only.ids), only.reason) == ([*alone[:8], 1], "end")
+
+
 @pytest.mark.parametrize(
     ("bans", "seen", "new", "wanted"),
     [
