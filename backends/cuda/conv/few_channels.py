@@ -16,7 +16,7 @@ from ..recipe.operands import Ints, Packed, by_axis, ceil_div, sizes
 #: Maximum channels of the image, elements of a window, and stride.
 MAX_CHANNELS, MAX_TERMS, MAX_STRIDE = 4, 160, 4
 #: Maximum filters of a block, its threads, its pixels in a row, and those of a thread.
-MAX_FILTERS, THREADS, COLUMNS, PIXELS = 64, 256, 32, 8
+MAX_FILTERS, THREADS, COLUMNS, PIXELS = 64, 256, 32, 4
 #: Bytes of shared memory that a kernel may declare.
 DECLARED = 48 << 10
 #: Microseconds of a launch with one wave of blocks, and products per microsecond of all others.
