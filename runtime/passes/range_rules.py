@@ -52,6 +52,18 @@ def _view(node: Node, ranges: Ranges) -> ValueRange:
     return replace(ranges[source], shares=ranges[source].shares and same)
 
 
+def _transposed(node: Node, ranges: Ranges) -> ValueRange:
+    """Return the range of the input; a Softmax along another axis may become one of rows."""
+    source, op = input_of(node, 0), node.op
+    shape, made = _shape(source), source.producer
+    if shape is None or not isinstance(op, movement.Transpose):
+        return of_first(node, ranges)
+    last, rank = op.order(len(shape))[-1], len(shape)
+    along = made.op.axis % rank if made is not None and isinstance(made.op, norm.Softmax) else None
+    shares = last == along or (last == rank - 1 and ranges[source].shares)
+    return replace(ranges[source], shares=shares)
+
+
 def _shape(value: Value) -> Shape | None:
     return value.type.shape if isinstance(value.type, TensorType) else None
 
@@ -260,7 +272,8 @@ def _build() -> dict[type[Op], Rule]:
 
     put(_view, sh.Identity, norm.Dropout, sh.Reshape, sh.Flatten, sh.Squeeze, sh.Unsqueeze)
     put(_view, sh.Trilu)
-    put(of_first, movement.Transpose, movement.Expand, movement.Tile, movement.Split)
+    put(_transposed, movement.Transpose)
+    put(of_first, movement.Expand, movement.Tile, movement.Split)
     put(of_first, movement.Slice, movement.DepthToSpace, movement.SpaceToDepth)
     put(of_first, movement.ReverseSequence, gather.Gather, gather.GatherElements, gather.GatherND)
     put(of_first, gather.Compress)

@@ -408,6 +408,26 @@ BOUNDS: dict[str, tuple[Build, float, float]] = {
         -1,
         1,
     ),
+    "weighted along another axis": (
+        lambda g, x: apply(
+            g,
+            MatMul(),
+            apply(g, Transpose(perm=(1, 0)), apply(g, Softmax(axis=0), x)),
+            apply(g, ew.Tanh(), x),
+        ),
+        -1,
+        1,
+    ),
+    "transposed weights": (
+        lambda g, x: apply(
+            g,
+            MatMul(),
+            apply(g, Transpose(perm=(1, 0)), apply(g, Softmax(axis=1), x)),
+            apply(g, ew.Tanh(), x),
+        ),
+        -8,
+        8,
+    ),
     "layer": (
         lambda g, x: apply(g, LayerNormalization(), x, full(1, 8)),
         -np.inf,
