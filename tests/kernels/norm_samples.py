@@ -88,6 +88,12 @@ def _softmax() -> Iterator[Sample]:
     yield sample("LogSoftmax", [normal(1, ODD)])
     for count in (0, 1, 31, 33, 1009):
         yield sample("Softmax", [normal(3, count)])
+    for dtype in (float32, float16, bfloat16):  # several rows per warp
+        for rows, count in ((300, 32), (261, 196), (203, 49), (140, 1024), (201, 7)):
+            x = (3 * normal(rows, count)).astype(dtype)
+            x[1], x[2, 1:], x[3, 0], x[4, :2] = -np.inf, -np.inf, np.nan, np.inf
+            yield sample("Softmax", [x])
+        yield sample("LogSoftmax", [(3 * normal(150, 65)).astype(dtype)])
     labels = np.array([7, LONG - 1])
     yield sample("SoftmaxCrossEntropyLoss", [normal(2, LONG), labels], reduction="none")
 

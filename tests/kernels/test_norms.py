@@ -65,6 +65,8 @@ def recipe(graph: Graph, target: Target = H200) -> list[Launch]:
         (node("GroupNormalization", (2, 320, 64, 64), num_groups=32), ["moments", "standardize"]),
         (node("Softmax", (1024, 50257)), ["softmax_rows"]),
         (node("Softmax", (32, 50257)), ["peaks", "softmax_rows"]),
+        (node("Softmax", (1024, 196), float16), ["softmax_short"]),
+        (node("Softmax", (1024, 1025), float16), ["softmax_rows"]),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, list) else str(value.nodes[0].op),
 )

@@ -38,7 +38,7 @@ from ..norm.norm_groups import (
     suits_last,
 )
 from ..norm.norm_parts import WORD, cut
-from ..norm.norm_rows import normalize_rows
+from ..norm.norm_rows import MAX_KEPT, TOGETHER, lanes_of, normalize_rows
 from ..recipe.launch import Launch, each
 from ..recipe.operands import Ints, Packed, Scratch, Tensor, ceil_div, index_type, order
 from ..recipe.source import arithmetic
@@ -51,6 +51,8 @@ PIXELS = 4
 BUSY = 1024
 #: Maximum threads per block, and bytes that are read from memory at once.
 MAX_THREADS, SECTOR = 1024, 32
+#: Maximum elements of a softmax that a few threads keep in registers.
+SHORT = 32 * MAX_KEPT
 
 
 @kernel(BatchNormalization, follows=True, outputs=3)
@@ -343,6 +345,8 @@ def _softmax_rows(
     """Return the launches for (rows, elements per row)."""
     rows, count = sizes
     itemsize, compute, index = x.dtype.itemsize, arithmetic(x.dtype), index_type(x.size)
+    if x.dtype != float64 and 0 < count <= SHORT and rows >= target.processors and not taken:
+        return _short_rows(op, y, x, sizes)
     into = cut(rows, count, itemsize, gcd(WORD // itemsize, count), target)
     if into.blocks >= 2**31:
         return f"{rows} rows"
@@ -360,6 +364,30 @@ def _softmax_rows(
         note=f"{rows} x {count}" + (f" in {into.parts}" if sums else ""),
     )
     return last if sums is None else (replace(last, entry="peaks", args=args), last)
+
+
+def _short_rows(
+    op: Softmax | LogSoftmax, y: Tensor | Scratch, x: Tensor, sizes: tuple[int, int]
+) -> Launch:
+    """Return the launch for (rows, elements per row) that fit in the registers of a few threads."""
+    rows, count = sizes
+    vector = gcd(WORD // x.dtype.itemsize, count)
+    nbytes = vector * x.dtype.itemsize
+    lanes = lanes_of(count // vector, max(1, MAX_KEPT // vector), nbytes)
+    together = TOGETHER // lanes
+    return Launch(
+        "norm/softmax_short.cu",
+        "softmax_short",
+        grid=(ceil_div(rows, together), 1, 1),
+        block=TOGETHER,
+        args={"x": x, "y": y, "rows": rows, "count": count},
+        types=(("X", x.dtype), ("A", arithmetic(x.dtype))),
+        constants=(
+            *(("LANES", lanes), ("ROWS", together), ("VECTOR", vector)),
+            *(("PER", ceil_div(count, lanes * vector)), ("LOGARITHM", isinstance(op, LogSoftmax))),
+        ),
+        note=f"{rows} x {count}",
+    )
 
 
 def fold_to_3d(x: Tensor, axis: int) -> Ints:

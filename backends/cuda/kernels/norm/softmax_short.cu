@@ -1,0 +1,61 @@
+// Like softmax_rows.cu for short rows, which are read once: LANES threads of a warp keep a row in registers, and a
+// warp has several.
+//
+// X is the type of the elements, A that of the arithmetic. Compile-time: LANES; ROWS of a block; VECTOR, elements
+// read at once, a divisor of the row; PER, such words of a thread; LOGARITHM.
+
+#include "ptx/pdl.cuh"
+#include "norm/softmax.cuh"
+
+struct alignas(sizeof(X) * VECTOR) Words {
+    X at[VECTOR];
+};
+
+// All threads of a row get the result.
+template <typename Combine> __device__ __forceinline__ A over_row(A value, Combine combine)
+{
+#pragma unroll
+    for (int other = LANES / 2; other; other /= 2)
+        value = combine(value, __shfl_xor_sync(~0u, value, other));
+    return value;
+}
+
+extern "C" __global__ void __launch_bounds__(LANES * ROWS)
+softmax_short(const X* x, X* y, long long rows, int count)
+{
+    const int lane = threadIdx.x % LANES;
+    const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / LANES;
+    const int own = row < rows ? count : 0;  // without a row, a thread takes part in the sums of others
+    x += row * count;
+    y += row * count;
+    grid_dependency_sync();
+    A values[PER][VECTOR], top = -A(INFINITY), sum = 0;
+#pragma unroll
+    for (int i = 0; i < PER; ++i) {
+        const int at = (lane + i * LANES) * VECTOR;
+        Words words = {};
+        if (at < own) words = *(const Words*)(x + at);
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) {
+            const A value = at < own ? A(words.at[e]) : -A(INFINITY);
+            values[i][e] = value;
+            top = value > top || value != value ? value : top;  // a NaN stays
+        }
+    }
+    top = over_row(top, [](A a, A b) { return a > b || a != a ? a : b; });
+    const A base = top == -A(INFINITY) ? A(0) : top;
+#pragma unroll
+    for (int i = 0; i < PER; ++i)
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) sum += exp(values[i][e] - base);
+    sum = over_row(sum, [](A a, A b) { return a + b; });
+#pragma unroll
+    for (int i = 0; i < PER; ++i) {
+        const int at = (lane + i * LANES) * VECTOR;
+        if (at >= own) break;
+        Words words;
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) words.at[e] = X(result(values[i][e], top, sum));
+        *(Words*)(y + at) = words;
+    }
+}
