@@ -13,12 +13,15 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends import open_backends
 
-from ..kernels import integer_samples, norm_samples
+from ..kernels import integer_samples, norm_samples, test_chunks, test_short
 from ..kernels.samples import OPTIONS, Sample, compare, edges, samples
 
 pytestmark = pytest.mark.gpu
 
-ALL = [*samples(), *norm_samples.samples(), *integer_samples.samples()]
+ALL = [
+    *(*samples(), *norm_samples.samples(), *integer_samples.samples()),
+    *(*test_chunks.samples(), *test_short.samples()),
+]
 
 
 @pytest.mark.parametrize("sample", ALL, ids=str)

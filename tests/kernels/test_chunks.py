@@ -24,6 +24,31 @@ def swapped(shape: tuple[int, ...], dtype: DType) -> Sample:
     return sample("Transpose", [data], perm=(*range(axes - 2), axes - 1, axes - 2))
 
 
+PADS = {
+    "rows of words": ((2, 3, 5, 24), (0, 0, 1, 0, 0, 0, 2, 0), {}),
+    "cropped as well": ((2, 3, 9, 16), (0, 1, -4, 0, 0, 0, 2, 0), {}),
+    "edges": ((2, 3, 5, 8), (0, 1, 2, 0, 0, 0, 1, 0), {"mode": "edge"}),
+    "last axis": ((2, 3, 5, 8), (0, 0, 1, 2, 0, 0, 0, 1), {}),
+    "odd rows": ((2, 3, 5, 7), (0, 0, 1, 0, 0, 0, 2, 0), {}),
+    "a number": ((2, 3, 5, 8), (0, 0, 1, 0, 0, 0, 2, 0), {"value": 3}),
+}
+
+
+def padded(name: str, dtype: DType) -> Sample:
+    shape, pads, how = PADS[name]
+    x = np.random.default_rng(0).integers(-99, 99, shape).astype(dtype)
+    value = np.array(how.get("value", 0), dtype)
+    inputs = [x, np.array(pads), value]
+    return sample("Pad", inputs, (1, 2), mode=how.get("mode", "constant"))
+
+
+def samples() -> list[Sample]:
+    """Return what the kernels tell apart, for the GPU."""
+    dtypes = (int8, float16, float32, float64)
+    turned = [swapped(shape, dtype) for shape in SHAPES for dtype in dtypes]
+    return [*turned, *(padded(name, dtype) for name in PADS for dtype in dtypes)]
+
+
 @pytest.mark.parametrize("shape", SHORT, ids=str)
 def test_a_short_side_is_a_chunk(shape: tuple[int, ...]) -> None:
     (launch,) = launches(planned(swapped(shape, float16).graph))
@@ -42,24 +67,6 @@ def test_others_pass_through_tiles(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_results(shape: tuple[int, ...], dtype: DType, emulated: CudaBackend) -> None:
     compare(swapped(shape, dtype), emulated)
-
-
-PADS = {
-    "rows of words": ((2, 3, 5, 24), (0, 0, 1, 0, 0, 0, 2, 0), {}),
-    "cropped as well": ((2, 3, 9, 16), (0, 1, -4, 0, 0, 0, 2, 0), {}),
-    "edges": ((2, 3, 5, 8), (0, 1, 2, 0, 0, 0, 1, 0), {"mode": "edge"}),
-    "last axis": ((2, 3, 5, 8), (0, 0, 1, 2, 0, 0, 0, 1), {}),
-    "odd rows": ((2, 3, 5, 7), (0, 0, 1, 0, 0, 0, 2, 0), {}),
-    "a number": ((2, 3, 5, 8), (0, 0, 1, 0, 0, 0, 2, 0), {"value": 3}),
-}
-
-
-def padded(name: str, dtype: DType) -> Sample:
-    shape, pads, how = PADS[name]
-    x = np.random.default_rng(0).integers(-99, 99, shape).astype(dtype)
-    value = np.array(how.get("value", 0), dtype)
-    inputs = [x, np.array(pads), value]
-    return sample("Pad", inputs, (1, 2), mode=how.get("mode", "constant"))
 
 
 @pytest.mark.parametrize(

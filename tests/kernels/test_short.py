@@ -44,6 +44,13 @@ def layer(n: int, k: int, end: str = "", dtype: DType = float16, rows=ROWS) -> S
     return Sample(graph, feeds)
 
 
+def samples() -> list[Sample]:
+    """Return what the kernel tells apart, for the GPU."""
+    sizes, ends = ((4, 4), (3, 7), (16, 16)), ("", "gelu", "residual")
+    dtypes = (float16, bfloat16)
+    return [layer(n, k, end, dtype) for n, k in sizes for end in ends for dtype in dtypes]
+
+
 @pytest.mark.parametrize(
     ("sample", "entry"),
     [
