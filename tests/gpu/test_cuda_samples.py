@@ -20,12 +20,17 @@ pytestmark = pytest.mark.gpu
 
 ALL = [
     *(*samples(), *norm_samples.samples(), *integer_samples.samples()),
-    *(*test_chunks.samples(), *test_short.samples()),
+    *test_chunks.samples(),
 ]
 
 
 @pytest.mark.parametrize("sample", ALL, ids=str)
 def test_kernels(sample: Sample) -> None:
+    compare(sample, *open_backends("cuda", OPTIONS))
+
+
+@pytest.mark.parametrize("sample", test_short.samples(), ids=lambda sample: sample.graph.name)
+def test_short_products(sample: Sample) -> None:
     compare(sample, *open_backends("cuda", OPTIONS))
 
 
