@@ -9,10 +9,10 @@ import numpy as np
 
 from ....runtime.base.guard import need
 from ....runtime.ir.types import Array
-from ....runtime.ops.forest import Forest
+from ....runtime.ops.forest import Forest, in_breadth
 
 #: Maximum leaves times targets of the rows processed together.
-BLOCK = 1 << 20
+BLOCK = 1 << 16
 
 #: Comparisons in the order of `forest.MODES`.
 COMPARE: tuple[Callable[..., Array], ...] = (
@@ -35,6 +35,9 @@ class Trees:
         counts: [nodes, targets], whether a leaf has a weight.
         modes: the comparisons in use, as indices of `COMPARE`.
         may_miss: whether NaN takes another branch than comparison would.
+        always: whether every row gets a weight for every target.
+        feature: that of the forest, as numpy indexes.
+        children: [2 * nodes], the false and the true child of each node, likewise.
     """
 
     forest: Forest
@@ -42,6 +45,9 @@ class Trees:
     counts: Array
     modes: tuple[int, ...]
     may_miss: bool
+    always: bool
+    feature: Array
+    children: Array
 
     @classmethod
     def of(cls, forest: Forest) -> Trees:
@@ -52,36 +58,53 @@ class Trees:
         places = np.repeat(np.arange(shape[0]), np.diff(forest.first)), forest.target
         weights[places], counts[places] = forest.weight, True
         modes = tuple(np.unique(forest.mode[~forest.is_leaf]).tolist())
-        return cls(forest, weights, counts, modes, bool(forest.missing.any()))
+        return cls(
+            forest,
+            weights,
+            counts,
+            modes,
+            bool(forest.missing.any()),
+            _reaches_all(forest, counts),
+            forest.feature.astype(np.intp),
+            forest.children.T.astype(np.intp).ravel(),
+        )
 
     def leaves(self, rows: Array) -> Array:
         """Return the leaf reached by each row in each tree: [rows, trees]."""
-        trees, count = self.forest, len(self.forest.feature)
-        children, elements = trees.children.reshape(-1), rows.reshape(-1)
-        places = np.tile(trees.roots, (len(rows), 1))
+        trees, elements = self.forest, rows.reshape(-1)
+        may_miss = self.may_miss and bool(np.isnan(elements).any())
+        places = np.tile(trees.roots.astype(np.intp), (len(rows), 1))
         line = np.arange(len(rows))[:, np.newaxis] * rows.shape[1]
         for _ in range(trees.depth):
-            x = elements.take(line + trees.feature.take(places))
+            at = self.feature.take(places)
+            at += line
+            x = elements.take(at)
             value = trees.value.take(places)
             first, *others = self.modes or (0,)
             taken = COMPARE[first](x, value)
             for mode in others:
                 np.copyto(taken, COMPARE[mode](x, value), where=trees.mode.take(places) == mode)
-            if self.may_miss:
+            if may_miss:
                 taken |= trees.missing.take(places) & np.isnan(x)
-            places = children.take(places + count * taken)
+            places += places
+            places += taken
+            places = self.children.take(places)
         return places
 
     def aggregated(self, rows: Array, how: str) -> tuple[Array, Array]:
         """Return sums (or averages, minima, maxima) [rows, targets], and whether there are any."""
         trees, targets = len(self.forest.roots), self.forest.targets
         sums = np.zeros((len(rows), targets))
-        found = np.zeros(sums.shape, bool)
+        found = np.full(sums.shape, self.always)
         step = max(1, BLOCK // max(1, trees * targets))
         for first in range(0, len(rows), step):
             part = slice(first, first + step)
             leaves = self.leaves(rows[part])
-            weights, counts = self.weights[leaves], self.counts[leaves]
+            weights = self.weights.take(leaves, 0)
+            if how in ("SUM", "AVERAGE") and self.always:
+                sums[part] = weights.sum(1)
+                continue
+            counts = self.counts.take(leaves, 0)
             found[part] = counts.any(1)
             if how in ("SUM", "AVERAGE"):
                 sums[part] = weights.sum(1)
@@ -90,4 +113,13 @@ class Trees:
                 sums[part] = reduce(np.where(counts, weights, limit), 1, initial=limit)
         if how == "AVERAGE":
             sums /= max(1, trees)
-        return np.where(found, sums, 0), found
+        return sums if self.always else np.where(found, sums, 0), found
+
+
+def _reaches_all(forest: Forest, counts: Array) -> bool:
+    """Whether each target has a tree all of whose leaves have a weight for it."""
+    if not len(forest.roots) or (found := in_breadth(forest)) is None:
+        return False
+    nodes, starts = found
+    weighted = counts[nodes] | ~forest.is_leaf[nodes][:, np.newaxis]
+    return bool(np.logical_and.reduceat(weighted, starts, axis=0).any(0).all())
