@@ -33,6 +33,7 @@ struct dim3 {
     unsigned x = 1, y = 1, z = 1;
 };
 struct float2 { float x, y; };
+#define __noinline__
 struct alignas(8) uint2 { unsigned int x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }

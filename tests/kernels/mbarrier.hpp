@@ -46,21 +46,3 @@ inline void write_pair(u32 to, float x, float y)
     const float pair[2] = {x, y};
     memcpy(at_address(to), pair, sizeof(pair));
 }
-
-// sums[16][8 * COUNT] (+)= a[16][8] * b[8 * COUNT][8]' of tf32, or of sixteen terms of two bytes, by each of four warps
-template <int COUNT> void wgmma(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b, bool add)
-{
-    show(a, 4);
-    const int row = current % 32 / 4, column = current % 4 * 2;
-    for (int j = 0; j < COUNT; ++j)
-        for (int q = 0; q < 4; ++q) {
-            float sum = add ? sums[j][q] : 0;
-            for (int k = 0; k < 8; ++k) {
-                const u32 left = of_lane(row * 4 + k % 4)[k / 4 * 2 + q / 2];
-                const u32 right = word_of(b, j * 8 + column + q % 2, k);
-                sum += F16X3 ? dot(left, right) : tf32(left) * tf32(right);
-            }
-            sums[j][q] = sum;
-        }
-    __syncwarp();
-}

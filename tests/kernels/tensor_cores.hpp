@@ -194,9 +194,28 @@ inline uint64 smem_descriptor(u32 address) { return address >> 4; }
 inline u32 word_of(uint64 form, int row, int word)
 {
     const u32 tile = (u32)(form & ~(uint64)7) << 4;
+    const int next = form >> 36 ? (int)(form >> 36) : 1024;
     u32 found;
-    memcpy(&found, at_address(tile + swizzled(row, (int)(form & 7) + word / 4) + word % 4 * 4), 4);
+    memcpy(&found, at_address(tile + row / 8 * next + swizzled(row % 8, (int)(form & 7) + word / 4) + word % 4 * 4), 4);
     return found;
+}
+
+// sums[16][8 * COUNT] (+)= a[16][8] * b[8 * COUNT][8]' of tf32, or of sixteen terms of two bytes, by each of four warps
+template <int COUNT> void wgmma(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b, bool add)
+{
+    show(a, 4);
+    const int row = current % 32 / 4, column = current % 4 * 2;
+    for (int j = 0; j < COUNT; ++j)
+        for (int q = 0; q < 4; ++q) {
+            float sum = add ? sums[j][q] : 0;
+            for (int k = 0; k < 8; ++k) {
+                const u32 left = of_lane(row * 4 + k % 4)[k / 4 * 2 + q / 2];
+                const u32 right = word_of(b, j * 8 + column + q % 2, k);
+                sum += F16X3 ? dot(left, right) : tf32(left) * tf32(right);
+            }
+            sums[j][q] = sum;
+        }
+    __syncwarp();
 }
 
 // sums[16][8 * COUNT] += a[16][32] * b[8 * COUNT][32]', bytes, by each of four warps
@@ -222,7 +241,7 @@ inline char* place_of(u32 address, int width)
 // Element `column` of a row of a tile, which `form` describes with the place to read from.
 inline float element(uint64 form, int row, int column)
 {
-    T found;
+    Multiplied found;
     const int width = form >> 28 ? (int)(form >> 28 & 255) : 128;
     const int next = form >> 28 ? (int)(form >> 36) : 1024;
     const u32 tile = (u32)(form & ((1 << 28) - 1)) << 4;
@@ -239,6 +258,11 @@ template <int COUNT> void wgmma(float (&sums)[COUNT][4], uint64 a, uint64 b)
             for (int k = 0; k < 16; ++k)
                 sums[j][q] += element(a, row + q / 2 * 8, k) * element(b, j * 8 + column + q % 2, k);
     __syncwarp();
+}
+
+template <int STRIDE> uint64 smem_descriptor_apart(u32 address)
+{
+    return smem_descriptor(address) | (uint64)128 << 28 | (uint64)STRIDE << 36;
 }
 
 template <int STRIP> uint64 smem_descriptor_across(u32 address)
@@ -267,11 +291,18 @@ template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], const u32 (&a)[4
     for (int j = 0; j < COUNT; ++j)
         for (int q = 0; q < 4; ++q)
             for (int k = 0; k < 16; ++k) {
-                T two[2];
+                Multiplied two[2];
                 memcpy(two, &of_lane(row * 4 + k % 8 / 2)[k / 8 * 2 + q / 2], 4);
                 sums[j][q] += float(two[k % 2]) * element(b, k, j * 8 + column + q % 2);
             }
     __syncwarp();
+}
+
+// The same, in place of the sums unless `add`
+template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b, int add)
+{
+    if (!add) memset(sums, 0, sizeof(sums));
+    wgmma_across(sums, a, b);
 }
 
 // ── clusters along y ────────────────────────────────────────────────────────────────────────────

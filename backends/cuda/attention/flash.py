@@ -1,4 +1,4 @@
-"""Flash attention (online softmax): float32, and 16-bit floats on tensor cores."""
+"""Flash attention (online softmax): which kernel; and that of float32 without tensor cores."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ....runtime.ir.dtypes import bfloat16, bool_, float16, float32, float64
 from ..algorithms.registry import Answer, need_dtypes
 from ..recipe.operands import ceil_div
 from ..recipe.targets import Target
+from .flash_f16x3 import choose, on_halves
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, on_tensor_cores
 from .flash_parts import FEW, FlashKernel, group_of, launched, share
 from .flash_wgmma import on_hopper
@@ -28,19 +29,23 @@ def flash(task: AttentionTask, target: Target) -> Answer:
     refused = need_dtypes((bool_, float32, float16, bfloat16), task.mask or task.q.tensor)
     if refused:
         return f"a mask of {refused}"
-    maximum = MAX_HEAD_FLOAT32 if dtype == float32 and q[2] > FEW else MAX_HEAD
+    shape = choose(task, target) if dtype == float32 else None
+    single = dtype == float32 and shape is None
+    maximum = MAX_HEAD_FLOAT32 if single and q[2] > FEW else MAX_HEAD
     if max(q[3], v[3]) > maximum:
         return f"heads of {max(q[3], v[3])}, more than {maximum}"
     if not task.total or not q[3] or not v[3]:
         return "no keys, or heads without elements"
-    if dtype == float32:
+    if shape is not None:
+        return on_halves(task, target, shape)
+    if single:
         return _single(task, target)
     if task.total < FEWEST_KEYS:
         return f"{task.total} keys, fewer than a tensor core multiplies at once"
     return on_hopper(task, target) or on_tensor_cores(task, target)
 
 
-# ── float32 ──────────────────────────────────────────────────────────────────────────────────────
+# ── float32 without tensor cores ─────────────────────────────────────────────────────────────────
 
 DOWN, ACROSS, TILE = 8, 16, 64
 #: Time of a thread of `attention_tiles.cu` by its number of rows, measured on an H200; and the

@@ -37,6 +37,15 @@ class Target:
         object.__setattr__(self, "has_tf32", generation >= 80)
         object.__setattr__(self, "has_wgmma", self.arch == "sm_90a")
 
+    def alone(self, nbytes: int) -> int:
+        """Return at least so many bytes of shared memory that no two blocks with them share it.
+
+        Blocks start while those of the preceding kernel still run, on the multiprocessors that are
+        idle then: two on each, if they fit, and so twice as slowly. Kernels with at most one block
+        per multiprocessor keep them apart.
+        """
+        return max(nbytes, self.shared // 2 + 512)
+
 
 H200 = Target("sm_90a", 132, 232448)
 A100 = Target("sm_80", 108, 166912)

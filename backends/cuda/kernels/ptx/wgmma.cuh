@@ -7,6 +7,12 @@ __device__ __forceinline__ uint64 smem_descriptor(u32 address)
            | (uint64)1 << 62;
 }
 
+// The same of a tile whose groups of eight rows are STRIDE bytes apart.
+template <int STRIDE> __device__ __forceinline__ uint64 smem_descriptor_apart(u32 address)
+{
+    return smem_descriptor(address) + ((uint64)((STRIDE - 1024) >> 4) << 32);
+}
+
 // The descriptor of a tile of columns, in swizzled order: strips of 64 columns, STRIP bytes apart.
 template <int STRIP> __device__ __forceinline__ uint64 smem_descriptor_across(u32 address)
 {

@@ -1,0 +1,218 @@
+// Rows of float32 in shared memory as two float16 numbers each, high + low, scaled by a power of two per row: see
+// gemm/step_f16x3.cuh for what is lost. A product is high * high' + high * low' + low * high'.
+//
+// A power of two brings the greatest finite number of a row to 2^14 or a little more. Infinities and NaNs are low parts,
+// whose high parts are zero: they are multiplied once, by high parts.
+
+constexpr int EXPONENT_BITS = 23;
+constexpr u32 INFINITE = 255u << EXPONENT_BITS;
+constexpr u32 ONE = 254u << EXPONENT_BITS;          // sum of the exponents of a number and its inverse
+constexpr u32 SCALED = ONE + (14u << EXPONENT_BITS); // sum of the exponents of a row and its scale
+constexpr u32 LOWEST = SCALED - ONE + (1u << EXPONENT_BITS);  // exponent of a row whose scale has a normal inverse
+
+// The scale of a row whose greatest number has these bits.
+struct RowScale {
+    float scale, inverse;
+
+    __device__ __forceinline__ explicit RowScale(u32 greatest)
+    {
+        const u32 bits = SCALED - max(greatest & INFINITE, LOWEST);
+        scale = __uint_as_float(bits);
+        inverse = __uint_as_float(ONE - bits);
+    }
+};
+
+// Two scaled numbers as pairs of high and low parts.
+struct Halves {
+    u32 high, low;
+
+    __device__ __forceinline__ Halves(float x, float y) : Halves(x, y, x, y) {}
+
+    // `x_high` and `y_high` are what high parts are rounded from.
+    __device__ __forceinline__ Halves(float x, float y, float x_high, float y_high) : high(pair_of(x_high, y_high))
+    {
+        const float2 rounded = halves_of(high);
+        low = pair_of(x - rounded.x, y - rounded.y);
+    }
+};
+
+__device__ __forceinline__ float finite_or_zero(float x) { return fabsf(x) < INFINITY ? x : 0.0f; }
+
+// Elements from a row to the next: sixteen bytes of padding place rows in different banks, and hold the inverse scale.
+__device__ constexpr int pitch_of(int size) { return size + 4; }
+
+enum { QUERIES, KEYS_OF_STEP, VALUES };  // what is copied and cut, in this order
+
+// Rows of a head: `count` past ones, then others.
+struct Source {
+    const float *past, *now;
+    int count, size;
+    long long of_row;  // distance of the others, in elements
+
+    __device__ __forceinline__ const float* operator()(int row) const
+    {
+        return row < count ? past + row * size : now + (row - count) * of_row;
+    }
+};
+
+// The operands of an attention.
+struct Sources {
+    const float *q, *k, *v, *past_k, *past_v;
+    const Steps &of_q, &of_k, &of_v;
+
+    __device__ __forceinline__ Source of(int part, int n, int head, int kv_head, const Sizes& s) const
+    {
+        if (part == QUERIES) return {q, q + n * of_q.batch + head * of_q.head, 0, s.size_k, of_q.row};
+        const long long past = ((long long)n * s.kv_heads + kv_head) * s.past;
+        if (part == VALUES)
+            return {past_v + past * s.size_v, v + n * of_v.batch + kv_head * of_v.head, s.past, s.size_v, of_v.row};
+        return {past_k + past * s.size_k, k + n * of_k.batch + kv_head * of_k.head, s.past, s.size_k, of_k.row};
+    }
+};
+
+// A part of a row that one of eight neighbouring threads cuts: four numbers of every 32. SIZE is a multiple of 16.
+template <int SIZE> struct RowPart {
+    static constexpr int COUNT = (SIZE + 31) / 32;
+    float found[COUNT][4];
+
+    __device__ __forceinline__ static int column_of(int i) { return i * 32 + threadIdx.x % 8 * 4; }
+    __device__ __forceinline__ static bool has(int i) { return SIZE % 32 == 0 || column_of(i) < SIZE; }
+
+    __device__ __forceinline__ void read(const float* row)
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            const float4 four = has(i) ? *(const float4*)(row + column_of(i)) : make_float4(0, 0, 0, 0);
+            found[i][0] = four.x, found[i][1] = four.y, found[i][2] = four.z, found[i][3] = four.w;
+        }
+    }
+
+    // The bits of the greatest absolute value, or of the greatest finite one; NaNs are above infinities.
+    template <bool FINITE> __device__ __forceinline__ u32 greatest() const
+    {
+        u32 most = 0;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+                most = max(most, __float_as_uint(FINITE ? finite_or_zero(found[i][e]) : found[i][e]) & 0x7fffffff);
+        return most;
+    }
+
+    // Calls store(column, high parts, low parts) for every four numbers.
+    template <bool ODD, typename Store> __device__ __forceinline__ void write(float scale, const Store& store) const
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            if (!has(i)) continue;
+            u32 high[2], low[2];
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const float x = found[i][2 * e] * scale, y = found[i][2 * e + 1] * scale;
+                const Halves halves = ODD ? Halves(x, y, finite_or_zero(x), finite_or_zero(y)) : Halves(x, y);
+                high[e] = halves.high, low[e] = halves.low;
+            }
+            store(column_of(i), make_uint2(high[0], high[1]), make_uint2(low[0], low[1]));
+        }
+    }
+};
+
+__device__ __forceinline__ u32 over_eight_max(u32 x)
+{
+#pragma unroll
+    for (int other = 1; other < 8; other *= 2) x = max(x, __shfl_xor_sync(~0u, x, other));
+    return x;
+}
+
+// COUNT rows, of which eight threads have one each: where they are, and where their parts go.
+template <int COUNT, typename Store> struct RowsToCut {
+    const float* from[COUNT];
+    Store store[COUNT];
+};
+
+template <int COUNT> struct Inverses {
+    float at[COUNT];
+};
+
+// Cuts rows among which there are infinities or NaNs: code that hardly ever runs stays apart.
+template <int SIZE, int COUNT, typename Store>
+__device__ __noinline__ Inverses<COUNT> cut_odd(const RowsToCut<COUNT, Store> rows)
+{
+    RowPart<SIZE> parts[COUNT];
+    Inverses<COUNT> inverses;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) parts[i].read(rows.from[i]);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        const RowScale by(over_eight_max(parts[i].template greatest<true>()));
+        parts[i].template write<true>(by.scale, rows.store[i]);
+        inverses.at[i] = by.inverse;
+    }
+    return inverses;
+}
+
+// Cuts rows, and returns the inverses of their scales. All threads of a warp must take part; they have read their rows
+// before one of them stores.
+template <int SIZE, int COUNT, typename Store>
+__device__ __forceinline__ Inverses<COUNT> cut(const RowsToCut<COUNT, Store>& rows)
+{
+    RowPart<SIZE> parts[COUNT];
+    Inverses<COUNT> inverses;
+    u32 greatest[COUNT], most = 0;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        parts[i].read(rows.from[i]);
+        greatest[i] = parts[i].template greatest<false>();
+        most = max(most, greatest[i]);
+    }
+    if (__any_sync(~0u, most >= INFINITE)) return cut_odd<SIZE>(rows);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        const RowScale by(over_eight_max(greatest[i]));
+        parts[i].template write<false>(by.scale, rows.store[i]);
+        inverses.at[i] = by.inverse;
+    }
+    return inverses;
+}
+
+// The weights of sixteen rows and KEYS keys in halves, each multiplied by the inverse scale of its values, and the
+// inverses of the scales of the rows. See online_softmax.cuh for how a thread has them.
+template <int KEYS> struct WeightHalves {
+    u32 high[KEYS / 16][4], low[KEYS / 16][4];
+    float inverse[2];
+
+    // `of_values(eight)` returns the inverse scales of two values; `count` sixteens of keys have weights.
+    template <typename Inverses>
+    __device__ __forceinline__ void read(float (&weights)[KEYS / 8][4], const Inverses& of_values, int count)
+    {
+        float most[2] = {};
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; ++j) {
+            if (j >= 2 * count) break;
+            const float2 by = of_values(j);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                weights[j][half * 2] *= by.x, weights[j][half * 2 + 1] *= by.y;
+                most[half] = fmaxf(most[half], fmaxf(weights[j][half * 2], weights[j][half * 2 + 1]));
+            }
+        }
+        float scale[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const RowScale found(__float_as_uint(over_quad_max(most[half])));
+            scale[half] = found.scale, inverse[half] = found.inverse;
+        }
+#pragma unroll
+        for (int c = 0; c < KEYS / 16; ++c) {
+            if (c >= count) break;
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const float* pair = &weights[2 * c + e / 2][e % 2 * 2];
+                const Halves halves(pair[0] * scale[e % 2], pair[1] * scale[e % 2]);
+                high[c][e] = halves.high, low[c][e] = halves.low;
+            }
+        }
+    }
+};
