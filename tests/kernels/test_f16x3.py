@@ -38,7 +38,7 @@ from .cubins import registers
 from .dry import launches, normal, planned, single
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare, results_of, sample
-from .test_split import force, with_tile
+from .test_split import TENSOR_CORES, device_for, force, with_tile
 
 #: Scaled totals of kernels, relative to products of the packed numbers: see `step_f16x3.cuh`.
 LESS = 2.0**-22
@@ -329,3 +329,19 @@ def test_clusters_that_must_wait_take_a_second_wave() -> None:
         for columns in (7, 8)
     )
     assert waits > 1.5 * fits
+
+
+def test_few_blocks_of_a_matrix_have_a_multiprocessor_each() -> None:
+    """Those of a convolution may share it with convolutions that run beside them."""
+    matrix = single("Gemm", [normal(128, 768), normal(768, 768), normal(768)], (1, 2))
+    image = single("Conv", [normal(1, 768, 12, 11), normal(768, 768, 1, 1)], (1,))
+    tile = next(tile for tile in tiles_of(F16X3, H200) if tile.resident > 1)
+    with pytest.MonkeyPatch.context() as patch:
+        force(patch, F16X3, Config(tile))
+        of_matrix, of_image = (
+            launches(planned(graph, device_for(H200), **TENSOR_CORES))[-1]
+            for graph in (matrix, image)
+        )
+    assert of_matrix.entry == of_image.entry == "split_wgmma"
+    assert 2 * (of_matrix.shared + 1024) > H200.shared + 1024
+    assert 2 * (of_image.shared + 1024) <= H200.shared + 1024

@@ -11,8 +11,8 @@ from ...recipe.launch import Launch
 from ...recipe.operands import ceil_div
 from ...recipe.targets import Target
 from ..atoms import Atom
-from ..problem import GemmArguments
-from ..tile import Config, CtaTile
+from ..problem import GemmArguments, RowKind
+from ..tile import Config, CtaTile, clusters_of
 from .multistage import SplitK
 
 #: Registers per multiprocessor, and maximum per consumer thread.
@@ -51,6 +51,11 @@ def multiply(
         **{"rows_b": gemm.ldb, "splits": splits},
     }
     own, loader = registers(tile)
+    nbytes = shared(tile, atom.words)
+    places = target.processors if splits == 1 else clusters_of(splits, target) * splits
+    # Convolutions may run beside others, with which they share multiprocessors.
+    if gemm.a.rows is RowKind.MATRIX and items <= places:
+        nbytes = target.alone(nbytes)
     return Launch(
         "gemm/wgmma_rs.cu",
         "split_wgmma",
@@ -72,7 +77,7 @@ def multiply(
             ("CONSTANT", gemm.constant),
         ),
         code="\n".join((atom.code(tile.bn, a_in_registers=True), epilogue.code)),
-        shared=shared(tile, atom.words),
+        shared=nbytes,
         cluster=(splits, 1, 1),
         note=f"{atom.title} {config} {epilogue.title}".strip(),
         pitched=gemm.pitched(epilogue.along),
