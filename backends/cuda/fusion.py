@@ -366,7 +366,8 @@ def _chain(graph: Graph, root: Node, free: Set[Node]) -> list[Node]:
 
 def _suits(source: Node, shape: tuple[int, ...]) -> bool:
     """Whether a node is cheap enough to be recomputed for every element of `shape`."""
-    if source.output.tensor.dims == shape:
+    dims = source.output.tensor.dims
+    if (1,) * (len(shape) - len(dims)) + dims == shape:
         return True
     ranks = {value.tensor.rank for value in source.distinct_reads if not value.is_constant}
     return isinstance(source.op, CHEAP) and ranks == {len(shape)}

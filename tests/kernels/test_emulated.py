@@ -19,7 +19,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv, ConvTranspose
-from tercet.runtime.ops.elementwise import Add, Cast, Mul, Relu, Tanh
+from tercet.runtime.ops.elementwise import Add, Cast, Less, Mul, Relu, Tanh, Where
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.norm import BatchNormalization, LayerNormalization, RMSNormalization
 from tercet.runtime.ops.reduce import ReduceL2
@@ -290,3 +290,18 @@ def test_reductions_read_16_bit_floats_and_compute_in_float32(
     assert ("elementwise" in entries) is is_read_twice
     assert "reduce_rows" in entries
     compare(Sample(graph, {"x": (normal(2, 6, 5, 7) * 500).astype(dtype)}), emulated)
+
+
+def test_elements_with_fewer_axes_are_computed_where_they_are_read(emulated: CudaBackend) -> None:
+    """As positions against a length, which mask the rows of a batch of one."""
+    graph = Graph("mask")
+    x = graph.add_input("x", TensorType(np.dtype(np.int64), (1, 70)))
+    length = graph.add_input("length", TensorType(np.dtype(np.int64), (1,)))
+    positions = graph.constant(np.arange(70), "positions")
+    inside = graph.insert(Less(), [positions, length]).output
+    zero = graph.constant(np.array(0), "zero")
+    graph.set_outputs({"y": graph.insert(Where(), [inside, x, zero]).output})
+    infer(graph)
+    (launch,) = launches(planned(graph))
+    assert launch.title == "elementwise Less+Where"
+    compare(Sample(graph, {"x": np.arange(70)[None] + 5, "length": np.array([33])}), emulated)
