@@ -134,12 +134,12 @@ def _positions(part: Value | None, length: int) -> tuple[Value, range] | None:
         return None
     if isinstance(node.op, Split):
         sizes = [shape[2] for each in node.outputs if len(shape := shape_of(each) or ()) == 4]
-        whole = len(sizes) == len(node.outputs) and all(isinstance(n, int) for n in sizes)
-        if node.op.axis not in (2, -2) or not whole:
+        known = [n for n in sizes if isinstance(n, int)]
+        if node.op.axis not in (2, -2) or len(known) != len(node.outputs):
             return None
         place = next(i for i, each in enumerate(node.outputs) if each is part)
-        begin = sum(n for n in sizes[:place] if isinstance(n, int))
-        return source, range(length)[begin : begin + (sizes[place] or 0)]
+        begin = sum(known[:place])
+        return source, range(length)[begin : begin + known[place]]
     if not isinstance(node.op, Slice):
         return None
     bounds = node.inputs[1:]

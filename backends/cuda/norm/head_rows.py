@@ -63,7 +63,7 @@ def head_rows_at(graph: Graph, node: Node, free: Set[Node], tail: Tail) -> HeadR
     if isinstance(node.op, LayerNormalization | RMSNormalization):
         norm, x, epilogue = node, node.operands[0], tail(graph, node, free)
         alone = not any(v.consumers or graph.is_output(v) for v in node.outputs[1:])
-        if node.op.axis not in (-1, x.tensor.rank - 1) or not alone:
+        if node.op.axis not in (-1, len(x.tensor.dims) - 1) or not alone:
             return None
     else:
         norm = unit_rows_at(graph, node, free, tail)
