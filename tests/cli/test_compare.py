@@ -8,7 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 import tercet as api
 from tercet.tools.verdict.agreement import agreement, tolerance_for
@@ -62,6 +62,16 @@ def test_without_names_all_that_can_run_take_part(tercet: Tercet) -> None:
     assert done.code == 0
     able = [found.name for found in api.available() if found]
     assert [c["name"] for c in done.json["runners"]] == [*able, "onnxruntime"]
+
+
+def test_sizes_of_1_that_a_runtime_refuses(tercet: Tercet, folder: Path) -> None:
+    node = helper.make_node("MaxPool", ["x"], ["y"], name="pool", kernel_shape=[3, 3])
+    inputs = [models.tensor("x", [1, 1, "h", "w"])]
+    models.write(models.model_of([node], inputs, [models.tensor("y", None)]), folder / "m.onnx")
+    done = tercet("compare", "m.onnx", "-b", "onnxruntime", "-b", "numpy")
+    assert done.code == 3
+    assert "onnxruntime does not run this model" in done.err
+    assert "dynamic dimensions defaulted to 1: h, w; --dim and --shape set them" in done.err
 
 
 def test_skipping(tercet: Tercet, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 
 from ...runtime.base import arguments as rules
-from ...runtime.errors import DeviceError, InputError, ModelError, UsageError, did_you_mean
+from ...runtime.errors import (
+    DeviceError,
+    InputError,
+    ModelError,
+    UnsupportedError,
+    UsageError,
+    did_you_mean,
+)
 from ...runtime.ir.dtypes import INTEGERS, bool_, int32, int64, name_of, string
 from ...runtime.ir.types import Array, TensorType
 from ...runtime.session.io_types import values_of
@@ -92,6 +99,10 @@ class Inputs:
         ]
 
 
+class RunRefused(UnsupportedError):
+    """Another runtime does not run a model on the inputs that it is given."""
+
+
 @contextmanager
 def explained(assumed: Sequence[str]) -> Iterator[None]:
     """Add to an error that dimensions were assumed: size 1 does not suit all models.
@@ -100,7 +111,7 @@ def explained(assumed: Sequence[str]) -> Iterator[None]:
     """
     try:
         yield
-    except (ModelError, DeviceError) as error:
+    except (ModelError, DeviceError, RunRefused) as error:
         if not assumed:
             raise
         names = ", ".join(assumed)

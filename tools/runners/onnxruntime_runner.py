@@ -23,6 +23,7 @@ from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError, 
 from ...runtime.ir.types import Array, HostValue
 from ...runtime.session.freeze import frozen_around
 from ..common.console import counted
+from ..common.inputs import RunRefused
 from ..common.onnxruntime_errors import onnxruntime_errors
 from ..common.threads import usable_cpus
 
@@ -137,13 +138,13 @@ class OnnxRuntime:
         """Return the outputs by name.
 
         Raises:
-            UnsupportedError: onnxruntime cannot run the model on these inputs.
+            RunRefused: onnxruntime cannot run the model on these inputs.
         """
         wanted = self._outputs or self._names
         try:
             return dict(zip(wanted, self._session.run(wanted, dict(feeds)), strict=True))
         except self._failures as error:
-            raise UnsupportedError(f"{self._name} does not run this model: {error}") from error
+            raise RunRefused(f"{self._name} does not run this model: {error}") from error
 
     def close(self) -> None:
         """Release all memory."""

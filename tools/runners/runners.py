@@ -17,6 +17,7 @@ from ...runtime.errors import UnsupportedError, UsageError, did_you_mean
 from ...runtime.ir.types import Array, HostValue
 from ...version import __version__
 from ..common.console import counted
+from ..common.inputs import RunRefused
 from .onnxruntime_runner import ONNXRUNTIME, OnnxRuntime, OrtConfig, is_onnxruntime, with_constants
 
 REFERENCE = "onnx.reference"
@@ -178,7 +179,7 @@ class _Reference:
             found = self._evaluator.run(self._names, dict(feeds))
         except self._failures as error:
             said = str(error) or type(error).__name__
-            raise UnsupportedError(f"onnx.reference does not run this model: {said}") from error
+            raise RunRefused(f"onnx.reference does not run this model: {said}") from error
         return dict(zip(self._names, found, strict=True))
 
     def close(self) -> None:
