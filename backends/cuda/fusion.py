@@ -392,10 +392,11 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
         return *_plain_groups(graph, views), *rest
     if isinstance(group.whole, FewRows):
         return _less(graph, group, group.whole)
-    if isinstance(group.whole, InvertedResidual) and group.whole.expansion is not None:
-        first, rest = group.whole.expansion, replace(group.whole, expansion=None)
+    if isinstance(group.whole, InvertedResidual) and len(group.whole.layers) == 3:
+        rest = replace(group.whole, expansion=None)
+        first = group.whole.nodes - rest.nodes
         behind = FusionGroup(graph.in_order(rest.nodes), None, whole=rest)
-        return *_plain_groups(graph, set(first.nodes)), behind
+        return *_plain_groups(graph, first), behind
     if isinstance(group.whole, InvertedResidual):
         return tuple(_plain_groups(graph, set(group.nodes)))
     if isinstance(group.whole, UnitRows) and group.whole.epilogue:

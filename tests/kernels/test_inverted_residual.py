@@ -25,6 +25,7 @@ from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Clip, HardSwish, Mul, Relu
+from tercet.runtime.ops.pool import GlobalAveragePool
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_arguments
@@ -41,7 +42,7 @@ COMPILES = {"conv/inverted_residual.cu"}
 
 @dataclass(frozen=True)
 class Case:
-    """An inverted residual; without expansion if `hidden` is 0."""
+    """An inverted residual; without expansion or projection if `hidden` or `filters` is 0."""
 
     shape: tuple[int, int, int, int]
     hidden: int
@@ -63,6 +64,7 @@ CASES = {
     "without padding": Case((1, 8, 9, 9), 48, 8, pads=(0, 0, 0, 0)),
     "far outside": Case((1, 8, 3, 3), 32, 8, pads=(2, 9, 11, 2)),
     "without expansion": Case((1, 72, 9, 10), 0, 104, bias=False),
+    "without projection": Case((2, 40, 9, 13), 120, 0, (5, 5), (1, 2), (2, 2, 2, 2)),
     "many channels": Case((2, 160, 7, 7), 320, 160, adds=True),
 }
 #: A form for every case, and more for one.
@@ -96,7 +98,8 @@ def graph_of(case: Case, dtype: DType, stored: DType) -> tuple[Graph, Array]:
     value = add(case.activation, conv(x, case.hidden, (1, 1))) if case.hidden else x
     count = value.tensor.dims[1]
     value = conv(value, count, case.kernel, strides=case.strides, pads=case.pads, group=count)
-    value = conv(add(Clip(), value, np.array(0), np.array(6)), case.filters, (1, 1))
+    value = add(Clip(), value, np.array(0), np.array(6))
+    value = conv(value, case.filters, (1, 1)) if case.filters else value
     graph.set_outputs({"y": add(Add(), x, value) if case.adds else value})
     infer(graph)
     return graph, image
@@ -167,19 +170,24 @@ def test_what_is_something_else_stays_apart() -> None:
 
 
 def test_a_result_that_is_read_elsewhere_is_stored() -> None:
-    """What squeeze-and-excite multiplies comes from the depthwise convolution."""
-    graph, _ = graph_of(Case((32, 24, 56, 56), 144, 24), float16, float16)
-    (filtered,) = (n for n in graph.nodes if isinstance(n.op, Conv) and n.op.group > 1)
-    more = graph.insert(Mul(), [filtered.output, filtered.output]).output
-    graph.set_outputs({"y": graph.nodes[-2].output, "more": more})
+    """As in squeeze-and-excite, the mean of the channels is read before the projection."""
+    graph, _ = graph_of(Case((8, 16, 112, 112), 96, 0, strides=(2, 2)), float16, float16)
+    filtered = graph.outputs["y"]
+    mean = graph.insert(GlobalAveragePool(), [filtered]).output
     infer(graph)
-    assert "inverted_residual" not in entries(graph)
+    scaled = graph.insert(Mul(), [filtered, mean]).output
+    infer(graph)
+    w = graph.constant(normal(24, 96, 1, 1).astype(float16))
+    graph.set_outputs({"y": graph.insert(Conv(), [scaled, w]).output})
+    infer(graph)
+    (found,) = (one for one in launches(planned(graph)) if one.entry == "inverted_residual")
+    assert not dict(found.constants)["PROJECTS"]
 
 
 def test_without_the_expansion_the_rest_is_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The expansion has more channels than registers can hold."""
+    """The image has more channels than shared memory can hold."""
     monkeypatch.setattr(fused, "MARGIN", inf)
-    graph, _ = graph_of(Case((32, 192, 56, 56), 64, 24), float16, float16)
+    graph, _ = graph_of(Case((32, 328, 56, 56), 64, 24), float16, float16)
     found = entries(graph)
     assert found.count("inverted_residual") == 1
     assert "depthwise" not in found
@@ -200,7 +208,7 @@ def test_they_compile(target: Target, cache: Path, monkeypatch: pytest.MonkeyPat
     found: list[Any] = []
     for form in (ANY, *FORMS):
         always(form, monkeypatch)
-        for case, dtype in (("residual", float16), ("stride", bfloat16)):
+        for case, dtype in (("residual", float16), ("without projection", bfloat16)):
             found += launches(planned(graph_of(CASES[case], dtype, dtype)[0], device))
     found = [launch for launch in found if launch.entry == "inverted_residual"]
     assert len(found) == 2 * (1 + len(FORMS))

@@ -1,9 +1,10 @@
-"""Inverted residuals as one kernel: expansion, depthwise convolution and projection.
+"""Inverted residuals as one kernel: expansion, depthwise convolution, projection; or two of them.
 
 Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", 2018: a 1x1 convolution
 expands the channels, usually six times, a depthwise convolution filters them, and a 1x1 convolution
 projects them to few again. Between separate kernels, nearly all memory traffic is that of the
-expanded tensors; at batch 1, most of the time are boundaries between kernels.
+expanded tensors; at batch 1, most of the time are boundaries between kernels. Where
+squeeze-and-excite comes before the projection, the first two are one kernel.
 """
 
 from __future__ import annotations
@@ -32,19 +33,20 @@ TILES = ((8, 16), (7, 14), (8, 8), (7, 7), (4, 8), (4, 7), (2, 7))
 CHUNKS = (96, 64, 48, 32)
 #: Blocks that share the expanded channels of a tile.
 SPLITS = (1, 2, 4, 8)
-#: Maximum channels of the image and the result, as sums are kept in registers; maximum stride, and
-#: maximum warps of a block with several parts of a chunk.
-MAX_CHANNELS, MAX_STRIDE, MAX_WARPS = 160, 4, 12
+#: Maximum channels of the image, and of a projection, whose sums are kept in registers; maximum
+#: stride, and maximum warps of a block with several parts of a chunk.
+MAX_CHANNELS, MAX_FILTERS, MAX_STRIDE, MAX_WARPS = 320, 160, 4, 12
 #: Registers of a thread besides its sums, and those of a multiprocessor.
 OTHERS, REGISTERS = 80, 1 << 16
 #: Instructions per microsecond that a multiprocessor issues, and a warp alone in it, whose
-#: instructions depend on each other. Microseconds of a launch, and factor of the estimated
-#: instructions before and after all chunks, which wait for memory. Fitted to 263 forms of 22
-#: inverted residuals of MobileNetV2 on an H200, at batch 1 and 32.
-ISSUED, ALONE, BEGIN, ENDS, CLOCK = 7160.0, 677.0, 1.13, 2.65, 1755.0
+#: instructions depend on each other. Microseconds of a launch, factor of the estimated instructions
+#: before and after all chunks, which wait for memory, and clock in MHz. Instructions for a pair of
+#: elements of a window, bound by shared memory. Fitted to 461 forms of 42 inverted residuals of
+#: MobileNetV2's and EfficientNet's sizes on an H100, at batch 1 and 32.
+ISSUED, ALONE, BEGIN, ENDS, CLOCK, PAIR = 6924.0, 1019.0, 1.29, 3.09, 1755.0, 23.3
 #: Layers are fused if that is estimated to take less than this share of their own estimates plus,
-#: for each boundary between kernels, these microseconds.
-MARGIN, BOUNDARY = 0.76, 0.6
+#: for each boundary between kernels, these microseconds. None of the 42 takes longer so.
+MARGIN, BOUNDARY = 0.82, 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +74,18 @@ class InvertedResidual:
     Attributes:
         expansion: 1x1; None if the depthwise convolution reads the image itself.
         filtering: the depthwise one.
-        projection: 1x1.
+        projection: 1x1; None if something else reads the depthwise convolution's result.
     """
 
     expansion: ConvLayer | None
     filtering: ConvLayer
-    projection: ConvLayer
+    projection: ConvLayer | None
 
     @property
     def layers(self) -> tuple[ConvLayer, ...]:
         """The layers in order."""
-        first = () if self.expansion is None else (self.expansion,)
-        return *first, self.filtering, self.projection
+        found = self.expansion, self.filtering, self.projection
+        return tuple(layer for layer in found if layer is not None)
 
     @property
     def nodes(self) -> frozenset[Node]:
@@ -93,8 +95,8 @@ class InvertedResidual:
     @property
     def images(self) -> tuple[Value, ...]:
         """The image, the result, and what its epilogue reads along with it."""
-        y = self.projection.y
-        read = (value for node in self.projection.epilogue for value in node.distinct_reads)
+        y = self.layers[-1].y
+        read = (value for node in self.layers[-1].epilogue for value in node.distinct_reads)
         along = (value for value in read if value.tensor.dims == y.tensor.dims)
         return self.layers[0].conv.operands[0], y, *along
 
@@ -125,7 +127,9 @@ def inverted_residual_at(
     if filtering is None:
         return None
     projection = layer(graph.sole_consumer(filtering.y), depthwise=False)
-    return None if projection is None else InvertedResidual(expansion, filtering, projection)
+    if expansion is None and projection is None:
+        return None
+    return InvertedResidual(expansion, filtering, projection)
 
 
 def _is_layer(node: Node, *, depthwise: bool) -> bool:
@@ -151,13 +155,13 @@ class ResidualProblem:
 
     expansion: ConvProblem | None
     filtering: ConvProblem
-    projection: ConvProblem
+    projection: ConvProblem | None
 
     @property
     def layers(self) -> tuple[ConvProblem, ...]:
         """The convolutions in order."""
-        first = () if self.expansion is None else (self.expansion,)
-        return *first, self.filtering, self.projection
+        found = self.expansion, self.filtering, self.projection
+        return tuple(layer for layer in found if layer is not None)
 
     @property
     def x(self) -> Tensor:
@@ -167,7 +171,7 @@ class ResidualProblem:
     @property
     def y(self) -> Tensor:
         """The result."""
-        return self.projection.y
+        return self.layers[-1].y
 
     @property
     def hidden(self) -> int:
@@ -181,8 +185,8 @@ class ResidualProblem:
 
     @property
     def width(self) -> int:
-        """Channels of the result, in sixteens."""
-        return ceil_div(self.y.dims[1], 16) * 16
+        """Channels of a projection, in sixteens; 0 if there is none."""
+        return ceil_div(self.y.dims[1], 16) * 16 if self.projection else 0
 
     @property
     def pairs(self) -> int:
@@ -193,7 +197,7 @@ class ResidualProblem:
     @property
     def target(self) -> Target:
         """The GPU."""
-        return self.projection.setting.target
+        return self.filtering.setting.target
 
 
 def _problem(
@@ -202,7 +206,7 @@ def _problem(
     """Return the problem, or why the layers are computed one by one."""
     made: list[ConvProblem] = []
     for layer in found.layers:
-        last, own = layer is found.projection, setting.for_node(layer.conv)
+        last, own = layer is found.layers[-1], setting.for_node(layer.conv)
         if own.asked:
             return f"algorithm '{own.asked[0]}'"
         x, *constants = layer.conv.operands
@@ -211,14 +215,19 @@ def _problem(
         epilogue = epilogue_of(layer.epilogue, stored, layer.conv.output)
         if isinstance(epilogue, str):
             return epilogue
-        if not last and (epilogue.operands or stored.dtype != image.dtype):
+        inner = not last or layer is found.filtering
+        if inner and (epilogue.operands or stored.dtype != image.dtype):
             return "operands of an epilogue in between, or results of another dtype"
         inputs = (image, *(Tensor(value) for value in constants))
         one = problem_of(RecipeContext(layer.conv.op, stored, inputs, own, epilogue=epilogue))
         if isinstance(one, str):
             return one
         made.append(one)
-    return ResidualProblem(made[0] if found.expansion else None, *made[-2:])
+    left = iter(made)
+    layers = (found.expansion, found.filtering, found.projection)
+    first, middle, last_one = (next(left) if layer else None for layer in layers)
+    assert middle is not None
+    return ResidualProblem(first, middle, last_one)
 
 
 def _refusal(p: ResidualProblem) -> str:
@@ -231,8 +240,8 @@ def _refusal(p: ResidualProblem) -> str:
     channels = (x.dims[1], p.hidden, y.dims[1])
     if any(count % 8 for count in (*channels, x.row, y.row)):
         return f"{' to '.join(map(str, channels))} channels, which do not fill words"
-    if max(p.expansion.channels if p.expansion else 0, y.dims[1]) > MAX_CHANNELS:
-        return f"more than {MAX_CHANNELS} channels"
+    if (p.expansion and x.dims[1] > MAX_CHANNELS) or p.width > MAX_FILTERS:
+        return f"{x.dims[1]} to {y.dims[1]} channels, more than {MAX_CHANNELS} to {MAX_FILTERS}"
     if max(x.extent, y.extent) >= 2**31:
         return f"{max(x.extent, y.extent)} elements"
     return ""
@@ -260,6 +269,13 @@ class Form:
         """Return its name, such as ``8x8x64 split 4``."""
         split = f" split {self.split}" if self.split > 1 else ""
         return f"{self.rows}x{self.columns}x{self.chunk}{split}"
+
+    @staticmethod
+    def parse(text: str) -> Form:
+        """Return the form of this name."""
+        sizes, _, split = text.partition(" split ")
+        rows, columns, chunk = map(int, sizes.split("x"))
+        return Form(rows, columns, chunk, int(split or 1))
 
     @property
     def bands(self) -> int:
@@ -337,7 +353,7 @@ def time_of(p: ResidualProblem, form: Form) -> float:
     pixels = _pixels(p, form)
     items = ceil_div(pixels, 16) * (form.chunk // group) if p.expansion else 0
     item = 40 + p.terms / 16 * (1 + 1.5 * group / 8) + 3 * group
-    rest = 120 + steps * (10 * p.pairs + 60 + 1.5 * p.width / 8)
+    rest = 120 + steps * (PAIR * p.pairs + 60 + 1.5 * p.width / 8)
     ends = 700 + 12 * pixels * p.terms / (256 * form.warps) + form.parts * p.width
     ends += 300 * ceil(form.rows * form.columns * p.width / (256 * form.warps))
     blocks = prod(form.grid(p)) * p.x.dims[0] * form.split
@@ -384,28 +400,38 @@ def inverted_residual(
         return p
     if refused := _refusal(p):
         return refused
-    best = min(
-        ((time_of(p, form), form) for form in forms(p)), key=lambda pair: pair[0], default=None
-    )
+    known = ("inverted residual", *(layer.signature for layer in p.layers))
+    if known not in setting.picks:
+        form, reason = _choice(p)
+        setting.picks[known] = ("inverted residual", str(form or ""), reason)
+    _, name, reason = setting.picks[known]
+    return reason or launch(p, Form.parse(name))
+
+
+def _choice(p: ResidualProblem) -> tuple[Form | None, str]:
+    """Return the form with the lowest estimate, or why the layers are computed one by one."""
+    timed = ((time_of(p, form), str(form), form) for form in forms(p))
+    best = min(timed, default=None)
     if best is None:
-        return "tiles that do not fit in shared memory"
+        return None, "tiles that do not fit in shared memory"
     apart = sum(SELECTORS[Conv].pick(layer).microseconds for layer in p.layers)
     if best[0] > MARGIN * apart + BOUNDARY * (len(p.layers) - 1):
-        return f"fusing {len(p.layers)} layers is not estimated to be faster"
-    return launch(p, best[1])
+        return None, f"fusing {len(p.layers)} layers is not estimated to be faster"
+    return best[2], ""
 
 
 def launch(p: ResidualProblem, form: Form) -> Launch:
     """Return the launch in a form."""
-    x, y, view, epilogue = p.x, p.y, p.filtering.view, p.projection.epilogue
-    chunks, (down, across), bias = ceil_div(p.hidden, form.chunk), form.grid(p), p.projection.b
+    x, y, view, epilogue = p.x, p.y, p.filtering.view, p.layers[-1].epilogue
+    chunks, (down, across) = ceil_div(p.hidden, form.chunk), form.grid(p)
+    bias = p.projection.b if p.projection else None
     members = {
         **{"channels": x.dims[1], "filters": y.dims[1]},
         **{**sizes("", x.dims[2:]), **sizes("out_", y.dims[2:]), **by_axis(pad=view.pads_begin)},
         **{"row_x": x.row, "row_y": y.row, "down": down, "across": across, "chunks": chunks},
     }
     constants = [t for layer in p.layers for t in (layer.w, layer.b) if t and t is not bias]
-    biases = tuple(layer.b is not None for layer in p.layers[:-1])
+    biases = tuple(layer.b is not None for layer in p.layers if layer is not p.projection)
     how = (form.chunk, p.width, biases)
     titles = (layer.epilogue.title for layer in p.layers)
     return Launch(
@@ -424,8 +450,9 @@ def launch(p: ResidualProblem, form: Form) -> Launch:
         },
         types=(("T", x.dtype), *epilogue.aliases),
         constants=(
-            *(("EXPANDS", p.expansion is not None), ("TERMS", p.terms), ("CHUNK", form.chunk)),
-            *(("GROUP", form.group(p)), ("PARTS", form.parts), ("COLUMNS", p.width)),
+            *(("EXPANDS", p.expansion is not None), ("PROJECTS", p.projection is not None)),
+            *(("TERMS", p.terms), ("CHUNK", form.chunk), ("GROUP", form.group(p))),
+            *(("PARTS", form.parts), ("COLUMNS", max(p.width, 16))),
             *zip(("KH", "KW"), view.kernel, strict=True),
             *zip(("STEP_H", "STEP_W"), view.strides, strict=True),
             *(("TILE_H", form.rows), ("TILE_W", form.columns), ("SPLIT", form.split)),
@@ -433,7 +460,7 @@ def launch(p: ResidualProblem, form: Form) -> Launch:
         ),
         code=_code(p),
         shared=form.shared(p),
-        cluster=(1, form.split, 1),
+        cluster=(1, form.split if p.projection else 1, 1),
         note=" ".join(filter(None, (str(form), *titles))),
     )
 
@@ -443,10 +470,11 @@ def _code(p: ResidualProblem) -> str:
     first = (p.expansion or p.filtering).epilogue
     named = {"expanded": first, "filtered": p.filtering.epilogue}
     bodies = [f"namespace {name} {{\n{_body(one)}\n}}" for name, one in named.items()]
-    code = (*(one.code for one in named.values()), p.projection.epilogue.code)
+    last = p.layers[-1].epilogue
+    code = (*(one.code for one in named.values()), last.code)
     headers = dict.fromkeys(line for one in code for line in one.splitlines() if _is_header(line))
     atom = atom_of(p.x.dtype).code()
-    return "\n".join((atom, *headers, *bodies, _body(p.projection.epilogue)))
+    return "\n".join((atom, *headers, *bodies, _body(last)))
 
 
 def _body(epilogue: Epilogue) -> str:

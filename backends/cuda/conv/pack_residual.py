@@ -16,22 +16,22 @@ def pitch(elements: int) -> int:
 def pack_weights(*arrays: Array, chunk: int, width: int, biases: tuple[bool, ...]) -> Array:
     """Return the weights of all chunks, each in the order of shared memory.
 
-    That is, rows of the expansion with its biases, if there is one; then rows of the projection,
-    the windows and the biases of the depthwise convolution.
+    That is, rows of the expansion with its biases, if there is one; then rows of the projection, if
+    there is one, the windows and the biases of the depthwise convolution.
 
     Args:
-        arrays: for each convolution its weights, and its bias if it has one; of the last one, the
+        arrays: for each convolution its weights, and its bias if it has one; of a projection, the
             weights alone.
         chunk: expanded channels per chunk.
         width: rows of the projection.
-        biases: whether convolutions before the last one have one.
+        biases: whether convolutions before the projection have one.
     """
     left, dtype = list(arrays), arrays[0].dtype
     layers = [(left.pop(0), left.pop(0) if has_bias else np.zeros(0)) for has_bias in biases]
     windows, shift = layers[-1]
     hidden = len(windows)
     count = ceil_div(hidden, chunk) * chunk
-    projection = left.pop().reshape(-1, hidden)
+    projection = left.pop().reshape(-1, hidden) if left else np.zeros((0, hidden), dtype)
     pairs, second = window_pairs(windows[:, 0], count), _floats(shift, count)
     parts: list[Array] = []
     for begin in range(0, count, chunk):

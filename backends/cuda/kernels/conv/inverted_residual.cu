@@ -13,11 +13,11 @@
 // While one chunk is filtered and projected, the next one is expanded, and weights of those behind arrive. Both
 // intermediate tensors are rounded to T, as if they were stored. Warps have a band of 16 pixels each, and part of a chunk.
 //
-// `weights` is stored chunk by chunk in the order of shared memory, see pack_residual.py. Without EXPANDS
-// the image itself is what the depthwise convolution reads. SPLIT blocks of a cluster share the chunks, and add up
-// their sums in a fixed order.
+// `weights` is stored chunk by chunk in the order of shared memory, see pack_residual.py. Without EXPANDS the image itself is
+// what the depthwise convolution reads; without PROJECTS its results are stored, as for squeeze-and-excite. SPLIT blocks share
+// the chunks; those that project are a cluster, and add up their sums in a fixed order.
 //
-// Compile-time: T; Z and R as in epilogue.cuh; EXPANDS; TERMS, the channels of the image in sixteens; CHUNK; GROUP, the
+// Compile-time: T; Z and R as in epilogue.cuh; EXPANDS; PROJECTS; TERMS, the channels of the image in sixteens; CHUNK; GROUP, the
 // columns of it that a warp expands at once; PARTS, of a chunk; COLUMNS, the channels of the result in sixteens; KH KW; STEP_H
 // STEP_W; TILE_H TILE_W; SPLIT; RESIDENT; BIAS Z0 Z1 VECTOR_C. Generated: `expanded::epilogue` and `filtered::epilogue`.
 
@@ -40,7 +40,7 @@ __device__ constexpr int pitch(int elements) { return (elements / 8 | 1) * 16; }
 constexpr int PITCH_IN = pitch(TERMS), PITCH = pitch(CHUNK);
 // The weights of a chunk in bytes: of the expansion with a bias; of the projection and the windows with a bias.
 constexpr int BIAS_IN = CHUNK * PITCH_IN, FIRST = EXPANDS ? BIAS_IN + CHUNK * 4 : 0;
-constexpr int WINDOW = COLUMNS * PITCH, BIAS_OUT = WINDOW + PAIRS * CHUNK * 8, SECOND = BIAS_OUT + CHUNK * 4;
+constexpr int WINDOW = PROJECTS ? COLUMNS * PITCH : 0, BIAS_OUT = WINDOW + PAIRS * CHUNK * 8, SECOND = BIAS_OUT + CHUNK * 4;
 // Where everything lies in shared memory, twice what changes from chunk to chunk.
 constexpr int BOX = BOX_H * BOX_W * PITCH, HIDDEN = EXPANDS ? ROWS_IN * PITCH_IN : 0;
 constexpr int EXPANSION = HIDDEN + 2 * BOX, PROJECTION = EXPANSION + 2 * FIRST, PLACES = PROJECTION + 2 * SECOND;
@@ -56,6 +56,10 @@ struct Plane {
 
 struct alignas(4) Pair {
     T at[2];
+};
+
+struct alignas(16) Word {
+    u32 at[4];
 };
 
 struct alignas(8) Weights {  // of a pair of elements of a window: the upper half of each for odd channels
@@ -160,6 +164,23 @@ __device__ __forceinline__ void filter(float (&sums)[4], const Windows& windows,
     }
 }
 
+// Four adjacent threads have two channels each of four items; afterwards each has all eight channels of one item.
+__device__ __forceinline__ Word gathered(const u32 (&items)[4])
+{
+    const int lane = threadIdx.x % 32;
+    Word found = {{items[0], items[1], items[2], items[3]}};
+#pragma unroll
+    for (int bit = 1; bit <= 2; bit *= 2)
+#pragma unroll
+        for (int t = 0; t < 2; ++t) {
+            u32 &low = found.at[bit == 1 ? 2 * t : t], &high = found.at[bit == 1 ? 2 * t + 1 : t + 2];
+            const u32 got = __shfl_xor_sync(~0u, lane & bit ? low : high, bit);
+            if (lane & bit) low = got;
+            else high = got;
+        }
+    return found;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0, const T* z1, Plane p)
 {
@@ -206,7 +227,15 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
     }
     // Pixels outside of the image stay zero.
     if (count < BOX_H * BOX_W)
-        for (int i = threadIdx.x; i < 2 * BOX / 16; i += THREADS) fill<16>(base + HIDDEN + i * 16, 0);
+        for (int i = threadIdx.x; i < BOX_H * BOX_W; i += THREADS) {
+            const int row = top + i / BOX_W, column = left + i % BOX_W;
+            if ((u32)row < (u32)p.height && (u32)column < (u32)p.width) continue;
+#pragma unroll
+            for (int word = 0; word < PITCH; word += 16) {
+                fill<16>(base + HIDDEN + i * PITCH + word, 0);
+                fill<16>(base + HIDDEN + BOX + i * PITCH + word, 0);
+            }
+        }
     __syncthreads();
     grid_dependency_sync();
     if constexpr (EXPANDS) {
@@ -228,6 +257,13 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
     cp_async_wait<0>();
     __syncthreads();
 
+    // Where pixel `m` of the tile is in the result; -1 outside.
+    const auto place_of = [&](int m) {
+        const int row = row0 + m / TILE_W, column = column0 + m % TILE_W;
+        const bool inside = m < TILE_H * TILE_W && row < p.out_height && column < p.out_width;
+        return inside ? (n * p.out_height + row) * p.out_width + column : -1;
+    };
+    const int own_place = place_of(band * 16 + lane / 4 + lane % 2 * 8);
     float sums[TN][4] = {};
     const Windows windows(base + HIDDEN, band);
     const u32 rows_of_b = base + PROJECTION + (lane % 8 + lane / 16 * 8) * PITCH + lane / 8 % 2 * 16;
@@ -255,12 +291,20 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
                         bits_of(filtered::epilogue(found[row * 2], 0, 0, 0, nullptr, nullptr),
                                 filtered::epilogue(found[row * 2 + 1], 0, 0, 0, nullptr, nullptr));
             }
-            multiply<TN, PITCH>(sums, fragment, rows_of_b + turn * SECOND + (part * STEPS + step) * 32);
+            if constexpr (PROJECTS) {
+                multiply<TN, PITCH>(sums, fragment, rows_of_b + turn * SECOND + (part * STEPS + step) * 32);
+            } else {
+                const Word word = gathered(fragment);
+                const int channel = chunk * CHUNK + (part * STEPS + step) * 16 + lane % 4 / 2 * 8;
+                if (own_place >= 0 && channel < p.filters)
+                    *(Word*)(y + (long long)own_place * p.row_y + channel) = word;
+            }
         }
         cp_async_wait<0>();
         __syncthreads();
     }
 
+    if constexpr (!PROJECTS) return;
     // The sums of all parts of a chunk, one after the other, where weights were.
     constexpr int WIDTH = COLUMNS + 8, WORDS = COLUMNS / 8, ITEMS = TILE_H * TILE_W * WORDS;
     float* const mine = (float*)shared + (band * 16 + lane / 4) * WIDTH + lane % 4 * 2;
@@ -279,9 +323,8 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
     }
     if constexpr (SPLIT > 1) cluster_sync();
     for (int item = threadIdx.x * SPLIT + split; item < ITEMS; item += THREADS * SPLIT) {
-        const int m = item / WORDS, column = item % WORDS * 8;
-        const int row = row0 + m / TILE_W, place = (n * p.out_height + row) * p.out_width + column0 + m % TILE_W;
-        if (row >= p.out_height || column0 + m % TILE_W >= p.out_width || column >= p.filters) continue;
+        const int m = item / WORDS, column = item % WORDS * 8, place = place_of(m);
+        if (place < 0 || column >= p.filters) continue;
         const long long at = (long long)place * p.row_y + column;
         const Operands<8> with = operands_at<8>(at, place, column, 8, bias, z0, z1);
         float values[8];
