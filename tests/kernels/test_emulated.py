@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import erf
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from tercet.runtime.session.model import Model
 
 from .dry import launches, normal, planned
 from .emulator import needs_compiler
-from .samples import ERROR, OPTIONS, Sample, compare, edges, samples
+from .samples import ERROR, OPTIONS, Sample, compare, edges, results_of, sample, samples
 
 pytestmark = [
     pytest.mark.slow,
@@ -42,8 +43,8 @@ def test_kernels(sample: Sample, emulated: CudaBackend) -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 33])
 def test_edges(n: int, emulated: CudaBackend) -> None:
-    for sample in edges(n):
-        compare(sample, emulated)
+    for edge in edges(n):
+        compare(edge, emulated)
 
 
 def chained(kind: str, dtype: DType) -> Sample:
@@ -305,3 +306,14 @@ def test_elements_with_fewer_axes_are_computed_where_they_are_read(emulated: Cud
     (launch,) = launches(planned(graph))
     assert launch.title == "elementwise Less+Where"
     compare(Sample(graph, {"x": np.arange(70)[None] + 5, "length": np.array([33])}), emulated)
+
+
+def test_gelu_is_as_precise_as_by_erf(emulated: CudaBackend) -> None:
+    """Its tail is 2 to the power of a polynomial; see `functions.cuh`."""
+    x = np.concatenate([np.linspace(-12, 12, 2001), [-0.0, 1e-30, -1e30, 1e30]]).astype(np.float32)
+    (found,) = results_of(sample("Gelu", [x]), (emulated,))
+    wide = x.astype(np.float64)
+    exact = np.array([wide_x * (1 + erf(wide_x / 2**0.5)) / 2 for wide_x in wide])
+    assert (np.abs(found - exact) <= 2.5e-7 * np.abs(wide)).all()
+    (odd,) = results_of(sample("Gelu", [np.array([np.inf, np.nan], np.float32)]), (emulated,))
+    np.testing.assert_array_equal(odd, [np.inf, np.nan])

@@ -81,7 +81,7 @@ class Formula:
 def _gelu(op: ops.Gelu) -> str:
     if op.approximate == "tanh":
         return "T(0.5) * x * (T(1) + tanh(T(0.7978845608028654) * (x + T(0.044715) * x * x * x)))"
-    return "T(0.5) * x * (T(1) + erf(x * T(0.7071067811865476)))"
+    return "gelu_of(x)"
 
 
 def _is_inf(op: ops.IsInf) -> str:
