@@ -56,7 +56,7 @@ HOPPER_SHAPES = {
     2: (HopperShape(1, 64, 1), HopperShape(2, 64, 1)),
 }
 #: The share of multiprocessors that must have a block of these shapes.
-HOPPER_MINIMUM = 0.6
+HOPPER_MINIMUM = (0.45, 0.6)
 
 Shape = WarpShape | HopperShape
 
@@ -78,9 +78,11 @@ def choose(task: AttentionTask, target: Target) -> Shape | None:
 
     if target.has_wgmma and size <= max(HOPPER_SHAPES) * SLAB:
         few, more = HOPPER_SHAPES[ceil_div(size, SLAB)]
-        shape = few if length <= few.rows else more
-        if fills(shape, HOPPER_MINIMUM):
-            return shape
+        of_few, of_more = HOPPER_MINIMUM
+        if length > few.rows and fills(more, of_more):
+            return more
+        if fills(few, of_few):
+            return few
     fitting = [
         (shape, minimum)
         for shape, minimum in SHAPES
