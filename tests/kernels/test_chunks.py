@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import DType, float16, float32, float64, int8
 
-from .dry import launches, planned
+from .cubins import all_compile
+from .dry import DryCompiler, DryDevice, launches, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare, sample
 
+COMPILES = {"move/transpose_few.cu"}
 SHAPES = [(2, 4, 640), (2, 640, 4), (3, 7, 650), (3, 650, 7), (131, 9), (2, 16, 129), (1, 201, 16)]
 SHORT = [*SHAPES[:4], *SHAPES[5:]]
 
@@ -53,6 +58,14 @@ def samples() -> list[Sample]:
 def test_a_short_side_is_a_chunk(shape: tuple[int, ...]) -> None:
     (launch,) = launches(planned(swapped(shape, float16).graph))
     assert launch.entry == "transpose_few"
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_transposes_compile(target: Target, cache: Path) -> None:
+    device = DryDevice(compiler=DryCompiler(target))
+    for dtype in (int8, float16, float32, float64):
+        planned(swapped(SHAPES[0], dtype).graph, device)
+    all_compile(device.compiler.sources, target, cache, COMPILES)
 
 
 @pytest.mark.parametrize("shape", [(2, 17, 640), (2, 16, 64)], ids=str)

@@ -32,6 +32,8 @@ from .emulator import needs_compiler
 from .norm_samples import far, samples
 from .samples import OPTIONS, Sample, compare
 
+COMPILES = {"norm/softmax_short.cu"}
+
 
 def node(kind: str, shape: tuple[int, ...], dtype: DType = float32, **how: Any) -> Graph:
     """Return a normalization of a tensor of this shape, without elements."""
@@ -256,6 +258,15 @@ def test_a_constant_of_the_last_axis_is_not_one_of_a_row_of_two(emulated: CudaBa
 
 
 # ── compiling ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_short_rows_compile(target: Target, cache: Path) -> None:
+    device = DryDevice(compiler=DryCompiler(target=target))
+    for size in (33, 64, 196):
+        for dtype in (float16, float32):
+            planned(node("Softmax", (1024, size), dtype), device)
+    all_compile(device.compiler.sources, target, cache, COMPILES)
 
 
 @pytest.mark.slow

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
@@ -15,14 +18,18 @@ from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Gelu
 from tercet.runtime.ops.matmul import Gemm, MatMul
 
-from .dry import launches, normal, planned
+from .cubins import all_compile
+from .dry import DryCompiler, DryDevice, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import ERROR, Sample, compare
 
+COMPILES = {"gemm/short.cu"}
 ROWS = (2, 1 << 13)
 
 
-def layer(n: int, k: int, end: str = "", dtype: DType = float16, rows=ROWS) -> Sample:
+def layer(
+    n: int, k: int, end: str = "", dtype: DType = float16, rows: tuple[int, ...] = ROWS
+) -> Sample:
     """Return a layer with a bias, and a Gelu, a residual, or a Cast to float32 behind it."""
     graph = Graph(f"{n}x{k} {end}")
     x = normal(*rows, k).astype(dtype)
@@ -65,6 +72,14 @@ def samples() -> list[Sample]:
 def test_short_rows(sample: Sample, entry: str) -> None:
     (launch,) = launches(planned(sample.graph))
     assert launch.entry == entry
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_compile(target: Target, cache: Path) -> None:
+    device = DryDevice(compiler=DryCompiler(target))
+    for sample in samples():
+        planned(sample.graph, device)
+    all_compile(device.compiler.sources, target, cache, COMPILES)
 
 
 def test_transposed_weights_are_for_others() -> None:
