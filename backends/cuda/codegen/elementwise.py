@@ -50,6 +50,7 @@ from ..recipe.operands import (
     order,
 )
 from ..recipe.source import C_TYPES, SMALL
+from .copies import divisors
 
 BOOLS = frozenset({bool_})
 SMALL_FLOATS = FLOAT8S | {float4e2m1}
@@ -449,6 +450,7 @@ def elementwise(
     constants = [("RANK", len(sizes)), ("VECTOR", vector), ("GAPS", bool(y.pitch))]
     constants += [(f"INNER{i}", int(move[-1] == 1)) for i, move in enumerate(moves)]
     args: dict[str, Given] = {"y": y, "strides": result, "count": y.size, "sizes": sizes}
+    args |= divisors(sizes)
     for i, (x, move) in enumerate(zip(operands, moves, strict=True)):
         args |= {f"a{i}": x, f"strides{i}": move}
     return Launch(

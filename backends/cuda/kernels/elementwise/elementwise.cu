@@ -7,11 +7,8 @@
 // and INNER0, INNER1, ...: 1 where an operand is contiguous along with the result, 0 where it is
 // repeated (or VECTOR is 1).
 
+#include "move/axes.cuh"
 #include "ptx/pdl.cuh"
-
-struct Ints {  // one number an axis, outermost first
-    Index at[RANK];
-};
 
 template <typename A>
 struct alignas(sizeof(A) * VECTOR) Words {
@@ -38,7 +35,7 @@ __device__ __forceinline__ Words<A> words(const A* from)
 #define READ(i) const Words<A##i> words##i = words<INNER##i>(a##i + offset##i);
 
 extern "C" __global__ void __launch_bounds__(256)
-elementwise(R* y, Ints strides, Index count, Ints sizes OPERANDS(PARAMETER))
+elementwise(R* y, Ints strides, Index count, Ints sizes, Ints factors, Ints shifts OPERANDS(PARAMETER))
 {
     const Index i = (blockIdx.x * (Index)256 + threadIdx.x) * VECTOR;
     if (i >= count) return;
@@ -46,7 +43,8 @@ elementwise(R* y, Ints strides, Index count, Ints sizes OPERANDS(PARAMETER))
     Index offset = 0, rest = i;
 #pragma unroll
     for (int axis = RANK - 1; axis >= 0; --axis) {
-        const Index next = axis ? rest / sizes.at[axis] : 0;
+        const Index next =
+            axis ? quotient(rest, sizes.at[axis], factors.at[axis], shifts.at[axis]) : 0;
         const Index position = rest - next * sizes.at[axis];
         offset += position * strides.at[axis];
         OPERANDS(MOVE)
