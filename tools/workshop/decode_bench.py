@@ -276,8 +276,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 else:
                     rows[row.place] = row
                 if given.output:
-                    found, read = ([x[place] for place in sorted(x)] for x in (rows, prompts))
-                    save(found, peers, about, given.output, read)
+                    steps = [rows[place] for place in sorted(rows)]
+                    reading = [prompts[place] for place in sorted(prompts)]
+                    save(steps, peers, about, given.output, reading)
 
 
 if __name__ == "__main__":
