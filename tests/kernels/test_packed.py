@@ -10,10 +10,12 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.runtime.ir.dtypes import float16
 
 from .cubins import assert_plans_compile
+from .dry import launches, planned
 from .emulator import needs_compiler
-from .packed_samples import samples
+from .packed_samples import nbits, samples
 from .samples import Sample, compare
 
 COMPILES = {"gemm/gemv_packed.cu", "gemm/packed.cu", "gemm/unpack_weights.cu"}
@@ -29,3 +31,19 @@ def test_compiles(target: Target, cache: Path) -> None:
 @pytest.mark.parametrize("sample", samples(), ids=str)
 def test_kernels(sample: Sample, emulated: CudaBackend) -> None:
     compare(sample, emulated)
+
+
+@pytest.mark.parametrize(
+    ("k", "kernel"),
+    [
+        (1 << 15, "gemv_packed 1 by 16 rows"),
+        (1 << 16, "gemv_packed 1 by 8 rows"),
+        (1 << 17, "mixed_input"),
+    ],
+)
+def test_scales_of_long_rows_have_room_in_shared_memory(k: int, kernel: str) -> None:
+    """They are 8, 16 and 32 KB per row of weights, of which a block has 227."""
+    product = nbits(1, k, 16, 8, 16, zeros="packed", dtype=float16)
+    found = launches(planned(product.graph))
+    assert any(launch.title.startswith(kernel) for launch in found)
+    assert all(launch.shared <= H200.shared for launch in found)

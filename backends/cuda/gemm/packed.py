@@ -26,6 +26,8 @@ from .problem import GemmArguments, Matrix, widest
 from .schedules import mixed_input
 from .tile import LAUNCH, MEMORY
 
+#: Bytes of padding between rows of scales in shared memory, which place them in different banks.
+BANKS = 16
 #: Number of bfloat16 planes that represent float32 on tensor cores.
 PLANES = 3
 #: Minimum number of terms per thread of `unpack_weights.cu`.
@@ -122,10 +124,15 @@ def multiply_packed_rows(
         return f"{rows} rows"
     if op.block_size % (128 // op.bits):
         return f"blocks of {op.block_size}"
+    prologue = prologue_of(norm, op.K, a.dtype)
+    pitch = ceil_div(weights.row_factors, BANKS) * BANKS + BANKS
     tile = choose(op, target, count)
+    per_row = pitch + 4 * tile.warps * rows * planes  # scales, and partial sums
+    tile = _with_scales(tile, per_row, prologue.shared, target)
+    if tile.eights < count:
+        return f"{weights.row_factors} bytes of scales per row"
     terms, fragment = 32 // op.bits, bfloat16 if planes > 1 else a.dtype
     biases = [layer.bias for layer in layers]
-    prologue = prologue_of(norm, op.K, a.dtype)
     return Launch(
         "gemm/gemv_packed.cu",
         "gemv_packed",
@@ -146,9 +153,24 @@ def multiply_packed_rows(
             *(("BIAS", biases != [None] * count), *prologue.constants),
         ),
         code=f"{atom_of(fragment).code()}\n{epilogue.code}",
-        shared=prologue.shared,
+        shared=prologue.shared + tile.eights * EIGHT * pitch,
         note=f"{prologue.note}{tile.note(rows, count)}, {op.bits} bits {epilogue.title}".strip(),
     )
+
+
+def _with_scales(tile: RowTile, per_row: int, beside: int, target: Target) -> RowTile:
+    """Return the tile with as many of its rows as shared memory has room for, possibly none.
+
+    Args:
+        tile: with as many rows as are wanted.
+        per_row: bytes of shared memory per row of weights.
+        beside: other bytes of shared memory.
+        target: the GPU.
+    """
+    eights = tile.eights
+    while eights and beside + eights * EIGHT * per_row > target.shared // tile.resident:
+        eights //= 2
+    return replace(tile, eights=eights)
 
 
 def _unpacked_gemm(layer: PackedLinear) -> GemmArguments:

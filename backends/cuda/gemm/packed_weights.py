@@ -54,10 +54,14 @@ class PackedWeights:
         return max(4, self.of_step * size * (1 if self.zero_points is None else 2))
 
     @property
+    def row_factors(self) -> int:
+        """Bytes of scales and zero points per row, in whole 4-byte words."""
+        return self.blocks * (1 if self.zero_points is None else 2) * self.scales.dtype.itemsize
+
+    @property
     def nbytes(self) -> int:
         """Total bytes of integers, scales and zero points."""
-        factors = self.blocks * (1 if self.zero_points is None else 2)
-        return self.op.N * (self.bytes + factors * self.scales.dtype.itemsize)
+        return self.op.N * (self.bytes + self.row_factors)
 
     @property
     def words(self) -> Packed:

@@ -158,10 +158,12 @@ gemv(const T* w0, const T* w1, const T* x, const T* scale, const T* shift, float
     }
     int at = warp * (STEPS * STEP);
     grid_dependency_launch();
+    Parameters parameters;
+    parameters.load(scale, shift);
     Buffer now, next;
     load_weights(now, rows, at + place);
     load_weights(next, rows, at + place + STRIDE);
-    load_parameters(scale, shift);
+    parameters.keep(scale, shift);
     grid_dependency_sync();
     const T* const values = rows_of(x, epsilon);
     load_values(now, values, at + place);

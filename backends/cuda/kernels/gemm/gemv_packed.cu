@@ -7,7 +7,8 @@
 // which an additional product with ones computes. In float16, integers of four bits keep the 2^10 until then (RAW), and
 // every second one is followed by four zero bits. Rows of float32 are three planes of bfloat16.
 //
-// Words of integers are packed so that word j of the four lanes of a row has adjacent terms.
+// Words of integers are packed so that word j of the four lanes of a row has adjacent terms. Scales are copied to shared
+// memory, whole rows of them: a warp would read a few bytes from each of eight distant rows.
 //
 // Compile-time, besides the constants of gemv.cuh: X, the type of x and of the results; T, the type that is multiplied;
 // BITS; BLOCK; ZEROS, whether every scale has a zero point, else it is 2^(BITS - 1); STEPS; K terms of a row; BYTES and
@@ -38,16 +39,14 @@ struct alignas(alignment(EACH * sizeof(X))) Values {
     X at[EACH];
 };
 
-// The operands of STEPS steps of a thread.
+// The words of STEPS steps of a thread.
 struct Buffer {
     Word w[STEPS][EIGHTS];
-    Scales scales[STEPS][EIGHTS];
 };
 
 // Where a lane reads: its first row, and the distance to the rows of the other fragments of the same product.
 struct Rows {
     const unsigned char* w[PRODUCTS];
-    const X* scales[PRODUCTS];
     long long steps[EDGE ? EIGHTS / PRODUCTS : 1];
 
     __device__ __forceinline__ long long step(int e) const
@@ -57,6 +56,29 @@ struct Rows {
     }
 };
 
+// The scales of a block's rows in shared memory, behind the row of x. Their distance avoids bank conflicts.
+constexpr int ROW_SCALES = BLOCKS * (1 + ZEROS) * sizeof(X), PITCH_SCALES = (ROW_SCALES + 15) / 16 * 16 + 16;
+
+__device__ __forceinline__ unsigned char* scale_memory()
+{
+    return (unsigned char*)row_memory() + (NORMALIZED ? (2 + SHIFTED) * ROW * sizeof(Y) : 0);
+}
+
+// Starts to copy them; they are there after cp_async_wait and a barrier of the block.
+__device__ __forceinline__ void copy_scales(const X* scales0, const X* scales1, int n0, int n)
+{
+    constexpr int PIECE = ROW_SCALES % 16 == 0 ? 16 : ROW_SCALES % 8 == 0 ? 8 : 4, PIECES = ROW_SCALES / PIECE;
+    static_assert(ROW_SCALES % PIECE == 0, "rows of scales are whole words");
+    for (int i = threadIdx.x; i < ROWS * PIECES; i += THREADS) {
+        const int row = i / PIECES, byte = i % PIECES * PIECE, eight = row / 8;
+        const long long from = min(n0 + eight / PRODUCTS * 8 + row % 8, n - 1);
+        const unsigned char* const scales = (const unsigned char*)(eight % PRODUCTS ? scales1 : scales0);
+        cp_async<PIECE / sizeof(T)>(shared_address(scale_memory() + row * PITCH_SCALES + byte),
+                                    (const T*)(scales + from * ROW_SCALES + byte), true);
+    }
+    cp_async_commit();
+}
+
 __device__ __forceinline__ void load_weights(Buffer& to, const Rows& rows, int k)
 {
 #pragma unroll
@@ -64,12 +86,8 @@ __device__ __forceinline__ void load_weights(Buffer& to, const Rows& rows, int k
         const int from = k + s * STEP;
         if (from >= K) break;
 #pragma unroll
-        for (int e = 0; e < EIGHTS; ++e) {
-            const int p = e % PRODUCTS;
-            to.w[s][e] = constant_word(rows.w[p] + from / STEP * 64 + rows.step(e) * BYTES);
-            to.scales[s][e] = *(const Scales*)(rows.scales[p]
-                                               + (from / BLOCK + rows.step(e) * BLOCKS) * (1 + ZEROS));
-        }
+        for (int e = 0; e < EIGHTS; ++e)
+            to.w[s][e] = constant_word(rows.w[e % PRODUCTS] + from / STEP * 64 + rows.step(e) * BYTES);
     }
 }
 
@@ -227,11 +245,16 @@ __device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const 
                 load_values(values[j][group], x + (long long)m * ROW, column % PLANES,
                             k + s * STEP + j * QUARTER + lane % 4 * EACH);
             }
+        Scales scales[EIGHTS];
+#pragma unroll
+        for (int e = 0; e < EIGHTS; ++e)
+            scales[e] = *(const Scales*)(scale_memory() + (8 * e + lane / 4) * PITCH_SCALES
+                                         + (k + s * STEP) / BLOCK * (1 + ZEROS) * sizeof(X));
         Block block = {};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             add_words(block, from.w[s], j, values[j], masks);
-            if ((j + 1) * SCALES % 4 == 0) add_block(sums, block, from.scales[s], j * SCALES / 4);
+            if ((j + 1) * SCALES % 4 == 0) add_block(sums, block, scales, j * SCALES / 4);
         }
     }
 }
@@ -245,10 +268,7 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
     const long long first = min(n0 + lane / 4, n - 1);
     Rows rows = {};
 #pragma unroll
-    for (int p = 0; p < PRODUCTS; ++p) {
-        rows.w[p] = (p ? w1 : w0) + first * BYTES + lane % 4 * 16;
-        rows.scales[p] = (p ? scales1 : scales0) + first * BLOCKS * (1 + ZEROS);
-    }
+    for (int p = 0; p < PRODUCTS; ++p) rows.w[p] = (p ? w1 : w0) + first * BYTES + lane % 4 * 16;
     if constexpr (EDGE) {
 #pragma unroll
         for (int e = 0; e < EIGHTS / PRODUCTS; ++e)
@@ -256,12 +276,17 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
     }
     int at = warp * (STEPS * STEP);
     grid_dependency_launch();
+    Parameters parameters;
+    parameters.load(scale, shift);
+    copy_scales(scales0, scales1, n0, n);
     Buffer now, next;
     load_weights(now, rows, at);
     load_weights(next, rows, at + STRIDE);
-    load_parameters(scale, shift);
+    parameters.keep(scale, shift);
     grid_dependency_sync();
+    cp_async_wait<0>();
     const X* const values = rows_of(x, epsilon);
+    if constexpr (!NORMALIZED) __syncthreads();
     const Masks masks;
     float sums[PAIRS][GROUPS][4] = {};
     for (; at < K; at += 2 * STRIDE) {

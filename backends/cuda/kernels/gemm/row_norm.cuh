@@ -22,17 +22,46 @@ __device__ __forceinline__ Y* row_memory()
     return (Y*)memory;
 }
 
-// Reads the operands that exist before the preceding kernel ends.
-__device__ __forceinline__ void load_parameters(const Y* scale, const Y* shift)
-{
-    if constexpr (NORMALIZED) {
-        Y* const to = row_memory() + ROW;
-        for (int k = threadIdx.x * CHUNK; k < K; k += THREADS * CHUNK) {
-            *(Chunk*)(to + k) = *(const Chunk*)(scale + k);
-            if (SHIFTED) *(Chunk*)(to + ROW + k) = *(const Chunk*)(shift + k);
+// Scale and shift, which exist before the preceding kernel ends. They are loaded ahead of the weights, behind which they
+// would wait for memory, if they take few registers.
+struct Parameters {
+    static constexpr int PER_WORD = 16 / sizeof(Y), TIMES = (K + PER_WORD * THREADS - 1) / (PER_WORD * THREADS);
+    static constexpr bool AHEAD = NORMALIZED && K % PER_WORD == 0 && TIMES * (1 + SHIFTED) <= 4;
+    Word scale[AHEAD ? TIMES : 1], shift[AHEAD && SHIFTED ? TIMES : 1];
+
+    __device__ __forceinline__ void load(const Y* from, const Y* more)
+    {
+        if constexpr (AHEAD) {
+#pragma unroll
+            for (int i = 0; i < TIMES; ++i) {
+                const int k = (i * THREADS + threadIdx.x) * PER_WORD;
+                scale[i] = constant_word(from + k, k < K);
+                if (SHIFTED) shift[SHIFTED * i] = constant_word(more + k, k < K);
+            }
         }
     }
-}
+
+    // Stores them in shared memory; those that are not loaded yet are read now.
+    __device__ __forceinline__ void keep(const Y* from, const Y* more) const
+    {
+        if constexpr (!NORMALIZED) return;
+        Y* const to = row_memory() + ROW;
+        if constexpr (AHEAD) {
+#pragma unroll
+            for (int i = 0; i < TIMES; ++i) {
+                const int k = (i * THREADS + threadIdx.x) * PER_WORD;
+                if (k >= K) break;
+                *(Word*)(to + k) = scale[i];
+                if (SHIFTED) *(Word*)(to + ROW + k) = shift[SHIFTED * i];
+            }
+        } else {
+            for (int k = threadIdx.x * CHUNK; k < K; k += THREADS * CHUNK) {
+                *(Chunk*)(to + k) = *(const Chunk*)(from + k);
+                if (SHIFTED) *(Chunk*)(to + ROW + k) = *(const Chunk*)(more + k);
+            }
+        }
+    }
+};
 
 // Stores the partial sum of a warp.
 __device__ __forceinline__ void leave_sum(float (&parts)[WARPS], float sum)
