@@ -260,6 +260,21 @@ template <int COUNT> void wgmma(float (&sums)[COUNT][4], uint64 a, uint64 b)
     __syncwarp();
 }
 
+// The same; `a` in registers
+template <int COUNT> void wgmma(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b)
+{
+    show(a, 4);
+    const int row = current % 32 / 4, column = current % 4 * 2;
+    for (int j = 0; j < COUNT; ++j)
+        for (int q = 0; q < 4; ++q)
+            for (int k = 0; k < 16; ++k) {
+                T two[2];
+                memcpy(two, &of_lane(row * 4 + k % 8 / 2)[k / 8 * 2 + q / 2], 4);
+                sums[j][q] += float(two[k % 2]) * element(b, j * 8 + column + q % 2, k);
+            }
+    __syncwarp();
+}
+
 template <int STRIDE> uint64 smem_descriptor_apart(u32 address)
 {
     return smem_descriptor(address) | (uint64)128 << 28 | (uint64)STRIDE << 36;

@@ -20,6 +20,7 @@ from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm import packed
 from tercet.backends.cuda.gemm.schedules import mixed_input
 from tercet.backends.cuda.gemm.schedules.mixed_input import MixedInput
+from tercet.backends.cuda.gemm.schedules.swap_ab import SwapAb
 from tercet.backends.cuda.gemm.tables.mixed_input import MIXED_INPUT
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.launch import Launch
@@ -38,6 +39,14 @@ from .packed_samples import nbits
 from .samples import Sample, results_of
 
 COMPILES = {"gemm/mixed_input.cu"}
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left to `swap_ab.cu`."""
+    monkeypatch.setattr(SwapAb, "choose", lambda *_: None)
+
+
 TARGETS = pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 #: Largest error by the largest result.
 BOUNDS: dict[DType, float] = {float16: 1e-3, bfloat16: 8e-3}
@@ -233,7 +242,7 @@ def tile_launches(target: Target, patch: pytest.MonkeyPatch) -> Iterator[Launch]
 def test_nothing_spills(target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "time_unpacked", lambda *_: inf)
     compiler, found = Compiler(target, cache), list(tile_launches(target, monkeypatch))
-    assert len(found) > 1.5 * len(MIXED_INPUT)
+    assert len(found) >= 1.5 * len(MIXED_INPUT)
     for future in [compiler.submit(launch.source) for launch in found]:
         future.result()
     for launch in found:

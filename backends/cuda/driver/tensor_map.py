@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver
 
-from ....runtime.ir.dtypes import DType, bfloat16, float16, float32
+from ....runtime.ir.dtypes import DType, bfloat16, float16, float32, uint8
 from .status import check
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ _DTYPES: dict[DType, driver.CUtensorMapDataType] = {
     float16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
     bfloat16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
     float32: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+    uint8: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT8,
 }
 #: Shared memory swizzle by bytes of a row.
 _SWIZZLES = {

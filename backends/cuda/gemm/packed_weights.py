@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,6 +14,8 @@ from ..recipe.operands import Packed, Tensor, ceil_div
 
 #: Bytes of a row of weights per step.
 STEP = 64
+#: Rows of weights whose scales of a step are adjacent in `PackedWeights.factors_of_steps`.
+ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,18 @@ class PackedWeights:
         pack = partial(factors_of, rows=op.N, count=op.blocks, padded=self.blocks, bits=op.bits)
         return Packed(sources, ("factors", op.N, op.blocks, self.blocks, op.bits), pack)
 
+    def factor_bytes_of(self, terms: int) -> int:
+        """Return the bytes of scales and zero points of a row for a step of so many terms."""
+        each = max(1, terms // self.op.block_size)
+        return each * self.scales.dtype.itemsize * (1 if self.zero_points is None else 2)
+
+    def factors_of_steps(self, terms: int) -> Packed:
+        """Return the scales and zero points by steps of so many terms; see `step_factors_of`."""
+        op, factors = self.op, self.factors
+        steps = ceil_div(op.K, terms)
+        pack = partial(step_factors_of, factors.pack, steps=steps, terms=terms, block=op.block_size)
+        return Packed(factors.sources, ("factors by step", factors.layout, terms), pack)
+
     @property
     def are_constant(self) -> bool:
         """Whether all of them are constant."""
@@ -127,3 +142,29 @@ def factors_of(
     elif zeros is not None:
         found[:, :count, 1] = zeros.reshape(rows, count)
     return found
+
+
+def step_factors_of(
+    factors: Callable[..., Array], *sources: Array, steps: int, terms: int, block: int
+) -> Array:
+    """Return scales and zero points of 64 rows and one step after another.
+
+    The shape is [ceil(rows / 64), steps, 64, of one step, 1 or 2]. If blocks are longer than
+    steps, steps repeat them.
+
+    Args:
+        factors: returns those of `factors_of` from its sources.
+        sources: see there.
+        steps: steps of a row.
+        terms: terms of a step.
+        block: terms of a block.
+    """
+    found = factors(*sources)
+    rows, _, kinds = found.shape
+    each = max(1, terms // block)
+    first = np.arange(steps) * terms // block
+    blocks = np.minimum(first[:, None] + np.arange(each), found.shape[1] - 1)
+    by_step = found[:, blocks]
+    padded = np.zeros((ceil_div(rows, ROWS) * ROWS, steps, each, kinds), found.dtype)
+    padded[:rows] = by_step
+    return np.ascontiguousarray(padded.reshape(-1, ROWS, *padded.shape[1:]).swapaxes(1, 2))

@@ -50,14 +50,15 @@ def threads(tile: CtaTile) -> int:
 
 def shared(tile: CtaTile, weights: PackedWeights) -> int:
     """Return the shared memory per block in bytes: for stages, and later for accumulators."""
-    stage = 2 * tile.bm * tile.bk + tile.slices * tile.bn * weights.factor_bytes
+    factors = ceil_div(tile.slices * tile.bn * weights.factor_bytes, 16) * 16
+    stage = 2 * tile.bm * tile.bk + factors + tile.slices * tile.bn * STEP
     return max(tile.stages * stage, tile.slices * tile.bm * (tile.bn + 4) * 4)
 
 
 def registers_left(tile: CtaTile, bits: int) -> int:
-    """Return a thread's registers besides accumulators, two steps, and unpacked words."""
+    """Return a thread's registers besides accumulators, words of a step, and unpacked words."""
     own = min(REGISTERS // (threads(tile) * tile.resident), MAX_REGISTERS)
-    return own - tile.bm - 4 * (2 * 4 + 16 // bits)
+    return own - tile.bm - 4 * (4 + 16 // bits)
 
 
 def fitted(tile: CtaTile, weights: PackedWeights, target: Target) -> CtaTile | None:

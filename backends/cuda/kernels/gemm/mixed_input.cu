@@ -2,17 +2,17 @@
 // which are (integer - zero) * scale with one scale and zero point per BLOCK of terms; for enough rows to amortize the
 // unpacking.
 //
-// Weights are the left operand of mma.sync, so that few rows fill it. They are loaded directly into registers, in the
-// layout of gemv.cu: a lane has a word of 16 bytes of row lane / 4 of every eight, four lanes the 64 bytes of a row
-// that are a step, and word j of these four has adjacent terms. Two steps are in flight while one is unpacked. cp.async
-// copies rows of `a` to shared memory, STAGES ahead; a lane reads the terms there that match its weights, so that terms
-// are permuted equally on both sides.
+// Weights are the left operand of mma.sync, so that few rows fill it, in the layout of gemv.cu: a lane has a word of 16
+// bytes of row lane / 4 of every eight, four lanes the 64 bytes of a row that are a step, and word j of these four has
+// adjacent terms. cp.async copies weights and rows of `a` to shared memory, STAGES ahead: in registers, the assembler
+// would have each step wait for all loads in flight. A lane copies its own weights, and reads the terms of `a` that match
+// them, so that terms are permuted equally on both sides.
 //
 // A block has BN rows of weights, 32 per warp, and BM rows of `a`. SLICES of its warps have the same rows and
 // alternate between the steps (sliced-K). Sums of slices, and of the blocks that share a tile (`splits`: a cluster, or
 // partial sums for reduce_splits_f16.cu), are added up in a fixed order.
 //
-// The kernel starts while the preceding one still runs: it loads weights, which are constants, and then waits.
+// The kernel starts while the preceding one still runs: it copies weights, which are constants, and then waits.
 //
 // Types: T, of `a`; Z, of the epilogue's operands; R, of results. Compile-time: BM BN SLICES STAGES RESIDENT; BITS;
 // BLOCK; ZEROS, whether every scale has a zero point, else it is 2^(BITS - 1); K terms of a row; BYTES and BLOCKS of a
@@ -66,17 +66,20 @@ struct Rows {
         }
     }
 
-    __device__ __forceinline__ void load(Word (&to)[EIGHTS], int step) const
+    // Copies the words of a lane for a step to `to`, those of all lanes of a row of eight side by side.
+    __device__ __forceinline__ void copy(unsigned char* to, int step) const
     {
 #pragma unroll
         for (int e = 0; e < EIGHTS; ++e)
-            to[e] = constant_word(first + step * 64 + (long long)(EDGE ? steps[e] : 8 * e) * BYTES);
+            cp_async<16 / sizeof(T)>(shared_address(to + e * 512),
+                                     (const T*)(first + step * 64 + (long long)(EDGE ? steps[e] : 8 * e) * BYTES), true);
     }
 };
 
 // The scales of a row in a step, or in two where a word of four bytes spans two steps; a multiple of four bytes.
 constexpr int FACTORS = STEP > BLOCK ? STEP / BLOCK : ZEROS ? 1 : 2, FACTOR = (1 + ZEROS) * sizeof(T);
-constexpr int SPAN = FACTORS * FACTOR, BYTES_STAGE = BYTES_ROWS + SLICES * BN * SPAN;
+constexpr int SPAN = FACTORS * FACTOR, BYTES_FACTORS = SLICES * BN * SPAN, BYTES_WORDS = SLICES * BN * 64;
+constexpr int BYTES_STAGE = BYTES_ROWS + (BYTES_FACTORS + 15) / 16 * 16 + BYTES_WORDS;
 
 __device__ __forceinline__ int factor_of(int step) { return step * STEP / BLOCK; }
 
@@ -145,7 +148,7 @@ typedef float Sums[PAIRS][GROUPS][4];
 
 // The number of words of a step that are unpacked together: all of them if the registers suffice.
 constexpr int REGISTERS = 65536 / (THREADS * RESIDENT) < 255 ? 65536 / (THREADS * RESIDENT) : 255;
-constexpr int AT_ONCE = REGISTERS - PAIRS * GROUPS * 4 - EIGHTS * (2 * 4 + EACH / 2) > 128 ? 4 : 1;
+constexpr int AT_ONCE = REGISTERS - PAIRS * GROUPS * 4 - EIGHTS * (4 + EACH / 2) > 128 ? 4 : 1;
 
 // A warp's operands of a stage in shared memory.
 struct Step {
@@ -198,16 +201,7 @@ __device__ __forceinline__ void gather(float* parts, const Sums& sums, int slice
                 own[(group * 8 + q % 2) * PITCH + pair * 16 + q / 2 * 8] = sums[pair][group][q];
     if constexpr (SLICES > 1) {
         __syncthreads();
-        for (int i = threadIdx.x; i < BM * BN / 4; i += THREADS) {
-            float4* const at = (float4*)(parts + i / (BN / 4) * PITCH + i % (BN / 4) * 4);
-            float4 sum = at[0];
-#pragma unroll
-            for (int other = 1; other < SLICES; ++other) {
-                const float4 found = at[other * (BM * PITCH / 4)];
-                sum.x += found.x, sum.y += found.y, sum.z += found.z, sum.w += found.w;
-            }
-            at[0] = sum;
-        }
+        add_slices<SLICES>(parts, threadIdx.x, THREADS);
     }
 }
 
@@ -222,43 +216,41 @@ mixed_input(const T* a, const unsigned char* w, const T* scales, void* c, const 
     const int first = ALL * block.split / block.splits, end = ALL * (block.split + 1) / block.splits;
 
     const Rows rows(w, block.n0 + own_n, n);
-    const auto load = [&](Word (&to)[EIGHTS], int stage) {
-        const int step = stage * SLICES + slice;
-        if (stage < end && step < STEPS) rows.load(to, step);
-    };
     const auto buffer = [&](int stage) { return shared + (stage - first) % STAGES * BYTES_STAGE; };
-    const auto load_factors = [&](int stage) {
-        if (stage < end) copy_factors(buffer(stage) + BYTES_ROWS, scales, block.n0, n, stage);
+    const auto own_words = [&](int stage) {
+        return buffer(stage) + (BYTES_STAGE - BYTES_WORDS) + warp * (EIGHTS * 512) + threadIdx.x % 32 * 16;
+    };
+    const auto load_constants = [&](int stage) {
+        if (stage >= end) return;
+        const int step = stage * SLICES + slice;
+        if (step < STEPS) rows.copy(own_words(stage), step);
+        copy_factors(buffer(stage) + BYTES_ROWS, scales, block.n0, n, stage);
     };
     const auto load_rows = [&](int stage) {
         if (stage < end) copy_rows(buffer(stage), a, block.m0, m, stage * WIDTH);
         cp_async_commit();  // also an empty group, so that counting groups counts stages
     };
     grid_dependency_launch();
-    Word now[EIGHTS], next[EIGHTS];
-    load(now, first);
-    load(next, first + 1);
 #pragma unroll
-    for (int stage = 0; stage < AHEAD; ++stage) load_factors(first + stage);
+    for (int stage = 0; stage < AHEAD; ++stage) load_constants(first + stage);
     grid_dependency_sync();
 #pragma unroll
     for (int stage = 0; stage < AHEAD; ++stage) load_rows(first + stage);
 
     const Masks masks;
     Sums sums = {};
-    const auto add = [&](Word (&from)[EIGHTS], int stage) {
+    for (int stage = first; stage < end; ++stage) {
         cp_async_wait<AHEAD - 1>();
         __syncthreads();
-        load_factors(stage + AHEAD);
+        load_constants(stage + AHEAD);
         load_rows(stage + AHEAD);
         const int step = stage * SLICES + slice;
+        if (step >= STEPS) continue;
         const unsigned char* const factors = buffer(stage) + BYTES_ROWS + (slice * BN + own_n) * SPAN;
-        if (step < STEPS) multiply(sums, from, {buffer(stage), factors, slice * STEP, step}, masks);
-        load(from, stage + 2);
-    };
-    for (int stage = first; stage < end; stage += 2) {
-        add(now, stage);
-        if (stage + 1 < end) add(next, stage + 1);
+        Word words[EIGHTS];
+#pragma unroll
+        for (int e = 0; e < EIGHTS; ++e) words[e] = *(const Word*)(own_words(stage) + e * 512);
+        multiply(sums, words, {buffer(stage), factors, slice * STEP, step}, masks);
     }
     cp_async_wait<0>();
     __syncthreads();
