@@ -53,6 +53,16 @@ def recipe(graph: Graph, target: Target = H200) -> list[Launch]:
 # ── recipes ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize(
+    ("rows", "dtype", "early"),
+    [(64, float16, True), (65, float16, False), (65, float32, True)],
+    ids=str,
+)
+def test_the_next_kernel_starts_early_after_few_rows(rows: int, dtype: DType, early: bool) -> None:
+    (launch,) = recipe(node("LayerNormalization", (rows, 768), dtype))
+    assert dict(launch.constants)["LAUNCHES"] is early
+
+
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 @pytest.mark.parametrize(
     ("graph", "entries"),

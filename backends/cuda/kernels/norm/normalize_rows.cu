@@ -8,7 +8,8 @@
 // Compile-time: WARPS and LANES, 32 if it has whole warps; ROWS of a block, 1 where a row has several
 // warps; VECTOR, elements read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether
 // the mean is subtracted; SCALED and SHIFTED, whether there is a scale, and a shift; EARLY, whether these are
-// loaded ahead, which is sooner but takes registers, so that fewer blocks are resident.
+// loaded ahead, which is sooner but takes registers, so that fewer blocks are resident; LAUNCHES, whether the
+// next kernel may start, and load its weights, while this one waits.
 
 #include "reduce/block.cuh"
 #include "ptx/pdl.cuh"
@@ -34,7 +35,7 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, const T* z0, co
 {
     const int lane = threadIdx.x % OF_ROW;
     const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / OF_ROW;
-    grid_dependency_launch();  // the next kernel can load its weights while this one still waits
+    if constexpr (LAUNCHES) grid_dependency_launch();
     if constexpr (EARLY && SCALED) prefetch_l2(scale, count, threadIdx.x, OF_ROW * ROWS);
     if constexpr (EARLY && SHIFTED) prefetch_l2(shift, count, threadIdx.x, OF_ROW * ROWS);
     grid_dependency_sync();
