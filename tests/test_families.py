@@ -72,6 +72,7 @@ ELSEWHERE = {
 #: Kernels whose names are put together where they are launched.
 NAMED_IN_PARTS = {
     "attention/attention_decode.cu",
+    "attention/attention_f16x3.cu",
     "attention/attention_mma.cu",
     "attention/attention_tiles.cu",
     "gemm/reduce_splits.cu",
