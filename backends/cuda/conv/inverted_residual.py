@@ -45,7 +45,7 @@ OTHERS, REGISTERS = 80, 1 << 16
 #: MobileNetV2's and EfficientNet's sizes on an H100, at batch 1 and 32.
 ISSUED, ALONE, BEGIN, ENDS, CLOCK, PAIR = 6924.0, 1019.0, 1.29, 3.09, 1755.0, 23.3
 #: Layers are fused if that is estimated to take less than this share of their own estimates plus,
-#: for each boundary between kernels, these microseconds: chosen so that none of the 42 takes longer.
+#: for each boundary between kernels, these microseconds: so that none of the 42 takes longer.
 MARGIN, BOUNDARY = 0.82, 0.6
 
 
