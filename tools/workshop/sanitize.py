@@ -4,9 +4,11 @@
     python -m tercet.tools.workshop.sanitize --output docs/results
 
 ``memcheck`` looks for accesses outside allocations, ``racecheck`` for unordered accesses to shared
-memory by threads of a block. Both run every kernel on the samples of ``tests/kernels/samples.py``,
-and at sizes around those of warps (0, 1, 31, 32, 33, primes). ``tests/gpu/planted.py`` plants two
-bugs, a write past the end of a tensor and a missing barrier, which must be found.
+memory by threads of a block, ``synccheck`` for barriers that not all of their threads reach. All
+run every kernel on the samples of ``tests/kernels/samples.py``, the first two also at sizes around
+those of warps (0, 1, 31, 32, 33, primes). ``tests/gpu/planted.py`` plants two bugs, a write past
+the end of a tensor and a missing barrier, which must be found. Each run is printed and saved when
+it ends; one that is cut off shows what was found until then.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 from ...backends import open_backends
 from ...runtime.errors import BackendUnavailable, TercetError
 from ...runtime.options import Options
-from ..common.console import open_console, print_table, progress
+from ..common.console import open_console, progress
 from ..common.environment import device_environment
 from ..common.markdown import head, table
 from ..common.results import to_json, write
@@ -51,7 +53,7 @@ class SanitizerRun:
     """One run of the sanitizer.
 
     Attributes:
-        tool: ``memcheck`` or ``racecheck``.
+        tool: ``memcheck``, ``racecheck`` or ``synccheck``.
         what: what it looks at, for the report.
         command: the program, with its arguments.
         planted: whether it must find something.
@@ -75,6 +77,7 @@ CHECKS = (
         "racecheck", "sizes around those of warps", (*_PYTEST, SAMPLES, "-k", "test_edges")
     ),
     SanitizerRun("racecheck", "a planted race", (*_PLANTED, "race"), planted=True),
+    SanitizerRun("synccheck", "every kernel", (*_PYTEST, SAMPLES, "-k", "test_kernels")),
 )
 
 
@@ -146,8 +149,9 @@ def run(program: str, check: SanitizerRun, limit: float) -> SanitizerFinding:
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit)
         text = done.stdout + done.stderr
-    except subprocess.TimeoutExpired:
-        text = ""
+    except subprocess.TimeoutExpired as expired:
+        parts = cast("list[bytes | None]", [expired.stdout, expired.stderr])
+        text = b"".join(part or b"" for part in parts).decode(errors="replace")
     seconds = perf_counter() - start
     summary = _SUMMARY.findall(text)
     return SanitizerFinding(
@@ -216,39 +220,44 @@ def markdown(findings: Sequence[SanitizerFinding], about: dict[str, str]) -> str
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Run all checks, print, and write if asked; return 1 where something is wrong."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all checks, print and save each; return 1 where something is wrong."""
     parser = make_parser("sanitize", __doc__)
-    parser.add_argument("--tool", choices=("memcheck", "racecheck"), help="run only this one")
+    tools = tuple(dict.fromkeys(check.tool for check in CHECKS))
+    parser.add_argument("--tool", choices=tools, help="run only this one")
     parser.add_argument("--limit", type=float, default=150, help="time limit per run in seconds")
-    arguments = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     try:
         program = sanitizer()
     except TercetError as error:
         parser.error(str(error))
-    findings: list[SanitizerFinding] = []
-    with progress() as say:
-        for check in CHECKS:
-            if arguments.tool in (None, check.tool):
-                say(f"{check.tool}: {check.what}")
-                findings.append(run(program, check, arguments.limit))
-    console = open_console()
-    print_table(console, _TITLES, _rows(findings))
-    for finding in findings:
-        if finding.first and not finding.check.planted:
+    about = _about(program, chosen.commit) if chosen.output else {}
+    console, findings = open_console(), list[SanitizerFinding]()
+    for check in CHECKS:
+        if chosen.tool not in (None, check.tool):
+            continue
+        with progress() as say:
+            say(f"{check.tool}: {check.what}")
+            findings.append(finding := run(program, check, chosen.limit))
+        print(*(text for text in _rows([finding])[0] if text), sep="  ", flush=True)
+        if finding.first and not check.planted:
             console.print(finding.first)
-    if arguments.output:
-        version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
-        device = open_backends("cuda", Options())[0].device
-        packages = ("cuda-core", "nvidia-cuda-nvrtc", "numpy")
-        about = {
-            "compute-sanitizer": (re.findall(r"Version (\S+)", version) or ["?"])[0],
-            **device_environment(device, packages, arguments.commit),
-        }
-        record = to_json(about, results=[finding.to_dict() for finding in findings])
-        page = markdown(findings, about)
-        write(arguments.output, {"sanitizer.json": record, "sanitizer.md": page})
+        if chosen.output:
+            record = to_json(about, results=[each.to_dict() for each in findings])
+            page = markdown(findings, about)
+            write(chosen.output, {"sanitizer.json": record, "sanitizer.md": page})
     return 0 if all(finding.ok for finding in findings) else 1
+
+
+def _about(program: str, commit: str) -> dict[str, str]:
+    """Return the environment of the page."""
+    version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+    device = open_backends("cuda", Options())[0].device
+    packages = ("cuda-core", "nvidia-cuda-nvrtc", "numpy")
+    return {
+        "compute-sanitizer": (re.findall(r"Version (\S+)", version) or ["?"])[0],
+        **device_environment(device, packages, commit),
+    }
 
 
 if __name__ == "__main__":

@@ -1,0 +1,50 @@
+"""Runs under compute-sanitizer: what is printed and saved, with other text in its place."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tercet.tools.workshop import sanitize
+from tercet.tools.workshop.sanitize import SanitizerRun
+
+#: What compute-sanitizer prints; it does not end the last time.
+TEXTS = {
+    "clean": "5 passed in 1 s\n========= ERROR SUMMARY: 0 errors\n",
+    "found": "========= ERROR SUMMARY: 3 errors\n",
+    "hangs": "========= Invalid __global__ write of size 4 bytes\n=========     at relu.cu:7\n",
+}
+RUNS = (
+    SanitizerRun("memcheck", "kernels", ("clean",)),
+    SanitizerRun("memcheck", "a planted bug", ("found",), planted=True),
+    SanitizerRun("synccheck", "kernels", ("hangs",)),
+)
+
+
+def ended(command: list[str], *, timeout: float, **_: Any) -> subprocess.CompletedProcess[str]:
+    text = TEXTS[command[-1]]
+    if command[-1] == "hangs":
+        raise subprocess.TimeoutExpired(command, timeout, output=text.encode())
+    return subprocess.CompletedProcess(command, 0, text, "")
+
+
+def test_each_run_is_printed_and_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sanitize, "CHECKS", RUNS)
+    monkeypatch.setattr(sanitize, "sanitizer", lambda: "compute-sanitizer")
+    monkeypatch.setattr(sanitize, "_about", lambda *_: {"GPU": "one"})
+    monkeypatch.setattr(sanitize.subprocess, "run", ended)
+    assert sanitize.main(["--output", str(tmp_path)]) == 1
+    clean, found, cut, *report = capsys.readouterr().out.splitlines()
+    assert (clean.split()[-1], found.split()[-1], cut.split()[-1]) == ("clean", "found", "WRONG")
+    assert "not finished after 0 s" in cut
+    first = [line.strip() for line in report]
+    assert first == ["Invalid __global__ write of size 4 bytes", "at relu.cu:7"]
+    page = (tmp_path / "sanitizer.md").read_text(encoding="utf-8")
+    assert "| memcheck | kernels | 5 | 0 errors |" in page
+    assert "at relu.cu:7" in page
+    assert sanitize.main(["--tool", "memcheck"]) == 0
