@@ -5,48 +5,23 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
-from onnx import ModelProto, helper, numpy_helper, parser
+from onnx import ModelProto, helper, numpy_helper
 
 import tercet
 from tercet.importers.onnx import load
 from tercet.runtime.errors import (
     InputError,
     ModelError,
-    ModelWarning,
     TercetError,
     UnsupportedError,
 )
-from tercet.runtime.ir import op as operators
 from tercet.runtime.ir.graph import Graph, Node
 from tercet.runtime.ir.hints import shown
-from tercet.runtime.ir.op import Op
-from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ir.verify import verify
 
 from .export import to_model
-
-
-def model(text: str, opset: int = 21, ir: int = 10) -> ModelProto:
-    imports = f'"" : {opset}, "me" : 1, "ai.onnx.ml" : 5'
-    return parser.parse_model(f"<ir_version: {ir}, opset_import: [{imports}]> {text}")
-
-
-def graph_of(text: str, opset: int = 21, ir: int = 10) -> Graph:
-    graph = load(model(text, opset, ir)).graph
-    verify(graph)
-    return graph
-
-
-def kinds(graph: Graph) -> list[str]:
-    return [node.kind for node in graph.nodes]
-
-
-def run(proto: ModelProto, **inputs: np.ndarray) -> list[np.ndarray]:
-    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    return [np.asarray(y) for y in session.run(None, inputs)]
-
+from .parsed import graph_of, kinds, model, run
 
 # ── names, inputs and outputs ────────────────────────────────────────────────────────────────
 
@@ -170,68 +145,6 @@ def test_sparse_constants() -> None:
     data = load(proto).graph.outputs["y"].data
     assert data is not None
     assert data.tolist() == [0, 7, 0]
-
-
-# ── attributes ───────────────────────────────────────────────────────────────────────────────
-
-
-def test_attributes_become_fields() -> None:
-    text = """g (float[1,3,8,8] x, float[4,3,3,3] w) => (y) {
-        c = Conv <strides = [2, 2], pads = [1, 1, 1, 1], auto_pad = "NOTSET"> (x, w)
-        y = Cast <to = 11> (c) }"""
-    conv, cast = (node.op for node in graph_of(text).nodes)
-    assert (conv.strides, conv.pads, conv.group) == ((2, 2), (1, 1, 1, 1), 1)  # type: ignore[attr-defined]
-    assert cast.to == np.float64  # type: ignore[attr-defined]
-
-
-def test_a_domain_that_is_not_imported_is_the_newest() -> None:
-    """onnxruntime's quantizers leave out the import of com.microsoft, and it loads such files."""
-    proto = model("""g (float[1, 2] x) => (y)
-        { z = com.microsoft.Gelu (x) y = ai.onnx.ml.Scaler <scale = [2.0], offset = [1.0]> (z) }""")
-    imports = [each for each in proto.opset_import if each.domain == ""]
-    proto.ClearField("opset_import")
-    proto.opset_import.extend(imports)
-    x = np.array([[1, 2]], np.float32)
-    with (
-        pytest.warns(ModelWarning, match=r"uses domain '.*' without importing it"),
-        tercet.load(proto) as loaded,
-    ):
-        np.testing.assert_allclose(loaded(x)[0], run(proto, x=x)[0], rtol=1e-6)
-
-
-def test_an_undefined_dtype_is_none() -> None:
-    """onnxruntime writes out the defaults of all attributes when it saves a model."""
-    proto = model(
-        """g (float[2] x) => (y) <float s = {0.5}, int16 z = {1}>
-        { y = QuantizeLinear <output_dtype = 0> (x, s, z) }"""
-    )
-    x = np.array([1, 2], np.float32)
-    with tercet.load(proto) as loaded:
-        np.testing.assert_array_equal(loaded(x)[0], run(proto, x=x)[0])
-
-
-def test_attributes_without_a_type_are_those_of_ir_version_1() -> None:
-    proto = model("g (float[2,3] x) => (y) { y = Concat <axis = 1> (x, x) }", 4, 2)
-    proto.ClearField("opset_import")
-    proto.graph.node[0].attribute[0].ClearField("type")
-    assert str(load(proto).graph.outputs["y"].type) == "float32[2,6]"
-
-
-def test_other_operators_can_be_given() -> None:
-    class Twice(Op):
-        """x + x."""
-
-        domain = "me"
-
-        def infer(self, x: TensorType) -> TensorType:
-            return x
-
-    proto = model("g (float[2] x) => (y) { y = me.Twice(x) }")
-    with pytest.raises(UnsupportedError, match="unknown operator: me::Twice"):
-        load(proto)
-    declared = operators.dataclass(frozen=True, kw_only=True, repr=False)(Twice)
-    graph = load(proto, operators={("me", "Twice"): declared}).graph
-    assert kinds(graph) == ["me::Twice"]
 
 
 # ── functions ────────────────────────────────────────────────────────────────────────────────

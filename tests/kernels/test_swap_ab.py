@@ -26,7 +26,7 @@ from .dry import launches, normal, planned, single
 from .emulator import needs_compiler
 from .packed_samples import nbits
 from .samples import Sample, results_of, sample
-from .test_mixed_input import LAYERS, assert_exact, samples, title, with_epilogue
+from .test_mixed_input import KINDS, LAYERS, assert_exact, samples, title, with_epilogue
 
 COMPILES = {"gemm/swap_ab.cu"}
 #: Warpgroups with rows of their own and slices of K, and blocks that share a tile.
@@ -138,15 +138,8 @@ def test_weights_of_16_bits(
 
 # ── what is compiled, and planned ────────────────────────────────────────────────────────────────
 
-#: Weights as models have them.
-KINDS = (
-    (4, 32, "", float16),
-    (4, 32, "packed", float16),
-    (2, 64, "packed", float16),
-    (4, 16, "packed", bfloat16),
-    (8, 32, "packed", bfloat16),
-    (16, 0, "", float16),
-)
+#: Weights as models have them, packed or not.
+WEIGHTS = (*KINDS, (16, 0, "", float16))
 
 
 def made(patch: pytest.MonkeyPatch) -> Iterator[Launch]:
@@ -158,7 +151,7 @@ def made(patch: pytest.MonkeyPatch) -> Iterator[Launch]:
     ways = [(g, s, 1) for g in range(1, 5) for s in range(1, 8) if g * s <= 7]
     for i, way in enumerate(ways):
         forced(way, patch)
-        for j, (bits, block, zeros, dtype) in enumerate(KINDS):
+        for j, (bits, block, zeros, dtype) in enumerate(WEIGHTS):
             rows = (9, 32, 64, 128)[(i + j) % 4] if prod(way) < 5 else 16 + 16 * (j % 2)
             if bits == 16:
                 found = linear(min(rows, f16.FEW_ROWS), 2048, 300, dtype)
