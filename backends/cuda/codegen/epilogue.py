@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
 from ....runtime.ir.dtypes import DType, float32
-from ....runtime.ir.graph import Node, Value
+from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Add
 from ....runtime.ops.matmul import Gemm, MatMul
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization
@@ -23,6 +23,8 @@ MAX_OPERANDS = 2
 ALONG, BY_CHANNEL, BY_ROW, PLACED = 1, 2, 3, 4
 #: Operators with channels along the last axis.
 OF_ROWS = MatMul | Gemm | MatMulNBits | LayerNormalization | RMSNormalization
+#: Returns the epilogue of a node: those of the free nodes after it that its kernel can compute.
+Tail = Callable[[Graph, Node, Set[Node]], tuple[Node, ...]]
 
 
 @dataclass(frozen=True, slots=True)

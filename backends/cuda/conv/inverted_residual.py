@@ -18,7 +18,7 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.conv import Conv
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
-from ..codegen.epilogue import Epilogue, epilogue_of
+from ..codegen.epilogue import Epilogue, Tail, epilogue_of
 from ..gemm.atoms import HALVES, atom_of
 from ..gemm.convolution import ConvProblem, problem_of
 from ..gemm.tile import CLUSTERED, MEMORY
@@ -105,7 +105,7 @@ def inverted_residual_at(
     graph: Graph,
     first: Node,
     free: Set[Node],
-    tail: Callable[[Graph, Node, Set[Node]], tuple[Node, ...]],
+    tail: Tail,
 ) -> InvertedResidual | None:
     """Return the inverted residual that begins with this convolution, if there is one.
 

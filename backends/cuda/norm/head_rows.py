@@ -15,12 +15,10 @@ from ....runtime.ops.movement import Split
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization
 from ....runtime.ops.shape import Reshape
 from ..algorithms.registry import Answer
-from ..codegen.epilogue import epilogue_of
+from ..codegen.epilogue import Tail, epilogue_of
 from ..recipe.operands import Tensor
 from .norm_rows import normalize_rows
 from .unit_rows import UnitRows, unit_rows_at
-
-Tail = Callable[[Graph, Node, Set[Node]], tuple[Node, ...]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast, Clip, Max
 from ....runtime.ops.reduce import ReduceL2
 from ..algorithms.registry import Answer
-from ..codegen.epilogue import epilogue_of
+from ..codegen.epilogue import Tail, epilogue_of
 from ..recipe.operands import Tensor
 from .norm_rows import normalize_rows
 
@@ -45,7 +45,7 @@ def unit_rows_at(
     graph: Graph,
     quotient: Node,
     free: Set[Node],
-    tail: Callable[[Graph, Node, Set[Node]], tuple[Node, ...]],
+    tail: Tail,
 ) -> UnitRows | None:
     """Return the length normalization that ends with this quotient, if there is one.
 
