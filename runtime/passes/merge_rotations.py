@@ -25,6 +25,7 @@ class _Rotation:
 
     Attributes:
         node: the RotaryEmbedding.
+        op: the operator.
         split: the Split.
         place: which of its parts is rotated.
         heads: their number.
@@ -32,6 +33,7 @@ class _Rotation:
     """
 
     node: Node
+    op: RotaryEmbedding
     split: Node
     place: int
     heads: int
@@ -55,9 +57,11 @@ def merged_rotations(graph: Graph, attention: Node) -> Iterator[str]:
     if q is None or k is None or q.split is not k.split or q.place + 1 != k.place:
         return
     ratio = _ratio(q.tables, k.tables)
-    alike = replace(q.node.op, num_heads=k.heads) == k.node.op
+    alike = replace(q.op, num_heads=k.heads) == k.op
     if not alike or ratio is None or q.width * k.heads != k.width * q.heads:
         return
+    if ratio != 1 and k.op.rotary_embedding_dim not in (0, k.width // k.heads):
+        return  # elements that are not rotated have no such factor
     _rotate(graph, q, k)
     if ratio != 1:
         scale = attention.op.scale
@@ -88,7 +92,7 @@ def _rotation_of(graph: Graph, value: Value | None, attention: Node) -> _Rotatio
     if graph.sole_consumer(rows) is not node or graph.sole_consumer(value) is not attention:
         return None
     place = next(i for i, each in enumerate(split.outputs) if each is rows)
-    return _Rotation(node, split, place, heads, rows.tensor.dims[2])
+    return _Rotation(node, node.op, split, place, heads, rows.tensor.dims[2])
 
 
 def _ratio(some: Sequence[Value | None], others: Sequence[Value | None]) -> float | None:
@@ -130,7 +134,7 @@ def _rotate(graph: Graph, q: _Rotation, k: _Rotation) -> None:
         outputs = list(add.node(op, value, add.integers(whole), outputs=len(whole)).outputs)
     last = graph.in_order((q.node, k.node))[-1]
     add = Builder(graph, last, q.node.name, (q.node, k.node))
-    op = replace(k.node.op, num_heads=q.heads + k.heads)
+    op = replace(k.op, num_heads=q.heads + k.heads)
     turned = add(op, outputs[place], *k.tables)
     parts = Split(axis=-1, num_outputs=2)
     both = add.node(parts, turned, add.integers((q.width, k.width)), outputs=2).outputs

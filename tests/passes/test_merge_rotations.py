@@ -96,7 +96,12 @@ def test_one_rotation(how: Rotated) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [Rotated(interleaved=1), Rotated(tapped=True), Rotated(sines=1.1)], ids=str
+    "how",
+    [
+        *(Rotated(interleaved=1), Rotated(tapped=True), Rotated(sines=1.1)),
+        Rotated(partial=2, factor=0.35),  # the other elements have no factor
+    ],
+    ids=str,
 )
 def test_others_stay_apart(how: Rotated) -> None:
     assert checked(how).count("RotaryEmbedding") == 2
