@@ -78,8 +78,8 @@ def _record_softmax(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
 def _softmax(x: Array, out: Array) -> None:
     """Compute softmax; half floats are rounded after each node of ONNX's function definition.
 
-    ONNX's own suite demands it (`test_attention_4d_causal_fp16_expanded`), though float32 in between
-    would be nearer to float64.
+    ONNX's own suite demands it (`test_attention_4d_causal_fp16_expanded`), though float32 between
+    them would be nearer to float64.
     """
     half = x.dtype in (float16, bfloat16)
     work = np.empty(x.shape, float32) if half else out
