@@ -14,7 +14,8 @@ import onnx.parser
 import pytest
 
 import tercet
-from tercet.runtime.errors import UsageError
+from tercet.runtime.errors import InputError, UsageError
+from tercet.tools.common.results import to_json
 from tercet.tools.workshop import zoo, zoo_worker
 from tercet.tools.workshop.zoo import ZooKernel, ZooPeer, ZooRow, measure, page, summary
 
@@ -99,6 +100,24 @@ def test_page() -> None:
 def test_rows_are_checked(rows: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="expected PRECISION:BATCH"):
         zoo._arguments(["--rows", rows, "--output", str(tmp_path)])
+
+
+def test_peers_of_an_earlier_run(tmp_path: Path) -> None:
+    peers = (ZooPeer("eager", 3.0, 1e-3), ZooPeer("torch.compile", 2.0, 1e-3))
+    row = ZooRow("a", "float16", 1, 1.0, 2e-3, 0.5, 0.25, peers)
+    about = {"GPU": "one", "torch": "2.11", "date": "2026-11-26", "tercet": "0.1.0"}
+    file = tmp_path / "zoo.json"
+    file.write_text(to_json(about, results=[zoo.asdict(row)]))
+    known, origin = zoo.read_peers(file, "one")
+    assert known == {("a", "float16", 1): peers}
+    assert origin == "torch 2.11, 2026-11-26, beside 0.1.0"
+    with pytest.raises(UsageError, match=r"zoo\.json: measured on one; this GPU is another"):
+        zoo.read_peers(file, "another")
+    with pytest.raises(UsageError, match="No such file"):
+        zoo.read_peers(tmp_path / "none.json", "one")
+    file.write_text("{}")
+    with pytest.raises(InputError, match="a file of `zoo` is damaged"):
+        zoo.read_peers(file, "one")
 
 
 def test_copies_are_counted() -> None:

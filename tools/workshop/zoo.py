@@ -2,12 +2,14 @@
 
     python -m tercet.tools.workshop.zoo --output docs/results
     python -m tercet.tools.workshop.zoo timm:resnet50 hf:bert --rows float16:1,float32:1 --jobs 4
+    python -m tercet.tools.workshop.zoo --peers docs/results/zoo.json
 
 Each row is a network in a precision and a batch size: the time of the device for a replay of a CUDA
 graph with the inputs resident, and the relative L2 distance of the first two results from float64.
 Networks are exported and compiled in processes of their own, `--jobs` at once; then each is timed
 alone, while the others wait. Several GPUs of one kind (`--devices 0,1,2,3`) share the networks,
-each with as many jobs. A row is written when it is measured.
+each with as many jobs. A row is written when it is measured. Peers take most of the time: with
+`--peers` their figures come from an earlier run on a GPU of the same kind.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import exp, log
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -30,10 +33,11 @@ from ...runtime.errors import TercetError, UsageError
 from ...runtime.options import Options
 from ..common.environment import PACKAGES, device_environment
 from ..common.markdown import head, table
-from ..common.results import earlier, to_json, write
+from ..common.results import earlier, read_json, saved_by, to_json, write
 from .arguments import RESULTS
 from .arguments import parser as make_parser
 from .exported_networks import NETWORKS
+from .zoo_worker import Peers
 
 TITLES = (
     *("network", "precision", "batch", "ms", "best peer", "its ms", "ratio", "error", "its error"),
@@ -46,6 +50,9 @@ KERNEL_TITLES = (
 #: Kernels of a row that the page shows.
 SHOWN = 4
 ROWS = ("float16:1", "float16:32", "float32:1")
+
+#: Network, precision, batch.
+Key = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,11 @@ class ZooRow:
         return cls(**{**entry, "peers": peers, "kernels": kernels})
 
     @property
+    def key(self) -> Key:
+        """What the row is about."""
+        return self.network, self.precision, self.batch
+
+    @property
     def best(self) -> ZooPeer | None:
         """The fastest peer."""
         return min(self.peers, key=lambda peer: peer.ms, default=None)
@@ -134,14 +146,14 @@ class ZooRow:
 Start = Callable[[str, str], "subprocess.Popen[str]"]
 
 
-def starter(rows: Sequence[str], compiled: bool) -> Start:
+def starter(rows: Sequence[str], peers: Peers) -> Start:
     """Return a function that starts the process of a network on a device, by CUDA's number."""
     # As many networks are compiled at once as there are jobs.
     few = {"TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "2"}
 
     def start(network: str, device: str) -> subprocess.Popen[str]:
         worker = [sys.executable, "-m", "tercet.tools.workshop.zoo_worker", network]
-        command = [*worker, ",".join(rows), "compile" if compiled else ""]
+        command = [*worker, ",".join(rows), peers]
         quiet = subprocess.DEVNULL
         environment = few | os.environ | ({"CUDA_VISIBLE_DEVICES": device} if device else {})
         return subprocess.Popen(
@@ -209,6 +221,33 @@ def _wait(worker: subprocess.Popen[str]) -> None:
     for line in worker.stdout:
         if line.strip() == "ready":
             return
+
+
+def read_peers(file: Path, gpu: str) -> tuple[dict[Key, tuple[ZooPeer, ...]], str]:
+    """Return PyTorch's figures from the file of an earlier run, and which run that was.
+
+    Args:
+        file: a ``zoo.json``.
+        gpu: the GPU of this run; figures of another one are refused.
+
+    Raises:
+        UsageError: it cannot be read, or is of another GPU.
+        InputError: it is not the tool's.
+    """
+    try:
+        data = read_json(file)
+    except OSError as error:
+        raise UsageError(f"--peers {file}: {error.strerror}") from error
+    with saved_by("zoo"):
+        rows = [ZooRow.from_dict(entry) for entry in data["results"]]
+        run = data["environment"]
+        measured, origin = (
+            run["GPU"],
+            f"torch {run['torch']}, {run['date']}, beside {run['tercet']}",
+        )
+    if measured != gpu:
+        raise UsageError(f"--peers {file}: measured on {measured}; this GPU is {gpu}")
+    return {row.key: row.peers for row in rows}, origin
 
 
 def summary(rows: Sequence[ZooRow]) -> list[str]:
@@ -290,7 +329,11 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--rows", default=",".join(ROWS), help="PRECISION:BATCH, separated by commas"
     )
     parser.add_argument("--jobs", type=int, default=4, help="networks to prepare at once")
-    parser.add_argument("--no-compile", action="store_true", help="only eager peers")
+    peers = parser.add_mutually_exclusive_group()
+    peers.add_argument("--no-compile", action="store_true", help="only eager peers")
+    peers.add_argument(
+        "--peers", type=Path, metavar="FILE", help="the peers' figures of an earlier run's zoo.json"
+    )
     parser.add_argument(
         "--devices", default="", metavar="0,1", help="GPUs of one kind that share the networks"
     )
@@ -309,21 +352,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = _arguments(arguments)
         device = open_backends("cuda", Options())[0].device
         about = device_environment(device, (*PACKAGES, "torch"), chosen.commit)
+        known: Mapping[Key, tuple[ZooPeer, ...]] = {}
+        if chosen.peers:
+            known, origin = read_peers(chosen.peers, about["GPU"])
+            about |= {"peers measured": origin}
     except TercetError as error:
         print(f"zoo: {error}", file=sys.stderr)
         return error.exit_code
-    rows = {
-        (row.network, row.precision, row.batch): row
-        for row in earlier(chosen.output / "zoo.json", about, ZooRow.from_dict)
-    }
-    start, names = starter(chosen.rows, not chosen.no_compile), chosen.networks or NETWORKS
-    for row in measure(names, max(1, chosen.jobs), start, chosen.devices.split(",")):
-        rows[row.network, row.precision, row.batch] = row
+    saved = earlier(chosen.output / "zoo.json", about, ZooRow.from_dict)
+    rows = {row.key: row for row in saved}
+    peers: Peers = "none" if chosen.peers else "eager" if chosen.no_compile else "compile"
+    start, names = starter(chosen.rows, peers), chosen.networks or NETWORKS
+    for found in measure(names, max(1, chosen.jobs), start, chosen.devices.split(",")):
+        row = rows[found.key] = replace(found, peers=known.get(found.key, found.peers))
         ratio = f"{row.ms:.4f} ms, ratio {row.ratio:.2f}" if row.ratio else row.failed
         print(f"{row.network}  {row.precision}  {row.batch}  {ratio}", flush=True)
-        found = sorted(rows.values(), key=_place)
-        results = to_json(about, results=[asdict(each) for each in found])
-        write(chosen.output, {"zoo.json": results, "zoo.md": page(found, about)})
+        shown = sorted(rows.values(), key=_place)
+        results = to_json(about, results=[asdict(each) for each in shown])
+        write(chosen.output, {"zoo.json": results, "zoo.md": page(shown, about)})
     print(*summary(list(rows.values())), sep="\n")
     return int(any(row.failed for row in rows.values()))
 

@@ -1,8 +1,9 @@
 """One network of the zoo: everything is made ready, and timed only when it is this one's turn.
 
-``python -m tercet.tools.workshop.zoo_worker NETWORK ROWS`` prints a line "ready", waits for a line
-of input, and then prints a line of JSON for each row. Exporting and compiling keep the processors
-busy for half a minute per row: they run for many networks at once, while nothing is timed.
+``python -m tercet.tools.workshop.zoo_worker NETWORK ROWS PEERS`` prints a line "ready", waits for a
+line of input, and then prints a line of JSON for each row. PEERS is none, eager or compile.
+Exporting and compiling keep the processors busy for half a minute per row: they run for many
+networks at once, while nothing is timed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
@@ -34,6 +35,9 @@ from ..profile.profiling import profile_model
 from .exported_networks import build, library
 
 T = TypeVar("T")
+
+#: Which of PyTorch's ways to measure: none, eager in both memory formats, torch.compile as well.
+Peers = Literal["none", "eager", "compile"]
 
 #: Replays of a peer's CUDA graph that are timed, and samples of a batch that are compared.
 REPLAYS, JUDGED = 100, 2
@@ -99,7 +103,7 @@ class LoadedNetwork:
 
 
 def prepared(
-    network: str, precision: Precision, batch: int, compiled: bool, file: Path
+    network: str, precision: Precision, batch: int, peers: Peers, file: Path
 ) -> LoadedNetwork:
     """Return a row that is ready to be timed.
 
@@ -107,7 +111,7 @@ def prepared(
         network: see `exported_networks`.
         precision: ``float32`` or ``float16``.
         batch: samples.
-        compiled: whether torch.compile is a peer.
+        peers: which to make ready.
         file: to export it to.
     """
     torch = library("torch")
@@ -128,7 +132,7 @@ def prepared(
     seconds, error = perf_counter() - begin, _distance(result, exact)
     row = LoadedNetwork(precision, batch, model, feeds, error, file, seconds, {}, {})
     with torch.inference_mode():
-        for name, make in _peers(net, inputs, precision, compiled):
+        for name, make in _peers(net, inputs, precision, peers):
             try:
                 replay, y = _captured(torch, make())
                 row.peers[name] = replay, _distance(y[:JUDGED].double().cpu().numpy(), exact)
@@ -148,9 +152,11 @@ def _repeated(torch: Any, x: Any, batch: int) -> Any:
 
 
 def _peers(
-    net: Any, inputs: Sequence[Any], precision: Precision, compiled: bool
+    net: Any, inputs: Sequence[Any], precision: Precision, peers: Peers
 ) -> Iterator[tuple[str, Callable[[], Callable[[], Any]]]]:
     """Yield what else runs a network: a name, and a function that makes a call of it."""
+    if peers == "none":
+        return
     torch = library("torch")
     dtype = getattr(torch, precision)
     own = copy.deepcopy(net).to("cuda", dtype)
@@ -177,7 +183,7 @@ def _peers(
     yield "eager", lambda: eager(torch.contiguous_format)
     if images:
         yield "eager, channels last", lambda: eager(torch.channels_last)
-    if compiled:
+    if peers == "compile":
         yield "torch.compile", optimised
 
 
@@ -262,14 +268,14 @@ def _distance(found: Any, exact: Array) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make rows ready, wait, time them; return the exit code."""
-    network, specs, compiled = arguments or sys.argv[1:]
+    network, specs, peers = arguments or sys.argv[1:]
     steps: list[Callable[[], dict[str, Any]]] = []
     with tempfile.TemporaryDirectory() as folder:
         for spec in specs.split(","):
             precision, _, batch = spec.partition(":")
             about = {"precision": precision, "batch": int(batch)}
             which, file = cast("Precision", precision), Path(folder) / f"{len(steps)}.onnx"
-            make = partial(prepared, network, which, int(batch), compiled != "", file)
+            make = partial(prepared, network, which, int(batch), cast("Peers", peers), file)
             row = _tried(about, make)
             steps.append(
                 partial(_tried, about, row.timed)
