@@ -1,7 +1,7 @@
-"""Transposes that only rename the axes of the same bytes, and so need not run.
+"""Transposes and views of the same bytes in another format, which need not run.
 
 An NHWC image is, byte by byte, an NCHW image in channels-last format: a step that requests that
-format can read it in place.
+format can read it in place. A Reshape of the spatial axes keeps that format.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from .partition import Assigned, reads_of, results_of
 def demands(graph: Graph, steps: Sequence[Assigned]) -> dict[Value, set[Format]]:
     """Return for each value the formats in which it will be read.
 
-    Steps that accept any format pass on what is requested of their results.
+    Steps that accept any format pass on what is requested of their results, and so do transposes
+    and views, where the bytes would be the same.
     """
     asked: dict[Value, set[Format]] = {
         value: {Format.CONTIGUOUS} for value in graph.outputs.values()
@@ -27,10 +28,43 @@ def demands(graph: Graph, steps: Sequence[Assigned]) -> dict[Value, set[Format]]
         follows = claim is not None and claim.formats.follows
         results = results_of(graph, assigned.nodes) if follows else ()
         handed = {format for value in results for format in asked.get(value, ())}
+        free = set[Format]()
+        if len(assigned.nodes) == 1:
+            free = _free(assigned.nodes[0], asked.get(assigned.nodes[0].output, set()))
         for value in reads:
             own = claim.formats.wants.get(value, Format.CONTIGUOUS) if claim else Format.CONTIGUOUS
-            asked.setdefault(value, set()).update(handed if follows else {own})
+            asked.setdefault(value, set()).update(handed if follows else {own} | free)
     return asked
+
+
+def _free(node: Node, asked: Set[Format]) -> set[Format]:
+    """Return formats of a node's input in which it need not run, as its result is read."""
+    found = (same_bytes(node, [format], asked) for format in Format)
+    return {pair[0] for pair in found if pair is not None}
+
+
+def same_bytes(
+    node: Node, given: Iterable[Format], asked: Set[Format]
+) -> tuple[Format, Format] | None:
+    """Return formats of the input and the result of a Transpose or view that have the same bytes.
+
+    Args:
+        node: any node; others have no such formats.
+        given: formats of the input.
+        asked: formats in which the result is read.
+    """
+    return reshaped(node, given, asked) if node.op.view else renamed(node, given, asked)
+
+
+def reshaped(
+    node: Node, given: Iterable[Format], asked: Set[Format]
+) -> tuple[Format, Format] | None:
+    """Return channels last twice for a view of an image's spatial axes read in that format."""
+    source, last = node.distinct_reads[0].tensor.dims, Format.CHANNELS_LAST
+    result, formats = node.output.tensor.dims, set(given)
+    is_image = min(len(source), len(result)) > 2 and source[:2] == result[:2]
+    fits = is_image and last in asked and last in formats and Format.CONTIGUOUS not in formats
+    return (last, last) if fits else None
 
 
 def renamed(

@@ -42,9 +42,10 @@ def lay_out(
         layout = Layout(graph, stores, ends, backends[0].device)
         asked = demands(graph, found.steps)
         for nodes, backend, assigned in ((s.nodes, s.backend, s) for s in found.steps):
+            formats = asked.get(nodes[0].outputs[0], set())
             if backend is None:
-                layout.view(nodes[0])
-            elif not layout.rename(nodes, backend.device, asked.get(nodes[0].outputs[0], set())):
+                layout.view(nodes[0], formats)
+            elif not layout.rename(nodes, backend.device, formats):
                 layout.step(assigned)
         layout.finish()
         share_slices(layout, bars.dense)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import TensorType
-from .alias_transposes import renamed
+from .alias_transposes import renamed, reshaped
 from .arena import Allocation
 from .backend import BuildContext, Claim, Decline, Device, Format, Step, Stream, extent
 from .contract import step_of
@@ -205,16 +205,20 @@ class Layout:
         self._emit(Row(kind, (), mover, mover.name, what, (source,), (target,)))
         return target
 
-    def view(self, node: Node) -> None:
-        """Make the output of a view share the memory of its input."""
+    def view(self, node: Node, asked: Set[Format]) -> None:
+        """Make the output of a view share the memory of its input.
+
+        Args:
+            node: the view.
+            asked: formats in which its result will be read.
+        """
         value = node.inputs[0]
         if value is None:
             raise ValueError(f"view '{node.name}' has no input")
-        self._see(
-            node,
-            self.fetch(value, self.places[value][0].device, Format.CONTIGUOUS),
-            Format.CONTIGUOUS,
-        )
+        device = self.places[value][0].device
+        given = [slot.format for slot in self.places[value] if slot.device is device]
+        found = reshaped(node, given, asked) or (Format.CONTIGUOUS, Format.CONTIGUOUS)
+        self._see(node, self.fetch(value, device, found[0]), found[1])
 
     def _see(self, node: Node, source: Slot, format: Format) -> None:
         target = self._slot(node.output, source.device, format, len(self.rows))

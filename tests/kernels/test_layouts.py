@@ -20,6 +20,7 @@ from tercet.runtime.ops.elementwise import Add, Cast, Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.movement import DepthToSpace, Pad, SpaceToDepth, Transpose
 from tercet.runtime.ops.norm import GroupNormalization
+from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from tercet.runtime.ops.reduce import ArgMax, ReduceMax, ReduceMean
 from tercet.runtime.ops.resize import Resize
@@ -167,6 +168,47 @@ def test_what_comes_channels_last_is_read_so() -> None:
     net.graph.set_outputs({"y": y})
     rows = planned(net.graph).rows
     assert [row.kind for row in rows] == ["copy", "view", "step", "step", "view", "copy"]
+
+
+def test_pooling_between_transposes_reads_channels_last() -> None:
+    """Nobody asks for a format: rows are pooled as an image, and are rows again."""
+    net = Net(2, 6, 4, 16)
+    image = net.add(Transpose(perm=(0, 3, 1, 2)), net.x)
+    pooled = net.add(MaxPool(kernel_shape=(2, 2), strides=(2, 2)), image)
+    net.graph.set_outputs({"y": net.add(Transpose(perm=(0, 2, 3, 1)), pooled)})
+    rows = planned(net.graph).rows
+    assert [row.kind for row in rows] == ["copy", "view", "step", "view", "copy"]
+
+
+def line_and_image(net: Net) -> Value:
+    """Rows as the pixels of a line, between convolutions an image, and rows again."""
+    n, h, w, c = net.x.tensor.dims
+    line, image = (net.graph.constant(np.array(d), "") for d in ((n, c, h * w), (n, c, h, w)))
+    x = net.add(Reshape(), net.add(Transpose(perm=(0, 3, 1, 2)), net.x), line)
+    weights = net.graph.constant(normal(c, c, 1), "")
+    filters = net.graph.constant(normal(c, 1, 3, 3), "")
+    y = net.add(Reshape(), net.add(Conv(), x, weights), image)
+    y = net.add(Conv(group=c, pads=(1, 1, 1, 1)), y, filters)
+    return net.add(Transpose(perm=(0, 2, 3, 1)), y)
+
+
+def test_spatial_axes_are_reshaped_in_place() -> None:
+    net = Net(2, 6, 4, 16)
+    net.graph.set_outputs({"y": line_and_image(net)})
+    rows = planned(net.graph).rows
+    kinds = ["copy", "view", "view", "step", "view", "step", "view", "copy"]
+    assert [row.kind for row in rows] == kinds
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_reshaped_spatial_axes_hold_the_same_numbers(emulated: CudaBackend) -> None:
+    net = Net(2, 6, 4, 16)
+    y = line_and_image(net)
+    x = normal(2, 6, 4, 16)
+    want = model_of(net, y, NumpyBackend()).run({"x": x})["y"]
+    got = model_of(net, y, emulated).run({"x": x})["y"]
+    np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
 
 
 def test_one_that_moves_something_runs() -> None:
