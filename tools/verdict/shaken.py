@@ -25,10 +25,11 @@ from weakref import finalize
 import numpy as np
 
 from ...runtime.ir.custom import CustomOperator, declare
-from ...runtime.ir.dtypes import float32, float64
+from ...runtime.ir.dtypes import DType, float32, float64
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import Array, HostValue, TensorType
-from .float64_reference import NARROW, Oracle
+from .definitions import Definitions
+from .float64_reference import Oracle
 from .operators import (
     BASIC,
     BITS,
@@ -122,9 +123,14 @@ class Noise:
         #: Constants of this run, which loops read more than once.
         self.constants: dict[int, Array] = {}
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing moves in this run."""
+        return self._kind == EXACT
+
     def share(self, amount: Amount) -> float:
         """Return by which share of themselves numbers move in this run."""
-        return 0.0 if self._kind == EXACT else getattr(amount, self._kind)
+        return 0.0 if self.is_exact else getattr(amount, self._kind)
 
     def __call__(self, shape: tuple[int, ...]) -> Array:
         """Return random numbers."""
@@ -197,6 +203,11 @@ def moved(
         step += x
     np.copyto(step, x, where=~np.isfinite(x))
     return step
+
+
+def _by_steps(noise: Noise, x: Array, steps: Array) -> Array:
+    """Return a result; in a noisy run what its definition gives, where that does not overflow."""
+    return x if noise.is_exact else np.where(np.isfinite(steps), steps, x)
 
 
 def _greatest_near(size: Array, radius: int) -> Array:
@@ -280,23 +291,33 @@ class _Constant:
 
 
 class _Shake:
-    """Puts noise into a graph."""
+    """Puts noise into a graph.
 
-    def __init__(self, noise: Noise, precision: str) -> None:
+    Args:
+        noise: where it comes from.
+        precision: compute precision of float32 tensors.
+        wide: the format of what is float64 in the graph.
+    """
+
+    def __init__(self, noise: Noise, precision: str, wide: str = "float64") -> None:
         self._noise, self._precision = noise, precision
         self._stored = "float32" if precision == "tf32" else precision
+        self._formats = {"float32": self._stored, "float64": wide}
         function = CustomOperator(partial(moved, noise), lambda x, like=None, **_: x)
         self._op: Any = declare("tercet.noise", "Noise", function)
         function = CustomOperator(self._constant, self._constant_type)
         self._constant_op: Any = declare("tercet.noise", "Constant", function)
+        function = CustomOperator(partial(_by_steps, noise), lambda x, steps: x)
+        self._steps_op: Any = declare("tercet.noise", "Steps", function)
         self._constants: list[_Constant] = []
+        self._definitions: dict[str, Definitions] = {}
 
     def _name(self, value: Value | None) -> str:
         """Return the format of a tensor, empty for what is not a float."""
         if value is None or not isinstance(value.type, TensorType):
             return ""
         name = NAMES.get(value.type.dtype, "")
-        return self._stored if name == "float32" else name
+        return self._formats.get(name, name)
 
     def _narrows(self, node: Node, value: Value | None = None) -> bool:
         """Whether a node multiplies in a narrower format; if a value is given, that value."""
@@ -334,6 +355,7 @@ class _Shake:
                     stays = (
                         each is not copy or is_faithful(node) or hinge.intersection(node.outputs)
                     )
+                    self._shake_steps(each, node)
                     self._shake_inputs(each, node)
                     self._shake_outputs(each, node, stays=bool(stays))
         for each in _with_bodies(copy):
@@ -341,21 +363,43 @@ class _Shake:
                 self._shake_constant(each, value, is_repeated=each is not copy)
         return copy
 
+    def _shake_steps(self, graph: Graph, node: Node) -> None:
+        """Let noisy runs compute a node of a narrow format as ONNX defines it, step by step."""
+        names = {self._name(value) for value in (*node.distinct_reads, *node.outputs)}
+        for name in names.intersection(("float16", "bfloat16")):
+            if name not in self._definitions:
+                self._definitions[name] = Definitions(partial(self._shake_definition, name))
+            steps = self._definitions[name].of(node)
+            if steps is None:
+                continue
+            found = graph.splice(node, steps, [v for v in node.inputs if v is not None])
+            after = graph.nodes.index(node) + 1
+            follower = graph.nodes[after] if after < len(graph.nodes) else None
+            for value, made in zip(node.outputs, found, strict=True):
+                chosen = graph.insert(self._steps_op(), [made, made], before=follower)
+                chosen.output.type = value.type
+                graph.redirect(value, chosen.output)
+                graph.set_inputs(chosen, [value, made])
+
+    def _shake_definition(self, name: str, graph: Graph, dtype: DType) -> Graph:
+        """Put noise of a format into the definition of an operator that reads this dtype."""
+        is_wide = dtype == float64
+        inner = _Shake(self._noise, "float32" if is_wide else name, name if is_wide else "float64")
+        return inner.applied(graph)
+
     def _shake_constant(self, graph: Graph, value: Value, *, is_repeated: bool) -> None:
         """Move a constant that passes may fold into others, or that a narrower format rounds.
 
         Single numbers are not folded, and limits are only compared with.
         """
-        data = value.data
-        if data is None or data.dtype not in NARROW or graph.is_output(value):
+        data, name = value.data, self._name(value)
+        if data is None or name in ("", "float64") or graph.is_output(value):
             return
-        coarse = BITS[self._stored] < BITS["float32"]
+        coarse = BITS[self._stored] < BITS["float32"] or data.dtype == float64
         if is_size(value) or not (coarse or reaches_rounding(value)):
             return
-        name = NAMES[data.dtype]
-        if name == "float32":
-            narrows = any(self._narrows(node, value) for node in value.consumers)
-            name = self._precision if narrows else self._stored
+        if data.dtype == float32 and any(self._narrows(node, value) for node in value.consumers):
+            name = self._precision
         noise = _of_data(data, name)
         if not noise or _exact(data.astype(float64), noise["bits"]).all():
             return

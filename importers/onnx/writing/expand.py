@@ -7,7 +7,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
@@ -54,9 +54,33 @@ def expanded(graph: Graph, version: int) -> Graph:
         model = _calling(graph, [node for node in lacking if _schema(node) is not None])
         if model is None:
             return graph
-        source = FileSource()
-        graph, _ = bind(parse(model, source), OPERATORS, source)
-        fold_known(graph)
+        graph = _read_back(model)
+    return graph
+
+
+def defined(graph: Graph, which: Callable[[Node], bool]) -> Graph:
+    """Return a graph with the specification's functions in the place of nodes that it defines so.
+
+    Args:
+        graph: with inferred types; not modified.
+        which: whether to replace a node; of functions that use other functions, theirs as well.
+
+    Returns:
+        A new graph; the same one if there is no such node.
+    """
+    for _ in range(_MAX_ROUNDS):
+        own = [node for node in graph.walk() if not node.op.domain and which(node)]
+        model = _calling(graph, [node for node in own if _schema(node) is not None])
+        if model is None:
+            return graph
+        graph = _read_back(model)
+    return graph
+
+
+def _read_back(model: ModelProto) -> Graph:
+    source = FileSource()
+    graph, _ = bind(parse(model, source), OPERATORS, source)
+    fold_known(graph)
     return graph
 
 
