@@ -17,14 +17,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import hypot
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import ml_dtypes
 import numpy as np
 
+from ..base.parallel import WORTH_SHARING, in_parallel
 from ..ir.dtypes import DType, float32
 from ..ir.graph import Graph, Node, Value
+from ..ir.halves import rounded
 from ..ir.op import Op
 from ..ir.types import Array, TensorType
 from ..ops import attention, conv, gather, matmul, movement, norm, pool, reduce, resize
@@ -294,24 +297,51 @@ def fits(data: Array, half: DType, *, divides: bool = False, beside: bool = Fals
         divides: whether it is a divisor, of which no element may become 0.
         beside: whether elements may vanish, because their result is added to larger numbers.
     """
-    one = data.reshape(-1)[:1] if data.size and not any(data.strides) else data.reshape(-1)
+    one = data.ravel(order="K") if any(data.strides) else data.reshape(-1)[:1]
+    judge = partial(_judged, one, half, divides)
+    parts = range(0, one.size, _BLOCK)
+    shared = one.size >= WORTH_SHARING
     lost = total = 0.0
     whole = one.size > 1
-    for part in (one[i : i + _BLOCK] for i in range(0, one.size, _BLOCK)):
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            narrow = part.astype(half).astype(float32)
-            is_finite = np.isfinite(part)
-            if not np.array_equal(np.isfinite(narrow), is_finite):
-                return False
-            if divides and np.count_nonzero(narrow) < np.count_nonzero(part):
-                return False
-            if not is_finite.all():
-                part, narrow = (np.where(is_finite, each, 0) for each in (part, narrow))
-        whole = whole and bool((np.rint(part) == part).all())
-        lost = hypot(lost, norm_of(narrow - part))
-        total = hypot(total, norm_of(part))
+    for each in in_parallel(judge, parts) if shared else map(judge, parts):
+        if not each.survives:
+            return False
+        whole = whole and each.whole
+        lost = hypot(lost, each.lost)
+        total = hypot(total, each.total)
     if lost == 0:
         return True
     if whole or (one.size == 1 and abs(float(one[0].astype(half))) == 1):
         return False
     return beside or lost <= _LOST * total
+
+
+class _Judged(NamedTuple):
+    """What becomes of some numbers.
+
+    Attributes:
+        survives: whether none becomes infinite, or 0 as a divisor.
+        whole: whether all are integers.
+        lost: the norm of their errors.
+        total: their norm.
+    """
+
+    survives: bool
+    whole: bool
+    lost: float
+    total: float
+
+
+def _judged(numbers: Array, half: DType, divides: bool, first: int) -> _Judged:
+    """Return what becomes of `_BLOCK` float32 numbers; see `fits`."""
+    part = numbers[first : first + _BLOCK]
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        narrow = rounded(part, half).astype(float32)
+        is_finite = np.isfinite(part)
+        survives = np.array_equal(np.isfinite(narrow), is_finite) and not (
+            divides and np.count_nonzero(narrow) < np.count_nonzero(part)
+        )
+        if not is_finite.all():
+            part, narrow = (np.where(is_finite, each, 0) for each in (part, narrow))
+        whole = bool((np.rint(part) == part).all())
+        return _Judged(survives, whole, norm_of(narrow - part), norm_of(part))

@@ -120,7 +120,7 @@ def of_constant(data: Array) -> ValueRange:
 
 def norm_of(data: Array) -> float:
     """Return the Euclidean norm without overflow or underflow."""
-    flat = data.reshape(-1)
+    flat = data.ravel(order="K")
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         square = float(np.dot(flat, flat))
     if 1e-30 < square < 1e30:

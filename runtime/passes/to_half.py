@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator
 from ..errors import UsageError, did_you_mean
 from ..ir.dtypes import DType, bfloat16, float16, float32
 from ..ir.graph import Graph, Node, Value
+from ..ir.halves import rounded
 from ..ir.infer import infer_node
 from ..ir.op import Op
 from ..ir.types import TensorType
@@ -226,7 +227,7 @@ class _Narrow:
             return None if value is None else self._known[value]
         node = value.producer
         if value.data is not None:
-            narrow = self._graph.constant(value.data.astype(self._half), f"{value.name}.half")
+            narrow = self._graph.constant(rounded(value.data, self._half), f"{value.name}.half")
         elif node is not None and isinstance(node.op, _VIEWS):
             # In front of a view, a Cast is next to the node that computes its elements.
             source = self._narrowed(node.inputs[0], reader)

@@ -176,6 +176,10 @@ def extent(format: Format, type_: TensorType, pitch: int) -> int:
     return (nbytes // row - 1) * pitch * type_.dtype.itemsize + row
 
 
+#: The constants that are packed, what identifies the result, and what computes it; see `Weights`.
+PackedConstant = tuple[tuple[Value, ...], Hashable, Callable[..., Array]]
+
+
 class Weights(Protocol):
     """Constants on one device, uploaded and packed once, shared by all plans of a model."""
 
@@ -267,6 +271,16 @@ class Step(Protocol):
 
         Called once per plan; the result is called in every run, with the plan's stream.
         """
+        ...
+
+
+@runtime_checkable
+class Reading(Protocol):
+    """A step that names what it will ask of `Weights`, so that constants are packed in parallel."""
+
+    @property
+    def constants(self) -> Iterable[PackedConstant]:
+        """The constants, in any order."""
         ...
 
 

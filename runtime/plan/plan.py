@@ -18,7 +18,7 @@ from ..ir.graph import Graph
 from ..ir.types import Array, TensorType
 from ..options import Options
 from .arena import Allocation, aligned, pack, peak
-from .backend import Backend, Buffer, Device, Forking, Joinable, Run, Stream, View
+from .backend import Backend, Buffer, Device, Forking, Joinable, Reading, Run, Stream, View
 from .bind import bind_row, sequence
 from .exchange import HOST_IO, IOPlacement
 from .host import HOST, array
@@ -133,6 +133,9 @@ class Plan:
         self.schedule = assign(self.rows, self._max_streams)
         self._arenas = self._allocate(layout)
         self._workspaces = self._allocate_workspaces()
+        for device, store in stores.items():
+            steps = [row.step for row in self.rows if row.device is device]
+            store.prepare(c for step in steps if isinstance(step, Reading) for c in step.constants)
         for row in self.rows:
             check_time()
             with planning(f"step '{row.title}'"):

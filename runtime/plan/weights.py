@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Set
+from collections.abc import Callable, Hashable, Iterable, Set
+from contextlib import suppress
+
+import numpy as np
 
 from ..base import forks
 from ..base.budget import Budget
+from ..base.parallel import in_parallel
+from ..errors import FAILURES, TercetError
 from ..ir.graph import Graph, Value
 from ..ir.types import Array
-from .backend import Device, View
+from .backend import Device, PackedConstant, View
 
 #: The ids of the source arrays, and the packing.
 _Key = tuple[tuple[int, ...], Hashable]
+#: Bytes of constants that are packed one after the other.
+_LARGE = 32 << 20
 
 
 class WeightStore:
@@ -40,25 +47,48 @@ class WeightStore:
 
     def view(self, value: Value) -> View:
         """Return a constant, contiguous in C order."""
-        return self.packed((value,), "contiguous", _as_it_is)
+        return self.packed(*as_it_is(value))
 
     def packed(
         self, sources: tuple[Value, ...], layout: Hashable, pack: Callable[..., Array]
     ) -> View:
         """Return ``pack(*arrays of sources)``, computed once per (sources, layout)."""
-        arrays = [_data(value) for value in sources]
-        key = (tuple(id(data) for data in arrays), layout)
+        key, arrays = _key(sources, layout)
         with self._lock:
             if key not in self._views:
-                self._sources.update((id(data), data) for data in arrays)
-                packed = pack(*arrays)
-                self._take(key, packed, arrays)
-                try:
-                    self._views[key] = self.device.upload(packed)
-                except BaseException:
-                    self._give(key)
-                    raise
+                self._store(key, arrays, pack(*arrays))
             return self._views[key]
+
+    def prepare(self, constants: Iterable[PackedConstant]) -> None:
+        """Pack small constants on several threads, so that `packed` finds them.
+
+        Packing a large one may occupy several threads by itself. What fails is left to `packed`,
+        which raises the error for the step that needs it.
+        """
+        with self._lock:
+            wanted: dict[_Key, tuple[list[Array], Callable[..., Array]]] = {}
+            for sources, layout, pack in constants:
+                key, arrays = _key(sources, layout)
+                if key not in self._views:
+                    wanted.setdefault(key, (arrays, pack))
+            small = [
+                (key, arrays, pack)
+                for key, (arrays, pack) in wanted.items()
+                if sum(data.nbytes for data in arrays) < _LARGE
+            ]
+            packed = in_parallel(lambda each: each[2](*each[1]), small)
+            with suppress(*FAILURES, MemoryError, TercetError):
+                for (key, arrays, _), data in zip(small, packed, strict=True):
+                    self._store(key, arrays, data)
+
+    def _store(self, key: _Key, arrays: list[Array], packed: Array) -> None:
+        self._sources.update((id(data), data) for data in arrays)
+        self._take(key, packed, arrays)
+        try:
+            self._views[key] = self.device.upload(packed)
+        except BaseException:
+            self._give(key)
+            raise
 
     def _take(self, key: _Key, packed: Array, arrays: list[Array]) -> None:
         """Take from the budget what is stored in addition to the model's own arrays."""
@@ -91,8 +121,19 @@ class WeightStore:
             self._sources.clear()
 
 
-def _as_it_is(data: Array) -> Array:
-    return data
+def as_it_is(value: Value) -> PackedConstant:
+    """Return a constant in C order, as steps read one that they do not pack."""
+    return (value,), "contiguous", _contiguous
+
+
+def _contiguous(data: Array) -> Array:
+    return data if data.flags.c_contiguous else np.ascontiguousarray(data)
+
+
+def _key(sources: tuple[Value, ...], layout: Hashable) -> tuple[_Key, list[Array]]:
+    """Return the key of a packed constant, and the arrays of its sources."""
+    arrays = [_data(value) for value in sources]
+    return (tuple(id(data) for data in arrays), layout), arrays
 
 
 def _data(value: Value) -> Array:

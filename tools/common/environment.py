@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ...runtime.base.parallel import usable_cpus
 from ...runtime.plan.backend import Device
 from ...version import __version__
-from .threads import usable_cpus
 
 #: Packages whose versions affect measurements.
 PACKAGES = (

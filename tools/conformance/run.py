@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from ... import backends
+from ...runtime.base.parallel import usable_cpus
 from ...runtime.errors import UsageError, did_you_mean
 from ...runtime.options import Options
 from ..common.environment import environment
-from ..common.threads import usable_cpus
 from . import suite
 from .report import ConformanceReport, assess, read_expectation
 from .workers import WorkerSettings, run_cases

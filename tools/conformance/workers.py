@@ -13,8 +13,8 @@ from time import monotonic
 
 from ...backends.numpy.numerics import blas
 from ...onnx_backend import TercetBackend
+from ...runtime.base.parallel import usable_cpus
 from ...runtime.errors import DeviceError
-from ..common.threads import usable_cpus
 from .judge import CaseOutcome, judge
 from .suite import ConformanceCase
 

@@ -26,10 +26,10 @@ from ...backends.numpy.numerics import blas
 from ...runtime.base.arguments import number
 from ...runtime.base.cache import Cache, default_cache
 from ...runtime.base.notebook import Shown
+from ...runtime.base.parallel import usable_cpus
 from ...runtime.errors import BackendUnavailable, UsageError, did_you_mean
 from ...version import PACKAGE, __version__
 from ..common.console import Say, bytes_text, grid, lines, silent, text_of
-from ..common.threads import usable_cpus
 from ..profile.peaks import Peaks, all_peaks, show_peaks
 from .libraries import SharedLibrary, libraries
 

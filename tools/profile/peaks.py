@@ -21,6 +21,7 @@ from rich.console import Console
 from ... import backends
 from ...backends.numpy import evaluate
 from ...backends.numpy.numerics import blas
+from ...runtime.base.parallel import usable_cpus
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.infer import infer
 from ...runtime.ir.op import OPERATORS
@@ -30,7 +31,6 @@ from ...runtime.plan.backend import Backend, Device, Run, View
 from ...runtime.plan.host import HOST
 from ...runtime.session.model import Model
 from ..common.console import Say, bytes_text, count_text, grid, silent
-from ..common.threads import usable_cpus
 
 #: Sizes beyond all caches that keep every core busy.
 HOST_BYTES, HOST_SIDE = 128 << 20, 1536

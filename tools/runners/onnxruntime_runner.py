@@ -19,13 +19,13 @@ from ...backends.numpy.numerics import blas
 from ...importers.onnx.reading.external import external_data_dir
 from ...importers.onnx.reading.texts import FORMATS, format_of
 from ...importers.onnx.writing.embed import self_contained
+from ...runtime.base.parallel import usable_cpus
 from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError, did_you_mean
 from ...runtime.ir.types import Array, HostValue
 from ...runtime.session.freeze import frozen_around
 from ..common.console import counted
 from ..common.inputs import RunRefused
 from ..common.onnxruntime_errors import onnxruntime_errors
-from ..common.threads import usable_cpus
 
 ONNXRUNTIME = "onnxruntime"
 #: Levels of graph optimisation by onnxruntime's names for them.

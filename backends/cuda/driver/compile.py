@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,10 +17,14 @@ from cuda.core import ObjectCode, Program, ProgramOptions
 
 from ....runtime.base import forks
 from ....runtime.base.cache import Cache
+from ....runtime.base.parallel import usable_cpus
 from ....runtime.errors import KernelError
 from ..recipe.source import KernelSource
 from ..recipe.targets import Target
 from .status import NVRTCError
+
+#: Maximum kernels that are compiled at a time.
+MAX_COMPILERS = 16
 
 _MESSAGE = re.compile(r"^(\S+)\((\d+)\): (error: .*)$", re.MULTILINE)
 
@@ -86,7 +89,7 @@ class Compiler:
         with self._lock:
             if source not in self._codes:
                 if self._pool is None:
-                    workers = min(8, os.cpu_count() or 1)
+                    workers = min(MAX_COMPILERS, usable_cpus())
                     self._pool = ThreadPoolExecutor(workers, thread_name_prefix="nvrtc")
                 self._codes[source] = self._pool.submit(self.compile, source)
             return self._codes[source]

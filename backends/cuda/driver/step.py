@@ -7,7 +7,7 @@ binding and launching import them.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,11 @@ import numpy as np
 
 from ....runtime.ir.dtypes import DType, float32, float64, int32, int64, uint32, uint64
 from ....runtime.ir.graph import Value
-from ....runtime.plan.backend import BuildContext, View
+from ....runtime.plan.backend import BuildContext, PackedConstant, View
 from ....runtime.plan.bind import sequence
+from ....runtime.plan.weights import as_it_is
 from ..recipe.launch import Launch, Recipe, base_of, fill_of, launches_of
-from ..recipe.operands import Argument, Operand, Packed, Scratch, Struct, TensorMap
+from ..recipe.operands import Argument, Operand, Packed, Scratch, Struct, Tensor, TensorMap
 
 if TYPE_CHECKING:
     from cuda.bindings import driver
@@ -46,6 +47,16 @@ class KernelStep:
         self.scratch = max((launch.scratch for launch in self.launches), default=0)
         target = device.compiler.target
         self.fill = max((fill_of(launch, target) for launch in self.launches), default=0.0)
+
+    @property
+    def constants(self) -> Iterator[PackedConstant]:
+        """The constants that its launches read; see `runtime.backend.Reading`."""
+        for launch in self.launches:
+            for base in map(base_of, launch.arguments.values()):
+                if isinstance(base, Packed):
+                    yield base.sources, base.layout, base.pack
+                elif isinstance(base, Tensor) and base.value.is_constant:
+                    yield as_it_is(base.value)
 
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None

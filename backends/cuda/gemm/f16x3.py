@@ -14,6 +14,7 @@ from weakref import ref
 
 import numpy as np
 
+from ....runtime.base.parallel import share
 from ....runtime.ir.types import Array
 from ..recipe.operands import ceil_div
 from .pack import STEP, swizzle
@@ -53,11 +54,16 @@ def in_halves(rows: Array) -> Array:
     count, n, k = rows.shape
     scaling = TOP + 1 - exponents(rows)[..., None]
     packed = np.empty((count, ceil_div(k, STEP), ceil_div(n, 8), 8, 8, 8), np.float16)
-    for batch, first in product(range(count), range(0, n, ROWS)):
+
+    def pack(place: tuple[int, int]) -> None:
+        batch, first = place
         block = slice(first, first + ROWS)
         scaled = np.ldexp(rows[batch, block], scaling[batch, block])
         eights = slice(first // 8, (first + ROWS) // 8)
         swizzle(_chunks(scaled), packed[batch, :, eights])
+
+    blocks = list(product(range(count), range(0, n, ROWS)))
+    share(pack, blocks, rows.size)
     return packed.reshape(count, -1, 8 * packed.shape[2], 2 * STEP)
 
 

@@ -1,0 +1,86 @@
+"""Work on large arrays, shared by several threads: numpy releases the GIL while it computes."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import local
+from typing import TypeVar
+
+from .guard import check_time, inherited
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class _Thread(local):
+    """Whether the thread is one of these: it shares no more."""
+
+    helps: bool = False
+
+
+_THREAD = _Thread()
+
+#: Maximum threads: more would wait for the GIL, or for the memory.
+MAX_THREADS = 8
+#: Elements below which starting threads takes longer than what they save.
+WORTH_SHARING = 1 << 20
+
+
+def usable_cpus() -> int:
+    """Return the number of CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def in_parallel(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Yield ``function(item)`` of each item, in order, computed ahead on several threads.
+
+    The threads have the limits of the caller (`guard`), and end with the iterator. A few results
+    at a time wait for the caller. Within such a thread, items are computed one by one.
+
+    Raises:
+        Exception: of the function, in the order of the items.
+        TimeLimitError: see `check_time`.
+    """
+    workers = min(MAX_THREADS, usable_cpus())
+    if workers < 2 or _THREAD.helps:
+        yield from map(function, items)
+        return
+    call, waiting = inherited(function), deque[Future[R]]()
+    with ThreadPoolExecutor(workers, "tercet-prepare", initializer=_help) as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(call, item))
+                if len(waiting) > 2 * workers:
+                    check_time()
+                    yield waiting.popleft().result()
+            while waiting:
+                check_time()
+                yield waiting.popleft().result()
+        finally:
+            for each in waiting:
+                each.cancel()
+
+
+def share(function: Callable[[T], None], items: Sequence[T], size: int) -> None:
+    """Call a function with each item, on several threads if there are many elements in all.
+
+    Args:
+        function: must not depend on the order of the items.
+        items: parts of the work.
+        size: elements of all parts.
+    """
+    if size < WORTH_SHARING:
+        for item in items:
+            function(item)
+    else:
+        for _ in in_parallel(function, items):
+            pass
+
+
+def _help() -> None:
+    _THREAD.helps = True

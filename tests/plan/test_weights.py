@@ -1,0 +1,122 @@
+"""Constants of a device: packed once, on several threads before they are bound."""
+
+from __future__ import annotations
+
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tercet.runtime.base import parallel
+from tercet.runtime.base.guard import bounded
+from tercet.runtime.base.parallel import in_parallel, share
+from tercet.runtime.errors import TimeLimitError
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import Array
+from tercet.runtime.plan.host import array
+from tercet.runtime.plan.weights import WeightStore, as_it_is
+
+from .fakes import FakeDevice
+
+
+@pytest.fixture(autouse=True)
+def four_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "MAX_THREADS", 4)
+    monkeypatch.setattr(parallel, "usable_cpus", lambda: 4)
+
+
+def constants(count: int) -> list[Value]:
+    graph = Graph("weights")
+    return [graph.constant(np.full((2, 3), i, np.float32), f"w{i}") for i in range(count)]
+
+
+def read(store: WeightStore, value: Value, layout: str, pack: Any) -> Array:
+    view = store.packed((value,), layout, pack)
+    memory: Any = view.buffer
+    return memory.memory[: view.nbytes].view(view.type.dtype).reshape(view.type.dims)
+
+
+def test_constants_are_packed_at_the_same_time_and_once() -> None:
+    store, values, together = WeightStore(FakeDevice()), constants(4), Barrier(4, timeout=20)
+    calls: list[float] = []
+
+    def pack(data: Array) -> Array:
+        together.wait()  # all four are being packed, or this fails
+        calls.append(float(data[0, 0]))
+        return data + 1
+
+    store.prepare([((value,), "more", pack) for value in values] * 2)
+    assert sorted(calls) == [0, 1, 2, 3]
+    for number, value in enumerate(values):
+        assert (read(store, value, "more", pack) == number + 1).all()
+    assert len(calls) == 4
+
+
+def test_what_fails_is_an_error_for_the_step_that_needs_it() -> None:
+    store, (good, bad) = WeightStore(FakeDevice()), constants(2)
+
+    def pack(data: Array) -> Array:
+        if data[0, 0] == 1:
+            raise ValueError("no such layout")
+        return data
+
+    store.prepare([((bad,), "some", pack), ((good,), "some", pack)])
+    assert (read(store, good, "some", pack) == 0).all()
+    with pytest.raises(ValueError, match="no such layout"):
+        store.packed((bad,), "some", pack)
+
+
+def test_what_is_not_packed_is_stored_in_c_order() -> None:
+    store = WeightStore(FakeDevice())
+    columns = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    value = Graph("weights").constant(columns, "w")
+    store.prepare([as_it_is(value)])
+    view = store.view(value)
+    memory: Any = view.buffer
+    assert memory.memory[:24].view(np.float32).tolist() == columns.ravel().tolist()
+    assert view.type.dims == (3, 2)
+
+
+def test_host_weights_need_no_copy() -> None:
+    from tercet.runtime.plan.host import HOST
+
+    (value,) = constants(1)
+    assert value.data is not None
+    assert np.shares_memory(array(WeightStore(HOST).view(value)), value.data)
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    assert list(in_parallel(lambda i: i * i, range(100))) == [i * i for i in range(100)]
+    assert list(in_parallel(lambda i: i, ())) == []
+
+
+def test_a_thread_that_helps_starts_no_others() -> None:
+    alone = Barrier(2, timeout=20)
+
+    def within(i: int) -> list[int]:
+        alone.wait()  # both outer items have a thread; the inner ones have none of their own
+        return list(in_parallel(lambda j: parallel._THREAD.helps + i + j, range(3)))
+
+    assert list(in_parallel(within, range(2))) == [[1, 2, 3], [2, 3, 4]]
+    assert not parallel._THREAD.helps
+
+
+def test_the_first_error_stops_the_rest() -> None:
+    seen: list[int] = []
+
+    def work(i: int) -> None:
+        seen.append(i)
+        if i == 3:
+            raise KeyError(i)
+
+    with pytest.raises(KeyError, match="3"):
+        share(work, range(10_000), parallel.WORTH_SHARING)
+    assert len(seen) < 100
+
+
+def test_a_deadline_holds_in_all_threads() -> None:
+    from tercet.runtime.base.guard import check_time
+
+    with pytest.raises(TimeLimitError), bounded(1e-9):
+        list(in_parallel(lambda i: check_time(), range(4)))
