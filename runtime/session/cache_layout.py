@@ -18,6 +18,7 @@ from ..ir.types import Dim
 from ..ops.elementwise import Cast
 from ..ops.reduce import ReduceSum
 from ..ops.shape import Identity, Shape
+from .absolute_positions import counted_positions
 from .cache_graph import proven_sizes, through, window_of
 from .cache_names import by_core, core_of, is_cross
 from .io_types import TensorInfo
@@ -65,6 +66,8 @@ ROLES: Mapping[str, Role] = {
     "encoder_outputs": "encoder_states",
     "encoder_attention_mask": "encoder_mask",
 }
+#: Inputs that tell where a step is and how long, counting padding.
+SIZES: tuple[Role, ...] = ("cache_positions", "past_length", "total_length", "use_cache")
 #: Outputs of an encoder, which are the same in every step.
 ENCODED: frozenset[Role] = frozenset({"encoder_states", "encoder_mask"})
 
@@ -118,6 +121,8 @@ class DecoderLayout:
         padding: the side on which shorter sequences are padded; None if the model takes no mask,
             and all must have equal length.
         cross: inputs with keys and values of the encoder; constant during decoding.
+        counter: the node that adds positions counted from the start of the input, so that padding
+            on the left would move the tokens; empty if there is none.
     """
 
     inputs: Mapping[Role, TensorInfo]
@@ -125,6 +130,7 @@ class DecoderLayout:
     caches: tuple[CachePair, ...] = ()
     padding: Padding | None = None
     cross: tuple[TensorInfo, ...] = ()
+    counter: str = ""
 
     @property
     def room(self) -> int | None:
@@ -140,11 +146,13 @@ class DecoderLayout:
         """Whether sequences of a batch may differ in length.
 
         GroupQueryAttention allows padding in a prompt that is as long as the mask; a mask of fixed
-        length may be longer.
+        length may be longer. Padding on the left moves tokens where a model counts positions.
         """
         mask = self.inputs.get("mask")
         is_fixed = mask is not None and mask.shape is not None and isinstance(mask.shape[-1], int)
-        return self.padding == "left" or (self.padding == "right" and not is_fixed)
+        if self.padding == "left":
+            return not self.counter
+        return self.padding == "right" and not is_fixed
 
     @property
     def step(self) -> int | None:
@@ -235,7 +243,9 @@ class _Reader:
         inputs: dict[Role, TensorInfo] = {r: self._inputs[name] for name, r in roles.items()}
         logits = self._logits({*partners.values()})
         constant = tuple(self._inputs[name] for name in cross)
-        return DecoderLayout(inputs, logits, caches, self._padding(inputs), constant)
+        padding = self._padding(inputs)
+        counter = self._counter(inputs) if padding == "left" else ""
+        return DecoderLayout(inputs, logits, caches, padding, constant, counter)
 
     def _error(self, reason: str, name: str = "", kind: str = "input") -> ModelError:
         where = f"{kind} '{name}'" if name else None
@@ -336,6 +346,15 @@ class _Reader:
         counted = any(isinstance(node.op, ReduceSum) for node in readers)
         others = [n for n in readers if not isinstance(n.op, ReduceSum | Shape | Cast | Identity)]
         return "right" if counted and not others else "left"
+
+    def _counter(self, inputs: Mapping[Role, TensorInfo]) -> str:
+        """Return the node that adds positions counted from the start; empty if there is none."""
+        if "positions" in inputs:
+            return ""
+        tokens = {inputs[role].name for role in ("ids", "embeddings") if role in inputs}
+        sizes = {inputs[role].name for role in SIZES if role in inputs}
+        found = counted_positions(self._graph, tokens, sizes)
+        return "" if found is None else found.name
 
 
 def _windowed(caches: Iterable[CachePair]) -> tuple[CachePair, ...]:

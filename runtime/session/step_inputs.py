@@ -134,6 +134,12 @@ class StepInputs:
             raise InputError("the model takes no attention_mask: give sequences of equal lengths")
         if read:
             raise InputError("only the first step may have padding")
+        if self.layout.counter:
+            raise InputError(
+                "the model counts positions from the start of the padding (node "
+                f"'{self.layout.counter}' adds them) and takes no position_ids: give sequences of "
+                "equal lengths, or one at a time"
+            )
         if not self.layout.can_pad:
             raise InputError(
                 "the mask has a fixed length, so the model cannot recognize padded prompts: give "

@@ -46,6 +46,9 @@ def test_json(tercet: Tercet) -> None:
     assert done.code == 0, done.err
     found = done.json
     assert [each["ids"] for each in found["continuations"]] == EXPECTED["padded"]
+    rows = [x for row in EXPECTED["ids"] for x in ("--ids", ",".join(map(str, row)))]
+    by_ids = tercet("generate", LLAMA, *rows, "--max-new-tokens", 3, "--json").json
+    assert [each["ids"] for each in by_ids["continuations"]] == [r[:3] for r in EXPECTED["padded"]]
     assert (found["ok"], found["difference"], found["stopped"]) == (True, "", "")
     assert found["prompts"] == EXPECTED["ids"]
 

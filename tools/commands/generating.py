@@ -42,9 +42,13 @@ class PromptOptions(Group):
         ),
     ] = None
     ids: Annotated[
-        str,
-        typer.Option("--ids", metavar="1,2,3", help="Token ids to continue; needs no tokenizer."),
-    ] = ""
+        list[str] | None,
+        typer.Option(
+            "--ids",
+            metavar="1,2,3",
+            help="Token ids to continue; needs no tokenizer; repeatable.",
+        ),
+    ] = None
     input_features: Annotated[
         Path | None,
         typer.Option(metavar="FILE.npy", help="Input of an audio or image encoder: [batch, ...]."),
@@ -91,7 +95,7 @@ class PromptOptions(Group):
         if not texts:
             if self.chat:
                 raise UsageError("--chat needs --prompt")
-            ids = integers("--ids", self.ids) if self.ids else None
+            ids = [list(integers("--ids", row)) for row in self.ids or ()] or None
             return Asked(None, ids, self.input_features, self.audio)
         if not self.chat:
             if self.system:

@@ -25,13 +25,13 @@ class Asked:
 
     Attributes:
         prompt: texts, or the messages of a conversation.
-        ids: token ids.
+        ids: token ids of each prompt.
         features: an .npy file with encoder input for audio or images.
         audio: a WAV file.
     """
 
     prompt: Prompt | None = None
-    ids: Sequence[int] | None = None
+    ids: Sequence[Sequence[int]] | None = None
     features: Path | None = None
     audio: Path | None = None
 
@@ -157,8 +157,8 @@ def _pieces(generator: Generator, asked: Asked, how: Mapping[str, Any]) -> Itera
         return
     if asked.ids is not None:
         one = {name: value for name, value in how.items() if name != "num_return_sequences"}
-        if not several:
-            for number, token in enumerate(generator.stream_ids(asked.ids, **one)):
+        if len(asked.ids) == 1 and not several:
+            for number, token in enumerate(generator.stream_ids(asked.ids[0], **one)):
                 yield f"{' ' if number else ''}{token}"
         else:
             found = generator.generate_ids(asked.ids, **how)
