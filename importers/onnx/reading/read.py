@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from ....runtime.spelling import nearest
 from ..source.limits import Limits
 from ..source.source import FileSource
 from .external import BINARY, CLOEXEC, NONBLOCK, external_data_dir
+from .large_tensors import LARGE_FILE, split
 from .signatures import describe, missing_bytes
 from .texts import Loadable, format_of, is_language, object_proto, parsed
 
@@ -51,7 +53,7 @@ def read(
         proto = _decode(held, source)
     else:
         source = FileSource(_path(held), limits, folder)
-        proto = _decode(_contents(source), source)
+        proto = _read(source)
     _check(proto, source)
     return proto, source
 
@@ -78,7 +80,7 @@ def _path(model: str | os.PathLike[str]) -> str:
         ) from error
 
 
-def _contents(source: FileSource) -> bytes:
+def _read(source: FileSource) -> ModelProto:
     path = source.file or ""
     try:
         # A pipe would block, and a device may be endless.
@@ -90,13 +92,35 @@ def _contents(source: FileSource) -> bytes:
             if status.st_size > source.limits.file_bytes:
                 size = f"{status.st_size} bytes; an ONNX file holds {source.limits.file_bytes}"
                 raise source.error(f"{size} at most; keep the weights as external data")
-            return file.read(source.limits.file_bytes)
+            proto = _without_large(file, status.st_size, source)
+            if proto is not None:
+                return proto
+            file.seek(0)
+            data = file.read(source.limits.file_bytes)
     except FileNotFoundError as error:
         raise source.unopened(f"there is no such file{_nearest(path)}") from error
     except IsADirectoryError as error:
         raise source.unopened(f"is a folder; give the .onnx file in it{_models(path)}") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         raise source.unopened(f"cannot be read: {getattr(error, 'strerror', error)}") from error
+    return _decode(data, source)
+
+
+def _without_large(file: BufferedReader, size: int, source: FileSource) -> ModelProto | None:
+    """Return a file's message with large tensors in `source.apart`, or None; see `split`."""
+    if size < LARGE_FILE or format_of(file.peek()):
+        return None
+    try:
+        found = split(file, size)
+        if found is None:
+            return None
+        proto = ModelProto.FromString(found[0])
+    except DecodeError:
+        return None
+    except EOFError:
+        raise source.unopened("has become shorter while it was read") from None
+    source.apart.update(found[1])
+    return proto
 
 
 #: The most models of a folder that a message lists.

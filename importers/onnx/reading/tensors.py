@@ -128,7 +128,9 @@ class TensorReader:
                 raise self._source.error(f"has raw_data and {filled[0]}", where)
             if dtype == dtypes.string:
                 raise self._source.error("strings cannot be stored as raw_data", where)
-            raw = np.frombuffer(proto.raw_data, np.uint8)
+            held = proto.raw_data
+            apart = self._source.apart.get(held) if self._source.apart else None
+            raw = np.frombuffer(held, np.uint8) if apart is None else apart
             return self._decode(raw, dtype, shape, where)
         if filled not in ([], [wanted]):
             found = f"is {name_of(dtype)}, stored as {wanted}; found {' and '.join(filled)}"

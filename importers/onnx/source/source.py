@@ -9,6 +9,7 @@ from pathlib import Path
 from ....runtime.errors import LimitError, ModelError, ModelFileError, UnsupportedError
 from ....runtime.ir.dtypes import BY_ONNX, DType
 from ....runtime.ir.mapped import Mapped
+from ....runtime.ir.types import Array
 from .limits import Limits
 
 
@@ -22,6 +23,7 @@ class FileSource:
         data_dir: the folder of its external data, if not its own.
         maps_data: whether external data are mapped rather than read.
         mapped: the files mapped so far.
+        apart: raw data of tensors by what stands in their place; see `large_tensors`.
     """
 
     file: str | None = None
@@ -29,6 +31,7 @@ class FileSource:
     data_dir: Path | None = None
     maps_data: bool = True
     mapped: list[Mapped] = field(default_factory=list[Mapped])
+    apart: dict[bytes, Array] = field(default_factory=dict[bytes, Array])
 
     @property
     def folder(self) -> Path | None:
