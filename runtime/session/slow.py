@@ -49,17 +49,17 @@ class SlowPaths:
             largest = max(map(row_bytes, remade))
             self._tell(
                 "fold",
-                f"{len(remade)} steps, such as {remade[0].title}, compute {total >> 20} MiB of "
-                "weights again in every run, because the result exceeds the limits of constant "
-                f"folding; load with fold_bytes={largest}, fold_total={total} or more to keep it "
-                "in memory",
+                f"every run computes {total >> 20} MiB of weights again in "
+                f"{_counted(len(remade), 'step')}, such as {remade[0].title}, because the result "
+                f"exceeds the limits of constant folding; load with fold_bytes={largest}, "
+                f"fold_total={total} or more to keep it in memory",
             )
         moved = [row for row in rows if row.kind == "copy" and _is_inside(row, program)]
         if moved:
             between = " and ".join(sorted({d.name for row in moved for d in _devices(row)}))
             self._tell(
                 "copies",
-                f"{len(moved)} tensors are copied between {between} in every run, because a "
+                f"every run copies {_counted(len(moved), 'tensor')} between {between}, because a "
                 "fallback runs some of the nodes; model.placement() names them with the reason",
             )
 
@@ -119,3 +119,8 @@ def _is_inside(row: Row, program: Program) -> bool:
 def _devices(row: Row) -> Iterator[Device]:
     for slot in (*row.inputs, *row.outputs):
         yield slot.device
+
+
+def _counted(count: int, noun: str) -> str:
+    """Return how many, such as ``1 step`` or ``2 steps``."""
+    return f"{count} {noun}{'s' * (count != 1)}"

@@ -100,5 +100,5 @@ def test_copies_for_a_fallback() -> None:
             model.run({"x": np.zeros(3, np.float32)})
             model.run({"x": np.zeros(3, np.float32)})
         (text,) = [str(each.message) for each in found]
-        assert "2 tensors are copied between cpu and fake:0" in text
+        assert "every run copies 2 tensors between cpu and fake:0" in text
         assert "placement()" in text
