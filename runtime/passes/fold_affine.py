@@ -15,7 +15,7 @@ from ..ops.norm import BatchNormalization
 from .driver import Context
 from .editing import rank_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
-from .linear import layer_of, rebuilt
+from .linear import exact_product, layer_of, rebuilt
 from .pattern import Apply, Var
 from .rounding import check, rounded_bias
 
@@ -99,7 +99,7 @@ def _build_rows(found: Found) -> Outcome:
     addend = np.zeros(1) if bias is None or bias.data is None else bias.data.astype(np.float64)
     if addend.ndim > 1 or (bias is None and shift.any()):
         return None
-    exact = weight.astype(np.float64) * scale
+    exact = exact_product(weight, scale)
     check(exact.T, weight.dtype, weight.T)
     _check_half(found, exact.T, weight.T)
     row = rounded_bias(addend * scale + shift, weight.dtype)

@@ -15,7 +15,7 @@ from ..ops.shape import Flatten, Reshape
 from .driver import Context
 from .editing import rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
-from .linear import LAYER, layer_of, rebuilt
+from .linear import LAYER, exact_product, layer_of, rebuilt
 from .pattern import Apply, OneOf, Var, perhaps
 from .rounding import check, rounded_bias
 
@@ -84,7 +84,7 @@ def _build_rows(found: Found) -> Outcome:
     if shape is None or len(shape) != 2 or shape[-1] != weight.shape[1]:
         return None
     scale, shift = affine
-    exact = weight.astype(np.float64) * scale
+    exact = exact_product(weight, scale)
     check(exact.T, weight.dtype, weight.T)
     addend = np.zeros(()) if bias is None or bias.data is None else bias.data.astype(np.float64)
     row = rounded_bias(addend * scale + shift, weight.dtype)

@@ -285,7 +285,9 @@ def is_beside_greater(node: Node, ranges: Ranges) -> bool:
     return bool(seen)
 
 
-def fits(data: Array, half: DType, *, divides: bool = False, beside: bool = False) -> bool:
+def fits(
+    data: Array, half: DType, known: ValueRange, *, divides: bool = False, beside: bool = False
+) -> bool:
     """Whether a constant survives rounding.
 
     No number may become infinite and no constant all zero; tables of integers must stay exact, and
@@ -294,10 +296,14 @@ def fits(data: Array, half: DType, *, divides: bool = False, beside: bool = Fals
     Args:
         data: float32.
         half: the 16-bit type.
+        known: the range of its elements.
         divides: whether it is a divisor, of which no element may become 0.
         beside: whether elements may vanish, because their result is added to larger numbers.
     """
     one = data.ravel(order="K") if any(data.strides) else data.reshape(-1)[:1]
+    is_usual = one.size > 1 and not divides and _surely_fits(half, known)
+    if is_usual and _has_fractions(one[:_BLOCK]):
+        return True
     judge = partial(_judged, one, half, divides)
     parts = range(0, one.size, _BLOCK)
     shared = one.size >= WORTH_SHARING
@@ -314,6 +320,18 @@ def fits(data: Array, half: DType, *, divides: bool = False, beside: bool = Fals
     if whole or (one.size == 1 and abs(float(one[0].astype(half))) == 1):
         return False
     return beside or lost <= _LOST * total
+
+
+def _surely_fits(half: DType, known: ValueRange) -> bool:
+    """Whether numbers of this size are far from both ends of a type."""
+    limits = cast("Any", ml_dtypes.finfo)(half)
+    if not 0 < known.size <= known.bound < float(limits.max):
+        return False
+    return float(limits.eps) / 2 + float(limits.smallest_subnormal) / known.size <= _LOST
+
+
+def _has_fractions(numbers: Array) -> bool:
+    return bool((np.rint(numbers) != numbers).any())
 
 
 class _Judged(NamedTuple):

@@ -47,14 +47,14 @@ class LinearLayer:
 
     def scaled(self, scale: Array) -> Array:
         """Return the weight with each output channel multiplied by `scale` (float64 [channels])."""
-        op, w = self.node.op, self.weight.astype(np.float64)
+        op, w = self.node.op, self.weight
         if isinstance(op, Conv):
-            return w * scale.reshape(-1, *[1] * (w.ndim - 1))
+            return exact_product(w, scale.reshape(-1, *[1] * (w.ndim - 1)))
         if isinstance(op, ConvTranspose):
             by_group = w.reshape(op.group, -1, *w.shape[1:])
             factor = scale.reshape(op.group, 1, w.shape[1], *[1] * (w.ndim - 2))
-            return (by_group * factor).reshape(w.shape)
-        return w * (scale[:, None] if getattr(op, "transB", 0) else scale)
+            return exact_product(by_group, factor).reshape(w.shape)
+        return exact_product(w, scale[:, None] if getattr(op, "transB", 0) else scale)
 
     def by_channel(self, weight: Array) -> Array:
         """Return a weight of this map with output channels first, [channels, rest]."""
@@ -66,6 +66,11 @@ class LinearLayer:
             rows = by_group.shape[0] * by_group.shape[2]
             return by_group.transpose(0, 2, 1, 3).reshape(rows, -1)
         return weight if getattr(op, "transB", 0) else weight.T
+
+
+def exact_product(weight: Array, scale: Array) -> Array:
+    """Return weights times factors in float64, without a copy of the weights in it."""
+    return np.multiply(weight, scale, dtype=np.float64, casting="unsafe")
 
 
 def as_linear(node: Node | None) -> LinearLayer | None:

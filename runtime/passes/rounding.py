@@ -7,14 +7,11 @@ nodes unchanged, and these compute step by step without the loss.
 
 from __future__ import annotations
 
-from functools import partial
-from math import inf, sqrt
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 
-from ..base.parallel import in_parallel
 from ..ir.dtypes import DType, name_of
 from ..ir.halves import rounded
 from ..ir.types import Array
@@ -44,63 +41,44 @@ def check(exact: Array, dtype: DType, old: Array | None = None, what: str = "wei
     Raises:
         Unfit: a number would become infinite, or a channel would lose digits or vanish.
     """
+    limits = cast("Any", ml_dtypes.finfo)(dtype)
+    eps, tiny = float(limits.eps), float(limits.smallest_normal)
     rows = exact.reshape(len(exact), -1) if exact.ndim else exact.reshape(1, 1)
-    before = old.reshape(rows.shape) if old is not None else None
-    step = max(_BLOCK // max(rows.shape[1], 1), 1)
-    judge = partial(_judged, rows, before, step, dtype)
-    found = (
-        [judge(0)] if rows.size <= _BLOCK else list(in_parallel(judge, range(0, len(rows), step)))
-    )
-    maximum = max((each.maximum for each in found), default=0.0)
-    if not all(each.is_finite for each in found):
+    tops = _tops(rows)
+    maximum = float(tops.max(initial=0))
+    if not maximum < float(limits.max) * (1 + eps / 4):
         raise Unfit(f"{what} of up to {maximum:.3g} are beyond {name_of(dtype)}")
     if maximum > _sum_limit(dtype) and (old is None or maximum > float(np.abs(old).max(initial=0))):
         raise Unfit(f"sums with {what} of up to {maximum:.3g} may be beyond {name_of(dtype)}")
-    minimum = min(each.lossy for each in found) if found else inf
-    if minimum < inf:
-        raise Unfit(f"{what} of {minimum:.3g} lose digits in {name_of(dtype)}")
-
-
-class _Judged(NamedTuple):
-    """What becomes of some channels.
-
-    Attributes:
-        maximum: the greatest magnitude.
-        is_finite: whether all numbers are, and stay so.
-        lossy: the greatest magnitude of the smallest channel that loses digits; infinity if none.
-    """
-
-    maximum: float
-    is_finite: bool
-    lossy: float
-
-
-def _judged(exact: Array, old: Array | None, step: int, dtype: DType, first: int) -> _Judged:
-    """Return what becomes of `step` channels of float64 [channel, element]; see `check`."""
-    rows = exact[first : first + step]
-    limits = cast("Any", ml_dtypes.finfo)(dtype)
-    eps, tiny = float(limits.eps), float(limits.smallest_normal)
+    # In other channels, what is lost in subnormal numbers is negligible next to the rest.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        made = rounded(rows, dtype)
-        tops = np.abs(rows).max(1, initial=0)
-        maximum = float(tops.max(initial=0))
-        if not np.isfinite(maximum) or not np.isfinite(made).all():
-            return _Judged(maximum, False, inf)
-        # In other channels, subnormal numbers are negligible next to the rest.
-        small = tops < tiny * sqrt(rows.shape[1])
-        if not small.any():
-            return _Judged(maximum, True, inf)
-        if not small.all():
-            rows, made, tops = rows[small], made[small], tops[small]
-        scale = np.where(tops > 0, tops, 1)[:, None]
-        apart = (made.astype(np.float64) - rows) / scale
-        lost = np.linalg.norm(apart, axis=1) / np.linalg.norm(rows / scale, axis=1).clip(1)
-        allowed = np.full(len(rows), _UNITS * eps)
-        if old is not None:
-            given = old[first : first + step][small].astype(np.float64)
-            before = np.abs(given).max(1, initial=0)
-            allowed = np.maximum(allowed, _COARSER * eps * tiny / np.where(before > 0, before, 1))
-        return _Judged(maximum, True, float(tops[lost > allowed].min(initial=inf)))
+        sizes = np.sqrt(np.einsum("ij,ij->i", rows, rows) / max(rows.shape[1], 1))
+    small = np.flatnonzero(~(sizes >= tiny / 2 / (_UNITS - 0.5)))
+    small = small[np.argsort(tops[small], kind="stable")]
+    before = old.reshape(rows.shape) if old is not None else None
+    step = max(_BLOCK // max(rows.shape[1], 1), 1)
+    for first in range(0, len(small), step):
+        chosen = small[first : first + step]
+        lost, allowed = _lost(rows[chosen], tops[chosen], dtype), _UNITS * eps
+        if before is not None:
+            given = _tops(before[chosen].astype(np.float64))
+            allowed = np.maximum(allowed, _COARSER * eps * tiny / np.where(given > 0, given, 1))
+        bad = np.flatnonzero(lost > allowed)
+        if bad.size:
+            raise Unfit(f"{what} of {tops[chosen[bad[0]]]:.3g} lose digits in {name_of(dtype)}")
+
+
+def _tops(rows: Array) -> Array:
+    """Return the greatest magnitude in each row."""
+    return np.maximum(rows.max(1, initial=0), -rows.min(1, initial=0))
+
+
+def _lost(rows: Array, tops: Array, dtype: DType) -> Array:
+    """Return the relative error of each row of float64 numbers, of these greatest magnitudes."""
+    scale = np.where(tops > 0, tops, 1)[:, None]
+    with np.errstate(under="ignore"):
+        apart = (rounded(rows, dtype).astype(np.float64) - rows) / scale
+        return np.linalg.norm(apart, axis=1) / np.linalg.norm(rows / scale, axis=1).clip(1)
 
 
 def holds(factor: float, dtype: DType) -> bool:

@@ -170,6 +170,7 @@ class _Narrow:
             fits(
                 value.data,
                 self._half,
+                ranges[value],
                 divides=value is divisor,
                 beside=beside or is_slight(value, node, ranges),
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tercet.runtime.ir.dtypes import float16, float32, int64
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, int64
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, Dim, TensorType
@@ -24,6 +24,7 @@ from tercet.runtime.ops.norm import LayerNormalization, Softmax
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.passes.half_forms import fits
 from tercet.runtime.passes.range_rules import ranges_of
+from tercet.runtime.passes.ranges import of_constant
 
 from .graphs import Build, apply, make, normal
 from .graphs import run as run_in
@@ -374,12 +375,24 @@ CONSTANTS = {
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_constants(name: str) -> None:
     data, expected = CONSTANTS[name]
-    assert fits(data, float16) == expected
+    assert fits(data, float16, of_constant(data)) == expected
+
+
+@pytest.mark.parametrize("half", [float16, bfloat16], ids=str)
+def test_constants_of_any_size_are_judged_by_their_error(half: DType) -> None:
+    numbers = np.random.default_rng(3).standard_normal(300)
+    for exponent in np.arange(-34, 22, 0.25):
+        data = (numbers * 2.0**exponent).astype(np.float32)
+        with np.errstate(all="ignore"):
+            narrow = data.astype(half).astype(np.float64)
+            lost = np.linalg.norm(narrow - data) / np.linalg.norm(data.astype(np.float64))
+        expected = bool(np.isfinite(narrow).all()) and lost <= 2.0**-7
+        assert fits(data, half, of_constant(data)) == expected, exponent
 
 
 def test_a_divisor_must_not_become_zero() -> None:
     data = np.append(normal(100), np.float32(1e-12))
-    assert not fits(data, float16, divides=True)
+    assert not fits(data, float16, of_constant(data), divides=True)
 
 
 BOUNDS: dict[str, tuple[Build, float, float]] = {
