@@ -37,6 +37,7 @@ from .runtime.session.dlpack import place_of
 from .runtime.session.freeze import freeze_inputs, frozen_around
 from .runtime.session.io_types import as_array, as_texts
 from .runtime.session.model import Model, ModelSource
+from .runtime.session.program_cache import Optimised, optimised
 
 if TYPE_CHECKING:
     from .backends.cuda.device import CudaDevice
@@ -106,13 +107,24 @@ def load(
             external_data_dir=external_data_dir,
             map_external_data=map_external_data,
         )
+        frozen = {**frozen_around(), **(freeze or {})}
+
+        def prepare(found: importer.Imported) -> tuple[Graph, Optimised]:
+            check_kept(found.graph, chosen.keep_float32)
+            check_algorithms(found.graph, chosen.algorithms)
+            graph = freeze_inputs(found.graph, frozen) if frozen else found.graph
+            return graph, optimised(graph, chosen, evaluate)
+
         if backend == "numpy" and fallback in (None, "numpy"):
             chain = _backends.open_backends(backend, chosen, fallback)
             found = read()
+            prepared = partial(prepare, found)
         else:
-            # A GPU takes as long to start as a file to be read.
+            # A GPU takes as long to start as a file to be read and optimised.
             with ThreadPoolExecutor(1) as aside:
                 reading = aside.submit(copy_context().run, inherited(read))
+                then = inherited(lambda: prepare(reading.result()))
+                prepared = aside.submit(copy_context().run, then).result
                 chain = _backends.open_backends(backend, chosen, fallback)
             found = reading.result()
         about = ModelSource(
@@ -127,11 +139,8 @@ def load(
         for text in found.warnings:
             model = f"{found.file}: " if found.file else ""
             warnings.warn(f"{model}{text}", ModelWarning, stacklevel=3)
-        check_kept(found.graph, chosen.keep_float32)
-        check_algorithms(found.graph, chosen.algorithms)
-        frozen = {**frozen_around(), **(freeze or {})}
-        graph = freeze_inputs(found.graph, frozen) if frozen else found.graph
-        return Model(graph, chain, chosen, evaluate, about)
+        graph, made = prepared()
+        return Model(graph, chain, chosen, evaluate, about, made)
 
 
 def available() -> tuple[Availability, ...]:

@@ -37,7 +37,7 @@ from .io_types import Owned, TensorInfo
 from .overflow import NARROW, Watch
 from .pipeline import DEPTH, BufferedPlan, Pipeline, Streams
 from .placement import Placement, placement_of
-from .program_cache import ProgramCache
+from .program_cache import Optimised, ProgramCache
 from .program_pool import PoolEntry
 from .select_rows import RowsOf
 
@@ -78,6 +78,7 @@ class Model(Closable):
         options: see `Options`.
         evaluate: runs one operator on arrays, for constant folding.
         source: where the graph comes from.
+        made: the graph after the passes, if they have run already.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Model(Closable):
         options: Options,
         evaluate: Evaluate,
         source: ModelSource | None = None,
+        made: Optimised | None = None,
     ) -> None:
         self.source = source or ModelSource()
         self.options = options
@@ -103,7 +105,7 @@ class Model(Closable):
         self._boundary = IOBoundary(graph, self.backends[0].device)
         with self._bounded():
             self._programs = ProgramCache(
-                graph, self._boundary, self._resources, self._close_stores, self.source.file
+                graph, self._boundary, self._resources, self._close_stores, self.source.file, made
             )
 
     # ── description ──────────────────────────────────────────────────────────────────────────

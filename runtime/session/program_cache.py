@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import NamedTuple, cast
 
 from ..control.program import Program
 from ..control.resources import Keys, Resources, Types, is_deciding
@@ -21,7 +21,8 @@ from ..ir.graph import Graph
 from ..ir.infer import fold_known, infer, specialise
 from ..ir.symbols import ambiguous, loosened, sizes_of
 from ..ir.types import Array, Dim, TensorType, ValueType, constant_type, type_of
-from ..passes import STATIC_PASSES, SYMBOLIC_PASSES, Rewrites, lower, optimise
+from ..options import Options
+from ..passes import STATIC_PASSES, SYMBOLIC_PASSES, Evaluate, Rewrites, lower, optimise
 from ..passes.bucketing import Bucket, bucketed
 from ..plan.backend import Format, Interpreter, Stream
 from ..plan.exchange import HOST_IO, Feed, IOPlacement, Lent
@@ -39,6 +40,20 @@ _Elements = tuple[tuple[str, tuple[Dim, ...] | None], ...]
 _Wanted = tuple[tuple[str, ...], frozenset[str], _Elements, RowsOf | None]
 
 
+class Optimised(NamedTuple):
+    """The graph of all outputs of a model, with symbolic shapes, and what the passes did to it."""
+
+    graph: Graph
+    rewrites: Rewrites
+
+
+def optimised(graph: Graph, options: Options, evaluate: Evaluate) -> Optimised:
+    """Return an imported graph after the passes; it is not changed itself."""
+    made = Optimised(graph.clone(), Rewrites())
+    optimise(made.graph, SYMBOLIC_PASSES, options, evaluate, made.rewrites)
+    return made
+
+
 class ProgramCache:
     """The programs of one model, by requested outputs, input types and placement.
 
@@ -48,6 +63,7 @@ class ProgramCache:
         resources: what programs are made with.
         closed: called when the last program is closed, after `ProgramPool.close`.
         file: the model's path, for errors.
+        made: the graph of all outputs, if it has been made already.
 
     Attributes:
         rewrites: what the passes did to the graph of all outputs.
@@ -63,6 +79,7 @@ class ProgramCache:
         resources: Resources,
         closed: Callable[[], None],
         file: str | None = None,
+        made: Optimised | None = None,
     ) -> None:
         self._imported, self._file = graph, file
         self.trusts_sizes = False
@@ -83,11 +100,11 @@ class ProgramCache:
         self._slow = SlowPaths(resources.options, file)
         self.pool = ProgramPool(resources.options.max_plans, self._close, self._slow.dropped)
         resources.budget.reserve = self.pool
-        self.rewrites = Rewrites()
+        if made is None:
+            made = optimised(graph, resources.options, resources.evaluate)
+        self.rewrites = made.rewrites
         self.default = tuple(graph.outputs)
-        self._graphs[self.default, frozenset(), (), None] = self._optimise(
-            graph.clone(), self.rewrites
-        )
+        self._graphs[self.default, frozenset(), (), None] = made.graph
 
     def _close(self) -> None:
         self._graphs.clear()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from math import inf
 
 from ....runtime.plan.backend import Format
@@ -43,6 +43,7 @@ from .tables import f16x3, tf32
 from .tile import (
     CACHE,
     LAUNCH,
+    MAX_KEPT,
     MEMORY,
     BlockWork,
     Config,
@@ -179,7 +180,7 @@ def expected(problem: Problem, config: Config, atom: Atom, target: Target) -> fl
     return LAUNCH + time + (tile.cost.split if splits > 1 else 0)
 
 
-@cache
+@lru_cache(MAX_KEPT)
 def ways_of(problem: Problem, atom: Atom, target: Target) -> tuple[TimedConfig, ...]:
     """Return all configurations with their estimates, fastest first."""
     usable = [tile for tile in tiles_of(atom, target) if shared(tile, atom) <= target.shared]

@@ -27,6 +27,9 @@ GPCS = (18, 18, 18, 18, 18, 18, 12, 12)
 #: linear layers of ViT-B and BERT-base at batch 1, which wait for the previous kernel to end,
 #: become 1 to 3 % slower.
 CLUSTERED = 104 / 132
+#: Problems whose configurations are kept by the functions that choose among them: those of a few
+#: large networks, or of one in many shapes.
+MAX_KEPT = 1024
 #: Factor by which a TMA product must be estimated to be faster than one whose blocks can split a
 #: tile, as estimates are inexact.
 MARGIN = 0.95

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import lru_cache
 from math import ceil
 
 from .....runtime.ir.dtypes import DType
@@ -25,6 +26,7 @@ from ..tile import (
     CACHE,
     CLUSTERED,
     LAUNCH,
+    MAX_KEPT,
     MEMORY,
     BlockWork,
     Config,
@@ -84,6 +86,7 @@ def shared(tile: CtaTile, steps: int, parts: int = 0) -> int:
 # ── which tile ───────────────────────────────────────────────────────────────────────────────────
 
 
+@lru_cache(MAX_KEPT)
 def choose(
     problem: Problem, target: Target, *, wgmma: bool = True, across: bool = False
 ) -> TimedConfig:

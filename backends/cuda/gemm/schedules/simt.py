@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 
 from ...algorithms.registry import Setting
 from ...codegen.epilogue import NO_EPILOGUE, Epilogue
@@ -14,7 +14,7 @@ from ...recipe.targets import Target
 from ..problem import GemmArguments, Image, Problem, widest
 from ..reduce_splits import reduction
 from ..tables.simt import LAUNCH, PARTIAL_SUM, RESULT, SECOND_PASS, SIMT
-from ..tile import BlockWork, Config, CtaTile, TimedConfig, estimate, filled, ranked
+from ..tile import MAX_KEPT, BlockWork, Config, CtaTile, TimedConfig, estimate, filled, ranked
 
 MAX_SPLITS = 64
 #: Blocks per multiprocessor from which K is not split.
@@ -57,13 +57,13 @@ def _configs(problem: Problem, target: Target) -> Iterator[Config]:
         yield from (Config(tile, splits) for splits in range(1, max(1, maximum) + 1))
 
 
-@cache
+@lru_cache(MAX_KEPT)
 def choose(problem: Problem, target: Target) -> TimedConfig:
     """Return the tile and splits with the lowest estimate."""
     return ranked(_configs(problem, target), lambda c: expected(problem, c, target))[0]
 
 
-@cache
+@lru_cache(MAX_KEPT)
 def unsplit(problem: Problem, target: Target) -> Config:
     """Return the tile with the lowest estimate without splits, which need workspace."""
     found = ranked(map(Config, SIMT), lambda c: expected(problem, c, target))

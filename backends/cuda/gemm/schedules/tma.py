@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from math import prod
 
 from .....runtime.ops.window import Window
@@ -58,7 +59,7 @@ def layouts(tile: CtaTile) -> tuple[SmemLayout, ...]:
     return (SmemLayout.MATRIX, SmemLayout.TAPWISE) if one else (SmemLayout.RUN, SmemLayout.SQUARES)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TmaProduct:
     """A product as TMA sees it.
 
@@ -70,12 +71,12 @@ class TmaProduct:
     gemm: GemmArguments
     pooled: Tensor | None = None
 
-    @property
+    @cached_property
     def source(self) -> Image | None:
         """The image, if it is one."""
         return self.gemm.a if isinstance(self.gemm.a, Image) else None
 
-    @property
+    @cached_property
     def view(self) -> Window:
         """The windows."""
         source = self.source
@@ -91,7 +92,7 @@ class TmaProduct:
         """Number of images; for a matrix, of rows."""
         return self.source.images if self.source else self.gemm.shape[0]
 
-    @property
+    @cached_property
     def channels(self) -> int:
         """Channels of the image."""
         return self.source.channels if self.source else self.gemm.shape[2]
@@ -115,13 +116,13 @@ class TmaProduct:
         """Elements from one pixel of the result to the next."""
         return self.pooled.row if self.pooled else self.gemm.ldc
 
-    @property
+    @cached_property
     def chunk(self) -> int:
         """Channels per step: as many as waste little."""
         # The fixed cost of a step, in channels.
         return min((64, 32, 16), key=lambda size: ceil_div(self.channels, size) * (size + 24))
 
-    @property
+    @cached_property
     def reach(self) -> Ints:
         """Extent of a window beyond its first pixel along each axis."""
         return tuple(
