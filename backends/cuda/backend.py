@@ -32,6 +32,7 @@ from .fusion import FusionGroup, groups, smaller
 from .gemm.f16 import pooled_convolution
 from .gemm.few_rows import FewRows, few_rows
 from .gemm.first_layer import reading_wide
+from .gemm.gated import GatedProducts, gated_products
 from .norm.head_rows import HeadRows, head_rows
 from .norm.unit_rows import UnitRows, unit_rows
 from .recipe.arguments import as_reason
@@ -158,6 +159,8 @@ def recipe_of(
         return decode_attention(group.whole, operand, setting.target)
     if isinstance(group.whole, FewRows):
         return few_rows(group.whole, y, operand, setting)
+    if isinstance(group.whole, GatedProducts):
+        return gated_products(group.whole, y, operand, setting)
     if isinstance(group.whole, UnitRows):
         return unit_rows(group.whole, y, operand)
     if isinstance(group.whole, InvertedResidual):

@@ -31,6 +31,7 @@ from .conv.inverted_residual import InvertedResidual, inverted_residual_at
 from .gemm.atoms import HALVES
 from .gemm.f16 import is_packed
 from .gemm.few_rows import FewRows, are_alike, has_few_rows, norm_before
+from .gemm.gated import GatedProducts, has_many_rows
 from .norm.head_rows import HeadRows, head_rows_at
 from .norm.unit_rows import UnitRows, unit_rows_at
 from .recipe.operands import Tensor
@@ -43,7 +44,14 @@ STORED = HALVES | {float32}
 
 
 Whole = (
-    ReluLinear | RotateAppend | DecodeAttention | FewRows | UnitRows | HeadRows | InvertedResidual
+    ReluLinear
+    | RotateAppend
+    | DecodeAttention
+    | FewRows
+    | GatedProducts
+    | UnitRows
+    | HeadRows
+    | InvertedResidual
 )
 
 
@@ -60,8 +68,8 @@ class FusionGroup:
             it reads in 16 bits, and a first layer rounds the image that it packs.
         whole: the pattern that a dedicated kernel computes: linear attention, rotation with cache
             update, this with the attention to the caches, products of few rows with the nodes
-            around them, normalized parts of rows, rows divided by their length, or inverted
-            residuals; None for others.
+            around them, two products that are combined, normalized parts of rows, rows divided by
+            their length, or inverted residuals; None for others.
     """
 
     nodes: tuple[Node, ...]
@@ -197,6 +205,20 @@ def few_rows_at(graph: Graph, product: Node, free: Set[Node]) -> FewRows | None:
     return FewRows(products, epilogue or _tail(graph, product, free), norm)
 
 
+def gated_products_at(graph: Graph, product: Node, free: Set[Node]) -> GatedProducts | None:
+    """Return a product of many rows and another one of its input, combined elementwise."""
+    x = product.inputs[0]
+    if product not in free or x is None or not has_many_rows(product):
+        return None
+    for other in x.consumers:
+        if other is product or other not in free or not has_many_rows(other):
+            continue
+        epilogue = _meeting(graph, (product, other), free) if are_alike(product, other) else ()
+        if epilogue:
+            return GatedProducts((product, other), epilogue)
+    return None
+
+
 def _meeting(graph: Graph, products: tuple[Node, Node], free: Set[Node]) -> tuple[Node, ...]:
     """Return the elementwise nodes that combine two products, which have no other readers.
 
@@ -236,7 +258,7 @@ WHOLE: Mapping[type[Op], tuple[Callable[[Graph, Node, Set[Node]], Whole | None],
         (LayerNormalization, RMSNormalization),
         (lambda graph, node, free: head_rows_at(graph, node, free, _tail),),
     ),
-    **dict.fromkeys((MatMul, Gemm, MatMulNBits), (few_rows_at,)),
+    **dict.fromkeys((MatMul, Gemm, MatMulNBits), (few_rows_at, gated_products_at)),
 }
 
 
@@ -403,7 +425,7 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
         alone = replace(group.whole, epilogue=())
         rest = tuple(_plain_groups(graph, set(group.whole.epilogue)))
         return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
-    if isinstance(group.whole, UnitRows | HeadRows):
+    if isinstance(group.whole, GatedProducts | UnitRows | HeadRows):
         return tuple(_plain_groups(graph, set(group.nodes)))
     if group.head is None:
         nodes = (node for node in group.nodes if not node.op.view)

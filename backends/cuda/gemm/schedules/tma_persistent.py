@@ -13,7 +13,7 @@ from ...recipe.operands import TensorMap, ceil_div
 from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..problem import GemmArguments, Problem
-from ..tables.f16 import TMA_PERSISTENT
+from ..tables.f16 import TMA_PAIRS, TMA_PERSISTENT
 from ..tile import MEMORY, BlockWork, Config, CtaTile, TimedConfig, estimate, filled, ranked
 
 #: Columns per strip of results, and rows per block.
@@ -29,10 +29,10 @@ LAST_RESULTS = 2.1
 STAYING = 25e6
 
 
-def shared(tile: CtaTile) -> int:
-    """Return the shared memory per block in bytes."""
+def shared(tile: CtaTile, products: int = 1) -> int:
+    """Return the shared memory per block in bytes; see `multiply`."""
     stages = tile.stages * ((tile.bm + tile.bn) * tile.bk * 2 + 32)
-    results = tile.epilogues * (tile.bm * tile.bn * 2 + tile.groups * 16)
+    results = tile.epilogues * (tile.bm * tile.bn * 2 // products + tile.groups * 16)
     return stages + results + tile.groups * 24
 
 
@@ -49,17 +49,20 @@ def _exchange(tile: CtaTile) -> float:
     return LATENCY / tile.epilogues + tile.bm * tile.bn / EXCHANGED
 
 
-def choose(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> TimedConfig | None:
-    """Return the tile with the lowest estimate, if any applies."""
+def choose(
+    gemm: GemmArguments, epilogue: Epilogue, target: Target, products: int = 1
+) -> TimedConfig | None:
+    """Return the tile with the lowest estimate, if any applies; see `multiply`."""
     (m, n, k), along = gemm.shape, len(epilogue.along)
-    read, stored = (k, gemm.a.row), (n, gemm.ldc)
+    read, stored = (k, gemm.a.row), (n // products, gemm.ldc)
     if not target.has_wgmma or along > 1 or epilogue.reads_rows or any(x % 8 for x in read):
         return None
     # Wide results are stored by threads, with any row length.
     wide = epilogue.stored.itemsize > gemm.dtype.itemsize and not along and not gemm.across
     if not wide and any(x % 8 for x in stored):
         return None
-    traffic = 2 * (m * k + n * k + m * n * along) + epilogue.stored.itemsize * m * n
+    results = epilogue.stored.itemsize * m * n // products
+    traffic = 2 * (m * k + n * k + m * n * along) + results
 
     def time_of(config: Config) -> float:
         tile = config.tile
@@ -74,7 +77,8 @@ def choose(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> TimedConf
         return max(estimate(tile.cost, work) + finishing, traffic / MEMORY)
 
     # Others are idle half of the time, which is still cheaper than transposing B.
-    usable = [tile for tile in TMA_PERSISTENT if not tile.deep or tile.is_filled(k)]
+    table = TMA_PERSISTENT if products == 1 else TMA_PAIRS
+    usable = [tile for tile in table if not tile.deep or tile.is_filled(k)]
     tiles = usable if gemm.across else filled(usable, Problem(m, n, k))
     found = ranked(map(Config, tiles), time_of)
     return found[0] if found else None
@@ -89,8 +93,10 @@ def patch_of(gemm: GemmArguments, tile: CtaTile, target: Target) -> int:
     return 1 if 2 * n * k <= STAYING else round(sqrt(target.processors * tile.bn / tile.bm))
 
 
-def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Target) -> Launch:
-    """Return the launch of a product.
+def multiply(
+    gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Target, products: int = 1
+) -> Launch:
+    """Return the launch of a product, or of two that the epilogue combines.
 
     Args:
         gemm: the product; B is [n][k], or [k][n] if `across`; n, k and row pitches are multiples of
@@ -98,16 +104,19 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Tar
         epilogue: applied to every result; at most one operand with the result's layout.
         tile: what a block computes.
         target: the GPU.
+        products: 1, or 2 whose columns of B, and of the bias, take turns by eights; n counts those
+            of both.
     """
     (m, n, k), dtype = gemm.shape, gemm.dtype
+    of_c, of_two = n // products, ", 2 products" if products > 1 else ""
     tiles_m, tiles_n = ceil_div(m, tile.bm), ceil_div(n, tile.bn)
     rows_of_b = ((k, n), (k,), (tile.bk, tile.bn))
     if gemm.across:
         rows_of_b = ((n, k), (n,), (STRIP, tile.bk))
-    results, height = ((n, m), (gemm.ldc,)), blocks(tile) * ROWS
+    results, height = ((of_c, m), (gemm.ldc,)), blocks(tile) * ROWS
     size = epilogue.stored.itemsize
     if size > dtype.itemsize:  # unused: threads store the results
-        results = ((ceil_div(n, 8) * 8, m), (ceil_div(gemm.ldc, 8) * 8,))
+        results = ((ceil_div(of_c, 8) * 8, m), (ceil_div(gemm.ldc, 8) * 8,))
     kept = TensorMap(gemm.c, epilogue.stored, *results, (128 // size, height))
     along = kept
     for operand in epilogue.along:
@@ -128,13 +137,14 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Tar
         constants=(
             *(*tile.constants("GROUPS"), ("BLOCKS", blocks(tile))),
             *tile.constants("BN", "STAGES", "TURNS", "PLACES"),
+            ("PRODUCTS", products),
             *(("FEW", FEW), ("MANY", MANY[tile.groups])),
             *(("ACROSS", gemm.across), ("CONSTANT", gemm.constant)),
             *epilogue.flags(gemm.bias, mapped=True),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn, across=tile.bn), epilogue.code)),
-        shared=shared(tile),
+        shared=shared(tile, products),
         early=gemm.constant,  # B is prefetched before the previous kernel has ended
-        note=f"{tile} {epilogue.title}".strip(),
+        note=f"{tile}{of_two} {epilogue.title}".strip(),
         pitched=gemm.pitched(epilogue.along),
     )

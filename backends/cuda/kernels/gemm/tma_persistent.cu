@@ -12,7 +12,8 @@
 // columns, all in swizzled order.
 //
 // Compile-time: GROUPS; BLOCKS, of 64 rows of a group; BN; STAGES; TURNS; PLACES, the buffers for tiles of results;
-// ACROSS; CONSTANT, whether `b` never changes; FEW and MANY, registers of a producer and of a consumer thread; T, of
+// ACROSS; PRODUCTS, one, or two whose results the epilogue combines: every second eight columns of b belong to the
+// second; CONSTANT, whether `b` never changes; FEW and MANY, registers of a producer and of a consumer thread; T, of
 // operands, and R, of results; BIAS, Z0 and Z1 as in multistage.cu, at most one of which has the layout of the
 // result; and the wgmma instructions. Results wider than operands do not fit the buffers: threads store them.
 
@@ -26,8 +27,9 @@ constexpr int CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 128;
 constexpr int SHARING = TURNS ? 1 : GROUPS;  // groups that have a tile together
 constexpr int ROWS = BLOCKS * 64, BM = SHARING * ROWS, TN = BN / 8;
 constexpr int BYTES_A = BM * BK * 2, BYTES_B = BN * BK * 2;
-constexpr int STRIP = ROWS * 128, STRIPS = BN / 64;  // of the results of a group
-constexpr int STRIP_B = BK * 128;                    // of b[k][n]
+constexpr int WIDTH = BN / PRODUCTS;                    // of the results of a tile
+constexpr int STRIP = ROWS * 128, STRIPS = WIDTH / 64;  // of the results of a group
+constexpr int STRIP_B = BK * 128;                       // of b[k][n]
 constexpr int PLACE = SHARING * STRIP * STRIPS;
 constexpr int CYCLE = TURNS ? GROUPS : PLACES;  // tiles after which barriers of results are used again
 constexpr bool ALONG = Z0 == 1 || Z1 == 1, WIDER = sizeof(R) > sizeof(T);
@@ -86,7 +88,7 @@ __device__ __forceinline__ void fetch(const TensorMap* map, u32 to, const Pipeli
             mbarrier_wait(ring.empty(turn.stage), turn.parity ^ 1);
             mbarrier_expect_tx(full, BYTES);
             if constexpr (ACROSS && !OF_A)
-                for (int i = 0; i < STRIPS; ++i)
+                for (int i = 0; i < BN / 64; ++i)
                     tma_load_2d(here + i * STRIP_B, map, full, corner.n + i * 64, step * BK);
             else
                 tma_load_2d(here, map, full, step * BK, OF_A ? corner.m : corner.n);
@@ -130,7 +132,7 @@ __device__ __forceinline__ void keep_results(const TensorMap* c, const TensorMap
             mbarrier_wait(barriers.done + round.barrier(part), round.parity());
             for (int i = 0; i < STRIPS && !WIDER; ++i)
                 tma_store_2d(c, places + round.place() + (part * STRIPS + i) * STRIP,
-                              corner.n + i * 64, corner.m + part * ROWS);
+                              corner.n / PRODUCTS + i * 64, corner.m + part * ROWS);
         }
         tma_store_wait();
     }
@@ -153,23 +155,36 @@ struct alignas(2 * sizeof(R)) Result {
     R at[2];
 };
 
+// Applies the epilogue to the sums of a result, one of each product; their operands have this index.
+template <typename Sums>
+__device__ __forceinline__ R result_of(const Sums& sums, int index, const T* z0, const T* z1)
+{
+    if constexpr (PRODUCTS == 1) return epilogue(sums[0], index, 0, index, z0, z1);
+    else return epilogue(sums[0], sums[1], index, 0, index, z0, z1);
+}
+
 // Finishes the sums of a group, whose result buffer is `place`; wider results are stored to row `m0` and following of
-// c.
+// c. Columns count from `n0` in b, and there are `n` of them.
 __device__ __forceinline__ void epilogue_all(const float (&sums)[BLOCKS][TN][4], unsigned char* place,
                                            R* c, const T* bias, const T* z0, const T* z1, int m0, int m,
                                            int n0, int n, int ldc)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = lane / 4;
     unsigned char* const mine = place + (warp * 16 + row) * 128 + lane % 4 * 4;
+    const int count = n / PRODUCTS, begin = n0 / PRODUCTS + lane % 4 * 2;
 #pragma unroll
     for (int strip = 0; strip < STRIPS; ++strip) {
-        Pair shift[8] = {}, first[8] = {}, second[8] = {};
+        Pair shift[8][PRODUCTS] = {}, first[8] = {}, second[8] = {};
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-            const int column = n0 + strip * 64 + j * 8 + lane % 4 * 2;
-            if constexpr (BIAS) shift[j] = pair_at(bias, column, column < n);
-            if constexpr (Z0 == 2) first[j] = pair_at(z0, column, column < n);
-            if constexpr (Z1 == 2) second[j] = pair_at(z1, column, column < n);
+            const int eight = strip * 8 + j, column = begin + eight * 8;
+#pragma unroll
+            for (int p = 0; p < PRODUCTS; ++p) {
+                const int of_b = n0 + (eight * PRODUCTS + p) * 8 + lane % 4 * 2;
+                if constexpr (BIAS) shift[j][p] = pair_at(bias, of_b, of_b < n);
+            }
+            if constexpr (Z0 == 2) first[j] = pair_at(z0, column, column < count);
+            if constexpr (Z1 == 2) second[j] = pair_at(z1, column, column < count);
         }
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i)
@@ -184,15 +199,19 @@ __device__ __forceinline__ void epilogue_all(const float (&sums)[BLOCKS][TN][4],
                     Result result;
 #pragma unroll
                     for (int q = 0; q < 2; ++q) {
-                        const float sum = sums[i][strip * 8 + j][half * 2 + q];
-                        result.at[q] =
-                            epilogue(BIAS ? sum + float(shift[j].at[q]) : sum, q, 0, q, x.at, y.at);
+                        float own[PRODUCTS];
+#pragma unroll
+                        for (int p = 0; p < PRODUCTS; ++p) {
+                            const float sum = sums[i][(strip * 8 + j) * PRODUCTS + p][half * 2 + q];
+                            own[p] = BIAS ? sum + float(shift[j][p].at[q]) : sum;
+                        }
+                        result.at[q] = result_of(own, q, x.at, y.at);
                     }
                     const int line = m0 + i * 64 + warp * 16 + half * 8 + row;
-                    const int column = n0 + strip * 64 + j * 8 + lane % 4 * 2;
+                    const int column = begin + (strip * 8 + j) * 8;
                     if constexpr (!WIDER)
                         *(Result*)at = result;
-                    else if (line < m && column < n)
+                    else if (line < m && column < count)
                         *(Result*)(c + (long long)line * ldc + column) = result;
                 }
     }
@@ -225,7 +244,8 @@ __device__ __forceinline__ void epilogue_rows(float (&sums)[BLOCKS][TN][4], unsi
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     float& sum = sums[i][part * 4 + j / 2][half * 2 + j % 2];
-                    sum = epilogue(BIAS ? sum + shift[j] : sum, 0, 0, 0, first + j, second + j);
+                    const float own[PRODUCTS] = {BIAS ? sum + shift[j] : sum};
+                    sum = result_of(own, 0, first + j, second + j);
                 }
     }
     R* const mine = (R*)(place + warp * (8 * BN * sizeof(R)));

@@ -1,0 +1,152 @@
+"""Two products of one input whose results are combined elementwise, as one product of many rows.
+
+In SwiGLU and its kin neither result is stored: their columns take turns in one right operand, so
+that a thread has the sums of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from ....runtime.ir.dtypes import DType
+from ....runtime.ir.graph import Node, Value
+from ....runtime.ir.types import Array
+from ....runtime.ops.matmul import Gemm, MatMul
+from ..algorithms.registry import Answer, RecipeContext, Setting
+from ..algorithms.selection import SELECTORS
+from ..codegen.epilogue import ALONG, epilogue_of, no_epilogue
+from ..recipe.operands import Packed, Tensor
+from . import f16
+from .atoms import HALVES
+from .gemv import MAX_ROWS
+from .linear import linear_of
+from .multiplication import multiplication
+from .pack import rows_of
+from .problem import Form, GemmArguments, Linear, Matrix
+from .schedules import tma_persistent
+
+#: Adjacent columns of a product.
+TURN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class GatedProducts:
+    """Two products with a common input, and what combines them.
+
+    Attributes:
+        products: two alike; see `few_rows.are_alike`.
+        epilogue: elementwise nodes in topological order; only the last result is read elsewhere.
+    """
+
+    products: tuple[Node, Node]
+    epilogue: tuple[Node, ...]
+
+    @property
+    def nodes(self) -> frozenset[Node]:
+        """All its nodes."""
+        return frozenset((*self.products, *self.epilogue))
+
+
+def has_many_rows(node: Node) -> bool:
+    """Whether a node is a product of many rows with constant weights in 16-bit floats."""
+    x, *weights = node.inputs
+    if not isinstance(node.op, MatMul | Gemm) or x is None or x.tensor.dtype not in HALVES:
+        return False
+    constant = all(w is None or w.is_constant for w in weights)
+    return constant and prod(x.tensor.dims[:-1]) > MAX_ROWS
+
+
+def gated_products(
+    found: GatedProducts, y: Tensor, operand: Callable[[Value], Tensor], setting: Setting
+) -> Answer:
+    """Return the launch of both products, or why they are computed separately.
+
+    Args:
+        found: the products and what combines them.
+        y: the last result.
+        operand: returns the operand of a value.
+        setting: the GPU and the user's options.
+    """
+    epilogue = epilogue_of(found.epilogue, y, *(node.output for node in found.products))
+    if isinstance(epilogue, str):
+        return epilogue
+    if epilogue.stored.itemsize != 2 or epilogue.reads_along or epilogue.reads_rows:
+        return "operands or results that no kernel of two products has"
+    if any(setting.for_node(node).asked for node in found.products):
+        return "an algorithm that was asked for"
+    layers: list[Linear] = []
+    for node in found.products:
+        layer = _layer(node, operand, setting)
+        if isinstance(layer, str):
+            return layer
+        layers.append(layer)
+    first = layers[0]
+    m, n, k = first.shape
+    if k % TURN or n % TURN:
+        return f"{n} columns of {k} terms, not multiples of {TURN}"
+    gemm = GemmArguments(
+        a=Matrix(first.a, k, TURN),
+        b=_in_turns([layer.b for layer in layers], [layer.form for layer in layers]),
+        c=y,
+        shape=(m, 2 * n, k),
+        ldb=k,
+        ldc=n,
+        bias=_biases([layer.bias for layer in layers], n, first.a.dtype),
+        dtype=first.a.dtype,
+    )
+    target = setting.target
+    best = tma_persistent.choose(gemm, epilogue, target, 2)
+    one, plain = replace(gemm, shape=first.shape), no_epilogue(first.a.dtype)
+    along = replace(plain, operands=(y,), kinds=(ALONG,), is_cheap=epilogue.is_cheap)
+    apart = sum(f16.time_from_workspace(one, each, target) for each in (plain, along))
+    if best is None or best.microseconds >= apart:
+        return "estimated to take as long as two products"
+    return tma_persistent.multiply(gemm, epilogue, best.tile, target, 2)
+
+
+def _layer(node: Node, operand: Callable[[Value], Tensor], setting: Setting) -> Linear | str:
+    """Return one of the products, if tensor cores would compute it."""
+    inputs = tuple(value and operand(value) for value in node.inputs)
+    own = Tensor(node.output)
+    context = RecipeContext(node.op, own, inputs, setting.for_node(node))
+    task, selector = multiplication(context), SELECTORS.get(type(node.op))
+    if isinstance(task, str) or selector is None:
+        return task if isinstance(task, str) else f"{node.kind} has one algorithm"
+    taken = selector.pick(task).algorithm
+    return linear_of(task) if taken == "tensor_cores" else f"algorithm '{taken}'"
+
+
+def _in_turns(factors: list[Tensor], forms: list[Form]) -> Packed:
+    """Return the rows of two right operands, [2 * n, k], eight of one and eight of the other."""
+    pack = partial(_turns, forms=forms)
+    return Packed(tuple(b.value for b in factors), ("columns in turns", *forms), pack)
+
+
+def _turns(*factors: Array, forms: list[Form]) -> Array:
+    rows = [rows_of(b, *form) for b, form in zip(factors, forms, strict=True)]
+    n, k = rows[0].shape
+    return np.stack([r.reshape(-1, TURN, k) for r in rows], axis=1).reshape(2 * n, k)
+
+
+def _biases(biases: list[Tensor | Packed | None], n: int, dtype: DType) -> Packed | None:
+    """Return what is added to the columns of both, likewise; None if there is nothing."""
+    packed = [bias if isinstance(bias, Packed) else None for bias in biases]
+    given = [bias for bias in packed if bias is not None]
+    if not given:
+        return None
+    pack = partial(_bias_turns, packs=[bias and bias.pack for bias in packed], n=n, dtype=dtype)
+    layout = ("bias in turns", *(bias and bias.layout for bias in packed))
+    return Packed(tuple(source for bias in given for source in bias.sources), layout, pack)
+
+
+def _bias_turns(
+    *given: Array, packs: list[Callable[..., Array] | None], n: int, dtype: DType
+) -> Array:
+    left = iter(given)
+    rows = [np.zeros(n, dtype) if pack is None else pack(next(left)) for pack in packs]
+    return np.stack([row.reshape(-1, TURN) for row in rows], axis=1).reshape(-1)
