@@ -13,7 +13,7 @@ from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ops.attention import Attention, RotaryEmbedding
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.matmul import MatMul
-from ...runtime.ops.movement import Concat, Slice, Split, Transpose
+from ...runtime.ops.movement import Concat, Slice, Split
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats
@@ -23,8 +23,10 @@ from .algorithms.selection import SELECTORS
 from .attention.decode import DecodeAttention, decode_attention
 from .attention.relu_linear import ReluLinear, relu_linear
 from .attention.rotate_append import RotateAppend, rotate_append
-from .codegen.elementwise import chain_of, elementwise, in_chains
+from .codegen.chain_kernel import copied_through, elementwise, refusal
+from .codegen.elementwise import chain_of, in_chains
 from .codegen.epilogue import epilogue_of, no_epilogue
+from .codegen.moves import Movement
 from .conv.inverted_residual import InvertedResidual, inverted_residual
 from .driver.step import KernelStep
 from .families import kernel_of
@@ -167,18 +169,16 @@ def recipe_of(
         return inverted_residual(group.whole, y, operand, setting)
     if isinstance(group.whole, HeadRows):
         return head_rows(group.whole, y, operand)
+    if isinstance(group.whole, Movement):
+        return copied_through(group.whole, y, operand(group.whole.x))
     if head is None:
         chain = chain_of(tuple(node for node in group.nodes if in_chains(node)))
         if isinstance(chain, str):
             return chain
-        turned = {node.output: node for node in group.turned}
-        orders = {
-            place: op.order(y.rank)
-            for place, value in enumerate(chain.operands)
-            if value in turned and isinstance(op := turned[value].op, Transpose)
-        }
-        read = (turned[v].operands[0] if v in turned else v for v in chain.operands)
-        return elementwise(chain, y, [operand(v) for v in read], orders)
+        moved = {each.y: each for each in group.moves}
+        places = {i: moved[v] for i, v in enumerate(chain.operands) if v in moved}
+        read = [operand(moved[v].x if v in moved else v) for v in chain.operands]
+        return refusal(y, read, places) or elementwise(chain, y, read, places)
     registered = _kernel(head)
     setting = setting.for_node(head)
     if setting.asked and type(head.op) not in SELECTORS:
@@ -235,6 +235,11 @@ def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:
         return dict.fromkeys((v for v in images if v.tensor.rank == 4), Format.CHANNELS_LAST)
     if isinstance(group.whole, InvertedResidual):
         return dict.fromkeys(group.whole.images, Format.CHANNELS_LAST)
+    if isinstance(group.whole, Movement):
+        formats = {group.whole.x: group.whole.format, group.whole.y: group.whole.result}
+        return {} if group.whole.is_plain else formats
+    if group.moves:
+        return {each.x: each.format for each in group.moves}
     registered = None if group.head is None else _kernel(group.head)
     if group.head is None or registered is None or registered.formats is None:
         return {}
@@ -260,10 +265,11 @@ def _wanted(
     group: FusionGroup, formats: Mapping[Value, Format], results: Sequence[Value]
 ) -> Formats:
     reads = reads_of(group.nodes)
-    if group.head is None and group.whole is None:
+    if isinstance(group.whole, Movement) and group.whole.is_plain:
+        return Formats(follows=True)
+    if group.head is None and group.whole is None and not group.moves:
         rank = group.nodes[-1].output.tensor.rank
-        follows = all(value.tensor.rank == rank for value in reads) and not group.turned
-        return Formats(follows=follows)
+        return Formats(follows=all(value.tensor.rank == rank for value in reads))
     if group.head is not None and _kernel(group.head).follows_for(group.head):
         return Formats(follows=True)
     return Formats(
@@ -311,8 +317,8 @@ def _in_place(group: FusionGroup) -> Pairs:
     if isinstance(group.whole, RotateAppend | DecodeAttention):
         return group.whole.in_place
     y = group.nodes[-1].output
-    elsewhere = group.turned if group.head is None else (group.head,)
-    windows = [value for node in elsewhere for value in node.distinct_reads]
+    moved = [each.x for each in group.moves]
+    windows = moved if group.head is None else group.head.distinct_reads
     pairs = tuple(
         (y, value)
         for value in reads_of(group.epilogue)

@@ -16,7 +16,7 @@ from ...runtime.ops.attention import Attention
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.elementwise import Add, Cast, Div
 from ...runtime.ops.matmul import Gemm, MatMul
-from ...runtime.ops.movement import Slice, Split, Transpose
+from ...runtime.ops.movement import Slice, Split
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.ops.packed import MatMulNBits
 from ...runtime.ops.pool import MaxPool
@@ -27,6 +27,7 @@ from .attention.relu_linear import ReluLinear, relu_linear_at
 from .attention.rotate_append import RotateAppend, rotate_append_at
 from .codegen.elementwise import CHEAP, in_chains
 from .codegen.epilogue import epilogue_of
+from .codegen.moves import MOVING, Movement, movements
 from .conv.inverted_residual import InvertedResidual, inverted_residual_at
 from .gemm.atoms import HALVES
 from .gemm.f16 import is_packed
@@ -52,6 +53,7 @@ Whole = (
     | UnitRows
     | HeadRows
     | InvertedResidual
+    | Movement
 )
 
 
@@ -69,7 +71,8 @@ class FusionGroup:
         whole: the pattern that a dedicated kernel computes: linear attention, rotation with cache
             update, this with the attention to the caches, products of few rows with the nodes
             around them, two products that are combined, normalized parts of rows, rows divided by
-            their length, or inverted residuals; None for others.
+            their length, inverted residuals, or elements moved by several nodes; None for others.
+        moves: the movements through which a chain reads.
     """
 
     nodes: tuple[Node, ...]
@@ -77,12 +80,7 @@ class FusionGroup:
     pool: Node | None = None
     cast: Node | None = None
     whole: Whole | None = None
-
-    @property
-    def turned(self) -> tuple[Node, ...]:
-        """The Transposes through which a chain reads."""
-        own = self.nodes if self.head is None and self.whole is None else ()
-        return tuple(node for node in own if isinstance(node.op, Transpose))
+    moves: tuple[Movement, ...] = ()
 
     @property
     def epilogue(self) -> tuple[Node, ...]:
@@ -102,18 +100,20 @@ def groups(graph: Graph, free: Set[Node]) -> Iterator[FusionGroup]:
         finders = WHOLE.get(type(node.op), ())
         found = next((found for find in finders if (found := find(graph, node, left))), None)
         if found is not None:
-            left -= found.nodes
+            left.difference_update(found.nodes)
             yield FusionGroup(graph.in_order(found.nodes), None, whole=found)
-    yield from _plain_groups(graph, left)
+    yield from _plain_groups(graph, left, moves=True)
 
 
-def _plain_groups(graph: Graph, free: Set[Node]) -> Iterator[FusionGroup]:
-    """Yield groups without a dedicated kernel."""
+def _plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Iterator[FusionGroup]:
+    """Yield groups without a dedicated kernel; with `moves`, also nodes that move elements."""
     left, nodes = set(free), graph.in_order(free)
-    turned = {node: graph.sole_consumer(node.output) for node in nodes if _may_join(graph, node)}
+    moving = moves and any(type(node.op) in MOVING for node in nodes)
+    moved = movements(graph, nodes, left) if moving else []
+    inside = {node for each in moved for node in each.nodes}
     for node in nodes:
         registered = kernel_of(node.op)
-        if node not in left or node in turned:
+        if node not in left or node in inside:
             continue
         if registered is not None and not in_chains(node):
             epilogue: tuple[Node, ...] = ()
@@ -126,35 +126,40 @@ def _plain_groups(graph: Graph, free: Set[Node]) -> Iterator[FusionGroup]:
             left.difference_update((*before, *pool))
             nodes_of = (*before, node, *epilogue, *pool)
             yield FusionGroup(nodes_of, node, pool[0] if pool else None, cast)
-    of_readers: dict[Node, list[Node]] = {}
-    for node, reader in turned.items():
-        if reader in left:
-            of_readers.setdefault(reader, []).append(node)
-        else:  # it is in an epilogue
-            left.discard(node)
-            yield FusionGroup((node,), node)
+    of_readers: dict[Node, list[Movement]] = {}
+    for each in moved:
+        reader = graph.sole_consumer(each.y)
+        if reader in left and _may_join(each, reader):
+            of_readers.setdefault(reader, []).append(each)
+            continue
+        left.difference_update(each.nodes)
+        if each.is_worth:
+            yield FusionGroup(each.nodes, None, whole=each)
+        else:
+            yield from _plain_groups(graph, set(each.nodes))
     for node in reversed(nodes):
         if node in left and in_chains(node):
             chain = _chain(graph, node, left)
-            chain += [turn for link in chain for turn in of_readers.get(link, ())]
+            read = tuple(each for link in chain for each in of_readers.get(link, ()))
+            chain += [turn for each in read for turn in each.nodes]
             left.difference_update(chain)
-            yield FusionGroup(graph.in_order(chain), None)
+            yield FusionGroup(graph.in_order(chain), None, moves=read)
 
 
-def _may_join(graph: Graph, node: Node) -> bool:
-    """Whether a chain may read through a Transpose: its elements stay adjacent along the last axis.
+def _may_join(movement: Movement, reader: Node) -> bool:
+    """Whether a chain may read through nodes that move elements: adjacent ones stay adjacent.
 
-    Images are left out, whose formats elementwise nodes follow, unless there is nothing to follow.
+    Where axes keep their order, elements further apart are read no worse than by a copy. Images are
+    left out, whose formats elementwise nodes follow, unless there is nothing to follow.
     """
-    if not isinstance(node.op, Transpose):
+    if not in_chains(reader) or reader.output.tensor.dims != movement.y.tensor.dims:
         return False
-    reader, y = graph.sole_consumer(node.output), node.output.tensor
-    if reader is None or not in_chains(reader) or reader.output.tensor.dims != y.dims:
-        return False
-    rank = len(y.dims)
+    rank = len(movement.y.tensor.dims)
     computed = [value for value in reader.distinct_reads if not value.is_constant]
-    follows = rank == 4 and len(computed) > 1
-    return rank > 2 and not follows and node.op.order(rank)[-1] == rank - 1
+    is_image = rank == movement.x.tensor.rank == 4 and (movement.copies < 2 or movement.is_plain)
+    follows = is_image and len(computed) > 1
+    near = not movement.turns or (rank > 2 and movement.is_adjacent(movement.format))
+    return near and not follows
 
 
 def _cast_before(graph: Graph, node: Node, free: Set[Node]) -> Node | None:
@@ -425,7 +430,7 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
         alone = replace(group.whole, epilogue=())
         rest = tuple(_plain_groups(graph, set(group.whole.epilogue)))
         return FusionGroup(graph.in_order(alone.nodes), None, whole=alone), *rest
-    if isinstance(group.whole, GatedProducts | UnitRows | HeadRows):
+    if isinstance(group.whole, GatedProducts | UnitRows | HeadRows | Movement):
         return tuple(_plain_groups(graph, set(group.nodes)))
     if group.head is None:
         nodes = (node for node in group.nodes if not node.op.view)

@@ -9,7 +9,8 @@ import numpy as np
 from ...runtime.ir.graph import Graph, Value
 from ...runtime.ir.infer import infer
 from ...runtime.ir.types import TensorType
-from ..cuda.codegen.elementwise import chain_of, elementwise
+from ..cuda.codegen.chain_kernel import elementwise
+from ..cuda.codegen.elementwise import chain_of
 from ..cuda.device import CudaDevice
 from ..cuda.driver.device import CudaStream
 from ..cuda.driver.step import bind_launch

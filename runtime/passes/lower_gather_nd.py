@@ -1,4 +1,4 @@
-"""Rewrites a GatherND of adjacent rows as a view or Slice of them."""
+"""Rewrites a GatherND with known indices as a view, a Slice or a Gather of rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, TensorType
-from ..ops.gather import GatherND
+from ..ops.gather import Gather, GatherND
 from ..ops.movement import Slice
 from ..ops.shape import Reshape
 from .driver import Context
@@ -20,33 +20,35 @@ MAX_INDICES = 1 << 20
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Replace GatherND by Reshape and Slice if its indices count up by one.
+    """Replace GatherND by Reshape, and Slice if its indices count up by one, else Gather.
 
-    Exporters write ``x[i, j]`` with index arrays in this form: masks visible to every position, or
-    one of the parts of a product.
+    Exporters write ``x[i, j]`` with index arrays in this form: masks visible to every position, one
+    of the parts of a product, or a permutation.
     """
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, GatherND) or node.op.batch_dims:
             continue
-        start = _start(node)
+        index = _rows(node)
         x, shape, result = node.inputs[0], shape_of(node.inputs[0]), shape_of(node.output)
-        if start is None or x is None or shape is None or result is None:
+        if index is None or x is None or shape is None or result is None:
             continue
         depth = _depth(node)
         sizes = [size for size in (*shape, *result) if isinstance(size, int)]
         if len(sizes) < len(shape) + len(result) or 0 in sizes:
             continue
         rest, wanted = sizes[depth : len(shape)], sizes[len(shape) :]
-        count = prod(wanted[: len(wanted) - len(rest)])
-        rows = prod(sizes[:depth])
+        rows, count, start = prod(sizes[:depth]), index.size, int(index.flat[0])
+        are_adjacent = (index.reshape(-1) == np.arange(start, start + count)).all()
         add = Builder(graph, node, node.name, (node,))
-        if count < rows:
+        if not are_adjacent:
+            x = add(Gather(), _shaped(add, x, [rows, *rest]), add.constant(index, "rows"))
+        elif count < rows:
             x = _shaped(add, x, [rows, *rest])
             x = add(Slice(), x, *(add.integers([n]) for n in (start, start + count, 0)))
         graph.redirect(node.output, _shaped(add, x, wanted))
         name = node.name
         drop(graph, node)
-        yield f"GatherND '{name}' takes {count} adjacent rows"
+        yield f"GatherND '{name}' takes {count} {'adjacent ' if are_adjacent else ''}rows"
 
 
 def _shaped(add: Builder, x: Value, sizes: Sequence[int]) -> Value:
@@ -65,19 +67,16 @@ def _depth(node: Node) -> int:
     return 0 if found is None else found.shape[-1]
 
 
-def _start(node: Node) -> int | None:
-    """Return the first row if the rows are adjacent; None otherwise."""
+def _rows(node: Node) -> Array | None:
+    """Return the numbers of the rows that are taken; None if they are not known."""
     found, shape = _indices(node), shape_of(node.inputs[0])
     if found is None or shape is None or not 0 < found.size <= MAX_INDICES:
         return None
     outer = [size for size in shape[: found.shape[-1]] if isinstance(size, int)]
-    flat: Array = found.reshape(-1, found.shape[-1])
-    if len(outer) < flat.shape[1] or 0 in outer:
+    if len(outer) < found.shape[-1] or 0 in outer:
         return None
     sizes = np.array(outer, np.int64)
-    wrapped = np.where(flat < 0, flat + sizes, flat)
+    wrapped = np.where(found < 0, found + sizes, found)
     if (wrapped < 0).any() or (wrapped >= sizes).any():
         return None
-    rows = wrapped @ np.array([prod(outer[i + 1 :]) for i in range(len(outer))], np.int64)
-    start = int(rows[0])
-    return start if (rows == np.arange(start, start + rows.size)).all() else None
+    return wrapped @ np.array([prod(outer[i + 1 :]) for i in range(len(outer))], np.int64)

@@ -6,10 +6,9 @@ convolutions and matrix products.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, isinf, isnan
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -38,19 +37,7 @@ from ....runtime.ir.op import Op, attributes
 from ....runtime.ops import elementwise as ops
 from ....runtime.ops.ml import Binarizer
 from ....runtime.ops.quantize import DequantizeLinear, QuantizeLinear
-from ..recipe.launch import Launch
-from ..recipe.operands import (
-    Given,
-    Ints,
-    Tensor,
-    broadcast_strides,
-    ceil_div,
-    index_type,
-    merge,
-    order,
-)
 from ..recipe.source import C_TYPES, SMALL
-from .copies import divisors
 
 BOOLS = frozenset({bool_})
 SMALL_FLOATS = FLOAT8S | {float4e2m1}
@@ -417,83 +404,3 @@ def _quantization(node: Node) -> str:
     if node.distinct_reads[0].tensor.dtype in SHORT:
         ratio = f"T({C_TYPES[node.distinct_reads[0].tensor.dtype]}(x / y))"
     return f"saturated(rint({ratio}) + T(z), T({lowest(to)}), T({greatest(to)}))"
-
-
-# ── the kernel ───────────────────────────────────────────────────────────────────────────────────
-
-
-def elementwise(
-    chain: ElementwiseChain,
-    y: Tensor,
-    operands: Sequence[Tensor],
-    orders: Mapping[int, Ints] = MappingProxyType({}),
-) -> Launch:
-    """Return the launch of a chain over all elements of `y`.
-
-    Args:
-        chain: the computation.
-        y: the result; threads process its elements in memory order.
-        operands: those of the chain, in any format, broadcast to `y`.
-        orders: of the axes of operands that are read transposed, by their places; these have the
-            rank of `y`.
-    """
-    axes = order(y.rank, y.format)
-    walks = [_walk(x, orders.get(place), y) for place, x in enumerate(operands)]
-    sizes, moves = merge(
-        [y.dims[axis] for axis in axes],
-        [tuple(walk[axis] for axis in axes) for walk in (y.strides, *walks)],
-    )
-    vector = _vector(y, operands, sizes, moves)
-    result, *moves = moves
-    index = index_type(y.extent, *(x.extent for x in operands))
-    numbers = range(len(operands))
-    constants = [("RANK", len(sizes)), ("VECTOR", vector), ("GAPS", bool(y.pitch))]
-    constants += [(f"INNER{i}", int(move[-1] == 1)) for i, move in enumerate(moves)]
-    args: dict[str, Given] = {"y": y, "strides": result, "count": y.size, "sizes": sizes}
-    args |= divisors(sizes)
-    for i, (x, move) in enumerate(zip(operands, moves, strict=True)):
-        args |= {f"a{i}": x, f"strides{i}": move}
-    return Launch(
-        "elementwise/elementwise.cu",
-        "elementwise",
-        grid=(ceil_div(y.size, THREADS * vector), 1, 1),
-        block=THREADS,
-        args=args,
-        types=(
-            ("Index", index),
-            ("R", y.dtype),
-            *((f"A{i}", x.dtype) for i, x in enumerate(operands)),
-        ),
-        constants=tuple(constants),
-        code="\n".join(
-            [
-                chain.code,
-                f"#define OPERANDS(X) {' '.join(f'X({i})' for i in numbers)}",
-                f"#define CHAIN_ARGUMENTS {', '.join(f'words{i}.at[q]' for i in numbers)}",
-            ]
-        ),
-        note=chain.title,
-        pitched=(y, *operands),
-    )
-
-
-def _walk(x: Tensor, turned: Ints | None, y: Tensor) -> Ints:
-    """Return the strides of an operand along the axes of `y`: 0 where it is repeated."""
-    if turned is None:
-        return broadcast_strides(x.dims, x.format, y.dims, x.pitch)
-    return tuple(0 if x.dims[axis] == 1 else x.strides[axis] for axis in turned)
-
-
-def _vector(
-    y: Tensor, operands: Sequence[Tensor], sizes: tuple[int, ...], moves: Sequence[tuple[int, ...]]
-) -> int:
-    """Return how many adjacent elements a thread computes: up to 16 bytes of the widest operand."""
-    if any(move[-1] not in (0, 1) for move in moves):
-        return 1
-    vector = 16 // max(x.dtype.itemsize for x in (y, *operands))
-    dense = [move for move in moves if move[-1] == 1]
-    while vector > 1 and (
-        sizes[-1] % vector or any(step % vector for move in dense for step in move[:-1])
-    ):
-        vector //= 2
-    return vector

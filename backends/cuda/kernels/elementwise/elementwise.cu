@@ -7,27 +7,9 @@
 // and INNER0, INNER1, ...: 1 where an operand is contiguous along with the result, 0 where it is
 // repeated (or VECTOR is 1).
 
+#include "elementwise/words.cuh"
 #include "move/axes.cuh"
 #include "ptx/pdl.cuh"
-
-template <typename A>
-struct alignas(sizeof(A) * VECTOR) Words {
-    A at[VECTOR];
-};
-
-// Reads the operand of VECTOR results at once: adjacent elements, or one element for all of them.
-template <int INNER, typename A>
-__device__ __forceinline__ Words<A> words(const A* from)
-{
-    if constexpr (INNER == 1) {
-        return *(const Words<A>*)from;
-    } else {
-        Words<A> found;
-#pragma unroll
-        for (int q = 0; q < VECTOR; ++q) found.at[q] = *from;
-        return found;
-    }
-}
 
 #define PARAMETER(i) , const A##i *a##i, Ints strides##i
 #define OFFSET(i) Index offset##i = 0;

@@ -1,0 +1,209 @@
+"""The kernel of a chain of elementwise operators, whose operands are read where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from itertools import pairwise
+from math import prod
+from types import MappingProxyType
+
+import numpy as np
+
+from ....runtime.ir.dtypes import DType
+from ....runtime.ir.types import Array
+from ..recipe.launch import Launch
+from ..recipe.operands import (
+    Given,
+    Ints,
+    Packed,
+    Tensor,
+    broadcast_strides,
+    ceil_div,
+    index_type,
+    merge,
+    order,
+)
+from ..recipe.source import C_TYPES
+from .copies import divisors, words_of
+from .elementwise import ElementwiseChain
+from .moves import Movement, Walk
+
+THREADS = 256
+NO_MOVES: Mapping[int, Movement] = MappingProxyType({})
+
+
+def elementwise(
+    chain: ElementwiseChain,
+    y: Tensor,
+    operands: Sequence[Tensor],
+    moved: Mapping[int, Movement] = NO_MOVES,
+    word: DType | None = None,
+) -> Launch:
+    """Return the launch of a chain over all elements of `y`.
+
+    Args:
+        chain: the computation.
+        y: the result; threads process its elements in memory order.
+        operands: those of the chain, in any format, broadcast to `y`.
+        moved: by the places of operands that are read through a chain of nodes that move elements:
+            this chain, whose result is broadcast to `y`.
+        word: the type as which elements are copied, if the chain computes nothing.
+
+    Raises:
+        ValueError: `refusal` of these is not empty.
+    """
+    cuts = _factors(y.dims, tuple(moved.values()))
+    if cuts is None:
+        raise ValueError(refusal(y, operands, moved))
+    walks = [_walk(x, moved.get(i), y, cuts) for i, x in enumerate(operands)]
+    axes = order(y.rank, y.format)
+    firsts = [sum(map(len, cuts[:axis])) for axis in range(y.rank)]
+    places = [firsts[axis] + i for axis in axes for i in range(len(cuts[axis]))]
+    flat = [size for axis in cuts for size in axis]
+    own = [s for axis, step in enumerate(y.strides) for s in _inner(cuts[axis], step)]
+    rows = [own, *(walk.strides for walk in walks), *(walk.turns for walk in walks)]
+    sizes, merged = merge([flat[p] for p in places], [tuple(r[p] for p in places) for r in rows])
+    result, moves, turns = merged[0], merged[1 : len(walks) + 1], merged[len(walks) + 1 :]
+    vector = _vector((y, *operands), sizes, merged, walks)
+    index = index_type(y.extent, *(x.extent for x in operands))
+    numbers = range(len(operands))
+    constants = [("RANK", len(sizes)), ("VECTOR", vector), ("GAPS", bool(y.pitch))]
+    constants += [(f"INNER{i}", int(move[-1] == 1)) for i, move in enumerate(moves)]
+    args: dict[str, Given] = {"y": y, "strides": result, "count": y.size, "sizes": sizes}
+    args |= divisors(sizes)
+    for i, (x, move) in enumerate(zip(operands, moves, strict=True)):
+        args |= {f"a{i}": x, f"strides{i}": move}
+    entry = "moved" if any(w.origin or w.table is not None for w in walks) else "elementwise"
+    for i, walk in enumerate(walks) if entry == "moved" else ():
+        constants.append((f"TABLED{i}", walk.table is not None))
+        args |= {f"table{i}": _table(walk.table), f"turns{i}": turns[i], f"origin{i}": walk.origin}
+    return Launch(
+        f"elementwise/{entry}.cu",
+        entry,
+        grid=(ceil_div(y.size, THREADS * vector), 1, 1),
+        block=THREADS,
+        args=args,
+        types=(
+            ("Index", index),
+            ("R", word or y.dtype),
+            *((f"A{i}", word or x.dtype) for i, x in enumerate(operands)),
+        ),
+        constants=tuple(constants),
+        code="\n".join(
+            [
+                chain.code,
+                f"#define OPERANDS(X) {' '.join(f'X({i})' for i in numbers)}",
+                f"#define CHAIN_ARGUMENTS {', '.join(f'words{i}.at[q]' for i in numbers)}",
+            ]
+        ),
+        note=chain.title,
+        pitched=(y, *operands),
+    )
+
+
+def refusal(y: Tensor, operands: Sequence[Tensor], moved: Mapping[int, Movement]) -> str:
+    """Return why a chain cannot read operands through nodes that move elements, or nothing."""
+    if moved and any(x.extent >= 2**31 for x in operands):
+        return "places in tables have 32 bits"
+    cuts = _factors(y.dims, tuple(moved.values()))
+    return "axes of operands have no common factors" if cuts is None else ""
+
+
+def copied_through(movement: Movement, y: Tensor, x: Tensor) -> Launch | str:
+    """Return the launch that moves elements, as a chain of nodes does."""
+    refused = refusal(y, [x], {0: movement})
+    if refused:
+        return refused
+    word = words_of(x.dtype)
+    kind = C_TYPES[word]
+    code = f"__device__ __forceinline__ {kind} chain({kind} a0) {{ return a0; }}"
+    names = [type(node.op).__name__ for node in movement.nodes if not node.op.view]
+    chain = ElementwiseChain((movement.x,), code, "+".join(names))
+    return elementwise(chain, y, [x], {0: movement}, word)
+
+
+def _factors(dims: Ints, moved: Sequence[Movement]) -> list[Ints] | None:
+    """Return the sizes of factors of each axis of which those of all movements are products."""
+    if not moved:
+        return [(size,) for size in dims]
+    found: list[Ints] = []
+    for axis, size in enumerate(dims):
+        inner = {1, size}
+        for each in moved:
+            place = axis - len(dims) + len(each.factors)
+            own = each.factors[place] if place >= 0 else ()
+            inner |= {prod(own[i:]) for i in range(len(own))}
+        ends = sorted(inner)
+        if any(b % a for a, b in pairwise(ends)):
+            return None
+        steps = [b // a for a, b in pairwise(ends)]
+        found.append(tuple(reversed(steps)) or (1,))
+    return found
+
+
+def _inner(sizes: Ints, step: int) -> Ints:
+    """Return the strides of the factors of an axis with this stride."""
+    return tuple(step * prod(sizes[i + 1 :]) for i in range(len(sizes)))
+
+
+def _walk(x: Tensor, movement: Movement | None, y: Tensor, cuts: Sequence[Ints]) -> Walk:
+    """Return the places of an operand along the factors of the axes of `y`; repeated: stride 0."""
+    if movement is None:
+        steps = broadcast_strides(x.dims, x.format, y.dims, x.pitch)
+        strides = [s for sizes, step in zip(cuts, steps, strict=True) for s in _inner(sizes, step)]
+        return Walk(0, tuple(strides), None, (0,) * len(strides))
+    walk, begin = movement.walk(x), 0
+    lists: tuple[list[int], list[int]] = ([], [])
+    missing = len(cuts) - len(movement.factors)
+    for sizes, own in zip(cuts, ((),) * missing + movement.factors, strict=True):
+        end = begin + len(own)
+        for to, steps in zip(lists, (walk.strides, walk.turns), strict=True):
+            to += _spread(sizes, own, steps[begin:end])
+        begin = end
+    return Walk(walk.origin, tuple(lists[0]), walk.table, tuple(lists[1]))
+
+
+def _spread(sizes: Ints, own: Ints, steps: Ints) -> list[int]:
+    """Return the strides of finer factors of an axis, given those of coarser ones."""
+    if prod(own) == 1:
+        return [0] * len(sizes)
+    ends = [prod(own[i:]) for i in range(len(own))]
+    found: list[int] = []
+    for i in range(len(sizes)):
+        inner = prod(sizes[i + 1 :])
+        place = max(p for p, end in enumerate(ends) if end > inner)
+        found.append(steps[place] * (inner // prod(own[place + 1 :])))
+    return found
+
+
+def _table(table: Array | None) -> Packed | None:
+    if table is None:
+        return None
+    return Packed((), ("places", sha256(table.tobytes()).hexdigest()), lambda: table)
+
+
+def _vector(
+    tensors: Sequence[Tensor], sizes: Ints, merged: Sequence[Ints], walks: Sequence[Walk]
+) -> int:
+    """Return how many adjacent elements a thread computes: up to 16 bytes of the widest operand.
+
+    Args:
+        tensors: the result and the operands.
+        sizes: of the axes.
+        merged: the strides of the result and the operands, and the turns of the latter.
+        walks: the places of the operands.
+    """
+    moves, turns = merged[: len(tensors)], merged[len(tensors) :]
+    if any(move[-1] not in (0, 1) for move in moves) or any(turn[-1] for turn in turns):
+        return 1
+    needed = [sizes[-1], *(step for move in moves if move[-1] == 1 for step in move[:-1])]
+    for walk, move in zip(walks, moves[1:], strict=True):
+        if move[-1] == 1:
+            needed.append(walk.origin)
+            if walk.table is not None:
+                needed.append(int(np.gcd.reduce(walk.table[walk.table >= 0])))
+    vector = 16 // max(x.dtype.itemsize for x in tensors)
+    while vector > 1 and any(n % vector for n in needed):
+        vector //= 2
+    return vector

@@ -1,0 +1,441 @@
+"""Chains of nodes that only move elements, as one function of the result's indices.
+
+Transpose, Slice, Pad, Gather with constant indices, Expand, Tile and views compose: whatever the
+chain, an element of the result is one element of the input, or zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ir.op import Op
+from ....runtime.ir.types import Array
+from ....runtime.ops.gather import Gather
+from ....runtime.ops.movement import Expand, Pad, Slice, Tile, Transpose, bounds_of_slice
+from ....runtime.ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ....runtime.ops.shapes import normalize_axes, normalize_axis
+from ....runtime.plan.backend import Format
+from ..recipe.operands import Ints, Tensor, order
+
+VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
+#: Maximum number of nodes of a chain, of factors of its axes, and of entries of its tables.
+MAX_NODES, MAX_FACTORS, MAX_ENTRIES = 24, 12, 1 << 18
+#: Maximum number of elements that one kernel moves although adjacent ones come from far apart.
+MAX_SCATTERED = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Where the elements of a result are in memory, by position along each factor of its axes.
+
+    Element i of the input, with ``i = origin + sum(position * stride) + table[sum(position *
+    turn)]``; zero where the table is negative.
+
+    Attributes:
+        origin: index of the first element.
+        strides: by factor.
+        table: int32, one axis; None if strides suffice.
+        turns: strides in the table, by factor.
+    """
+
+    origin: int
+    strides: Ints
+    table: Array | None
+    turns: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Movement:
+    """Nodes that move the elements of one tensor.
+
+    Attributes:
+        nodes: in order; only the next one reads the result of each.
+        x, y: the input and the result.
+        factors: of each axis of y, outermost first; an axis of size 1 may have none.
+        coordinates: of the element's place along each axis of x, int64, with an axis for each
+            factor, of size 1 where it does not matter; -1 for a zero.
+        result: the format of y, if one kernel moves all.
+    """
+
+    nodes: tuple[Node, ...]
+    x: Value
+    y: Value
+    factors: tuple[Ints, ...]
+    coordinates: tuple[Array, ...]
+    result: Format = Format.CONTIGUOUS
+
+    def walk(self, x: Tensor) -> Walk:
+        """Return the places of the elements if the input is laid out like this."""
+        rank = sum(map(len, self.factors))
+        origin, strides, loose = 0, [0] * rank, list[tuple[Array, int]]()
+        for at, stride in zip(self.coordinates, x.strides, strict=True):
+            steps = _linear(at)
+            if steps is None:
+                loose.append((at, stride))
+                continue
+            origin += int(at.flat[0]) * stride
+            strides = [s + stride * step for s, step in zip(strides, steps, strict=True)]
+        if not loose:
+            return Walk(origin, tuple(strides), None, (0,) * rank)
+        sums = sum((at * stride for at, stride in loose), start=np.zeros((1,) * rank, np.int64))
+        outside = np.logical_or.reduce(np.broadcast_arrays(*(at < 0 for at, _ in loose)))
+        table: Array = np.where(outside, -1, sums).astype(np.int32)
+        turns = (prod(table.shape[i + 1 :]) if n > 1 else 0 for i, n in enumerate(table.shape))
+        return Walk(origin, tuple(strides), table.reshape(-1), tuple(turns))
+
+    @property
+    def copies(self) -> int:
+        """The number of its nodes that copy; 0 if all of them might be free.
+
+        A part that might be read in place is one, too, beside nodes that copy in any case.
+        """
+        certain = sum(not may_be_free(node) for node in self.nodes)
+        parts = sum(may_be_free(n) and isinstance(n.op, (Slice, Gather)) for n in self.nodes)
+        return certain + parts if certain else 0
+
+    @property
+    def turns(self) -> bool:
+        """Whether the order of axes changes."""
+        return any(isinstance(node.op, Transpose) for node in self.nodes)
+
+    @property
+    def is_worth(self) -> bool:
+        """Whether one kernel is faster than several: a large matrix is turned better by tiles."""
+        near = not self.turns or self.y.tensor.size <= MAX_SCATTERED
+        return self.copies > 1 and (near or self.is_adjacent(self.format))
+
+    @property
+    def format(self) -> Format:
+        """The format of the input in which adjacent elements of the result are adjacent."""
+        formats = (Format.CONTIGUOUS, Format.CHANNELS_LAST)
+        return next((f for f in formats if self.is_adjacent(f)), Format.CONTIGUOUS)
+
+    def is_adjacent(self, format: Format) -> bool:
+        """Whether elements that are adjacent in the result are adjacent or equal in the input."""
+        walk, places = self.walk(Tensor(self.x, format)), list[int]()
+        for axis in order(len(self.factors), self.result):
+            first = sum(map(len, self.factors[:axis]))
+            places += (first + i for i, size in enumerate(self.factors[axis]) if size > 1)
+        last = places[-1] if places else None
+        return last is None or (walk.strides[last] in (0, 1) and not walk.turns[last])
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it keeps the order of axes, so that any format will do."""
+        rank = self.x.tensor.rank
+        same = all(v.tensor.rank == rank for node in self.nodes for v in node.outputs)
+        return same and not any(isinstance(n.op, (Transpose, *VIEWS)) for n in self.nodes)
+
+
+def _linear(at: Array) -> Ints | None:
+    """Return the steps along each axis if coordinates are linear in the positions."""
+    if (at < 0).any():
+        return None
+    first = at[(0,) * at.ndim]
+    steps: list[int] = []
+    wanted: Array = np.full((1,) * at.ndim, first)
+    for axis, size in enumerate(at.shape):
+        place = tuple(int(i == axis and size > 1) for i in range(at.ndim))
+        steps.append(int(at[place] - first))
+        along = np.arange(size).reshape([-1 if i == axis else 1 for i in range(at.ndim)])
+        wanted = wanted + steps[-1] * along
+    return tuple(steps) if (wanted == at).all() else None
+
+
+# ── composing ────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Unsupported(Exception):
+    """A node cannot be part of a chain."""
+
+
+class _Tracer:
+    """Coordinates of elements as nodes move them.
+
+    Attributes:
+        axes: the sizes of the factors of each axis.
+        at: see `Movement.coordinates`.
+    """
+
+    def __init__(self, dims: Ints) -> None:
+        self.axes: list[list[int]] = [[size] for size in dims]
+        rank = len(dims)
+        self.at: list[Array] = [
+            np.arange(size).reshape([-1 if i == axis else 1 for i in range(rank)])
+            for axis, size in enumerate(dims)
+        ]
+
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes of all factors."""
+        return [size for axis in self.axes for size in axis]
+
+    def transpose(self, perm: Ints) -> None:
+        """Permute axes."""
+        firsts = [sum(map(len, self.axes[:axis])) for axis in range(len(self.axes))]
+        order = [firsts[axis] + i for axis in perm for i in range(len(self.axes[axis]))]
+        self.axes = [self.axes[axis] for axis in perm]
+        self.at = [at.transpose(order) for at in self.at]
+
+    def reshape(self, dims: Ints) -> None:
+        """Regroup the factors into axes of these sizes."""
+        axes: list[list[int]] = []
+        sizes, i = self.sizes, 0
+        for dim in dims:
+            axis: list[int] = []
+            while prod(axis) < dim or (i < len(sizes) and sizes[i] == 1):
+                need = dim // prod(axis)
+                while need % sizes[i]:
+                    if sizes[i] % need == 0:
+                        self._split(i, sizes, need)
+                    elif i + 1 < len(sizes):
+                        self._join(i, sizes)
+                    else:
+                        raise _Unsupported
+                axis.append(sizes[i])
+                i += 1
+            axes.append(axis)
+        if not axes:
+            raise _Unsupported
+        axes[-1] += sizes[i:]  # of size 1
+        self.axes = axes
+
+    def _split(self, i: int, sizes: list[int], outer: int) -> None:
+        parts = (outer, sizes[i] // outer)
+        self.at = [
+            at.reshape(*at.shape[:i], *(parts if at.shape[i] > 1 else (1, 1)), *at.shape[i + 1 :])
+            for at in self.at
+        ]
+        sizes[i : i + 1] = parts
+
+    def _join(self, i: int, sizes: list[int]) -> None:
+        """Replace a factor and the next one by their product."""
+        joined: list[Array] = []
+        for at in self.at:
+            if at.shape[i] > 1 or at.shape[i + 1] > 1:
+                shape = (*at.shape[:i], sizes[i], sizes[i + 1], *at.shape[i + 2 :])
+                at = self._checked(shape, at)
+            joined.append(at.reshape(*at.shape[:i], -1, *at.shape[i + 2 :]))
+        self.at = joined
+        sizes[i : i + 2] = [sizes[i] * sizes[i + 1]]
+
+    def _checked(self, shape: Sequence[int], at: Array) -> Array:
+        if prod(shape) > MAX_ENTRIES:
+            raise _Unsupported
+        return np.broadcast_to(at, shape)
+
+    def _whole(self, axis: int) -> int:
+        """Make an axis a single factor; return its place."""
+        sizes, first = self.sizes, sum(map(len, self.axes[:axis]))
+        if not self.axes[axis]:
+            self.at = [np.expand_dims(at, first) for at in self.at]
+        for _ in self.axes[axis][1:]:
+            self._join(first, sizes)
+        self.axes[axis] = [prod(self.axes[axis])]
+        return first
+
+    def take(self, axis: int, index: Array) -> None:
+        """Replace an axis by those of an index, in which -1 means zero."""
+        place = self._whole(axis)
+        shape = [-1 if i == place else 1 for i in range(self.at[0].ndim)]
+        outside = (index < 0).reshape(-1)
+        reads = [at.shape[place] > 1 for at in self.at]
+        if not any(reads):
+            reads[0] = True  # one coordinate suffices to say that there is nothing
+        taken: list[Array] = []
+        for at, does in zip(self.at, reads, strict=True):
+            one = at.shape[place] == 1
+            if does:
+                flat = np.where(outside | one, 0, index.reshape(-1))
+                at = at.take(flat, axis=place)
+                if outside.any():
+                    at = np.where(outside.reshape(shape), -1, at)
+            sides = at.shape[:place], at.shape[place + 1 :]
+            inner = index.shape if does else (1,) * index.ndim
+            taken.append(
+                self._checked(sides[0] + inner + sides[1], at.reshape(*sides[0], *inner, *sides[1]))
+            )
+        self.at = taken
+        self.axes[axis : axis + 1] = [[size] for size in index.shape]
+
+    def expand(self, dims: Ints) -> None:
+        """Repeat axes of size 1, and add axes in front."""
+        for _ in range(len(dims) - len(self.axes)):
+            self.axes.insert(0, [1])
+            self.at = [at[None] for at in self.at]
+        for axis, size in enumerate(dims):
+            if prod(self.axes[axis]) != size:
+                self._whole(axis)
+                self.axes[axis] = [size]
+
+
+def _slice(state: _Tracer, node: Node, dims: Ints) -> None:
+    starts, ends, axes, steps = (*map(_ints, node.inputs[1:]), None, None)[:4]
+    if starts is None or ends is None:
+        raise _Unsupported
+    along = normalize_axes(range(len(starts)) if axes is None else axes, len(dims))
+    for axis, a, b, step in zip(along, starts, ends, steps or (1,) * len(starts), strict=True):
+        begin, end = bounds_of_slice(a, b, step, dims[axis])
+        state.take(axis, np.arange(begin, end, step))
+
+
+def _gather(state: _Tracer, node: Node, dims: Ints) -> None:
+    op, index = node.op, node.inputs[1]
+    if not isinstance(op, Gather) or index is None or index.data is None:
+        raise _Unsupported
+    axis = normalize_axis(op.axis, len(dims))
+    state.take(axis, np.where(index.data < 0, index.data + dims[axis], index.data))
+
+
+def _pad(state: _Tracer, node: Node, dims: Ints) -> None:
+    pads, value, axes = (*node.inputs[1:], None, None)[:3]
+    amounts, along = _ints(pads), _ints(axes)
+    zero = value is None or (value.data is not None and not any(value.data.tobytes()))
+    if not isinstance(node.op, Pad) or node.op.mode != "constant" or not zero or amounts is None:
+        raise _Unsupported
+    along = normalize_axes(range(len(dims)) if along is None else along, len(dims))
+    for i, axis in enumerate(along):
+        before, after = amounts[i], amounts[i + len(along)]
+        index = np.arange(-before, dims[axis] + after)
+        if before or after:
+            state.take(axis, np.where(index < dims[axis], np.maximum(index, -1), -1))
+
+
+def _tile(state: _Tracer, node: Node, dims: Ints) -> None:
+    repeats = _ints(node.inputs[1])
+    if repeats is None:
+        raise _Unsupported
+    for axis, times in enumerate(repeats):
+        if times != 1:
+            state.take(axis, np.tile(np.arange(dims[axis]), times))
+
+
+def _transpose(state: _Tracer, node: Node, dims: Ints) -> None:
+    assert isinstance(node.op, Transpose)
+    state.transpose(node.op.order(len(dims)))
+
+
+def _reshape(state: _Tracer, node: Node, dims: Ints) -> None:
+    state.reshape(node.output.tensor.dims)
+
+
+def _expand(state: _Tracer, node: Node, dims: Ints) -> None:
+    state.expand(node.output.tensor.dims)
+
+
+#: How coordinates change, by the operator of a node that may be part of a chain.
+MOVING: Mapping[type[Op], Callable[[_Tracer, Node, Ints], None]] = {
+    **dict.fromkeys(VIEWS, _reshape),
+    **{Expand: _expand, Gather: _gather, Pad: _pad, Slice: _slice, Tile: _tile},
+    Transpose: _transpose,
+}
+
+
+def _ints(value: Value | None) -> Ints | None:
+    if value is None or value.data is None:
+        return None
+    return tuple(int(n) for n in value.data.flat)
+
+
+def moves(node: Node) -> bool:
+    """Whether a node may be part of a chain: it moves a computed tensor by constants."""
+    first, *others = node.inputs or (None,)
+    known = all(value is None or value.data is not None for value in others)
+    return type(node.op) in MOVING and first is not None and not first.is_constant and known
+
+
+def movement(nodes: Sequence[Node]) -> Movement | None:
+    """Return what a chain of nodes does, or None if that is too complex."""
+    x, y = nodes[0].operands[0], nodes[-1].output
+    if not x.tensor.rank or not x.tensor.size or not y.tensor.size:
+        return None
+    state = _Tracer(x.tensor.dims)
+    try:
+        for node in nodes:
+            MOVING[type(node.op)](state, node, node.operands[0].tensor.dims)
+    except _Unsupported:
+        return None
+    if len(state.sizes) > MAX_FACTORS or sum(at.size for at in state.at) > MAX_ENTRIES:
+        return None
+    return Movement(tuple(nodes), x, y, tuple(map(tuple, state.axes)), tuple(state.at))
+
+
+def movements(graph: Graph, nodes: Sequence[Node], free: Set[Node]) -> list[Movement]:
+    """Return disjoint movements among free nodes, each as long as possible.
+
+    Transposes and views at their end that might be free are left to themselves; the result has the
+    format in which a Transpose behind it is free.
+    """
+    found: list[Movement] = []
+    left = set(free)
+    for node in reversed(nodes):
+        if node not in left or not moves(node) or _is_view_or_turn(node):
+            continue
+        chain = [*chain_to(graph, node, left), *_views_behind(graph, node, left)]
+        whole = next((m for i in range(len(chain)) if (m := movement(chain[i:])) is not None), None)
+        if whole is not None and whole.copies:
+            if _turns_image(graph.sole_consumer(whole.y)):
+                whole = replace(whole, result=Format.CHANNELS_LAST)
+            found.append(whole)
+            left.difference_update(whole.nodes)
+    return found
+
+
+def _views_behind(graph: Graph, node: Node, free: Set[Node]) -> Iterator[Node]:
+    """Yield the views after a node, each the only reader of the result before."""
+    view = graph.sole_consumer(node.output)
+    while view is not None and view in free and isinstance(view.op, VIEWS):
+        yield view
+        view = graph.sole_consumer(view.output)
+
+
+def _is_view_or_turn(node: Node) -> bool:
+    return isinstance(node.op, (Transpose, *VIEWS)) and may_be_free(node)
+
+
+def _turns_image(node: Node | None) -> bool:
+    """Whether a node is a Transpose of an image to rows of channels."""
+    if node is None or not isinstance(node.op, Transpose):
+        return False
+    rank = len(node.output.tensor.dims)
+    return rank > 2 and node.op.order(rank) == (0, *range(2, rank), 1)
+
+
+def chain_to(graph: Graph, last: Node, free: Set[Node]) -> list[Node]:
+    """Return the longest chain of free nodes that ends with one, each read only by the next."""
+    nodes = [last]
+    while len(nodes) < MAX_NODES:
+        source = nodes[0].operands[0]
+        maker = source.producer
+        if maker is None or maker not in free or not moves(maker):
+            break
+        if graph.sole_consumer(source) is not nodes[0]:
+            break
+        nodes.insert(0, maker)
+    return nodes
+
+
+def may_be_free(node: Node) -> bool:
+    """Whether a plan may do without running a node: by another format, or as part of its input."""
+    op, dims = node.op, node.operands[0].tensor.dims
+    rank = len(dims)
+    if isinstance(op, Transpose):
+        order = tuple(axis for axis in op.order(rank) if dims[axis] != 1)
+        images = ((0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1)))
+        kept = [tuple(axis for axis in perm if dims[axis] != 1) for perm in images]
+        return order in (*kept, tuple(sorted(order)))
+    if isinstance(op, Slice):
+        changed = [i for i, n in enumerate(node.output.tensor.dims) if n != dims[i]]
+        steps = _ints(node.inputs[4]) if len(node.inputs) > 4 else None
+        if len(changed) != 1 or any(step != 1 for step in steps or ()):
+            return not changed
+        return changed[0] in (1, rank - 1) or prod(dims[: changed[0]]) == 1
+    if isinstance(op, Gather):
+        count = prod(dims[: normalize_axis(op.axis, rank)])
+        return count == 1 and node.operands[1].tensor.size == 1
+    return isinstance(op, VIEWS)

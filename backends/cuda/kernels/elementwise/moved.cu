@@ -1,0 +1,48 @@
+// A chain of elementwise operators, as in elementwise.cu, whose operands are read through chains of nodes that
+// move elements: element i of an operand, with i = origin + the sum of position * stride + an entry of a table.
+// Where the entry is negative, there is no element, and the operand is zero.
+//
+// Generated: as in elementwise.cu, and TABLED0, TABLED1, ...: whether an operand has a table.
+
+#include "elementwise/words.cuh"
+#include "move/axes.cuh"
+#include "ptx/pdl.cuh"
+
+template <int INNER, typename A>
+__device__ __forceinline__ Words<A> words_or_zeros(const A* from, bool inside)
+{
+    if (inside) return words<INNER>(from);
+    Words<A> found;
+    memset(&found, 0, sizeof(found));
+    return found;
+}
+
+#define PARAMETER(i) , const A##i *a##i, Ints strides##i, const int *table##i, Ints turns##i, Index origin##i
+#define OFFSET(i) Index offset##i = origin##i, turn##i = 0;
+#define MOVE(i) offset##i += position * strides##i.at[axis], turn##i += position * turns##i.at[axis];
+#define LOOK(i) const int entry##i = TABLED##i ? table##i[turn##i] : 0;
+#define READ(i) const Words<A##i> words##i = words_or_zeros<INNER##i>(a##i + offset##i + entry##i, entry##i >= 0);
+
+extern "C" __global__ void __launch_bounds__(256)
+moved(R* y, Ints strides, Index count, Ints sizes, Ints factors, Ints shifts OPERANDS(PARAMETER))
+{
+    const Index i = (blockIdx.x * (Index)256 + threadIdx.x) * VECTOR;
+    if (i >= count) return;
+    OPERANDS(OFFSET)
+    Index offset = 0, rest = i;
+#pragma unroll
+    for (int axis = RANK - 1; axis >= 0; --axis) {
+        const Index next = axis ? quotient(rest, sizes.at[axis], factors.at[axis], shifts.at[axis]) : 0;
+        const Index position = rest - next * sizes.at[axis];
+        offset += position * strides.at[axis];
+        OPERANDS(MOVE)
+        rest = next;
+    }
+    OPERANDS(LOOK)
+    grid_dependency_sync();
+    OPERANDS(READ)
+    Words<R> results;
+#pragma unroll
+    for (int q = 0; q < VECTOR; ++q) results.at[q] = chain(CHAIN_ARGUMENTS);
+    *(Words<R>*)(y + (GAPS ? offset : i)) = results;
+}

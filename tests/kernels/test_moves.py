@@ -1,0 +1,285 @@
+"""Chains of nodes that only move elements: what they do as one function, and as one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.codegen.moves import movement, moves
+from tercet.backends.cuda.recipe.operands import Tensor
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.dtypes import (
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int64,
+)
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.elementwise import Add, Cast, Mul, Not, Relu
+from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.movement import Expand, Pad, Slice, Tile, Transpose
+from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.plan.backend import Format
+
+from .cubins import all_compile
+from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .emulator import needs_compiler
+from .samples import Sample, compare
+
+COMPILES = {"elementwise/moved.cu"}
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tercet.backends.cuda.backend import CudaBackend
+
+
+class Chain:
+    """A graph that moves elements of ``x``."""
+
+    def __init__(self, *shape: int, dtype: DType = float16) -> None:
+        self.graph = Graph("moves")
+        self.value = self.graph.add_input("x", TensorType(dtype, shape))
+
+    def add(self, op: object, *numbers: object) -> Chain:
+        constants = [self.graph.constant(np.asarray(n, np.int64), "") for n in numbers]
+        self.value = self.graph.insert(op, [self.value, *constants]).output  # type: ignore[arg-type]
+        infer(self.graph)
+        return self
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        return self.value.tensor.dims
+
+    def reshape(self, *dims: int) -> Chain:
+        return self.add(Reshape(), dims)
+
+    def transpose(self, *perm: int) -> Chain:
+        return self.add(Transpose(perm=perm))
+
+    def gather(self, index: object, axis: int) -> Chain:
+        return self.add(Gather(axis=axis), index)
+
+    def pad(self, *amounts: int) -> Chain:
+        return self.add(Pad(), amounts)
+
+    def slice(self, begin: int, end: int, axis: int, step: int = 1) -> Chain:
+        return self.add(Slice(), [begin], [end], [axis], [step])
+
+
+def halo(*, channels_last: bool = False) -> Chain:
+    """Windows of an image that overlap, as heads of an attention (HaloNet)."""
+    window = np.arange(2)[:, None] * 4 + np.arange(6)
+    chain = Chain(2, 32, 8, 8).pad(0, 0, 1, 1, 0, 0, 1, 1)
+    chain.gather(window, 2).transpose(0, 1, 2, 4, 3).gather(window, 3).transpose(0, 1, 2, 4, 5, 3)
+    chain.reshape(4, 16, 4, 36)
+    return chain.transpose(0, 2, 3, 1) if channels_last else chain
+
+
+def skewed() -> Chain:
+    """Scores by relative position as scores by position."""
+    chain = Chain(6, 5, 9).pad(0, 0, 0, 0, 0, 1).reshape(6, 50).pad(0, 0, 0, 4).reshape(6, 6, 9)
+    return chain.slice(0, 5, 1).slice(4, 9, 2)
+
+
+def repeated() -> Chain:
+    chain = skewed().reshape(2, 3, 5, 1, 5).add(Expand(), [2, 3, 5, 4, 5])
+    return chain.transpose(0, 1, 2, 4, 3)
+
+
+def strided() -> Chain:
+    """Every second row and column of images, selected one by one."""
+    return Chain(2, 8, 6, 6).slice(0, 6, 2, 2).slice(5, -7, 3, -2)
+
+
+def tiled() -> Chain:
+    return Chain(3, 8).add(Tile(), [2, 3]).gather(-1, 0)
+
+
+def turned() -> Chain:
+    """One Transpose is left to its kernel."""
+    return Chain(2, 5, 8).transpose(0, 2, 1)
+
+
+CHAINS: dict[str, tuple[Callable[[], Chain], list[str]]] = {
+    "halo": (halo, ["moved"]),
+    "halo heads": (lambda: halo(channels_last=True), ["moved"]),
+    "skewed": (skewed, ["moved"]),
+    "repeated": (repeated, ["moved"]),
+    "strided": (strided, ["moved"]),
+    "tiled": (tiled, ["moved"]),
+    "turned": (turned, ["transpose"]),
+}
+
+
+def graph_of(name: str) -> Graph:
+    chain = CHAINS[name][0]()
+    chain.graph.set_outputs({"y": chain.value})
+    return chain.graph
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_kernels(name: str) -> None:
+    assert [launch.entry for launch in launches(planned(graph_of(name)))] == CHAINS[name][1]
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", CHAINS)
+def test_results(name: str, emulated: CudaBackend) -> None:
+    graph = graph_of(name)
+    feeds = {"x": normal(*graph.inputs[0].tensor.dims).astype(np.float16)}
+    compare(Sample(graph, feeds), emulated)
+
+
+# ── what reads them ──────────────────────────────────────────────────────────────────────────────
+
+
+def summed(graph: Graph, *values: Value) -> Graph:
+    """Return the sum of values after Relu."""
+    total = values[0]
+    for value in values[1:]:
+        total = graph.insert(Add(), [total, value]).output
+    graph.set_outputs({"y": graph.insert(Relu(), [total]).output})
+    infer(graph)
+    return graph
+
+
+def positions() -> Graph:
+    """Scores of rows and columns by relative position, repeated and added (HaloNet, BoTNet)."""
+    chain = repeated()
+    first = chain.value
+    chain.value = chain.graph.inputs[0]
+    chain.pad(0, 0, 0, 0, 0, 1).reshape(6, 50).slice(0, 45, 1).reshape(6, 9, 5).slice(0, 5, 1)
+    chain.reshape(2, 3, 1, 5, 5).add(Expand(), [2, 3, 4, 5, 5]).transpose(0, 1, 3, 4, 2)
+    return summed(chain.graph, first, chain.value)
+
+
+def selected() -> Graph:
+    """A sum of some channels."""
+    chain, values = Chain(2, 6, 5, 8), list[Value]()
+    for channel in (0, 2, -1):
+        chain.value = chain.graph.inputs[0]
+        values.append(chain.gather(channel, 1).value)
+    return summed(chain.graph, *values)
+
+
+def masked(dtype: DType) -> Graph:
+    """Padded elements of any dtype, compared with a part of others."""
+    chain = Chain(2, 3, 6, dtype=dtype).pad(0, 1, 0, 0, 0, 0).slice(0, 2, 1).gather([5, 0, 3], 2)
+    other = chain.graph.insert(Not() if dtype == bool_ else Cast(to=bool_), [chain.value]).output
+    chain.graph.set_outputs({"y": other})
+    infer(chain.graph)
+    return chain.graph
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_all_dtypes_compile(target: Target, cache: Path) -> None:
+    device = DryDevice(compiler=DryCompiler(target))
+    for dtype in (bool_, int8, int64, float16, bfloat16, float32, float64):
+        assert [launch.entry for launch in launches(planned(masked(dtype), device))] == ["moved"]
+    all_compile(device.compiler.sources, target, cache, COMPILES)
+
+
+def last() -> Graph:
+    """Elements that are far apart, multiplied by a constant along the axis before."""
+    chain = Chain(3, 4, 5, 6).gather(2, 3)
+    factors = chain.graph.constant(normal(4, 1).astype(float16), "")
+    return summed(chain.graph, chain.graph.insert(Mul(), [chain.value, factors]).output)
+
+
+READERS = {"positions": positions, "selected": selected, "last": last}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_readers_are_one_kernel(name: str) -> None:
+    assert [launch.entry for launch in launches(planned(READERS[name]()))] == ["moved"]
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", READERS)
+def test_results_of_readers(name: str, emulated: CudaBackend) -> None:
+    graph = READERS[name]()
+    feeds = {"x": normal(*graph.inputs[0].tensor.dims).astype(np.float16)}
+    compare(Sample(graph, feeds), emulated)
+
+
+# ── any chain ────────────────────────────────────────────────────────────────────────────────────
+
+
+def drawn(rng: np.random.Generator) -> Chain:
+    """Return a random chain of two to six nodes."""
+    rank = int(rng.integers(2, 5))
+    chain = Chain(*(int(n) for n in rng.choice([1, 2, 3, 4, 6], rank)))
+    for _ in range(rng.integers(2, 7)):
+        dims = chain.dims
+        axis = int(rng.integers(len(dims)))
+        kind = rng.choice(["transpose", "reshape", "gather", "pad", "slice", "expand", "tile"])
+        if kind == "transpose":
+            chain.transpose(*(int(i) for i in rng.permutation(len(dims))))
+        elif kind == "reshape":
+            size = int(np.prod(dims))
+            first = int(rng.choice([n for n in range(1, size + 1) if size % n == 0]))
+            rest = size // first
+            second = int(rng.choice([n for n in range(1, rest + 1) if rest % n == 0]))
+            chain.reshape(first, second, rest // second)
+        elif kind == "gather":
+            shape = [(), (2,), (2, 3)][rng.integers(1 if len(dims) > 3 else 2, 3) % 3]
+            chain.gather(rng.integers(-dims[axis], dims[axis], shape), axis)
+        elif kind == "pad":
+            chain.pad(*(int(n) for n in rng.integers(0, 3, 2 * len(dims))))
+        elif kind == "slice":
+            step = int(rng.choice([1, 1, 2, -1]))
+            begin, end = (0, dims[axis]) if step > 0 else (dims[axis] - 1, -dims[axis] - 1)
+            chain.slice(begin, end, axis, step)
+        elif kind == "expand":
+            chain.add(Expand(), [2, *(n if n > 1 else 3 for n in dims)])
+        else:
+            chain.add(Tile(), rng.integers(1, 3, len(dims)))
+        if np.prod(chain.dims) > 20000:
+            break
+    return chain
+
+
+@pytest.mark.parametrize("format", Format)
+def test_places_of_random_chains(format: Format) -> None:
+    """Every element is where nodes that run one after the other would take it from."""
+    rng, composed = np.random.default_rng(5), 0
+    for _ in range(150):
+        chain = drawn(rng)
+        graph = chain.graph
+        assert all(moves(node) for node in graph.nodes)
+        found = movement(graph.nodes)
+        if found is None:
+            continue
+        composed += 1
+        dims = found.x.tensor.dims
+        memory = np.arange(1, np.prod(dims) + 1)
+        x = memory.reshape(format.physical(dims))
+        if format is Format.CHANNELS_LAST and len(dims) > 2:
+            x = np.moveaxis(x, -1, 1)
+        want = x
+        for node in graph.nodes:
+            others = [value.data for value in node.operands[1:]]
+            results = evaluate(node.op, [np.ascontiguousarray(want), *others], 1)
+            assert results is not None
+            (want,) = results
+        walk = found.walk(Tensor(found.x, format))
+        sizes = [size for axis in found.factors for size in axis]
+        at = np.indices(sizes)
+        place = walk.origin + np.tensordot(walk.strides, at, 1)
+        entry = 0 * place if walk.table is None else walk.table[np.tensordot(walk.turns, at, 1)]
+        got = np.where(entry < 0, 0, memory[np.where(entry < 0, 0, place + entry)])
+        np.testing.assert_array_equal(got.reshape(want.shape), want)
+    assert composed > 100
