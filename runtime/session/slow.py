@@ -6,7 +6,7 @@ They are detected when a program is made, never during runs.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -54,7 +54,7 @@ class SlowPaths:
                 f"exceeds the limits of constant folding; load with fold_bytes={largest}, "
                 f"fold_total={total} or more to keep it in memory",
             )
-        moved = [row for row in rows if row.kind == "copy" and _is_inside(row, program)]
+        moved = list(_between_steps(rows))
         if moved:
             between = " and ".join(sorted({d.name for row in moved for d in _devices(row)}))
             self._tell(
@@ -110,10 +110,19 @@ def _fixed(graph: Graph) -> set[Node]:
     return found
 
 
-def _is_inside(row: Row, program: Program) -> bool:
-    """Whether a copied tensor is neither an input nor a result."""
-    value = row.inputs[0].value
-    return value.producer is not None and not program.graph.is_output(value)
+def _between_steps(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield the copies of what a step wrote to where a step of another device reads it.
+
+    All others are of inputs, results and views of these.
+    """
+    steps = [row for row in rows if row.kind == "step"]
+    written = {id(slot.root) for row in steps for slot in row.outputs}
+    read = {id(slot.root) for row in steps for slot in row.inputs}
+    for row in rows:
+        if row.kind == "copy":
+            (source,), (target,) = row.inputs, row.outputs
+            if id(source.root) in written and id(target.root) in read:
+                yield row
 
 
 def _devices(row: Row) -> Iterator[Device]:
