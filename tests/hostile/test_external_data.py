@@ -103,6 +103,29 @@ def test_external_data_that_lie(folder: Path, kind: str) -> None:
         load(with_external(folder, [("location", "good"), *pairs]))
 
 
+#: What stands in the place of data that were not downloaded, shorter than them.
+DOWNLOADS: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "has 0 bytes; was its download interrupted"),
+    "a part": (b"\0\0\x80?" * 7, "has 28 bytes; was its download interrupted"),
+    "a pointer": (b"version https://git-lfs.github.com/spec/v1\n", "it is a Git LFS pointer"),
+    "a page": (b"<html>404</html>", "it is an HTML page"),
+    "a message": (b"Entry not found", "it is a text file that begins 'Entry not found'"),
+}
+
+
+@pytest.mark.parametrize("kind", DOWNLOADS)
+def test_data_that_were_not_downloaded(folder: Path, kind: str) -> None:
+    data, reason = DOWNLOADS[kind]
+    (folder / "data").write_bytes(data)
+    path = with_external(folder, [("location", "data"), ("length", str(32))])
+    model = onnx.load(path, load_external_data=False)
+    model.graph.initializer[0].dims[:] = [64]
+    del model.graph.initializer[0].external_data[1:]
+    onnx.save(model, path)
+    with pytest.raises(ModelError, match=reason):
+        load(path)
+
+
 def test_external_data_may_overlap(folder: Path) -> None:
     path = with_external(folder, [("location", "./good"), ("offset", "0")])
     model = onnx.load(path, load_external_data=False)

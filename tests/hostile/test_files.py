@@ -38,6 +38,9 @@ def archive(kind: str) -> bytes:
         with tarfile.open(fileobj=buffer, mode="w") as tar:
             tar.addfile(tarfile.TarInfo("model.onnx"))
         return buffer.getvalue()
+    if kind == "npz":
+        np.savez(buffer, x=np.ones(3))
+        return buffer.getvalue()
     inside = {"zip": "model.onnx", "torch": "archive/data.pkl", "keras": "config.json"}[kind]
     with zipfile.ZipFile(buffer, "w") as file:
         file.writestr(inside, b"x")
@@ -68,8 +71,11 @@ OTHERS: dict[str, tuple[bytes, str]] = {
     "ort": (b"\x1c\0\0\0ORTM" + bytes(64), "onnxruntime"),
     "numpy": (b"\x93NUMPY\1\0", "numpy array"),
     "png": (b"\x89PNG\r\n\x1a\n", "PNG"),
-    "json": (b'{"layers": {"node": []}}', "JSON"),
-    "text": (b"g (float[2] x) => (y) { y = Relu(x) }", "text file"),
+    "npz": (archive("npz"), "numpy archive"),
+    "json": (b'{"error": "Repository not found"}', 'JSON file that begins \'{"error"'),
+    "text": (b"Invalid username or password.", "text file that begins 'Invalid username or"),
+    "as-utf-8": (bytes(range(256)).decode("latin-1").encode(), "converted to text"),
+    "with-a-mark": (b"\xef\xbb\xbf" + bytes(range(256)), "converted to text"),
     "tf-graph": (b"\n\x13\n\1x\x12\x0bPlaceholder\x1a\1y", "TensorFlow graph"),
     "tf-saved": (b"\x08\1\x12\x14\n\x12saved_model_main_op", "SavedModel"),
     "tensor": (numpy_helper.from_array(np.ones(3), "x").SerializeToString(), "one ONNX tensor"),
@@ -77,7 +83,8 @@ OTHERS: dict[str, tuple[bytes, str]] = {
     "core-ml": (b"\x08\5\x12\2\n\0\xb2\x1f\2\n\0", "a Core ML model"),
     "other-protobuf": (b"\n\x7f\n\4some", "is not an ONNX model, or is damaged"),
     "noise": (bytes(range(255, 0, -1)), "not an ONNX model"),
-    "zeros": (bytes(100), "not an ONNX model"),
+    "zeros": (bytes(100), "nothing but zeros"),
+    "line-ends": (b"\x08\x0a\xff\0".replace(b"\n", b"\r\n") * 9, "line ends were converted"),
 }
 
 

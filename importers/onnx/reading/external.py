@@ -26,7 +26,10 @@ from onnx import StringStringEntryProto
 from ....runtime.ir.mapped import Mapped
 from ....runtime.ir.types import Array
 from ..source.source import FileSource
+from .signatures import describe_data
 
+#: Bytes of a file that is too short by which it is described.
+_DESCRIBED = 4096
 _KEYS = ("location", "offset", "length", "checksum")
 # Flags of `os.open`, 0 where a system lacks them: Windows has only the last one.
 CLOEXEC: int = getattr(os, "O_CLOEXEC", 0)
@@ -70,7 +73,9 @@ class ExternalData:
         if offset + length > data.nbytes:
             wanted = f"wants bytes {offset} to {offset + length}"
             found = f"external file '{fields['location']}' has {data.nbytes} bytes"
-            raise self._source.error(f"{wanted}, but {found}", where)
+            kind = describe_data(data[:_DESCRIBED].tobytes())
+            what = f"; it is {kind}" if kind else "; was its download interrupted?"
+            raise self._source.error(f"{wanted}, but {found}{what}", where)
         return data[offset : offset + length]
 
     def _fields(self, entries: Iterable[StringStringEntryProto], where: str) -> dict[str, str]:

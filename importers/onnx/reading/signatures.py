@@ -27,21 +27,36 @@ _PREFIXES: tuple[tuple[bytes, str], ...] = (
     (b"ftrt", "a TensorRT engine; give the model that it was built from"),
 )
 
+#: Bytes that tell what a file is, and those of a text that are shown.
+_HEAD, _SHOWN = 4096, 40
+#: Encoded bytes from which on binary data are known to be encoded.
+_MARKS = 16
+#: Line ends of which one would not be that of Windows if nobody had converted them.
+_LINES = 8
+
+
+def describe_data(data: bytes) -> str:
+    """Return what a file is that should have held tensors; an empty string if unknown."""
+    found = (kind for prefix, kind in _PREFIXES if data.startswith(prefix))
+    return next(found, "") or (_text(data) if data.strip() else "")
+
 
 def describe(data: bytes) -> str:
     """Return what `data` looks like and a remedy; an empty string if unknown."""
     for prefix, kind in _PREFIXES:
         if data.startswith(prefix):
             return kind
-    return _archive(data) or _binary(data) or _text(data) or _protobuf(data)
+    return _archive(data) or _binary(data) or _text(data) or _protobuf(data) or _spoiled(data)
 
 
 def _archive(data: bytes) -> str:
     if data.startswith(b"PK\x03\x04"):
-        if b"data.pkl" in data[:4096]:
+        if b"data.pkl" in data[:_HEAD]:
             return "a PyTorch checkpoint; export it with torch.onnx.export"
-        if b"model.weights.h5" in data or b"config.json" in data[:4096]:
+        if b"model.weights.h5" in data or b"config.json" in data[:_HEAD]:
             return "a Keras model; export it with tf2onnx"
+        if data[30 : 30 + int.from_bytes(data[26:28], "little")].endswith(b".npy"):
+            return "a numpy archive (.npz), such as inputs of a model"
         return "a zip archive; unpack it first"
     return "a tar archive; unpack it first" if data[257:262] == b"ustar" else ""
 
@@ -59,17 +74,42 @@ def _binary(data: bytes) -> str:
 
 
 def _text(data: bytes) -> str:
-    head = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
+    head = data[:_HEAD].removeprefix(b"\xef\xbb\xbf").lstrip()
     lower = head[:512].lower()
     if lower.startswith((b"<!doctype html", b"<html")) or b"<html" in lower:
         return "an HTML page; was the download redirected?"
     if head.startswith(b"<?xml"):
         return "an XML file"
+    begins = f"that begins {head[:_SHOWN].decode(errors='replace')!r}"
     if head.startswith((b"{", b"[")) and data.rstrip().endswith((b"}", b"]")):
-        return "a JSON file"
+        return f"a JSON file {begins}"
     if head and all(32 <= byte < 127 or byte in b"\t\n\r\f" for byte in head):
-        return "a text file, and none of ONNX's text forms (ONNX's language, textproto, JSON)"
+        forms = "ONNX's text forms (ONNX's language, textproto, JSON)"
+        return f"a text file {begins}, and none of {forms}"
+    if head and _is_converted(data):
+        return "binary data that were converted to text (UTF-8); copy the file again as binary"
     return "a text file" if not head else ""
+
+
+def _is_converted(data: bytes) -> bool:
+    """Whether bytes that no text has are encoded like text: by chance that hardly happens."""
+    is_marked = data.startswith(b"\xef\xbb\xbf")
+    if not (is_marked or data.count(b"\xc2") + data.count(b"\xc3") + data.count(b"\xef") > _MARKS):
+        return False
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return is_marked
+    return any(byte in data for byte in b"\0\1\2\3")
+
+
+def _spoiled(data: bytes) -> str:
+    if not data.strip(b"\0"):
+        return "nothing but zeros; was its download interrupted?"
+    lines = data.count(b"\n")
+    if lines > _LINES and lines == data.count(b"\r\n"):
+        return "binary data whose line ends were converted; copy the file again as binary"
+    return ""
 
 
 def _protobuf(data: bytes) -> str:
