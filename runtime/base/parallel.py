@@ -7,10 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import local
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from .guard import check_time, inherited
 
+Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -27,6 +30,8 @@ _THREAD = _Thread()
 MAX_THREADS = 8
 #: Elements below which starting threads takes longer than what they save.
 WORTH_SHARING = 1 << 20
+#: Bytes from which several threads copy an array, and those that one copies at a time.
+LARGE_COPY, COPIED = 16 << 20, 2 << 20
 
 
 def usable_cpus() -> int:
@@ -80,6 +85,20 @@ def share(function: Callable[[T], None], items: Sequence[T], size: int) -> None:
     else:
         for _ in in_parallel(function, items):
             pass
+
+
+def copy(to: Array, source: Array) -> None:
+    """Copy elements to an array of the same shape, on several threads if there are many bytes."""
+    dense = to.flags.c_contiguous and source.flags.c_contiguous
+    if to.nbytes < LARGE_COPY or not dense or to.dtype != source.dtype or to.dtype.hasobject:
+        np.copyto(to, source)
+        return
+    target, origin = (data.reshape(-1).view(np.uint8) for data in (to, source))
+
+    def work(first: int) -> None:
+        target[first : first + COPIED] = origin[first : first + COPIED]
+
+    share(work, range(0, to.nbytes, COPIED), to.nbytes)
 
 
 def _help() -> None:

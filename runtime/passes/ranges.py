@@ -20,10 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import inf, isfinite, sqrt
+from math import hypot, inf, isfinite, sqrt
 
 import numpy as np
 
+from ..base.parallel import in_parallel
 from ..ir.dtypes import DType, bool_, int8, uint8
 from ..ir.graph import Node, Value
 from ..ir.types import Array, TensorType
@@ -39,6 +40,8 @@ DOUBT = 16.0
 GREAT = 2.0**14
 #: Elements along an axis of unknown size.
 UNKNOWN = 4096
+#: Elements of a constant that one thread looks at.
+_PART = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +115,18 @@ def of_constant(data: Array) -> ValueRange:
         return ValueRange()
     one = data.reshape(-1)[:1] if not any(data.strides) else data
     wide = one.astype(np.float32) if one.dtype.kind != "f" or one.dtype.itemsize < 4 else one
-    low, high = float(wide.min()), float(wide.max())
-    if low != low or high != high:
+    flat = wide.ravel(order="K")
+    parts = [flat[i : i + _PART] for i in range(0, flat.size, _PART)]
+    found = list(in_parallel(_extent, parts) if len(parts) > 1 else map(_extent, parts))
+    low, high = min(each[0] for each in found), max(each[1] for each in found)
+    if any(each[0] != each[0] for each in found):
         return UNBOUNDED
-    return ValueRange(norm_of(wide) / sqrt(wide.size), low, high)
+    return ValueRange(hypot(*(each[2] for each in found)) / sqrt(wide.size), low, high)
+
+
+def _extent(numbers: Array) -> tuple[float, float, float]:
+    """Return the least and the greatest number, and the norm; NaN if there is one."""
+    return float(numbers.min()), float(numbers.max()), norm_of(numbers)
 
 
 def norm_of(data: Array) -> float:

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
 
-import numpy as np
-
 from ..base.budget import Budget
 from ..base.guard import check_time, is_timed, planning
+from ..base.parallel import copy
 from ..errors import DeviceError, LimitError
 from ..ir.graph import Graph
 from ..ir.types import Array, TensorType
@@ -301,7 +300,7 @@ class Plan:
 
     def feed(self, name: str, data: Array) -> None:
         """Copy a host input to its view."""
-        np.copyto(self._inputs[name], data)
+        copy(self._inputs[name], data)
 
     def results(self) -> dict[str, Array]:
         """Return copies of the results on the host after a run."""

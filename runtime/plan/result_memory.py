@@ -11,6 +11,7 @@ from weakref import ref
 
 import numpy as np
 
+from ..base.parallel import copy
 from ..ir.types import Array
 
 #: Minimum size in bytes for reuse; the allocator caches smaller blocks by itself.
@@ -36,7 +37,7 @@ class ResultMemory:
             memory = np.empty(data.nbytes, np.uint8)
         loan = np.asarray(_Loan(memory, name, self))
         result = loan.view(data.dtype).reshape(data.shape)
-        np.copyto(result, data)
+        copy(result, data)
         return result
 
     def take_back(self, name: str, memory: Array) -> None:
