@@ -35,6 +35,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.norm import LRN
 from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.window import Window
@@ -282,6 +283,17 @@ def test_large_products_of_run_time_are_fed_by_the_copy_engine(side: int) -> Non
 
 
 # ── compiling ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_many_small_products_are_computed_by_tensor_cores() -> None:
+    """One per window and head of a batch: more than a grid has blocks along an axis for splits."""
+    graph = Graph("stack")
+    types = {n: TensorType(float16, (40000, 9, n)) for n in (9, 32)}
+    a, b = (graph.add_input(f"x{n}", type_) for n, type_ in types.items())
+    graph.set_outputs({"y": graph.insert(MatMul(), [a, b]).output})
+    infer(graph)
+    (launch,) = launches(planned(graph))
+    assert (launch.file, launch.grid[2]) == ("gemm/multistage.cu", 40000)
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)

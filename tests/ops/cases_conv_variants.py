@@ -58,6 +58,7 @@ FOLDED = [
         {"strides": (2, 2), "dilations": (1, 2), "pads": (0, 1, 0, 1)},
         constants=(1, 2),
     ),
+    Case("Col2Im", (draw(1, (1, 16, 8)), np.full(3, 3), np.full(3, 2)), constants=(1, 2)),
 ]
 DEFORMED = [
     deformed(1, False),

@@ -162,7 +162,7 @@ def product(
         of_a = m * k if prod(a.dims[:-2]) == count else 0
         if prod(b.dims[:-2]) != count or prod(a.dims[:-2]) not in (1, count):
             return f"stacks of {a.value.tensor} and {b.value.tensor} are broadcast"
-    if max(y.size, a.size, b.size) >= 2**31 or count > MAX_STACKED // 8:
+    if max(y.size, a.size, b.size) >= 2**31 or count > MAX_STACKED:
         return f"a stack of {count}"
     if transposed and k % 8:
         return f"16-bit floats: {k} terms, not a multiple of 8"

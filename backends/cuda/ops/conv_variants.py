@@ -7,9 +7,8 @@ from ....runtime.ops.conv import CausalConvWithState, Col2Im, DeformConv
 from ....runtime.ops.window import window
 from ..algorithms.registry import Answer, kernel, need_dtypes, need_known
 from ..codegen.elementwise import NUMBERS
-from ..codegen.epilogue import no_epilogue
 from ..recipe.launch import Launch, each
-from ..recipe.operands import Tensor, by_axis, geometry
+from ..recipe.operands import Tensor, by_axis, index_type, three
 from ..recipe.source import arithmetic
 
 
@@ -22,20 +21,24 @@ def col2im(op: Col2Im, y: Tensor, x: Tensor, image_shape: Tensor, block_shape: T
     if y.rank > 5:
         return f"{y.rank - 2} spatial axes"
     view = window(op, y.dims[2:], block_shape.ints)
+    steps = {"KERNEL": view.kernel, "STRIDE": view.strides, "DILATION": view.dilations}
     return each(
-        "conv/conv.cu",
+        "conv/fold_columns.cu",
         "fold_columns",
         y.size,
         {
-            **{"x": x, "y": y, "count": y.size, "channels": y.dims[1]},
-            "g": geometry(view.output, y.dims[2:], view),
+            **{"x": x, "y": y, "count": y.size},
+            "sizes": {
+                **{"blocks": three(view.output, 1), "out": three(y.dims[2:], 1)},
+                "pad": three(view.pads_begin, 0),
+            },
         },
-        types=(("X", x.dtype), ("W", x.dtype), ("Y", y.dtype), ("A", arithmetic(x.dtype))),
-        constants=(
-            *(("CHANNELS_LAST", False), ("BIAS", False)),
-            *(("ZERO_X", False), ("ZERO_W", False)),
+        types=(("X", x.dtype), ("A", arithmetic(x.dtype)), ("Index", index_type(x.size, y.size))),
+        constants=tuple(
+            (f"{name}{axis}", step)
+            for name, values in steps.items()
+            for axis, step in enumerate(three(values, 1))
         ),
-        code=no_epilogue(y.dtype).code,
     )
 
 

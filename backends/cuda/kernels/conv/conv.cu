@@ -106,30 +106,3 @@ extern "C" __global__ void conv_transposed(const X* x, const W* w, Y* y, const Y
             }
     y[i] = epilogue(sum, i, p.n, p.channel, z0, z1);
 }
-
-// Col2Im: position p of an image is the sum of the overlapping block elements at p; x is
-// [image][channel][tap][block].
-extern "C" __global__ void fold_columns(const X* x, Y* y, long long count, int channels, Geometry g)
-{
-    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-    if (i >= count) return;
-    const Position p = position(i, channels, g.out);
-    const int taps = g.kernel[0] * g.kernel[1] * g.kernel[2];
-    const long long blocks = (long long)g.in[0] * g.in[1] * g.in[2];
-    const X* from = x + (p.n * (long long)channels + p.channel) * taps * blocks;
-    A sum = 0;
-    for (int tap = 0; tap < taps; ++tap) {
-        const int k[3] = {tap / (g.kernel[1] * g.kernel[2]), tap / g.kernel[2] % g.kernel[1],
-                          tap % g.kernel[2]};
-        bool inside = true;
-        long long block = 0;
-        for (int axis = 0; axis < 3; ++axis) {
-            const int at = p.at[axis] + g.pad[axis] - k[axis] * g.dilation[axis];
-            inside = inside && at >= 0 && at % g.stride[axis] == 0
-                     && at / g.stride[axis] < g.in[axis];
-            block = block * g.in[axis] + at / g.stride[axis];
-        }
-        if (inside) sum += A(from[tap * blocks + block]);
-    }
-    y[i] = Y(sum);
-}
