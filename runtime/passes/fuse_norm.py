@@ -9,6 +9,7 @@ import numpy as np
 from ..ir.dtypes import FLOATS, bfloat16, float16, float32, float64
 from ..ir.graph import Graph, Node, Value
 from ..ops.elementwise import Add, Cast, Div, Max, Mul, Neg, Pow, Reciprocal, Sqrt, Sub
+from ..ops.movement import Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.pool import GlobalAveragePool
 from ..ops.reduce import ReduceMean
@@ -17,9 +18,15 @@ from .editing import dtype_of, rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply, Number, OneOf, Pattern, Var, perhaps
 
+#: What `axis_of` gives for the channels of an image.
+CHANNELS = 1
+
 
 def axis_of(mean: Node) -> int | None:
-    """Return the first axis of a mean over the last axes, from the front; None for others."""
+    """Return the first axis of a mean over the last axes, from the end, or `CHANNELS`.
+
+    None for means over others.
+    """
     source, rank = mean.inputs[0], rank_of(mean.inputs[0])
     if isinstance(mean.op, GlobalAveragePool):  # tf2onnx's for a mean over all axes but two
         return None if rank is None or rank < 3 else 2 - rank
@@ -31,7 +38,9 @@ def axis_of(mean: Node) -> int | None:
     axes = None if given is None or given.data is None else tuple(map(int, given.data.reshape(-1)))
     along = mean.op.axes(axes, rank)
     first = rank - len(along)
-    return -len(along) if along and sorted(along) == list(range(first, rank)) else None
+    if along and sorted(along) == list(range(first, rank)):
+        return -len(along)
+    return CHANNELS if tuple(along) == (CHANNELS,) else None
 
 
 def _is_mean(node: Node) -> bool:
@@ -66,8 +75,9 @@ def _build(found: Found) -> Outcome:
         return None
     if dtype_of(x) not in FLOATS:
         return found.refuse(Reason.TYPE, f"no normalization of {x.type}")
-    sizes = () if shape is None else tuple(n for n in shape[axis:] if isinstance(n, int))
-    if len(sizes) != -axis:
+    normed = () if shape is None else shape[axis : axis + 1 if axis == CHANNELS else None]
+    sizes = tuple(n for n in normed if isinstance(n, int))
+    if not normed or len(sizes) != len(normed):
         return found.refuse(Reason.SHAPE, f"the axes of {x.type} have no known sizes")
     if match.get("rounded") is not None:
         wide, x = x, _narrow(x)
@@ -77,7 +87,8 @@ def _build(found: Found) -> Outcome:
     if shift is not None and (mean is None or (scale is None and shift.data is None)):
         return None
     given = [value for value in (scale, shift) if value is not None]
-    if any(not _has_shape(value, sizes) or _depends(found, value) for value in given):
+    behind = len(shape or ()) - 2 if axis == CHANNELS else 0
+    if any(not _has_shape(value, sizes, behind) or _depends(found, value) for value in given):
         return None
     if any(dtype_of(value) != dtype_of(x) for value in given):
         return None
@@ -87,8 +98,14 @@ def _build(found: Found) -> Outcome:
         given.insert(0, found.graph.constant(np.ones(sizes, dtype), f"{found.top.name}.scale"))
     kind = LayerNormalization if mean is not None else RMSNormalization
     stash = float64 if dtype == float64 else float32
-    op = kind(axis=axis, epsilon=match.numbers["epsilon"], stash_type=stash)
-    return Replacement(op, (x, *given))
+    op = kind(axis=min(axis, -1), epsilon=match.numbers["epsilon"], stash_type=stash)
+    if axis != CHANNELS:
+        return Replacement(op, (x, *given))
+    rank, add = behind + 2, found.builder(found.top.name, found.graph.in_order(match.nodes))
+    pixels = found.builder(f"{found.top.name}.pixels")(Transpose(perm=(0, *range(2, rank), 1)), x)
+    return Replacement(
+        Transpose(perm=(0, rank - 1, *range(1, rank - 1))), (add(op, pixels, *given),)
+    )
 
 
 def _narrow(wide: Value) -> Value | None:
@@ -103,12 +120,12 @@ def _depends(found: Found, value: Value) -> bool:
     return value.producer in found.match.nodes
 
 
-def _has_shape(value: Value, sizes: tuple[int, ...]) -> bool:
-    """Whether a parameter has these sizes; a constant may have leading axes of 1."""
-    shape = shape_of(value)
-    ones = len(shape or ()) - len(sizes)
-    fits = value.data is not None and ones >= 0 and shape == ((1,) * ones + sizes)
-    return shape == sizes or fits
+def _has_shape(value: Value, sizes: tuple[int, ...], behind: int) -> bool:
+    """Whether a parameter has these sizes and axes of 1 behind them; a constant, before as well."""
+    shape, wanted = shape_of(value), sizes + (1,) * behind
+    ones = len(shape or ()) - len(wanted)
+    fits = value.data is not None and ones >= 0 and shape == ((1,) * ones + wanted)
+    return (shape == wanted and not behind) or fits
 
 
 def _in_shape(found: Found, value: Value, sizes: tuple[int, ...]) -> Value:
@@ -153,5 +170,6 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     as the variance (flax), or ``x * f + (shift - mean(x) * f)`` with ``f = scale / root`` (Keras),
     it is the same. Scale and shift must have the shape of the axes; a missing scale is ones. A norm
     of half precision may be computed in float32 and rounded before its scale, as the operators do.
+    Channels of images are normalized between two transposes, which are free in channels last.
     """
     return fuse(graph, context, FUSIONS)

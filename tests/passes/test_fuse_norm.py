@@ -234,8 +234,27 @@ def test_a_variance_of_the_other_sign_is_none() -> None:
     assert "LayerNormalization" not in kinds(after)
 
 
+CHANNELS: dict[str, tuple[Form, tuple[int, ...]]] = {
+    "of an image": (Form(axes=(1,), size=(5, 1, 1)), (2, 5, 8, 3)),
+    "of a line": (Form(axes=(-2,), size=(1, 5, 1), square="mul"), SHAPE),
+    "without scale and shift": (Form(axes=(1,), scale=False, shift=False), (2, 5, 8, 3)),
+    "root mean square": (Form((1,), centred=False, shift=False, size=(5, 1, 1)), (2, 5, 8, 3)),
+}
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_channels_are_normalized_as_rows(name: str) -> None:
+    form, shape = CHANNELS[name]
+    graph = graph_of(form, shape)
+    after, _ = optimised(graph)
+    norm = "LayerNormalization" if form.centred else "RMSNormalization"
+    assert kinds(after) == ["Relu", "Transpose", norm, "Transpose"]
+    assert_same(graph, after, *shape)
+
+
 KEPT: dict[str, tuple[Form, tuple[Dim, ...]]] = {
-    "not the last axis": (Form(axes=(1,), scale=False, shift=False), SHAPE),
+    "not the last axis": (Form(axes=(2,), scale=False, shift=False), (2, 5, 8, 3)),
+    "channels and columns": (Form(axes=(1, 3), scale=False, shift=False), (2, 5, 8, 3)),
     "the first axis too": (Form(axes=(0, 2), scale=False, shift=False), SHAPE),
     "a sum of squares": (Form(mean_of_squares=ReduceSum()), SHAPE),
     "a cube": (Form(exponent=3.0), SHAPE),
