@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from operator import attrgetter, itemgetter
 
 import numpy as np
@@ -23,6 +24,8 @@ from .editing import Builder, drop, shape_of
 from .row_moves import RESHAPES, Move, Rows, as_shape, move_to, moved, moves_rows, reshaped
 
 _position = attrgetter("position")
+#: Parts of rows that are read in place begin and end at multiples of this many bytes.
+_WORD = 16
 _NORMS = (LayerNormalization, RMSNormalization)
 #: Elementwise operators that depend on the last axis, or on positions.
 _ORDERED = (elementwise.BitCast, elementwise.SwiGLU)
@@ -226,25 +229,33 @@ class _Moves:
 
 
 def _as_slice(graph: Graph, node: Node) -> str:
-    """Rewrite a Gather of one index of the first axis, with several rows, as Slice and Squeeze.
+    """Rewrite a Gather of one index as a Slice: of the first axis, or of the end of rows.
 
-    The result is part of its input, so nothing has to move.
+    The result is part of its input then, and readers that find rows of a slice need no copy. Parts
+    of rows are of whole words; images keep their channels.
     """
     op = node.op
     if not isinstance(op, Gather):
         return ""
     source, index = node.inputs
-    shape = shape_of(source) or ()
-    if source is None or index is None or index.data is None:
+    shape = [size for size in shape_of(source) or () if isinstance(size, int)]
+    if source is None or index is None or index.data is None or index.data.size != 1:
         return ""
-    axis = op.axis % max(1, len(shape))
-    size = shape[axis] if len(shape) > 1 else None
-    if index.data.ndim or not isinstance(size, int) or any(n != 1 for n in shape[:axis]):
+    if len(shape) != len(shape_of(source) or ()) or len(shape) < 2 or index.data.ndim:
         return ""
-    place = int(index.data.reshape(-1)[0]) % size
+    axis = op.axis % len(shape)
+    outer, inner = shape[:axis], prod(shape[axis + 1 :])
+    place = int(index.data.reshape(-1)[0]) % shape[axis]
     add = Builder(graph, node, node.name, (node,))
-    bounds = (add.integers([number]) for number in (place, place + 1, axis))
-    value = add(Squeeze(), add(Slice(), source, *bounds), add.integers([axis]))
+    if prod(outer) == 1:
+        bounds = (add.integers([number]) for number in (place, place + 1, axis))
+        value = add(Squeeze(), add(Slice(), source, *bounds), add.integers([axis]))
+    elif inner * source.tensor.dtype.itemsize % _WORD or (len(shape) == 4 and axis == 1):
+        return ""
+    else:
+        rows = as_shape(add, source, (*outer, shape[axis] * inner))
+        bounds = (add.integers([n]) for n in (place * inner, (place + 1) * inner, axis))
+        value = as_shape(add, add(Slice(), rows, *bounds), (*outer, *shape[axis + 1 :]))
     name = node.name
     graph.redirect(node.output, value)
     graph.remove(node)

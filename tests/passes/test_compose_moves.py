@@ -281,3 +281,16 @@ def test_a_move_of_what_was_moved_reads_what_is_written_for_it() -> None:
     graph = make(build, SHAPE)
     after, _ = optimised(graph)
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize("axis", [2, 3])
+def test_one_place_of_an_axis_is_a_slice_of_rows(axis: int) -> None:
+    """Whoever reads parts of rows reads them in place; single elements are not worth it."""
+
+    def build(g: Graph, x: Value) -> Value:
+        return apply(g, Softmax(axis=-1), apply(g, Gather(axis=axis), x, np.array(-1)))
+
+    graph = make(build, (2, 5, 3, 8))
+    after, _ = optimised(graph)
+    assert ("Slice" in kinds(after)) == (axis == 2)
+    assert_same(graph, after)
