@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ShapeError
 from ..ir.grown import combined, span
+from ..ir.limited import Limited
 from ..ir.op import Op, op
 from ..ir.types import Dim, TensorType
 from ..ir.types import Shape as Dims
@@ -261,6 +262,8 @@ def _sliced(size: Dim, start: Dim, end: Dim, step: Dim) -> tuple[Dim, slice]:
         to_front = isinstance(end, int) and end <= -(2**31 - 1)
         if start == -1 and step == -1 and to_front:
             return size, whole
+    if isinstance(size, int) and start == 0 and step == 1 and type(end) is str:
+        return Limited(end, size), whole
     if not all(isinstance(each, int) for each in (size, start, end, step)):
         return (grown_extent(size, start, end) if step == 1 else None), whole
     assert isinstance(size, int)

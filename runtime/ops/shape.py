@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from math import ceil, isfinite
+from math import ceil, isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -143,7 +143,10 @@ def _balanced(shape: Dims, dims: Dims, rest: int | None) -> Dims:
     if isinstance(total, int):
         size = total // known
     else:
-        size = total if known == 1 else divided(total, known)
+        numbers = prod(d for d in have.elements() if isinstance(d, int))
+        symbols = [d for d in have.elements() if not isinstance(d, int)]
+        single = len(symbols) == 1 and numbers == known
+        size = symbols[0] if single else total if known == 1 else divided(total, known)
     return (*dims[:rest], size, *dims[rest + 1 :])
 
 

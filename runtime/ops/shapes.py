@@ -8,6 +8,7 @@ from functools import reduce
 from ..errors import ShapeError
 from ..ir.dtypes import INTEGERS, DType, name_of
 from ..ir.grown import combined, divided, multiplied
+from ..ir.limited import Limited
 from ..ir.needs import equate
 from ..ir.types import Dim, MapType, OptionalType, SequenceType, Shape, TensorType, ValueType
 
@@ -99,6 +100,9 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
         return a
     if isinstance(b, int):
         return b
+    for size, other in ((a, b), (b, a)):
+        if isinstance(other, Limited) and other.size == size and other.most > 1:
+            return size
     return a if a == b else None
 
 

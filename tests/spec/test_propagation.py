@@ -228,3 +228,38 @@ def test_reshape_says_what_is_wrong(given: Any, wanted: Any, said: str) -> None:
     c(Reshape(), c.x, c.vector(*sizes))
     with pytest.raises(ModelError, match=said):
         infer(c.graph)
+
+
+def test_a_table_is_cut_to_a_symbol() -> None:
+    """Position embeddings, of which a sequence reads its own number or all there are."""
+    chain = Chain(2, "seq", 8)
+    size = chain(Unsqueeze(), chain.size(1), [0])
+    table = chain.constant(np.zeros((1, 512, 8), np.float32))
+    cut = chain(Slice(), table, [0], size, [1])
+    total = chain(Add(), chain.x, cut)
+    assert str(chain.type(cut)) == "float32[1,min(seq, 512),8]"
+    assert chain.type(total).shape == (2, "seq", 8)
+    chain.graph.set_outputs({"y": total, "cut": cut})
+    for count in (1, 40, 512):
+        known = specialise(chain.graph, {"x": TensorType(float32, (2, count, 8))})
+        assert known.outputs["y"].tensor.shape == (2, count, 8)
+    with pytest.raises(ModelError, match=r"\[2,513,8\] and \[1,512,8\] do not broadcast"):
+        specialise(chain.graph, {"x": TensorType(float32, (2, 513, 8))})
+
+
+def test_a_table_of_one_row_broadcasts_with_any_size() -> None:
+    chain = Chain("seq", 8)
+    size = chain(Unsqueeze(), chain.size(0), [0])
+    one = chain(Slice(), chain.constant(np.zeros((1, 8), np.float32)), [0], size, [0])
+    two = chain(Slice(), chain.constant(np.zeros((2, 8), np.float32)), [0], size, [0])
+    assert chain.type(chain(Add(), chain.x, one)).shape == (None, 8)
+    assert chain.type(chain(Add(), one, two)).shape == (None, 8)
+
+
+def test_heads_of_a_symbolic_sequence() -> None:
+    chain = Chain(1, "seq", 768)
+    heads = chain(Reshape(), chain.x, [1, -1, 12, 64])
+    assert chain.type(heads).shape == (1, "seq", 12, 64)
+    assert chain.type(chain(Reshape(), heads, [1, -1, 768])).shape == (1, "seq", 768)
+    assert chain.type(chain(Reshape(), heads, [-1, 384])).shape == (None, 384)
+    assert chain.type(chain(Reshape(), heads, [2, -1, 384])).shape == (2, "seq", 384)
