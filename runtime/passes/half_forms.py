@@ -4,7 +4,7 @@
 
 - a square, for what is in range may leave it once squared
 - a product of two computed matrices, that is, a sum of products without normalization; except
-  scores that lead to a Softmax, and means weighted by a Softmax
+  scores that lead to a Softmax, means weighted by a Softmax, and products with such means
 - a layer that reads a graph input directly and whose result is squared: the spectrum of a
   recording of unknown loudness
 - a quotient whose divisor may be near 0, where half precision underflows to 0
@@ -156,6 +156,8 @@ def is_open_product(node: Node, ranges: Ranges, limits: HalfLimits) -> bool:
         return False
     found = ranges[node.output]
     if found.bound <= limits.greatest or limits.greatest > _WIDE:
+        return False
+    if ranges[a].means or ranges[b].means:  # linear attention: of the magnitude of scores
         return False
     return not (ranges[a].shares or _comes_from_softmax(a) or _leads_to_softmax(node.output))
 

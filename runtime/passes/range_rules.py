@@ -145,7 +145,7 @@ def _matmul(node: Node, ranges: Ranges) -> ValueRange:
             return layer(ranges[x], weight, weight.data.size // max(inner, 1), None)
     left, right = ranges[a], ranges[b]
     if left.shares:  # weighted means of the rows of b
-        return replace(right, shares=False, counted=False)
+        return replace(right, shares=False, counted=False, means=True)
     rank = a.type.rank if isinstance(a.type, TensorType) else None
     terms = count_along(a, (-1,)) if rank else UNKNOWN
     low, high = spread((left.low, left.high), (right.low, right.high))

@@ -55,6 +55,7 @@ class ValueRange:
         counted: whether they are counts or positions.
         shares: whether they are non-negative, with a sum of at most 1 along the last axis.
         steep: whether the bound may be reached at any size, as by 1 / x near 0.
+        means: whether they are means of values, weighted by a Softmax.
     """
 
     size: float = LIKELY
@@ -63,6 +64,7 @@ class ValueRange:
     counted: bool = False
     shares: bool = False
     steep: bool = False
+    means: bool = False
 
     @property
     def bound(self) -> float:

@@ -268,6 +268,18 @@ def talking_heads(g: Graph, x: Value) -> Value:
     return apply(g, MatMul(), mixed(apply(g, Softmax(), mixed(scores))), v)
 
 
+def test_products_with_means_are_narrowed() -> None:
+    """Attention of keys to values first (CoaT): means of values, times queries."""
+
+    def build(g: Graph, x: Value) -> Value:
+        q, k, v = (apply(g, MatMul(), x, normal(8, 8)) for _ in range(3))
+        keys = apply(g, Transpose(perm=(0, 2, 1)), apply(g, Softmax(axis=1), k))
+        return apply(g, MatMul(), q, apply(g, MatMul(), keys, v))
+
+    after = halved(make(build, (1, 2048, 8)))
+    assert dtypes_of(after, "MatMul") == {float16}
+
+
 def test_heads_that_layers_mix_are_narrowed() -> None:
     graph = make(talking_heads, (2, 4, 6, 8))
     after = halved(graph)
