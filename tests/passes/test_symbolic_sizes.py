@@ -73,6 +73,6 @@ def test_results_of_all_lengths(encoder: onnx.ModelProto) -> None:
         for length in (1, 2, 7, 48):
             ids = np.arange(length)[None] % 30
             (expected,), found = session.run(None, {"ids": ids}), model.run({"ids": ids})
-            np.testing.assert_allclose(found["y"], expected, atol=1e-5)
+            np.testing.assert_allclose(found["y"], np.asarray(expected), atol=1e-5)
         with pytest.raises(tercet.TercetError, match="do not broadcast"):
             model.run({"ids": np.zeros((1, 49), np.int64)})

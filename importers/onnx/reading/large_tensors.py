@@ -181,7 +181,7 @@ def _read(file: BufferedReader, places: Mapping[bytes, tuple[int, int]]) -> Mapp
     ]
 
     def read(part: tuple[Array, int]) -> None:
-        to, at = memoryview(part[0]), part[1]
+        to, at = part[0].data, part[1]
         while to:
             count = os.preadv(file.fileno(), [to], at)
             if not count:
@@ -194,6 +194,6 @@ def _read(file: BufferedReader, places: Mapping[bytes, tuple[int, int]]) -> Mapp
         return found
     for to, at in parts:
         file.seek(at)
-        if file.readinto(memoryview(to)) != len(to):
+        if file.readinto(to.data) != len(to):
             raise EOFError
     return found
