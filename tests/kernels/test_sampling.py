@@ -15,7 +15,7 @@ from tercet.runtime.session.sampling import SamplingSettings
 from tercet.runtime.session.sampling_graph import SamplingGraph
 
 from ..session.test_sampling_graph import HOWS, graph_of, logits_of, sampled
-from .dry import planned
+from .dry import launches, planned
 from .emulator import needs_compiler
 
 
@@ -32,3 +32,11 @@ def test_tokens_are_those_of_the_host(how: SamplingSettings, emulated: CudaBacke
     graph = graph_of(SamplingGraph.of(how), np.float16)
     with Model(graph, [emulated], Options(), evaluate) as model:
         np.testing.assert_array_equal(*sampled(model, how, logits_of(np.float16, 1.0, 5), 5))
+
+
+@pytest.mark.parametrize("batch", [1, 8, 32])
+def test_the_greatest_of_a_vocabulary_are_found_in_three_launches(batch: int) -> None:
+    """Those of chunks, those of these, and their order."""
+    graph = graph_of(SamplingGraph.of(HOWS[7]), np.float16, batch, 128256)
+    found = [x for x in launches(planned(graph)) if x.entry in ("thin_out", "top_k", "merge_runs")]
+    assert [launch.entry for launch in found] == ["thin_out", "thin_out", "top_k"]

@@ -16,9 +16,12 @@ from ..recipe.operands import Scratch, Tensor, ceil_div
 from ..recipe.source import arithmetic
 
 #: Lines of more elements than that are thinned out before they are ranked, by blocks of that many
-#: threads; or they are sorted in tiles, which are merged, where there are fewer lines than that, or
-#: more than half of the elements are wanted.
+#: threads; or they are sorted in tiles, which are merged, where there are fewer lines than that and
+#: more elements wanted than the greatest number of candidates allows for, or more than half of all.
 TILE, SELECTING, FEW = 512, 1024, 64
+#: Number of blocks of `SELECTING` threads that occupy a GPU; maximum number of candidates of a
+#: line; minimum elements of a chunk per element wanted.
+BLOCKS, CANDIDATES, SHARE = 264, 2048, 4
 
 
 @kernel(TopK, outputs=2)
@@ -57,23 +60,32 @@ def top_k(
     if size <= TILE or not kept:
         return rank(x, None, x.size, size)
     lines = x.size // size
-    if lines < FEW or 2 * kept > size:
+    chunks = min(ceil_div(BLOCKS, max(1, lines)), CANDIDATES // kept, size // (SHARE * kept))
+    if chunks < 2 and (lines < FEW or 2 * kept > size):
         return tuple(_merged(make, op, x, y, places, (lines, size, inner, kept)))
-    values, origins = Scratch(0), Scratch(_aligned(result.size * x.dtype.itemsize))
-    thin = make(
-        "reduce/topk.cu",
-        "thin_out",
-        grid=(x.size // size, 1, 1),
-        block=SELECTING,
-        args={
-            **{"x": x, "values": values, "origins": origins},
-            **{"size": size, "k": kept, "inner": inner},
-        },
-        constants=(("LARGEST", bool(op.largest)), ("WARPS", SELECTING // 32)),
-    )
-    nbytes = origins.offset + 4 * result.size
-    last = rank(values, origins, result.size, kept)
-    return replace(thin, scratch=nbytes), replace(last, scratch=nbytes)
+
+    nbytes, launches, found = 0, list[Launch](), (x, None, size)
+    for parts in (chunks, 1) if chunks > 1 else (1,):
+        count = parts * result.size
+        values = Scratch(nbytes)
+        origins = Scratch(values.offset + _aligned(count * x.dtype.itemsize))
+        nbytes = origins.offset + _aligned(4 * count)
+        source, sources, whole = found
+        launch = make(
+            "reduce/topk.cu",
+            "thin_out",
+            grid=(lines * parts, 1, 1),
+            block=SELECTING,
+            args={
+                **{"x": source, "sources": sources, "values": values, "origins": origins},
+                **{"whole": whole, "k": kept, "inner": inner, "chunks": parts},
+            },
+            constants=(("LARGEST", bool(op.largest)), ("WARPS", SELECTING // 32)),
+        )
+        launches.append(launch)
+        found = (values, origins, parts * kept)
+    launches.append(rank(values, origins, result.size, kept))
+    return tuple(replace(launch, scratch=nbytes) for launch in launches)
 
 
 def _merged(

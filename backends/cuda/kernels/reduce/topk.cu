@@ -2,8 +2,8 @@
 // index; NaN is the greatest. T is the type of the elements, A that of comparisons.
 //
 // `top_k` computes the rank of one element per thread: the number of others that come before it. Long lines are
-// first reduced to candidates: `thin_out` finds the k-th element digit by digit (radix select), one block per line,
-// and keeps the elements up to it.
+// first reduced to candidates: `thin_out` finds the k-th element of a chunk of a line digit by digit (radix select), and
+// keeps the elements up to it; then likewise of what all chunks of a line have left.
 //
 // Compile-time: LARGEST; WARPS of a block.
 
@@ -18,6 +18,8 @@ template <typename E> __device__ __forceinline__ bool is_before(E a, E b)  // a 
     return LARGEST ? a > b : a < b;
 }
 
+constexpr int AT_ONCE = 8;  // elements that a thread has loads in flight for
+
 // Ranks the elements of lines [outer][size][inner]. The candidates of long lines have their original
 // indices in `origins`.
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -31,9 +33,13 @@ top_k(const T* x, const int* origins, T* values, long long* places, long long co
     const T* line = x + outer * size * inner + i - row * inner;
     const A value = A(line[(long long)own * inner]);
     int rank = 0;
-    for (int other = 0; other < size && rank < k; ++other) {
-        const A rival = A(line[(long long)other * inner]);
-        rank += is_before(rival, value) || (other < own && !is_before(value, rival));
+    for (int first = 0; first < size && rank < k; first += AT_ONCE) {
+#pragma unroll
+        for (int q = 0; q < AT_ONCE; ++q) {
+            const int other = first + q;
+            const A rival = A(line[(long long)min(other, size - 1) * inner]);
+            rank += other < size && (is_before(rival, value) || (other < own && !is_before(value, rival)));
+        }
     }
     if (rank >= k) return;
     const long long at = (outer * k + rank) * inner + i - row * inner;
@@ -79,15 +85,20 @@ __device__ __forceinline__ Key find(const T* line, int size, int inner, int& k)
     return chosen;
 }
 
-// Keeps k elements of each line [outer][size][inner], and their indices, in index order.
+// Keeps k elements of each chunk of lines [outer][size][inner], and their indices, in index order. Chunks differ by at
+// most one in their sizes, which are at least k. Elements that have been thinned out before have their original indices
+// in `sources`.
 extern "C" __global__ void __launch_bounds__(THREADS)
-thin_out(const T* x, T* values, int* origins, int size, int k, int inner)
+thin_out(const T* x, const int* sources, T* values, int* origins, int whole, int k, int inner, int chunks)
 {
-    const int outer = blockIdx.x / inner, column = blockIdx.x - outer * inner;
-    const T* line = x + (long long)outer * size * inner + column;
+    const int row = blockIdx.x / chunks, chunk = blockIdx.x - row * chunks;
+    const int outer = row / inner, column = row - outer * inner;
+    const int begin = (long long)whole * chunk / chunks, size = (long long)whole * (chunk + 1) / chunks - begin;
+    const long long from = ((long long)outer * whole + begin) * inner + column;
+    const T* line = x + from;
     int equal = k;  // how many of the elements that are equal to the k-th one are kept
     const Key last = find(line, size, inner, equal);
-    const long long to = (long long)outer * k * inner + column;
+    const long long to = ((long long)outer * chunks + chunk) * k * inner + column;
     int above = 0, same = 0;  // counts of the preceding tiles
     for (int tile = 0; tile < size; tile += THREADS) {
         const int i = tile + threadIdx.x;
@@ -99,6 +110,6 @@ thin_out(const T* x, T* values, int* origins, int size, int k, int inner)
         if (!is_above && !(is_same && twin < equal)) continue;
         const long long at = to + (long long)(rank + min(twin, equal)) * inner;
         values[at] = value;
-        origins[at] = i;
+        origins[at] = sources ? sources[from + (long long)i * inner] : begin + i;
     }
 }
