@@ -176,7 +176,7 @@ def decode_attention(
     }
     kernel = FlashKernel(
         "attention_decode",
-        config.shared,
+        config.sharing.apart(config.shared, task, target),
         config.block,
         constants,
         atom_of(x.dtype).code(),

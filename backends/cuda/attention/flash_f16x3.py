@@ -128,9 +128,7 @@ def _on_warps(task: AttentionTask, target: Target, shape: WarpShape) -> tuple[La
         "RESIDENT": max(1, min(WARPS // warps, (target.shared + 1024) // (shared + 1024))),
         **{"VECTOR": _vector(task), "VECTOR_Y": 8 if task.y.vector(8) == 8 else 1},
     }
-    batch, heads, _, _ = task.q.dims
-    if sharing.tiles(task) * heads * batch * sharing.parts <= target.processors:
-        shared = target.alone(shared)
+    shared = sharing.apart(shared, task, target)
     kernel = FlashKernel("attention_f16x3", shared, 32 * warps, constants, F16X3.code())
     return launched(task, kernel, sharing, steepness_of(task))
 

@@ -52,6 +52,17 @@ class Sharing:
         """Return the number of blocks for the rows of a group."""
         return ceil_div(self.group * task.q.dims[2], self.rows)
 
+    def blocks(self, task: AttentionTask) -> int:
+        """Return the number of blocks, all splits included."""
+        batch, heads, _, _ = task.q.dims
+        return self.tiles(task) * (heads // self.group) * batch * self.parts
+
+    def apart(self, nbytes: int, task: AttentionTask, target: Target) -> int:
+        """Return the shared memory of a block that needs `nbytes`; see `Target.alone`."""
+        clustered = self.clustered
+        places = clusters_of(self.parts, target) * self.parts if clustered else target.processors
+        return target.alone(nbytes) if self.blocks(task) <= places else nbytes
+
     def left(self, task: AttentionTask, size: int) -> tuple[Scratch, Scratch]:
         """Return the workspace layout of partial sums of `size` elements per row."""
         rows = self.parts * _rows(task)
@@ -204,7 +215,7 @@ def launched(
     launch = Launch(
         f"attention/{kernel.entry}.cu",
         kernel.entry,
-        grid=(tiles * (heads // sharing.group) * batch, sharing.parts, 1),
+        grid=(sharing.blocks(task) // sharing.parts, sharing.parts, 1),
         block=kernel.block,
         args={
             **(operands or {**task.operands, **task.strides}),
