@@ -1,4 +1,4 @@
-"""Rewrites a GatherND with known indices as a view, a Slice or a Gather of rows."""
+"""Rewrites a Gather or GatherND with known indices as a view, a Slice or a Gather of rows."""
 
 from __future__ import annotations
 
@@ -23,9 +23,13 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace GatherND by Reshape, and Slice if its indices count up by one, else Gather.
 
     Exporters write ``x[i, j]`` with index arrays in this form: masks visible to every position, one
-    of the parts of a product, or a permutation.
+    of the parts of a product, or a permutation. A Gather whose indices count up is a view or Slice,
+    too, such as the one that PyTorch exports for `as_strided`.
     """
     for node in list(graph.nodes):
+        text = _as_slice(graph, node) if node in graph else ""
+        if text:
+            yield text
         if node not in graph or not isinstance(node.op, GatherND) or node.op.batch_dims:
             continue
         index = _rows(node)
@@ -38,7 +42,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             continue
         rest, wanted = sizes[depth : len(shape)], sizes[len(shape) :]
         rows, count, start = prod(sizes[:depth]), index.size, int(index.flat[0])
-        are_adjacent = (index.reshape(-1) == np.arange(start, start + count)).all()
+        are_adjacent = _count_up(index)
         add = Builder(graph, node, node.name, (node,))
         if not are_adjacent:
             x = add(Gather(), _shaped(add, x, [rows, *rest]), add.constant(index, "rows"))
@@ -49,6 +53,38 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         name = node.name
         drop(graph, node)
         yield f"GatherND '{name}' takes {count} {'adjacent ' if are_adjacent else ''}rows"
+
+
+def _as_slice(graph: Graph, node: Node) -> str:
+    """Rewrite a Gather of adjacent places along an axis; return a sentence about it."""
+    if not isinstance(node.op, Gather):
+        return ""
+    x, index = node.inputs[0], _indices(node)
+    shape, result = shape_of(x), shape_of(node.output)
+    if index is None or x is None or not shape or result is None:
+        return ""
+    axis = node.op.axis % len(shape)
+    size, wanted = shape[axis], [n for n in result if isinstance(n, int)]
+    if x.data is not None or not isinstance(size, int) or not 0 < index.size <= MAX_INDICES:
+        return ""
+    index = np.where(index < 0, index + size, index)
+    start, end = int(index.flat[0]), int(index.flat[0]) + index.size
+    is_row = index.ndim == 1
+    if not index.ndim or not _count_up(index) or not 0 <= start < end <= size:
+        return ""
+    if not is_row and len(wanted) < len(result):
+        return ""
+    add = Builder(graph, node, node.name, (node,))
+    if index.size < size:
+        x = add(Slice(), x, *(add.integers([n]) for n in (start, end, axis)))
+    graph.redirect(node.output, x if is_row else _shaped(add, x, wanted))
+    name = node.name
+    drop(graph, node)
+    return f"Gather '{name}' takes {index.size} adjacent places"
+
+
+def _count_up(index: Array) -> bool:
+    return bool((np.diff(index.reshape(-1)) == 1).all())
 
 
 def _shaped(add: Builder, x: Value, sizes: Sequence[int]) -> Value:

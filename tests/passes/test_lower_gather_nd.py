@@ -1,4 +1,4 @@
-"""GatherND of adjacent rows, as exporters write x[i, j] with index arrays."""
+"""Gather and GatherND of adjacent rows, as exporters write x[i, j] with index arrays."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.elementwise import Relu
-from tercet.runtime.ops.gather import GatherND
+from tercet.runtime.ops.gather import Gather, GatherND
 
 from .graphs import apply, assert_same, kinds, make, optimised
 
@@ -30,6 +31,31 @@ def test_gather_nd(name: str) -> None:
 
     def build(g: Graph, x: Value) -> Value:
         return apply(g, Relu(), apply(g, GatherND(), apply(g, Relu(), x), indices))
+
+    graph = make(build, (2, 5, 3))
+    after, _ = optimised(graph, skip=("compose_moves", "select_early"))
+    assert kinds(after) == wanted
+    assert_same(graph, after, rel=0)
+
+
+ADJACENT: dict[str, tuple[Array, int, list[str]]] = {
+    "all": (np.arange(5), 1, ["Relu", "Relu"]),
+    "all, more axes": (np.arange(5)[:, None], 1, ["Relu", "Reshape", "Relu"]),
+    "a part": (np.arange(1, 4), 1, ["Relu", "Slice", "Relu"]),
+    "from the end": (np.array([-3, -2]), 2, ["Relu", "Slice", "Relu"]),
+    "a part, more axes": (np.array([[0, 1], [2, 3]]), 1, ["Relu", "Slice", "Reshape", "Relu"]),
+    "backwards": (np.arange(5)[::-1].copy(), 1, ["Relu", "Gather", "Relu"]),
+    "twice": (np.array([1, 1]), 1, ["Relu", "Gather", "Relu"]),
+    "across the end": (np.array([-1, 0]), 1, ["Relu", "Gather", "Relu"]),
+}
+
+
+@pytest.mark.parametrize("name", ADJACENT)
+def test_gather_of_adjacent_places(name: str) -> None:
+    indices, axis, wanted = ADJACENT[name]
+
+    def build(g: Graph, x: Value) -> Value:
+        return apply(g, Relu(), apply(g, Gather(axis=axis), apply(g, Relu(), x), indices))
 
     graph = make(build, (2, 5, 3))
     after, _ = optimised(graph, skip=("compose_moves", "select_early"))
