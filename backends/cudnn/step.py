@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,8 @@ import numpy as np
 from ...runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
 from ...runtime.ir.dtypes import FLOATS
 from ...runtime.ir.types import Array
-from ...runtime.plan.backend import BuildContext, View
+from ...runtime.plan.backend import BuildContext, PackedConstant, View
+from ...runtime.plan.weights import as_it_is
 from ..cuda.device import CudaDevice
 from ..cuda.driver.clock import microseconds
 from ..cuda.driver.device import CudaStream
@@ -95,6 +96,16 @@ class GraphStep:
     def scratch(self) -> int:
         """Bytes of workspace for the engine and the kernel before it."""
         return self.choice.scratch
+
+    @property
+    def constants(self) -> Iterator[PackedConstant]:
+        """The constants that it reads; see `runtime.backend.Reading`."""
+        sources = {**self.wanted.reads, **self.wanted.gives}
+        for source in (sources[role] for role in self.choice.roles):
+            if isinstance(source, Packed):
+                yield source.sources, source.layout, source.pack
+            elif source.is_constant:
+                yield as_it_is(source)
 
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
