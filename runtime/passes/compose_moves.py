@@ -16,7 +16,7 @@ from ..ops import elementwise
 from ..ops.elementwise import Add
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
-from ..ops.movement import Slice
+from ..ops.movement import Concat, Slice
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import Squeeze
 from .driver import Context
@@ -37,8 +37,13 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     Windows of images (Swin) are rolled by Slices and Concats, cut by a Transpose, and reassembled
     after an Attention. Each such chain is one permutation of rows. A residual is added before the
     rows are moved back; norms, products with constant matrices and elementwise nodes accept rows in
-    any order; so a move meets the next one, and both are composed.
+    any order; so a move meets the next one, and both are composed. Neighbours joined to one row
+    (patch merging) are a move, too.
     """
+    for node in list(graph.nodes):
+        text = _as_stack(graph, node)
+        if text:
+            yield text
     moves = _Moves(graph, context)
     yield from moves.compose()
     yield from moves.join_residuals()
@@ -226,6 +231,41 @@ class _Moves:
             graph.rename(new, node.name)
         kinds = f"{len(made)} nodes after '{move.last.name}'"
         return f"{kinds} now process rows in the order of '{move.source.name}'"
+
+
+def _as_stack(graph: Graph, node: Node) -> str:
+    """Rewrite rows of one tensor joined end to end as rows joined along an axis before the last."""
+    if not isinstance(node.op, Concat) or len(node.inputs) < 2:
+        return ""
+    parts = [value for value in node.inputs if value is not None]
+    sources = {_moved_from(graph, value, node) for value in parts}
+    sizes, result = _sizes(parts[0]), shape_of(node.output)
+    rank = len(sizes)
+    if len(sources) != 1 or None in sources or rank < 2 or result is None:
+        return ""
+    alike = all(shape_of(value) == sizes for value in parts)
+    if not alike or node.op.axis % rank != rank - 1 or len(_sizes(node.output)) != rank:
+        return ""
+    add = Builder(graph, node, node.name, (node,))
+    rows = [as_shape(add, value, (*sizes[:-1], 1, sizes[-1])) for value in parts]
+    value = as_shape(add, add(Concat(axis=rank - 1), *rows), _sizes(node.output))
+    name = node.name
+    graph.redirect(node.output, value)
+    graph.remove(node)
+    return f"Concat '{name}' joins {len(parts)} rows"
+
+
+def _moved_from(graph: Graph, value: Value, reader: Node) -> Value | None:
+    """Return the tensor whose rows are moved to a value with one reader; None if there is none."""
+    node, last = value.producer, value
+    if graph.sole_consumer(value) is not reader:
+        return None
+    while node is not None and moves_rows(node) and not isinstance(node.op, Concat):
+        first = node.inputs[0]
+        if first is None:
+            return None
+        last, node = first, first.producer
+    return None if last is value else last
 
 
 def _as_slice(graph: Graph, node: Node) -> str:

@@ -294,3 +294,25 @@ def test_one_place_of_an_axis_is_a_slice_of_rows(axis: int) -> None:
     after, _ = optimised(graph)
     assert ("Slice" in kinds(after)) == (axis == 2)
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_neighbours_joined_to_rows_are_one_move(is_nested: bool) -> None:
+    """Patch merging of torchvision's Swin: every second row and column, four times."""
+
+    def cut(g: Graph, x: Value, begin: int, axis: int) -> Value:
+        bounds = (np.array([n]) for n in (begin, 2**40, axis, 2))
+        return apply(g, Slice(), x, *bounds)
+
+    def build(g: Graph, x: Value) -> Value:
+        lines = [cut(g, x, i, 1) for i in range(2)]
+        if is_nested:
+            parts = [cut(g, line, i, 2) for i in range(2) for line in lines]
+        else:
+            parts = [cut(g, cut(g, x, i, 1), j, 2) for j in range(2) for i in range(2)]
+        return apply(g, Softmax(axis=-1), apply(g, Concat(axis=-1), *parts))
+
+    graph = make(build, (2, 6, 4, 8))
+    after, _ = optimised(graph)
+    assert [kind for kind in kinds(after) if kind != "Reshape"] == ["Gather", "Softmax"]
+    assert_same(graph, after)
