@@ -81,7 +81,7 @@ class CtaTile:
         slices: thread groups that split the K of a step (sliced-K).
         overlap: whether a warp group loads the next step while it multiplies.
         ping_pong: whether warp groups alternate on tiles of their own.
-        epilogues: number of result tiles buffered in shared memory, 0 if none.
+        epilogues: number of strips of 64 columns of results buffered in shared memory, 0 if none.
         deep: whether it has more stages than another tile of its size, for long products only.
     """
 
@@ -135,7 +135,7 @@ class CtaTile:
             **{"TM": self.warps[0], "TN": self.warps[1], "SLICES": self.slices},
             **{"GROUPS": self.groups, "RESIDENT": self.resident, "OVERLAP": self.overlap},
             **{"STAGES_A": self.ends[0], "STAGES_B": self.ends[1]},
-            **{"TURNS": self.ping_pong, "PLACES": self.epilogues},
+            **{"TURNS": self.ping_pong},
         }
         return tuple((name, known[name]) for name in names)
 

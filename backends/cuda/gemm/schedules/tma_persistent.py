@@ -18,6 +18,9 @@ from ..tile import MEMORY, BlockWork, Config, CtaTile, TimedConfig, estimate, fi
 
 #: Columns per strip of results, and rows per block.
 STRIP, ROWS = 64, 64
+#: Rows of a warp group that pass through shared memory at a time, if results are wider than
+#: operands.
+LINES = 32
 #: Registers of producer threads, and of consumer threads by number of warp groups.
 FEW, MANY = 40, {1: 216, 2: 232, 3: 152}
 #: Latency in microseconds and throughput in elements per microsecond, for `_exchange`.
@@ -29,11 +32,24 @@ LAST_RESULTS = 2.1
 STAYING = 25e6
 
 
-def shared(tile: CtaTile, products: int = 1) -> int:
-    """Return the shared memory per block in bytes; see `multiply`."""
+def shared(tile: CtaTile, *, staged: bool = False) -> int:
+    """Return the shared memory per block in bytes.
+
+    Args:
+        tile: what a block computes.
+        staged: whether results are wider than operands, and pass as rows.
+    """
     stages = tile.stages * ((tile.bm + tile.bn) * tile.bk * 2 + 32)
-    results = tile.epilogues * (tile.bm * tile.bn * 2 // products + tile.groups * 16)
-    return stages + results + tile.groups * 24
+    sharing, pieces = 1 if tile.ping_pong else tile.groups, 1 if staged else tile.bn // STRIP
+    rows = sharing * LINES * tile.bn * 4
+    places = rows if staged else tile.epilogues * tile.bm * STRIP * 2
+    cycle = tile.groups * pieces if tile.ping_pong else 1 if staged else tile.epilogues
+    return stages + places + cycle * sharing * 16 + tile.groups * 8
+
+
+def is_staged(gemm: GemmArguments, epilogue: Epilogue) -> bool:
+    """Return whether results are wider than operands, and none of these has their layout."""
+    return epilogue.stored.itemsize > gemm.dtype.itemsize and not epilogue.along
 
 
 def blocks(tile: CtaTile) -> int:
@@ -46,7 +62,8 @@ def _exchange(tile: CtaTile) -> float:
 
     This concerns an operand with the result's layout.
     """
-    return LATENCY / tile.epilogues + tile.bm * tile.bn / EXCHANGED
+    buffered = tile.epilogues * STRIP / tile.bn
+    return LATENCY / buffered + tile.bm * tile.bn / EXCHANGED
 
 
 def choose(
@@ -58,8 +75,8 @@ def choose(
     if not target.has_wgmma or along > 1 or epilogue.reads_rows or any(x % 8 for x in read):
         return None
     # Wide results are stored by threads, with any row length.
-    wide = epilogue.stored.itemsize > gemm.dtype.itemsize and not along and not gemm.across
-    if not wide and any(x % 8 for x in stored):
+    staged = is_staged(gemm, epilogue)
+    if (not staged or gemm.across) and any(x % 8 for x in stored):
         return None
     results = epilogue.stored.itemsize * m * n // products
     traffic = 2 * (m * k + n * k + m * n * along) + results
@@ -79,6 +96,7 @@ def choose(
     # Others are idle half of the time, which is still cheaper than transposing B.
     table = TMA_PERSISTENT if products == 1 else TMA_PAIRS
     usable = [tile for tile in table if not tile.deep or tile.is_filled(k)]
+    usable = [tile for tile in usable if shared(tile, staged=staged) <= target.shared]
     tiles = usable if gemm.across else filled(usable, Problem(m, n, k))
     found = ranked(map(Config, tiles), time_of)
     return found[0] if found else None
@@ -115,6 +133,7 @@ def multiply(
         rows_of_b = ((n, k), (n,), (STRIP, tile.bk))
     results, height = ((of_c, m), (gemm.ldc,)), blocks(tile) * ROWS
     size = epilogue.stored.itemsize
+    staged = is_staged(gemm, epilogue)
     if size > dtype.itemsize:  # unused: threads store the results
         results = ((ceil_div(of_c, 8) * 8, m), (ceil_div(gemm.ldc, 8) * 8,))
     kept = TensorMap(gemm.c, epilogue.stored, *results, (128 // size, height))
@@ -136,14 +155,15 @@ def multiply(
         types=epilogue.types,
         constants=(
             *(*tile.constants("GROUPS"), ("BLOCKS", blocks(tile))),
-            *tile.constants("BN", "STAGES", "TURNS", "PLACES"),
+            *tile.constants("BN", "STAGES", "TURNS"),
+            ("PLACES", 1 if staged else tile.epilogues),
             ("PRODUCTS", products),
             *(("FEW", FEW), ("MANY", MANY[tile.groups])),
             *(("ACROSS", gemm.across), ("CONSTANT", gemm.constant)),
             *epilogue.flags(gemm.bias, mapped=True),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn, across=tile.bn), epilogue.code)),
-        shared=shared(tile, products),
+        shared=shared(tile, staged=staged),
         early=gemm.constant,  # B is prefetched before the previous kernel has ended
         note=f"{tile}{of_two} {epilogue.title}".strip(),
         pitched=gemm.pitched(epilogue.along),

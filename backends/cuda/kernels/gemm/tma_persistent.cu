@@ -3,15 +3,15 @@
 // next mainloop. With ACROSS, `b` is b[k][n].
 //
 // Persistent and warp-specialized: a CTA processes tile after tile. One warp loads tiles of `b`, one those of `a`, and
-// one manages the buffers of results in shared memory: it first loads an operand of `epilogue` into a buffer, and
-// stores the results that the consumer warpgroups, GROUPS of them, write there instead. The groups share a tile
-// (cooperative); or, with TURNS, each has its own tiles, and one runs its epilogue while the other multiplies
+// one manages the buffers of results in shared memory, each of 64 columns of a tile: it first loads an operand of
+// `epilogue` into a buffer, and stores the results that the consumer warpgroups, GROUPS of them, write there instead,
+// while they finish the next columns. The groups share a tile (cooperative); or, with TURNS, each has its own tiles, and one runs its epilogue while the other multiplies
 // (ping-pong).
 //
 // Tiles of `a` and `b` have rows of 64 elements, as do results and b[k][n]: one strip of rows for every 64
 // columns, all in swizzled order.
 //
-// Compile-time: GROUPS; BLOCKS, of 64 rows of a group; BN; STAGES; TURNS; PLACES, the buffers for tiles of results;
+// Compile-time: GROUPS; BLOCKS, of 64 rows of a group; BN; STAGES; TURNS; PLACES, the buffers for results;
 // ACROSS; PRODUCTS, one, or two whose results the epilogue combines: every second eight columns of b belong to the
 // second; CONSTANT, whether `b` never changes; FEW and MANY, registers of a producer and of a consumer thread; T, of
 // operands, and R, of results; BIAS, Z0 and Z1 as in multistage.cu, at most one of which has the layout of the
@@ -30,12 +30,14 @@ constexpr int BYTES_A = BM * BK * 2, BYTES_B = BN * BK * 2;
 constexpr int WIDTH = BN / PRODUCTS;                    // of the results of a tile
 constexpr int STRIP = ROWS * 128, STRIPS = WIDTH / 64;  // of the results of a group
 constexpr int STRIP_B = BK * 128;                       // of b[k][n]
-constexpr int PLACE = SHARING * STRIP * STRIPS;
-constexpr int CYCLE = TURNS ? GROUPS : PLACES;  // tiles after which barriers of results are used again
 constexpr bool ALONG = Z0 == 1 || Z1 == 1, WIDER = sizeof(R) > sizeof(T);
-static_assert(CYCLE % PLACES == 0, "a place has the same barriers every time");
+constexpr bool STAGED = WIDER && !ALONG;     // results pass through shared memory as rows
+constexpr int PIECES = STAGED ? 1 : STRIPS;  // of a tile, each of which takes a place
+constexpr int PLACE = SHARING * (STAGED ? 32 * BN * 4 : STRIP);
+constexpr int CYCLE = TURNS ? GROUPS * PIECES : PLACES;  // pieces after which their barriers are used again
+static_assert(CYCLE >= PLACES, "barriers of a piece are free before it is prepared");
 
-// The barriers: of the stages of `a` and of `b`; for each group's part of the results of CYCLE tiles, that it is free
+// The barriers: of the stages of `a` and of `b`; for each group's part of the results of CYCLE pieces, that it is free
 // and that it is complete; and of each group, that it is its turn.
 struct Barriers {
     Pipeline<STAGES> of_a, of_b;
@@ -97,9 +99,10 @@ __device__ __forceinline__ void fetch(const TensorMap* map, u32 to, const Pipeli
     }
 }
 
-struct Round {  // which of the block's tiles
+struct Round {  // which of the block's pieces of tiles
     int count;
-    __device__ __forceinline__ int tile() const { return blockIdx.x + count * gridDim.x; }
+    __device__ __forceinline__ int tile() const { return blockIdx.x + count / PIECES * gridDim.x; }
+    __device__ __forceinline__ int column() const { return count % PIECES * 64; }
     __device__ __forceinline__ int place() const { return count % PLACES * PLACE; }
     __device__ __forceinline__ int barrier(int part) const { return (count % CYCLE * SHARING + part) * 8; }
     __device__ __forceinline__ u32 parity() const { return count / CYCLE & 1; }
@@ -115,10 +118,9 @@ __device__ __forceinline__ void keep_results(const TensorMap* c, const TensorMap
         for (int part = 0; part < SHARING; ++part) {
             const u32 ready = barriers.ready + round.barrier(part);
             if constexpr (ALONG) {
-                mbarrier_expect_tx(ready, STRIP * STRIPS);
-                for (int i = 0; i < STRIPS; ++i)
-                    tma_load_2d(places + round.place() + (part * STRIPS + i) * STRIP, z, ready,
-                            corner.n + i * 64, corner.m + part * ROWS);
+                mbarrier_expect_tx(ready, STRIP);
+                tma_load_2d(places + round.place() + part * STRIP, z, ready, corner.n + round.column(),
+                            corner.m + part * ROWS);
             } else {
                 mbarrier_arrive(ready);
             }
@@ -130,9 +132,9 @@ __device__ __forceinline__ void keep_results(const TensorMap* c, const TensorMap
         const Corner corner = work.corner(round.tile());
         for (int part = 0; part < SHARING; ++part) {
             mbarrier_wait(barriers.done + round.barrier(part), round.parity());
-            for (int i = 0; i < STRIPS && !WIDER; ++i)
-                tma_store_2d(c, places + round.place() + (part * STRIPS + i) * STRIP,
-                              corner.n / PRODUCTS + i * 64, corner.m + part * ROWS);
+            if constexpr (!WIDER)
+                tma_store_2d(c, places + round.place() + part * STRIP, corner.n / PRODUCTS + round.column(),
+                             corner.m + part * ROWS);
         }
         tma_store_wait();
     }
@@ -163,58 +165,54 @@ __device__ __forceinline__ R result_of(const Sums& sums, int index, const T* z0,
     else return epilogue(sums[0], sums[1], index, 0, index, z0, z1);
 }
 
-// Finishes the sums of a group, whose result buffer is `place`; wider results are stored to row `m0` and following of
-// c. Columns count from `n0` in b, and there are `n` of them.
-__device__ __forceinline__ void epilogue_all(const float (&sums)[BLOCKS][TN][4], unsigned char* place,
-                                           R* c, const T* bias, const T* z0, const T* z1, int m0, int m,
-                                           int n0, int n, int ldc)
+// Finishes a strip of the results of a group in `place`; wider results are stored to row `m0` and following of c.
+// Columns count from `n0` in b, and there are `n` of them.
+__device__ __forceinline__ void epilogue_strip(const float (&sums)[BLOCKS][TN][4], int strip,
+                                               unsigned char* place, R* c, const T* bias, const T* z0,
+                                               const T* z1, int m0, int m, int n0, int n, int ldc)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = lane / 4;
     unsigned char* const mine = place + (warp * 16 + row) * 128 + lane % 4 * 4;
     const int count = n / PRODUCTS, begin = n0 / PRODUCTS + lane % 4 * 2;
+    Pair shift[8][PRODUCTS] = {}, first[8] = {}, second[8] = {};
 #pragma unroll
-    for (int strip = 0; strip < STRIPS; ++strip) {
-        Pair shift[8][PRODUCTS] = {}, first[8] = {}, second[8] = {};
+    for (int j = 0; j < 8; ++j) {
+        const int eight = strip * 8 + j, column = begin + eight * 8;
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-            const int eight = strip * 8 + j, column = begin + eight * 8;
-#pragma unroll
-            for (int p = 0; p < PRODUCTS; ++p) {
-                const int of_b = n0 + (eight * PRODUCTS + p) * 8 + lane % 4 * 2;
-                if constexpr (BIAS) shift[j][p] = pair_at(bias, of_b, of_b < n);
-            }
-            if constexpr (Z0 == 2) first[j] = pair_at(z0, column, column < count);
-            if constexpr (Z1 == 2) second[j] = pair_at(z1, column, column < count);
+        for (int p = 0; p < PRODUCTS; ++p) {
+            const int of_b = n0 + (eight * PRODUCTS + p) * 8 + lane % 4 * 2;
+            if constexpr (BIAS) shift[j][p] = pair_at(bias, of_b, of_b < n);
         }
-#pragma unroll
-        for (int i = 0; i < BLOCKS; ++i)
-#pragma unroll
-            for (int j = 0; j < 8; ++j)
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    Pair* const at =
-                        (Pair*)(mine + strip * STRIP + i * 8192 + half * 1024 + (j ^ row) * 16);
-                    const Pair found = ALONG ? *at : Pair{};
-                    const Pair &x = Z0 == 1 ? found : first[j], &y = Z1 == 1 ? found : second[j];
-                    Result result;
-#pragma unroll
-                    for (int q = 0; q < 2; ++q) {
-                        float own[PRODUCTS];
-#pragma unroll
-                        for (int p = 0; p < PRODUCTS; ++p) {
-                            const float sum = sums[i][(strip * 8 + j) * PRODUCTS + p][half * 2 + q];
-                            own[p] = BIAS ? sum + float(shift[j][p].at[q]) : sum;
-                        }
-                        result.at[q] = result_of(own, q, x.at, y.at);
-                    }
-                    const int line = m0 + i * 64 + warp * 16 + half * 8 + row;
-                    const int column = begin + (strip * 8 + j) * 8;
-                    if constexpr (!WIDER)
-                        *(Result*)at = result;
-                    else if (line < m && column < count)
-                        *(Result*)(c + (long long)line * ldc + column) = result;
-                }
+        if constexpr (Z0 == 2) first[j] = pair_at(z0, column, column < count);
+        if constexpr (Z1 == 2) second[j] = pair_at(z1, column, column < count);
     }
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i)
+#pragma unroll
+        for (int j = 0; j < 8; ++j)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                Pair* const at = (Pair*)(mine + i * 8192 + half * 1024 + (j ^ row) * 16);
+                const Pair found = ALONG ? *at : Pair{};
+                const Pair &x = Z0 == 1 ? found : first[j], &y = Z1 == 1 ? found : second[j];
+                Result result;
+#pragma unroll
+                for (int q = 0; q < 2; ++q) {
+                    float own[PRODUCTS];
+#pragma unroll
+                    for (int p = 0; p < PRODUCTS; ++p) {
+                        const float sum = sums[i][(strip * 8 + j) * PRODUCTS + p][half * 2 + q];
+                        own[p] = BIAS ? sum + float(shift[j][p].at[q]) : sum;
+                    }
+                    result.at[q] = result_of(own, q, x.at, y.at);
+                }
+                const int line = m0 + i * 64 + warp * 16 + half * 8 + row;
+                const int column = begin + (strip * 8 + j) * 8;
+                if constexpr (!WIDER)
+                    *(Result*)at = result;
+                else if (line < m && column < count)
+                    *(Result*)(c + (long long)line * ldc + column) = result;
+            }
 }
 
 // The same for results that are wider than operands, none of which has their layout. Eight rows at a time pass
@@ -311,7 +309,8 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
         const int part = TURNS ? 0 : group, own = TURNS ? group : 0;
         PipelineState<STAGES> turn;
         if constexpr (TURNS) turn.skip(own * steps);
-        for (Round round = {own}; round.tile() < work.tiles(); round.count += TURNS ? GROUPS : 1) {
+        for (Round round = {own * PIECES}; round.tile() < work.tiles();
+             round.count += TURNS ? (GROUPS - 1) * PIECES : 0) {
             float sums[BLOCKS][TN][4] = {};
             // Before its turn a group would mistake the phase of an earlier round for a full stage.
             if constexpr (TURNS) mbarrier_wait(barriers.turn + own * 8, round.parity() ^ (own == 0));
@@ -353,17 +352,20 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
             leave();
             if constexpr (TURNS) turn.skip((GROUPS - 1) * steps);
 
-            mbarrier_wait(barriers.ready + round.barrier(part), round.parity());
             const Corner corner = work.corner(round.tile());
-            unsigned char* const place = results + round.place() + part * STRIP * STRIPS;
             const int m0 = corner.m + part * ROWS;
-            if constexpr (WIDER && !ALONG)
-                epilogue_rows(sums, place, y, bias, z0, z1, m0, m, corner.n, n, ldc);
-            else
-                epilogue_all(sums, place, y, bias, z0, z1, m0, m, corner.n, n, ldc);
-            fence_proxy_async();
-            __syncwarp();
-            if (lane == 0) mbarrier_arrive(barriers.done + round.barrier(part));
+#pragma unroll
+            for (int piece = 0; piece < PIECES; ++piece, ++round.count) {
+                mbarrier_wait(barriers.ready + round.barrier(part), round.parity());
+                unsigned char* const place = results + round.place() + part * (PLACE / SHARING);
+                if constexpr (STAGED)
+                    epilogue_rows(sums, place, y, bias, z0, z1, m0, m, corner.n, n, ldc);
+                else
+                    epilogue_strip(sums, piece, place, y, bias, z0, z1, m0, m, corner.n, n, ldc);
+                fence_proxy_async();
+                __syncwarp();
+                if (lane == 0) mbarrier_arrive(barriers.done + round.barrier(part));
+            }
         }
     }
 }
