@@ -26,6 +26,9 @@ TOP, EXTRA = 14, 22
 ROWS = 64
 #: Smallest positive float16.
 SMALLEST = np.float16(2.0**-24)
+_MAGNITUDE = np.uint16(0x7FFF)
+#: The terms of a step in the order of `in_halves`.
+_ORDER = np.arange(STEP).reshape(4, 2, 4).swapaxes(1, 2).reshape(-1)
 #: Range of the greatest numbers of rows.
 MIN_ROW, MAX_ROW = 2.0**-100, 2.0**100
 #: Maximum factor of a matrix, and the inverse of the minimum.
@@ -58,26 +61,24 @@ def in_halves(rows: Array) -> Array:
     def pack(place: tuple[int, int]) -> None:
         batch, first = place
         block = slice(first, first + ROWS)
-        scaled = np.ldexp(rows[batch, block], scaling[batch, block])
         eights = slice(first // 8, (first + ROWS) // 8)
-        swizzle(_chunks(scaled), packed[batch, :, eights])
+        swizzle(_chunks(rows[batch, block], scaling[batch, block]), packed[batch, :, eights])
 
     blocks = list(product(range(count), range(0, n, ROWS)))
     share(pack, blocks, rows.size)
     return packed.reshape(count, -1, 8 * packed.shape[2], 2 * STEP)
 
 
-def _chunks(scaled: Array) -> Array:
-    """Return rows that are scaled, [n, k], as float16: [step, n / 8, 8 rows, 8 chunks, 8 parts]."""
-    n, k = scaled.shape
+def _chunks(rows: Array, scaling: Array) -> Array:
+    """Return rows times 2^scaling as float16: [step, n / 8, 8 rows, 8 chunks, 8 parts]."""
+    n, k = rows.shape
     eights, steps = ceil_div(n, 8), ceil_div(k, STEP)
     filled = np.zeros((8 * eights, STEP * steps), np.float32)
-    filled[:n, :k] = scaled
-    chunks = np.empty((eights, 8, steps, 2, 4, 4, 2), np.float16)
-    for part, numbers in enumerate(cut(filled)):
-        terms = numbers.reshape(eights, 8, steps, 4, 2, 4)
-        for pair in range(2):
-            chunks[:, :, :, part, :, :, pair] = terms[..., pair, :]
+    np.ldexp(rows, scaling, out=filled[:n, :k])
+    chunks = np.empty((eights, 8, steps, 2, 4, 8), np.float16)
+    ordered = np.take(filled.reshape(-1, STEP), _ORDER, axis=1)
+    for part, numbers in enumerate(cut(ordered)):
+        chunks[:, :, :, part] = numbers.reshape(eights, 8, steps, 4, 8)
     return chunks.reshape(eights, 8, steps, 8, 8).transpose(2, 0, 1, 3, 4)
 
 
@@ -87,10 +88,11 @@ def cut(numbers: Array) -> tuple[Array, Array]:
     No high part is zero unless its number is, as it may be multiplied by an infinity.
     """
     high = numbers.astype(np.float16)
-    lost = (high == 0) & (numbers != 0)
-    if lost.any():
+    zero = high.view(np.uint16) & _MAGNITUDE == 0
+    if zero.any():
+        lost = zero & (numbers != 0)
         high[lost] = np.copysign(SMALLEST, numbers[lost])
-    return high, (numbers - high).astype(np.float16)
+    return high, (numbers - high.astype(np.float32)).astype(np.float16)
 
 
 def scales_of(rows: Array) -> Array:
