@@ -108,6 +108,16 @@ def tiled() -> Chain:
     return Chain(3, 8).add(Tile(), [2, 3]).gather(-1, 0)
 
 
+def single() -> Chain:
+    """One element, without axes, that is repeated again."""
+    return Chain(5).gather(2, 0).add(Expand(), [3, 8]).slice(0, 2, 0)
+
+
+def nothing() -> Chain:
+    """What is left when nothing is selected: zeros."""
+    return Chain(5, 8).slice(3, 3, 0).pad(1, 0, 2, 0).slice(0, 3, 0, 2)
+
+
 def turned() -> Chain:
     """One Transpose is left to its kernel."""
     return Chain(2, 5, 8).transpose(0, 2, 1)
@@ -120,6 +130,8 @@ CHAINS: dict[str, tuple[Callable[[], Chain], list[str]]] = {
     "repeated": (repeated, ["moved"]),
     "strided": (strided, ["moved"]),
     "tiled": (tiled, ["moved"]),
+    "single": (single, ["moved"]),
+    "nothing": (nothing, ["pad", "copy_strided"]),
     "turned": (turned, ["transpose"]),
 }
 

@@ -257,9 +257,8 @@ class _Tracer:
                     at = np.where(outside.reshape(shape), -1, at)
             sides = at.shape[:place], at.shape[place + 1 :]
             inner = index.shape if does else (1,) * index.ndim
-            taken.append(
-                self._checked(sides[0] + inner + sides[1], at.reshape(*sides[0], *inner, *sides[1]))
-            )
+            dims = sides[0] + inner + sides[1]
+            taken.append(self._checked(dims, at.reshape(dims)))
         self.at = taken
         self.axes[axis : axis + 1] = [[size] for size in index.shape]
 
@@ -352,7 +351,7 @@ def moves(node: Node) -> bool:
 def movement(nodes: Sequence[Node]) -> Movement | None:
     """Return what a chain of nodes does, or None if that is too complex."""
     x, y = nodes[0].operands[0], nodes[-1].output
-    if not x.tensor.rank or not x.tensor.size or not y.tensor.size:
+    if not x.tensor.rank or not all(n.tensor.size for n in (x, *(node.output for node in nodes))):
         return None
     state = _Tracer(x.tensor.dims)
     try:
