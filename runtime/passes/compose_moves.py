@@ -14,11 +14,11 @@ from ..ir.op import Op, with_attributes
 from ..ir.types import Array
 from ..ops import elementwise
 from ..ops.elementwise import Add
-from ..ops.gather import Gather
 from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Slice
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import Squeeze
+from .cut_before_turns import place_of
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .row_moves import RESHAPES, Move, Rows, as_shape, move_to, moved, moves_rows, reshaped
@@ -269,37 +269,36 @@ def _moved_from(graph: Graph, value: Value, reader: Node) -> Value | None:
 
 
 def _as_slice(graph: Graph, node: Node) -> str:
-    """Rewrite a Gather of one index as a Slice: of the first axis, or of the end of rows.
+    """Rewrite what takes one place of an axis as a Slice: of the first axis, or of the end of rows.
 
     The result is part of its input then, and readers that find rows of a slice need no copy. Parts
     of rows are of whole words; images keep their channels.
     """
-    op = node.op
-    if not isinstance(op, Gather):
+    found, source = place_of(node), node.inputs[0] if node.inputs else None
+    if found is None or source is None:
         return ""
-    source, index = node.inputs
     shape = [size for size in shape_of(source) or () if isinstance(size, int)]
-    if source is None or index is None or index.data is None or index.data.size != 1:
+    if len(shape) != len(shape_of(source) or ()) or len(shape) < 2:
         return ""
-    if len(shape) != len(shape_of(source) or ()) or len(shape) < 2 or index.data.ndim:
-        return ""
-    axis = op.axis % len(shape)
+    axis, place = found
     outer, inner = shape[:axis], prod(shape[axis + 1 :])
-    place = int(index.data.reshape(-1)[0]) % shape[axis]
+    is_slice, is_first = isinstance(node.op, Slice), prod(outer) == 1
+    has_words = inner > 1 and inner * source.tensor.dtype.itemsize % _WORD == 0
+    is_image = len(shape) == 4 and (axis == 1 or is_slice)
+    if (is_first and is_slice) or (not is_first and (is_image or not has_words)):
+        return ""
     add = Builder(graph, node, node.name, (node,))
-    if prod(outer) == 1:
+    if is_first:
         bounds = (add.integers([number]) for number in (place, place + 1, axis))
         value = add(Squeeze(), add(Slice(), source, *bounds), add.integers([axis]))
-    elif inner * source.tensor.dtype.itemsize % _WORD or (len(shape) == 4 and axis == 1):
-        return ""
     else:
         rows = as_shape(add, source, (*outer, shape[axis] * inner))
         bounds = (add.integers([n]) for n in (place * inner, (place + 1) * inner, axis))
-        value = as_shape(add, add(Slice(), rows, *bounds), (*outer, *shape[axis + 1 :]))
-    name = node.name
+        value = as_shape(add, add(Slice(), rows, *bounds), _sizes(node.output))
+    kind, name = node.kind, node.name
     graph.redirect(node.output, value)
     graph.remove(node)
-    return f"Gather '{name}' of one place is a Slice"
+    return f"{kind} '{name}' of one place is a Slice"
 
 
 def _saves(takers: Sequence[Move]) -> bool:

@@ -12,6 +12,7 @@ from ..ir.infer import infer
 from ..ir.op import Op
 from ..ops.movement import Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from .cut_before_turns import cut_before_turns
 from .driver import Context
 from .editing import Builder, drop
 from .factors import Axes, Factor, follow
@@ -28,9 +29,11 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     Exporters flatten leading axes before swapping two others and restore them afterwards, or
     transpose twice with a Reshape in between. All of these permute the elements of their source;
-    the permutation, in factors of the source's axes, is one Transpose.
+    the permutation, in factors of the source's axes, is one Transpose. One that only brings an axis
+    to be cut to the front is not needed.
     """
-    return _compose(graph, lambda node: True)
+    yield from cut_before_turns(graph)
+    yield from _compose(graph, lambda node: True)
 
 
 def run_bound(graph: Graph, context: Context) -> Iterator[str]:

@@ -1,0 +1,57 @@
+"""Parts of a tensor are cut before a Transpose that only brings their axis to the front."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import Array
+from tercet.runtime.ops.elementwise import Add, Mul
+from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.movement import Slice, Transpose
+from tercet.runtime.ops.norm import Softmax
+
+from .graphs import apply, assert_same, kinds, make, optimised
+
+
+def part(g: Graph, x: Value, place: int, *, cut: bool) -> Value:
+    if not cut:
+        return apply(g, Gather(axis=0), x, np.array(place))
+    bounds: list[Array] = [np.array([n]) for n in (place, place + 1, 0)]
+    return apply(g, Slice(), x, *bounds)
+
+
+CASES = {
+    "slices of one head": ((2, 5, 3, 1, 8), True, 0),
+    "one head": ((2, 5, 3, 1, 8), False, 0),
+    "one sequence": ((1, 5, 3, 1, 8), True, 0),
+    "two heads": ((2, 5, 3, 2, 8), True, 1),
+    "parts of words": ((2, 5, 3, 1, 6), True, 1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_queries_keys_and_values(name: str) -> None:
+    shape, cut, left = CASES[name]
+
+    def build(g: Graph, x: Value) -> Value:
+        turned = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), x)
+        q, k, v = (apply(g, Softmax(axis=-1), part(g, turned, i, cut=cut)) for i in range(3))
+        return apply(g, Add(), q, apply(g, Mul(), k, v))
+
+    graph = make(build, shape)
+    after, _ = optimised(graph)
+    assert kinds(after).count("Transpose") == left
+    assert_same(graph, after)
+
+
+def test_a_reader_of_all_keeps_the_transpose() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        turned = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), x)
+        return apply(g, Mul(), apply(g, Softmax(axis=1), turned), part(g, turned, 1, cut=True))
+
+    graph = make(build, (2, 5, 3, 1, 8))
+    after, _ = optimised(graph)
+    assert "Transpose" in kinds(after)
+    assert_same(graph, after)
