@@ -58,9 +58,10 @@ ROOMS: dict[str, dict[str, str]] = {
         "custom": "recipe algorithms",
         "families": "codegen algorithms custom gemm conv ops",
         "fusion": "recipe codegen algorithms gemm norm conv attention",
-        "tuning": "recipe driver algorithms families",
+        "cutting": "algorithms fusion",
+        "tuning": "recipe codegen driver algorithms families",
         "backend": "recipe codegen driver algorithms device gemm norm conv attention fusion"
-        " families tuning",
+        " cutting families tuning",
     },
     "backends/numpy": {
         "numerics": "",

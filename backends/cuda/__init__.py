@@ -26,6 +26,7 @@ ALGORITHMS = (
     "grouped",
     "tensor_cores",
     "half_sums",
+    "in_halves",
     "gemv",
     "short",
     "gemm",

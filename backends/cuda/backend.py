@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,16 @@ from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats
 from ...runtime.plan.partition import reads_of, results_of
-from .algorithms.registry import Answer, Kernel, RecipeContext, Setting, TunedChoice
+from .algorithms.registry import (
+    IN_HALVES,
+    PLAIN,
+    Answer,
+    Kernel,
+    RecipeContext,
+    Setting,
+    Stored,
+    TunedChoice,
+)
 from .algorithms.selection import SELECTORS
 from .attention.decode import DecodeAttention, decode_attention
 from .attention.relu_linear import ReluLinear, relu_linear
@@ -28,6 +37,7 @@ from .codegen.elementwise import chain_of, in_chains
 from .codegen.epilogue import epilogue_of, no_epilogue
 from .codegen.moves import Movement
 from .conv.inverted_residual import InvertedResidual, inverted_residual
+from .cutting import Cutting
 from .driver.step import KernelStep
 from .families import kernel_of
 from .fusion import FusionGroup, groups, smaller
@@ -38,7 +48,7 @@ from .gemm.gated import GatedProducts, gated_products
 from .norm.head_rows import HeadRows, head_rows
 from .norm.unit_rows import UnitRows, unit_rows
 from .recipe.arguments import as_reason
-from .recipe.launch import pitched_by
+from .recipe.launch import launches_of, pitched_by
 from .recipe.operands import Tensor
 from .tuning.tuner import tuner_of, works_of
 
@@ -81,24 +91,36 @@ class CudaBackend:
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
         """Yield claims of groups; a group without a recipe is split into smaller ones."""
-        setting = Setting(self._device.compiler.target, options, choices=self._choices)
-        for group in groups(graph, free):
-            yield from self._claims(graph, group, setting)
+        cut = set[Value]()
+        target = self._device.compiler.target
+        setting = Setting(target, options, choices=self._choices, cut=cut)
+        found = tuple(groups(graph, free))
+        cutting = Cutting(graph, found, partial(_formats, setting=setting), _stores(setting))
+        if target.has_wgmma:
+            cutting.find(cut)
+        for group in found:
+            y = group.nodes[-1].output
+            stored = cutting.stored(y) if y in cut else PLAIN
+            yield from self._claims(graph, group, setting, stored)
 
     def _claims(
-        self, graph: Graph, group: FusionGroup, setting: Setting
+        self, graph: Graph, group: FusionGroup, setting: Setting, stored: Stored = PLAIN
     ) -> Iterator[Claim | Decline]:
-        answer = self._claim(graph, group, setting)
+        answer = self._claim(graph, group, setting, stored)
+        if isinstance(answer, Decline) and stored.halves:
+            answer = self._claim(graph, group, setting, PLAIN)
         if isinstance(answer, Claim) or len(group.nodes) == 1:
             yield answer
             return
         for part in smaller(graph, group):
             yield from self._claims(graph, part, setting)
 
-    def _claim(self, graph: Graph, group: FusionGroup, setting: Setting) -> Claim | Decline:
+    def _claim(
+        self, graph: Graph, group: FusionGroup, setting: Setting, stored: Stored
+    ) -> Claim | Decline:
         results = results_of(graph, group.nodes)
         formats = _formats(group, setting)
-        recipe = recipe_of(group, formats, results, setting)
+        recipe = recipe_of(group, formats, results, setting, stored=stored)
         if isinstance(recipe, str):
             return Decline(group.nodes[0], recipe)
         build = partial(self._build, group, setting)
@@ -109,13 +131,20 @@ class CudaBackend:
         in_place = _in_place(group)
         pitched = _pitched(group, recipe)
         rows = pitched if _reads_rows(group) else frozenset[Value]()
-        formats_wanted = replace(wanted, pitched=pitched, rows=rows)
-        return Claim(group.nodes, build, formats_wanted, in_place)
+        wanted = replace(wanted, pitched=pitched, rows=rows)
+        wanted = _also_in_halves(wanted, group.nodes[-1].output, stored)
+        return Claim(group.nodes, build, wanted, in_place)
 
     def _build(
         self, group: FusionGroup, setting: Setting, site: BuildContext
     ) -> KernelStep | Decline:
-        recipe = recipe_of(group, site.formats, site.outputs, setting, site.pitches)
+        y = group.nodes[-1].output
+        formats = dict(site.formats)
+        only = formats.get(y) is Format.HALVES
+        if only:
+            formats[y] = Format.CONTIGUOUS
+        stored = Stored(True, not only) if only or y in site.also else PLAIN
+        recipe = recipe_of(group, formats, site.outputs, setting, site.pitches, stored)
         if isinstance(recipe, str):
             return Decline(group.nodes[0], recipe)
         if not pitched_by(recipe).issuperset(site.pitches):
@@ -134,6 +163,7 @@ def recipe_of(
     results: Sequence[Value],
     setting: Setting,
     pitches: Mapping[Value, int] = NO_PITCHES,
+    stored: Stored = PLAIN,
 ) -> Answer:
     """Return the recipe of a group, or why there is none.
 
@@ -143,6 +173,7 @@ def recipe_of(
         results: the outputs that are read.
         setting: the GPU and the user's options.
         pitches: of its tensors with gaps; see `Formats.pitched`.
+        stored: how the result is stored.
     """
 
     def operand(value: Value) -> Tensor:
@@ -201,16 +232,29 @@ def recipe_of(
         if isinstance(epilogue, str):
             return epilogue
         return pooled_convolution(replace(context, epilogue=epilogue), before)
+    halves = Tensor(y.value, Format.HALVES) if stored.halves else None
     if not registered.epilogue:
-        return registered.build(context)
+        return _storing(registered.build(replace(context, stored=stored)), halves)
     epilogue = epilogue_of(group.epilogue, y, head.output, pitches=pitches)
     if isinstance(epilogue, str):
         return epilogue
-    recipe = registered.build(replace(context, epilogue=epilogue))
+    epilogue = replace(epilogue, halves=halves, plain=stored.plain)
+    recipe = _storing(registered.build(replace(context, epilogue=epilogue)), halves)
     if group.cast is None or not isinstance(head.op, Conv):
         return recipe
     image, wide = (operand(value) for value in (group.cast.output, group.cast.operands[0]))
     return reading_wide(recipe, image, wide)
+
+
+def _storing(recipe: Answer, halves: Tensor | None) -> Answer:
+    """Return a recipe, or that it does not store halves."""
+    if (
+        halves is None
+        or isinstance(recipe, str)
+        or any(halves in launch.arguments.values() for launch in launches_of(recipe))
+    ):
+        return recipe
+    return "its kernel does not store halves"
 
 
 def _read_by(group: FusionGroup, head: Node) -> tuple[Value | None, ...]:
@@ -276,6 +320,26 @@ def _wanted(
         {v: formats[v] for v in reads if v in formats},
         {v: formats[v] for v in results if v in formats},
     )
+
+
+def _also_in_halves(formats: Formats, y: Value, stored: Stored) -> Formats:
+    """Return the formats of a claim whose result may be stored in halves."""
+    if not stored.halves:
+        return formats
+    if stored.plain:
+        return replace(formats, also={y: Format.HALVES})
+    gives = {**formats.gives, y: Format.HALVES}
+    return replace(formats, gives=gives, pitched=formats.pitched - {y}, rows=formats.rows - {y})
+
+
+def _stores(setting: Setting) -> Callable[[FusionGroup], bool]:
+    """Return a function that says whether there is a recipe that stores halves."""
+
+    def stores(group: FusionGroup) -> bool:
+        results = (group.nodes[-1].output,)
+        return not isinstance(recipe_of(group, {}, results, setting, stored=IN_HALVES), str)
+
+    return stores
 
 
 def _pitched(group: FusionGroup, recipe: Answer) -> frozenset[Value]:

@@ -59,12 +59,23 @@ def same_bytes(
 def reshaped(
     node: Node, given: Iterable[Format], asked: Set[Format]
 ) -> tuple[Format, Format] | None:
-    """Return channels last twice for a view of an image's spatial axes read in that format."""
+    """Return channels last twice for a view of an image's spatial axes read in that format.
+
+    What is only there in halves stays so, if rows are the same.
+    """
     source, last = node.distinct_reads[0].tensor.dims, Format.CHANNELS_LAST
     result, formats = node.output.tensor.dims, set(given)
+    if formats == {Format.HALVES} and has_same_rows(node):
+        return Format.HALVES, Format.HALVES
     is_image = min(len(source), len(result)) > 2 and source[:2] == result[:2]
     fits = is_image and last in asked and last in formats and Format.CONTIGUOUS not in formats
     return (last, last) if fits else None
+
+
+def has_same_rows(node: Node) -> bool:
+    """Whether the rows of a view, along the last axis, are those of its input."""
+    source, result = node.distinct_reads[0].tensor.dims, node.output.tensor.dims
+    return source[-1:] == result[-1:]
 
 
 def renamed(

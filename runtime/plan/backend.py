@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
+from math import prod
 from typing import Any, Protocol, runtime_checkable
 
 from ..ir.graph import Graph, Node, Value
@@ -20,9 +21,13 @@ class Format(Enum):
     CHANNELS_LAST = "channels_last"
     """Axis 1 innermost: N, spatial axes, C."""
 
+    HALVES = "halves"
+    """Rows of float32, which are multiples of 64 long, as two float16 numbers each: what a device
+    multiplies. Only its own steps make and read it, and its copier converts it. See `nbytes`."""
+
     def physical(self, dims: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the elements in memory order."""
-        if self is Format.CONTIGUOUS or len(dims) < 3:
+        if self is not Format.CHANNELS_LAST or len(dims) < 3:
             return dims
         return (dims[0], *dims[2:], dims[1])
 
@@ -31,11 +36,24 @@ class Format(Enum):
 
         If two formats agree on it, the same bytes are valid in both.
         """
+        if self is Format.HALVES:
+            return ((-1, -1),)
         axes = list(range(len(dims)))
         if self is not Format.CONTIGUOUS and len(dims) > 2:
             axes = [0, *axes[2:], 1]
         sizes = zip(axes, self.physical(dims), strict=True)
         return tuple((axis, size) for axis, size in sizes if size != 1)
+
+    def nbytes(self, type_: TensorType) -> int:
+        """Return the bytes of a tensor without gaps.
+
+        In halves, every number has four, and every 64 of a row have a scale of four; there are
+        eight rows or a multiple of that.
+        """
+        if self is not Format.HALVES:
+            return type_.nbytes
+        numbers = -(-prod(type_.dims[:-1]) // 8) * 8 * type_.dims[-1]
+        return 4 * numbers + 4 * numbers // 64
 
 
 #: A bound step, copy or recording: called with a stream of its device, on which it enqueues work.
@@ -159,7 +177,7 @@ class View:
     @property
     def nbytes(self) -> int:
         """Size of its elements in bytes, without gaps."""
-        return self.type.nbytes
+        return self.format.nbytes(self.type)
 
     @property
     def extent(self) -> int:
@@ -169,7 +187,7 @@ class View:
 
 def extent(format: Format, type_: TensorType, pitch: int) -> int:
     """Return the bytes from the first element of a tensor to the end of its last; see `View`."""
-    nbytes = type_.nbytes
+    nbytes = format.nbytes(type_)
     if not pitch or not nbytes:
         return nbytes
     row = format.physical(type_.dims)[-1] * type_.dtype.itemsize
@@ -207,6 +225,7 @@ class Formats:
     Attributes:
         wants: format by input value.
         gives: format by output value.
+        also: outputs that the step stores in a second format, too.
         follows: the step takes any format, the same for all its tensors, and gets that of most of
             its inputs; `wants` and `gives` are then empty.
         pitched: inputs and outputs that may be slices of tensors with more channels, with gaps
@@ -218,6 +237,7 @@ class Formats:
 
     wants: Mapping[Value, Format] = field(default_factory=dict[Value, Format])
     gives: Mapping[Value, Format] = field(default_factory=dict[Value, Format])
+    also: Mapping[Value, Format] = field(default_factory=dict[Value, Format])
     follows: bool = False
     pitched: Set[Value] = frozenset()
     rows: Set[Value] = frozenset()
@@ -234,6 +254,7 @@ class BuildContext:
         formats: the physical format of each input and output.
         weights: the constants on the claim's device.
         pitches: `View.pitch` of inputs and outputs with gaps; multiples of 16 bytes.
+        also: the outputs of `Formats.also`, with the second formats.
     """
 
     nodes: tuple[Node, ...]
@@ -242,6 +263,7 @@ class BuildContext:
     formats: Mapping[Value, Format]
     weights: Weights
     pitches: Mapping[Value, int] = field(default_factory=dict[Value, int])
+    also: Mapping[Value, Format] = field(default_factory=dict[Value, Format])
 
 
 @runtime_checkable
@@ -269,6 +291,7 @@ class Step(Protocol):
     ) -> Run:
         """Return a run for these addresses, whose order is that of `BuildContext`.
 
+        Behind `outputs` are those of `BuildContext.also`.
         Called once per plan; the result is called in every run, with the plan's stream.
         """
         ...

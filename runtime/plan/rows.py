@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import TensorType
-from .alias_transposes import renamed, reshaped
+from .alias_transposes import has_same_rows, renamed, reshaped
 from .arena import Allocation
 from .backend import BuildContext, Claim, Decline, Device, Format, Step, Stream, extent
 from .contract import step_of
@@ -85,7 +85,7 @@ class Slot:
     @property
     def nbytes(self) -> int:
         """Bytes of its elements, without gaps."""
-        return self.type.nbytes
+        return self.format.nbytes(self.type)
 
 
 @dataclass(slots=True)
@@ -176,6 +176,7 @@ class Layout:
             if slot.device is device and slot.format is format:
                 return slot
         here = [slot for slot in places if slot.device is device]
+        here.sort(key=lambda slot: slot.format is Format.HALVES)  # others have all bits
         source = here[0] if here else places[0]
         if source.device is not device and source.device is not HOST:
             source = self._in_format(source, format)
@@ -219,6 +220,9 @@ class Layout:
         given = [slot.format for slot in self.places[value] if slot.device is device]
         found = reshaped(node, given, asked) or (Format.CONTIGUOUS, Format.CONTIGUOUS)
         self._see(node, self.fetch(value, device, found[0]), found[1])
+        if found[0] is not Format.HALVES and Format.HALVES in given and has_same_rows(node):
+            halves = self.fetch(value, device, Format.HALVES)
+            self._slot(node.output, device, Format.HALVES, len(self.rows)).alias = halves
 
     def _see(self, node: Node, source: Slot, format: Format) -> None:
         target = self._slot(node.output, source.device, format, len(self.rows))
@@ -257,7 +261,9 @@ class Layout:
             formats = dict.fromkeys((*reads, *results), leader)
         inputs = tuple(self.fetch(v, backend.device, formats[v]) for v in reads)
         at = len(self.rows)
-        outputs = tuple(self._slot(v, backend.device, formats[v], at) for v in results)
+        stored = [(v, formats[v]) for v in results]
+        stored += [(v, claim.formats.also[v]) for v in results if v in claim.formats.also]
+        outputs = tuple(self._slot(v, backend.device, format, at) for v, format in stored)
         row = Row("step", assigned.nodes, backend.device, backend.name, "", inputs, outputs, claim)
         self._emit(row)
 
@@ -265,14 +271,16 @@ class Layout:
         """Build the step of a row; return the decline if the backend declines."""
         if row.claim is None:
             return None
-        slots = (*row.inputs, *row.outputs)
+        outputs = row.outputs[: len({slot.value for slot in row.outputs})]
+        slots = (*row.inputs, *outputs)
         site = BuildContext(
             row.nodes,
             tuple(slot.value for slot in row.inputs),
-            tuple(slot.value for slot in row.outputs),
+            tuple(slot.value for slot in outputs),
             {slot.value: slot.format for slot in slots},
             self.stores[row.device],
             {slot.value: slot.pitch for slot in slots if slot.pitch},
+            {slot.value: slot.format for slot in row.outputs[len(outputs) :]},
         )
         built = row.claim.build(site)
         if isinstance(built, Decline):
@@ -289,7 +297,7 @@ class Layout:
         votes: dict[Format, int] = {}
         for value in reads:
             for slot in self.places[value]:
-                if slot.device is device:
+                if slot.device is device and slot.format is not Format.HALVES:
                     votes[slot.format] = votes.get(slot.format, 0) + slot.nbytes
         return max(reversed(votes), key=votes.__getitem__) if votes else Format.CONTIGUOUS
 

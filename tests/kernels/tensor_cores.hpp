@@ -260,6 +260,13 @@ template <int COUNT> void wgmma(float (&sums)[COUNT][4], uint64 a, uint64 b)
     __syncwarp();
 }
 
+// The same, in place of the sums unless `add`
+template <int COUNT> void wgmma(float (&sums)[COUNT][4], uint64 a, uint64 b, int add)
+{
+    if (!add) memset(sums, 0, sizeof(sums));
+    wgmma(sums, a, b);
+}
+
 // The same; `a` in registers
 template <int COUNT> void wgmma(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b)
 {

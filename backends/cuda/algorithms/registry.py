@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Set
 from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
 from typing import TypeVar
 
 from ....runtime.ir.custom import Custom
 from ....runtime.ir.dtypes import DType, float32, name_of
-from ....runtime.ir.graph import Node
+from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.op import Op
 from ....runtime.options import Options
 from ....runtime.plan.backend import Format
@@ -48,6 +48,7 @@ class Setting:
         algorithm: the algorithm that the recipe must use, once chosen; empty for any.
         form: its variant, such as a tile size; empty for the best estimate.
         choices: measured choices by signature of a task; empty without tuning.
+        cut: values that kernels can store in halves; see `cutting`.
         picks: previous choices of selectors, so that nothing is compared twice.
     """
 
@@ -57,6 +58,7 @@ class Setting:
     algorithm: str = ""
     form: str = ""
     choices: Mapping[str, TunedChoice] = field(default_factory=dict[str, TunedChoice], hash=False)
+    cut: Set[Value] = field(default_factory=frozenset[Value], hash=False)
     picks: dict[tuple[str, ...], tuple[str, str, str]] = field(
         default_factory=dict[tuple[str, ...], tuple[str, str, str]], compare=False, repr=False
     )
@@ -73,6 +75,22 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """How a result is stored.
+
+    Attributes:
+        halves: whether in `Format.HALVES`.
+        plain: whether as it is.
+    """
+
+    halves: bool = False
+    plain: bool = True
+
+
+PLAIN, IN_HALVES = Stored(), Stored(halves=True, plain=False)
+
+
+@dataclass(frozen=True, slots=True)
 class RecipeContext:
     """What a recipe is made for.
 
@@ -83,6 +101,7 @@ class RecipeContext:
         setting: the GPU and the user's options.
         more: the other outputs; None for unused ones.
         epilogue: the fused elementwise nodes; None if the kernel has no epilogue.
+        stored: how the result is stored.
     """
 
     op: Op
@@ -91,6 +110,7 @@ class RecipeContext:
     setting: Setting
     more: tuple[Tensor | None, ...] = ()
     epilogue: Epilogue | None = None
+    stored: Stored = PLAIN
 
 
 #: Returns a recipe, or the reason why there is none.
@@ -161,7 +181,7 @@ def kernel(
     """Register a function that makes recipes; see `Kernel`.
 
     It is called with the operator, the first output and the inputs, and with those of the keywords
-    ``more``, ``setting`` and ``epilogue`` that it declares; see `RecipeContext`.
+    ``more``, ``setting``, ``epilogue`` and ``stored`` that it declares; see `RecipeContext`.
     """
 
     def registered(make: Function) -> Function:
@@ -185,7 +205,7 @@ def _keywords(make: Callable[..., Answer]) -> tuple[str, ...]:
     """Return the fields of `RecipeContext` that a function takes besides operator and operands."""
     parameters = signature(make).parameters.values()
     names = tuple(p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY)
-    unknown = set(names) - {"more", "setting", "epilogue"}
+    unknown = set(names) - {"more", "setting", "epilogue", "stored"}
     if unknown:
         raise TypeError(f"{make.__name__}: a recipe has no {', '.join(sorted(unknown))}")
     return names

@@ -42,6 +42,11 @@ class Task(Protocol):
         ...
 
     @property
+    def around(self) -> tuple[str, ...]:
+        """What its speed depends on besides, in the graph that it is in."""
+        ...
+
+    @property
     def y(self) -> Tensor:
         """The result."""
         ...
@@ -181,7 +186,7 @@ class Selector(Generic[T]):
     def pick(self, task: T) -> Candidate:
         """Return the selected candidate; one without a recipe has all reasons."""
         setting = task.setting
-        known = (task.signature, task.epilogue.title, *setting.asked)
+        known = (task.signature, task.epilogue.title, *task.around, *setting.asked)
         if known not in setting.picks:
             candidate = self._pick(task)
             setting.picks[known] = (candidate.algorithm, candidate.variant, candidate.reason)
@@ -190,7 +195,8 @@ class Selector(Generic[T]):
         algorithm = self.named(name)
         if reason or isinstance(algorithm, str):
             return Candidate(name, reason=reason)
-        return self.candidate(task, algorithm, variant)
+        candidate = self.candidate(task, algorithm, variant)
+        return candidate if candidate.recipe is not None else self._pick(task)
 
     def _pick(self, task: T) -> Candidate:
         if task.setting.asked:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....runtime.ir.dtypes import float32
+from ..codegen.epilogue import in_halves_code
 from ..gemm.atoms import F16X3
 from ..recipe.launch import Launch
 from ..recipe.operands import ceil_div
@@ -97,6 +98,8 @@ def choose(task: AttentionTask, target: Target) -> Shape | None:
 
 def on_halves(task: AttentionTask, target: Target, shape: Shape) -> tuple[Launch, ...]:
     """Return the launches of an attention with a shape, see `choose`."""
+    if not task.has_blocks:
+        task = replace(task, halves=None, plain=True)
     if isinstance(shape, HopperShape):
         return (_on_hopper(task, shape),)
     return _on_warps(task, target, shape)
@@ -129,8 +132,12 @@ def _on_warps(task: AttentionTask, target: Target, shape: WarpShape) -> tuple[La
         **{"VECTOR": _vector(task), "VECTOR_Y": 8 if task.y.vector(8) == 8 else 1},
     }
     shared = sharing.apart(shared, task, target)
-    kernel = FlashKernel("attention_f16x3", shared, 32 * warps, constants, F16X3.code())
-    return launched(task, kernel, sharing, steepness_of(task))
+    if sharing.parts > 1:
+        task = replace(task, halves=None, plain=True)
+    code = "\n".join((F16X3.code(), in_halves_code(task.halves, plain=task.plain)))
+    kernel = FlashKernel("attention_f16x3", shared, 32 * warps, constants, code)
+    operands = {**task.operands, **task.strides, "halves": task.halves}
+    return launched(task, kernel, sharing, steepness_of(task), operands)
 
 
 def _stages(task: AttentionTask, shape: WarpShape, parts: int = 1) -> int:
@@ -166,7 +173,7 @@ def _on_hopper(task: AttentionTask, shape: HopperShape) -> Launch:
         "attention_f16x3_wgmma",
         grid=(tiles * heads * batch, 1, 1),
         block=128 * shape.groups,
-        args={**task.operands, **task.strides, **task.numbers, "tiles": tiles, "y": task.y.tensor},
+        args={**task.operands, **task.strides, **task.numbers, "tiles": tiles, **task.storage},
         types=(("T", float32), ("M", float32 if mask is None else mask.dtype)),
         constants=(
             *(*task.constants, ("SIZE_K", size_k), ("SIZE_V", size_v), ("GROUPS", shape.groups)),
@@ -177,6 +184,7 @@ def _on_hopper(task: AttentionTask, shape: HopperShape) -> Launch:
             (
                 F16X3.code(across=SLAB, a_in_registers=True),
                 F16X3.wgmma(keys, a_in_registers=True),
+                in_halves_code(task.halves, plain=task.plain),
             )
         ),
         shared=rows + 4 * (3 * stages * keys + shape.rows),

@@ -220,7 +220,8 @@ def launched(
         args={
             **(operands or {**task.operands, **task.strides}),
             **{**task.numbers, "tiles": tiles},
-            **{"y": None if apart else task.y.tensor, "left": left, "beside": beside},
+            **{"y": None if apart or not task.plain else task.y.tensor},
+            **{"left": left, "beside": beside},
         },
         types=(
             *(("T", task.q.tensor.dtype), ("M", float32 if mask is None else mask.dtype)),

@@ -94,6 +94,8 @@ class AttentionTask:
         mask: an additive or boolean mask; None for none.
         past: keys and values that precede `k` and `v`.
         lengths: number of valid keys per sequence.
+        halves: where the result is stored in `Format.HALVES`; None if nowhere.
+        plain: whether it is stored in `y`.
     """
 
     op: Attention
@@ -104,6 +106,18 @@ class AttentionTask:
     mask: Tensor | None = None
     past: tuple[Tensor | None, Tensor | None] = (None, None)
     lengths: Tensor | None = None
+    halves: Tensor | None = None
+    plain: bool = True
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether a head of the result is whole blocks of its rows, which can be in halves."""
+        return self.y.tensor.rank == 3 and self.v.dims[3] % 64 == 0
+
+    @property
+    def storage(self) -> dict[str, Given]:
+        """The arguments of kernels that can store halves."""
+        return {"y": self.y.tensor if self.plain else None, "halves": self.halves}
 
     @property
     def before(self) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd, prod
 
-from ....runtime.ir.dtypes import DType, uint8, uint16, uint32, uint64
-from ....runtime.ir.types import Array
+from ....runtime.ir.dtypes import DType, float32, uint8, uint16, uint32, uint64
+from ....runtime.ir.types import Array, TensorType
 from ....runtime.plan.backend import Format, View
 from ..recipe.launch import Launch, each
 from ..recipe.operands import (
@@ -58,6 +58,8 @@ def reformat(dst: View, src: View) -> Launch:
         dst: the target; either may be a slice of an image with more channels.
         src: the source, of the same type.
     """
+    if Format.HALVES in (src.format, dst.format):
+        return _changing_halves(dst, src)
     dims = src.type.dims
     images, channels, pixels = dims[0], dims[1], prod(dims[2:])
     word = words_of(src.type.dtype)
@@ -79,6 +81,36 @@ def reformat(dst: View, src: View) -> Launch:
     if src.format is Format.CONTIGUOUS:
         return transposition(images, channels, pixels, (pixels, of_target), word, target)
     return transposition(images, pixels, channels, (of_source, pixels), word, pixels)
+
+
+def _changing_halves(dst: View, src: View) -> Launch:
+    """Return the launch that cuts rows into halves, or adds halves up."""
+    is_cut = src.format is Format.HALVES
+    return into_halves(src.type, (dst if is_cut else src).pitch, back=is_cut)
+
+
+def into_halves(type_: TensorType, pitch: int = 0, *, back: bool = False) -> Launch:
+    """Return the launch that cuts rows into halves, or adds halves up; see `reformat`.
+
+    Args:
+        type_: of the tensor.
+        pitch: elements from one row of floats to the next, if there are gaps.
+        back: whether halves become floats.
+    """
+    *outer, terms = type_.dims
+    rows = ceil_div(prod(outer), 8) * 8
+    return Launch(
+        "gemm/pack_halves.cu",
+        "from_halves" if back else "into_halves",
+        grid=(ceil_div(rows, 16), ceil_div(terms, 64), 1),
+        block=THREADS,
+        args={
+            **{"x": None, "y": None, "count": prod(outer), "rows": rows, "terms": terms},
+            "pitch": pitch or terms,
+        },
+        types=(("T", float32),),
+        code='#define KIND "f16"',
+    )
 
 
 def transposition(

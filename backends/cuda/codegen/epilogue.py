@@ -42,6 +42,8 @@ class Epilogue:
         stored: the dtype it stores.
         bias: a constant with one element per column, added first by a matrix product; or None.
         kinds: how each operand is indexed.
+        halves: where results are stored in `Format.HALVES`; None if nowhere.
+        plain: whether they are stored as they are.
     """
 
     code: str
@@ -52,6 +54,8 @@ class Epilogue:
     stored: DType = float32
     bias: Tensor | None = None
     kinds: tuple[int, ...] = ()
+    halves: Tensor | None = None
+    plain: bool = True
 
     @property
     def types(self) -> tuple[tuple[str, DType], tuple[str, DType]]:
@@ -100,9 +104,19 @@ class Epilogue:
         return ("BIAS", bias is not None), ("Z0", first), ("Z1", second)
 
     @property
+    def halves_code(self) -> str:
+        """The macros of `store_halves.cuh`: whether results are stored in halves, and plainly."""
+        return in_halves_code(self.halves, plain=self.plain)
+
+    @property
     def args(self) -> dict[str, Tensor | Packed | None]:
         """`operands` by the kernels' parameter names, null if absent."""
         return dict(zip(("z0", "z1"), (*self.operands, None, None), strict=False))
+
+
+def in_halves_code(halves: Tensor | None, *, plain: bool) -> str:
+    """Return the macros of `store_halves.cuh`; see `Epilogue`."""
+    return f"#define IN_HALVES {int(halves is not None)}\n#define PLAIN {int(plain)}"
 
 
 def _head(sums: DType, stored: DType, values: Sequence[str] = ("value",)) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ....runtime.ir.dtypes import DType, float32, float64, int32, int64, uint32, uint64
 from ....runtime.ir.graph import Value
-from ....runtime.plan.backend import BuildContext, PackedConstant, View
+from ....runtime.plan.backend import BuildContext, Format, PackedConstant, View
 from ....runtime.plan.bind import sequence
 from ....runtime.plan.weights import as_it_is
 from ..recipe.launch import Launch, Recipe, base_of, fill_of, launches_of
@@ -62,8 +62,10 @@ class KernelStep:
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Callable[[CudaStream], None]:
         """Load the kernels and return a function that launches them on these addresses."""
-        views = dict(zip(self._site.inputs, inputs, strict=True))
-        views.update(zip(self._site.outputs, outputs, strict=True))
+        site = self._site
+        slots = [(value, site.formats[value]) for value in (*site.inputs, *site.outputs)]
+        slots += site.also.items()
+        views = dict(zip(slots, (*inputs, *outputs), strict=True))
         runs: list[Callable[[CudaStream], None]] = []
         for launch, code in zip(self.launches, self._codes, strict=True):
             found = addresses(launch, lambda base: self._pointer(base, views, scratch))
@@ -72,7 +74,9 @@ class KernelStep:
             runs.append(bind_launch(self._device, launch, code, found))
         return runs[0] if len(runs) == 1 else sequence(runs)
 
-    def _pointer(self, argument: Operand, views: Mapping[Value, View], scratch: View | None) -> int:
+    def _pointer(
+        self, argument: Operand, views: Mapping[tuple[Value, Format], View], scratch: View | None
+    ) -> int:
         from .memory import pointer
 
         if isinstance(argument, Scratch):
@@ -84,7 +88,9 @@ class KernelStep:
             return pointer(weights.packed(argument.sources, argument.layout, argument.pack))
         if argument.value.is_constant:
             return pointer(self._site.weights.view(argument.value))
-        return pointer(views[argument.value])
+        value, site = argument.value, self._site
+        is_second = argument.format is site.also.get(value)
+        return pointer(views[value, argument.format if is_second else site.formats[value]])
 
 
 def addresses(launch: Launch, address: Callable[[Operand], int]) -> dict[str, int]:

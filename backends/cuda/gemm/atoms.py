@@ -132,7 +132,7 @@ class Atom:
         immediates = ["p", *(["1", "1"] if self.sums == "float" else [])]
         if self.transposable:
             immediates += [*([] if a_in_registers else ["0"]), str(int(across))]
-        begins = a_in_registers and (self.parts > 0 or not self.transposable)
+        begins = self.parts > 0 or (a_in_registers and not self.transposable)
         shape = f"m64n{n}k{self.k}"
         test = f"setp.ne.b32 p, %{b + 1}, 0; " if begins else "setp.eq.u32 p, 1, 1; "
         return "\n".join(

@@ -99,6 +99,11 @@ class ConvProblem:
         return replace(self, x=x, y=y)
 
     @property
+    def around(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
+    @property
     def signature(self) -> str:
         """What speed depends on: ``Conv float32 1x64x56x56 64x64x3x3 stride 1x1 ...``."""
         view = self.view

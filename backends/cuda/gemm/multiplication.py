@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ....runtime.ir.dtypes import name_of
 from ....runtime.ops.matmul import Gemm, MatMul
+from ....runtime.plan.backend import Format
 from ..algorithms.registry import RecipeContext, Setting
-from ..algorithms.selection import CONTIGUOUS, Formats
+from ..algorithms.selection import Formats
 from ..codegen.epilogue import Epilogue, no_epilogue
 from ..recipe.operands import Tensor
 from .convolution import times
@@ -37,12 +38,25 @@ class Multiplication:
 
     @property
     def formats(self) -> Formats:
-        """Always contiguous."""
-        return CONTIGUOUS
+        """Those of `a` and of `y`, which is always contiguous."""
+        return self.a.format, Format.CONTIGUOUS
 
     def within(self, formats: Formats) -> Multiplication:
-        """Return this task, as contiguous is the only format."""
-        return self
+        """Return this task with `a` in another format."""
+        return replace(self, a=replace(self.a, format=formats[0]))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the kernel before can store `a` in halves."""
+        value = self.a.value
+        while value.producer is not None and value.producer.op.view:
+            value = value.producer.operands[0]
+        return value in self.setting.cut
+
+    @property
+    def around(self) -> tuple[str, ...]:
+        """Whether `is_cut`."""
+        return ("cut",) if self.is_cut else ()
 
     @property
     def shape(self) -> tuple[int, int, int]:

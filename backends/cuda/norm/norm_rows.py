@@ -10,6 +10,8 @@ from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor, ceil_div
 
+#: What `ldmatrix.cuh` converts to.
+KIND_OF_HALVES = '#define KIND "f16"'
 #: Maximum elements per thread, and warps per row.
 MAX_KEPT, MAX_WARPS = 32, 16
 #: Threads per block if it has several rows, and numbers of threads that may have one.
@@ -74,13 +76,16 @@ def normalize_rows(
     lanes = lanes_of(count // vector, MAX_KEPT // vector, nbytes) if warps == 1 else 32
     together = TOGETHER // lanes if warps == 1 else 1
     blocks = ceil_div(rows, together)
+    if epilogue.halves is not None and (vector != 4 or lanes < 16 or count % 64 or heads > 1):
+        return None
     return Launch(
         "norm/normalize_rows.cu",
         "normalize_rows",
         grid=(blocks, 1, 1),
         block=lanes * warps * together,
         args={
-            **{"x": x, "scale": scale, "shift": shift, "y": y, **epilogue.args},
+            **{"x": x, "scale": scale, "shift": shift, "y": y if epilogue.plain else None},
+            **{"halves": epilogue.halves, **epilogue.args},
             **{"rows": rows, "row_x": distance, "count": count, "epsilon": epsilon},
         },
         types=(("X", x.dtype), ("S", parameter), *epilogue.types),
@@ -91,7 +96,7 @@ def normalize_rows(
             *(("EARLY", blocks <= MAX_EARLY), ("HEADS", heads)),
             ("LAUNCHES", rows // heads <= MAX_LAUNCHING or y.dtype == float32),
         ),
-        code=epilogue.code,
+        code="\n".join((KIND_OF_HALVES, epilogue.halves_code, epilogue.code)),
         note=f"{rows} x {count} {epilogue.title}".strip(),
         pitched=(x,) if whole == x.dims[-1] else (),
     )

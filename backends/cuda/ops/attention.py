@@ -9,7 +9,8 @@ import numpy as np
 
 from ....runtime.ir.dtypes import FLOATS, DType, bool_, float32, float64
 from ....runtime.ops.attention import Attention, FlexAttention, LinearAttention, RotaryEmbedding
-from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
+from ....runtime.plan.backend import Format
+from ..algorithms.registry import PLAIN, Answer, Setting, Stored, kernel, need_dtypes
 from ..attention.flash import flash
 from ..attention.heads import AttentionTask, Heads, by_head
 from ..recipe.launch import Launch, each, launches_of
@@ -36,6 +37,7 @@ def attention(
     *,
     more: tuple[Tensor | None, ...] = (),
     setting: Setting,
+    stored: Stored = PLAIN,
 ) -> Answer:
     """Flash attention if only the result is needed; else compute row by row."""
     refused = need_dtypes(FLOATS, q, k, v) or need_dtypes(FLOATS | {bool_}, mask)
@@ -50,7 +52,10 @@ def attention(
     queries = by_head(q, op.q_num_heads)
     result = queries if y is None else by_head(y, op.q_num_heads)
     pasts = (past_key, past_value)
-    task = AttentionTask(op, queries, keys, values, result, mask, pasts, lengths)
+    halves = None if y is None or not stored.halves else Tensor(y.value, Format.HALVES)
+    task = AttentionTask(
+        op, queries, keys, values, result, mask, pasts, lengths, halves, stored.plain
+    )
     quick = flash(task, setting.target) if scores is None else "scores are requested"
     if isinstance(quick, str):
         return (*launches, _rows(task, y, scores))

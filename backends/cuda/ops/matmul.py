@@ -9,7 +9,7 @@ from ....runtime.ir.dtypes import float16, float32, name_of
 from ....runtime.ops.matmul import Gemm, MatMul
 from ..algorithms.registry import Answer
 from ..algorithms.selection import CONTIGUOUS, Algorithm, Formats, Selector
-from ..gemm import f32
+from ..gemm import f32, in_halves
 from ..gemm.atoms import HALVES
 from ..gemm.f16 import HALF_SUMS
 from ..gemm.gemv import MAX_ROWS
@@ -125,6 +125,7 @@ ALGORITHMS = (
     _by("gemv"),
     Algorithm("short", multiply_short, short_formats, short_time),
     _by("tensor_cores"),
+    Algorithm("in_halves", in_halves.make, in_halves.formats, in_halves.time, in_halves.variants),
     _by("gemm"),
     Algorithm("naive", _naive, lambda task: CONTIGUOUS, _naive_time),
     _by(HALF_SUMS, by_name=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ....runtime.ir.types import Array
 from ....runtime.plan.backend import Format, View
 from ....runtime.plan.bind import sequence
 from ..algorithms.selection import Candidate, Task
+from ..codegen.copies import into_halves
 from ..driver.clock import microseconds
 from ..driver.device import DriverDevice
 from ..driver.memory import CudaBuffer, pointer
@@ -114,9 +116,21 @@ class DeviceJudge:
             key: Any = (operand.sources, operand.layout)
         else:
             key = (operand.value, operand.format)
+        if key not in self._at and isinstance(operand, Tensor) and operand.format is Format.HALVES:
+            self._at[key] = self._cut(replace(operand, format=Format.CONTIGUOUS), scratch)
         if key not in self._at:
             self._at[key] = self._upload(_elements(operand))
         return self._at[key]
+
+    def _cut(self, operand: Tensor, scratch: CudaBuffer) -> int:
+        """Return where the elements of a tensor are in halves."""
+        plain, type_ = self._address(operand, scratch), operand.value.tensor
+        halves = self._hold(self._device.allocate(Format.HALVES.nbytes(type_)))
+        launch = into_halves(type_)
+        code = self._device.compiler.submit(launch.source)
+        at = {"x": plain, "y": halves.pointer}
+        bind_launch(self._device, launch, code, at)(self._stream)
+        return halves.pointer
 
     def _upload(self, data: Array) -> int:
         view: View = self._device.upload(data)

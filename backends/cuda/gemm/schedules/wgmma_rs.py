@@ -30,11 +30,17 @@ def shared(tile: CtaTile, words: int) -> int:
     return max(steps, tile.bm * (tile.bn + 8) * 4) + 16 * tile.stages
 
 
-def registers(tile: CtaTile) -> tuple[int, int]:
-    """Return the registers of consumer and producer threads."""
+def registers(tile: CtaTile, minimum: int = 0) -> tuple[int, int]:
+    """Return the registers of consumer and producer threads.
+
+    Args:
+        tile: what a block computes.
+        minimum: of a producer; 0 for what address computations need.
+    """
     maximum = REGISTERS // (threads(tile) * tile.resident) // 8 * 8
     total = (tile.groups + 1) * min(maximum, MAX_REGISTERS)
-    own = min((total - 24 - 8 * tile.groups) // tile.groups // 8 * 8, MAX_REGISTERS)
+    minimum = minimum or 24 + 8 * tile.groups
+    own = min((total - minimum) // tile.groups // 8 * 8, MAX_REGISTERS)
     return own, total - tile.groups * own
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..tile import Cost, rs_tile
+from ..tile import Cost, CtaTile, rs_tile
 
 #: Measured on an H200 over 74 linear layers and convolutions of ViT, BERT, ResNet-50, VGG-16,
 #: GoogLeNet and MobileNetV2 at batch 1 and 32, with all sensible splits: a choice by `estimate` is
@@ -25,4 +25,26 @@ WGMMA_RS = (
     rs_tile(128, 192, 5, 1, Cost(0.322, 0.622, 2.52, 1.62, 0.0, 2.07, begin=0.557)),
     rs_tile(192, 64, 6, 1, Cost(0.297, 0.297, 0.129, 1.815, 0.066, 1.741, begin=1.572)),
     rs_tile(192, 96, 6, 1, Cost(0.367, 0.367, 2.716, 0.131, 0.016, 1.684, begin=1.416)),
+)
+
+
+def _tile(bm: int, bn: int, stages: int, cost: Cost, *, overlap: bool = False) -> CtaTile:
+    return CtaTile(bm, bn, 64, stages, (bm // 16, 1), "wgmma", 1, cost, overlap=overlap)
+
+
+#: Tiles of `halves.cu`; stages are of 32 terms, costs of steps of 64. Fitted by least squares of
+#: logarithms to 497 forms of 17 linear layers, of ViT-B and BERT-base at batch 1 and 32 and of 577
+#: rows, on an H100 with weights from memory: a choice by `in_halves.expected` is within 0.4 % of
+#: the best. Tiles of one group, or of few columns, multiply a step while they add up the last one.
+HALVES = (
+    _tile(64, 32, 12, Cost(0.14, 0.179, 0.76, 0.135, split=1.676, begin=0.466), overlap=True),
+    _tile(64, 64, 12, Cost(0.249, 0.15, 0.445, 0.445, split=1.54, begin=1.338), overlap=True),
+    _tile(64, 96, 10, Cost(0.183, 0.288, 1.266, 0.422, split=2.255, begin=0.839), overlap=True),
+    _tile(64, 128, 8, Cost(0.423, 0.124, 0.882, 0.882, split=2.063, begin=1.591), overlap=True),
+    _tile(128, 64, 8, Cost(0.203, 0.304, 1.417, 0.582, split=2.03, begin=1.025), overlap=True),
+    _tile(128, 96, 7, Cost(0.599, 0.109, 1.642, 1.642, split=2.173, begin=0.3), overlap=True),
+    _tile(128, 128, 6, Cost(0.424, 0.521, 2.079, 1.407, split=2.76, begin=0.3)),
+    _tile(128, 192, 5, Cost(0.642, 0.733, 3.023, 2.448, split=0.271, begin=1.891)),
+    _tile(192, 96, 5, Cost(0.496, 0.589, 2.247, 1.535, split=1.87, begin=0.3)),
+    _tile(192, 128, 5, Cost(0.702, 0.791, 2.247, 1.574, split=0.959, begin=1.817)),
 )

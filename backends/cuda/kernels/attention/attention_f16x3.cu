@@ -214,7 +214,8 @@ __device__ __forceinline__ void multiply_keys(Accumulators& to, const Queries& q
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 attention_f16x3(const float* q, const float* k, const float* v, const M* mask, const float* past_k,
-                const float* past_v, const long long* lengths, float* y, float* left, float2* beside, Sizes s,
+                const float* past_v, const long long* lengths, float* y, unsigned char* halves, float* left,
+                float2* beside, Sizes s,
                 Steps of_q, Steps of_k, Steps of_v, Steps of_y, MaskSteps of_mask, float scale, float softcap,
                 int tiles)
 {
@@ -283,5 +284,11 @@ attention_f16x3(const float* q, const float* k, const float* v, const M* mask, c
         __syncthreads();
         if (step == -1) queries.read(own + warp_m * TM * 16 * PITCH_K);
     }
-    finish(sums, shared, nullptr, n, m0, head, s.rows, {y, left, beside, of_y}, s, steepness(scale));
+#if IN_HALVES
+    const int all = int(gridDim.x) / (tiles * s.heads) * s.rows;
+    const Results to = {y, left, beside, of_y, {halves, (all + 7) / 8 * 8, s.heads * SIZE_V}};
+#else
+    const Results to = {y, left, beside, of_y};
+#endif
+    finish(sums, shared, nullptr, n, m0, head, s.rows, to, s, steepness(scale));
 }

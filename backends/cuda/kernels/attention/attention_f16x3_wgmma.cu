@@ -7,7 +7,8 @@
 //
 // Compile-time, besides the constants of online_softmax.cuh: SIZE_K and SIZE_V, of a head, rounded up to a multiple of
 // 64; GROUPS; KEYS of a step; STAGES, 2, or 1 if there is one step; VECTOR, elements per copy (1, 2, 4);
-// VECTOR_Y, results per store (1, 2); RESIDENT, blocks per multiprocessor; and two wgmma instructions.
+// VECTOR_Y, results per store (1, 2); RESIDENT, blocks per multiprocessor; IN_HALVES and PLAIN, see store_halves.cuh;
+// and two wgmma instructions.
 
 #include "attention/heads.cuh"
 #include "ptx/pdl.cuh"
@@ -15,7 +16,11 @@
 #include "ptx/ldmatrix.cuh"
 #include "ptx/wgmma.cuh"
 #include "attention/online_softmax.cuh"
+#include "gemm/halves.cuh"
 #include "attention/halves_of_rows.cuh"
+#if IN_HALVES
+#include "gemm/store_halves.cuh"
+#endif
 
 constexpr bool BIASES = MASK != NO_MASK && !MASK_ROWS;  // see attention_wgmma.cu
 constexpr int WARPS = GROUPS * 4, THREADS = WARPS * 32, ROWS = GROUPS * 64;
@@ -158,8 +163,8 @@ __device__ __forceinline__ void multiply_values(float (&results)[EIGHTS][4], con
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 attention_f16x3_wgmma(const float* q, const float* k, const float* v, const M* mask, const float* past_k,
-                      const float* past_v, const long long* lengths, float* y, Sizes s, Steps of_q, Steps of_k,
-                      Steps of_v, Steps of_y, MaskSteps of_mask, float scale, float softcap, int tiles)
+                      const float* past_v, const long long* lengths, float* y, unsigned char* halves, Sizes s,
+                      Steps of_q, Steps of_k, Steps of_v, Steps of_y, MaskSteps of_mask, float scale, float softcap, int tiles)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     // Queries are in registers before the second stage is used.
@@ -256,12 +261,14 @@ attention_f16x3_wgmma(const float* q, const float* k, const float* v, const M* m
     for (int half = 0; half < 2; ++half) {
         const float total = over_quad_sum(sum[half]);
         const float by = total == 0 ? 0.0f : 1 / total;
-        if (row + half * 8 >= s.rows) continue;
+#pragma unroll
+        for (int j = 0; j < EIGHTS; ++j) results[j][half * 2] *= by, results[j][half * 2 + 1] *= by;
+        if (!PLAIN || row + half * 8 >= s.rows) continue;
         float* const to = y + n * of_y.batch + head * of_y.head + (row + half * 8) * of_y.row;
 #pragma unroll
         for (int j = 0; j < EIGHTS; ++j) {
             const int column = j * 8 + lane % 4 * 2;
-            const float2 pair = make_float2(results[j][half * 2] * by, results[j][half * 2 + 1] * by);
+            const float2 pair = make_float2(results[j][half * 2], results[j][half * 2 + 1]);
             if (VECTOR_Y == 2) {
                 if (column < s.size_v) *(float2*)(to + column) = pair;
             } else {
@@ -270,4 +277,11 @@ attention_f16x3_wgmma(const float* q, const float* k, const float* v, const M* m
             }
         }
     }
+#if IN_HALVES
+    const int first = n * s.rows;
+    const RowsInHalves to = {halves, (int(gridDim.x) / (tiles * s.heads) * s.rows + 7) / 8 * 8, s.heads * SIZE_V};
+#pragma unroll
+    for (int j = 0; j < EIGHTS; j += BLOCK_TERMS / 8)
+        store_block_in_halves(to, results, j, first + m0 + warp * 16, head * SIZE_V + j * 8, first + s.rows);
+#endif
 }

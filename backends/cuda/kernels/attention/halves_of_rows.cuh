@@ -4,40 +4,6 @@
 // A power of two brings the greatest finite number of a row to 2^14 or a little more. Infinities and NaNs are low parts,
 // whose high parts are zero: they are multiplied once, by high parts.
 
-constexpr int EXPONENT_BITS = 23;
-constexpr u32 INFINITE = 255u << EXPONENT_BITS;
-constexpr u32 ONE = 254u << EXPONENT_BITS;          // sum of the exponents of a number and its inverse
-constexpr u32 SCALED = ONE + (14u << EXPONENT_BITS); // sum of the exponents of a row and its scale
-constexpr u32 LOWEST = SCALED - ONE + (1u << EXPONENT_BITS);  // exponent of a row whose scale has a normal inverse
-
-// The scale of a row whose greatest number has these bits.
-struct RowScale {
-    float scale, inverse;
-
-    __device__ __forceinline__ explicit RowScale(u32 greatest)
-    {
-        const u32 bits = SCALED - max(greatest & INFINITE, LOWEST);
-        scale = __uint_as_float(bits);
-        inverse = __uint_as_float(ONE - bits);
-    }
-};
-
-// Two scaled numbers as pairs of high and low parts.
-struct Halves {
-    u32 high, low;
-
-    __device__ __forceinline__ Halves(float x, float y) : Halves(x, y, x, y) {}
-
-    // `x_high` and `y_high` are what high parts are rounded from.
-    __device__ __forceinline__ Halves(float x, float y, float x_high, float y_high) : high(pair_of(x_high, y_high))
-    {
-        const float2 rounded = halves_of(high);
-        low = pair_of(x - rounded.x, y - rounded.y);
-    }
-};
-
-__device__ __forceinline__ float finite_or_zero(float x) { return fabsf(x) < INFINITY ? x : 0.0f; }
-
 // Elements from a row to the next: sixteen bytes of padding place rows in different banks, and hold the inverse scale.
 __device__ constexpr int pitch_of(int size) { return size + 4; }
 
@@ -166,7 +132,7 @@ __device__ __forceinline__ Inverses<COUNT> cut(const RowsToCut<COUNT, Store>& ro
         greatest[i] = parts[i].template greatest<false>();
         most = max(most, greatest[i]);
     }
-    if (__any_sync(~0u, most >= INFINITE)) return cut_odd<SIZE>(rows);
+    if (__any_sync(~0u, most >= RowScale::INFINITE)) return cut_odd<SIZE>(rows);
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {

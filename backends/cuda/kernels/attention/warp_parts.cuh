@@ -15,6 +15,12 @@
 #include "ptx/ldmatrix.cuh"
 #include "ptx/cluster.cuh"
 #include "attention/online_softmax.cuh"
+#if F16X3
+#include "gemm/halves.cuh"
+#endif
+#if IN_HALVES
+#include "gemm/store_halves.cuh"
+#endif
 
 constexpr int THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int ROWS = 16 * TM * WARPS_M;
@@ -185,6 +191,9 @@ struct Results {
     float* left;
     float2* beside;
     Steps of_y;
+#if IN_HALVES
+    RowsInHalves halves;
+#endif
 };
 
 // Combines the partial results of the blocks of a cluster. Each block sends every other an equal share of its sums, in
@@ -249,6 +258,25 @@ __device__ __forceinline__ void finish(const Accumulators& from, void* shared, f
         join_cluster(parts, inbox, n, m0, first, rows, to, s, steep);
         return;
     }
+#if IN_HALVES
+    static_assert(!SPLIT && GROUP == 1, "a block has whole rows of one head");
+    for (int item = threadIdx.x; item < ROWS * FOURS; item += THREADS) {
+        const int row = item / FOURS, column = item % FOURS * 4;
+        const bool inside = m0 + row < rows;
+        float found[4] = {};
+        if (inside) {
+            const float2 beside = parts.beside(row, steep);
+            const float by = beside.y == 0 ? 0.0f : 1 / beside.y;
+            parts.add(found, row, column, beside.x, steep);
+            if (PLAIN)
+                store(to.y + n * to.of_y.batch + first * to.of_y.head + (m0 + row) * to.of_y.row + column, found, by, 4);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) found[e] *= by;
+        }
+        store_halves(to.halves, found, inside ? n * rows + m0 + row : to.halves.rows, first * SIZE_V + column);
+    }
+    return;
+#endif
     constexpr int PER_ROW = SIZE_V / WIDE_Y;
     for (int item = threadIdx.x; item < ROWS * PER_ROW; item += THREADS) {
         const int row = item / PER_ROW, column = item % PER_ROW * WIDE_Y;

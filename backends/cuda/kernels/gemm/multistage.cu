@@ -52,6 +52,8 @@ struct Block {  // the tile of a block, and which of the blocks that share it th
 #include "gemm/store_integers.cuh"
 #else
 #include "gemm/epilogue.cuh"
+#define IN_HALVES 0
+constexpr int EIGHTS_AHEAD = 4;
 #include "gemm/store_registers.cuh"
 #include "gemm/store_floats.cuh"
 #endif

@@ -1,9 +1,17 @@
 // The epilogue of a product whose sums are stored directly from the registers of the warps.
 //
-// Compile-time, besides those of epilogue.cuh: SPLIT: 0 no, 1 partial sums, 2 cluster.
+// Compile-time, besides those of epilogue.cuh: SPLIT: 0 no, 1 partial sums, 2 cluster; EIGHTS_AHEAD, how many eights of
+// columns a thread loads operands for at once: these come from far away.
+
+#if IN_HALVES
+#include "gemm/store_halves.cuh"
+#endif
 
 // The epilogue's operands of the results of a tile, and the destination.
 struct Results {
+#if IN_HALVES
+    RowsInHalves halves;
+#endif
     R* c;
     const Z *bias, *z0, *z1;
     int m, n, ldc;
@@ -42,7 +50,7 @@ template <int COUNT>
 __device__ __forceinline__ void store_sums(const Results& results, const float (&sums)[COUNT][4],
                                            int row, int column)
 {
-    constexpr int AT_ONCE = COUNT < 4 ? COUNT : 4;  // operands come from far away
+    constexpr int AT_ONCE = COUNT < EIGHTS_AHEAD ? COUNT : EIGHTS_AHEAD;
     row += threadIdx.x % 32 / 4;
     column += threadIdx.x % 4 * 2;
 #pragma unroll
@@ -67,3 +75,37 @@ __device__ __forceinline__ void store_sums(const Results& results, const float (
             }
     }
 }
+
+#if IN_HALVES
+// The same of blocks of 64 columns that are stored in halves as well or, unless PLAIN, instead.
+template <int COUNT>
+__device__ __forceinline__ void store_in_halves(const Results& results, float (&sums)[COUNT][4], int row, int column)
+{
+    constexpr int EIGHTS = BLOCK_TERMS / 8;
+    static_assert(COUNT % EIGHTS == 0, "whole blocks");
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j0 = 0; j0 < COUNT; j0 += EIGHTS) {
+        if (column + j0 * 8 >= results.n) break;
+#pragma unroll
+        for (int j1 = j0; j1 < j0 + EIGHTS; j1 += EIGHTS_AHEAD) {
+            Operands<2> with[EIGHTS_AHEAD][2];
+#pragma unroll
+            for (int i = 0; i < 2 * EIGHTS_AHEAD; ++i) {
+                const int line = row + lane / 4 + i % 2 * 8, at = column + (j1 + i / 2) * 8 + lane % 4 * 2;
+                if (line < results.m) with[i / 2][i % 2] = results.operands<2>(line, at);
+            }
+#pragma unroll
+            for (int i = 0; i < 2 * EIGHTS_AHEAD; ++i) {
+                float* of = sums[j1 + i / 2] + i % 2 * 2;
+                const float pair[2] = {of[0], of[1]};
+                const Neighbours<R, 2> found = with_epilogue(pair, with[i / 2][i % 2]);
+                of[0] = found.at[0], of[1] = found.at[1];
+                const int line = row + lane / 4 + i % 2 * 8, at = column + (j1 + i / 2) * 8 + lane % 4 * 2;
+                if (PLAIN && line < results.m) *(Neighbours<R, 2>*)(results.c + results.place(line, at)) = found;
+            }
+        }
+        store_block_in_halves(results.halves, sums, j0, row, column + j0 * 8, results.m);
+    }
+}
+#endif

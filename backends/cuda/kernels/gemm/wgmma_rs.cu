@@ -19,6 +19,7 @@
 
 constexpr int BM = GROUPS * 64, LOADERS = 128, THREADS = GROUPS * 128 + LOADERS;
 
+#define IN_HALVES 0
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
@@ -37,30 +38,13 @@ enum { WHOLE, PARTIAL, CLUSTER };
 #include "gemm/tf32x3.cuh"
 #include "gemm/step_tf32.cuh"
 #endif
+constexpr int EIGHTS_AHEAD = 4;
 #include "gemm/epilogue.cuh"
 #include "gemm/store_registers.cuh"
 
 constexpr int BYTES_STAGE = BYTES_A + TILES_B * BYTES_B;
-constexpr int PITCH = BN + 8;  // of the sums in shared memory, in floats
-
-struct Work {  // the problem, for all blocks
-    int m, n, k, lda, tiles_n, tiles, items, batch_a, batch_c, rows_b, splits;
-};
-
-struct Item {  // one work item of a block
-    int m0, n0, batch, first, count;
-
-    __device__ __forceinline__ Item(int item, const Work& work)
-    {
-        const int share = item / work.splits, split = item - share * work.splits;
-        batch = share / work.tiles;
-        const int tile = share - batch * work.tiles, tile_m = tile / work.tiles_n;
-        m0 = tile_m * BM, n0 = (tile - tile_m * work.tiles_n) * BN;
-        const int steps = (work.k + BK - 1) / BK;
-        first = (int)((long long)steps * split / work.splits);
-        count = (int)((long long)steps * (split + 1) / work.splits) - first;
-    }
-};
+constexpr int STEPS = 1;
+#include "gemm/work_items.cuh"
 
 // ── loading ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -180,81 +164,18 @@ struct Steps {
     }
 };
 
-// Multiplies sums by the factors of their columns, padded to eights.
-__device__ __forceinline__ void scale_columns(float (&totals)[TN][4], const float* scales, int n0,
-                                              int columns)
-{
-#pragma unroll
-    for (int j = 0; j < TN; ++j) {
-        const int column = min(n0 + j * 8 + (int)threadIdx.x % 4 * 2, columns - 2);
-        const float2 scale = *(const float2*)(scales + column);
-        totals[j][0] *= scale.x, totals[j][1] *= scale.y;
-        totals[j][2] *= scale.x, totals[j][3] *= scale.y;
-    }
-}
-
-// Adds up the sums of a cluster, each block a share of the tile, and stores them.
-__device__ __forceinline__ void add_blocks(const Results& results, const float* scales, u32 shared,
-                                           const Item& item, int split, int splits)
-{
-    constexpr int ITEMS = BM * BN / 4;
-    const int end = ITEMS * (split + 1) / splits;
-    for (int i = ITEMS * split / splits + threadIdx.x; i < end; i += GROUPS * 128) {
-        const int row = i / (BN / 4), column = i % (BN / 4) * 4;
-        if (item.m0 + row >= results.m || item.n0 + column >= results.n) continue;
-        const auto with = results.operands<4>(item.m0 + row, item.n0 + column);
-        float4 scale;
-        if constexpr (F16X3) scale = *(const float4*)(scales + item.n0 + column);
-        float sums[4] = {};
-#pragma unroll 4
-        for (int block = 0; block < splits; ++block) {
-            const float4 found = dsmem_load(shared + (row * PITCH + column) * 4, block);
-            sums[0] += found.x, sums[1] += found.y, sums[2] += found.z, sums[3] += found.w;
-        }
-        if constexpr (F16X3) sums[0] *= scale.x, sums[1] *= scale.y, sums[2] *= scale.z, sums[3] *= scale.w;
-        results.store<4>(sums, with, item.m0 + row, item.n0 + column);
-    }
-}
-
-// Fetches what the epilogue of the first item needs for every column: nothing else reads it in time.
-__device__ __forceinline__ void prefetch_columns(const Z* bias, const float* scales, const Work& work)
-{
-    constexpr int LINE = 128 / sizeof(float);
-    const Item item(blockIdx.x, work);
-    const int column = item.n0 + (int)threadIdx.x * LINE;
-    if (threadIdx.x * LINE >= BN || column >= work.n) return;
-    if constexpr (BIAS) prefetch_l2(bias + (ROWS == MATRIX ? 0 : item.batch * work.n) + column);
-    if constexpr (F16X3) prefetch_l2(scales + (long long)item.batch * work.rows_b + column);
-}
-
 __device__ __forceinline__ void multiply_all(u32 shared, Results results, const float* scales,
                                              const Work& work)
 {
     const int row = threadIdx.x / 32 * 16;
     Steps steps(shared, row);
-    prefetch_columns(results.bias, scales, work);
+    prefetch_columns(results.bias, scales, blockIdx.x, work);
     grid_dependency_sync();
     for (int next = blockIdx.x; next < work.items; next += gridDim.x) {
         const Item item(next, work);
         float totals[TN][4] = {};
         steps.add_all(totals, item.count);
-        results.start = (long long)item.batch * work.batch_c;
-        results.channels = ROWS == MATRIX ? 0 : item.batch * work.n;
-        const float* of_columns = scales + (long long)item.batch * work.rows_b;
-        if constexpr (SPLIT == CLUSTER) {
-            named_barrier_sync<1, GROUPS * 128>();  // all reads of the tiles are complete
-            const u32 at = shared + ((row + threadIdx.x % 32 / 4) * PITCH + threadIdx.x % 4 * 2) * 4;
-#pragma unroll
-            for (int j = 0; j < TN; ++j) {
-                write_pair(at + j * 32, totals[j][0], totals[j][1]);
-                write_pair(at + j * 32 + PITCH * 32, totals[j][2], totals[j][3]);
-            }
-            cluster_sync();
-            add_blocks(results, of_columns, shared, item, next % work.splits, work.splits);
-        } else {
-            if constexpr (F16X3) scale_columns(totals, of_columns, item.n0, work.rows_b);
-            store_sums(results, totals, item.m0 + row, item.n0);
-        }
+        finish_item(results, totals, scales, shared, row, item, next, work);
     }
 }
 

@@ -9,10 +9,16 @@
 // warps; VECTOR, elements read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether
 // the mean is subtracted; SCALED and SHIFTED, whether there is a scale, and a shift; EARLY, whether these are
 // loaded ahead, which is sooner but takes registers, so that fewer blocks are resident; LAUNCHES, whether the
-// next kernel may start, and load its weights, while this one waits.
+// next kernel may start, and load its weights, while this one waits; IN_HALVES and PLAIN, see store_halves.cuh.
 
 #include "reduce/block.cuh"
 #include "ptx/pdl.cuh"
+#if IN_HALVES
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "gemm/halves.cuh"
+#include "gemm/store_halves.cuh"
+#endif
 
 template <typename V> struct alignas(sizeof(V) * VECTOR < 16 ? sizeof(V) * VECTOR : 16) Words {
     V at[VECTOR];
@@ -30,7 +36,7 @@ __device__ __forceinline__ float over_row(float value)
 }
 
 extern "C" __global__ void __launch_bounds__(OF_ROW * ROWS)
-normalize_rows(const X* x, const S* scale, const S* shift, R* y, const T* z0, const T* z1,
+normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* halves, const T* z0, const T* z1,
                long long rows, long long row_x, int count, float epsilon)
 {
     const int lane = threadIdx.x % OF_ROW;
@@ -88,6 +94,10 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, const T* z0, co
             if (SHIFTED) value += float(more[EARLY ? i : 0].at[e]);
             words.at[e] = epilogue(value, row * count + at + e, int(row), at + e, z0, z1);
         }
-        *(Words<R>*)(y + at) = words;
+#if IN_HALVES
+        store_halves({halves, int(rows + 7) / 8 * 8, count}, words.at, int(row), at);
+        if (PLAIN)
+#endif
+            *(Words<R>*)(y + at) = words;
     }
 }

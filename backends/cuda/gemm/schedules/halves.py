@@ -1,0 +1,66 @@
+"""GEMM of float32 operands that are in halves already, by bulk copies (Hopper): `halves.cu`.
+
+Warp-specialized: one thread copies tiles of both operands. The kernel is persistent, or split-K
+within a cluster.
+"""
+
+from __future__ import annotations
+
+from ...codegen.epilogue import Epilogue
+from ...recipe.launch import Launch
+from ...recipe.operands import ceil_div
+from ...recipe.targets import Target
+from ..atoms import F16X3
+from ..problem import GemmArguments
+from ..tile import Config, CtaTile, clusters_of
+from .multistage import SplitK
+from .wgmma_rs import registers, threads
+
+#: Minimum registers of the thread that copies.
+LOADER = 40
+
+
+def shared(tile: CtaTile) -> int:
+    """Return the shared memory per block in bytes."""
+    steps = tile.stages * (128 * (tile.bm + tile.bn) + 4 * tile.bm)
+    return max(steps, tile.bm * (tile.bn + 8) * 4) + 16 * tile.stages
+
+
+def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Target) -> Launch:
+    """Return the launch of a product whose left operand is in `Format.HALVES`."""
+    (m, n, k), tile, splits = gemm.shape, config.tile, config.splits
+    tiles = tile.count(m, n)
+    items = tiles * splits
+    work = {
+        **{"m": m, "n": n, "k": k, "lda": ceil_div(m, 8) * 8, "tiles_n": ceil_div(n, tile.bn)},
+        **{"tiles": tiles, "items": items, "batch_a": 0, "batch_c": 0},
+        **{"rows_b": gemm.ldb, "splits": splits},
+    }
+    own, loader = registers(tile, LOADER)
+    nbytes = shared(tile)
+    places = target.processors if splits == 1 else clusters_of(splits, target) * splits
+    if items <= places:
+        nbytes = target.alone(nbytes)
+    return Launch(
+        "gemm/halves.cu",
+        "multiply_halves",
+        grid=(tiles if splits > 1 else min(items, tile.resident * target.processors), splits, 1),
+        block=threads(tile),
+        args={
+            **{"a": gemm.a.data, "b": gemm.b, "scales": gemm.scales},
+            **{"c": gemm.c if epilogue.plain else None, "halves": epilogue.halves},
+            **{"bias": gemm.bias, **epilogue.args, "ldc": gemm.ldc, "work": work},
+        },
+        types=(*gemm.elements, *epilogue.aliases),
+        constants=(
+            *tile.constants("GROUPS", "BN", "STAGES", "RESIDENT"),
+            *(("REGISTERS", own), ("LOADER_REGISTERS", loader), ("DEFER", tile.overlap)),
+            ("SPLIT", int(SplitK.CLUSTER if splits > 1 else SplitK.WHOLE)),
+            *(("VECTOR_C", gemm.vector_c(4, 2)), *epilogue.flags(gemm.bias)),
+        ),
+        code="\n".join((F16X3.code(tile.bn), epilogue.halves_code, epilogue.code)),
+        shared=nbytes,
+        cluster=(1, splits, 1),
+        note=f"{F16X3.title} in halves {config} {epilogue.title}".strip(),
+        pitched=gemm.pitched(epilogue.along),
+    )

@@ -1,0 +1,102 @@
+// Rows in halves, as halves.cu reads them; halves.cuh says what halves are. In memory they are in the order of packed
+// constants (step_f16x3.cuh): [step][row], rows of 32 high and 32 low parts (128 bytes) in swizzled order, term 4 i + j of
+// every sixteen at 8 (i / 2) + 2 j + i % 2. Behind them are the inverses of the scales of rows, [block][row] of blocks of
+// 64 terms, times LESS. There are `rows` of them, a multiple of eight.
+
+constexpr int BLOCK_TERMS = 64;
+constexpr float LESS = 1.0f / (1 << 22);  // keeps totals from overflowing before results do; see f16x3.py
+
+struct RowsInHalves {
+    unsigned char* halves;
+    int rows, terms;
+
+    // Where the high parts of the four terms are whose first position in a step is `position`; low parts are at ^ 64.
+    __device__ __forceinline__ unsigned char* place(int row, int step, int position) const
+    {
+        return halves + ((long long)step * rows + row) * 128 + (position / 8 ^ row & 7) * 16 + position % 8 * 2;
+    }
+
+    __device__ __forceinline__ float scale(int row, int block) const
+    {
+        const float* scales = (const float*)(halves + (long long)rows * terms * 4);
+        return scales[(long long)block * rows + row] / LESS;
+    }
+
+    __device__ __forceinline__ void store_scale(int row, int block, float inverse) const
+    {
+        float* scales = (float*)(halves + (long long)rows * terms * 4);
+        scales[(long long)block * rows + row] = inverse * LESS;
+    }
+};
+
+// Swaps pairs with a lane, and returns four terms in the order of their positions: those of the pair that is `mine` and of
+// the one that the other lane has for it, in turn. The lane with the lower number has the first terms.
+__device__ __forceinline__ uint2 in_turn(u32 mine, u32 for_other, int other, bool is_first, u32 lanes)
+{
+    const u32 theirs = __shfl_xor_sync(lanes, for_other, other);
+    const u32 first = is_first ? mine : theirs, second = is_first ? theirs : mine;
+    return make_uint2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632));
+}
+
+__device__ __forceinline__ Halves halves_of_pair(float x, float y, const RowScale& by)
+{
+    x *= by.scale, y *= by.scale;
+    return Halves(x, y, finite_or_zero(x), finite_or_zero(y));
+}
+
+// Stores four adjacent terms. Sixteen neighbouring threads have a row of a block, and all of them take part.
+__device__ __forceinline__ void store_halves(const RowsInHalves& to, const float (&x)[4], int row, int term)
+{
+    const u32 lanes = 0xffffu << (threadIdx.x & 16);
+    float most = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) most = fmaxf(most, finite_or_zero(fabsf(x[i])));
+#pragma unroll
+    for (int other = 1; other < 16; other *= 2) most = fmaxf(most, __shfl_xor_sync(lanes, most, other));
+    const RowScale by(__float_as_uint(most));
+    const Halves first = halves_of_pair(x[0], x[1], by), second = halves_of_pair(x[2], x[3], by);
+    const bool odd = term / 4 % 2;
+    const uint2 high = in_turn(odd ? second.high : first.high, odd ? first.high : second.high, 1, !odd, lanes);
+    const uint2 low = in_turn(odd ? second.low : first.low, odd ? first.low : second.low, 1, !odd, lanes);
+    if (row >= to.rows) return;
+    unsigned char* at = to.place(row, term / 32, term % 32 / 8 * 8 + odd * 4);
+    *(uint2*)at = high;
+    *(uint2*)((unsigned long long)at ^ 64) = low;
+    if (term % BLOCK_TERMS == 0) to.store_scale(row, term / BLOCK_TERMS, by.inverse);
+}
+
+// Stores a block of sixteen rows, which a warp has as products leave their sums: eights of terms from `first` on, of
+// rows lane / 4 and eight rows further, two adjacent terms per thread. `row` and `term` are those of the block. Rows from
+// `end` on are not stored.
+template <int COUNT>
+__device__ __forceinline__ void store_block_in_halves(const RowsInHalves& to, const float (&x)[COUNT][4], int first,
+                                                      int row, int term, int end)
+{
+    constexpr int EIGHTS = BLOCK_TERMS / 8;
+    const int lane = threadIdx.x % 32, column = lane % 4;
+    const bool upper = column / 2;  // has the first terms of the second of two eights
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int line = row + lane / 4 + half * 8;
+        float most = 0;
+#pragma unroll
+        for (int j = 0; j < EIGHTS; ++j)
+#pragma unroll
+            for (int q = 0; q < 2; ++q) most = fmaxf(most, finite_or_zero(fabsf(x[first + j][half * 2 + q])));
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        const RowScale by(__float_as_uint(most));
+#pragma unroll
+        for (int j = 0; j < EIGHTS; j += 2) {
+            const float *a = x[first + j] + half * 2, *b = x[first + j + 1] + half * 2;
+            const Halves even = halves_of_pair(a[0], a[1], by), odd = halves_of_pair(b[0], b[1], by);
+            const uint2 high = in_turn(upper ? odd.high : even.high, upper ? even.high : odd.high, 2, !upper, ~0u);
+            const uint2 low = in_turn(upper ? odd.low : even.low, upper ? even.low : odd.low, 2, !upper, ~0u);
+            if (line >= end) continue;
+            unsigned char* at = to.place(line, (term + j * 8) / 32, (j % 4 + upper) * 8 + column % 2 * 4);
+            *(uint2*)at = high;
+            *(uint2*)((unsigned long long)at ^ 64) = low;
+        }
+        if (column == 0 && line < end) to.store_scale(line, term / BLOCK_TERMS, by.inverse);
+    }
+}
