@@ -163,6 +163,12 @@ class _Touch(NamedTuple):
         mine, theirs = self.first % self.pitch, other.first % self.pitch
         return mine < theirs + other.width and theirs < mine + self.width
 
+    def covers(self, other: _Touch) -> bool:
+        """Whether it accesses every byte that the other one does."""
+        if self.pitch and self[2:] != other[2:]:
+            return False
+        return self.first <= other.first and other.end <= self.end
+
 
 def _touch(number: int, slot: Slot, *, writes: bool) -> _Touch:
     first, itemsize = slot.offset_in_root, slot.type.dtype.itemsize
@@ -171,19 +177,29 @@ def _touch(number: int, slot: Slot, *, writes: bool) -> _Touch:
 
 
 def _dependencies(rows: Sequence[Row], numbers: Sequence[int]) -> dict[int, set[int]]:
-    """Return for each row the earlier ones that access common bytes, with at least one write."""
+    """Return for each row the earlier ones that access common bytes, with at least one write.
+
+    Rows that one of these waits for, because it writes all bytes that they access, are left out:
+    thousands of rows may compute in one place.
+    """
     found: dict[int, set[int]] = {}
-    touched: dict[Slot, list[_Touch]] = {}
+    written: dict[Slot, list[_Touch]] = {}
+    read: dict[Slot, list[_Touch]] = {}
     for number in numbers:
         row, sources = rows[number], set[int]()
         own = [(slot.root, _touch(number, slot, writes=False)) for slot in row.inputs]
         own += [(slot.root, _touch(number, slot, writes=True)) for slot in row.outputs]
         for root, touch in own:
-            for other in touched.get(root, ()):
-                if (touch.writes or other.writes) and touch.meets(other):
-                    sources.add(other.row)
+            for known in (written, read) if touch.writes else (written,):
+                sources.update(other.row for other in known.get(root, ()) if touch.meets(other))
         for root, touch in own:
-            touched.setdefault(root, []).append(touch)
+            if touch.writes:
+                for known in (written, read):
+                    kept = (each for each in known.get(root, ()) if not touch.covers(each))
+                    known[root] = list(kept)
+                written[root].append(touch)
+            else:
+                read.setdefault(root, []).append(touch)
         found[number] = sources
     return found
 
