@@ -103,7 +103,7 @@ def test_small_gated_layers(gated: Gated) -> None:
 
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16, float32], ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize("rows", [1, 3, 8])
+@pytest.mark.parametrize("rows", [1, 3, 8, 1500])
 @pytest.mark.parametrize(("k", "n"), [(2048, 3072), (1000, 130), (896, 17)])
 def test_gated_layers_against_float64(rows: int, k: int, n: int, dtype: DType) -> None:
     gated = Gated(rows, k, n, dtype)

@@ -10,7 +10,7 @@ import pytest
 from tercet.backends import open_backends
 from tercet.backends.cuda.gemm.schedules import tma, tma_persistent
 from tercet.backends.cuda.gemm.schedules.tma import SmemLayout, Staging, TmaProduct
-from tercet.backends.cuda.gemm.tables.f16 import TMA, TMA_PERSISTENT
+from tercet.backends.cuda.gemm.tables.f16 import TMA, TMA_PAIRS, TMA_PERSISTENT
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.operands import ceil_div
 from tercet.backends.cuda.recipe.targets import Target
@@ -27,8 +27,11 @@ from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
+from ..kernels import test_gated
 from ..kernels import test_half_sums as half_sums
 from ..kernels.dry import normal
+from ..kernels.few_rows_samples import Gated
+from ..kernels.samples import ERROR, compare
 from .test_cuda_convolutions import random_case
 from .test_cuda_operators import run
 
@@ -261,6 +264,14 @@ def check_linear(
                 assert "mma_linear" in " ".join(row.kernel for row in model.prepare().rows)
     error = np.linalg.norm(results[0] - results[1])
     assert error <= BOUNDS[dtype] * np.linalg.norm(results[1])
+
+
+@pytest.mark.parametrize("tile", TMA_PAIRS, ids=str)
+@pytest.mark.parametrize("gated", test_gated.SMALL, ids=str)
+def test_gated_products(gated: Gated, tile: CtaTile, monkeypatch: pytest.MonkeyPatch) -> None:
+    test_gated.force(tile, monkeypatch)
+    (backend,) = open_backends("cuda", Options())
+    compare(gated.sample(), backend, error=ERROR[gated.dtype])
 
 
 @pytest.mark.parametrize("name", half_sums.graphs())
