@@ -54,6 +54,7 @@ from . import (
     unfold_patches,
     unpack_sequences,
     unshuffle,
+    weigh_pixels,
 )
 from .driver import Context, Evaluate, Pass, PassOptions, Rewrite, Rewrites, run_passes
 from .inline_bodies import lower
@@ -165,6 +166,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "sum_branches",
         sum_branches.run,
         "before views are composed: it finds the channels of an image by them",
+    ),
+    Pass(
+        "weigh_pixels",
+        weigh_pixels.run,
+        "before views are composed: it finds images by them, and adds some",
     ),
     Pass(
         "compose_views",

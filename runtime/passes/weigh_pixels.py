@@ -1,0 +1,63 @@
+"""Lets products of an image's channels with weights of its pixels read the pixels as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from ..ir.graph import Graph, Node, Value
+from ..ops.matmul import MatMul
+from ..ops.movement import Transpose
+from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from .driver import Context
+from .editing import Builder, drop, shape_of
+
+_VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace ``image[channels, pixels] @ weights[pixels, 1]`` by ``weights' @ image'``.
+
+    The context of a global-context block is such a mean of pixels. A convolution in front of it has
+    its channels last, so that the transposed image is the one in memory.
+    """
+    for node in list(graph.nodes):
+        image = _image(node)
+        if image is None:
+            continue
+        (count, channels, *_), wanted = image.tensor.dims, node.output.tensor.dims
+        pixels, weights = node.operands[0].tensor.dims[-1], node.operands[1]
+        add = Builder(graph, node, node.name, (node,))
+        turned = add(Transpose(perm=(0, 2, 3, 1)), image)
+        rows = add(Reshape(), turned, add.integers((count, pixels, channels), "shape"))
+        row = add(Reshape(), weights, add.integers((count, 1, pixels), "shape"))
+        result = add(MatMul(), row, rows)
+        graph.redirect(node.output, add(Reshape(), result, add.integers(wanted, "shape")))
+        name = node.name
+        drop(graph, node)
+        yield f"MatMul '{name}' weighs {pixels} rows of pixels"
+
+
+def _image(node: Node) -> Value | None:
+    """Return the image whose channels a node multiplies by one weight per pixel."""
+    if not isinstance(node.op, MatMul):
+        return None
+    left, right = node.operands
+    sizes = [shape_of(value) or () for value in (left, right, node.output)]
+    of_left, of_right, _ = sizes
+    if not all(isinstance(size, int) for shape in sizes for size in shape):
+        return None
+    if len(of_left) < 3 or len(of_left) != len(of_right) or of_right[-1] != 1:
+        return None
+    source = left
+    while source.producer is not None and isinstance(source.producer.op, _VIEWS):
+        first = source.producer.inputs[0]
+        if first is None:
+            return None
+        source = first
+    dims = [size for size in shape_of(source) or () if isinstance(size, int)]
+    if len(dims) != 4 or source.is_constant or right.is_constant:
+        return None
+    stacks = [prod(size for size in shape[:-2] if isinstance(size, int)) for shape in sizes[:2]]
+    matches = of_left[-2:] == (dims[1], prod(dims[2:])) and stacks == [dims[0]] * 2
+    return source if matches else None
