@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import tercet
 from tercet.importers.onnx import load
-from tercet.runtime.errors import ModelWarning, UnsupportedError
+from tercet.runtime.errors import ModelError, ModelWarning, UnsupportedError
 from tercet.runtime.ir import op as operators
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import TensorType
@@ -72,3 +73,21 @@ def test_other_operators_can_be_given() -> None:
     declared = operators.dataclass(frozen=True, kw_only=True, repr=False)(Twice)
     graph = load(proto, operators={("me", "Twice"): declared}).graph
     assert kinds(graph) == ["me::Twice"]
+
+
+def test_strings_that_are_not_utf8() -> None:
+    """Operators of other domains keep bytes in them; those of ONNX do not."""
+    blob = b"\n\x07\xff\xfe"
+    proto = model("g (float[2] x) => (y) { y = me.Twice(x) }")
+    proto.graph.node[0].attribute.append(helper.make_attribute("blob", "text"))
+    proto.graph.node[0].attribute[0].s = blob
+    proto.producer_name = "some-converter"
+    with pytest.raises(UnsupportedError, match="unknown operator: me::Twice"):
+        load(proto)
+    proto.graph.node[0].domain, proto.graph.node[0].op_type = "", "TwiceCall"
+    with pytest.raises(UnsupportedError, match=r"TwiceCall .*some-converter left it as it was"):
+        load(proto)
+    proto.graph.node[0].op_type = "Softmax"
+    proto.graph.node[0].attribute[0].name = "axis"
+    with pytest.raises(ModelError, match="'axis' must be an integer, not bytes that are not UTF-8"):
+        load(proto)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import onnx.defs
+
 from .catalogue import OTHER_DOMAINS
 from .declaration import DOMAIN
 
@@ -63,8 +65,16 @@ _NAMES = {
 _BY_NAME = {name: text for text, names in _NAMES.items() for name in names.split()}
 
 
-def recipe(domain: str, name: str) -> str:
-    """Return where an unknown operator comes from and a remedy; "" if unknown."""
+def recipe(domain: str, name: str, producer: str = "") -> str:
+    """Return where an unknown operator comes from and a remedy; "" if unknown.
+
+    Args:
+        domain: of the operator.
+        name: likewise.
+        producer: the program that wrote the file, "" if unknown.
+    """
+    if not domain and producer and not onnx.defs.has(name):
+        return f"ONNX has no such operator: {producer} left it as it was in the framework"
     if domain == DOMAIN and name in _BY_NAME:
         return _BY_NAME[name]
     return _DOMAINS.get(domain, "")

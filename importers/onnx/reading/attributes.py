@@ -95,7 +95,7 @@ def _converter(hint: Any) -> Converter:
 
 def _kind(value: Any) -> str:
     names = {int: "an integer", float: "a float", str: "a string", np.ndarray: "a tensor"}
-    names |= {tuple: "a list", Graph: "a graph"}
+    names |= {tuple: "a list", Graph: "a graph", bytes: "bytes that are not UTF-8 text"}
     return next((text for kind, text in names.items() if isinstance(value, kind)), "a type")
 
 

@@ -75,7 +75,7 @@ class _Binder:
 
     def __init__(self, model: RawModel, operators: Operators, source: FileSource) -> None:
         self.warnings: list[str] = []
-        self._functions = model.functions
+        self._functions, self._producer = model.functions, model.producer
         self._operators = operators
         self._source = source
         self._names = Names(source)
@@ -310,7 +310,7 @@ class _Binder:
         near = did_you_mean(
             name, [known for where, known in keys if where == domain and known != name]
         )
-        known = recipe(domain, name)
+        known = recipe(domain, name, self._producer)
         return near or (f"; {known}" if known else "")
 
     def insert(self, node: RawNode, scope: Scope, label: str, origin: str) -> tuple[Value, ...]:

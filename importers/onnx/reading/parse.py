@@ -228,7 +228,7 @@ class _Parser:
             case "floats" | "ints":
                 return tuple(value)
             case "s":
-                return self._source.text(value, where)
+                return _text_or_bytes(value)
             case "t":
                 return self._tensors.read(value, where)
             case "sparse_tensor":
@@ -296,3 +296,11 @@ def _trimmed(names: Iterable[str]) -> tuple[str, ...]:
     while kept and not kept[-1]:
         kept.pop()
     return tuple(kept)
+
+
+def _text_or_bytes(value: str | bytes) -> str | bytes:
+    """Return the text of an attribute; operators of other domains also keep bytes there."""
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
