@@ -1,4 +1,4 @@
-"""Folds zeros around an image into the pads of the layer after them.
+"""Folds what is added around an image into the pads of the layer after it.
 
 Results that a Slice drops are windows that the Conv before it need not have.
 """
@@ -6,26 +6,29 @@ Results that a Slice drops are windows that the Conv before it need not have.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from operator import lt
 
-import numpy as np
-
+from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node
 from ..ir.op import with_attributes
 from ..ir.types import Shape, TensorType
 from ..ops.conv import Conv
+from ..ops.elementwise import Relu
 from ..ops.movement import Pad, Slice
-from ..ops.pool import AveragePool
+from ..ops.pool import AveragePool, MaxPool
 from .driver import Context, Reason
-from .editing import shape_of
+from .editing import dtype_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply
 
 
 def _build(found: Found) -> Outcome:
     node, pad = found.top, found.match.made("pad")
-    added, op = _spatial_zeros(pad), node.op
-    if added is None or not isinstance(op, Conv | AveragePool):
+    added, op = _spatial_pads(pad), node.op
+    if added is None or not isinstance(op, Conv | AveragePool | MaxPool):
+        return None
+    if not _is_neutral(pad, node):
         return None
     if isinstance(op, AveragePool):
         if not _counts_zeros(op):
@@ -34,6 +37,8 @@ def _build(found: Found) -> Outcome:
             return found.refuse(Reason.SHAPE, "a window would contain only padding")
     pads = op.pads if op.pads and op.auto_pad == "NOTSET" else (0,) * len(added)
     total = tuple(a + b for a, b in zip(pads, added, strict=True))
+    if isinstance(op, MaxPool) and not all(map(lt, total, op.kernel_shape * 2)):
+        return found.refuse(Reason.SHAPE, "a window would contain only padding")
     new = with_attributes(op, pads=total, auto_pad="NOTSET")
     return Replacement(new, (pad.inputs[0], *node.inputs[1:]))
 
@@ -81,7 +86,7 @@ def _is_explicit(node: Node) -> bool:
 
 FUSIONS = (
     Fusion(
-        Apply((Conv, AveragePool), Apply(Pad, name="pad"), where=_is_explicit),
+        Apply((Conv, AveragePool, MaxPool), Apply(Pad, name="pad"), where=_is_explicit),
         _build,
         text="the Pad became part of {new}",
     ),
@@ -97,8 +102,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace a Pad by pads of the windows that read it.
 
     The Pad must add zeros on spatial axes only, and have no other reader; an averaging window must
-    count the padding, and must not be truncated at an edge (`ceil_mode`). Windows of stride 1 whose
-    results a Slice drops, and which reach into padding, need less of it.
+    count the padding, and must not be truncated at an edge (`ceil_mode`). The greatest element of a
+    window is that without padding of -inf, or of 0 after a Relu. Windows of stride 1 whose results
+    a Slice drops, and which reach into padding, need less of it.
     """
     return fuse(graph, context, FUSIONS)
 
@@ -109,16 +115,29 @@ def _counts_zeros(op: AveragePool) -> bool:
     return bool(op.count_include_pad) and not op.ceil_mode and unpadded
 
 
-def _spatial_zeros(node: Node) -> tuple[int, ...] | None:
-    """Return the zeros a Pad adds before, then after each spatial axis; None for other pads."""
+def _is_neutral(pad: Node, reader: Node) -> bool:
+    """Whether what a Pad adds has the effect of a window's own padding."""
+    x, value = pad.inputs[0], pad.inputs[2] if len(pad.inputs) > 2 else None
+    if value is not None and value.data is None:
+        return False
+    added = 0.0 if value is None or value.data is None else float(value.data.reshape(-1)[0])
+    if not isinstance(reader.op, MaxPool):
+        return added == 0
+    others = reader.outputs[1:]  # positions count padding
+    if any(each.consumers for each in others) or dtype_of(x) not in FLOATS:
+        return False
+    after_relu = x is not None and x.producer is not None and isinstance(x.producer.op, Relu)
+    return added == -inf or (added == 0 and after_relu)
+
+
+def _spatial_pads(node: Node) -> tuple[int, ...] | None:
+    """Return what a Pad adds before, then after each spatial axis; None for other pads."""
     data, pads, *rest = (*node.inputs, None, None)
     if not isinstance(node.op, Pad) or node.op.mode != "constant" or data is None or pads is None:
         return None
-    value, axes = rest[:2]
+    axes = rest[1]
     type_ = data.type
     if pads.data is None or not isinstance(type_, TensorType) or type_.rank is None:
-        return None
-    if value is not None and (value.data is None or np.any(value.data)):
         return None
     if axes is not None and axes.data is None:
         return None

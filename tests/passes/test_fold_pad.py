@@ -36,6 +36,7 @@ FOLDED = {
     "dilated": padded(Conv(dilations=(2, 2)), normal(4, 3, 2, 2)),
     "mean": padded(COUNTED),
     "zero said": padded(Conv(), normal(4, 3, 3, 3), rest=(np.zeros((), np.float32),)),
+    "greatest": padded(MaxPool(kernel_shape=(4, 4)), rest=(np.array(-np.inf, np.float32),)),
     "axes": padded(Conv(), normal(4, 3, 3, 3), rest=(None, ints(-1, 2)), pads=(2, 0, 1, 3)),
 }
 
@@ -55,7 +56,8 @@ KEPT = {
     "cropped": padded(Conv(), normal(4, 3, 3, 3), pads=(0, 0, -1, 0, 0, 0, 0, 0)),
     "channels": padded(Conv(), normal(4, 5, 3, 3), pads=(0, 1, 0, 0, 0, 1, 0, 0)),
     "SAME": padded(Conv(auto_pad="SAME_UPPER"), normal(4, 3, 3, 3)),
-    "greatest": padded(MaxPool(kernel_shape=(2, 2))),
+    "greatest": padded(MaxPool(kernel_shape=(4, 4))),
+    "only padding": padded(MaxPool(kernel_shape=(3, 3)), rest=(np.array(-np.inf, np.float32),)),
     "zeros not counted": padded(AveragePool(kernel_shape=(4, 4))),
     "a window of padding": padded(AveragePool(kernel_shape=(3, 3), count_include_pad=1)),
 }
@@ -65,6 +67,21 @@ KEPT = {
 def test_what_stays(name: str) -> None:
     after, _ = optimised(KEPT[name])
     assert kinds(after)[0] == "Pad"
+
+
+@pytest.mark.parametrize("is_rectified", [True, False])
+def test_zeros_around_what_is_not_negative_are_no_maximum(is_rectified: bool) -> None:
+    """Keras pads after a Relu."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        y = apply(graph, Relu(), x) if is_rectified else x
+        y = apply(graph, Pad(), y, ints(0, 0, 1, 1, 0, 0, 1, 1))
+        return apply(graph, MaxPool(kernel_shape=(3, 3), strides=(2, 2)), y)
+
+    graph = make(build, (2, 3, 7, 8))
+    after, _ = optimised(graph)
+    assert ("Pad" in kinds(after)) != is_rectified
+    assert_same(graph, after)
 
 
 def test_padding_that_others_read() -> None:
