@@ -11,11 +11,11 @@ from ..ir.dtypes import FLOATS, DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.attention import RotaryEmbedding
-from ..ops.elementwise import Add, Sub
+from ..ops.elementwise import Add, Mul, Sub
 from ..ops.movement import Concat, Slice, Split
 from . import computed_rotary
 from .driver import Context
-from .editing import dtype_of, shape_of
+from .editing import Builder, drop, dtype_of, number, rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply, Match
 from .row_sums import RowSums, Term, sources
@@ -209,7 +209,31 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     pairs are in the two halves of a head or adjacent, in all of it or in its first part. The tables
     are constants shared by all heads, and x has four axes of known sizes; or they are computed from
     positions (`computed_rotary`). If only some positions are rotated and concatenated with the
-    others, these get the identity rotation.
+    others, these get the identity rotation. What is multiplied by a number before it is rotated may
+    be multiplied afterwards, which is part of an Attention's scale (ESM).
     """
     for fusion in (*FUSIONS, *computed_rotary.FUSIONS):
         yield from fuse(graph, context, (fusion,))
+    for node in list(graph.nodes):
+        if node in graph and isinstance(node.op, RotaryEmbedding):
+            yield from _scaled_afterwards(graph, node)
+
+
+def _scaled_afterwards(graph: Graph, node: Node) -> Iterator[str]:
+    """Move a product with a number from before a rotation to behind it."""
+    scaled = node.inputs[0]
+    product = None if scaled is None else scaled.producer
+    if scaled is None or product is None or not isinstance(product.op, Mul):
+        return
+    if graph.sole_consumer(scaled) is not node or graph.is_output(scaled):
+        return
+    factors = [value for value in product.operands if number(value, rank_of(scaled)) is not None]
+    others = [value for value in product.operands if value not in factors]
+    if len(factors) != 1 or shape_of(others[0]) != shape_of(scaled):
+        return
+    turned = Builder(graph, node, node.name, (node,))(node.op, others[0], *node.inputs[1:])
+    result = Builder(graph, node, product.name, (product,))(Mul(), turned, factors[0])
+    graph.redirect(node.output, result)
+    name = product.name
+    drop(graph, node)
+    yield f"Mul '{name}' scales what has been rotated"

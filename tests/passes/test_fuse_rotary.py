@@ -383,3 +383,16 @@ def test_rows_of_heads_are_rotated_as_they_come(width: int | None) -> None:
 @pytest.mark.parametrize("how", [Computed(apart=0.5), Computed(table=True, apart=0.5)], ids=str)
 def test_pairs_of_two_angles_stay(how: Computed) -> None:
     assert "RotaryEmbedding" not in checked(how)
+
+
+def test_a_factor_before_a_rotation_is_one_behind_it() -> None:
+    """ESM scales queries before they are rotated; scores have the factor then."""
+
+    def build(g: Graph, x: Value) -> Value:
+        scaled = apply(g, Mul(), x, np.array(0.25, np.float32))
+        return apply(g, Add(), Spelling()(g, scaled), x)
+
+    graph = make(build, (1, 3, 5, 8))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["RotaryEmbedding", "Mul", "Add"]
+    assert_same(graph, after)
