@@ -439,11 +439,20 @@ def _with(values: tuple[Value | None, ...], old: Value, new: Value) -> tuple[Val
 
 
 def _fresh(wanted: str, taken: Container[str]) -> str:
-    name, number = wanted, 0
-    while name in taken:
-        number += 1
-        name = f"{wanted}.{number}"
-    return name
+    """Return a name that is not taken; thousands may want the same, so numbers are bisected."""
+    if wanted not in taken:
+        return wanted
+    number = 1
+    while f"{wanted}.{number}" in taken:
+        number *= 2
+    low = number // 2  # taken, or 0
+    while number - low > 1:
+        middle = (low + number) // 2
+        if f"{wanted}.{middle}" in taken:
+            low = middle
+        else:
+            number = middle
+    return f"{wanted}.{number}"
 
 
 def _with_own_bodies(op: Op) -> Op:

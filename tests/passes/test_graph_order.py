@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tercet.runtime.ir.dtypes import float32
-from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.graph import Graph, _fresh
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.elementwise import Add, Relu
@@ -51,3 +51,23 @@ def test_nodes_of_other_graphs_are_refused() -> None:
     graph, other = chain(3), chain(3)
     with pytest.raises(ValueError, match="is not a node of this graph"):
         graph.insert(Relu(), [graph.inputs[0]], before=other.nodes[1])
+
+
+def test_thousands_of_values_may_want_one_name() -> None:
+    class Names(set[str]):
+        asked = 0
+
+        def __contains__(self, name: object) -> bool:
+            self.asked += 1
+            return super().__contains__(name)
+
+    taken = Names()
+    for number in range(3000):
+        name = _fresh("w", taken)
+        assert name == ("w" if number == 0 else f"w.{number}")
+        taken.add(name)
+    assert taken.asked < 3000 * 26
+    taken.remove("w.1")
+    assert _fresh("w", taken) not in taken
+    taken.remove("w")
+    assert _fresh("w", taken) == "w"
