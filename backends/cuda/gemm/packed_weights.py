@@ -69,8 +69,10 @@ class PackedWeights:
     @property
     def words(self) -> Packed:
         """The integers in the order of `words_of`."""
-        pack = partial(words_of, rows=self.op.N, nbytes=self.bytes)
-        return Packed((self.b.value,), ("words of four lanes", self.op.N, self.bytes), pack)
+        op = self.op
+        pack = partial(words_of, rows=op.N, nbytes=self.bytes, bits=op.bits)
+        layout = ("words of four lanes", op.N, self.bytes, op.bits)
+        return Packed((self.b.value,), layout, pack)
 
     @property
     def factors(self) -> Packed:
@@ -105,18 +107,48 @@ class PackedWeights:
         return ("BITS", self.op.bits), ("BLOCK", self.op.block_size), zeros
 
 
-def words_of(b: Array, rows: int, nbytes: int) -> Array:
+def words_of(b: Array, rows: int, nbytes: int, bits: int) -> Array:
     """Return integers as [rows, nbytes]: of every 64 bytes, word 4 i + j is at 4 j + i.
+
+    Within a word, integers of less than eight bits are in the order in which kernels need them:
+    integer i is in byte 0, 2, 1 or 3 for i % 4 = 0 to 3. One mask then selects two neighbours, one
+    in either half of the word, and a shift by a byte the next two.
 
     Args:
         b: rows of bytes, zero-padded if shorter.
         rows: number of rows.
         nbytes: bytes per row of the result, a multiple of 64.
+        bits: of an integer.
     """
     found = np.zeros((rows, nbytes), np.uint8)
     found[:, : b.size // rows] = b.reshape(rows, -1)
     words = found.view(np.uint32).reshape(rows, -1, 4, 4)
-    return np.ascontiguousarray(words.swapaxes(2, 3)).view(np.uint8).reshape(rows, nbytes)
+    words = np.ascontiguousarray(words.swapaxes(2, 3))
+    for one, other in _SWAPS[bits]:
+        _swap(words, bits, one, other)
+    return words.view(np.uint8).reshape(rows, nbytes)
+
+
+#: Bits of an integer's number in its word that change places, by bits per integer.
+_SWAPS = {2: ((0, 3), (1, 2), (0, 1)), 4: ((0, 2),), 8: ()}
+
+
+def _swap(words: Array, bits: int, one: int, other: int) -> None:
+    """Exchange, in place, integers whose numbers differ in the order of two of their bits.
+
+    Args:
+        words: uint32.
+        bits: per integer.
+        one: the lower bit of the numbers.
+        other: the higher one.
+    """
+    numbers = [i for i in range(32 // bits) if i >> one & 1 and not i >> other & 1]
+    mask = np.uint32(sum(((1 << bits) - 1) << i * bits for i in numbers))
+    apart = np.uint32(((1 << other) - (1 << one)) * bits)
+    differ = (words ^ words >> apart) & mask
+    words ^= differ
+    differ <<= apart
+    words ^= differ
 
 
 def factors_of(

@@ -19,8 +19,8 @@ from ..problem import GemmArguments, Problem
 from ..reduce_splits import reduction
 from ..tables.mixed_input import MIXED_INPUT
 from ..tile import (
-    CACHE,
     LAUNCH,
+    MAX_CLUSTER,
     BlockWork,
     Config,
     CtaTile,
@@ -32,15 +32,21 @@ from ..tile import (
     suited,
     with_splits,
 )
-from .multistage import CLUSTER_WAIT, SHORT_WAIT, SplitK
+from .multistage import CLUSTER_WAIT, SplitK
 
+#: Bits of a row of weights per step; bytes of the widest copy.
+TERMS, WORD = 8 * STEP, 16
+#: Bytes per microsecond of the L2 cache; microseconds to add up the sums of several blocks.
+CACHED, JOIN = 5.4e6, 1.0
+#: Maximum number of stages.
+STAGES = 8
 #: Elements of `a` per copy.
 VECTORS = (8, 4, 2)
 #: Bits per weight in the table's measurements.
 ESTIMATED = 4
 #: Registers per multiprocessor, maximum per thread, and those needed besides accumulators
 #: and weights, as reported by ptxas.
-REGISTERS, MAX_REGISTERS, OTHER_REGISTERS = 65536, 255, 64
+REGISTERS, MAX_REGISTERS, OTHER = 65536, 255, 64
 
 
 def threads(tile: CtaTile) -> int:
@@ -48,39 +54,52 @@ def threads(tile: CtaTile) -> int:
     return 32 * tile.warps[1] * tile.slices
 
 
-def shared(tile: CtaTile, weights: PackedWeights) -> int:
+def factors_of(weights: PackedWeights, splits: int) -> int:
+    """Return the bytes of shared memory for the scales of a row."""
+    steps = ceil_div(ceil_div(weights.op.K, TERMS // weights.op.bits), splits)
+    most = steps * weights.factor_bytes_of(TERMS // weights.op.bits) + 2 * WORD
+    return ceil_div(min(weights.row_factors, most), WORD) * WORD + WORD
+
+
+def shared(tile: CtaTile, weights: PackedWeights, splits: int) -> int:
     """Return the shared memory per block in bytes: for stages, and later for accumulators."""
-    factors = ceil_div(tile.slices * tile.bn * weights.factor_bytes, 16) * 16
-    stage = 2 * tile.bm * tile.bk + factors + tile.slices * tile.bn * STEP
-    return max(tile.stages * stage, tile.slices * tile.bm * (tile.bn + 4) * 4)
+    stage = 2 * tile.bm * tile.bk + tile.slices * tile.bn * STEP
+    sums = tile.slices * tile.bm * (tile.bn + 4) * 4
+    return max(tile.stages * stage + tile.bn * factors_of(weights, splits), sums)
 
 
 def registers_left(tile: CtaTile, bits: int) -> int:
     """Return a thread's registers besides accumulators, words of a step, and unpacked words."""
     own = min(REGISTERS // (threads(tile) * tile.resident), MAX_REGISTERS)
-    return own - tile.bm - 4 * (4 + 16 // bits)
+    eights = tile.bn // tile.warps[1] // 8
+    return own - tile.bm * eights // 4 - 4 * eights - 16 // bits * (tile.bm // 8 + 4)
 
 
-def fitted(tile: CtaTile, weights: PackedWeights, target: Target) -> CtaTile | None:
-    """Return a tile of the table with its K size and as many stages as fit.
+def fitted(
+    tile: CtaTile, weights: PackedWeights, target: Target, splits: int = 1
+) -> CtaTile | None:
+    """Return a tile of the table with its K size and as many slices and stages as fit.
 
     Args:
         tile: of the table.
         weights: the weights.
         target: the GPU.
+        splits: blocks that share a tile.
 
     Returns:
-        The tile; None if not even two stages fit in shared memory, or a thread has too
+        The tile; None if not even a slice of two stages fits in shared memory, or a thread has too
         few registers.
     """
-    if registers_left(tile, weights.op.bits) < OTHER_REGISTERS:
-        return None
-    terms = STEP * 8 // weights.op.bits * tile.slices
     room = (target.shared + 1024) // tile.resident - 1024
-    for stages in range(min(tile.stages, max(2, ceil_div(weights.op.K, terms))), 1, -1):
-        found = replace(tile, bk=terms, stages=stages)
-        if shared(found, weights) <= room:
-            return found
+    slices = tile.slices
+    while slices and registers_left(replace(tile, slices=slices), weights.op.bits) >= OTHER:
+        terms = TERMS // weights.op.bits * slices
+        steps = ceil_div(ceil_div(weights.op.K, terms), splits)
+        for stages in range(min(tile.stages, max(2, steps + 1)), 1, -1):
+            found = replace(tile, bk=terms, stages=stages, slices=slices)
+            if shared(found, weights, splits) <= room:
+                return found
+        slices //= 2
     return None
 
 
@@ -108,13 +127,17 @@ class MixedInput:
     def configs(self, target: Target) -> Iterator[Config]:
         """Yield the tiles that fit on a GPU, with all sensible splits."""
         problem, weights = self.problem, self.weights
-        fitting = [found for tile in MIXED_INPUT if (found := fitted(tile, weights, target))]
+        least = (fitted(tile, weights, target, MAX_CLUSTER) for tile in MIXED_INPUT)
+        fitting = [tile for tile in least if tile]
         if fitting:
             tiles, clusters = suited(fitting, problem), target.has_clusters
             for config in with_splits(tiles, problem, target, clusters=clusters):
-                tile, splits = config.tile, config.splits
+                splits = config.splits
+                tile = fitted(replace(config.tile, stages=STAGES), weights, target, splits)
+                if tile is None:
+                    continue
                 if not clusters or splits == 1 or self._start_together(tile, splits, target):
-                    yield config
+                    yield Config(tile, splits)
 
     def _start_together(self, tile: CtaTile, splits: int, target: Target) -> bool:
         """Whether no cluster waits for others to end."""
@@ -133,15 +156,13 @@ class MixedInput:
         stages = ceil_div(ceil_div(problem.k, tile.bk), splits)
         blocks = tile.blocks(problem) * splits
         # L2 reads: all of A for each block's rows of weights, and these rows.
-        of_stage = 2 * tile.bm * tile.bk + tile.bn * tile.slices * (STEP + weights.factor_bytes)
-        cached = blocks * stages * of_stage / CACHE
+        of_stage = 2 * tile.bm * tile.bk + tile.slices * tile.bn * (STEP + weights.factor_bytes)
+        cached = blocks * stages * of_stage / CACHED
         share = ESTIMATED / weights.op.bits
         work = BlockWork(
             blocks, stages, tile.resident, target.processors, cached, problem.traffic, share
         )
-        joining = tile.cost.split if splits > 1 else 0.0
-        if splits > 1 and target.has_clusters:
-            joining += CLUSTER_WAIT * (splits - SHORT_WAIT)
+        joining = JOIN + CLUSTER_WAIT * splits if splits > 1 else 0.0
         return LAUNCH + overlapped(estimate(tile.cost, work), work, target) + joining
 
     # ── the recipe ───────────────────────────────────────────────────────────────────────────────
@@ -175,7 +196,8 @@ class MixedInput:
             },
             types=(("T", gemm.dtype), *epilogue.aliases),
             constants=(
-                *tile.constants("BM", "BN", "SLICES", "STAGES", "RESIDENT"),
+                *tile.constants("BM", "BN", "WARPS_N", "SLICES", "STAGES", "RESIDENT"),
+                ("FACTORS_BYTES", factors_of(weights, config.splits)),
                 *weights.constants,
                 *(("K", k), ("BYTES", weights.bytes), ("BLOCKS", weights.blocks)),
                 *(("EDGE", n % tile.bn != 0), ("VECTOR", gemm.a.vector)),
@@ -183,7 +205,7 @@ class MixedInput:
                 *epilogue.flags(gemm.bias),
             ),
             code=f"{atom_of(gemm.dtype).code()}\n{epilogue.code}",
-            shared=shared(tile, weights),
+            shared=shared(tile, weights, config.splits),
             cluster=(1, config.splits if split is SplitK.CLUSTER else 1, 1),
             note=f"{config}, {weights.op.bits} bits {epilogue.title}".strip(),
         )

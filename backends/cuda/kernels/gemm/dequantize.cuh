@@ -56,8 +56,7 @@ struct Factor {
     }
 };
 
-// The integers of a word, minus MIDDLE, as pairs: of adjacent integers if they have eight bits, else of those half a
-// word apart.
+// The integers of a word, minus MIDDLE, as pairs of neighbours.
 __device__ __forceinline__ void unpack(u32 (&to)[EACH / 2], u32 word, const Masks& masks)
 {
 #pragma unroll
@@ -70,8 +69,8 @@ __device__ __forceinline__ void unpack(u32 (&to)[EACH / 2], u32 word, const Mask
         } else if constexpr (BITS == 8) {
             to[i] = pair_fma(__byte_perm(word, BASE, i == 0 ? 0x5150 : 0x5352), unit(0), less(0));
         } else {
-            const int from = i * BITS, zeros = from % (MASKS * BITS);
-            to[i] = pair_fma(and_or(word >> (from - zeros), masks.of[i % MASKS], BASE), unit(zeros), less(zeros));
+            const int from = i % 2 * 8 + i / 2 * BITS, zeros = from % (MASKS * BITS);
+            to[i] = pair_fma(and_or(word >> (from - zeros), masks.of[zeros / BITS], BASE), unit(zeros), less(zeros));
         }
     }
 }

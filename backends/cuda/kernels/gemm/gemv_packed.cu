@@ -5,7 +5,7 @@
 // Integers are converted to 16-bit numbers by inserting them into the last bits of 2^10 (2^7 in bfloat16). They are
 // small enough to be exact; the sums of a block are scaled in float32, and zero points are subtracted by the sum of x,
 // which an additional product with ones computes. In float16, integers of four bits keep the 2^10 until then (RAW), and
-// every second one is followed by four zero bits. Rows of float32 are three planes of bfloat16.
+// half of them are followed by four zero bits. Rows of float32 are three planes of bfloat16.
 //
 // Words of integers are packed so that word j of the four lanes of a row has adjacent terms. Scales are copied to shared
 // memory, whole rows of them: a warp would read a few bytes from each of eight distant rows.
@@ -102,8 +102,7 @@ struct Masks {
     }
 };
 
-// The integers of a word, minus MIDDLE unless they are RAW, as pairs: of adjacent integers if they have eight bits,
-// else of those half a word apart.
+// The integers of a word, minus MIDDLE unless they are RAW, as pairs of neighbours.
 __device__ __forceinline__ void unpack(u32 (&to)[EACH / 2], u32 word, const Masks& masks)
 {
     if constexpr (BITS == 8 && BRAIN) {
@@ -120,10 +119,10 @@ __device__ __forceinline__ void unpack(u32 (&to)[EACH / 2], u32 word, const Mask
             if constexpr (BITS == 8) {
                 to[i] = pair_fma(__byte_perm(word, BASE, i == 0 ? 0x5150 : 0x5352), ONES, LESS);
             } else if (RAW) {
-                to[i] = and_or(word >> i / 2 * 8, masks.of[i % 2], BASE);
+                to[i] = and_or(word >> i % 2 * 8, masks.of[i / 2], BASE);
             } else {
                 constexpr u32 MASK = ((1u << BITS) - 1) * 0x10001;
-                to[i] = pair_fma((word >> i * BITS & MASK) | BASE, ONES, LESS);
+                to[i] = pair_fma((word >> (i % 2 * 8 + i / 2 * BITS) & MASK) | BASE, ONES, LESS);
             }
         }
     }
@@ -146,11 +145,9 @@ __device__ __forceinline__ void load_values(u32 (&to)[EACH / 2], const X* row, i
 #pragma unroll
     for (int i = 0; i < EACH / 2; ++i) {
         if constexpr (PLANES == 1) {
-            to[i] = BITS == 8 ? words[i]
-                              : __byte_perm(words[i / 2], words[i / 2 + EACH / 4], i % 2 ? 0x7632 : 0x5410);
+            to[i] = words[i];
         } else {
-            float first = found.at[BITS == 8 ? 2 * i : i];
-            float second = found.at[BITS == 8 ? 2 * i + 1 : i + EACH / 2];
+            float first = found.at[2 * i], second = found.at[2 * i + 1];
             for (int p = 0; p < plane; ++p) {
                 first -= __uint_as_float(__float_as_uint(first) & 0xffff0000);
                 second -= __uint_as_float(__float_as_uint(second) & 0xffff0000);
@@ -160,7 +157,7 @@ __device__ __forceinline__ void load_values(u32 (&to)[EACH / 2], const X* row, i
     }
 }
 
-// Sums of a block: of its integers times x, those of every second one separately if RAW; of their excess; and of x.
+// Sums of a block: of its integers times x, those followed by zero bits separately if RAW; of their excess; and of x.
 struct Block {
     float of[1 + RAW][PAIRS][GROUPS][4], excess[GROUPS][4], x[GROUPS][4];
 };
@@ -176,8 +173,6 @@ __device__ __forceinline__ void add_constant(float (&sums)[4], u32 number, u32 f
 __device__ __forceinline__ void add_words(Block& sums, const Word (&w)[EIGHTS], int j,
                                           const u32 (&values)[GROUPS][EACH / 2], const Masks& masks)
 {
-    // Two pairs are terms of one product: adjacent ones, or, if RAW, those with the same alignment.
-    constexpr int NEXT = RAW ? 2 : 1;
 #pragma unroll
     for (int pair = 0; pair < PAIRS; ++pair) {
         u32 upper[EACH / 2], lower[EACH / 2] = {};
@@ -185,19 +180,19 @@ __device__ __forceinline__ void add_words(Block& sums, const Word (&w)[EIGHTS], 
         if (2 * pair + 1 < EIGHTS) unpack(lower, w[2 * pair + 1].at[j], masks);
 #pragma unroll
         for (int i = 0; i < EACH / 4; ++i) {
-            const int t = RAW ? i : 2 * i;
-            const u32 a[4] = {upper[t], lower[t], upper[t + NEXT], lower[t + NEXT]};
+            const int t = 2 * i;
+            const u32 a[4] = {upper[t], lower[t], upper[t + 1], lower[t + 1]};
 #pragma unroll
             for (int group = 0; group < GROUPS; ++group)
-                mma_m16n8k16(sums.of[RAW ? i : 0][pair][group], a, values[group][t], values[group][t + NEXT]);
+                mma_m16n8k16(sums.of[RAW ? i : 0][pair][group], a, values[group][t], values[group][t + 1]);
         }
     }
 #pragma unroll
     for (int group = 0; group < GROUPS; ++group) {
         const u32(&x)[EACH / 2] = values[group];
         if constexpr (RAW) {
-            add_constant(sums.excess[group], 0x64086408, x[0], x[2]);  // 1024 + 8
-            add_constant(sums.excess[group], 0x54805480, x[1], x[3]);  // (1024 + 16 * 8) / 16
+            add_constant(sums.excess[group], 0x64086408, x[0], x[1]);  // 1024 + 8
+            add_constant(sums.excess[group], 0x54805480, x[2], x[3]);  // (1024 + 16 * 8) / 16
         }
         if constexpr (ZEROS) {
 #pragma unroll

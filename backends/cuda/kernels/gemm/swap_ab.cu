@@ -141,7 +141,6 @@ struct Requests {
 
 constexpr int QUARTER = 4 * EACH;     // terms of four lanes
 constexpr int LAG = STAGES / 2;       // steps between the release of a stage and the request of its next contents
-constexpr bool ADJACENT = BITS == 8;  // whether pairs of terms are neighbours, else half a word of weights apart
 
 // The terms of `a` that match a word of weights.
 struct Piece {
@@ -194,10 +193,7 @@ struct Permutation {
                 const u32(&words)[EACH / 2] = pieces[i].at;
 #pragma unroll
                 for (int pair = 0; pair < EACH / 2; ++pair)
-                    *(u32*)(own + (to ^ (pair << 4)))
-                        = ADJACENT ? words[pair]
-                                   : __byte_perm(words[pair / 2], words[pair / 2 + EACH / 4],
-                                                 pair % 2 ? 0x7632 : 0x5410);
+                    *(u32*)(own + (to ^ (pair << 4))) = words[pair];
             }
         }
     }

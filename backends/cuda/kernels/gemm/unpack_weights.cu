@@ -25,10 +25,11 @@ unpack_weights(const unsigned int* w, const X* scales, X* to, long long count, i
     Chunk found[TERMS / CHUNK];
 #pragma unroll
     for (int q = 0; q < TERMS; ++q) {
-        const int word = first / EACH + q / EACH;
+        const int word = first / EACH + q / EACH, term = q % EACH;
+        const int byte = term % 2 * 2 + term / 2 % 2, place = BITS == 8 ? term : byte * (8 / BITS) + term / 4;
         const unsigned integers = w[row * (bytes / 4) + word / 16 * 16 + word % 4 * 4 + word / 4 % 4];
         // The integer is inserted into the last bits of 2^23.
-        const float integer = __uint_as_float(0x4b000000 | (integers >> q % EACH * BITS & MASK)) - 8388608.0f;
+        const float integer = __uint_as_float(0x4b000000 | (integers >> place * BITS & MASK)) - 8388608.0f;
         found[q / CHUNK].at[q % CHUNK] = X(first + q < depth ? (integer - zero) * scale : 0.0f);
     }
 #pragma unroll
