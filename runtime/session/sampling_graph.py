@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..ir.dtypes import float64, int64
+from ..ir.dtypes import float64, int32, int64
 from ..ir.graph import Value
 from ..ir.types import Array, TensorType
 from ..ops.elementwise import (
@@ -137,7 +137,7 @@ class SamplingGraph:
         total = add(Gather(axis=1), sums, add.constant([-1]))
         draw = add(Gather(axis=1), state[DRAWS], count)
         is_behind = add(Greater(), sums, add(Mul(), draw, total))
-        return add(ArgMax(axis=1), add(Cast(to=int64), is_behind))
+        return add(ArgMax(axis=1), add(Cast(to=int32), is_behind))
 
     def _ordered(
         self, add: NodeWriter, logits: Value, state: Mapping[str, Value]
@@ -204,13 +204,13 @@ def _nucleus(
     enough = add(Mul(), share, add(ReduceSum(), weights, add.constant([1])))
     falling = _where(add, add(GreaterOrEqual(), ordered, kth), scaled(ordered))
     reaches = add(GreaterOrEqual(), add(CumSum(), falling, axis), enough)
-    place = add(ArgMax(axis=1), add(Cast(to=int64), reaches))
+    place = add(ArgMax(axis=1), add(Cast(to=int32), reaches))
     is_reached = add(Gather(axis=1), reaches, add.constant([-1]))
     cut = add(Where(), is_reached, add(GatherElements(axis=1), ordered, place), kth)
     above = _where(add, add(Greater(), ordered, cut), falling)
     above = add(ReduceSum(), above, add.constant([1]))
     equal = add(Equal(), logits, cut)
-    before = add(CumSum(exclusive=1), add(Cast(to=float64), equal), axis)
-    mass = add(Add(), above, add(Mul(), before, scaled(cut)))
+    before = add(CumSum(exclusive=1), add(Cast(to=int32), equal), axis)
+    mass = add(Add(), above, add(Mul(), add(Cast(to=float64), before), scaled(cut)))
     is_needed = add(And(), equal, add(Less(), mass, enough))
     return add(Or(), add(Greater(), logits, cut), is_needed)
