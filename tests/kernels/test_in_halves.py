@@ -136,6 +136,21 @@ def test_layers(
     assert np.linalg.norm(got - want) <= 1e-6 * np.linalg.norm(want)
 
 
+def attended(rows: int, *, read_elsewhere: bool) -> tuple[Graph, dict[str, Array]]:
+    """Return a product of an attention with two heads of 64, and its inputs."""
+    graph = Graph("attention")
+    feeds = {"q": normal(2, rows, 128), "k": normal(2, rows + 1, 128)}
+    feeds["v"] = normal(2, rows + 1, 128) * powers(-20, 20, 2, 1, 128)
+    q, k, v = (graph.add_input(n, TensorType(float32, x.shape)) for n, x in feeds.items())
+    op = Attention(q_num_heads=2, kv_num_heads=2)
+    seen = graph.insert(op, [q, k, v], 1, name="attention").output
+    b = graph.constant(normal(128, 72), "b")
+    y = graph.insert(MatMul(), [seen, b], 1, name="product").output
+    graph.set_outputs({"y": y, "seen": seen} if read_elsewhere else {"y": y})
+    infer(graph)
+    return graph, feeds
+
+
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("shape", [HopperShape(1, 64, 3), WarpShape(1, 2, 2, 32)], ids=str)
@@ -149,16 +164,7 @@ def test_attention(
     """Attention stores halves for the product after it."""
     force(monkeypatch, "w64x64")
     monkeypatch.setattr(flash, "choose", lambda *_: shape)
-    graph = Graph("attention")
-    feeds = {"q": normal(2, 37, 128), "k": normal(2, 38, 128)}
-    feeds["v"] = normal(2, 38, 128) * powers(-20, 20, 2, 1, 128)
-    q, k, v = (graph.add_input(n, TensorType(float32, x.shape)) for n, x in feeds.items())
-    op = Attention(q_num_heads=2, kv_num_heads=2)
-    seen = graph.insert(op, [q, k, v], 1, name="attention").output
-    b = graph.constant(normal(128, 72), "b")
-    y = graph.insert(MatMul(), [seen, b], 1, name="product").output
-    graph.set_outputs({"y": y, "seen": seen} if read_elsewhere else {"y": y})
-    infer(graph)
+    graph, feeds = attended(37, read_elsewhere=read_elsewhere)
     with Model(graph.clone(), [hopper], replace(OPTIONS, **WAYS), evaluate) as model:
         got = model.run(feeds)
         formats = [s.format for row in model.prepare().rows for s in row.outputs]

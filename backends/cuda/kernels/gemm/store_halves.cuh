@@ -44,16 +44,34 @@ __device__ __forceinline__ Halves halves_of_pair(float x, float y, const RowScal
     return Halves(x, y, finite_or_zero(x), finite_or_zero(y));
 }
 
-// Stores four adjacent terms. Sixteen neighbouring threads have a row of a block, and all of them take part.
-__device__ __forceinline__ void store_halves(const RowsInHalves& to, const float (&x)[4], int row, int term)
+// The threads that have a row of a block: sixteen neighbouring ones, four adjacent terms each. All of them take part in
+// the functions below.
+__device__ __forceinline__ u32 lanes_of_block() { return 0xffffu << (threadIdx.x & 16); }
+
+// Returns the greatest of four terms, of those that are finite.
+__device__ __forceinline__ float greatest_of(const float (&x)[4])
 {
-    const u32 lanes = 0xffffu << (threadIdx.x & 16);
     float most = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) most = fmaxf(most, finite_or_zero(fabsf(x[i])));
+    return most;
+}
+
+// Makes the greatest terms of threads those of their blocks, of several at once: shuffles take long.
+template <int COUNT> __device__ __forceinline__ void over_blocks(float (&most)[COUNT])
+{
 #pragma unroll
-    for (int other = 1; other < 16; other *= 2) most = fmaxf(most, __shfl_xor_sync(lanes, most, other));
-    const RowScale by(__float_as_uint(most));
+    for (int other = 1; other < 16; other *= 2)
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+            most[i] = fmaxf(most[i], __shfl_xor_sync(lanes_of_block(), most[i], other));
+}
+
+// Stores four adjacent terms of a row with this scale.
+__device__ __forceinline__ void store_scaled(const RowsInHalves& to, const float (&x)[4], const RowScale& by, int row,
+                                             int term)
+{
+    const u32 lanes = lanes_of_block();
     const Halves first = halves_of_pair(x[0], x[1], by), second = halves_of_pair(x[2], x[3], by);
     const bool odd = term / 4 % 2;
     const uint2 high = in_turn(odd ? second.high : first.high, odd ? first.high : second.high, 1, !odd, lanes);
@@ -63,6 +81,13 @@ __device__ __forceinline__ void store_halves(const RowsInHalves& to, const float
     *(uint2*)at = high;
     *(uint2*)((unsigned long long)at ^ 64) = low;
     if (term % BLOCK_TERMS == 0) to.store_scale(row, term / BLOCK_TERMS, by.inverse);
+}
+
+__device__ __forceinline__ void store_halves(const RowsInHalves& to, const float (&x)[4], int row, int term)
+{
+    float most[1] = {greatest_of(x)};
+    over_blocks(most);
+    store_scaled(to, x, RowScale(__float_as_uint(most[0])), row, term);
 }
 
 // Stores a block of sixteen rows, which a warp has as products leave their sums: eights of terms from `first` on, of

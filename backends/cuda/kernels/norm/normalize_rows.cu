@@ -95,9 +95,23 @@ normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* 
             words.at[e] = epilogue(value, row * count + at + e, int(row), at + e, z0, z1);
         }
 #if IN_HALVES
-        store_halves({halves, int(rows + 7) / 8 * 8, count}, words.at, int(row), at);
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) values[i][e] = words.at[e];
         if (PLAIN)
 #endif
             *(Words<R>*)(y + at) = words;
     }
+#if IN_HALVES
+    float most[PER];
+#pragma unroll
+    for (int i = 0; i < PER; ++i) most[i] = (lane + i * OF_ROW) * VECTOR < own ? greatest_of(values[i]) : 0;
+    over_blocks(most);
+#pragma unroll
+    for (int i = 0; i < PER; ++i) {
+        const int at = (lane + i * OF_ROW) * VECTOR;
+        if (at >= own) break;
+        const RowScale by(__float_as_uint(most[i]));
+        store_scaled({halves, int(rows + 7) / 8 * 8, count}, values[i], by, int(row), at);
+    }
+#endif
 }
