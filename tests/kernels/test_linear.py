@@ -87,6 +87,9 @@ def layer(
         ((6304, 3072, 768), "gelu", "mma_linear 192x192 Add+Gelu"),
         ((6304, 768, 3072), "residual", "mma_linear 192x192 Add+Add"),
         ((4096, 768, 768), "residual", "mma_linear 128x192 Add+Add"),
+        ((25088, 768, 192), "gelu", "mma_linear 192x192 Add+Gelu"),  # short sums do not hide it
+        ((4096, 3072, 768), "gelu", "mma_linear 2x128x192 Add+Gelu"),
+        ((25088, 192, 768), "residual", "mma_linear 192x192 Add+Add"),  # all are bound by memory
         ((4096, 2304, 768), "", "mma_linear 2x128x192 Add"),
         ((20, 768, 768), "residual", "mma "),
         ((6304, 770, 768), "residual", "mma "),
