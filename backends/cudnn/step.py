@@ -114,18 +114,23 @@ class GraphStep:
         views = dict(zip(self.site.inputs, inputs, strict=True))
         views.update(zip(self.site.outputs, outputs, strict=True))
         sources = {**self.wanted.reads, **self.wanted.gives}
-        at: dict[str, int] = {}
+        read: dict[str, View] = {}
         for role in self.choice.roles:
             source = sources[role]
             if isinstance(source, Packed):
-                packed = self.site.weights.packed(source.sources, source.layout, source.pack)
-                at[role] = pointer(packed)
+                read[role] = self.site.weights.packed(source.sources, source.layout, source.pack)
             elif source.is_constant:
-                at[role] = pointer(self.site.weights.view(source))
+                read[role] = self.site.weights.view(source)
             else:
-                at[role] = pointer(views[source])
+                read[role] = views[source]
         workspace = 0 if scratch is None else pointer(scratch)
-        return runner(self.device, self.choice, at, workspace)
+        at = {role: pointer(view) for role, view in read.items()}
+        made = runner(self.device, self.choice, at, workspace)
+
+        def run(stream: CudaStream, _alive: object = read) -> None:
+            made(stream)
+
+        return run
 
 
 class EngineBench:

@@ -10,7 +10,7 @@ types it encounters.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -62,6 +62,7 @@ class Program:
         resident: runs it on device arrays of callers, if it is one plan on a device that exchanges
             arrays; else None.
         is_general: whether it is a loop body whose input types hold in every iteration.
+        on_closed: called once, when it has been closed, with the graphs that it has run.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Program:
         self.tail: Programs | None = None
         self.resident: Resident | None = None
         self.is_general = True
+        self.on_closed: Callable[[Sequence[Graph]], None] | None = None
         self._resources = resources
         self._is_body = is_body
         self._bodies: dict[Node, _Bodies] = {}
@@ -302,6 +304,11 @@ class Program:
 
     def close(self) -> None:
         """Release all memory; the program cannot run afterwards."""
+        told, self.on_closed = self.on_closed, None
+        ran = list[Graph]()
+        if told is not None:
+            for program in self.walk():
+                ran += (program.graph, *(plan.graph for plan in program.plans))
         self._only = None
         if self.resident is not None:
             self.resident.close()
@@ -314,6 +321,8 @@ class Program:
             bodies.close()
         if self.tail is not None:
             self.tail.close()
+        if told is not None:
+            told(ran)
 
 
 class Programs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from ..control.program import Program
@@ -157,8 +157,12 @@ class ProgramCache:
 
     def _drop(self, key: _Wanted) -> None:
         """Drop a graph, and the weights that only it has."""
-        alone = arrays_of(self._graphs.pop(key))
-        for kept in (self._imported, *self._graphs.values()):
+        self._forget([self._graphs.pop(key)])
+
+    def _forget(self, graphs: Sequence[Graph]) -> None:
+        """Drop the weights that only these graphs have, of which no program is left."""
+        alone = set[int]().union(*map(arrays_of, graphs))
+        for kept in (self._imported, *list(self._graphs.values())):
             alone -= arrays_of(kept)
         for store in self._resources.stores.values():
             store.forget(alone)
@@ -208,6 +212,8 @@ class ProgramCache:
             if self._file:
                 error.add_note(f"model: {self._file}")
             raise
+        # Sizes make constants of shapes and tables, which no other program reads.
+        program.on_closed = self._forget
         self._slow.look(program)
         return program
 

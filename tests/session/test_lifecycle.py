@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tercet.backends import open_backends
 from tercet.backends.numpy import evaluate
@@ -12,6 +13,8 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Mul
 from tercet.runtime.ops.matmul import Gemm
+from tercet.runtime.ops.movement import Slice
+from tercet.runtime.ops.shape import Shape
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 from tercet.tools.workshop.lifecycle import STEADY, trace_lifecycle
@@ -78,3 +81,25 @@ def test_sets_of_outputs_are_bounded() -> None:
         assert len(model._programs._graphs) == options.max_plans + 1
         (store,) = model._resources.stores.values()
         assert store.nbytes <= (options.max_plans + 1) * (64 * 64 + 64) * 4
+
+
+@pytest.mark.parametrize("name", ["numpy", "fake"])
+def test_constants_of_sizes_go_with_their_plans(name: str) -> None:
+    """Rows of a table of positions, of which every length of a sequence has its own."""
+    graph, width, maximum = Graph("positions"), 64, 3
+    x = graph.add_input("x", TensorType(float32, ("seq", width)))
+    table = np.arange(512 * width, dtype=np.float32).reshape(512, width)
+    zero = graph.constant(np.array([0]), "zero")
+    sizes = graph.insert(Shape(), [x]).output
+    end = graph.insert(Slice(), [sizes, zero, graph.constant(np.array([1]), "one")]).output
+    cut = graph.insert(Slice(), [graph.constant(table, "table"), zero, end, zero]).output
+    graph.set_outputs({"y": graph.insert(Add(), [x, cut]).output})
+    own = name == "fake"
+    backends = [FakeBackend(FakeDevice())] if own else open_backends("numpy", Options())
+    infer(graph)
+    with Model(graph, backends, Options(max_plans=maximum), evaluate) as model:
+        for length in [*np.random.default_rng(1).permutation(400)[:40] + 1, 1, 2, 3]:
+            data = np.ones((length, width), np.float32)
+            assert np.array_equal(model.run({"x": data})["y"], data + table[:length])
+        left = maximum * 3 * width * 4
+        assert sum(store.nbytes for store in model._resources.stores.values()) <= left

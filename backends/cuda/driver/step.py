@@ -42,6 +42,7 @@ class KernelStep:
         self.launches = tuple(one for one in launches_of(recipe) if not one.is_empty)
         self._device = device
         self._site = site
+        self._held: list[View] = []  # constants that were forgotten since stay where they are
         self._codes = [device.compiler.submit(launch.source) for launch in self.launches]
         self.kernel = " + ".join(dict.fromkeys(one.title for one in self.launches)) or "nothing"
         self.scratch = max((launch.scratch for launch in self.launches), default=0)
