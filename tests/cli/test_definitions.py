@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def leaky_relu(x: np.ndarray) -> np.ndarray:
     return np.where(x < 0, x * x.dtype.type(0.0107), x)
 
 
-CASES: dict[str, tuple[Callable[..., np.ndarray], list[tuple[int, ...]], dict[str, object]]] = {
+CASES: dict[str, tuple[Callable[..., np.ndarray], list[tuple[int, ...]], dict[str, Any]]] = {
     "Softmax": (softmax, [(6, 40)], {}),
     "LayerNormalization": (layer_norm, [(6, 40), (40,), (40,)], {"epsilon": 1e-5}),
     "RotaryEmbedding": (rotated, [(1, 2, 3, 40), (1, 3, 20), (1, 3, 20)], {}),
