@@ -23,6 +23,7 @@ ALGORITHMS = (
     "fft",
     "depthwise",
     "few_channels",
+    "few_channels_mma",
     "grouped",
     "tensor_cores",
     "half_sums",

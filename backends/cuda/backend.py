@@ -37,11 +37,11 @@ from .codegen.elementwise import chain_of, in_chains
 from .codegen.epilogue import epilogue_of, no_epilogue
 from .codegen.moves import Movement
 from .conv.inverted_residual import InvertedResidual, inverted_residual
+from .conv.pooled import pooled_convolution
 from .cutting import Cutting
 from .driver.step import KernelStep
 from .families import kernel_of
 from .fusion import FusionGroup, groups, smaller
-from .gemm.f16 import pooled_convolution
 from .gemm.few_rows import FewRows, few_rows
 from .gemm.first_layer import reading_wide
 from .gemm.gated import GatedProducts, gated_products
@@ -231,7 +231,8 @@ def recipe_of(
         epilogue = epilogue_of(group.epilogue, before, head.output)
         if isinstance(epilogue, str):
             return epilogue
-        return pooled_convolution(replace(context, epilogue=epilogue), before)
+        recipe = pooled_convolution(replace(context, epilogue=epilogue), before, group.pool)
+        return _reading_wide(recipe, group, operand)
     halves = Tensor(y.value, Format.HALVES) if stored.halves else None
     if not registered.epilogue:
         return _storing(registered.build(replace(context, stored=stored)), halves)
@@ -240,7 +241,12 @@ def recipe_of(
         return epilogue
     epilogue = replace(epilogue, halves=halves, plain=stored.plain)
     recipe = _storing(registered.build(replace(context, epilogue=epilogue)), halves)
-    if group.cast is None or not isinstance(head.op, Conv):
+    return _reading_wide(recipe, group, operand)
+
+
+def _reading_wide(recipe: Answer, group: FusionGroup, operand: Callable[[Value], Tensor]) -> Answer:
+    """Return the recipe of a convolution that rounds what it reads, if there is a Cast."""
+    if group.cast is None or group.head is None or not isinstance(group.head.op, Conv):
         return recipe
     image, wide = (operand(value) for value in (group.cast.output, group.cast.operands[0]))
     return reading_wide(recipe, image, wide)

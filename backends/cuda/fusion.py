@@ -29,6 +29,7 @@ from .codegen.elementwise import CHEAP, in_chains
 from .codegen.epilogue import epilogue_of
 from .codegen.moves import MOVING, Movement, movements
 from .conv.inverted_residual import InvertedResidual, inverted_residual_at
+from .conv.pooled import pools_squares
 from .gemm.atoms import HALVES
 from .gemm.f16 import is_packed
 from .gemm.few_rows import FewRows, are_alike, has_few_rows, norm_before
@@ -121,7 +122,7 @@ def _plain_groups(graph: Graph, free: Set[Node], *, moves: bool = False) -> Iter
                 epilogue = _tail(graph, node, left)
             left.difference_update((node, *epilogue))
             cast = _cast_before(graph, node, left)
-            pool = () if cast else _pool(graph, node, (node, *epilogue)[-1].output, left)
+            pool = _pool(graph, node, (node, *epilogue)[-1].output, left)
             before = () if cast is None else (cast,)
             left.difference_update((*before, *pool))
             nodes_of = (*before, node, *epilogue, *pool)
@@ -356,16 +357,16 @@ def _stays_apart(graph: Graph, value: Value, free: Set[Node]) -> bool:
 
 
 def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node, ...]:
-    """Return the 2 x 2 pooling that is the sole reader of a 16-bit convolution."""
+    """Return the max pooling that is the sole reader of a 16-bit convolution.
+
+    Of 2 x 2 pixels, or any behind a first layer.
+    """
     follower = graph.sole_consumer(value)
     if not isinstance(head.op, Conv) or value.tensor.dtype not in HALVES or follower is None:
         return ()
     if follower not in free or not isinstance(follower.op, MaxPool) or value.tensor.rank != 4:
         return ()
-    op, (*_, height, width) = follower.op, value.tensor.dims
-    plain = not any(op.pads or ()) and not any(d != 1 for d in op.dilations or ())
-    squares = op.kernel_shape == op.strides == (2, 2) and height % 2 == width % 2 == 0
-    fits = plain and squares and op.auto_pad in ("NOTSET", "VALID")
+    fits = _is_packed(head) or pools_squares(follower.op, Tensor(value))
     unread = all(not v.consumers and not graph.is_output(v) for v in follower.outputs[1:])
     return (follower,) if fits and unread else ()
 
@@ -435,12 +436,11 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
     if group.head is None:
         nodes = (node for node in group.nodes if not node.op.view)
         return tuple(FusionGroup((node,), None if in_chains(node) else node) for node in nodes)
-    if group.cast is not None:
-        return FusionGroup((group.cast,), None), FusionGroup(
-            group.nodes[1:], group.head, group.pool
-        )
     if group.pool is not None:
-        return FusionGroup((group.pool,), group.pool), FusionGroup(group.nodes[:-1], group.head)
+        rest = replace(group, nodes=group.nodes[:-1], pool=None)
+        return FusionGroup((group.pool,), group.pool), rest
+    if group.cast is not None:
+        return FusionGroup((group.cast,), None), FusionGroup(group.nodes[1:], group.head)
     at = _stages(group)[-1]
     return FusionGroup(group.nodes[at:], None), FusionGroup(group.nodes[:at], group.head)
 

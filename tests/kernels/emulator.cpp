@@ -6,7 +6,7 @@
 #include <ucontext.h>
 #include <vector>
 
-dim3 threadIdx, blockIdx, blockDim, gridDim;
+dim3 threadIdx, blockIdx, blockDim, gridDim, clusterDim;
 unsigned current;
 unsigned long long exchanged[1024];
 Meeting meetings[1 + 32];
@@ -105,6 +105,7 @@ void run_grid(void (*kernel)(void**), void** arguments, const unsigned* grid,
     body = kernel;
     body_arguments = arguments;
     gridDim = {grid[0], grid[1], grid[2]};
+    clusterDim = {grid[3], grid[4], grid[5]};
     blockDim = {threads, 1, 1};
     for (unsigned z = 0; z < grid[2]; ++z)
         for (unsigned y = 0; y < grid[1]; ++y)

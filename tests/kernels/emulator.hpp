@@ -40,7 +40,7 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline uint2 make_uint2(unsigned int x, unsigned int y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
-extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+extern dim3 threadIdx, blockIdx, blockDim, gridDim, clusterDim;
 
 // The dynamic shared memory of the kernel that runs.
 constexpr int DYNAMIC_SHARED = 1 << 18;

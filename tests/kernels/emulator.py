@@ -30,7 +30,7 @@ from tercet.backends.cuda.driver import step as stepping
 from tercet.backends.cuda.driver.memory import CudaBuffer, address
 from tercet.backends.cuda.driver.step import cell
 from tercet.backends.cuda.recipe.launch import Launch
-from tercet.backends.cuda.recipe.operands import TensorMap
+from tercet.backends.cuda.recipe.operands import Tensor, TensorMap
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import A100, Target
 from tercet.runtime.errors import KernelError
@@ -270,15 +270,25 @@ def emulated(
     if wanted != given:
         raise ValueError(f"{launch.title}: parameters of {wanted} bytes, not {given}")
     table = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(one) for one in cells))
-    grid = (ctypes.c_uint * 3)(*launch.grid)
-
-    times = 1 if launch.cluster == (1, 1, 1) else 2  # see `cluster_sync` in tensor_cores.hpp
+    grid = (ctypes.c_uint * 6)(*launch.grid, *launch.cluster)
 
     def run(stream: Any, _alive: object = cells) -> None:
-        for _ in range(times):
-            kernel(table, grid, ctypes.c_uint(launch.block))
+        kernel(table, grid, ctypes.c_uint(launch.block))
 
-    return run
+    def run_twice(stream: Any) -> None:
+        """See tensor_cores.hpp; the second time reads what the first may have overwritten."""
+        before = [(at, ctypes.string_at(at, size)) for at, size in tensors]
+        run(stream)
+        for at, content in before:
+            ctypes.memmove(at, content, len(content))
+        run(stream)
+
+    tensors = [
+        (pointers[name], argument.size * argument.dtype.itemsize)
+        for name, argument in launch.args.items()
+        if isinstance(argument, Tensor) and pointers.get(name)
+    ]
+    return run if launch.cluster == (1, 1, 1) else run_twice
 
 
 def _described(map: TensorMap, address: int) -> Any:

@@ -327,48 +327,78 @@ template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], const u32 (&a)[4
     wgmma_across(sums, a, b);
 }
 
-// ── clusters along y ────────────────────────────────────────────────────────────────────────────
+// ── clusters ─────────────────────────────────────────────────────────────────────────────────────
 
 // The blocks of a cluster do not run side by side here. Their grid runs twice, and in the second time each finds what
 // the others had in shared memory in the first, or wrote there.
 inline std::vector<std::vector<char>> left_behind;
 
+// The number of a block of this cluster in the grid.
+inline size_t place_in_grid(unsigned block)
+{
+    const dim3 c = clusterDim;
+    const unsigned x = blockIdx.x / c.x * c.x + block % c.x, y = blockIdx.y / c.y * c.y + block / c.x % c.y;
+    const unsigned z = blockIdx.z / c.z * c.z + block / (c.x * c.y);
+    return ((size_t)z * gridDim.y + y) * gridDim.x + x;
+}
+
+inline size_t own_place_in_grid()
+{
+    return ((size_t)blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+}
+
+inline size_t blocks_in_grid() { return (size_t)gridDim.x * gridDim.y * gridDim.z; }
+
 inline void cluster_sync()
 {
-    if (gridDim.z != 1) abort();
     __syncthreads();
     if (threadIdx.x == 0) {
-        left_behind.resize(gridDim.x * gridDim.y);
-        left_behind[blockIdx.x * gridDim.y + blockIdx.y].assign(dynamic_shared, dynamic_shared + DYNAMIC_SHARED);
+        left_behind.resize(blocks_in_grid());
+        left_behind[own_place_in_grid()].assign(dynamic_shared, dynamic_shared + DYNAMIC_SHARED);
     }
     __syncthreads();
 }
 
 inline float4 dsmem_load(u32 address, int block)
 {
-    const std::vector<char>& there = left_behind[blockIdx.x * gridDim.y + block];
+    const std::vector<char>& there = left_behind[place_in_grid(block)];
     float4 found = {};
     if (!there.empty()) memcpy(&found, there.data() + (at_address(address) - dynamic_shared), sizeof(found));
     return found;
 }
 
 // What was written to blocks of a cluster, by place in their memory; each finds it when it has waited.
-inline std::vector<std::map<size_t, float4>> sent;
+inline std::vector<std::map<size_t, float2>> sent;
+
+inline void dsmem_expect(u32, int) {}
+inline void dsmem_send(u32 address, u32, int block, float2 x)
+{
+    sent.resize(std::max<size_t>(sent.size(), blocks_in_grid()));
+    sent[place_in_grid(block)][at_address(address) - dynamic_shared] = x;
+}
 
 inline void dsmem_store(u32 address, int block, float4 x)
 {
-    sent.resize(std::max<size_t>(sent.size(), gridDim.x * gridDim.y));
-    sent[blockIdx.x * gridDim.y + block][at_address(address) - dynamic_shared] = x;
+    dsmem_send(address, 0, block, {x.x, x.y});
+    dsmem_send(address + 8, 0, block, {x.z, x.w});
 }
 
 inline void cluster_arrive() {}
+inline void cluster_arrive_relaxed() {}
 
 inline void cluster_wait()
 {
-    if (gridDim.z != 1) abort();
     __syncthreads();
-    const size_t own = blockIdx.x * gridDim.y + blockIdx.y;
+    const size_t own = own_place_in_grid();
     if (threadIdx.x == 0 && own < sent.size())
         for (const auto& [place, x] : sent[own]) memcpy(dynamic_shared + place, &x, sizeof(x));
     __syncthreads();
+}
+
+// Every thread brings what was sent, as no one waits for another here.
+inline void dsmem_wait(u32)
+{
+    const size_t own = own_place_in_grid();
+    if (own < sent.size())
+        for (const auto& [place, x] : sent[own]) memcpy(dynamic_shared + place, &x, sizeof(x));
 }

@@ -1,4 +1,4 @@
-"""Convolutions of images of few channels on CUDA cores: their results against float64."""
+"""Convolutions of images of few channels: their results against float64."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
+from tercet.backends.cuda.conv import few_channels_mma
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
@@ -20,6 +21,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Cast, Relu
+from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_arguments
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
 #: Kernels that this module compiles.
-COMPILES = {"conv/few_channels.cu"}
+COMPILES = {"conv/few_channels.cu", "conv/few_channels_mma.cu"}
 #: Shape of the image, that of the weights, and attributes.
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "mobilenet": ((2, 3, 19, 37), (32, 3, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
@@ -44,8 +46,23 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 DTYPES = (float32, float16, bfloat16)
 
 
+#: Poolings of the cases.
+POOLS: dict[str, dict[str, Any]] = {
+    "mobilenet": {"kernel_shape": (2, 2), "strides": (2, 2)},
+    "resnet": {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)},
+    "grey": {"kernel_shape": (2, 1), "strides": (1, 1)},
+    "uneven": {"kernel_shape": (3, 3), "strides": (2, 2), "ceil_mode": 1},
+}
+
+
 def graph_of(
-    case: str, dtype: DType, stored: DType, *, wide: bool = False, bias: bool = True
+    case: str,
+    dtype: DType,
+    stored: DType,
+    *,
+    wide: bool = False,
+    bias: bool = True,
+    pooled: bool = False,
 ) -> tuple[Graph, Array]:
     """Return the graph in one dtype, of numbers that another one can store.
 
@@ -55,6 +72,7 @@ def graph_of(
         stored: of the numbers.
         wide: whether a Cast comes before.
         bias: whether there is one.
+        pooled: whether a MaxPool follows.
     """
     shape, kernel, how = CASES[case]
     image = normal(*shape).astype(stored).astype(float32 if wide else dtype)
@@ -65,24 +83,50 @@ def graph_of(
     arrays = [normal(*kernel), normal(kernel[0])][: 1 + bias]
     constants = [graph.constant(a.astype(stored).astype(dtype)) for a in arrays]
     value = graph.insert(Conv(**how), [value, *constants]).output
-    graph.set_outputs({"y": graph.insert(Relu(), [value]).output})
+    value = graph.insert(Relu(), [value]).output
+    if pooled:
+        value = graph.insert(MaxPool(**POOLS[case]), [value]).output
+    graph.set_outputs({"y": value})
     infer(graph)
     return graph, image
+
+
+def compare(case: str, dtype: DType, backend: CudaBackend, name: str, **how: bool) -> None:
+    """Run a case with the kernel of this name, and compare its results with float64."""
+    exact, image = graph_of(case, float64, dtype, **how)
+    with Model(exact, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        want = model.run({"x": image})["y"]
+    graph, image = graph_of(case, dtype, dtype, wide=dtype == float16, **how)
+    options = OPTIONS if how else replace(OPTIONS, conv=name)
+    with Model(graph, [backend], options, evaluate) as model:
+        assert len([row for row in str(model.placement()).splitlines() if f"{name} " in row]) == 1
+        got = model.run({"x": image})["y"].astype(float64)
+    np.testing.assert_allclose(got, want, rtol=0, atol=ERROR[dtype] * np.abs(want).max())
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_results(case: str, dtype: DType, emulated: CudaBackend) -> None:
-    exact, image = graph_of(case, float64, dtype)
-    with Model(exact, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
-        want = model.run({"x": image})["y"]
-    graph, image = graph_of(case, dtype, dtype, wide=dtype == float16)
-    options = replace(OPTIONS, conv="few_channels")
-    with Model(graph, [emulated], options, evaluate) as model:
-        assert "few_channels" in str(model.placement())
-        got = model.run({"x": image})["y"].astype(float64)
-    np.testing.assert_allclose(got, want, rtol=0, atol=ERROR[dtype] * np.abs(want).max())
+    compare(case, dtype, emulated, "few_channels")
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", CASES)
+def test_results_on_tensor_cores(case: str, emulated: CudaBackend) -> None:
+    dtype = bfloat16 if case == "uneven" else float16
+    compare(case, dtype, emulated, "few_channels_mma")
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", POOLS)
+def test_results_that_are_pooled(
+    case: str, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for time in ("LAUNCH", "BLOCK", "STEP"):
+        monkeypatch.setattr(few_channels_mma, time, 0)
+    dtype = bfloat16 if case == "uneven" else float16
+    compare(case, dtype, emulated, "few_channels_mma", pooled=True)
 
 
 def test_large_images_of_float32_are_not_packed() -> None:
@@ -104,10 +148,11 @@ def test_they_compile(target: Target, cache: Path) -> None:
     found = [
         launch
         for case in CASES
-        for dtype in DTYPES
-        for launch in launches(planned(graph_of(case, dtype, dtype)[0], conv="few_channels"))
-        if launch.entry == "few_channels"
+        for name, dtypes in (("few_channels", DTYPES), ("few_channels_mma", DTYPES[1:]))
+        for dtype in dtypes
+        for launch in launches(planned(graph_of(case, dtype, dtype)[0], conv=name))
+        if launch.entry == name
     ]
-    assert len(found) == len(CASES) * len(DTYPES)
+    assert len(found) == len(CASES) * (len(DTYPES) + 2)
     all_compile({launch.source: None for launch in found}, target, cache, COMPILES)
     assert_arguments(found, target, cache)

@@ -118,7 +118,8 @@ def test_groups_of_a_convolution_are_products_of_their_own() -> None:
     graph.set_outputs({"y": graph.insert(Add(), [y, z]).output})
     infer(graph)
     (launch,) = launches(planned(graph))
-    assert (launch.entry, launch.grid[2]) == ("mma", 2)
+    assert launch.entry == "mma_bulk"
+    assert dict(launch.constants)["GROUPED"]
 
 
 def test_the_operand_read_along_lies_like_the_result(cache: Path) -> None:

@@ -21,7 +21,7 @@ from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Epilogue, Tail, epilogue_of
 from ..gemm.atoms import HALVES, atom_of
 from ..gemm.convolution import ConvProblem, problem_of
-from ..gemm.tile import CLUSTERED, MEMORY
+from ..gemm.tile import CLUSTERED, MEMORY, inbox
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, Tensor, by_axis, ceil_div, sizes
 from ..recipe.targets import Target
@@ -325,7 +325,9 @@ class Form:
         rows = ceil_div(box, 16) * 16
         image = 0 if p.expansion is None else rows * pitch(p.terms)
         stages = image + 2 * box * pitch(self.chunk) + 2 * self.weights(p) + 8 * rows
-        return max(stages, self.bands * 16 * (p.width + 8) * 4)
+        own = ceil_div(max(stages, self.bands * 16 * (p.width + 8) * 4), 16) * 16
+        shares = self.split > 1 and p.projection is not None
+        return own + (inbox(self.bands * 16 * p.width, self.split) if shares else 0)
 
     def resident(self, p: ResidualProblem) -> int:
         """Return the blocks that fit on a multiprocessor."""

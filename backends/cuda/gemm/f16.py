@@ -10,16 +10,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from ....runtime.ops.conv import ConvTranspose
 from ....runtime.plan.backend import Format
-from ..algorithms.registry import Answer, RecipeContext, Setting
+from ..algorithms.registry import Answer, Setting
 from ..algorithms.selection import CHANNELS_LAST, Formats
 from ..codegen.copies import transposition, words_of
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, sharing
 from ..recipe.operands import Ints, Packed, Scratch, Tensor, ceil_div
 from ..recipe.targets import Target
-from .convolution import ConvProblem, problem_of
+from .convolution import ConvProblem
 from .first_layer import rows_of_windows, strips
 from .pack import padded
 from .problem import (
@@ -325,17 +324,16 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
     if max(x.size, conv.y.size) >= 2**29 or max(x.dims[2:]) > MAX_EXTENT:
         return f"{max(x.size, conv.y.size)} elements"
     gemm, packing = _gemm(_quickest(conv))
+    other = multistage.time_of(gemm, target, epilogue)
     if epilogue.reads_along and not half_sums:
         pixels = gemm.a.rows is RowKind.PIXELS and gemm.a.data is x
         if pixels and conv.group == prod(conv.view.strides) == 1:
-            time = multistage.time_of(gemm, target, epilogue)
-            found = _persistent(gemm, epilogue, target, time)
+            found = _persistent(gemm, epilogue, target, other)
             if found is not None:
                 return found
-    elif not half_sums:
-        fed = _by_tma(conv)
-        if fed and fed.choice.microseconds < MARGIN * multistage.time_of(gemm, target):
-            return fed.launches(epilogue, target)
+    fed = None if half_sums else _by_tma(conv)
+    if fed and fed.choice.microseconds < MARGIN * other:
+        return fed.launches(epilogue, target)
     used = max((launch.scratch for launch in packing), default=0)
     last = multistage.multiply_halves(gemm, epilogue, target, used, half_sums=half_sums)
     return sharing(*packing, *last)
@@ -346,10 +344,11 @@ def convolution_time(conv: ConvProblem) -> float:
     x, y = conv.x, conv.y
     if max(x.size, y.size) >= 2**29:
         return LAUNCH + 2 * (x.size + y.size) / MEMORY
-    gemm, _ = _gemm(_quickest(conv))
+    gemm, packing = _gemm(_quickest(conv))
     fed = _by_tma(conv)
     time = multistage.time_of(gemm, conv.setting.target)
-    return time if fed is None else min(fed.choice.microseconds, time)
+    packed = LAUNCH + 4 * x.size * x.dtype.itemsize / MEMORY if packing else 0.0
+    return packed + (time if fed is None else min(fed.choice.microseconds, time))
 
 
 def _gemm(groups: JoinedGroups) -> tuple[GemmArguments, tuple[Launch, ...]]:
@@ -388,45 +387,36 @@ class _Fed:
 
 def _by_tma(conv: ConvProblem, pooled: Tensor | None = None) -> _Fed | None:
     """Return how `tma.cu` computes a convolution, optionally pooled; None if it cannot."""
-    x, w, target, groups = conv.x, conv.w, conv.setting.target, JoinedGroups(conv)
-    if not target.has_wgmma or x.rank != 4 or not conv.y.is_channels_last or conv.group > 1:
+    along = conv.epilogue.reads_along
+    x, w, target, view = conv.x, conv.w, conv.setting.target, conv.view
+    if not target.has_wgmma or x.rank != 4 or not conv.y.is_channels_last:
         return None
-    packing: tuple[Launch, ...] = ()
+    ways: list[tuple[tma.TmaProduct, tuple[Launch, ...]]] = []
     if x.is_channels_last:
-        if w.dims[1] % 8 or x.row % 8:
-            return None
-        image, _ = image_source(x, w, conv.view, conv.y.dims[2:], VECTORS)
-        weights = groups.filters(w.dims[1])
-    else:
-        made = rows_of_windows(x, w, conv.view)
-        if made is None or pooled is not None:
-            return None
+        even = x.row % 8 == 0 and w.dims[0] % conv.group == 0
+        counts = (1,) if conv.group == 1 else _joinable(conv)
+        for groups in (JoinedGroups(conv, n) for n in counts if even and n * w.dims[1] % 8 == 0):
+            image, _ = image_source(x, w, view, conv.y.dims[2:], VECTORS, groups.joined)
+            gemm = groups.gemm(image, groups.filters(image.channels))
+            ways.append((tma.TmaProduct(gemm, pooled), ()))
+    elif pooled is None and conv.group == 1 and (made := rows_of_windows(x, w, view)) is not None:
         image, weights, launch = made
-        packing = (launch,)
-    product = tma.TmaProduct(groups.gemm(image, weights), pooled)
-    found = tma.choose(product, target)
-    return None if found is None else _Fed(found[0], product, found[1], packing)
+        ways.append((tma.TmaProduct(JoinedGroups(conv).gemm(image, weights)), (launch,)))
+    found = [
+        _Fed(choice, product, staging, packing)
+        for product, packing in ways
+        if (best := tma.choose(product, target, along=along)) is not None
+        for choice, staging in (best,)
+    ]
+    return min(found, key=lambda way: way.choice.microseconds, default=None)
 
 
-def pooled_convolution(context: RecipeContext, before: Tensor) -> Answer:
-    """Return a convolution fused with 2 x 2 max pooling.
-
-    Args:
-        context: the convolution, its epilogue, and the pooled result.
-        before: the result before pooling.
-    """
-    y, setting = context.y, context.setting
-    conv = problem_of(replace(context, y=before))
-    if isinstance(conv, str) or isinstance(conv.op, ConvTranspose) or y is None:
-        return "not a convolution"
-    if setting.asked or setting.choices or conv.group > 1:
-        return "the pooling is a separate step"
-    if not y.is_channels_last or conv.formats != CHANNELS_LAST or conv.need_constants():
+def pooled_convolution(conv: ConvProblem, y: Tensor) -> Answer:
+    """Return a convolution fused with 2 x 2 max pooling, whose result is `y`."""
+    if conv.formats != CHANNELS_LAST:
         return "images not in channels-last format"
-    if conv.epilogue.reads_along or conv.epilogue.stored != conv.epilogue.sums:
-        return "an operand that is not pooled, or results of another dtype"
     fed = _by_tma(conv, y)
-    apart = convolution_time(conv) + 2 * (before.size + y.size) / MEMORY
+    apart = convolution_time(conv) + 2 * (conv.y.size + y.size) / MEMORY
     if fed is None or fed.choice.microseconds > apart:
         return "fusing the pooling takes longer, or is not possible"
-    return fed.launches(conv.epilogue, setting.target)
+    return fed.launches(conv.epilogue, conv.setting.target)

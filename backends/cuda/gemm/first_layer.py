@@ -16,6 +16,8 @@ from .problem import Image, packed_image
 
 #: Channels of a packed pixel, and maximum elements of a window's row.
 CHANNELS, SPANS = 4, (16, 32, 64)
+#: Kernels that round what they read.
+READERS = ("pack_image", "few_channels", "few_channels_mma")
 
 
 def _by_row(view: Window, **changes: tuple[int, int]) -> Window:
@@ -113,7 +115,7 @@ def reading_wide(recipe: Answer, x: Tensor, wide: Tensor) -> Answer:
         for launch in launches
         if any(isinstance(arg, Tensor) and arg.value is x.value for arg in launch.args.values())
     ]
-    if [launch.entry in ("pack_image", "few_channels") for launch in reads] != [True]:
+    if [launch.entry in READERS for launch in reads] != [True]:
         return "an image that is not packed"
     (packing,) = reads
     changed = replace(

@@ -286,6 +286,16 @@ def clusters_of(size: int, target: Target) -> int:
     return sum(gpc // size for gpc in GPCS) * target.processors // sum(GPCS)
 
 
+def inbox(sums: int, blocks: int) -> int:
+    """Return the bytes of shared memory for a block's share of a tile; see `inbox.cuh`.
+
+    Args:
+        sums: of the tile, in float32.
+        blocks: of a cluster, each of which sends its part of the share.
+    """
+    return 16 + 32 * blocks * ceil_div(sums // 8, blocks)
+
+
 def with_splits(
     tiles: Iterable[CtaTile], problem: Problem, target: Target, *, clusters: bool
 ) -> Iterator[Config]:

@@ -38,6 +38,11 @@ from ..conv.estimates import (
     winograd_formats,
 )
 from ..conv.few_channels import few_channels, few_channels_formats, few_channels_time
+from ..conv.few_channels_mma import (
+    few_channels_mma,
+    few_channels_mma_formats,
+    few_channels_mma_time,
+)
 from ..conv.fft import fft
 from ..conv.im2col import explicit_gemm, transposed_gemm
 from ..conv.implicit_gemm import (
@@ -129,7 +134,7 @@ def _depthwise_floor(conv: ConvProblem) -> float:
 
 def _few_channels_floor(conv: ConvProblem) -> float:
     """Return a lower bound, or infinity for more channels than a first layer has."""
-    return 6.5 if conv.channels <= 4 else inf
+    return 3.0 if conv.channels <= 4 else inf
 
 
 def _volume_floor(conv: ConvProblem) -> float:
@@ -214,6 +219,11 @@ CONV = Selector(
         ),
         Algorithm(
             *("few_channels", few_channels, few_channels_formats, few_channels_time),
+            floor=_few_channels_floor,
+        ),
+        Algorithm(
+            *("few_channels_mma", few_channels_mma, few_channels_mma_formats),
+            few_channels_mma_time,
             floor=_few_channels_floor,
         ),
         _precomputed("gemm_1x1", pointwise_formats),

@@ -33,6 +33,7 @@ from ..tile import (
     CtaTile,
     TimedConfig,
     estimate,
+    inbox,
     overlapped,
     ranked,
     suited,
@@ -71,15 +72,18 @@ def threads(tile: CtaTile) -> int:
     return 32 * tile.warps[0] * tile.warps[1]
 
 
-def shared(tile: CtaTile, steps: int, parts: int = 0) -> int:
-    """Return the shared memory per block in bytes: for stages, and later for accumulators.
+def shared(tile: CtaTile, steps: int, parts: int = 0, blocks: int = 1) -> int:
+    """Return the shared memory per block in bytes: for stages, and for accumulators.
 
     Args:
         tile: the tile.
         steps: number of steps.
         parts: see `Atom.parts`; their accumulators stay in registers.
+        blocks: of a cluster.
     """
     buffers = min(tile.stages, steps) * (tile.bm + max(1, parts) * tile.bn) * ROW
+    if blocks > 1:
+        return buffers + inbox(tile.bm * tile.bn, blocks)
     return buffers if parts else max(buffers, tile.bm * (tile.bn + 8) * 4)
 
 
@@ -116,10 +120,11 @@ def expected(problem: Problem, config: Config, target: Target) -> float:
     tile, splits = config.tile, config.splits
     blocks = tile.blocks(problem) * splits
     steps = ceil_div(ceil_div(problem.k, tile.bk), splits)
-    memory = (target.shared + 1024) // (shared(tile, steps) + 1024)
+    clustered = splits > 1 and target.has_clusters
+    memory = shared(tile, steps, blocks=splits if clustered else 1)
+    memory = (target.shared + 1024) // (memory + 1024)
     # 128 registers per thread.
     processors, resident = float(target.processors), max(1, min(memory, 512 // threads(tile)))
-    clustered = splits > 1 and target.has_clusters
     if clustered and (
         problem.rows is not RowKind.MATRIX or resident == 1 or splits > SMALL_CLUSTER
     ):
@@ -224,6 +229,7 @@ def launch(gemm: GemmArguments, config: Config, atom: Atom, end: End, split: Spl
     steps = ceil_div(ceil_div(k * gemm.dtype.itemsize, ROW), splits)
     wgmma_columns = tile.bn // tile.warps[1] if tile.wgmma else 0
     across = wgmma_columns if gemm.across else 0
+    cluster = splits if split is SplitK.CLUSTER else 1
     return Launch(
         "gemm/multistage.cu",
         end.entry,
@@ -242,8 +248,8 @@ def launch(gemm: GemmArguments, config: Config, atom: Atom, end: End, split: Spl
             *(("SPLIT", int(split)), *end.constants),
         ),
         code="\n".join((atom.code(wgmma_columns, across=across), end.code)),
-        shared=shared(tile, steps, atom.parts),
-        cluster=(1, 1, splits if split is SplitK.CLUSTER else 1),
+        shared=shared(tile, steps, atom.parts, cluster),
+        cluster=(1, 1, cluster),
         # B is prefetched before the previous kernel has ended, but not in parts or across.
         early=gemm.constant or atom.parts > 0 or gemm.across,
         note=" ".join(filter(None, (atom.title, str(config), end.title))),

@@ -30,11 +30,16 @@ from ..tile import (
     clusters_of,
     estimate,
     filled,
+    inbox,
     overlapped,
 )
 
 #: Maximum pixels per copy, and rows per box.
 MAX_PIXELS, MAX_ROWS = 1024, 256
+#: How many times as tall as wide tiles are that are meant for products with no more columns.
+TALL = 8
+#: Results per thread of the tiles whose epilogues read ahead.
+EARLY = 32
 #: Limits of window offsets from the image's edges, of strides, and of taps.
 MAX_CORNER, MAX_STEP, MAX_TAP = 127, 8, 255
 #: Rows per group, and the side of a square with as many pixels.
@@ -55,7 +60,7 @@ class SmemLayout(Enum):
 
 def layouts(tile: CtaTile) -> tuple[SmemLayout, ...]:
     """Return the layouts that a tile is meant for: whether A serves one step or several."""
-    one = tile.stages == tile.stages_b
+    one = tile.stages > 2 or tile.stages == tile.stages_b
     return (SmemLayout.MATRIX, SmemLayout.TAPWISE) if one else (SmemLayout.RUN, SmemLayout.SQUARES)
 
 
@@ -92,9 +97,14 @@ class TmaProduct:
         """Number of images; for a matrix, of rows."""
         return self.source.images if self.source else self.gemm.shape[0]
 
+    @property
+    def groups(self) -> int:
+        """Number of groups of a convolution."""
+        return self.gemm.batch.count
+
     @cached_property
     def channels(self) -> int:
-        """Channels of the image."""
+        """Channels of a group of the image."""
         return self.source.channels if self.source else self.gemm.shape[2]
 
     @property
@@ -121,6 +131,15 @@ class TmaProduct:
         """Channels per step: as many as waste little."""
         # The fixed cost of a step, in channels.
         return min((64, 32, 16), key=lambda size: ceil_div(self.channels, size) * (size + 24))
+
+    @cached_property
+    def steps(self) -> int:
+        """Steps of a tile."""
+        return ceil_div(self.channels, self.chunk) * prod(self.view.kernel)
+
+    def tiles(self, rows: int, tile: CtaTile) -> Ints:
+        """Return the number of tiles along rows and along the filters of all groups."""
+        return ceil_div(rows, tile.bm), self.groups * ceil_div(self.gemm.shape[1], tile.bn)
 
     @cached_property
     def reach(self) -> Ints:
@@ -170,7 +189,7 @@ def shared(config: Config, stage: int, chunk: int) -> int:
     """
     tile = config.tile
     stages = tile.stages * stage + tile.stages_b * tile.bn * chunk * 2 + 16 * sum(tile.ends)
-    return max(stages, tile.bm * (tile.bn + 8) * 4 if config.splits > 1 else 0)
+    return stages + (inbox(tile.bm * tile.bn, config.splits) if config.splits > 1 else 0)
 
 
 def strips(tile: CtaTile) -> int:
@@ -207,14 +226,14 @@ def _matrix(p: TmaProduct, tile: CtaTile) -> Staging | None:
     if not whole or tile.bm > MAX_ROWS:
         return None
     rows = p.images * prod(p.spatial)
-    dims, strides, box = (p.channels, rows), p.moves[2:], (p.chunk, tile.bm)
+    dims, strides, box = (p.groups * p.channels, rows), p.moves[2:], (p.chunk, tile.bm)
     map = TensorMap(p.gemm.a.data, p.gemm.dtype, dims, strides, box)
     return Staging(SmemLayout.MATRIX, rows, (1, 1), tile.bm, 1, (0, 0), 8, map)
 
 
 def _image_map(p: TmaProduct, box: Ints, upper: Ints | None, steps: Ints = (1, 1)) -> TensorMap:
     (height, width), moves = p.spatial, p.moves
-    dims, strides = (p.channels, width, height, p.images), (moves[2], moves[1], moves[0])
+    dims, strides = (p.groups * p.channels, width, height, p.images), (moves[2], moves[1], moves[0])
     lower = (-p.view.pads_begin[1], -p.view.pads_begin[0])
     corners = None if upper is None else (lower, (upper[1], upper[0]))
     data, dtype = p.gemm.a.data, p.gemm.dtype
@@ -267,16 +286,29 @@ def _tapwise(p: TmaProduct, tile: CtaTile) -> Staging | None:
 # ── which tile ───────────────────────────────────────────────────────────────────────────────────
 
 
-def choose(p: TmaProduct, target: Target) -> tuple[TimedConfig, Staging] | None:
-    """Return the tile with the lowest estimate and its staging, if any fits."""
+def choose(
+    p: TmaProduct, target: Target, *, along: bool = False
+) -> tuple[TimedConfig, Staging] | None:
+    """Return the tile with the lowest estimate and its staging, if any fits.
+
+    Args:
+        p: the product.
+        target: the GPU.
+        along: whether the epilogue reads operands like the result, which only blocks with few
+            results per thread read ahead.
+    """
     found: list[tuple[TimedConfig, Staging]] = []
     problem = Problem(*p.gemm.shape)
     for tile in filled(TMA, problem, max(tile.bm for tile in TMA), NARROWEST):
+        if tile.bm >= TALL * tile.bn and problem.n > tile.bn:
+            continue
         for layout in layouts(tile):
             staging = staged(p, tile, layout)
             if staging is None:
                 continue
             for config in _configs(p, tile, staging, target):
+                if along and config.splits == 1 and tile.bm * tile.bn > EARLY * 128 * tile.groups:
+                    continue
                 if fits(config, staging.stage(p.chunk), p.chunk, target):
                     time = _expected(p, staging, config, target)
                     found.append((TimedConfig(time, config), staging))
@@ -291,27 +323,27 @@ def _configs(p: TmaProduct, tile: CtaTile, staging: Staging, target: Target) -> 
     yield Config(tile)
     if prod(p.view.kernel) == 1:
         return
-    tiles = tile.count(staging.rows, p.gemm.shape[1])
-    maximum = min(ceil_div(p.channels, p.chunk), target.processors // max(tiles, 1), MAX_CLUSTER)
+    tiles, chunks = prod(p.tiles(staging.rows, tile)), ceil_div(p.channels, p.chunk)
+    maximum = min(chunks, target.processors // max(tiles, 1), MAX_CLUSTER)
     for splits in range(2, maximum + 1):
         yield Config(tile, splits)
 
 
 def _expected(p: TmaProduct, staging: Staging, config: Config, target: Target) -> float:
     """Return the estimate in microseconds."""
-    chunks, taps, filters = ceil_div(p.channels, p.chunk), prod(p.view.kernel), p.gemm.shape[1]
-    tile, own = config.tile, ceil_div(chunks, config.splits)
-    loads = own * (taps if staging.layout is SmemLayout.TAPWISE else 1)
-    blocks = tile.count(staging.rows, filters) * config.splits
-    taken = (loads * staging.pixels + own * taps * tile.bn) * p.chunk * 2
+    taps, tile, own = prod(p.view.kernel), config.tile, ceil_div(p.steps, config.splits)
+    loads = own if staging.layout is SmemLayout.TAPWISE else ceil_div(own, taps)
+    blocks = prod(p.tiles(staging.rows, tile)) * config.splits
+    taken = blocks * (loads * staging.pixels + own * tile.bn) * p.chunk * 2
     pixels = p.images * prod(p.spatial)
-    traffic = 2 * (pixels * p.channels + p.result.size + filters * taps * p.channels)
+    filters = p.groups * p.gemm.shape[1]
+    traffic = 2 * (pixels * p.groups * p.channels + p.result.size + filters * taps * p.channels)
     # Blocks alone on a multiprocessor do not share TMA bandwidth.
-    cached = blocks * taken / TMA_CACHE * max(1.0, target.processors / max(blocks, 1))
+    cached = taken / TMA_CACHE * max(1.0, target.processors / max(blocks, 1))
     split = config.splits > 1
     work = BlockWork(
         blocks,
-        own * taps,
+        own,
         1 if split else tile.resident,
         clusters_of(config.splits, target) * config.splits if split else target.processors,
         cached,
@@ -323,6 +355,12 @@ def _expected(p: TmaProduct, staging: Staging, config: Config, target: Target) -
         + overlapped(estimate(tile.cost, work), work, target)
         + (tile.cost.split if split else 0)
     )
+
+
+def keeps(p: TmaProduct, config: Config) -> bool:
+    """Whether a CTA loads its weights once for all of its tiles."""
+    alone = p.tiles(1, config.tile)[1] == config.splits == 1
+    return alone and config.tile.stages_b == p.steps
 
 
 # ── the recipe ───────────────────────────────────────────────────────────────────────────────────
@@ -343,13 +381,12 @@ def multiply(
     tile, splits = config.tile, config.splits
     chunk, taps, (_, filters, _) = p.chunk, prod(p.view.kernel), p.gemm.shape
     stage, dtype = staging.stage(chunk), p.gemm.dtype
-    tiles, tiles_n = tile.count(staging.rows, filters), ceil_div(filters, tile.bn)
-    chunks = ceil_div(p.channels, chunk)
-    kept = tiles_n == 1 and chunks * taps == tile.stages_b and splits == 1
+    tiles_m, tiles_n = p.tiles(staging.rows, tile)
+    tiles = tiles_m * tiles_n
     weights = TensorMap(
         p.gemm.b,
         dtype,
-        (p.channels, taps, filters),
+        (p.channels, taps, p.groups * filters),
         (p.channels, taps * p.channels),
         (chunk, 1, tile.bn),
     )
@@ -370,20 +407,27 @@ def multiply(
         block=tile.groups * 128 + 64,  # two producer warps
         args={
             **{"a": staging.map, "b": weights, "c": p.result, "bias": p.gemm.bias, **epilogue.args},
-            **{"m": staging.rows, "n": filters, "ldc": p.ldc, "tiles": tiles},
-            **{"tiles_n": tiles_n, "chunks": chunks, "stage_a": stage, "w": windows},
+            **{"m": staging.rows, "ldc": p.ldc, "tiles": tiles, "tiles_n": tiles_n},
+            **{"of_group": tiles_n // p.groups, "filters": filters, "channels": p.channels},
+            **{"chunks": p.steps // taps, "stage_a": stage, "w": windows},
         },
         types=(("T", dtype), *epilogue.aliases),
         constants=(
             *(("LAYOUT", staging.layout.value), *tile.constants("GROUPS")),
             ("BLOCKS", tile.bm // (64 * tile.groups)),
             *tile.constants("BN", "STAGES_A", "STAGES_B", "RESIDENT"),
-            *(("CHUNK", chunk), ("POOL", p.pooled is not None), ("KEPT", kept)),
+            *(
+                ("CHUNK", chunk),
+                ("POOL", p.pooled is not None),
+                ("KEPT", keeps(p, config)),
+                ("GROUPED", p.groups > 1),
+            ),
             ("SPLIT", splits),
             *(("VECTOR_C", 8 if whole else 1), *epilogue.flags(p.gemm.bias)),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn), epilogue.code)),
-        shared=shared(config, stage, chunk) + (0 if whole or p.pooled else strips(tile)),
+        shared=shared(config, stage, chunk)
+        + (0 if whole or p.pooled or splits > 1 else strips(tile)),
         cluster=(1, splits, 1),
         note=f"{staging.layout.name.lower()} {config} {epilogue.title}".strip(),
         pitched=pitched,

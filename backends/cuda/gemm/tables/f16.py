@@ -44,6 +44,8 @@ MULTISTAGE = (
 #: (geometric mean) of always choosing the best measured one. Costs are those of steps of 64 terms.
 #: Those of splits are from 248 measured forms of 15 convolutions by 3x3 windows at batch 1.
 TMA = (
+    CtaTile(256, 32, 64, 1, (8, 1), "wgmma", 2, Cost(0.08, 0.29, 0.4, 0.5, split=2.3), stages_b=4),
+    CtaTile(256, 32, 64, 2, (8, 1), "wgmma", 1, Cost(0.05, 0.25, 0.3, 0.4, split=2.3), stages_b=4),
     CtaTile(
         128, 32, 64, 4, (8, 1), "wgmma", 3, Cost(0.205, 0.206, 0.229, 0.518, split=0.0), stages_b=4
     ),

@@ -15,7 +15,7 @@
 //
 // `weights` is stored chunk by chunk in the order of shared memory, see pack_residual.py. Without EXPANDS the image itself is
 // what the depthwise convolution reads; without PROJECTS its results are stored, as for squeeze-and-excite. SPLIT blocks share
-// the chunks; those that project are a cluster, and add up their sums in a fixed order.
+// the chunks; those that project are a cluster, and send their sums to each other; see inbox.cuh.
 //
 // Compile-time: T; Z and R as in epilogue.cuh; EXPANDS; PROJECTS; TERMS, the channels of the image in sixteens; CHUNK; GROUP, the
 // columns of it that a warp expands at once; PARTS, of a chunk; COLUMNS, the channels of the result in sixteens; KH KW; STEP_H
@@ -26,7 +26,7 @@
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/cluster.cuh"
-#include "gemm/add_blocks.cuh"
+#include "gemm/inbox.cuh"
 
 constexpr int ROWS_OUT = (TILE_H * TILE_W + 15) / 16 * 16, BANDS = ROWS_OUT / 16;
 constexpr int WARPS = BANDS * PARTS, THREADS = 32 * WARPS;
@@ -44,6 +44,7 @@ constexpr int WINDOW = PROJECTS ? COLUMNS * PITCH : 0, BIAS_OUT = WINDOW + PAIRS
 // Where everything lies in shared memory, twice what changes from chunk to chunk.
 constexpr int BOX = BOX_H * BOX_W * PITCH, HIDDEN = EXPANDS ? ROWS_IN * PITCH_IN : 0;
 constexpr int EXPANSION = HIDDEN + 2 * BOX, PROJECTION = EXPANSION + 2 * FIRST, PLACES = PROJECTION + 2 * SECOND;
+constexpr int WIDTH = COLUMNS + 8, WORDS = COLUMNS / 8;  // of a row of sums
 static_assert(CHUNK % (16 * PARTS) == 0 && CHUNK % GROUP == 0 && GROUP % 16 == 0 && COLUMNS % 16 == 0, "");
 
 struct Plane {
@@ -218,6 +219,9 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
         }
     };
 
+    constexpr int STAGES = PLACES + 8 * ROWS_IN, SUMS = PARTS > 1 || SPLIT == 1 ? ROWS_OUT * WIDTH * 4 : 0;
+    const Inbox<ROWS_OUT * WORDS> inbox(shared + ((STAGES > SUMS ? STAGES : SUMS) + 15) / 16 * 16, split, SPLIT);
+    if constexpr (SPLIT > 1 && PROJECTS) inbox.open();
     load_first(begin);
     load_second(begin);
     for (int i = threadIdx.x; i < count; i += THREADS) {
@@ -305,8 +309,8 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
     }
 
     if constexpr (!PROJECTS) return;
-    // The sums of all parts of a chunk, one after the other, where weights were.
-    constexpr int WIDTH = COLUMNS + 8, WORDS = COLUMNS / 8, ITEMS = TILE_H * TILE_W * WORDS;
+    // The sums of all parts of a chunk, one after the other, where weights were. Of a cluster, the last part sends them.
+    if constexpr (SPLIT > 1) inbox.wait_open();
     float* const mine = (float*)shared + (band * 16 + lane / 4) * WIDTH + lane % 4 * 2;
 #pragma unroll
     for (int turn = 0; turn < PARTS; ++turn) {
@@ -317,24 +321,30 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
                 for (int half = 0; half < 2; ++half) {
                     float2* const to = (float2*)(mine + half * 8 * WIDTH + j * 8);
                     const float2 before = turn ? *to : make_float2(0, 0);
-                    *to = make_float2(sums[j][half * 2] + before.x, sums[j][half * 2 + 1] + before.y);
+                    const float2 sum = make_float2(sums[j][half * 2] + before.x, sums[j][half * 2 + 1] + before.y);
+                    if (SPLIT > 1 && turn + 1 == PARTS)
+                        inbox.send((band * 16 + lane / 4 + half * 8) * WORDS + j, lane % 4 * 2, sum);
+                    else
+                        *to = sum;
                 }
         if (SPLIT == 1 || turn + 1 < PARTS) __syncthreads();
     }
-    if constexpr (SPLIT > 1) cluster_sync();
-    for (int item = threadIdx.x * SPLIT + split; item < ITEMS; item += THREADS * SPLIT) {
+    bool waits = SPLIT > 1;  // for sums, while operands of the epilogue arrive
+    const int first = SPLIT > 1 ? inbox.begin() : 0, last = SPLIT > 1 ? inbox.end() : TILE_H * TILE_W * WORDS;
+    for (int item = first + threadIdx.x; item < last; item += THREADS) {
         const int m = item / WORDS, column = item % WORDS * 8, place = place_of(m);
         if (place < 0 || column >= p.filters) continue;
         const long long at = (long long)place * p.row_y + column;
         const Operands<8> with = operands_at<8>(at, place, column, 8, bias, z0, z1);
         float values[8];
         if constexpr (SPLIT > 1) {
-            add_blocks(values, base + (m * WIDTH + column) * 4, SPLIT);
+            if (waits) inbox.wait_received();
+            waits = false;
+            inbox.add(values, item);
         } else {
             *(float4*)values = *(const float4*)((float*)shared + m * WIDTH + column);
             *(float4*)(values + 4) = *(const float4*)((float*)shared + m * WIDTH + column + 4);
         }
         epilogue_all(y, values, with, at, 8);
     }
-    if constexpr (SPLIT > 1) cluster_sync();  // other blocks may still read this memory
 }

@@ -7,8 +7,8 @@
 // warps multiply them (mma.sync) or, with WGMMA, warpgroups do so directly from shared memory (Hopper).
 //
 // Few tiles do not fill the GPU: then `splits` blocks share the sum of one tile. As a cluster
-// (CLUSTER) they add up their sums from each other's shared memory, otherwise they store partial sums
-// (PARTIAL) for a kernel of reduce_splits*.cu; both in a fixed order.
+// (CLUSTER) they send their sums to each other's shared memory (inbox.cuh), otherwise they store partial sums
+// (PARTIAL) for a kernel of reduce_splits*.cu; both are added in a fixed order.
 //
 // The kernel starts while the preceding one still runs: it computes offsets and loads weights,
 // which are constants, and then waits.
@@ -77,6 +77,7 @@ __device__ __forceinline__ void multiply_all(const Product& p, const Image& imag
     const int steps = (p.k + BK - 1) / BK;
     const int first = (int)((long long)steps * block.split / block.splits);
     const int count = (int)((long long)steps * (block.split + 1) / block.splits) - first;
+    end.open(shared + min(STAGES, (steps + block.splits - 1) / block.splits) * BYTES_STAGE, block);
 
     const auto load_b = [&](int step) {
         const u32 tile = tiles + step % STAGES * BYTES_STAGE + BYTES_A;
@@ -142,7 +143,7 @@ mma_integer(const T* a, const U* b, R* c, const Window* table, const int* b_sums
     const Block block(tiles_n, splits);
     const Product product = {a + (long long)block.batch * batch_a, b + (long long)block.batch * batch_b,
                              table, m, n, k, lda, ldb};
-    const StoreIntegers end = {c + (long long)block.batch * batch_c,
+    StoreIntegers end = {c + (long long)block.batch * batch_c,
                                {a_zero, b_zero, b_sums + block.batch * (batch_b / ldb), bias, a_scale,
                                 b_scale, y_scale, y_zero, by},
                                m, n, k, ldc};

@@ -2,6 +2,7 @@
 // memory, see store_tile.cuh, or stored directly from registers.
 
 #include "gemm/store_tile.cuh"
+#include "gemm/inbox.cuh"
 
 __device__ __forceinline__ float2 neighbours(const float (&sums)[4], int row)
 {
@@ -10,24 +11,27 @@ __device__ __forceinline__ float2 neighbours(const float (&sums)[4], int row)
 
 __device__ __forceinline__ float2 neighbours(const u32 (&sums)[2], int row) { return halves_of(sums[row]); }
 
-// Gathers the block's sums in shared memory, in rows.
-template <typename Sum, int COUNT>
-__device__ __forceinline__ void gather(float* target, const Sum (&sums)[TM][TN][COUNT], const Place& place)
+// Passes all sums of a thread to `take`, in pairs, with their row and column in the tile.
+template <typename Sum, int COUNT, typename Take>
+__device__ __forceinline__ void each_pair(const Sum (&sums)[TM][TN][COUNT], const Place& place, const Take& take)
 {
-    float* mine = target + (place.m + place.lane / 4) * PITCH + place.n + place.lane % 4 * 2;
+    const int row = place.m + place.lane / 4, column = place.n + place.lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int j = 0; j < TN; ++j) {
-            float* at = mine + i * 16 * PITCH + j * 8;
-            *(float2*)at = neighbours(sums[i][j], 0);
-            *(float2*)(at + 8 * PITCH) = neighbours(sums[i][j], 1);
-        }
+        for (int j = 0; j < TN; ++j)
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                take(row + i * 16 + half * 8, column + j * 8, neighbours(sums[i][j], half));
 }
 
-// Through shared memory.
+// Through shared memory: the block's own, or those of all blocks of the cluster.
 struct StoreTile {
+    // Operands of the epilogue are read before the products, if registers are left beside the sums.
+    static constexpr bool EARLY = SPLIT == CLUSTER || ITEMS <= Finish::BATCH * THREADS;
     Finish finish;
+    Finish::Several operands;
+    Inbox<ITEMS> inbox;
 
     __device__ __forceinline__ StoreTile(void* c, const Z* bias, const Z* z0, const Z* z1, int m, int n, int ldc,
                                          int batch_c)
@@ -35,17 +39,46 @@ struct StoreTile {
     {
     }
 
+    __device__ __forceinline__ void open(unsigned char* memory, const Block& block)
+    {
+        if constexpr (SPLIT != CLUSTER) return;
+        inbox = {memory, block.split, block.splits};
+        inbox.open();
+    }
     __device__ __forceinline__ void prepare(LoaderA&) const {}
-    __device__ __forceinline__ void begin(const Block&) const {}
+    __device__ __forceinline__ void begin(const Block& block)
+    {
+        if constexpr (EARLY) finish.read(operands, first() + threadIdx.x, last(), block);
+    }
 
     __device__ __forceinline__ void store(const Sums& sums, unsigned char* shared, const Block& block,
-                                          const Place& warp) const
+                                          const Place& warp)
     {
-        cp_async_wait<0>();
-        __syncthreads();
-        gather((float*)shared, sums.of, warp);
-        finish.store(shared, block);
+        if constexpr (SPLIT == CLUSTER) {
+            inbox.wait_open();
+            each_pair(sums.of, warp, [&](int row, int column, float2 pair) {
+                inbox.send(row * (BN / 8) + column / 8, column % 8, pair);
+            });
+            inbox.wait_received();
+        } else {
+            cp_async_wait<0>();
+            __syncthreads();
+            each_pair(sums.of, warp, [&](int row, int column, float2 pair) {
+                *(float2*)((float*)shared + row * PITCH + column) = pair;
+            });
+            __syncthreads();
+        }
+        if constexpr (!EARLY) finish.read(operands, first() + threadIdx.x, last(), block);
+        finish.store_all(operands, first(), last(), block, [&](float (&values)[8], int item) {
+            if constexpr (SPLIT == CLUSTER) inbox.add(values, item);
+            else finish.read_sums(values, (const float*)shared + finish.row_of_item(item) * PITCH + finish.column_of_item(item));
+        });
     }
+
+private:
+    // The items that this block finishes.
+    __device__ __forceinline__ int first() const { return SPLIT == CLUSTER ? inbox.begin() : 0; }
+    __device__ __forceinline__ int last() const { return SPLIT == CLUSTER ? inbox.end() : ITEMS; }
 };
 
 // From the registers of the warps.
@@ -54,6 +87,7 @@ struct StoreRegisters {
     const Z *bias, *z0, *z1;
     int m, n, ldc, batch_c;
 
+    __device__ __forceinline__ void open(unsigned char*, const Block&) const {}
     __device__ __forceinline__ void prepare(LoaderA&) const {}
     __device__ __forceinline__ void begin(const Block&) const {}
 

@@ -11,7 +11,9 @@
 // narrow, see quantize.cu.
 
 #include "gemm/neighbours.cuh"
+#include "gemm/inbox.cuh"
 
+constexpr int ITEMS = BM * BN / 8;
 constexpr bool QUANTIZED = sizeof(R) == 1;
 
 struct Steps {  // 1 if there is one per row of a or column of b, 0 if there is one for all
@@ -76,8 +78,10 @@ __device__ __forceinline__ R with_epilogue(int sum, const OfRow& row, const OfCo
 
 template <int N> using Some = Neighbours<int, N>;  // neighbouring sums
 
-// Gathers the block's sums in shared memory, in rows, after the correction for b's zero points.
-__device__ __forceinline__ void gather(int* target, const Sums& sums, const OfColumn* columns, const Place& warp)
+// Passes the sums of a thread to `take`, in pairs, with their row and column in the tile, after the correction for b's
+// zero points.
+template <typename Take>
+__device__ __forceinline__ void each_pair(const Sums& sums, const OfColumn* columns, const Place& warp, const Take& take)
 {
     const int row = warp.m + warp.lane / 4, column = warp.n + warp.lane % 4 * 2;
 #pragma unroll
@@ -94,20 +98,19 @@ __device__ __forceinline__ void gather(int* target, const Sums& sums, const OfCo
                     if constexpr (ZERO_B) sum -= (u32)sums.rows[i][half * 2] * columns[own + q].zero;
                     pair.at[q] = (int)sum;
                 }
-                *(Some<2>*)(target + (row + i * 16 + half * 8) * PITCH + own) = pair;
+                take(row + i * 16 + half * 8, own, pair);
             }
 }
 
-// Reads eight adjacent sums, or adds up those of all blocks of the cluster.
-__device__ __forceinline__ Some<8> collect(const int* from, int blocks)
+// Adds up eight adjacent sums of all blocks of the cluster.
+__device__ __forceinline__ Some<8> add(const Inbox<ITEMS>& inbox, int item)
 {
-    if constexpr (SPLIT != CLUSTER) return *(const Some<8>*)from;
     Some<8> sums = {};
 #pragma unroll 4
-    for (int block = 0; block < blocks; ++block)
+    for (int block = 0; block < inbox.splits; ++block)
 #pragma unroll
         for (int q = 0; q < 8; q += 4) {
-            const float4 found = dsmem_load(shared_address(from + q), block);
+            const float4 found = inbox.received(item, q, block);
             sums.at[q] += __float_as_int(found.x), sums.at[q + 1] += __float_as_int(found.y);
             sums.at[q + 2] += __float_as_int(found.z), sums.at[q + 3] += __float_as_int(found.w);
         }
@@ -119,6 +122,14 @@ struct StoreIntegers {
     Parameters parameters;
     int m, n, k, ldc;
     OfColumn* columns = nullptr;
+    Inbox<ITEMS> inbox = {};
+
+    __device__ __forceinline__ void open(unsigned char* memory, const Block& block)
+    {
+        if constexpr (SPLIT != CLUSTER) return;
+        inbox = {memory, block.split, block.splits};
+        inbox.open();
+    }
 
     __device__ __forceinline__ void prepare(LoaderA& loader) const
     {
@@ -139,28 +150,37 @@ struct StoreIntegers {
     __device__ __forceinline__ void store(const Sums& sums, unsigned char* shared, const Block& block,
                                           const Place& warp) const
     {
-        cp_async_wait<0>();
-        __syncthreads();
-        gather((int*)shared, sums, columns, warp);
-        if constexpr (SPLIT == CLUSTER)
-            cluster_sync();
-        else
+        int begin = 0, end = ITEMS;
+        if constexpr (SPLIT == CLUSTER) {
+            begin = inbox.begin(), end = inbox.end();
+            inbox.wait_open();
+            each_pair(sums, columns, warp, [&](int row, int column, const Some<2>& pair) {
+                inbox.send(row * (BN / 8) + column / 8, column % 8,
+                           make_float2(__int_as_float(pair.at[0]), __int_as_float(pair.at[1])));
+            });
+            inbox.wait_received();
+        } else {
+            cp_async_wait<0>();
             __syncthreads();
+            each_pair(sums, columns, warp, [&](int row, int column, const Some<2>& pair) {
+                *(Some<2>*)((int*)shared + row * PITCH + column) = pair;
+            });
+            __syncthreads();
+        }
 
-        constexpr int ITEMS = BM * BN / 8;
         const int m0 = block.m0, n0 = block.n0;
         OfRow by_row = of_row(parameters, 0);
-        const int end = ITEMS * (block.split + 1) / block.splits;
-        for (int item = ITEMS * block.split / block.splits + threadIdx.x; item < end; item += THREADS) {
+        for (int item = begin + threadIdx.x; item < end; item += THREADS) {
             const int i = item / (BN / 8), j = item % (BN / 8) * 8;
             if (m0 + i >= m || n0 + j >= n) continue;
             if constexpr (BY_ROW) by_row = of_row(parameters, m0 + i);
-            const Some<8> found = collect((const int*)shared + i * PITCH + j, block.splits);
+            Some<8> found;
+            if constexpr (SPLIT == CLUSTER) found = add(inbox, item);
+            else found = *(const Some<8>*)((const int*)shared + i * PITCH + j);
             Neighbours<R, 8> results;
 #pragma unroll
             for (int q = 0; q < 8; ++q) results.at[q] = with_epilogue(found.at[q], by_row, columns[j + q]);
             keep(c + (long long)(m0 + i) * ldc + n0 + j, results, n - n0 - j);
         }
-        if constexpr (SPLIT == CLUSTER) cluster_sync();  // other blocks may still read this memory
     }
 };

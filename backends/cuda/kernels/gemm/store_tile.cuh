@@ -23,17 +23,60 @@ template <int COUNT> __device__ __forceinline__ void add_slices(float* parts, in
     }
 }
 
+// The epilogue of a tile, eight adjacent results at a time.
 struct Finish {
+    static constexpr int BATCH = 4;  // items of a thread whose operands are in flight at once
     void* c;
     const Z *bias, *z0, *z1;
     int m, n, ldc, batch_c;
     int channels;  // of a batch, if each has its own channels
 
-    // Adds up the sums, over all blocks of a cluster if there are several, and stores them.
+    // The operands of some items of a thread.
+    struct Several {
+        Operands<8> of[BATCH];
+    };
+
+    // Reads the operands of items of a thread, `first` and following, before `end`.
+    __device__ __forceinline__ void read(Several& operands, int first, int end, const Block& block) const
+    {
+        if constexpr (SPLIT == PARTIAL) return;
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            const int item = first + i * THREADS, row = block.m0 + row_of_item(item), column = block.n0 + column_of_item(item);
+            if (item < end && row < m && column < n)
+                operands.of[i] = operands_at<8>(place(row, column, block), row, block.batch * channels + column,
+                                                n - column, bias, z0, z1);
+        }
+    }
+
+    // Stores the items from `begin` to `end`; `found` gives the sums of one. The operands of the first ones are given.
+    template <typename Found>
+    __device__ __forceinline__ void store_all(Several& operands, int begin, int end, const Block& block,
+                                              const Found& found) const
+    {
+        const int share = block.batch * block.splits + block.split;
+        for (int first = begin + threadIdx.x; first < end; first += BATCH * THREADS) {
+            if (first >= begin + BATCH * THREADS) read(operands, first, end, block);
+#pragma unroll
+            for (int i = 0; i < BATCH; ++i) {
+                const int item = first + i * THREADS, row = block.m0 + row_of_item(item), column = block.n0 + column_of_item(item);
+                if (item >= end || row >= m || column >= n) continue;
+                float values[8];
+                found(values, item);
+                if constexpr (SPLIT == PARTIAL) {
+                    float* to = (float*)c + ((long long)share * m + row) * n + column;
+                    for (int q = 0; q < 8; ++q)
+                        if (column + q < n) to[q] = values[q];
+                } else {
+                    epilogue_all((R*)c, values, operands.of[i], place(row, column, block), n - column);
+                }
+            }
+        }
+    }
+
+    // Adds up the sums in shared memory, over all blocks of a cluster if there are several, and stores them.
     __device__ __forceinline__ void store(unsigned char* shared, const Block& block) const
     {
-        const u32 tile = shared_address(shared);
-        const int m0 = block.m0, n0 = block.n0, batch = block.batch, share = batch * block.splits + block.split;
         int begin = 0, end = ITEMS;
         if constexpr (SPLIT == CLUSTER) {
             cluster_sync();
@@ -42,49 +85,28 @@ struct Finish {
         } else {
             __syncthreads();
         }
-        // Loads of operands have a long latency: several are in flight at once.
-        constexpr int BATCH = 4;
-        for (int item = begin + threadIdx.x; item < end; item += BATCH * THREADS) {
-            Operands<8> operands[BATCH];
-            const auto place = [&](int i, int& row, int& column) {
-                const int own = item + i * THREADS;
-                row = own / (BN / 8);
-                column = own % (BN / 8) * 8;
-                return own < end && m0 + row < m && n0 + column < n;
-            };
-            const auto at = [&](int row, int column) {
-                return (long long)batch * batch_c + (long long)(m0 + row) * ldc + n0 + column;
-            };
-            int row, column;
-            if constexpr (SPLIT != PARTIAL) {
-#pragma unroll
-                for (int i = 0; i < BATCH; ++i)
-                    if (place(i, row, column)) {
-                        const int channel = batch * channels + n0 + column;
-                        operands[i] = operands_at<8>(at(row, column), m0 + row, channel, n - n0 - column, bias, z0,
-                                                     z1);
-                    }
-            }
-#pragma unroll
-            for (int i = 0; i < BATCH; ++i) {
-                if (!place(i, row, column)) continue;
-                float values[8];
-                if constexpr (SPLIT == CLUSTER) {
-                    add_blocks(values, tile + (row * PITCH + column) * 4, block.splits);
-                } else {
-                    const float* from = (const float*)shared + row * PITCH + column;
-                    *(float4*)values = *(const float4*)from;
-                    *(float4*)(values + 4) = *(const float4*)(from + 4);
-                }
-                if constexpr (SPLIT == PARTIAL) {
-                    float* to = (float*)c + ((long long)share * m + m0 + row) * n + n0 + column;
-                    for (int q = 0; q < 8; ++q)
-                        if (n0 + column + q < n) to[q] = values[q];
-                } else {
-                    epilogue_all((R*)c, values, operands[i], at(row, column), n - n0 - column);
-                }
-            }
-        }
+        Several operands;
+        read(operands, begin + threadIdx.x, end, block);
+        store_all(operands, begin, end, block, [&](float (&values)[8], int item) {
+            const int at = row_of_item(item) * PITCH + column_of_item(item);
+            if constexpr (SPLIT == CLUSTER) add_blocks(values, shared_address(shared) + at * 4, block.splits);
+            else read_sums(values, (const float*)shared + at);
+        });
         if constexpr (SPLIT == CLUSTER) cluster_sync();  // other blocks may still read this memory
+    }
+
+    static __device__ __forceinline__ void read_sums(float (&values)[8], const float* from)
+    {
+        *(float4*)values = *(const float4*)from;
+        *(float4*)(values + 4) = *(const float4*)(from + 4);
+    }
+
+    static __device__ __forceinline__ int row_of_item(int item) { return item / (BN / 8); }
+    static __device__ __forceinline__ int column_of_item(int item) { return item % (BN / 8) * 8; }
+
+private:
+    __device__ __forceinline__ long long place(int row, int column, const Block& block) const
+    {
+        return (long long)block.batch * batch_c + (long long)row * ldc + column;
     }
 };

@@ -14,13 +14,15 @@
 //          of every 2 x 2 of them is stored.
 // TAPWISE  the pixels of one tap: for strides, or where RUN would discard too many rows.
 //
+// The filters of a group of a convolution read channels of their own, and its tiles begin at its first filter.
+//
 // A tile of b is one tap of CHUNK channels. Rows have CHUNK elements and are stored in swizzled order.
 //
-// Few tiles do not fill the GPU: then SPLIT blocks of a cluster share the chunks of one tile, and add up their sums from
-// each other's shared memory, in a fixed order.
+// Few tiles do not fill the GPU: then SPLIT blocks of a cluster share the steps of one tile, and send their sums to each
+// other's shared memory; see inbox.cuh.
 //
-// Compile-time: LAYOUT; GROUPS; BLOCKS, of 64 rows of a warpgroup; BN; CHUNK; STAGES_A STAGES_B, tiles in
-// shared memory; KEPT, whether all of `b` is loaded once and kept; RESIDENT, blocks per multiprocessor;
+// Compile-time: LAYOUT; GROUPS, of warps; BLOCKS, of 64 rows of a warpgroup; BN; CHUNK; STAGES_A STAGES_B, tiles in
+// shared memory; KEPT, whether a CTA has the same tile of `b` for all of its tiles, and keeps it; GROUPED; RESIDENT, blocks per multiprocessor;
 // POOL; SPLIT; VECTOR_C, BIAS, Z0 and Z1 as in multistage.cu; and the wgmma instruction.
 
 #include "ptx/pdl.cuh"
@@ -32,7 +34,7 @@
 #include "ptx/tma.cuh"
 #include "ptx/cluster.cuh"
 #include "elementwise/divide.cuh"
-#include "gemm/add_blocks.cuh"
+#include "gemm/inbox.cuh"
 
 enum { MATRIX, RUN, SQUARES, TAPWISE };
 
@@ -41,8 +43,10 @@ constexpr int BM = GROUPS * BLOCKS * 64, TN = BN / 8;
 constexpr int ROW = CHUNK * 2;  // bytes
 constexpr int BYTES_B = BN * ROW;
 // Staging of a warp's results for rows that are not whole words: 16 rows of 32 columns.
-constexpr bool STRIPS = VECTOR_C == 1 && !POOL;
+constexpr bool STRIPS = VECTOR_C == 1 && !POOL && SPLIT == 1;
 constexpr int PITCH = 40;
+// Operands of the epilogue are read before the products, if a thread has few results.
+constexpr bool EARLY = BLOCKS * TN <= 8 && !STRIPS;
 
 struct Windows {
     int taps, columns;                // of a window; columns in a row of it
@@ -69,9 +73,39 @@ __device__ __forceinline__ Pixel pixel_of(int m, const Windows& w)
 
 // ── what two threads fetch ──────────────────────────────────────────────────────────────────────
 
-// The schedule of a CTA: tiles, those of the same rows in sequence, and the chunks of each.
+// The schedule of a CTA: tiles, those of the same rows in sequence, and the steps of each, `taps` for each chunk.
 struct Work {
     int tiles, tiles_n, begin, end, taps;
+    int of_group, filters, channels;  // tiles along n, filters, and channels of a group
+};
+
+// Where a tile is in the result, and the first channel that it reads.
+struct Tile {
+    int m0, n0, n_end, channel;
+
+    __device__ __forceinline__ Tile(int number, const Work& work)
+    {
+        const int row = number / work.tiles_n, column = number - row * work.tiles_n;
+        const int group = GROUPED ? column / work.of_group : 0;
+        m0 = row * BM, n0 = group * work.filters + (column - group * work.of_group) * BN;
+        n_end = (group + 1) * work.filters, channel = group * work.channels;
+    }
+};
+
+// A chunk, and the tap of a window with its row and column.
+struct Step {
+    int chunk, tap, row, column;
+
+    __device__ __forceinline__ Step(int number, const Windows& w)
+        : chunk(number / w.taps), tap(number - chunk * w.taps), row(tap / w.columns), column(tap - row * w.columns)
+    {
+    }
+
+    __device__ __forceinline__ void next(const Windows& w)
+    {
+        if (++column == w.columns) column = 0, ++row;
+        if (++tap == w.taps) tap = row = column = 0, ++chunk;
+    }
 };
 
 // The barriers: full and empty for each stage of `a`, then for each of `b`.
@@ -87,30 +121,36 @@ __device__ __forceinline__ void fetch_a(const TensorMap* map, u32 tiles, int sta
 {
     PipelineState<STAGES_A> turn;
     for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
-        const int m0 = tile / work.tiles_n * BM;
-        const Pixel first = LAYOUT == MATRIX ? Pixel{} : pixel_of(LAYOUT == SQUARES ? m0 / 64 : m0, w);
-        for (int chunk = work.begin; chunk < work.end; ++chunk)
-            for (int tap = 0, row = 0, column = 0; tap < (LAYOUT == TAPWISE ? work.taps : 1); ++tap) {
-                const u32 full = barriers.full_a + turn.stage * 8, to = tiles + turn.stage * stage_bytes;
-                mbarrier_wait(barriers.empty_a + turn.stage * 8, turn.parity ^ 1);
-                mbarrier_expect_tx(full, w.loaded);
-                if constexpr (LAYOUT == MATRIX) {
-                    tma_load_2d(to, map, full, chunk * CHUNK, m0);
-                } else if constexpr (LAYOUT == SQUARES) {
+        const Tile at(tile, work);
+        const Pixel first = LAYOUT == MATRIX ? Pixel{} : pixel_of(LAYOUT == SQUARES ? at.m0 / 64 : at.m0, w);
+        Step step(work.begin, w);
+        for (int number = work.begin; number < work.end; step.next(w)) {
+            const u32 full = barriers.full_a + turn.stage * 8, to = tiles + turn.stage * stage_bytes;
+            const int channel = at.channel + step.chunk * CHUNK;
+            mbarrier_wait(barriers.empty_a + turn.stage * 8, turn.parity ^ 1);
+            mbarrier_expect_tx(full, w.loaded);
+            if constexpr (LAYOUT == MATRIX) {
+                tma_load_2d(to, map, full, channel, at.m0);
+            } else if constexpr (LAYOUT == SQUARES) {
 #pragma unroll
-                    for (int i = 0; i < GROUPS * BLOCKS; ++i) {
-                        const Pixel at = pixel_of(m0 / 64 + i, w);
-                        tma_load_4d(to + i * (stage_bytes / (GROUPS * BLOCKS)), map, full, chunk * CHUNK,
-                                at.x * 8 + w.first_w, at.y * 8 + w.first_h, at.n);
-                    }
-                } else {
-                    tma_load_im2col(to, map, full, chunk * CHUNK, first.x * w.stride_w + w.first_w,
-                                 first.y * w.stride_h + w.first_h, first.n, column * w.tap_w,
-                                 row * w.tap_h);
+                for (int i = 0; i < GROUPS * BLOCKS; ++i) {
+                    const Pixel square = pixel_of(at.m0 / 64 + i, w);
+                    tma_load_4d(to + i * (stage_bytes / (GROUPS * BLOCKS)), map, full, channel,
+                                square.x * 8 + w.first_w, square.y * 8 + w.first_h, square.n);
                 }
-                if (++column == w.columns) column = 0, ++row;
-                turn.next();
+            } else {
+                tma_load_im2col(to, map, full, channel, first.x * w.stride_w + w.first_w,
+                                first.y * w.stride_h + w.first_h, first.n, LAYOUT == RUN ? 0 : step.column * w.tap_w,
+                                LAYOUT == RUN ? 0 : step.row * w.tap_h);
             }
+            turn.next();
+            if constexpr (LAYOUT == TAPWISE || LAYOUT == MATRIX) {
+                ++number;
+            } else {  // the remaining taps of the chunk read it, too
+                number += work.taps - step.tap;
+                step.tap = work.taps - 1, step.column = w.columns - 1;
+            }
+        }
     }
 }
 
@@ -119,15 +159,16 @@ __device__ __forceinline__ void fetch_b(const TensorMap* map, u32 tiles, const B
 {
     PipelineState<STAGES_B> turn;
     for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
-        const int n0 = tile % work.tiles_n * BN;
-        for (int chunk = work.begin; chunk < work.end; ++chunk)
-            for (int tap = 0; tap < work.taps; ++tap) {
-                const u32 full = barriers.full_b + turn.stage * 8;
-                mbarrier_wait(barriers.empty_b + turn.stage * 8, turn.parity ^ 1);
-                mbarrier_expect_tx(full, BYTES_B);
-                tma_load_3d(tiles + turn.stage * BYTES_B, map, full, chunk * CHUNK, tap, n0);
-                turn.next();
-            }
+        const int n0 = Tile(tile, work).n0;
+        int chunk = work.begin / work.taps, tap = work.begin - chunk * work.taps;
+        for (int number = work.begin; number < work.end; ++number) {
+            const u32 full = barriers.full_b + turn.stage * 8;
+            mbarrier_wait(barriers.empty_b + turn.stage * 8, turn.parity ^ 1);
+            mbarrier_expect_tx(full, BYTES_B);
+            tma_load_3d(tiles + turn.stage * BYTES_B, map, full, chunk * CHUNK, tap, n0);
+            if (++tap == work.taps) tap = 0, ++chunk;
+            turn.next();
+        }
         if constexpr (KEPT) return;
     }
 }
@@ -169,27 +210,34 @@ __device__ __forceinline__ int place_of(int m, int count, const Windows& w)
     return (at.n * w.out_height + at.y) * w.out_width + at.x;
 }
 
-// Stores the 16 rows of a warp that begin at row m.
-__device__ __forceinline__ void store(const float (&sums)[TN][4], R* c, const T* bias, const T* z0,
-                                      const T* z1, int m, int count, int n0, int n, int ldc,
-                                      const Windows& w)
-{
-    const int lane = threadIdx.x % 32;
-    const int places[2] = {place_of(m + lane / 4, count, w), place_of(m + lane / 4 + 8, count, w)};
-#pragma unroll
-    for (int j = 0; j < TN; j += 4) {
-        const int column = n0 + j * 8 + lane % 4 * 8, room = n - column;
-        Operands<8> operands[2];
+// What the 16 rows of a warp that begin at row m read and write besides sums, four groups of eight columns at a time.
+struct Rows {
+    int places[2];  // of two rows of a thread
+
+    __device__ __forceinline__ Rows(int m, int count, const Windows& w)
+        : places{place_of(m + threadIdx.x % 32 / 4, count, w), place_of(m + threadIdx.x % 32 / 4 + 8, count, w)}
+    {
+    }
+
+    __device__ __forceinline__ void read(Operands<8> (&operands)[2], int column, int n, int ldc, const T* bias,
+                                         const T* z0, const T* z1) const
+    {
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-            if (places[half] >= 0 && room > 0)
-                operands[half] = operands_at<8>((long long)places[half] * ldc + column, places[half], column, room,
-                                             bias, z0, z1);
+            if (places[half] >= 0 && column < n)
+                operands[half] = operands_at<8>((long long)places[half] * ldc + column, places[half], column,
+                                                n - column, bias, z0, z1);
+    }
+
+    __device__ __forceinline__ void store(R* c, const float (*sums)[4], const Operands<8> (&operands)[2], int column,
+                                          int n, int ldc) const
+    {
+        const int lane = threadIdx.x % 32, room = n - column;
         Words results[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float values[8];
-            exchange(values, sums + j, half, lane);
+            exchange(values, sums, half, lane);
             results[half] = with_epilogue(values, operands[half]);
         }
         if constexpr (POOL) {
@@ -206,7 +254,7 @@ __device__ __forceinline__ void store(const float (&sums)[TN][4], R* c, const T*
                     keep(c + (long long)places[half] * ldc + column, results[half], room);
         }
     }
-}
+};
 
 // The same where rows of c are not whole words: staged in `strip`, so that adjacent threads store adjacent
 // columns.
@@ -238,61 +286,90 @@ __device__ __forceinline__ void store_rows(const float (&sums)[TN][4], float* st
     }
 }
 
-// The same for a tile whose sums are those of all blocks of a cluster: each of them stores a part.
-__device__ __forceinline__ void store_split(const float (&sums)[BLOCKS][TN][4], unsigned char* shared, R* c,
-                                            const T* bias, const T* z0, const T* z1, int m0, int count, int n0, int n,
-                                            int ldc, const Windows& w)
-{
-    constexpr int WIDTH = BN + 8, WORDS = BN / 8, ITEMS = (POOL ? BM / 4 : BM) * WORDS;
-    const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    named_barrier_sync<1, CONSUMERS>();  // no warp multiplies any more what was here
-    float* const mine = (float*)shared + (group * BLOCKS * 64 + warp * 16 + lane / 4) * WIDTH + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < BLOCKS; ++i)
-#pragma unroll
-        for (int j = 0; j < TN; ++j)
-#pragma unroll
-            for (int half = 0; half < 2; ++half)
-                *(float2*)(mine + (i * 64 + half * 8) * WIDTH + j * 8) =
-                    make_float2(sums[i][j][half * 2], sums[i][j][half * 2 + 1]);
-    cluster_sync();
-    const int split = blockIdx.y, end = ITEMS * (split + 1) / SPLIT;
-    for (int item = ITEMS * split / SPLIT + threadIdx.x; item < end; item += CONSUMERS) {
-        const int word = item % WORDS * 8, column = n0 + word, room = n - column;
-        const auto result = [&](int row, int place) {
-            const Operands<8> with = operands_at<8>((long long)place * ldc + column, place, column, room, bias, z0, z1);
-            float values[8];
-            add_blocks(values, shared_address(shared) + (row * WIDTH + word) * 4, SPLIT);
-            return with_epilogue(values, with);
-        };
-        int row = item / WORDS;
-        if constexpr (POOL) row = row / 16 * 64 + row % 16 / 4 * 16 + row % 4 * 2;  // the first of 2 x 2 pixels
-        const int place = place_of(m0 + row, count, w);
-        if (place < 0 || room <= 0) continue;
-        Words best = result(row, place);
-        if constexpr (POOL) {
-            best = greater(best, result(row + 1, place));
-            best = greater(best, greater(result(row + 8, place), result(row + 9, place)));
-        }
-        keep(c + (long long)place * ldc + column, best, room);
+// The share of a block in a tile whose sums are those of all blocks of a cluster.
+struct Share {
+    static constexpr int WORDS = BN / 8, TOGETHER = POOL ? 4 : 1, MOST = 4;  // results of a thread at once
+    Inbox<BM * WORDS, TOGETHER> inbox;
+    int places[MOST], columns[MOST];
+    Operands<8> operands[MOST];
+
+    __device__ __forceinline__ explicit Share(unsigned char* memory) : inbox(memory, blockIdx.y, SPLIT) {}
+
+    // The item of a word of a row; those of 2 x 2 pixels are adjacent.
+    static __device__ __forceinline__ int item_of(int row, int word)
+    {
+        if constexpr (!POOL) return row * WORDS + word;
+        const int pooled = row / 16 * 4 + row % 8 / 2;
+        return (pooled * WORDS + word) * 4 + row / 8 % 2 * 2 + row % 2;
     }
-    cluster_sync();  // other blocks may still read this memory
-}
+
+    // Reads the operands of some results of this thread, from its item `first` on.
+    __device__ __forceinline__ void read(int first, int m0, int count, int n0, int n, int ldc, const T* bias,
+                                         const T* z0, const T* z1, const Windows& w)
+    {
+#pragma unroll
+        for (int i = 0; i < MOST; ++i) {
+            const int item = first + i * CONSUMERS * TOGETHER, number = item / TOGETHER, at = number / WORDS;
+            const int row = POOL ? at / 4 * 16 + at % 4 * 2 : at;
+            columns[i] = n0 + number % WORDS * 8;
+            places[i] = item < inbox.end() && columns[i] < n ? place_of(m0 + row, count, w) : -1;
+            if (places[i] >= 0)
+                operands[i] = operands_at<8>((long long)places[i] * ldc + columns[i], places[i], columns[i],
+                                             n - columns[i], bias, z0, z1);
+        }
+    }
+
+    __device__ __forceinline__ int first() const { return inbox.begin() + threadIdx.x * TOGETHER; }
+
+    // Sends the sums of this block.
+    __device__ __forceinline__ void send(const float (&sums)[BLOCKS][TN][4]) const
+    {
+        const int row = threadIdx.x / 128 * BLOCKS * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j)
+#pragma unroll
+                for (int half = 0; half < 2; ++half)
+                    inbox.send(item_of(row + i * 64 + half * 8, j), threadIdx.x % 4 * 2,
+                               make_float2(sums[i][j][half * 2], sums[i][j][half * 2 + 1]));
+    }
+
+    // Stores some results of this thread, whose operands have been read.
+    __device__ __forceinline__ void store(int first, R* c, int n, int ldc) const
+    {
+#pragma unroll
+        for (int i = 0; i < MOST; ++i) {
+            if (places[i] < 0) continue;
+            Words best;
+#pragma unroll
+            for (int part = 0; part < TOGETHER; ++part) {
+                float values[8];
+                inbox.add(values, first + i * CONSUMERS * TOGETHER + part);
+                const Words found = with_epilogue(values, operands[i]);
+                best = part ? greater(best, found) : found;
+            }
+            keep(c + (long long)places[i] * ldc + columns[i], best, n - columns[i]);
+        }
+    }
+};
 
 // ── the kernel ──────────────────────────────────────────────────────────────────────────────────
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, R* c,
-         const T* bias, const T* z0, const T* z1, int m, int n, int ldc, int tiles, int tiles_n,
-         int chunks, int stage_a, const __grid_constant__ Windows w)
+         const T* bias, const T* z0, const T* z1, int m, int ldc, int tiles, int tiles_n, int of_group, int filters,
+         int channels, int chunks, int stage_a, const __grid_constant__ Windows w)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 tiles_a = shared_address(shared), tiles_b = tiles_a + STAGES_A * stage_a;
     const Barriers barriers(tiles_b + STAGES_B * BYTES_B);
     float* const strips = (float*)(shared + STAGES_A * stage_a + STAGES_B * BYTES_B)
                           + (STAGES_A + STAGES_B) * 4;
-    const int split = SPLIT > 1 ? blockIdx.y : 0;
-    const Work work = {tiles, tiles_n, chunks * split / SPLIT, chunks * (split + 1) / SPLIT, w.taps};
+    const int split = SPLIT > 1 ? blockIdx.y : 0, steps = chunks * w.taps;
+    const Work work = {tiles, tiles_n, steps * split / SPLIT, steps * (split + 1) / SPLIT, w.taps, of_group,
+                       filters, channels};
+    Share share((unsigned char*)strips);
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES_A; ++i) {
             mbarrier_init(barriers.full_a + i * 8, 1);
@@ -305,7 +382,9 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
         fence_proxy_async();
     }
     __syncthreads();
+    if constexpr (SPLIT > 1) share.inbox.open();
     if (threadIdx.x == CONSUMERS) fetch_b(&b, tiles_b, barriers, work);  // constants: without waiting
+    if (threadIdx.x == CONSUMERS + 32) prefetch_map(&a);
     grid_dependency_sync();
     if (threadIdx.x == CONSUMERS + 32) fetch_a(&a, tiles_a, stage_a, barriers, work, w);
     if (threadIdx.x >= CONSUMERS) return;
@@ -313,10 +392,23 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
     const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const u32 block = LAYOUT == SQUARES ? stage_a / (GROUPS * BLOCKS) : 64 * ROW;
     const uint64 form_a = smem_descriptor_as<CHUNK>(w.next), form_b = smem_descriptor_as<CHUNK>(8);
-    const int taps_of_a = LAYOUT == TAPWISE ? 1 : w.taps, steps = (work.end - work.begin) * w.taps;
     PipelineState<STAGES_A> of_a;
     PipelineState<STAGES_B> of_b;
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const Tile at(tile, work);
+        const int m0 = at.m0, n0 = at.n0, n = at.n_end;
+        const auto rows_of = [&](int i) { return Rows(m0 + (group * BLOCKS + i) * 64 + warp * 16, m, w); };
+        const int column = n0 + lane % 4 * 8;
+        Operands<8> early[EARLY ? BLOCKS : 1][EARLY ? TN / 4 : 1][2];
+        if constexpr (SPLIT > 1) {
+            share.read(share.first(), m0, m, n0, n, ldc, bias, z0, z1, w);
+        } else if constexpr (EARLY) {
+#pragma unroll
+            for (int i = 0; i < BLOCKS; ++i)
+#pragma unroll
+                for (int j = 0; j < TN; j += 4)
+                    rows_of(i).read(early[i][j / 4], column + j * 8, n, ldc, bias, z0, z1);
+        }
         float sums[BLOCKS][TN][4] = {};
         int left_a = -1, left_b = -1;  // stages that the products under way still read
         const auto leave = [&] {
@@ -324,12 +416,13 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
             if (lane == 0 && left_a >= 0) mbarrier_arrive(barriers.empty_a + left_a * 8);
             left_a = left_b = -1;
         };
+        Step step(work.begin, w);
 #pragma unroll 1
-        for (int step = 0, tap = 0, row = 0, column = 0; step < steps; ++step) {
+        for (int number = work.begin; number < work.end; ++number) {
             mbarrier_wait(barriers.full_a + of_a.stage * 8, of_a.parity);
             mbarrier_wait(barriers.full_b + of_b.stage * 8, of_b.parity);
             const u32 from_a = tiles_a + of_a.stage * stage_a + group * BLOCKS * block
-                               + (LAYOUT == TAPWISE ? 0 : row * w.tap_h + column * w.tap_w) * ROW;
+                               + (LAYOUT == TAPWISE ? 0 : step.row * w.tap_h + step.column * w.tap_w) * ROW;
             const u32 from_b = tiles_b + of_b.stage * BYTES_B;
             settle(sums);
             wgmma_fence();
@@ -344,9 +437,9 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
             leave();
             left_b = of_b.stage;
             of_b.next();
-            if (++column == w.columns) column = 0, ++row;
-            if (++tap == taps_of_a) {
-                tap = row = column = 0, left_a = of_a.stage;
+            step.next(w);
+            if (LAYOUT == TAPWISE || step.tap == 0) {
+                left_a = of_a.stage;
                 of_a.next();
                 if constexpr (STAGES_A == 1) {  // the next one arrives when this one is left
                     wgmma_wait<0>();
@@ -358,19 +451,31 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
         settle(sums);
         leave();
         if constexpr (KEPT) of_b = {};
-        const int n0 = tile % tiles_n * BN;
         if constexpr (SPLIT > 1) {
-            store_split(sums, shared, c, bias, z0, z1, tile / tiles_n * BM, m, n0, n, ldc, w);
+            share.inbox.wait_open();
+            share.send(sums);
+            share.inbox.wait_received();
+            for (int first = share.first(); first < share.inbox.end();) {
+                share.store(first, c, n, ldc);
+                first += Share::MOST * CONSUMERS * Share::TOGETHER;
+                share.read(first, m0, m, n0, n, ldc, bias, z0, z1, w);
+            }
             return;
         }
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i) {
-            const int m0 = tile / tiles_n * BM + (group * BLOCKS + i) * 64 + warp * 16;
-            if constexpr (STRIPS)
-                store_rows(sums[i], strips + (group * 4 + warp) * 16 * PITCH, c, bias, z0, z1, m0, m, n0, n,
-                           ldc, w);
-            else
-                store(sums[i], c, bias, z0, z1, m0, m, n0, n, ldc, w);
+            const Rows rows = rows_of(i);
+            if constexpr (STRIPS) {
+                store_rows(sums[i], strips + (group * 4 + warp) * 16 * PITCH, c, bias, z0, z1,
+                           m0 + (group * BLOCKS + i) * 64 + warp * 16, m, n0, n, ldc, w);
+                continue;
+            }
+#pragma unroll
+            for (int j = 0; j < TN; j += 4) {
+                Operands<8> late[2];
+                if constexpr (!EARLY) rows.read(late, column + j * 8, n, ldc, bias, z0, z1);
+                rows.store(c, sums[i] + j, EARLY ? early[i][j / 4] : late, column + j * 8, n, ldc);
+            }
         }
     }
 }

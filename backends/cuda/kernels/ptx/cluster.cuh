@@ -49,3 +49,47 @@ __device__ __forceinline__ float4 dsmem_load(u32 address, int block)
 #endif
     return found;
 }
+
+// The same where nothing but barriers must be visible, which `dsmem_expect` has seen to.
+__device__ __forceinline__ void cluster_arrive_relaxed()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#endif
+}
+
+// Makes a barrier expect so many bytes, which blocks of the cluster send; for one thread, before they arrive.
+__device__ __forceinline__ void dsmem_expect(u32 barrier, int bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n"
+                 "fence.mbarrier_init.release.cluster;\n"
+                 "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :: "r"(barrier), "r"(bytes) : "memory");
+#endif
+}
+
+// Writes two floats to another block of the cluster, at the same offset as `address` in its shared memory; the barrier
+// there, at the same offset as `barrier`, counts the bytes.
+__device__ __forceinline__ void dsmem_send(u32 address, u32 barrier, int block, float2 x)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n.reg .u32 there, signal;\n"
+                 "mapa.shared::cluster.u32 there, %0, %2;\n"
+                 "mapa.shared::cluster.u32 signal, %1, %2;\n"
+                 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [there], {%3, %4}, [signal];\n}"
+                 :: "r"(address), "r"(barrier), "r"(block), "f"(x.x), "f"(x.y) : "memory");
+#endif
+}
+
+// Waits for the bytes that the barrier expects.
+__device__ __forceinline__ void dsmem_wait(u32 barrier)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n.reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+                 "@!done bra again;\n}"
+                 :: "r"(barrier) : "memory");
+#endif
+}

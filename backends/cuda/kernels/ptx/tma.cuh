@@ -6,6 +6,12 @@ struct alignas(64) TensorMap {
     unsigned char bytes[128];
 };
 
+// Brings a tensor map closer, before copies need it.
+__device__ __forceinline__ void prefetch_map(const TensorMap* map)
+{
+    asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
+}
+
 // ── copies ──────────────────────────────────────────────────────────────────────────────────────
 
 __device__ __forceinline__ void tma_load_2d(u32 to, const TensorMap* map, u32 barrier, int x, int y)

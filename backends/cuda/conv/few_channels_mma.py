@@ -1,0 +1,270 @@
+"""Convolutions of 16-bit images of few channels, such as first layers, on tensor cores.
+
+A MaxPool behind them joins the kernel: a block computes the results that some windows of it cover,
+of which those at the edges are computed by several blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ....runtime.ir.types import Array
+from ....runtime.ops.window import Window
+from ....runtime.plan.backend import Format
+from ..algorithms.registry import Answer
+from ..algorithms.selection import Formats
+from ..gemm.atoms import atom_of
+from ..gemm.convolution import MAX_ELEMENTS, ConvProblem
+from ..gemm.first_layer import CHANNELS, pack_strips
+from ..gemm.tile import LAUNCH, MEMORY
+from ..recipe.launch import Launch
+from ..recipe.operands import Ints, Packed, Tensor, by_axis, ceil_div, sizes
+
+#: Threads per block, and pixels that they compute at once.
+THREADS, ROWS = 256, 128
+#: Maximum filters of a block, steps of 16 terms, stride, and elements of a pooled window.
+MAX_FILTERS, MAX_STEPS, MAX_STRIDE, MAX_POOLED = 64, 32, 4, 9
+#: Microseconds of a wave of blocks for loads and stores, and per step of `ROWS` pixels and eight
+#: filters.
+BLOCK, STEP = 5.0, 0.0085
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a block computes.
+
+    Attributes:
+        rows, columns: of pixels, before pooling.
+        filters: filters, a multiple of 16.
+        parts: tiles of 128 pixels.
+    """
+
+    rows: int
+    columns: int
+    filters: int
+    parts: int
+
+    @property
+    def resident(self) -> int:
+        """Blocks per multiprocessor, by the registers for their sums."""
+        return 2 if self.filters > 32 else 3 if self.filters > 16 else 4
+
+
+@dataclass(frozen=True, slots=True)
+class FewChannels:
+    """A convolution, and how its results are pooled.
+
+    Attributes:
+        conv: the convolution.
+        pool: the windows of a MaxPool, if any.
+        pooled: its result.
+    """
+
+    conv: ConvProblem
+    pool: Window | None = None
+    pooled: Tensor | None = None
+
+    @property
+    def result(self) -> Tensor:
+        """The tensor that is stored."""
+        return self.pooled or self.conv.y
+
+    @property
+    def span(self) -> int:
+        """Pixels of a row of a window, in fours."""
+        return ceil_div(self.conv.view.kernel[1], 4) * 4
+
+    @property
+    def steps(self) -> int:
+        """Steps of 16 terms."""
+        return self.conv.view.kernel[0] * self.span // 4
+
+    def windows(self, tile: Tile) -> Ints:
+        """Return the rows and columns of results that a block stores."""
+        if self.pool is None:
+            return tile.rows, tile.columns
+        sides = zip((tile.rows, tile.columns), self.pool.kernel, self.pool.strides, strict=True)
+        return tuple((side - kernel) // step + 1 for side, kernel, step in sides)
+
+    def grid(self, tile: Tile) -> Ints:
+        """Return the blocks along height and width."""
+        shared = zip(self.result.dims[2:], self.windows(tile), strict=True)
+        return tuple(ceil_div(size, side) for size, side in shared)
+
+    def blocks(self, tile: Tile) -> int:
+        """Return the number of blocks."""
+        down, across = self.grid(tile)
+        return down * across * self.conv.x.dims[0] * ceil_div(self.conv.filters, tile.filters)
+
+    def tiles(self) -> Iterator[Tile]:
+        """Yield the tiles of the fewest blocks, with one and two parts."""
+        fewest = min(range(ceil_div(self.conv.filters, 16)), key=lambda n: self._wasted(n + 1))
+        filters = ceil_div(ceil_div(self.conv.filters, fewest + 1), 16) * 16
+        kernel, strides = (self.pool.kernel, self.pool.strides) if self.pool else ((1, 1), (1, 1))
+        for parts in (1, 2):
+            sides = [
+                Tile((down - 1) * strides[0] + kernel[0], columns, filters, parts)
+                for across in range(1, parts * ROWS)
+                if (columns := (across - 1) * strides[1] + kernel[1]) <= parts * ROWS
+                if (down := (parts * ROWS // columns - kernel[0]) // strides[0] + 1) > 0
+            ]
+            fitting = [tile for tile in sides if tile.rows * tile.columns <= parts * ROWS]
+            yield min(fitting, key=lambda tile: (self.blocks(tile), self._area(tile)))
+
+    def _wasted(self, parts: int) -> tuple[bool, int, int]:
+        """Return whether so many parts of the filters are too large, then the padded filters."""
+        own = ceil_div(ceil_div(self.conv.filters, parts), 16) * 16
+        return own > MAX_FILTERS, parts * own, parts
+
+    def _area(self, tile: Tile) -> int:
+        """Return the pixels of the image that a block reads."""
+        sides = zip(
+            (tile.rows, tile.columns), self.conv.view.strides, self.conv.view.kernel, strict=True
+        )
+        rows, columns = ((side - 1) * step + kernel for side, step, kernel in sides)
+        return rows * columns
+
+    def shared(self, tile: Tile) -> int:
+        """Return the shared memory per block in bytes, as in `few_channels_mma.cu`."""
+        (step_h, step_w), (kernel_h, _) = self.conv.view.strides, self.conv.view.kernel
+        columns = ceil_div((tile.columns - 1) * step_w + self.span, 2) * 2
+        image = ceil_div(((tile.rows - 1) * step_h + kernel_h) * columns * 8, 128) * 128 + 64
+        images = ceil_div(image * (1 + step_w % 2), 128) * 128
+        weights = tile.filters * (self.steps * 32 + 16)
+        return images + weights + tile.parts * ROWS * (tile.filters * 2 + 16)
+
+    def time_of(self, tile: Tile) -> float:
+        """Return the estimate for a tile in microseconds."""
+        x, y, target = self.conv.x, self.result, self.conv.setting.target
+        waves = ceil_div(self.blocks(tile), tile.resident * target.processors)
+        steps = self.steps * tile.parts * tile.filters // 8
+        memory = x.dtype.itemsize * (x.size + y.size) / MEMORY
+        return LAUNCH + max(waves * (BLOCK + tile.resident * STEP * steps), memory)
+
+    def best(self) -> Tile:
+        """Return the tile with the lowest estimate."""
+        return min(self.tiles(), key=self.time_of)
+
+    def launch(self) -> Launch:
+        """Return the launch."""
+        conv, y, tile = self.conv, self.result, self.best()
+        x, view, epilogue, pool = conv.x, conv.view, conv.epilogue, self.pool
+        down, across = self.grid(tile)
+        parts = ceil_div(conv.filters, tile.filters)
+        members = {
+            **{"filters": conv.filters, **sizes("", x.dims[2:]), **sizes("out_", view.output)},
+            **by_axis(pad=view.pads_begin),
+            **sizes("pooled_", y.dims[2:]),
+            **by_axis(pool_pad=pool.pads_begin if pool else (0, 0)),
+            **{"row_y": y.row, "down": down, "across": across},
+        }
+        pack = partial(pack_filters, columns=self.span, filters=parts * tile.filters)
+        weights = Packed((conv.w.value,), ("filters", self.span, parts * tile.filters), pack)
+        return Launch(
+            "conv/few_channels_mma.cu",
+            "few_channels_mma",
+            grid=(down * across * x.dims[0], parts, 1),
+            block=THREADS,
+            args={"x": x, "w": weights, "y": y, "bias": conv.b, **epilogue.args, "p": members},
+            types=(("S", x.dtype), ("T", x.dtype), *epilogue.aliases),
+            constants=(
+                *(("CHANNELS", conv.channels), *zip(("KH", "KW"), view.kernel, strict=True)),
+                *zip(("STEP_H", "STEP_W"), view.strides, strict=True),
+                *(("TILE_H", tile.rows), ("TILE_W", tile.columns), ("TM", tile.parts)),
+                *(("FILTERS", tile.filters), ("VECTOR_C", 8), ("RESIDENT", tile.resident)),
+                *zip(("POOL_H", "POOL_W"), pool.kernel if pool else (0, 0), strict=True),
+                *zip(("POOL_STEP_H", "POOL_STEP_W"), pool.strides if pool else (1, 1), strict=True),
+                *epilogue.flags(conv.b),
+            ),
+            code="\n".join((atom_of(x.dtype).code(), epilogue.code)),
+            shared=self.shared(tile),
+            note=" ".join(
+                filter(
+                    None,
+                    (
+                        f"{tile.rows}x{tile.columns}x{tile.filters}",
+                        epilogue.title,
+                        f"MaxPool {'x'.join(map(str, pool.kernel))}" if pool else "",
+                    ),
+                )
+            ),
+            pitched=(y,),
+        )
+
+
+def few_channels_mma_formats(conv: ConvProblem) -> Formats | str:
+    """Return the formats of `few_channels_mma`, or why it does not apply."""
+    refused = conv.need_one_group() or conv.need_constants() or conv.need_halves()
+    if refused:
+        return refused
+    if conv.x.rank != 4:
+        return f"{conv.x.rank - 2} spatial axes, not 2"
+    if conv.channels > CHANNELS:
+        return f"{conv.channels} channels, not up to {CHANNELS}"
+    if conv.view.is_dilated or max(conv.view.strides) > MAX_STRIDE:
+        return "windows with gaps"
+    if conv.filters % 8:
+        return f"{conv.filters} filters, not a multiple of 8"
+    if FewChannels(conv).steps > MAX_STEPS:
+        return f"windows of {conv.taps} elements"
+    if not conv.setting.target.has_tf32:
+        return "tensor cores of older GPUs"
+    return Format.CONTIGUOUS, Format.CHANNELS_LAST
+
+
+def few_channels_mma(conv: ConvProblem, variant: str = "") -> Answer:
+    """Return the launch of a convolution of few channels; it has no variants."""
+    refused = _refusal(conv, conv.y)
+    return refused or FewChannels(conv).launch()
+
+
+def _refusal(conv: ConvProblem, y: Tensor) -> str:
+    if max(conv.x.size, conv.y.size) >= MAX_ELEMENTS or not y.is_channels_last or y.row % 8:
+        return f"{max(conv.x.size, conv.y.size)} elements"
+    if conv.epilogue.reads_along or conv.epilogue.stored != conv.epilogue.sums:
+        return "an operand like the result, or results of another dtype"
+    return ""
+
+
+def pooled_few_channels(conv: ConvProblem, pool: Window, y: Tensor, apart: float) -> Answer:
+    """Return the launch of a convolution with the MaxPool behind it, or why they are two steps.
+
+    Args:
+        conv: the convolution.
+        pool: the windows.
+        y: the pooled result.
+        apart: the estimate of both in microseconds.
+    """
+    refused = few_channels_mma_formats(conv)
+    if isinstance(refused, str):
+        return refused
+    if refusal := _refusal(conv, y):
+        return refusal
+    if pool.is_dilated or pool.kernel[0] * pool.kernel[1] > MAX_POOLED:
+        return "a pooling of large windows"
+    found = FewChannels(conv, pool, y)
+    if found.time_of(found.best()) > apart:
+        return "fusing the pooling takes longer"
+    return found.launch()
+
+
+def few_channels_mma_time(conv: ConvProblem) -> float:
+    """Return the estimate of `few_channels_mma` in microseconds."""
+    found = FewChannels(conv)
+    return found.time_of(found.best())
+
+
+def pack_filters(w: Array, columns: int, filters: int) -> Array:
+    """Return weights [m, c, rows, columns] as [filters, rows * columns * 4], zeros in the gaps.
+
+    Args:
+        w: the weights; c is 4 at most.
+        columns: columns of a window in memory.
+        filters: m with padding.
+    """
+    (rows,) = pack_strips(w, columns)
+    return np.pad(rows, ((0, filters - len(rows)), (0, 0)))

@@ -1,0 +1,181 @@
+// A convolution of an image of few channels in C order, such as a network's first layer, on tensor cores; its result, in
+// 16-bit floats, has its channels innermost. With POOL_H, the maximum of windows of results is stored in their place.
+//
+// A block computes TILE_H x TILE_W pixels by FILTERS filters. The part of the image that they read is in shared memory with
+// pixels of four channels, rounded to T. Windows are not copied: a row of one is adjacent pixels, of which ldmatrix reads
+// two in 16 bytes. Words begin at even pixels, so if windows begin at odd ones, too, a second copy is one pixel further.
+// A row of a window has SPAN pixels, those behind KW with weights of zero.
+//
+// Types: S, of the image; T, of weights and bias; Z and R as in epilogue.cuh. Compile-time: CHANNELS; KH KW; STEP_H STEP_W;
+// TILE_H TILE_W; TM, of 128 pixels; FILTERS; RESIDENT; POOL_H POOL_W, 0 without, and POOL_STEP_H POOL_STEP_W; BIAS Z0 Z1 VECTOR_C.
+
+#include "ptx/pdl.cuh"
+#include "gemm/epilogue.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "elementwise/greater.cuh"
+#include "elementwise/divide.cuh"
+
+constexpr int WARPS = 8, THREADS = 32 * WARPS, TN = FILTERS / 8;  // a warp has TM x TN tiles of 16 x 8 results
+constexpr int PIXELS = TILE_H * TILE_W;
+constexpr int SPAN = (KW + 3) / 4 * 4, STEPS = KH * SPAN / 4;  // a step is 16 terms: four pixels
+constexpr int ROWS = (TILE_H - 1) * STEP_H + KH, COLUMNS = ((TILE_W - 1) * STEP_W + SPAN + 1) / 2 * 2;
+constexpr int COPIES = STEP_W % 2 ? 2 : 1;
+// Copies begin half a row of banks apart.
+constexpr int IMAGE = ((ROWS * COLUMNS * 8 + 127) / 128 * 128) + 64;
+// Rows of weights and results are an odd number of words of 16 bytes apart, so that eight lie in different banks.
+constexpr int PITCH_B = STEPS * 32 + 16, PITCH_C = FILTERS * 2 + 16;
+constexpr int WEIGHTS = (COPIES * IMAGE + 127) / 128 * 128, RESULTS = WEIGHTS + FILTERS * PITCH_B;
+static_assert(PIXELS <= WARPS * TM * 16 && TN % 2 == 0 && sizeof(R) == 2, "");
+
+struct Plane {
+    int filters, height, width, out_height, out_width, pad_h, pad_w;
+    int pooled_height, pooled_width, pool_pad_h, pool_pad_w;
+    int row_y;         // elements from one pixel of the result to the next
+    int down, across;  // tiles of an image
+};
+
+struct alignas(8) Pixel {
+    T at[4];
+};
+
+// Brings the part of the image from row `top` and column `left` on to shared memory.
+__device__ __forceinline__ void load_image(unsigned char* shared, const S* from, int top, int left, const Plane& p)
+{
+    constexpr int COUNT = ROWS * COLUMNS, BATCH = 4;
+    const int plane = p.height * p.width;
+    for (int first = threadIdx.x; first < COUNT; first += BATCH * THREADS) {
+        S found[BATCH][CHANNELS] = {};
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            const int place = first + i * THREADS, row = top + place / COLUMNS, column = left + place % COLUMNS;
+            const bool inside = (u32)row < (u32)p.height && (u32)column < (u32)p.width && place < COUNT;
+#pragma unroll
+            for (int channel = 0; channel < CHANNELS; ++channel)
+                if (inside) found[i][channel] = from[channel * plane + row * p.width + column];
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            const int place = first + i * THREADS;
+            if (place >= COUNT) break;
+            Pixel pixel = {};
+#pragma unroll
+            for (int channel = 0; channel < CHANNELS; ++channel) pixel.at[channel] = T(found[i][channel]);
+            *(Pixel*)(shared + place * 8) = pixel;
+            if (COPIES == 2 && place > 0) *(Pixel*)(shared + IMAGE + (place - 1) * 8) = pixel;
+        }
+    }
+}
+
+// Stores what is in shared memory: pixels of the tile at (row0, column0) of the results, from filter `first` on.
+__device__ __forceinline__ void store_results(const unsigned char* results, R* y, int row0, int column0, int first,
+                                              const Plane& p)
+{
+    constexpr int WORDS = FILTERS / 8;
+    const auto word_at = [&](int row, int column, int word) {
+        return *(const Words*)(results + (row * TILE_W + column) * PITCH_C + word * 16);
+    };
+    if constexpr (POOL_H == 0) {
+        for (int i = threadIdx.x; i < PIXELS * WORDS; i += THREADS) {
+            const int word = i % WORDS, row = i / WORDS / TILE_W, column = i / WORDS % TILE_W;
+            const int channel = first + word * 8;
+            if (row0 + row >= p.out_height || column0 + column >= p.out_width || channel >= p.filters) continue;
+            const long long pixel = (row0 + row) * p.out_width + column0 + column;
+            keep(y + pixel * p.row_y + channel, word_at(row, column, word), p.filters - channel);
+        }
+    } else {
+        constexpr int DOWN = (TILE_H - POOL_H) / POOL_STEP_H + 1, ACROSS = (TILE_W - POOL_W) / POOL_STEP_W + 1;
+        const int pooled_row0 = (row0 + p.pool_pad_h) / POOL_STEP_H, pooled_column0 = (column0 + p.pool_pad_w) / POOL_STEP_W;
+        for (int i = threadIdx.x; i < DOWN * ACROSS * WORDS; i += THREADS) {
+            const int word = i % WORDS, down = i / WORDS / ACROSS, across = i / WORDS % ACROSS;
+            const int channel = first + word * 8, row = pooled_row0 + down, column = pooled_column0 + across;
+            if (row >= p.pooled_height || column >= p.pooled_width || channel >= p.filters) continue;
+            Words best;
+            bool any = false;
+#pragma unroll
+            for (int r = 0; r < POOL_H; ++r)
+#pragma unroll
+                for (int s = 0; s < POOL_W; ++s) {
+                    const int v = down * POOL_STEP_H + r, u = across * POOL_STEP_W + s;
+                    if ((u32)(row0 + v) >= (u32)p.out_height || (u32)(column0 + u) >= (u32)p.out_width) continue;
+                    const Words found = word_at(v, u, word);
+                    best = any ? greater(best, found) : found;
+                    any = true;
+                }
+            const long long pixel = row * p.pooled_width + column;
+            keep(y + pixel * p.row_y + channel, best, p.filters - channel);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+few_channels_mma(const S* x, const T* w, R* y, const T* bias, const T* z0, const T* z1, Plane p)
+{
+    extern __shared__ __align__(128) unsigned char shared[];
+    const u32 base = shared_address(shared);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = blockIdx.y * FILTERS;
+    const int across = blockIdx.x % p.across, down = blockIdx.x / p.across % p.down, n = blockIdx.x / p.across / p.down;
+    int row0 = down * TILE_H, column0 = across * TILE_W;  // of the results, before they are pooled
+    if constexpr (POOL_H > 0) {
+        row0 = down * ((TILE_H - POOL_H) / POOL_STEP_H + 1) * POOL_STEP_H - p.pool_pad_h;
+        column0 = across * ((TILE_W - POOL_W) / POOL_STEP_W + 1) * POOL_STEP_W - p.pool_pad_w;
+    }
+
+    constexpr int WORDS_B = STEPS * 2;  // of a row of weights, 16 bytes each
+    for (int i = threadIdx.x; i < FILTERS * WORDS_B; i += THREADS) {
+        const int row = i / WORDS_B, word = i % WORDS_B;
+        cp_async<8>(base + WEIGHTS + row * PITCH_B + word * 16, w + ((long long)(first + row) * WORDS_B + word) * 8, true);
+    }
+    cp_async_commit();
+    grid_dependency_sync();
+    load_image(shared, x + (long long)n * CHANNELS * p.height * p.width, row0 * STEP_H - p.pad_h,
+               column0 * STEP_W - p.pad_w, p);
+    cp_async_wait<0>();
+    __syncthreads();
+
+    u32 windows[TM];  // of a lane's rows of a tile
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+        const int pixel = min((warp * TM + i) * 16 + lane % 16, PIXELS - 1), column = pixel % TILE_W * STEP_W;
+        const int copy = COPIES == 2 ? column % 2 : 0;
+        windows[i] = base + copy * IMAGE + (pixel / TILE_W * STEP_H * COLUMNS + column - copy) * 8 + lane / 16 * 16;
+    }
+    const u32 filters = base + WEIGHTS + (lane % 8 + lane / 16 * 8) * PITCH_B + lane / 8 % 2 * 16;
+    float sums[TM][TN][4] = {};
+#pragma unroll
+    for (int r = 0; r < KH; ++r)
+#pragma unroll
+        for (int s = 0; s < SPAN / 4; ++s) {
+            u32 left[TM][4];
+#pragma unroll
+            for (int i = 0; i < TM; ++i) ldmatrix_x4(left[i], windows[i] + r * COLUMNS * 8 + s * 32);
+#pragma unroll
+            for (int j = 0; j < TN; j += 2) {
+                u32 right[4];
+                ldmatrix_x4(right, filters + j * 8 * PITCH_B + (r * (SPAN / 4) + s) * 32);
+#pragma unroll
+                for (int i = 0; i < TM; ++i) {
+                    MMA(sums[i][j], left[i], right[0], right[1]);
+                    MMA(sums[i][j + 1], left[i], right[2], right[3]);
+                }
+            }
+        }
+
+#pragma unroll
+    for (int j = 0; j < TN; ++j) {
+        const int column = j * 8 + lane % 4 * 2, channel = first + column;
+        Operands<2> with = {};
+        if (channel < p.filters) with = operands_at<2>(channel, 0, channel, p.filters - channel, bias, z0, z1);
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const float pair[2] = {sums[i][j][half * 2], sums[i][j][half * 2 + 1]};
+                const int pixel = (warp * TM + i) * 16 + lane / 4 + half * 8;
+                *(Neighbours<R, 2>*)(shared + RESULTS + pixel * PITCH_C + column * 2) = with_epilogue(pair, with);
+            }
+    }
+    __syncthreads();
+    const long long pixels = POOL_H ? p.pooled_height * p.pooled_width : p.out_height * p.out_width;
+    store_results(shared + RESULTS, y + n * pixels * p.row_y, row0, column0, first, p);
+}

@@ -1,0 +1,66 @@
+// How the blocks of a cluster add up their sums of one tile: each of them finishes an equal share of the tile's items of
+// eight adjacent sums, and all send theirs to its inbox, where a barrier counts the bytes. No block reads another's
+// memory, so none waits for readers. Sums are added in the order of the blocks.
+//
+// An inbox is shared memory for nothing else: a barrier in 16 bytes, and as many items as a share for each block. Items
+// that belong together are multiples of TOGETHER.
+
+template <int ITEMS, int TOGETHER = 1> struct Inbox {
+    unsigned char* memory;
+    int split, splits;  // the number of this block in its cluster, and how many there are
+    int share;          // items of a block; the last one has fewer
+    float inverse;      // of `share`
+
+    Inbox() = default;
+    __device__ __forceinline__ Inbox(unsigned char* memory, int split, int splits)
+        : memory(memory), split(split), splits(splits),
+          share((ITEMS / TOGETHER + splits - 1) / splits * TOGETHER), inverse(1.0f / share)
+    {
+    }
+
+    __device__ __forceinline__ int begin() const { return min(ITEMS, share * split); }
+    __device__ __forceinline__ int end() const { return min(ITEMS, share * (split + 1)); }
+
+    // Opens the inbox; for all threads, which synchronize before they wait for sums.
+    __device__ __forceinline__ void open() const
+    {
+        if (threadIdx.x == 0) dsmem_expect(shared_address(memory), (end() - begin()) * splits * 32);
+        cluster_arrive_relaxed();
+    }
+
+    // Waits until the inboxes of all blocks are open; for all threads that send.
+    __device__ __forceinline__ void wait_open() const { cluster_wait(); }
+
+    // Sends two adjacent sums of an item, the first of which is its element `at`.
+    __device__ __forceinline__ void send(int item, int at, float2 sums) const
+    {
+        const int owner = int((item + 0.5f) * inverse);  // exact, as items are few
+        const u32 inbox = shared_address(memory);
+        dsmem_send(inbox + place(item - owner * share, split) + at * 4, inbox, owner, sums);
+    }
+
+    // Waits for all sums of this block's share.
+    __device__ __forceinline__ void wait_received() const { dsmem_wait(shared_address(memory)); }
+
+    // Returns four sums of an item of this block's share, from a block.
+    __device__ __forceinline__ float4 received(int item, int at, int block) const
+    {
+        return *(const float4*)(memory + place(item - split * share, block) + at * 4);
+    }
+
+    // Adds up an item of this block's share.
+    __device__ __forceinline__ void add(float (&values)[8], int item) const
+    {
+        for (int q = 0; q < 8; ++q) values[q] = 0;
+#pragma unroll 4
+        for (int block = 0; block < splits; ++block) {
+            const float4 low = received(item, 0, block), high = received(item, 4, block);
+            values[0] += low.x, values[1] += low.y, values[2] += low.z, values[3] += low.w;
+            values[4] += high.x, values[5] += high.y, values[6] += high.z, values[7] += high.w;
+        }
+    }
+
+private:
+    // Where sums of an item of a share from a block are in the inbox.
+    __device__ __forceinline__ int place(int item, int block) const { return 16 + (block * share + item) * 32; }
+};

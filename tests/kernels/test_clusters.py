@@ -1,0 +1,136 @@
+"""Products whose sums the blocks of a cluster share (split-K), on the emulator against numpy."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.gemm import f16, int8
+from tercet.backends.cuda.gemm.schedules import multistage, tma
+from tercet.backends.cuda.gemm.schedules.tma import Staging, TmaProduct
+from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
+from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig, inbox
+from tercet.backends.cuda.recipe.targets import H200, Target
+from tercet.runtime.ir.dtypes import float16
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Relu
+
+from .dry import launches, normal, planned
+from .emulator import needs_compiler
+from .samples import Sample, compare, sample
+
+if TYPE_CHECKING:
+    from tercet.backends.cuda.backend import CudaBackend
+
+TILES = {str(tile): tile for tile in MULTISTAGE}
+#: Tiles of wgmma and of mma.sync with numbers of blocks that divide their sums or do not.
+FORMS = [("w64x16", 2), ("w64x64", 3), ("w128x64", 2), ("32x32", 4), ("64x64", 5)]
+
+
+@pytest.fixture
+def clusters(emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
+    """A Hopper, whose blocks form clusters."""
+    compiler: Any = emulated.device.compiler
+    monkeypatch.setattr(compiler, "target", H200)
+    return emulated
+
+
+def force(patch: pytest.MonkeyPatch, tile: CtaTile, splits: int) -> None:
+    """Compute all products by `multistage.cu` in this form."""
+    for module in (multistage, int8):
+        patch.setattr(module, "choose", lambda *_, **__: TimedConfig(0.0, Config(tile, splits)))
+    for other in ("_by_tma", "_persistent", "_swapped"):
+        patch.setattr(f16, other, lambda *_: None)
+
+
+def convolution(x: Array, w: Array, *, adds: bool = False, **attributes: Any) -> Sample:
+    """Return a convolution with bias and Relu, and with a residual if it `adds` one."""
+    graph, dtype = Graph(), x.dtype
+    image = graph.add_input("x", TensorType(dtype, x.shape))
+    constants = [graph.constant(a.astype(dtype)) for a in (w, normal(w.shape[0]))]
+    y = graph.insert(Conv(**attributes), [image, *constants]).output
+    infer(graph)
+    feeds = {"x": x}
+    if adds:
+        dims = y.tensor.dims
+        feeds["z"] = normal(*dims).astype(dtype)
+        y = graph.insert(Add(), [y, graph.add_input("z", TensorType(dtype, dims))]).output
+    graph.set_outputs({"y": graph.insert(Relu(), [y]).output})
+    infer(graph)
+    return Sample(graph, feeds)
+
+
+def half(*dims: int) -> Array:
+    return normal(*dims).astype(float16)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(("name", "splits"), FORMS)
+def test_convolutions(
+    name: str, splits: int, clusters: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows, and groups of pixels, whose results do not fill their tiles."""
+    force(monkeypatch, TILES[name], splits)
+    windows = convolution(half(2, 40, 5, 7), normal(24, 40, 3, 3) / 16, adds=True, pads=(1,) * 4)
+    groups = convolution(half(1, 640, 3, 3), normal(18, 320, 1, 1) / 16, group=2)
+    for found in (windows, groups):
+        assert {one.cluster for one in launches(planned(found.graph))} == {(1, 1, splits)}
+        compare(found, clusters)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("layout", ["run", "squares", "tapwise"])
+@pytest.mark.parametrize("splits", [1, 5])
+def test_groups_and_taps_of_the_copy_engine(
+    layout: str, splits: int, clusters: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups of 24 channels, alone or joined, whose weights a block keeps; steps that are split."""
+
+    def expected(p: TmaProduct, staging: Staging, config: Config, target: Target) -> float:
+        own = staging.layout.name.lower() == layout and config.splits == splits
+        return (config.tile.bm - tma.keeps(p, config)) * 1e-3 if own else inf
+
+    monkeypatch.setattr(tma, "_expected", expected)
+    monkeypatch.setattr(tma, "_configs", lambda p, tile, *_: [Config(tile, splits)])
+    monkeypatch.setattr(multistage, "time_of", lambda *_: inf)
+    pads, strides = (1, 1, 1, 1), (2, 1) if layout == "tapwise" else (1, 1)
+    weights = normal(96, 24, 3, 3) / 12
+    how: dict[str, Any] = {"group": 4, "pads": pads, "strides": strides}
+    found = convolution(half(2, 96, 7, 9), weights, adds=layout == "run", **how)
+    (launch,) = launches(planned(found.graph))
+    assert (launch.entry, launch.cluster) == ("mma_bulk", (1, splits, 1))
+    compare(found, clusters)
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_integers(clusters: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums that wrap around or are NaN as float32: they are sent as they are, and exact."""
+    force(monkeypatch, TILES["64x64"], 3)
+    rng = np.random.default_rng(0)
+    a = rng.integers(-128, 128, (21, 700)).astype(np.int8)
+    b = rng.integers(-128, 128, (700, 70)).astype(np.int8)
+    b[:, ::3] = -1  # sums whose bits are those of a NaN
+    found = sample("MatMulInteger", [a, b], (1,))
+    (launch,) = [one for one in launches(planned(found.graph)) if one.file == "gemm/multistage.cu"]
+    assert launch.cluster == (1, 1, 3)
+    compare(found, clusters)
+
+
+def test_an_inbox_has_room_for_every_share() -> None:
+    for tile in MULTISTAGE:
+        sums = tile.bm * tile.bn
+        for blocks in range(2, 9):
+            share = (inbox(sums, blocks) - 16) // 32 // blocks
+            assert share * blocks >= sums // 8
+            assert multistage.shared(tile, 2, blocks=blocks) <= H200.shared
