@@ -17,6 +17,7 @@ from tercet.backends.cuda.attention import flash
 from tercet.backends.cuda.attention.flash_f16x3 import HopperShape
 from tercet.backends.cuda.attention.flash_mma import WarpShape
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.codegen.copies import into_halves
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm import in_halves
 from tercet.backends.cuda.gemm.tables.f16x3 import HALVES
@@ -36,12 +37,14 @@ from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.plan.backend import Format
 from tercet.runtime.session.model import Model
 
-from .cubins import registers
+from .cubins import all_compile, registers
 from .dry import launches, normal, planned
 from .emulator import needs_compiler
 from .samples import OPTIONS, results_of, sample
 from .test_f16x3 import FLOAT32_MAX, FLOAT32_MIN, powers, spots, zeros
 
+#: Kernels that this module compiles, and samples.py has not.
+COMPILES = {"gemm/halves.cu", "gemm/pack_halves.cu"}
 WAYS: dict[str, Any] = {"algorithms": {"MatMul": "in_halves", "Gemm": "in_halves"}}
 COLUMNS = powers(-6, 6, 128)
 NORMS = {"LayerNormalization": LayerNormalization, "RMSNormalization": RMSNormalization}
@@ -217,3 +220,21 @@ def test_nothing_spills(cache: Path) -> None:
         code.result()
         _, stack = registers(compiler.code(source))
         assert stack == 0, source.constants
+
+
+@pytest.mark.slow
+def test_what_stores_halves_compiles(cache: Path) -> None:
+    """Norms and attention, in one format or both; and changes of format."""
+    sources = list[KernelSource]()
+    for residual in (False, True):
+        graph = layers(256, 256, rows=1024, norm="LayerNormalization", residual=residual)
+        sources += [one.source for one in launches(planned(graph, **WAYS))]
+    for shape in (HopperShape(1, 64, 3), WarpShape(1, 2, 2, 32)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(flash, "choose", lambda *_, shape=shape: shape)
+            graph, _ = attended(600, read_elsewhere=True)
+            sources += [one.source for one in launches(planned(graph, **WAYS))]
+    sources += [
+        into_halves(TensorType(float32, (70, 192)), back=back).source for back in (False, True)
+    ]
+    all_compile(sources, H200, cache, COMPILES)
