@@ -7,7 +7,7 @@ scores). It does if embeddings of positions that come from sizes alone are added
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from enum import Flag, auto
 
 import numpy as np
@@ -59,7 +59,7 @@ def counted_positions(graph: Graph, tokens: Set[str], sizes: Set[str]) -> Node |
     return next(_added(graph, origins), None)
 
 
-def _added(graph: Graph, origins: _Origins) -> Iterable[Node]:
+def _added(graph: Graph, origins: _Origins) -> Iterator[Node]:
     """Yield nodes that add positions to tokens; complete the origins."""
     for value in graph.constants:
         origins[value] = _Origin.POSITIONS if _differs(value) else _NOTHING
