@@ -64,13 +64,14 @@ def top_k(
     if chunks < 2 and (lines < FEW or 2 * kept > size):
         return tuple(_merged(make, op, x, y, places, (lines, size, inner, kept)))
 
-    nbytes, launches, found = 0, list[Launch](), (x, None, size)
+    source: Tensor | Scratch = x
+    sources: Scratch | None = None
+    whole, nbytes, launches = size, 0, list[Launch]()
     for parts in (chunks, 1) if chunks > 1 else (1,):
         count = parts * result.size
         values = Scratch(nbytes)
         origins = Scratch(values.offset + _aligned(count * x.dtype.itemsize))
         nbytes = origins.offset + _aligned(4 * count)
-        source, sources, whole = found
         launch = make(
             "reduce/topk.cu",
             "thin_out",
@@ -83,8 +84,8 @@ def top_k(
             constants=(("LARGEST", bool(op.largest)), ("WARPS", SELECTING // 32)),
         )
         launches.append(launch)
-        found = (values, origins, parts * kept)
-    launches.append(rank(values, origins, result.size, kept))
+        source, sources, whole = values, origins, parts * kept
+    launches.append(rank(source, sources, result.size, whole))
     return tuple(replace(launch, scratch=nbytes) for launch in launches)
 
 
