@@ -10,7 +10,7 @@ from math import inf
 from operator import lt
 
 from ..ir.dtypes import FLOATS
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Shape, TensorType
 from ..ops.conv import Conv
@@ -37,8 +37,11 @@ def _build(found: Found) -> Outcome:
             return found.refuse(Reason.SHAPE, "a window would contain only padding")
     pads = op.pads if op.pads and op.auto_pad == "NOTSET" else (0,) * len(added)
     total = tuple(a + b for a, b in zip(pads, added, strict=True))
-    if isinstance(op, MaxPool) and not all(map(lt, total, op.kernel_shape * 2)):
-        return found.refuse(Reason.SHAPE, "a window would contain only padding")
+    if isinstance(op, MaxPool):
+        if op.ceil_mode:
+            return found.refuse(Reason.SHAPE, "no window begins in padding")
+        if not all(map(lt, total, op.kernel_shape * 2)) or not _meets(op, pad.inputs[0]):
+            return found.refuse(Reason.SHAPE, "a window would contain only padding")
     new = with_attributes(op, pads=total, auto_pad="NOTSET")
     return Replacement(new, (pad.inputs[0], *node.inputs[1:]))
 
@@ -123,11 +126,18 @@ def _is_neutral(pad: Node, reader: Node) -> bool:
     added = 0.0 if value is None or value.data is None else float(value.data.reshape(-1)[0])
     if not isinstance(reader.op, MaxPool):
         return added == 0
-    others = reader.outputs[1:]  # positions count padding
-    if any(each.consumers for each in others) or dtype_of(x) not in FLOATS:
+    if len(reader.outputs) > 1 or dtype_of(x) not in FLOATS:  # positions count padding
         return False
     after_relu = x is not None and x.producer is not None and isinstance(x.producer.op, Relu)
     return added == -inf or (added == 0 and after_relu)
+
+
+def _meets(op: MaxPool, x: Value | None) -> bool:
+    """Whether an image is not so small that a dilated window passes it by."""
+    dilations = op.dilations or (1,) * len(op.kernel_shape)
+    sizes = (shape_of(x) or (None,) * (2 + len(dilations)))[2:]
+    known = zip(sizes, dilations, strict=True)
+    return all(step == 1 or (isinstance(size, int) and size >= step) for size, step in known)
 
 
 def _spatial_pads(node: Node) -> tuple[int, ...] | None:

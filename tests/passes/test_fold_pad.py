@@ -7,7 +7,7 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.op import Op
-from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.conv import Conv, Ints
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.movement import Pad, Slice
 from tercet.runtime.ops.pool import AveragePool, MaxPool
@@ -81,6 +81,36 @@ def test_zeros_around_what_is_not_negative_are_no_maximum(is_rectified: bool) ->
     graph = make(build, (2, 3, 7, 8))
     after, _ = optimised(graph)
     assert ("Pad" in kinds(after)) != is_rectified
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize(
+    ("op", "size", "pads"),
+    [
+        (MaxPool(kernel_shape=(2, 1), strides=(3, 1), ceil_mode=1), (5, 4), (0, 0, 1, 0)),
+        (MaxPool(kernel_shape=(2, 1), pads=(1, 0, 0, 0), dilations=(3, 1)), (2, 4), (0, 0, 1, 0)),
+    ],
+    ids=["rounded up", "dilated"],
+)
+def test_a_maximum_of_added_zeros_stays(op: MaxPool, size: Ints, pads: Ints) -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        y = apply(graph, Pad(), apply(graph, Relu(), x), ints(0, 0, *pads[:2], 0, 0, *pads[2:]))
+        return apply(graph, op, y)
+
+    graph = make(build, (2, 3, *size))
+    after, _ = optimised(graph)
+    assert "Pad" in kinds(after)
+    assert_same(graph, after)
+
+
+def test_positions_count_padding() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        y = apply(graph, Pad(), apply(graph, Relu(), x), ints(0, 0, 1, 1, 0, 0, 1, 1))
+        return graph.insert(MaxPool(kernel_shape=(3, 3)), [y], 2).outputs[1]
+
+    graph = make(build, (2, 3, 7, 8))
+    after, _ = optimised(graph)
+    assert "Pad" in kinds(after)
     assert_same(graph, after)
 
 
