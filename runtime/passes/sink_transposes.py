@@ -456,7 +456,9 @@ def _tail(graph: Graph, turn: Node) -> _Tail | None:
     while (node := graph.sole_consumer(value)) is not None and _is_free(node, order):
         others = [v for v in node.distinct_reads if v is not value]
         sums += sum(other.data is None for other in others)
-        if isinstance(node.op, Concat) or sums > 1 or not _all_near(others, value, order, node):
+        if isinstance(node.op, Concat | MatMul) or sums > 1:
+            break
+        if not _all_near(others, value, order, node):
             break
         nodes.append(node)
         value = node.output

@@ -256,3 +256,16 @@ def test_layers_behind_one_transpose_of_rows_stay() -> None:
     after, _ = optimised(graph)
     products = [node for node in after.nodes if isinstance(node.op, MatMul)]
     assert not any(node.operands[0].is_constant for node in products)
+
+
+def test_a_product_with_the_transpose_of_another_stays() -> None:
+    """A transform of blocks, rows first (the cosine transform of CSATv2)."""
+    weights = normal(8, 8)
+
+    def build(g: Graph, x: Value) -> Value:
+        rows = apply(g, MatMul(), x, weights)
+        return apply(g, MatMul(), apply(g, Transpose(perm=(0, 1, 3, 2)), rows), weights)
+
+    graph = make(build, (2, 3, 8, 8))
+    after, _ = optimised(graph)
+    assert_same(graph, after)
