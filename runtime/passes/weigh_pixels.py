@@ -43,10 +43,11 @@ def _image(node: Node) -> Value | None:
     if not isinstance(node.op, MatMul):
         return None
     left, right = node.operands
-    sizes = [shape_of(value) or () for value in (left, right, node.output)]
-    of_left, of_right, _ = sizes
-    if not all(isinstance(size, int) for shape in sizes for size in shape):
+    shapes = [shape_of(value) or () for value in (left, right, node.output)]
+    sizes = [[size for size in shape if isinstance(size, int)] for shape in shapes]
+    if any(map(lambda a, b: len(a) < len(b), sizes, shapes)):
         return None
+    of_left, of_right, _ = sizes
     if len(of_left) < 3 or len(of_left) != len(of_right) or of_right[-1] != 1:
         return None
     source = left
@@ -58,6 +59,6 @@ def _image(node: Node) -> Value | None:
     dims = [size for size in shape_of(source) or () if isinstance(size, int)]
     if len(dims) != 4 or source.is_constant or right.is_constant:
         return None
-    stacks = [prod(size for size in shape[:-2] if isinstance(size, int)) for shape in sizes[:2]]
-    matches = of_left[-2:] == (dims[1], prod(dims[2:])) and stacks == [dims[0]] * 2
+    stacks = [prod(shape[:-2]) for shape in sizes[:2]]
+    matches = of_left[-2:] == [dims[1], prod(dims[2:])] and stacks == [dims[0]] * 2
     return source if matches else None
