@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.conv import Conv, Ints
-from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.ops.elementwise import Cast, Relu
 from tercet.runtime.ops.movement import Pad, Slice
 from tercet.runtime.ops.pool import AveragePool, MaxPool
 
@@ -106,7 +108,9 @@ def test_a_maximum_of_added_zeros_stays(op: MaxPool, size: Ints, pads: Ints) -> 
 def test_positions_count_padding() -> None:
     def build(graph: Graph, x: Value) -> Value:
         y = apply(graph, Pad(), apply(graph, Relu(), x), ints(0, 0, 1, 1, 0, 0, 1, 1))
-        return graph.insert(MaxPool(kernel_shape=(3, 3)), [y], 2).outputs[1]
+        places = graph.insert(MaxPool(kernel_shape=(3, 3)), [y], 2).outputs[1]
+        infer(graph)
+        return apply(graph, Cast(to=float32), places)
 
     graph = make(build, (2, 3, 7, 8))
     after, _ = optimised(graph)
