@@ -329,7 +329,7 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
                 }
         if (SPLIT == 1 || turn + 1 < PARTS) __syncthreads();
     }
-    bool waits = SPLIT > 1;  // for sums, while operands of the epilogue arrive
+    if constexpr (SPLIT > 1) inbox.wait_received();  // also without items: others send to this memory
     const int first = SPLIT > 1 ? inbox.begin() : 0, last = SPLIT > 1 ? inbox.end() : TILE_H * TILE_W * WORDS;
     for (int item = first + threadIdx.x; item < last; item += THREADS) {
         const int m = item / WORDS, column = item % WORDS * 8, place = place_of(m);
@@ -338,8 +338,6 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
         const Operands<8> with = operands_at<8>(at, place, column, 8, bias, z0, z1);
         float values[8];
         if constexpr (SPLIT > 1) {
-            if (waits) inbox.wait_received();
-            waits = false;
             inbox.add(values, item);
         } else {
             *(float4*)values = *(const float4*)((float*)shared + m * WIDTH + column);
