@@ -95,7 +95,9 @@ def forced(layout: SmemLayout, patch: pytest.MonkeyPatch) -> list[CtaTile]:
     """Let convolutions be done in one layout by one tile after the other; return those left."""
     left = [tile for tile in TMA if layout in tma.layouts(tile)]
 
-    def take(p: TmaProduct, target: Target) -> tuple[TimedConfig, Staging] | None:
+    def take(
+        p: TmaProduct, target: Target, *, along: bool = False
+    ) -> tuple[TimedConfig, Staging] | None:
         staging, splits = tma.staged(p, left[0], layout), min(2, ceil_div(p.channels, p.chunk))
         config = Config(left[0], splits if len(left) % 2 else 1)
         if staging is None or not tma.fits(config, staging.stage(p.chunk), p.chunk, target):
