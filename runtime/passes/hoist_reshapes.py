@@ -92,16 +92,17 @@ def _split_batches(graph: Graph) -> Iterator[str]:
         if left is None or right is None or a.data is not None or b.data is not None:
             continue
         (count, rows, inner), (other, _, columns) = left, right
-        last = _split_behind(graph, node, count, rows, columns)
-        if last is None or count != other or not count * rows * inner * columns:
+        split = _split_behind(graph, node, count, rows, columns)
+        if split is None or count != other or not count * rows * inner * columns:
             continue
-        outer = (shape_of(last.output) or ())[:-2]
+        last, outer = split
         add = Builder(graph, node, node.name, (node,))
         parts = (
             _reshaped(add, a, (*outer, rows, inner)),
             _reshaped(add, b, (*outer, inner, columns)),
         )
-        graph.redirect(last.output, add(MatMul(), *parts))
+        product = add(MatMul(), *parts)
+        graph.redirect(last.output, _reshaped(add, product, shape_of(last.output) or ()))
         drop(graph, last)
         yield f"MatMul '{node.name}' has the batch axes {outer} of its {count} matrices"
 
@@ -114,16 +115,25 @@ def _static(value: Value) -> tuple[int, int, int] | None:
     return sizes[0], sizes[1], sizes[2]
 
 
-def _split_behind(graph: Graph, node: Node, count: int, rows: int, columns: int) -> Node | None:
-    """Return the view after a product that splits its batch axis into several."""
+def _split_behind(
+    graph: Graph, node: Node, count: int, rows: int, columns: int
+) -> tuple[Node, tuple[int, ...]] | None:
+    """Return the view after a product that splits its batch axis into several, and these.
+
+    Axes of size 1 may follow those of the matrices.
+    """
     last = node
     while (reader := graph.sole_consumer(last.output)) is not None:
         if not isinstance(reader.op, _BATCH_VIEWS) or reader.inputs[0] is not last.output:
             return None
         shape, last = shape_of(reader.output) or (), reader
-        sizes = [size for size in shape if isinstance(size, int)]
-        if len(sizes) == len(shape) > 3 and sizes[-2:] == [rows, columns]:
-            return last if prod(sizes[:-2]) == count else None
+        sizes = tuple(size for size in shape if isinstance(size, int))
+        if len(sizes) < len(shape):
+            continue
+        while len(sizes) > 3 and sizes[-2:] != (rows, columns) and sizes[-1] == 1:
+            sizes = sizes[:-1]
+        if len(sizes) > 3 and sizes[-2:] == (rows, columns):
+            return (last, sizes[:-2]) if prod(sizes[:-2]) == count else None
     return None
 
 
