@@ -113,9 +113,9 @@ class Atom:
     def wgmma(self, n: int, *, across: bool = False, a_in_registers: bool = False) -> str:
         """Return ``wgmma(sums, a, b)``, or ``wgmma_across``: the product of a warp group.
 
-        Shared memory operands are given by descriptors. With A in registers, and element types that
-        cannot be transposed or numbers in parts, a fourth argument selects accumulation or
-        overwriting.
+        Shared memory operands are given by descriptors. A fourth argument selects accumulation or
+        overwriting where numbers are split into float16, and with A in registers also for float32
+        and for element types that cannot be transposed.
 
         Args:
             n: columns.
@@ -132,7 +132,8 @@ class Atom:
         immediates = ["p", *(["1", "1"] if self.sums == "float" else [])]
         if self.transposable:
             immediates += [*([] if a_in_registers else ["0"]), str(int(across))]
-        begins = self.parts > 0 or (a_in_registers and not self.transposable)
+        split = self.parts > 0 and (self.transposable or a_in_registers)
+        begins = split or (a_in_registers and not self.transposable)
         shape = f"m64n{n}k{self.k}"
         test = f"setp.ne.b32 p, %{b + 1}, 0; " if begins else "setp.eq.u32 p, 1, 1; "
         return "\n".join(
