@@ -91,10 +91,12 @@ def renamed(
     if not isinstance(node.op, Transpose):
         return None
     source, result = node.distinct_reads[0].tensor, node.output.tensor
-    perm = node.op.order(len(source.dims))
+    perm, formats = node.op.order(len(source.dims)), set(Format) - {Format.HALVES}
     for before in given:
+        if before is Format.HALVES:
+            continue
         order = before.order(source.dims)
-        for after in Format:
+        for after in formats:
             found = tuple((perm[axis], size) for axis, size in after.order(result.dims))
             if after in asked and found == order:
                 return before, after

@@ -351,7 +351,10 @@ def moves(node: Node) -> bool:
 def movement(nodes: Sequence[Node]) -> Movement | None:
     """Return what a chain of nodes does, or None if that is too complex."""
     x, y = nodes[0].operands[0], nodes[-1].output
-    if not x.tensor.rank or not all(n.tensor.size for n in (x, *(node.output for node in nodes))):
+    between = [value.tensor for value in (x, *(node.output for node in nodes))]
+    if not x.tensor.rank or not all(each.size for each in between):
+        return None
+    if any(sum(each.dims) > MAX_ENTRIES for each in between):
         return None
     state = _Tracer(x.tensor.dims)
     try:
