@@ -51,6 +51,7 @@ KERNEL_ROOMS = {
 }
 #: Kernels of another room than that of the file which launches them, and why.
 KERNELS_ELSEWHERE = {
+    "codegen/copies.py": {"gemm/pack_halves.cu"},  # into a format that products read
     "tuning/judge.py": {"norm/squared_error.cu"},  # by which results are compared
     "gemm/vectorized_f16.py": {
         "image/pool_vectorized.cu",
@@ -75,6 +76,8 @@ NAMED_IN_PARTS = {
     "attention/attention_f16x3.cu",
     "attention/attention_mma.cu",
     "attention/attention_tiles.cu",
+    "elementwise/elementwise.cu",
+    "elementwise/moved.cu",
     "gemm/reduce_splits.cu",
     "gemm/reduce_splits_f16.cu",
 }

@@ -21,7 +21,6 @@ from .emulator import needs_compiler
 from .few_rows_samples import Gated, geglu, reglu, silu_apart
 from .samples import ERROR, compare
 
-COMPILES = {"gemm/tma_persistent.cu"}
 BY_TITLE = {str(tile): tile for tile in TMA_PAIRS}
 
 #: Those that become one kernel.
