@@ -42,7 +42,7 @@ class KernelStep:
         self.launches = tuple(one for one in launches_of(recipe) if not one.is_empty)
         self._device = device
         self._site = site
-        self._held: list[View] = []  # constants that were forgotten since stay where they are
+        self._held: list[View] = []  # constants, which stay where they are when stores forget them
         self._codes = [device.compiler.submit(launch.source) for launch in self.launches]
         self.kernel = " + ".join(dict.fromkeys(one.title for one in self.launches)) or "nothing"
         self.scratch = max((launch.scratch for launch in self.launches), default=0)
@@ -68,6 +68,7 @@ class KernelStep:
         slots += site.also.items()
         views = dict(zip(slots, (*inputs, *outputs), strict=True))
         runs: list[Callable[[CudaStream], None]] = []
+        self._held = []
         for launch, code in zip(self.launches, self._codes, strict=True):
             found = addresses(launch, lambda base: self._pointer(base, views, scratch))
             if launch.moot is not None and len({found[name] for name in launch.moot}) == 1:
@@ -84,14 +85,16 @@ class KernelStep:
             if scratch is None:
                 raise ValueError(f"{self.kernel} has no workspace")
             return pointer(scratch) + argument.offset
+        site, weights = self._site, self._site.weights
         if isinstance(argument, Packed):
-            weights = self._site.weights
-            return pointer(weights.packed(argument.sources, argument.layout, argument.pack))
-        if argument.value.is_constant:
-            return pointer(self._site.weights.view(argument.value))
-        value, site = argument.value, self._site
-        is_second = argument.format is site.also.get(value)
-        return pointer(views[value, argument.format if is_second else site.formats[value]])
+            held = weights.packed(argument.sources, argument.layout, argument.pack)
+        elif argument.value.is_constant:
+            held = weights.view(argument.value)
+        else:
+            value, is_second = argument.value, argument.format is site.also.get(argument.value)
+            return pointer(views[value, argument.format if is_second else site.formats[value]])
+        self._held.append(held)
+        return pointer(held)
 
 
 def addresses(launch: Launch, address: Callable[[Operand], int]) -> dict[str, int]:
