@@ -32,10 +32,17 @@
 struct dim3 {
     unsigned x = 1, y = 1, z = 1;
 };
-struct float2 { float x, y; };
+struct alignas(8) float2 { float x, y; };
 #define __noinline__
 struct alignas(8) uint2 { unsigned int x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
+
+// Ends the process where a GPU would find an address that is no multiple of the bytes at it.
+inline void assert_aligned(const void* p, size_t bytes)
+{
+    if ((size_t)p % bytes) abort();
+}
+
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline uint2 make_uint2(unsigned int x, unsigned int y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }

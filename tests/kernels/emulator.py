@@ -64,6 +64,8 @@ _FLAGS = (
     "-fno-strict-aliasing",
     "-ffp-contract=off",
     "-fno-gnu-unique",  # shared memory of an inline function is each library's own
+    "-fsanitize=alignment",  # words that are read at once lie at multiples of their size
+    "-fsanitize-undefined-trap-on-error",
     *(["-mf16c"] if _FEATURES.get("F16C") else []),  # libgcc's float16, in less time
 )
 #: The runner's library has all that a kernel's needs, so nothing else is linked to that.

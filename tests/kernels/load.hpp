@@ -7,7 +7,9 @@ struct alignas(16) Word {
 inline Word global_word(const void* from, bool inside = true)
 {
     Word found = {};
-    if (inside) memcpy(&found, from, sizeof(found));
+    if (!inside) return found;
+    assert_aligned(from, sizeof(found));
+    memcpy(&found, from, sizeof(found));
     return found;
 }
 inline Word constant_word(const void* from, bool inside = true) { return global_word(from, inside); }

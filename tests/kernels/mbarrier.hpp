@@ -34,6 +34,9 @@ inline void mbarrier_wait(u32 barrier, u32 parity)
 }
 inline void bulk_copy(u32 to, const void* from, int bytes, u32 barrier)
 {
+    assert_aligned(at_address(to), 16);
+    assert_aligned(from, 16);
+    if (bytes % 16) abort();
     memcpy(at_address(to), from, bytes);
     barriers_at[barrier].bytes -= bytes;
     barriers_at[barrier].arrive(0);

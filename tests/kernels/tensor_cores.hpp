@@ -16,8 +16,11 @@ inline u32 swizzled(int row, int chunk) { return row * 128 + ((chunk ^ (row & 7)
 
 template <int N> void cp_async(u32 to, const T* from, bool inside)
 {
+    assert_aligned(at_address(to), N * sizeof(T));
     memset(at_address(to), 0, N * sizeof(T));
-    if (inside) memcpy(at_address(to), from, N * sizeof(T));
+    if (!inside) return;
+    assert_aligned(from, N * sizeof(T));
+    memcpy(at_address(to), from, N * sizeof(T));
 }
 inline void keep_single(u32 to, unsigned short bits) { memcpy(at_address(to), &bits, 2); }
 template <int N> void fill(u32 to, u32 word)
@@ -373,6 +376,7 @@ inline std::vector<std::map<size_t, float2>> sent;
 inline void dsmem_expect(u32, int) {}
 inline void dsmem_send(u32 address, u32, int block, float2 x)
 {
+    assert_aligned(at_address(address), sizeof(x));
     sent.resize(std::max<size_t>(sent.size(), blocks_in_grid()));
     sent[place_in_grid(block)][at_address(address) - dynamic_shared] = x;
 }
