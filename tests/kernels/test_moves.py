@@ -295,3 +295,10 @@ def test_places_of_random_chains(format: Format) -> None:
         got = np.where(entry < 0, 0, memory[np.where(entry < 0, 0, place + entry)])
         np.testing.assert_array_equal(got.reshape(want.shape), want)
     assert composed > 100
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (1, 1)], ids=str)
+def test_few_axes_are_turned(shape: tuple[int, ...]) -> None:
+    chain = Chain(*shape).add(Transpose()).add(Transpose())
+    chain.graph.set_outputs({"y": chain.value})
+    assert not launches(planned(chain.graph))

@@ -428,7 +428,7 @@ def may_be_free(node: Node) -> bool:
     rank = len(dims)
     if isinstance(op, Transpose):
         order = tuple(axis for axis in op.order(rank) if dims[axis] != 1)
-        images = ((0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1)))
+        images = ((0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))) if rank > 2 else ()
         kept = [tuple(axis for axis in perm if dims[axis] != 1) for perm in images]
         return order in (*kept, tuple(sorted(order)))
     if isinstance(op, Slice):
