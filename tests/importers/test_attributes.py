@@ -10,8 +10,11 @@ import tercet
 from tercet.importers.onnx import load
 from tercet.runtime.errors import ModelError, ModelWarning, UnsupportedError
 from tercet.runtime.ir import op as operators
+from tercet.runtime.ir.dtypes import float64
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Cast
 
 from .parsed import graph_of, kinds, model, run
 
@@ -21,8 +24,8 @@ def test_attributes_become_fields() -> None:
         c = Conv <strides = [2, 2], pads = [1, 1, 1, 1], auto_pad = "NOTSET"> (x, w)
         y = Cast <to = 11> (c) }"""
     conv, cast = (node.op for node in graph_of(text).nodes)
-    assert (conv.strides, conv.pads, conv.group) == ((2, 2), (1, 1, 1, 1), 1)  # type: ignore[attr-defined]
-    assert cast.to == np.float64  # type: ignore[attr-defined]
+    assert conv == Conv(strides=(2, 2), pads=(1, 1, 1, 1))
+    assert cast == Cast(to=float64)
 
 
 def test_a_domain_that_is_not_imported_is_the_newest() -> None:

@@ -26,6 +26,7 @@ from tercet.runtime.ir.dtypes import (
 )
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Mul, Not, Relu
 from tercet.runtime.ops.gather import Gather
@@ -53,9 +54,9 @@ class Chain:
         self.graph = Graph("moves")
         self.value = self.graph.add_input("x", TensorType(dtype, shape))
 
-    def add(self, op: object, *numbers: object) -> Chain:
+    def add(self, op: Op, *numbers: object) -> Chain:
         constants = [self.graph.constant(np.asarray(n, np.int64), "") for n in numbers]
-        self.value = self.graph.insert(op, [self.value, *constants]).output  # type: ignore[arg-type]
+        self.value = self.graph.insert(op, [self.value, *constants]).output
         infer(self.graph)
         return self
 

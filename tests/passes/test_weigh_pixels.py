@@ -12,7 +12,7 @@ from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.shape import Reshape, Unsqueeze
 
-from .graphs import apply, assert_same, kinds, make, normal, optimised
+from .graphs import Build, apply, assert_same, kinds, make, normal, optimised
 from .test_to_half import dtypes_of, halved
 
 SHAPE = (2, 8, 4, 6)
@@ -42,8 +42,8 @@ def shared(g: Graph, x: Value) -> Value:
 
 
 @pytest.mark.parametrize("build", [context, several, shared])
-def test_pixels_are_rows(build: object) -> None:
-    graph = make(build, SHAPE)  # type: ignore[arg-type]
+def test_pixels_are_rows(build: Build) -> None:
+    graph = make(build, SHAPE)
     after, log = optimised(graph)
     assert ("weigh_pixels" in log.counts) == (build is context)
     assert_same(graph, after)
