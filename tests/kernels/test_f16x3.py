@@ -32,6 +32,7 @@ from tercet.backends.cuda.gemm.tile import Config
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.types import Array
+from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
 from .cubins import registers
@@ -234,6 +235,18 @@ def sparse(*shape: int) -> Array:
 COLUMNS, STACK = powers(-6, 6, 75), normal(3, 75, 20) * powers(-20, 20, 3, 1, 20)
 
 
+def assert_product(a: Array, b: Array, backend: CudaBackend, options: Options) -> None:
+    """Compare a product with float64, relative to the products that each result is the sum of."""
+    (got,) = results_of(sample("MatMul", [a, b], (1,)), [backend], options)
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        want = a @ b
+        limit = 4e-7 * (np.abs(a) @ np.abs(b)) + FLOAT32_MIN
+    finite = np.isfinite(want)
+    np.testing.assert_array_equal(got[~finite], want[~finite].astype(np.float32))
+    assert (np.abs(got[finite] - want[finite]) <= limit[finite]).all()
+
+
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(
@@ -260,15 +273,7 @@ COLUMNS, STACK = powers(-6, 6, 75), normal(3, 75, 20) * powers(-20, 20, 3, 1, 20
 def test_products(a: Array, b: Array, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each result against float64, relative to the products that it is the sum of."""
     force(monkeypatch, F16X3, Config(tiles_of(F16X3, H200)[0]))
-    options = replace(OPTIONS, **WAYS)
-    (got,) = results_of(sample("MatMul", [a, b], (1,)), [hopper], options)
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        want = a @ b
-        limit = 4e-7 * (np.abs(a) @ np.abs(b)) + FLOAT32_MIN
-    finite = np.isfinite(want)
-    np.testing.assert_array_equal(got[~finite], want[~finite].astype(np.float32))
-    assert (np.abs(got[finite] - want[finite]) <= limit[finite]).all()
+    assert_product(a, b, hopper, replace(OPTIONS, **WAYS))
 
 
 @pytest.mark.slow

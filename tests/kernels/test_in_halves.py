@@ -40,8 +40,8 @@ from tercet.runtime.session.model import Model
 from .cubins import all_compile, registers
 from .dry import launches, normal, planned
 from .emulator import needs_compiler
-from .samples import OPTIONS, results_of, sample
-from .test_f16x3 import FLOAT32_MAX, FLOAT32_MIN, powers, spots, zeros
+from .samples import OPTIONS
+from .test_f16x3 import FLOAT32_MAX, assert_product, powers, spots, zeros
 
 #: Kernels that this module compiles, and samples.py has not.
 COMPILES = {"gemm/halves.cu", "gemm/pack_halves.cu"}
@@ -78,15 +78,7 @@ def force(patch: pytest.MonkeyPatch, name: str) -> None:
 def test_products(a: Array, b: Array, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each result against float64, relative to the products that it is the sum of."""
     force(monkeypatch, "w64x64")
-    options = replace(OPTIONS, **WAYS)
-    (got,) = results_of(sample("MatMul", [a, b], (1,)), [hopper], options)
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        want = a @ b
-        limit = 4e-7 * (np.abs(a) @ np.abs(b)) + FLOAT32_MIN
-    finite = np.isfinite(want)
-    np.testing.assert_array_equal(got[~finite], want[~finite].astype(np.float32))
-    assert (np.abs(got[finite] - want[finite]) <= limit[finite]).all()
+    assert_product(a, b, hopper, replace(OPTIONS, **WAYS))
 
 
 def layers(*widths: int, rows: int, norm: str = "", residual: bool = False) -> Graph:

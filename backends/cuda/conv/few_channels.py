@@ -24,18 +24,31 @@ DECLARED = 48 << 10
 BEGIN, RATE = 6.5, 6.5e6
 
 
+def need_windows(conv: ConvProblem, channels: int) -> str:
+    """Return why a convolution is not one of an image's windows without gaps, or nothing.
+
+    Args:
+        conv: the convolution.
+        channels: that an image may have at most.
+    """
+    if conv.x.rank != 4:
+        return f"{conv.x.rank - 2} spatial axes, not 2"
+    if conv.channels > channels:
+        return f"{conv.channels} channels, not up to {channels}"
+    if conv.view.is_dilated or max(conv.view.strides) > MAX_STRIDE:
+        return "windows with gaps"
+    return ""
+
+
 def few_channels_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of `few_channels`, or why it does not apply."""
     refused = conv.need_one_group() or conv.need_constants()
     refused = refused or (conv.need_halves() if conv.x.dtype in HALVES else conv.need_float32())
     if refused:
         return refused
-    if conv.x.rank != 4:
-        return f"{conv.x.rank - 2} spatial axes, not 2"
-    if conv.channels > MAX_CHANNELS:
-        return f"{conv.channels} channels, not up to {MAX_CHANNELS}"
-    if conv.view.is_dilated or max(conv.view.strides) > MAX_STRIDE:
-        return "windows with gaps"
+    refused = need_windows(conv, MAX_CHANNELS)
+    if refused:
+        return refused
     if _filters(conv) == 0:
         return f"{conv.filters} filters, not a multiple of 8"
     if conv.taps * conv.channels > MAX_TERMS or _declared(conv, *_tile(conv)) > DECLARED:

@@ -23,11 +23,12 @@ from ..gemm.first_layer import CHANNELS, pack_strips
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, Packed, Tensor, by_axis, ceil_div, sizes
+from .few_channels import need_windows
 
 #: Threads per block, and pixels that they compute at once.
 THREADS, ROWS = 256, 128
-#: Maximum filters of a block, steps of 16 terms, stride, and elements of a pooled window.
-MAX_FILTERS, MAX_STEPS, MAX_STRIDE, MAX_POOLED = 64, 32, 4, 9
+#: Maximum filters of a block, steps of 16 terms, and elements of a pooled window.
+MAX_FILTERS, MAX_STEPS, MAX_POOLED = 64, 32, 9
 #: Microseconds of a wave of blocks for loads and stores, and per step of `ROWS` pixels and eight
 #: filters.
 BLOCK, STEP = 5.0, 0.0085
@@ -199,14 +200,9 @@ class FewChannels:
 def few_channels_mma_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of `few_channels_mma`, or why it does not apply."""
     refused = conv.need_one_group() or conv.need_constants() or conv.need_halves()
+    refused = refused or need_windows(conv, CHANNELS)
     if refused:
         return refused
-    if conv.x.rank != 4:
-        return f"{conv.x.rank - 2} spatial axes, not 2"
-    if conv.channels > CHANNELS:
-        return f"{conv.channels} channels, not up to {CHANNELS}"
-    if conv.view.is_dilated or max(conv.view.strides) > MAX_STRIDE:
-        return "windows with gaps"
     if conv.filters % 8:
         return f"{conv.filters} filters, not a multiple of 8"
     if FewChannels(conv).steps > MAX_STEPS:
