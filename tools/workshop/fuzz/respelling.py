@@ -110,11 +110,11 @@ def _axes_of_one(words: Respelling, at: int) -> None:
 
 
 def _axis(words: Respelling, at: int) -> None:
-    """An axis is counted from the other end."""
+    """An axis is counted from the other end: of the input, or of what OneHot adds one to."""
     node = words.model.graph.node[at]
     for attribute in node.attribute:
         if attribute.name == "axis" and node.op_type not in ("Flatten", "DequantizeLinear"):
-            rank = words.rank(node.input[0])
+            rank = words.rank(node.input[0]) + (node.op_type == "OneHot")
             attribute.i += rank if attribute.i < 0 else -rank
 
 
