@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -145,6 +146,25 @@ def place_on_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
         fcntl.flock(gpu, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
         fcntl.flock(gate, fcntl.LOCK_UN)
         yield
+        _leave_a_lost_context(request.node.nodeid)
     finally:
         os.close(gpu)
         os.close(gate)
+
+
+def _leave_a_lost_context(test: str) -> None:
+    """End a process whose CUDA context has failed: its further tests would fail as well.
+
+    pytest-xdist starts another in its place, and names the test.
+    """
+    import cuda.bindings.driver as driver
+
+    (status,) = driver.cuCtxSynchronize()
+    usable = {"CUDA_SUCCESS", "CUDA_ERROR_NOT_INITIALIZED", "CUDA_ERROR_INVALID_CONTEXT"}
+    if status.name in usable:
+        return
+    reason = f"{test} left the CUDA context unusable: {status.name}"
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        print(reason, file=sys.__stderr__, flush=True)
+        os._exit(1)
+    pytest.exit(reason, returncode=pytest.ExitCode.TESTS_FAILED)
