@@ -118,12 +118,16 @@ def fetch(device, view: View) -> Array:
     return found
 
 
+#: Rows of float32 in halves are tested in test_cuda_in_halves.py.
+OF_ANY_DTYPE = [Format.CONTIGUOUS, Format.CHANNELS_LAST]
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8, np.int64])
 @pytest.mark.parametrize(
     "dims", [(2, 3, 5, 7), (1, 64, 33, 31), (3, 8, 9), (1, 1, 4, 4), (2, 13, 2, 2, 2)]
 )
-@pytest.mark.parametrize("source", list(Format))
-@pytest.mark.parametrize("target", list(Format))
+@pytest.mark.parametrize("source", OF_ANY_DTYPE)
+@pytest.mark.parametrize("target", OF_ANY_DTYPE)
 def test_formats(
     device, dtype: type, dims: tuple[int, ...], source: Format, target: Format
 ) -> None:
