@@ -12,6 +12,7 @@ import tercet
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft": 1{more}]>\n'
 ENDS = "g (float[n,3,8] x, float[8] b) => "
 SKIP = "com.microsoft.SkipLayerNormalization (x, x, b)"
+RMS = "com.microsoft.SkipSimplifiedLayerNormalization (x, x, b)"
 HEADS = "com.microsoft.MultiHeadAttention <num_heads = 2>"
 PLACES = {
     "branches": """g (float[n,3,8] x, float[8] b, bool c) => (float[n,3,8] y) {
@@ -38,6 +39,7 @@ PLACES = {
     }""",
     "a result that others read": ENDS + "(y, z, s) { y,,,s = SKIP z = Identity (y) }",
     "an output that nobody reads": ENDS + "(y) { y,,,s = SKIP }",
+    "an output that nothing computes or reads": ENDS + f"(y, s) {{ y,mean,deviation,s = {RMS} }}",
     "states that are the inputs' own": """
     g (float[2,2,4,4] k, float[2,3,8] x) => (y, p) { y, p = HEADS (x, k, k) }""",
 }
@@ -65,3 +67,9 @@ def test_places(name: str, passes: bool) -> None:
     assert list(found) == [each.name for each in session.get_outputs()]
     for mine, theirs in zip(found.values(), session.run(None, feeds), strict=True):
         np.testing.assert_allclose(mine, np.asarray(theirs), 1e-5, 1e-5)
+
+
+def test_an_output_that_nothing_computes_is_an_error_where_it_is_read() -> None:
+    text = HEAD.format(more="") + ENDS + f"(y) {{ y,mean = {RMS} z = Identity (mean) }}"
+    with pytest.raises(tercet.UnsupportedError, match="asks for output 1 .'mean'."):
+        tercet.load(parser.parse_model(text))

@@ -16,6 +16,8 @@ from .attributes import Mismatch, convert
 def expand(declared: Contrib, node: RawNode, site: GrowingSite) -> tuple[str | None, ...]:
     """Add the nodes that define `node`, and return the names of its results.
 
+    An output that the definition lacks may have a name, as long as nothing reads it.
+
     Raises:
         ModelError: the node violates its operator's definition.
         UnsupportedError: it needs a feature that the definition lacks.
@@ -29,7 +31,7 @@ def expand(declared: Contrib, node: RawNode, site: GrowingSite) -> tuple[str | N
         raise _of_the_node(error, node, site) from error
     results = found if isinstance(found, tuple) else (found,)
     for i, name in enumerate(node.outputs):
-        if name and (i >= len(results) or not results[i]):
+        if (i >= len(results) or not results[i]) and name and site.is_read(name):
             raise site.unsupported(f"asks for output {i} ('{name}'), which is not computed", node)
     return results
 
