@@ -29,7 +29,7 @@ from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, PRODUCT, blocks_worth
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics.halves import store
-from ..numerics.products import recorded, sums
+from ..numerics.products import COLUMNS, is_small, recorded, sums
 from .columns import Region, outside, region
 from .depthwise import Depthwise, StridePhase
 from .depthwise_last import FEWEST, INTO, OUT
@@ -40,6 +40,8 @@ ROWS = 1 << 20
 LONGEST = 768
 #: Nanoseconds per multiply-add.
 TAP = 0.12
+#: Minimum terms of a product for which BLAS loses more by turning its result than the bias does.
+MANY_TERMS = 96
 #: Bytes of one way of a first-level cache, and the number of ways.
 CACHE_WAY, WAYS = 4096, 8
 
@@ -94,7 +96,9 @@ class Separable:
         self.sums, self.spare = (
             scratch.take(outputs * self.channels, self.dtype) for _ in range(2)
         )
-        self.result = scratch.take(outputs * self.output.tensor.dims[1], self.dtype)
+        self.result, self.turned = (
+            scratch.take(outputs * self.output.tensor.dims[1], self.dtype) for _ in range(2)
+        )
         self.nbytes = scratch.nbytes
 
     @classmethod
@@ -281,15 +285,22 @@ class Separable:
             tape.append(partial(store, target, total.T))
             return
         _, w, bias = self.after.operands
-        weights = bound.packed((w,), ("columns", self.dtype), _columns_of_outputs).T
+        weights = bound.packed((w,), ("columns", self.dtype), _columns_of_outputs)
         found = bound.scratch(self.result, target.shape)
-        tape.append(recorded(weights, total.T, found))
+        needs_padding = is_small(*total.shape, len(target)) and len(target) % COLUMNS
+        if self.channels < MANY_TERMS or needs_padding:
+            sums = found
+            tape.append(recorded(weights.T, total.T, sums))
+        else:
+            pixels = bound.scratch(self.turned, target.shape[::-1])
+            sums = pixels.T
+            tape.append(recorded(total, weights, pixels, is_fixed=True))
+        last = found if self.after.stages else target
         if bias is not None:
-            last = found if self.after.stages else target
             addend = bound.as_dtype(bias, self.dtype)[:, np.newaxis]
-            tape.append(partial(np.add, found, addend, out=last))
-        elif not self.after.stages:
-            tape.append(partial(store, target, found))
+            tape.append(partial(np.add, sums, addend, out=last))
+        elif sums is not last:
+            tape.append(partial(store, last, sums))
         frame = self.after.frame((0, 1, 2))
         place = frame.block((box[0], slice(0, result.shape[1]), *box[1:]))
         self.after.finish(frame, bound)(tape, place, found.reshape(lengths(place)))
