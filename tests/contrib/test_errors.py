@@ -103,7 +103,7 @@ def test_what_is_refused(op: str, inputs: Any, attributes: Any, text: str) -> No
         (DOMAIN, "SparseToDenseMatMul", "MatMul of a dense one"),
         (DOMAIN, "PagedAttention", "GroupQueryAttention"),
         ("ai.onnx.contrib", "AudioDecoder", "onnxruntime-extensions"),
-        ("trt", "TRT_FP8QuantizeLinear", "TensorRT's plugins"),
+        ("trt", "TRT_FP4QDQ", "TensorRT's plugins"),
     ],
 )
 def test_recipes_of_operators_that_nobody_knows(domain: str, op: str, text: str) -> None:

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import tercet
-from tercet.importers.onnx.contrib.catalogue import OTHER_DOMAINS
+from tercet.importers.onnx.contrib.catalogue import QONNX
 
 from ..packages import needs_cuda
 
@@ -33,7 +33,7 @@ def test_samples(options: Any) -> None:
         np.testing.assert_allclose(found[name], result, 1e-6, 1e-7, err_msg=name)
 
 
-@pytest.mark.parametrize("domain", OTHER_DOMAINS)
+@pytest.mark.parametrize("domain", QONNX)
 def test_other_names_of_the_domain(domain: str) -> None:
     model = onnx.load(MODEL)
     model.opset_import[1].domain = domain

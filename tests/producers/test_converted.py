@@ -1,7 +1,8 @@
 """Networks as converters of many frameworks write them, and what onnxruntime computes.
 
 `tercet.tools.workshop.converter_files` and `writer_files` make the files, and `qonnx_files` those
-of Brevitas, which onnxruntime cannot load: their results are Brevitas's.
+of Brevitas and `modelopt_files` those of Model Optimizer, whose results are their own: onnxruntime
+cannot load the files of Brevitas, or those with float8.
 """
 
 from pathlib import Path
@@ -15,6 +16,9 @@ from tercet.runtime.ir.types import Array
 from tercet.runtime.session.placement import Placement
 
 from ..packages import needs_cuda
+
+#: Some declare results of other kinds: TorchScript, for one, has no float8.
+pytestmark = pytest.mark.filterwarnings("ignore:.*the file declares types:tercet.ModelWarning")
 
 RECORDED = Path(__file__).parent / "converted"
 NAMES = sorted(file.stem for file in RECORDED.glob("*.onnx"))
@@ -30,6 +34,7 @@ def test_there_are_some() -> None:
         "brevitas",
         "diffusers",
         "jax",
+        "modelopt",
         "optimum",
         "paddle",
         "spox",
@@ -42,7 +47,6 @@ def test_there_are_some() -> None:
 
 @pytest.mark.parametrize("passes", [True, False], ids=["passes", "as it is"])
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.filterwarnings("ignore:.*the file declares types:tercet.ModelWarning")
 def test_results_are_those_of_onnxruntime(name: str, passes: bool) -> None:
     options: dict[str, Any] = {} if passes else {"stop_at": 0}
     with tercet.load(RECORDED / f"{name}.onnx", **options) as model:

@@ -47,17 +47,19 @@ MODULES: dict[str, str] = {
 }
 #: Operators that onnxruntime registers in the domain of ONNX itself.
 DEFAULT_DOMAIN = frozenset({"SimplifiedLayerNormalization"})
+#: The domain of QONNX under its present and its former names.
+QONNX = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
+#: TensorRT finds its plugins by their names, so that the domain may be left out.
+TENSORRT, PLUGIN = "trt", "TRT_"
 #: Modules of other domains, each with all of its operators.
-OTHER_DOMAINS = {
-    "qonnx.custom_op.general": "qonnx",
-    "finn.custom_op.general": "qonnx",
-    "onnx.brevitas": "qonnx",
-}
+OTHER_DOMAINS = {**dict.fromkeys(QONNX, "qonnx"), TENSORRT: "tensorrt"}
 _MODULE_OF = {name: module for module, names in MODULES.items() for name in names.split()}
 
 
 def find(domain: str, name: str) -> Contrib | None:
     """Return the declaration of an operator, or None; imports the module that defines it."""
+    if not domain and name.startswith(PLUGIN):
+        domain = TENSORRT
     module = OTHER_DOMAINS.get(domain)
     if domain == DOMAIN or (not domain and name in DEFAULT_DOMAIN):
         module = _MODULE_OF.get(name)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....runtime.ir.dtypes import TO_ONNX, float32
 from .builder import NodeBuilder
-from .catalogue import OTHER_DOMAINS
+from .catalogue import QONNX
 from .declaration import Anything, Float32, T, contrib
 
 #: Bits of a float32: those of the mantissa, and the bias of the exponent.
@@ -167,9 +167,7 @@ def float_quant(
     return b.Mul(b.Max(b.Min(y, limit), b.Neg(limit)), scale)
 
 
-for _domain, _module in OTHER_DOMAINS.items():
-    if _module != __name__.rpartition(".")[2]:
-        continue
+for _domain in QONNX:
     contrib("Quant", "IntQuant", domain=_domain)(quant)
     contrib("BipolarQuant", domain=_domain)(bipolar_quant)
     contrib("Trunc", domain=_domain)(trunc)

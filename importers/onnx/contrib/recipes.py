@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx.defs
 
-from .catalogue import OTHER_DOMAINS
+from .catalogue import PLUGIN, QONNX, TENSORRT
 from .declaration import DOMAIN
 
 _FUSIONS = (
@@ -27,11 +27,11 @@ _DOMAINS = {
     DOMAIN: _FUSIONS,
     f"{DOMAIN}.nchwc": _LAYOUT,
     "com.ms.internal.nhwc": _LAYOUT,
-    **dict.fromkeys(OTHER_DOMAINS, "FINN writes it for its hardware; use the file of Brevitas"),
+    **dict.fromkeys(QONNX, "FINN writes it for its hardware; use the file of Brevitas"),
     "ai.onnx.contrib": "onnxruntime-extensions runs it; do that step outside of the model",
     "ai.onnx.training": _TRAINING,
     f"{DOMAIN}.dml": "DirectML's fusions; save the model again with the CPU's optimiser",
-    "trt": "TensorRT's plugins; export with standard QuantizeLinear and DequantizeLinear",
+    TENSORRT: "TensorRT's plugins; export with standard QuantizeLinear and DequantizeLinear",
     "pkg.onnxscript.torch_lib": "a function that the file lacks; export the model once more",
 }
 #: By name, in the domain of onnxruntime's own operators.
@@ -73,6 +73,8 @@ def recipe(domain: str, name: str, producer: str = "") -> str:
         name: likewise.
         producer: the program that wrote the file, "" if unknown.
     """
+    if not domain and name.startswith(PLUGIN):
+        domain = TENSORRT
     if not domain and producer and not onnx.defs.has(name):
         return f"ONNX has no such operator: {producer} left it as it was in the framework"
     if domain == DOMAIN and name in _BY_NAME:
