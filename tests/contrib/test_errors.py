@@ -103,6 +103,7 @@ def test_what_is_refused(op: str, inputs: Any, attributes: Any, text: str) -> No
         (DOMAIN, "SparseToDenseMatMul", "MatMul of a dense one"),
         (DOMAIN, "PagedAttention", "GroupQueryAttention"),
         ("ai.onnx.contrib", "AudioDecoder", "onnxruntime-extensions"),
+        ("com.amd.quark", "MXQuantizeDequantize", "such as its A8W8"),
         ("trt", "TRT_FP4QDQ", "TensorRT's plugins"),
     ],
 )

@@ -22,6 +22,8 @@ _SEARCH = (
 _SERVER = "caches that a server manages; export with GroupQueryAttention"
 _TRAINING = "it is part of training; export the model for inference"
 
+_QUARK = "AMD Quark's formats for its hardware; quantize with integers, such as its A8W8, instead"
+
 #: By domain.
 _DOMAINS = {
     DOMAIN: _FUSIONS,
@@ -32,6 +34,7 @@ _DOMAINS = {
     "ai.onnx.training": _TRAINING,
     f"{DOMAIN}.dml": "DirectML's fusions; save the model again with the CPU's optimiser",
     TENSORRT: "TensorRT's plugins; export with standard QuantizeLinear and DequantizeLinear",
+    **dict.fromkeys(("com.amd.quark", "com.vai.quantize"), _QUARK),
     "pkg.onnxscript.torch_lib": "a function that the file lacks; export the model once more",
 }
 #: By name, in the domain of onnxruntime's own operators.
