@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ....runtime.base.guard import need
-from ....runtime.ir.dtypes import FLOATS, DType, bfloat16, float16, float32, int64
+from ....runtime.ir.dtypes import FLOATS, DType, bfloat16, float16, float32, float64, int64
 from ....runtime.ir.graph import Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.pool import (
@@ -41,6 +41,8 @@ from ..windows.window_axis import WindowAxis, axes_of_window
 BLOCK = 1 << 16
 #: Bytes per window element needed during planning.
 TAP = 256
+#: Maximum pixels per channel that are summed one by one: pairwise sums start slowly.
+FEW_PIXELS = 1024
 
 #: A function of source and target.
 Map = Callable[[Array, Array], object]
@@ -285,7 +287,12 @@ def lp_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep | st
 def global_average_pool(op: GlobalAveragePool, x: Array, *, out: Array) -> None:
     """Mean of each channel."""
     rows = x.reshape(*x.shape[:2], prod(x.shape[2:]))
-    np.mean(rows, axis=2, dtype=_sums_of(x.dtype), out=out.reshape(x.shape[:2]))
+    means = out.reshape(x.shape[:2])
+    if 0 < rows.shape[2] <= FEW_PIXELS and x.dtype in (float32, float64):
+        np.einsum("ncp->nc", rows, out=means)
+        np.true_divide(means, rows.shape[2], out=means)
+    else:
+        np.mean(rows, axis=2, dtype=_sums_of(x.dtype), out=means)
 
 
 @kernel(GlobalMaxPool)
