@@ -45,8 +45,11 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
         BackendUnavailable: no driver, no GPU that can run the kernels, or no cuda.core or NVRTC.
     """
     try:
-        from .backend import CudaBackend
-        from .device import open_device
+        from .driver.wake import waking
+
+        with waking(options.device):
+            from .backend import CudaBackend
+            from .device import open_device
     except ImportError as error:
         raise BackendUnavailable(
             "cuda", f"the CUDA packages for Python are missing ({error})", REMEDY

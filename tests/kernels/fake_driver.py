@@ -23,7 +23,7 @@ from cuda.bindings import driver as real
 from tercet.backends.cuda import device as device_module
 from tercet.backends.cuda.control import conditional_nodes
 from tercet.backends.cuda.driver import device as driver_device
-from tercet.backends.cuda.driver import events, memory, status
+from tercet.backends.cuda.driver import events, memory, status, wake
 from tercet.backends.cuda.interop import array, exchange
 from tercet.backends.cuda.recipe.targets import Target
 
@@ -432,4 +432,5 @@ def plant(compiler: FakeCompiler, gate: Gate, patch: Patch) -> FakeGpu:
     patch(driver_device, "Compiler", lambda target, folder: gpu.compiler)
     patch(exchange, "_DEFAULTS", dict.fromkeys((0, 1, 2), gpu.default))
     patch(device_module, "_opened", {})
+    patch(wake, "_awake", {0})  # the real one sleeps on
     return gpu

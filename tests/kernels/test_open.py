@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends import cuda, open_backends
 from tercet.backends.cuda import device as opening
-from tercet.backends.cuda.driver import device
+from tercet.backends.cuda.driver import device, wake
 from tercet.backends.cuda.driver.compile import target_for
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.errors import BackendUnavailable, UsageError
@@ -32,7 +33,11 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         cuInit=lambda flags: (OK,),
         cuDriverGetVersion=lambda: (OK, 13000),
         cuDeviceGetCount=lambda: (OK, 1),
+        cuDeviceGet=lambda ordinal: (OK, ordinal),
+        cuDevicePrimaryCtxRetain=lambda gpu: (OK, None),
     )
+    monkeypatch.setattr(wake, "driver", fake)
+    monkeypatch.setattr(wake, "_awake", set[int]())
     monkeypatch.setattr(opening, "driver", fake)
     monkeypatch.setattr(device, "driver", fake)
     monkeypatch.setattr(opening, "nvrtc", SimpleNamespace(nvrtcVersion=lambda: (OK, 13, 0)))
@@ -137,3 +142,26 @@ def test_targets(capability: tuple[int, int], expected: str) -> None:
 
 def test_a_gpu_newer_than_the_compiler_gets_ptx() -> None:
     assert target_for(99, 9, 1, 1).code == "ptx"
+
+
+def test_cuda_starts_while_the_backend_is_imported(driver: SimpleNamespace) -> None:
+    imported, retained = threading.Event(), list[int]()
+
+    def retain(gpu: int) -> tuple[Any, None]:
+        assert imported.wait(60)  # the body goes on meanwhile
+        retained.append(gpu)
+        return OK, None
+
+    driver.cuDevicePrimaryCtxRetain = retain
+    for gpu in (1, 1, 0):  # each starts once
+        imported.clear()
+        with wake.waking(gpu):
+            imported.set()
+    assert retained == [1, 0]
+
+
+def test_what_fails_to_start_is_said_where_it_is_opened(driver: SimpleNamespace) -> None:
+    driver.cuInit = fails
+    with wake.waking(0):
+        pass
+    assert "driver cannot be loaded" in refusal().missing
