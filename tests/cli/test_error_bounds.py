@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,19 @@ def test_only_ancestors_decide() -> None:
     assert found["s"] == Ancestry(decides=False, coarsest="float32")
 
 
+def test_whole_numbers_that_no_noise_reaches_decide_nothing() -> None:
+    """PyTorch computes the pads of a Pad from a shape, and casts them."""
+    nodes = [("Shape", "x", "s"), ("Mul", "s zero", "t"), ("Cast", "t", "p", {"to": 7})]
+    nodes += [("Concat", "p p", "pads", {"axis": 0}), ("Exp", "x", "e"), ("Pad", "e pads", "y")]
+    nodes += [("Cast", "t", "f", {"to": 1}), ("Greater", "f e", "z")]
+    constants = {"zero": np.zeros(2, np.int64)}
+    proto, _ = model(nodes, {"x": numbers(2, 2)}, constants, {"y": 1, "z": 9})
+    with api.load(proto, stop_at=0) as loaded:
+        found = ancestries(loaded.imported, "float32")
+    assert not found["y"].decides
+    assert found["z"].decides
+
+
 def test_subnormal_halves_have_few_bits() -> None:
     """A limit of 1e-5 is 1.0014e-5 in float16: no less exact than float16 is."""
     limit = np.array([1e-5], np.float32)
@@ -411,8 +425,9 @@ def test_inconclusive_says_why_everywhere(folder: Path, tercet: Tercet) -> None:
 def test_it_says_who_is_nearer_to_float64() -> None:
     found = judged(picture(), lambda y: y * np.float32(1.001))
     assert found.verdict == "MISMATCH"
-    assert "the runner is" in found.reason
-    assert "from float64" in found.reason
+    assert re.search(r"the runner is \de\+\d+ times as far from float64 \(1.0e-03\)", found.reason)
+    endless = judged(picture(), lambda y: np.full_like(y, np.inf))
+    assert "the runner is inf from float64, the reference " in endless.reason
 
 
 def test_a_reference_that_is_far_off_widens_nothing() -> None:

@@ -325,7 +325,9 @@ class Judge:
         if far < 100 * near or not far > 0:
             return ""
         nearer, other = ("reference", "runner") if near == errors[0] else ("runner", "reference")
-        times = f"{far / near:.0e} times as far" if near else "far"
+        if not near or np.isinf(far):
+            return f"the {other} is {far:.1e} from float64, the {nearer} {near:.1e}"
+        times = f"{far / near:.0e} times as far"
         return f"the {other} is {times} from float64 ({far:.1e}) as the {nearer} ({near:.1e})"
 
     def _where_from(self) -> str:

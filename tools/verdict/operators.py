@@ -91,6 +91,8 @@ _NAMES_OF_DECIDING = """
 """
 #: Those of them that do so only where their result is of bytes or of other whole numbers.
 _DECIDING_WHOLE = {"Cast", "CastLike", "Resize"}
+#: Operators that read nothing but a shape.
+_OF_SHAPES = {"Shape", "Size"}
 #: Operators that round nothing.
 _EXACT = frozenset(_NAMES_OF_EXACT.split())
 #: Operators by which a little noise may become a step.
@@ -119,6 +121,7 @@ def ancestries(graph: Graph, precision: str) -> dict[str, Ancestry]:
     """
     finest_first = list(BITS)
     found: dict[str, Ancestry] = {}
+    exact: set[Value] = set()
     for node in graph.nodes:
         within = [node, *(inner for body in node.op.graphs() for inner in body.walk())]
         types = [v.type for each in within for v in (*each.distinct_reads, *each.outputs)]
@@ -127,11 +130,19 @@ def ancestries(graph: Graph, precision: str) -> dict[str, Ancestry]:
         names = {precision if name == "float32" and narrows else name for name in names}
         above = [found[value.name] for value in node.distinct_reads if value.name in found]
         own = any(plain_kind(each) in _DECIDING and not _stays_float(each) for each in within)
-        decides = own or any(each.decides for each in above)
+        is_exact = all(v in exact or _is_exact(v) for v in node.distinct_reads)
+        if plain_kind(node) in _OF_SHAPES or (is_exact and node.op.deterministic):
+            exact.update(value for value in node.outputs if not _may_be_float(value))
+        decides = (own and not is_exact) or any(each.decides for each in above)
         names |= {each.coarsest for each in above}
         coarsest = max(names, key=finest_first.index, default="float64")
         found |= {value.name: Ancestry(decides, coarsest) for value in node.outputs}
     return found
+
+
+def _is_exact(value: Value) -> bool:
+    """Whether a value is no result, and of whole numbers or the like: no noise reaches it."""
+    return value.producer is None and not _may_be_float(value)
 
 
 def _stays_float(node: Node) -> bool:
