@@ -20,6 +20,7 @@ from ..recipe.operands import Ints, Packed, Scratch, Tensor, ceil_div
 from ..recipe.targets import Target
 from .convolution import ConvProblem
 from .first_layer import rows_of_windows, strips
+from .multiplication import stacks
 from .pack import padded
 from .problem import (
     MAX_EXTENT,
@@ -154,13 +155,11 @@ def product(
     k, n = a.dims[-1], y.dims[-1]
     if not k:
         return "no terms"
-    if prod(b.dims[:-2]) == 1:
-        count, of_a, m = 1, 0, prod(a.dims[:-1])
-    else:
-        count, m = prod(y.dims[:-2]), a.dims[-2]
-        of_a = m * k if prod(a.dims[:-2]) == count else 0
-        if prod(b.dims[:-2]) != count or prod(a.dims[:-2]) not in (1, count):
-            return f"stacks of {a.value.tensor} and {b.value.tensor} are broadcast"
+    count, m = stacks(y, a, b)
+    alone = prod(a.dims[:-1]) == m
+    if prod(b.dims[:-2]) != count or not (alone or prod(a.dims[:-1]) == count * m):
+        return f"stacks of {a.value.tensor} and {b.value.tensor} are broadcast"
+    of_a = 0 if alone else m * k
     if max(y.size, a.size, b.size) >= 2**31 or count > MAX_STACKED:
         return f"a stack of {count}"
     if transposed and k % 8:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from math import prod
 
 from ....runtime.ir.dtypes import float32
+from ....runtime.ir.graph import Value
+from ....runtime.ir.types import TensorType
 from ....runtime.ops.matmul import Gemm
 from ..algorithms.registry import Answer, Setting, need_dtypes
+from ..codegen.copies import copy_strided
 from ..codegen.epilogue import Epilogue
-from ..recipe.operands import Packed, Tensor, ceil_div
+from ..recipe.launch import behind, launches_of, sharing
+from ..recipe.operands import Packed, Scratch, Tensor, broadcast_strides, ceil_div
 from . import f16, f32
 from .atoms import HALVES
 from .gemv import MAX_ROWS, multiply_rows
-from .multiplication import Multiplication
+from .multiplication import Multiplication, batch_axes, stacks
 from .pack import pack_bias, pack_columns
 from .problem import Batch, GemmArguments, Linear, Matrix, Problem, widest
 from .schedules import simt
 
+#: Minimum rows of a product for which a matrix is copied.
+SPREAD_ROWS = 16
 #: Element types with tiles.
 TILED = frozenset({float32}) | HALVES
 
@@ -52,9 +59,39 @@ def _stack(task: Multiplication) -> Answer:
     y, a, b, epilogue, setting = task.y, task.a, task.b, task.epilogue, task.setting
     if a.rank < 2 or setting.algorithm == "gemv" or epilogue.bias is not None:
         return "a stack of matrices on the right"
+    count, rows = stacks(y, a, b)
+    if prod(b.dims[:-2]) not in (1, count) or prod(a.dims[:-1]) not in (rows, count * rows):
+        return _spread(task)
     if a.dtype != float32:
         return f16.product(y, a, b, epilogue, setting)
     return _stacked(task)
+
+
+def _spread(task: Multiplication) -> Answer:
+    """Multiply stacks of which one is broadcast along some axes: it is copied along these first."""
+    y, separate = task.y, batch_axes(task.y, task.a, task.b)
+    if stacks(y, task.a, task.b)[1] < SPREAD_ROWS:
+        return f"stacks of {task.a.value.tensor} and {task.b.value.tensor} are broadcast"
+    batch = (*y.dims[:separate], *(1,) * (y.rank - 2 - separate))
+    wide: dict[Tensor, Tensor] = {}
+    for operand, outer in ((task.a, y.dims[:-2]), (task.b, batch)):
+        if prod(operand.dims[:-2]) not in (1, prod(outer)):
+            dims = (*outer, *operand.dims[-2:])
+            wide[operand] = Tensor(Value("spread", TensorType(operand.dtype, dims)))
+    task = replace(task, a=wide.get(task.a, task.a), b=wide.get(task.b, task.b))
+    made = tiled(task)
+    if isinstance(made, str):
+        return made
+    launches = launches_of(made)
+    for narrow, copy in wide.items():
+        there = Scratch(behind(launches))
+        first = copy_strided(copy, narrow, broadcast_strides(narrow.dims, narrow.format, copy.dims))
+        nbytes = there.offset + copy.size * copy.dtype.itemsize
+        launches = tuple(
+            replace(each, args={k: there if v == copy else v for k, v in each.args.items()})
+            for each in (replace(first, scratch=nbytes), *launches)
+        )
+    return sharing(*launches)
 
 
 def _gemm(task: Multiplication, op: Gemm) -> Linear | str:
@@ -109,16 +146,16 @@ def _product(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
 def _stacked(task: Multiplication) -> Answer:
     """Return a stack of products; every stack has the result's length or one matrix."""
     y, a, b, epilogue, setting = task.y, task.a, task.b, task.epilogue, task.setting
-    (m, k), n = a.dims[-2:], b.dims[-1]
-    count = prod(y.dims[:-2])
+    k, n = b.dims[-2:]
+    count, m = stacks(y, a, b)
     if k == 0:
         return "no terms"
-    stacks = [prod(operand.dims[:-2]) for operand in (a, b)]
-    if any(stack not in (1, count) for stack in stacks):
+    of = prod(a.dims[:-1]) // max(m, 1), prod(b.dims[:-2])
+    if any(stack not in (1, count) for stack in of):
         return f"stacks of {a.value.tensor} and {b.value.tensor} are broadcast"
     if count > 65535:
         return f"a stack of {count}"
-    of_a, of_b = m * k if stacks[0] == count else 0, k * n if stacks[1] == count else 0
+    of_a, of_b = m * k if of[0] == count else 0, k * n if of[1] == count else 0
     batch = Batch(count, of_a, of_b, m * n)
     if setting.algorithm == "tensor_cores" and not of_b:
         return "a stack times one computed matrix"

@@ -73,7 +73,9 @@ class Multiplication:
     @property
     def count(self) -> int:
         """Number of products with separate right matrices."""
-        return max(prod(self.y.dims[:-2]), 1) if self.b.rank > 2 else 1
+        if self.b.rank <= 2 or self.a.rank < 2:
+            return 1 if self.b.rank <= 2 else max(prod(self.y.dims[:-2]), 1)
+        return max(stacks(self.y, self.a, self.b)[0], 1)
 
     @property
     def is_constant(self) -> bool:
@@ -95,6 +97,26 @@ class Multiplication:
         if isinstance(self.op, Gemm):
             parts.append(f"trans {self.op.transA} {self.op.transB}")
         return " ".join(parts)
+
+
+def batch_axes(y: Tensor, a: Tensor, b: Tensor) -> int:
+    """Return the number of batch axes, the first ones, along which right matrices are separate.
+
+    Behind these, only the left matrix varies: their elements are further rows, such as the heads of
+    an attention whose keys are shared.
+    """
+    batch = y.dims[:-2]
+    of_a, of_b = ((1,) * (len(batch) + 2 - t.rank) + t.dims[:-2] for t in (a, b))
+    count = len(batch)
+    while count and of_b[count - 1] == 1 and of_a[count - 1] == batch[count - 1]:
+        count -= 1
+    return count
+
+
+def stacks(y: Tensor, a: Tensor, b: Tensor) -> tuple[int, int]:
+    """Return the number of products with separate right matrices, and the rows of each."""
+    separate = batch_axes(y, a, b)
+    return prod(y.dims[:separate]), prod(y.dims[separate:-1])
 
 
 def multiplication(context: RecipeContext) -> Multiplication | str:
