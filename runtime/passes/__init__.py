@@ -44,6 +44,7 @@ from . import (
     remove_dead,
     remove_identity,
     select_early,
+    sink_concats,
     sink_transposes,
     split_labels,
     split_products,
@@ -236,6 +237,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "fold_pad",
         fold_pad.run,
         "Conv and AveragePool absorb the zeros of a preceding Pad",
+    ),
+    Pass(
+        "sink_concats",
+        sink_concats.run,
+        "before folding into weights, whose layers get their parts of what follows their Concat",
     ),
     Pass(
         "fold_batchnorm",

@@ -1,0 +1,96 @@
+"""Applies what follows concatenated layers to each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from ..ir.graph import Graph, Node, Value
+from ..ops.conv import Conv, ConvTranspose
+from ..ops.elementwise import Clip, Unary
+from ..ops.movement import Concat
+from ..ops.norm import BatchNormalization
+from ..ops.shapes import normalize_axis
+from .driver import Context
+from .editing import Builder, rank_of, shape_of
+from .fold_batchnorm import folded
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Apply a BatchNormalization, or an activation, to layers before they are concatenated.
+
+    ``act(norm(concat(conv(x), conv(z))))`` is ``concat(act(norm(conv(x))), act(norm(conv(z))))``:
+    each layer takes over its part, and stores its results where the Concat has them. Convolutions
+    of several window sizes (MixNet) and of several inputs are joined so. Every part must be the
+    result of a convolution that nothing else reads.
+    """
+    for node in list(graph.nodes):
+        joined = node.inputs[0] if node in graph and node.inputs else None
+        concat = None if joined is None else joined.producer
+        if concat is None or not isinstance(concat.op, Concat) or not _is_private(graph, concat):
+            continue
+        if not all(_is_layer(graph, value) for value in concat.operands):
+            continue
+        sizes, add = _sizes(concat), Builder(graph, node, node.name, (node,))
+        if _is_activation(node):
+            rest = [list(node.inputs[1:]) for _ in concat.operands]
+        elif sizes and _is_norm(node, sum(sizes)):
+            rest = _parameters(add, node, sizes)
+        else:
+            continue
+        parts = [
+            add(node.op, value, *more) for value, more in zip(concat.operands, rest, strict=True)
+        ]
+        made = Builder(graph, node, concat.name, (concat,))(concat.op, *parts)
+        graph.replace(node, [made])
+        graph.remove(concat)
+        yield f"{node.kind} '{node.name}' is applied to {len(parts)} layers before their Concat"
+
+
+def _is_private(graph: Graph, node: Node) -> bool:
+    """Whether exactly one node reads a result, once."""
+    value = node.output
+    return not graph.is_output(value) and sum(value.consumers.values()) == 1
+
+
+def _is_layer(graph: Graph, value: Value) -> bool:
+    """Whether a value is a convolution's result, possibly normalized, that one node reads."""
+    node = value.producer
+    if node is None or not _is_private(graph, node):
+        return False
+    if isinstance(node.op, BatchNormalization) and folded(node) is not None:
+        return node.inputs[0] is not None and _is_layer(graph, node.inputs[0])
+    return isinstance(node.op, Conv | ConvTranspose)
+
+
+def _is_activation(node: Node) -> bool:
+    """Whether a node computes each element of its first input alone."""
+    others = node.inputs[1:]
+    fixed = all(value is None or value.data is not None for value in others)
+    return isinstance(node.op, Unary | Clip) and fixed and len(node.outputs) == 1
+
+
+def _is_norm(node: Node, channels: int) -> bool:
+    """Whether a node has a fixed factor and addend for each of so many channels."""
+    affine = folded(node)
+    return affine is not None and affine[0].shape == (channels,)
+
+
+def _sizes(concat: Node) -> list[int]:
+    """Return the channels of each part of a Concat of channels; none if they are unknown."""
+    rank = rank_of(concat.output)
+    if not isinstance(concat.op, Concat) or not rank or normalize_axis(concat.op.axis, rank) != 1:
+        return []
+    shapes = [shape_of(value) for value in concat.operands]
+    sizes = [shape[1] for shape in shapes if shape and isinstance(shape[1], int)]
+    return sizes if len(sizes) == len(shapes) else []
+
+
+def _parameters(add: Builder, norm: Node, sizes: list[int]) -> Iterator[list[Value]]:
+    """Yield the constants of a BatchNormalization for each part."""
+    for size, end in zip(sizes, accumulate(sizes), strict=True):
+        yield [
+            add.constant(value.data[end - size : end], f"{value.name}.part")
+            for value in norm.operands[1:]
+            if value.data is not None
+        ]

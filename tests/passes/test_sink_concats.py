@@ -1,0 +1,97 @@
+"""What follows concatenated convolutions is applied to each of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Clip, Relu, Sigmoid, Swish
+from tercet.runtime.ops.movement import Concat
+
+from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised
+
+#: Passes that would change the same nodes.
+OTHERS = ("merge_linear", "merge_branches", "lower_conv", "pad_channels")
+
+
+def conv(graph: Graph, x: Value, channels: int, size: int = 1) -> Value:
+    w = normal(channels, 8, size, size)
+    return apply(graph, Conv(pads=(size // 2,) * 4), x, w)
+
+
+def joined(graph: Graph, x: Value, axis: int = 1) -> Value:
+    parts = (
+        [conv(graph, x, 4), conv(graph, x, 4, 3)]
+        if axis != 1
+        else [conv(graph, x, 3), conv(graph, x, 5, 3), conv(graph, x, 4, 5)]
+    )
+    return apply(graph, Concat(axis=axis), *parts)
+
+
+def clipped(graph: Graph, x: Value) -> Value:
+    bounds = (graph.constant(np.float32(n)) for n in (0, 6))
+    return graph.insert(Clip(), [x, *bounds]).output
+
+
+TAKEN: dict[str, tuple[Build, list[str]]] = {
+    "norm": (lambda g, x: batchnorm(g, joined(g, x), 12), ["Conv"] * 3 + ["Concat"]),
+    "norm, Relu": (
+        lambda g, x: apply(g, Relu(), batchnorm(g, joined(g, x), 12)),
+        ["Conv", "Relu"] * 3 + ["Concat"],
+    ),
+    "norm, Swish": (
+        lambda g, x: apply(g, Swish(), batchnorm(g, joined(g, x), 12)),
+        ["Conv", "Swish"] * 3 + ["Concat"],
+    ),
+    "Clip": (lambda g, x: clipped(g, joined(g, x)), ["Conv", "Clip"] * 3 + ["Concat"]),
+    "another axis": (
+        lambda g, x: apply(g, Relu(), joined(g, x, 2)),
+        ["Conv", "Relu"] * 2 + ["Concat"],
+    ),
+}
+
+
+def read_twice(graph: Graph, x: Value) -> Value:
+    both = joined(graph, x)
+    return apply(graph, Add(), apply(graph, Relu(), both), both)
+
+
+def with_input(graph: Graph, x: Value) -> Value:
+    """Join a layer and its input, as in a DenseNet: the input would be copied."""
+    return batchnorm(graph, apply(graph, Concat(axis=1), conv(graph, x, 4), x), 12)
+
+
+def shared(graph: Graph, x: Value) -> Value:
+    part = conv(graph, x, 4)
+    both = apply(graph, Concat(axis=1), part, conv(graph, x, 4))
+    return apply(
+        graph, Add(), apply(graph, Sigmoid(), both), apply(graph, Concat(axis=1), part, part)
+    )
+
+
+LEFT: dict[str, Build] = {
+    "read twice": read_twice,
+    "an input": with_input,
+    "a layer that others read": shared,
+    "norm of another axis": lambda g, x: batchnorm(g, joined(g, x, 2), 4),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_each_layer_has_its_part(name: str) -> None:
+    build, left = TAKEN[name]
+    graph = make(build, (2, 8, 5, 6))
+    after, log = optimised(graph, skip=OTHERS)
+    assert log.counts["sink_concats"]
+    assert sorted(kinds(after)) == sorted(left)
+    assert_same(graph, after, 2, 8, 5, 6)
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_others_stay(name: str) -> None:
+    graph = make(LEFT[name], (2, 8, 5, 6))
+    after, log = optimised(graph, skip=OTHERS)
+    assert "sink_concats" not in log.counts
+    assert_same(graph, after, 2, 8, 5, 6)
