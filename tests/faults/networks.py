@@ -209,12 +209,18 @@ def digits() -> ModelProto:
 
 
 def squeezenet() -> ModelProto:
-    """The light model of the `onnx` package, with weights, as far as its fourth squeeze."""
+    """The light model of the `onnx` package on small images, as far as its fourth squeeze."""
     from tercet.tools.export.export import extract
 
     model = light_model("squeezenet")
     last = [node for node in model.graph.node if node.op_type == "Concat"][1]
-    return extract(model, outputs=[last.output[0]]).proto
+    found = extract(model, outputs=[last.output[0]]).proto
+    (x,) = (each for each in found.graph.input if len(each.type.tensor_type.shape.dim) == 4)
+    for side in x.type.tensor_type.shape.dim[2:]:
+        side.dim_value = 60
+    del found.graph.value_info[:]
+    found.graph.output[0].type.tensor_type.ClearField("shape")
+    return found
 
 
 NETWORKS: dict[str, Callable[[], ModelProto]] = {
