@@ -31,6 +31,7 @@ from . import (
     hoist_reshapes,
     inline_bodies,
     join_heads,
+    join_written,
     lift_windows,
     lower_conv,
     lower_einsum,
@@ -122,6 +123,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "lower_gather_nd",
         lower_gather_nd.run,
         "likewise: they match views and slices",
+    ),
+    Pass(
+        "join_written",
+        join_written.run,
+        "likewise: a tensor that is assigned in parts is their Concat",
     ),
     Pass(
         "drop_requantization",

@@ -1,0 +1,88 @@
+"""Tensors that are assigned in parts are Concats of these: results are onnxruntime's."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import ModelProto
+from onnx.parser import parse_model
+
+import tercet
+from tercet.backends.numpy import evaluate
+from tercet.runtime.options import Options
+from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
+
+#: Rows that each of two assignments to six rows writes, and the values.
+PARTS = {
+    "in order": ("0, 1, 2, 3", "4, 5"),
+    "the last first": ("4, 5", "0, 1, 2, 3"),
+}
+OTHERS = {
+    "a row is left": ("0, 1, 2", "4, 5"),
+    "a row is written twice": ("0, 1, 2, 3", "3, 4, 5"),
+    "not in order": ("1, 0, 2, 3", "4, 5"),
+    "from the end": ("0, 1, 2, 3", "-2, -1"),
+    "everything at once": ("0, 1", "0, 1, 2, 3, 4, 5"),
+}
+
+
+def model(first: str, second: str, more: str = "") -> ModelProto:
+    """Return ``y = x.clone(); y[..., first] = a; y[..., second] = b``, as it is traced."""
+    sizes = [text.count(",") + 1 for text in (first, second)]
+    return parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 18]>
+        g (float[2, 3, 6] x, float[2, 3, {sizes[0]}] a, float[2, 3, {sizes[1]}] b) => (y)
+        <int64[{sizes[0]}, 1] i = {{{first}}}, int64[{sizes[1]}, 1] j = {{{second}}}> {{
+            front = Transpose <perm = [2, 0, 1]> (x)
+            u = Transpose <perm = [2, 0, 1]> (a)
+            v = Transpose <perm = [2, 0, 1]> (b)
+            one = ScatterND (front, i, u)
+            both = ScatterND {more} (one, j, v)
+            y = Transpose <perm = [1, 2, 0]> (both)
+        }}"""
+    )
+
+
+def optimised(proto: ModelProto) -> tuple[list[str], Rewrites]:
+    with tercet.load(proto) as loaded:
+        graph, log = loaded.imported.clone(), Rewrites()
+    optimise(graph, SYMBOLIC_PASSES, Options(), evaluate, log)
+    return [node.kind for node in graph.nodes], log
+
+
+def assert_as_onnxruntime(proto: ModelProto) -> None:
+    rng = np.random.default_rng(0)
+    feeds = {
+        each.name: rng.standard_normal([d.dim_value for d in each.type.tensor_type.shape.dim])
+        for each in proto.graph.input
+    }
+    feeds = {name: data.astype(np.float32) for name, data in feeds.items()}
+    providers = ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=providers)
+    (want,) = session.run(None, feeds)
+    with tercet.load(proto, "numpy") as loaded:
+        np.testing.assert_array_equal(loaded.run(feeds)["y"], want)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_all_rows_are_joined_where_they_are(name: str) -> None:
+    proto = model(*PARTS[name])
+    kinds, log = optimised(proto)
+    assert log.counts["join_written"] == 1
+    assert kinds == ["Concat"]
+    assert_as_onnxruntime(proto)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_are_written(name: str) -> None:
+    proto = model(*OTHERS[name])
+    _, log = optimised(proto)
+    assert "join_written" not in log.counts
+    assert_as_onnxruntime(proto)
+
+
+def test_sums_are_no_assignments() -> None:
+    proto = model(*PARTS["in order"], '<reduction = "add">')
+    assert "join_written" not in optimised(proto)[1].counts
+    assert_as_onnxruntime(proto)
