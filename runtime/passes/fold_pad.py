@@ -5,7 +5,7 @@ Results that a Slice drops are windows that the Conv before it need not have.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from operator import lt
 
@@ -160,3 +160,17 @@ def _spatial_pads(node: Node) -> tuple[int, ...] | None:
     if rank < 3 or any(before[:2] + after[:2]) or min(before + after) < 0:
         return None
     return (*before[2:], *after[2:])
+
+
+def turned_pads(pad: Node, order: Sequence[int]) -> list[int]:
+    """Return the pads of a Pad behind a Transpose of this order as one in front of it has them.
+
+    Empty if they are not constants for all axes.
+    """
+    pads, rank = pad.operands[1].data, len(order)
+    if pads is None or pads.size != 2 * rank or any(v is not None for v in pad.inputs[3:]):
+        return []
+    if any(value is not None and value.data is None for value in pad.inputs[2:3]):
+        return []
+    places = [order.index(axis) for axis in range(rank)]
+    return [int(pads[place + of]) for of in (0, rank) for place in places]

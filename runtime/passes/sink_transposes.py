@@ -14,10 +14,11 @@ from ..ir.types import Dim, TensorType
 from ..ops import elementwise
 from ..ops.conv import Conv
 from ..ops.matmul import Gemm, MatMul
-from ..ops.movement import Concat, Transpose
+from ..ops.movement import Concat, Pad, Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from .driver import Context
 from .editing import Builder, drop, shape_of
+from .fold_pad import turned_pads
 
 Order = tuple[int, ...]
 
@@ -293,6 +294,8 @@ class _TransposedRegion:
             add = Builder(graph, node, node.name, (node,))
             if isinstance(node.op, MatMul):
                 inputs = [_turned_weights(graph, node), inputs[0]]
+            elif isinstance(node.op, Pad):
+                inputs[1] = add.integers(turned_pads(node, self.order), "pads")
             new = add.node(self._op(node.op), *inputs)
             image[node.output] = new.output
             made[node] = new
@@ -381,6 +384,8 @@ def _find_exits(
 def _is_free(node: Node, order: Order) -> bool:
     if isinstance(node.op, Concat):
         return -len(order) <= node.op.axis < len(order)
+    if isinstance(node.op, Pad):
+        return bool(turned_pads(node, order))
     if isinstance(node.op, MatMul):
         x, w = node.operands
         is_layer = x.data is None and w.data is not None and w.data.ndim == 2
@@ -456,7 +461,7 @@ def _tail(graph: Graph, turn: Node) -> _Tail | None:
     while (node := graph.sole_consumer(value)) is not None and _is_free(node, order):
         others = [v for v in node.distinct_reads if v is not value]
         sums += sum(other.data is None for other in others)
-        if isinstance(node.op, Concat | MatMul) or sums > 1:
+        if isinstance(node.op, Concat | MatMul | Pad) or sums > 1:
             break
         if not _all_near(others, value, order, node):
             break

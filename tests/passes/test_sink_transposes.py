@@ -9,7 +9,7 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Clip, Gelu, Mul, PRelu, Relu, Sigmoid
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Concat, Transpose
+from tercet.runtime.ops.movement import Concat, Pad, Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.shape import Reshape
 
@@ -56,6 +56,22 @@ def test_branches_that_meet() -> None:
     after, _ = optimised(graph)
     assert kinds(after).count("Transpose") == 2
     assert [n.op.axis for n in after.nodes if isinstance(n.op, Concat)] == [1]
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.5])
+def test_padding_of_an_image_with_channels_last(value: float) -> None:
+    """Keras pads before a layer with strides, by other numbers on both sides."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        y = conv(graph, x, 3, 4)
+        pads = np.array([0, 0, 1, 0, 0, 2, 3, 0])
+        return conv(graph, apply(graph, Pad(), y, pads, np.array(value, np.float32)), 4, 2)
+
+    graph = make(build, (2, 8, 9, 3))
+    after, _ = optimised(graph)
+    assert kinds(after).count("Transpose") == 2
+    assert ("Pad" in kinds(after)) is bool(value), "zeros are pads of the convolution"
     assert_same(graph, after)
 
 
