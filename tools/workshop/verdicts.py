@@ -17,8 +17,8 @@ element for element, is within twice that of the honest runtimes. That is decide
 alone, not by the rule that is put to the test. Where they agree with each other more than their
 arithmetic promises, runs in float64 that are moved about as far as float32 rounds stand beside
 them; what only these explain is listed. Half precision and tf32 tell nothing finer than their last
-bits: there an error moves an element by 1 % of the scale, and what is less and called ``ok`` is
-listed as well.
+bits, nor do models with tensors of 16 bits: there an error moves an element by 1 % of the scale,
+and what is less and called ``ok`` is listed as well.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from ..common.deadline import time_limit
 from ..common.environment import environment
 from ..common.results import VARYING, earlier, to_json, write
 from ..verdict.error_bounds import COUNTS, Judge
+from ..verdict.operators import ancestries
 from ..verdict.shaken import FAIR
 from ..verdict.spread import slices
 from .honest import BASE, Arrays, honest, other_outputs
@@ -54,6 +55,8 @@ from .verdicts_page import Key, Proof, markdown, row
 _SETS = ("inputs", "real_inputs")
 #: What is an error where arithmetic is coarser than float32, with room for its own rounding.
 _ERROR = 0.01 * 0.99
+#: Formats in which no error is too small to be one.
+_FINE = ("float64", "float32")
 _LIGHT = "light_"
 
 
@@ -78,6 +81,7 @@ def prove(
         found = Proof(name, inputs, failed=failed)
         counts = {"honest": 0, "planted": 0, "mismatch": 0}
         others = other_outputs(source, feeds)
+        formats = ancestries(model.imported, precision)
         if not judge.exact:
             failed.append("float64: the model does not run in it")
         for output, right in reference.items():
@@ -107,7 +111,8 @@ def prove(
                     found.inconclusive.append(text)
                 else:
                     text = f"{text}, by {result.max_abs:.1e} of {result.scale:.1e}"
-                    if precision != "float32" and _share(base, wrong) < _ERROR:
+                    is_fine = output not in formats or formats[output].coarsest in _FINE
+                    if not is_fine and _share(base, wrong) < _ERROR:
                         found.small.append(text)
                     else:
                         (found.noise if truth.is_noise(wrong) else found.accepted).append(text)
