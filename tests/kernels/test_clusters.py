@@ -11,10 +11,12 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.gemm import f16, int8
+from tercet.backends.cuda.gemm.problem import Problem
 from tercet.backends.cuda.gemm.schedules import multistage, tma
 from tercet.backends.cuda.gemm.schedules.tma import Staging, TmaProduct
-from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
+from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE, TMA
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig, inbox
+from tercet.backends.cuda.recipe.operands import ceil_div
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.ir.dtypes import float16
 from tercet.runtime.ir.graph import Graph
@@ -22,6 +24,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.pool import MaxPool
 
 from .dry import launches, normal, planned
 from .emulator import needs_compiler
@@ -127,10 +130,46 @@ def test_integers(clusters: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> Non
     compare(found, clusters)
 
 
+@needs_compiler
+@pytest.mark.parametrize("splits", [3, 5])
+def test_results_that_are_pooled(
+    splits: int, clusters: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One block finishes all four results of a maximum, so that shares are not equal."""
+
+    def expected(p: TmaProduct, staging: Staging, config: Config, target: Target) -> float:
+        return config.tile.bm * config.tile.bn * 1e-6 if p.pooled else inf
+
+    monkeypatch.setattr(tma, "_expected", expected)
+    monkeypatch.setattr(tma, "_configs", lambda p, tile, *_: [Config(tile, splits)])
+    found = convolution(half(1, 80, 12, 10), normal(32, 80, 3, 3) / 27, pads=(1,) * 4)
+    (y,) = found.graph.outputs.values()
+    pool = MaxPool(kernel_shape=(2, 2), strides=(2, 2))
+    found.graph.set_outputs({"y": found.graph.insert(pool, [y]).output})
+    infer(found.graph)
+    (launch,) = launches(planned(found.graph))
+    assert (launch.entry, launch.cluster) == ("mma_bulk", (1, splits, 1))
+    compare(found, clusters)
+
+
 def test_an_inbox_has_room_for_every_share() -> None:
     for tile in MULTISTAGE:
-        sums = tile.bm * tile.bn
         for blocks in range(2, 9):
-            share = (inbox(sums, blocks) - 16) // 32 // blocks
-            assert share * blocks >= sums // 8
-            assert multistage.shared(tile, 2, blocks=blocks) <= H200.shared
+            share = (inbox(tile.bm, tile.bn, blocks) - 16) // 32 // blocks
+            assert share % (tile.bn // 8) == 0
+            assert share * blocks >= tile.bm * tile.bn // 8
+    for tile in TMA:  # pooled: four rows belong together
+        for blocks in range(2, 9):
+            config, rows = Config(tile, blocks), ceil_div(tile.bm // 4, blocks) * 4
+            room = tma.shared(config, 0, 64, pooled=True) - tma.shared(Config(tile), 0, 64)
+            assert room >= 16 + 4 * blocks * rows * tile.bn
+
+
+def test_blocks_of_clusters_fit_in_shared_memory() -> None:
+    """Tiles whose stages leave no room for an inbox are not split, or less."""
+    (largest,) = [tile for tile in MULTISTAGE if (tile.bm, tile.bn) == (128, 256)]
+    assert not multistage.fits(Config(largest, 2), Problem(256, 512, 4096), H200)
+    assert multistage.fits(Config(largest, 2), Problem(256, 512, 256), H200)
+    for m, n, k in ((256, 512, 4096), (64, 64, 8192), (512, 1024, 65536)):
+        problem = Problem(m, n, k)
+        assert multistage.fits(multistage.choose(problem, H200).config, problem, H200)

@@ -327,7 +327,7 @@ class Form:
         stages = image + 2 * box * pitch(self.chunk) + 2 * self.weights(p) + 8 * rows
         own = ceil_div(max(stages, self.bands * 16 * (p.width + 8) * 4), 16) * 16
         shares = self.split > 1 and p.projection is not None
-        return own + (inbox(self.bands * 16 * p.width, self.split) if shares else 0)
+        return own + (inbox(self.bands * 16, p.width, self.split) if shares else 0)
 
     def resident(self, p: ResidualProblem) -> int:
         """Return the blocks that fit on a multiprocessor."""

@@ -132,6 +132,11 @@ def choose(p: Int8Product, target: Target) -> TimedConfig:
     configs = map(Config, usable)
     if target.has_clusters:
         configs = with_splits(usable, p.problem, target, clusters=True)
+    configs = (
+        config
+        for config in configs
+        if multistage.fits(config, p.problem, target, config.tile.bn * OF_COLUMN)
+    )
     return ranked(configs, lambda config: multistage.expected(p.problem, config, target))[0]
 
 

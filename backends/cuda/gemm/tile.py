@@ -286,14 +286,15 @@ def clusters_of(size: int, target: Target) -> int:
     return sum(gpc // size for gpc in GPCS) * target.processors // sum(GPCS)
 
 
-def inbox(sums: int, blocks: int) -> int:
+def inbox(rows: int, columns: int, blocks: int) -> int:
     """Return the bytes of shared memory for a block's share of a tile; see `inbox.cuh`.
 
     Args:
-        sums: of the tile, in float32.
+        rows: of the tile, or groups of them that one block finishes.
+        columns: of a row, or of a group, in float32.
         blocks: of a cluster, each of which sends its part of the share.
     """
-    return 16 + 32 * blocks * ceil_div(sums // 8, blocks)
+    return 16 + 4 * blocks * ceil_div(rows, blocks) * columns
 
 
 def with_splits(

@@ -83,7 +83,7 @@ def shared(tile: CtaTile, steps: int, parts: int = 0, blocks: int = 1) -> int:
     """
     buffers = min(tile.stages, steps) * (tile.bm + max(1, parts) * tile.bn) * ROW
     if blocks > 1:
-        return buffers + inbox(tile.bm * tile.bn, blocks)
+        return buffers + inbox(tile.bm, tile.bn, blocks)
     return buffers if parts else max(buffers, tile.bm * (tile.bn + 8) * 4)
 
 
@@ -112,7 +112,15 @@ def choose(
     ]
     tiles = suited(usable, problem)
     configs = with_splits(tiles, problem, target, clusters=target.has_clusters)
+    configs = (config for config in configs if fits(config, problem, target))
     return ranked(configs, lambda config: expected(problem, config, target))[0]
+
+
+def fits(config: Config, problem: Problem, target: Target, more: int = 0) -> bool:
+    """Whether a block's stages, its inbox, and `more` bytes fit in shared memory."""
+    steps = ceil_div(ceil_div(problem.k, config.tile.bk), config.splits)
+    blocks = config.splits if target.has_clusters else 1
+    return shared(config.tile, steps, blocks=blocks) + more <= target.shared
 
 
 def expected(problem: Problem, config: Config, target: Target) -> float:

@@ -179,17 +179,21 @@ class Staging:
         return part * self.parts
 
 
-def shared(config: Config, stage: int, chunk: int) -> int:
+def shared(config: Config, stage: int, chunk: int, *, pooled: bool = False) -> int:
     """Return the shared memory per block in bytes.
 
     Args:
         config: what it computes.
         stage: bytes of a tile of A.
         chunk: terms per step.
+        pooled: whether results are pooled: one block finishes all four.
     """
     tile = config.tile
     stages = tile.stages * stage + tile.stages_b * tile.bn * chunk * 2 + 16 * sum(tile.ends)
-    return stages + (inbox(tile.bm * tile.bn, config.splits) if config.splits > 1 else 0)
+    if config.splits == 1:
+        return stages
+    together = 4 if pooled else 1
+    return stages + inbox(tile.bm // together, tile.bn * together, config.splits)
 
 
 def strips(tile: CtaTile) -> int:
@@ -197,10 +201,10 @@ def strips(tile: CtaTile) -> int:
     return tile.groups * 4 * STRIP
 
 
-def fits(config: Config, stage: int, chunk: int, target: Target) -> bool:
+def fits(config: Config, stage: int, chunk: int, target: Target, *, pooled: bool = False) -> bool:
     """Whether the tile's blocks fit on a multiprocessor; one of a cluster; see `shared`."""
     resident = 1 if config.splits > 1 else config.tile.resident
-    return (shared(config, stage, chunk) + 1024) * resident <= target.shared + 1024
+    return (shared(config, stage, chunk, pooled=pooled) + 1024) * resident <= target.shared + 1024
 
 
 # ── layouts ──────────────────────────────────────────────────────────────────────────────────────
@@ -309,7 +313,9 @@ def choose(
             for config in _configs(p, tile, staging, target):
                 if along and config.splits == 1 and tile.bm * tile.bn > EARLY * 128 * tile.groups:
                     continue
-                if fits(config, staging.stage(p.chunk), p.chunk, target):
+                if fits(
+                    config, staging.stage(p.chunk), p.chunk, target, pooled=p.pooled is not None
+                ):
                     time = _expected(p, staging, config, target)
                     found.append((TimedConfig(time, config), staging))
     return min(found, key=lambda one: one[0].microseconds, default=None)
@@ -426,7 +432,7 @@ def multiply(
             *(("VECTOR_C", 8 if whole else 1), *epilogue.flags(p.gemm.bias)),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn), epilogue.code)),
-        shared=shared(config, stage, chunk)
+        shared=shared(config, stage, chunk, pooled=p.pooled is not None)
         + (0 if whole or p.pooled or splits > 1 else strips(tile)),
         cluster=(1, splits, 1),
         note=f"{staging.layout.name.lower()} {config} {epilogue.title}".strip(),

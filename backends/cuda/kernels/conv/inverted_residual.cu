@@ -220,7 +220,7 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
     };
 
     constexpr int STAGES = PLACES + 8 * ROWS_IN, SUMS = PARTS > 1 || SPLIT == 1 ? ROWS_OUT * WIDTH * 4 : 0;
-    const Inbox<ROWS_OUT * WORDS> inbox(shared + ((STAGES > SUMS ? STAGES : SUMS) + 15) / 16 * 16, split, SPLIT);
+    const Inbox<ROWS_OUT, WORDS> inbox(shared + ((STAGES > SUMS ? STAGES : SUMS) + 15) / 16 * 16, split, SPLIT);
     if constexpr (SPLIT > 1 && PROJECTS) inbox.open();
     load_first(begin);
     load_second(begin);
@@ -323,7 +323,7 @@ inverted_residual(const T* x, const T* weights, R* y, const T* bias, const T* z0
                     const float2 before = turn ? *to : make_float2(0, 0);
                     const float2 sum = make_float2(sums[j][half * 2] + before.x, sums[j][half * 2 + 1] + before.y);
                     if (SPLIT > 1 && turn + 1 == PARTS)
-                        inbox.send((band * 16 + lane / 4 + half * 8) * WORDS + j, lane % 4 * 2, sum);
+                        inbox.send(band * 16 + lane / 4 + half * 8, j, lane % 4 * 2, sum);
                     else
                         *to = sum;
                 }

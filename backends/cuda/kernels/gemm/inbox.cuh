@@ -1,25 +1,26 @@
-// How the blocks of a cluster add up their sums of one tile: each of them finishes an equal share of the tile's items of
-// eight adjacent sums, and all send theirs to its inbox, where a barrier counts the bytes. No block reads another's
-// memory, so none waits for readers. Sums are added in the order of the blocks.
+// How the blocks of a cluster add up their sums of one tile: each of them finishes an equal share of the tile's rows, and
+// all send theirs to its inbox, where a barrier counts the bytes. No block reads another's memory, so none waits for
+// readers. Sums are added in the order of the blocks.
 //
-// An inbox is shared memory for nothing else: a barrier in 16 bytes, and as many items as a share for each block. Items
-// that belong together are multiples of TOGETHER.
+// An inbox is shared memory for nothing else: a barrier in 16 bytes, and as many items of eight adjacent sums as a share
+// has, for each block. A tile has ROWS_OF rows (or groups of them that one block finishes) of WORDS items.
 
-template <int ITEMS, int TOGETHER = 1> struct Inbox {
+template <int ROWS_OF, int WORDS> struct Inbox {
+    static constexpr int ITEMS = ROWS_OF * WORDS;
     unsigned char* memory;
     int split, splits;  // the number of this block in its cluster, and how many there are
-    int share;          // items of a block; the last one has fewer
-    float inverse;      // of `share`
+    int rows;           // of a block; the last one has fewer
+    float inverse;      // of `rows`
 
     Inbox() = default;
     __device__ __forceinline__ Inbox(unsigned char* memory, int split, int splits)
         : memory(memory), split(split), splits(splits),
-          share((ITEMS / TOGETHER + splits - 1) / splits * TOGETHER), inverse(1.0f / share)
+          rows((ROWS_OF + splits - 1) / splits), inverse(1.0f / rows)
     {
     }
 
-    __device__ __forceinline__ int begin() const { return min(ITEMS, share * split); }
-    __device__ __forceinline__ int end() const { return min(ITEMS, share * (split + 1)); }
+    __device__ __forceinline__ int begin() const { return min(ITEMS, rows * WORDS * split); }
+    __device__ __forceinline__ int end() const { return min(ITEMS, rows * WORDS * (split + 1)); }
 
     // Opens the inbox; for all threads, which synchronize before they wait for sums.
     __device__ __forceinline__ void open() const
@@ -31,12 +32,12 @@ template <int ITEMS, int TOGETHER = 1> struct Inbox {
     // Waits until the inboxes of all blocks are open; for all threads that send.
     __device__ __forceinline__ void wait_open() const { cluster_wait(); }
 
-    // Sends two adjacent sums of an item, the first of which is its element `at`.
-    __device__ __forceinline__ void send(int item, int at, float2 sums) const
+    // Sends two adjacent sums of an item of a row, the first of which is its element `at`.
+    __device__ __forceinline__ void send(int row, int item, int at, float2 sums) const
     {
-        const int owner = int((item + 0.5f) * inverse);  // exact, as items are few
+        const int owner = int((row + 0.5f) * inverse);  // exact, as rows are few
         const u32 inbox = shared_address(memory);
-        dsmem_send(inbox + place(item - owner * share, split) + at * 4, inbox, owner, sums);
+        dsmem_send(inbox + place((row - owner * rows) * WORDS + item, split) + at * 4, inbox, owner, sums);
     }
 
     // Waits for all sums of this block's share.
@@ -45,7 +46,7 @@ template <int ITEMS, int TOGETHER = 1> struct Inbox {
     // Returns four sums of an item of this block's share, from a block.
     __device__ __forceinline__ float4 received(int item, int at, int block) const
     {
-        return *(const float4*)(memory + place(item - split * share, block) + at * 4);
+        return *(const float4*)(memory + place(item - begin(), block) + at * 4);
     }
 
     // Adds up an item of this block's share.
@@ -62,5 +63,5 @@ template <int ITEMS, int TOGETHER = 1> struct Inbox {
 
 private:
     // Where sums of an item of a share from a block are in the inbox.
-    __device__ __forceinline__ int place(int item, int block) const { return 16 + (block * share + item) * 32; }
+    __device__ __forceinline__ int place(int item, int block) const { return 16 + (block * rows * WORDS + item) * 32; }
 };

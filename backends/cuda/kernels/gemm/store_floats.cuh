@@ -31,7 +31,7 @@ struct StoreTile {
     static constexpr bool EARLY = SPLIT == CLUSTER || ITEMS <= Finish::BATCH * THREADS;
     Finish finish;
     Finish::Several operands;
-    Inbox<ITEMS> inbox;
+    Inbox<BM, BN / 8> inbox;
 
     __device__ __forceinline__ StoreTile(void* c, const Z* bias, const Z* z0, const Z* z1, int m, int n, int ldc,
                                          int batch_c)
@@ -57,7 +57,7 @@ struct StoreTile {
         if constexpr (SPLIT == CLUSTER) {
             inbox.wait_open();
             each_pair(sums.of, warp, [&](int row, int column, float2 pair) {
-                inbox.send(row * (BN / 8) + column / 8, column % 8, pair);
+                inbox.send(row, column / 8, column % 8, pair);
             });
             inbox.wait_received();
         } else {

@@ -103,7 +103,7 @@ __device__ __forceinline__ void each_pair(const Sums& sums, const OfColumn* colu
 }
 
 // Adds up eight adjacent sums of all blocks of the cluster.
-__device__ __forceinline__ Some<8> add(const Inbox<ITEMS>& inbox, int item)
+__device__ __forceinline__ Some<8> add(const Inbox<BM, BN / 8>& inbox, int item)
 {
     Some<8> sums = {};
 #pragma unroll 4
@@ -122,7 +122,7 @@ struct StoreIntegers {
     Parameters parameters;
     int m, n, k, ldc;
     OfColumn* columns = nullptr;
-    Inbox<ITEMS> inbox = {};
+    Inbox<BM, BN / 8> inbox = {};
 
     __device__ __forceinline__ void open(unsigned char* memory, const Block& block)
     {
@@ -155,7 +155,7 @@ struct StoreIntegers {
             begin = inbox.begin(), end = inbox.end();
             inbox.wait_open();
             each_pair(sums, columns, warp, [&](int row, int column, const Some<2>& pair) {
-                inbox.send(row * (BN / 8) + column / 8, column % 8,
+                inbox.send(row, column / 8, column % 8,
                            make_float2(__int_as_float(pair.at[0]), __int_as_float(pair.at[1])));
             });
             inbox.wait_received();

@@ -289,19 +289,15 @@ __device__ __forceinline__ void store_rows(const float (&sums)[TN][4], float* st
 // The share of a block in a tile whose sums are those of all blocks of a cluster.
 struct Share {
     static constexpr int WORDS = BN / 8, TOGETHER = POOL ? 4 : 1, MOST = 4;  // results of a thread at once
-    Inbox<BM * WORDS, TOGETHER> inbox;
+    Inbox<BM / TOGETHER, WORDS * TOGETHER> inbox;
     int places[MOST], columns[MOST];
     Operands<8> operands[MOST];
 
     __device__ __forceinline__ explicit Share(unsigned char* memory) : inbox(memory, blockIdx.y, SPLIT) {}
 
-    // The item of a word of a row; those of 2 x 2 pixels are adjacent.
-    static __device__ __forceinline__ int item_of(int row, int word)
-    {
-        if constexpr (!POOL) return row * WORDS + word;
-        const int pooled = row / 16 * 4 + row % 8 / 2;
-        return (pooled * WORDS + word) * 4 + row / 8 % 2 * 2 + row % 2;
-    }
+    // The row of the inbox of a row, and its place among those of 2 x 2 pixels, whose items are adjacent.
+    static __device__ __forceinline__ int row_of(int row) { return POOL ? row / 16 * 4 + row % 8 / 2 : row; }
+    static __device__ __forceinline__ int among(int row) { return POOL ? row / 8 % 2 * 2 + row % 2 : 0; }
 
     // Reads the operands of some results of this thread, from its item `first` on.
     __device__ __forceinline__ void read(int first, int m0, int count, int n0, int n, int ldc, const T* bias,
@@ -330,9 +326,11 @@ struct Share {
 #pragma unroll
             for (int j = 0; j < TN; ++j)
 #pragma unroll
-                for (int half = 0; half < 2; ++half)
-                    inbox.send(item_of(row + i * 64 + half * 8, j), threadIdx.x % 4 * 2,
+                for (int half = 0; half < 2; ++half) {
+                    const int own = row + i * 64 + half * 8;
+                    inbox.send(row_of(own), j * TOGETHER + among(own), threadIdx.x % 4 * 2,
                                make_float2(sums[i][j][half * 2], sums[i][j][half * 2 + 1]));
+                }
     }
 
     // Stores some results of this thread, whose operands have been read.
