@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Set
-from contextlib import suppress
 
 import numpy as np
 
 from ..base import forks
 from ..base.budget import Budget
 from ..base.parallel import in_parallel
-from ..errors import FAILURES, TercetError
+from ..errors import FAILURES, DeviceError, TercetError
 from ..ir.graph import Graph, Value
 from ..ir.types import Array
 from .backend import Device, PackedConstant, View
@@ -62,8 +61,11 @@ class WeightStore:
     def prepare(self, constants: Iterable[PackedConstant]) -> None:
         """Pack small constants on several threads, so that `packed` finds them.
 
-        Packing a large one may occupy several threads by itself. What fails is left to `packed`,
-        which raises the error for the step that needs it.
+        Packing a large one may occupy several threads by itself. What cannot be packed is left to
+        `packed`, which raises the error for the step that needs it.
+
+        Raises:
+            DeviceError: the device refuses to store them.
         """
         with self._lock:
             wanted: dict[_Key, tuple[list[Array], Callable[..., Array]]] = {}
@@ -77,9 +79,13 @@ class WeightStore:
                 if sum(data.nbytes for data in arrays) < _LARGE
             ]
             packed = in_parallel(lambda each: each[2](*each[1]), small)
-            with suppress(*FAILURES, MemoryError, TercetError):
+            try:
                 for (key, arrays, _), data in zip(small, packed, strict=True):
                     self._store(key, arrays, data)
+            except DeviceError:
+                raise
+            except (*FAILURES, MemoryError, TercetError):
+                return
 
     def _store(self, key: _Key, arrays: list[Array], packed: Array) -> None:
         self._sources.update((id(data), data) for data in arrays)

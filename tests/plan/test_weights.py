@@ -11,7 +11,7 @@ import pytest
 from tercet.runtime.base import parallel
 from tercet.runtime.base.guard import bounded
 from tercet.runtime.base.parallel import copy, in_parallel, share
-from tercet.runtime.errors import TimeLimitError
+from tercet.runtime.errors import DeviceOutOfMemory, TimeLimitError
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Array
 from tercet.runtime.plan.host import array
@@ -51,6 +51,23 @@ def test_constants_are_packed_at_the_same_time_and_once() -> None:
     for number, value in enumerate(values):
         assert (read(store, value, "more", pack) == number + 1).all()
     assert len(calls) == 4
+
+
+def test_a_device_without_room_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, values = FakeDevice(), constants(2)
+    store, upload = WeightStore(device), device.upload
+
+    def refuses(data: Array) -> Any:
+        if data[0, 0] == 1:
+            raise DeviceOutOfMemory("no 24 bytes")
+        return upload(data)
+
+    monkeypatch.setattr(device, "upload", refuses)
+    with pytest.raises(DeviceOutOfMemory, match="no 24 bytes"):
+        store.prepare(map(as_it_is, values))
+    monkeypatch.undo()
+    store.prepare(map(as_it_is, values))
+    assert store.nbytes == 2 * 24
 
 
 def test_what_fails_is_an_error_for_the_step_that_needs_it() -> None:
