@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from ....runtime.ir.dtypes import FLOATS, float32
-from ....runtime.ir.graph import Node
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.epilogue import Epilogue, no_epilogue
@@ -15,10 +14,6 @@ from ..recipe.operands import Given, Ints, Scratch, Tensor, index_type, merge, s
 from ..recipe.source import arithmetic
 from ..recipe.targets import Target
 from .norm_parts import WORD, cut
-
-#: Bytes of a sector of memory, and those that a GPU moves within its cache while it launches two
-#: kernels.
-SECTOR, LAUNCHES = 32, 6e6
 
 DEVIATION, DEVIATION_PLUS, SUM, ROOT = range(4)
 
@@ -179,20 +174,6 @@ def channel_groups(
     else:
         sizes, axes = (x.dims[0], number, prod(x.dims[1:]) // number), (2,)
     return standardize(y, x, axes, how, target, parameters, sizes, epilogue)
-
-
-def suits_last(node: Node) -> bool:
-    """Whether groups of channels may be normalized channels last.
-
-    Each pixel of a group is read and written in sectors, however few channels it has. That is three
-    times the tensor, enlarged; changing the format before and after moves it seven times, in two
-    more launches.
-    """
-    tensor = node.output.tensor
-    number = getattr(node.op, "num_groups", tensor.dims[1])
-    run = max(1, tensor.dims[1] // max(1, number)) * tensor.dtype.itemsize
-    sectors = 1 if run % WORD == 0 else max(1.0, SECTOR / run)
-    return (3 * sectors - 7) * tensor.size * tensor.dtype.itemsize <= LAUNCHES
 
 
 def _groups(x: Tensor, axes: Ints, sizes: Ints | None) -> Groups | None:

@@ -27,6 +27,7 @@ from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
 from ..codegen.epilogue import Epilogue
 from ..gemm.vectorized_f16 import half_lrn, pools_words
+from ..norm.channel_groups import normalize_channels
 from ..norm.norm_groups import (
     DEVIATION_PLUS,
     ROOT,
@@ -35,7 +36,6 @@ from ..norm.norm_groups import (
     Statistic,
     channel_groups,
     standardize,
-    suits_last,
 )
 from ..norm.norm_parts import WORD, cut
 from ..norm.norm_rows import MAX_KEPT, TOGETHER, lanes_of, normalize_rows
@@ -194,7 +194,7 @@ def _last_axes(axis: int, rank: int) -> Ints:
     return tuple(range(normalize_axis(axis, rank), rank))
 
 
-@kernel(InstanceNormalization, follows=suits_last)
+@kernel(InstanceNormalization, follows=True)
 def instance_normalization(
     op: InstanceNormalization,
     y: Tensor,
@@ -206,14 +206,14 @@ def instance_normalization(
     setting: Setting,
 ) -> Answer:
     """Normalize every channel of every image."""
+    if x.is_channels_last:
+        return _channels_last(op, y, x, (scale, b), x.dims[1], epilogue, setting.target)
     how, axes = Statistic(epsilon=op.epsilon), tuple(range(2, x.rank))
     parameters = ScaleShift(scale, b, channel=1)
-    if x.is_channels_last:
-        return channel_groups(y, x, x.dims[1], how, setting.target, parameters, epilogue)
     return standardize(y, x, axes, how, setting.target, parameters, epilogue=epilogue)
 
 
-@kernel(GroupNormalization, follows=suits_last)
+@kernel(GroupNormalization, follows=True)
 def group_normalization(
     op: GroupNormalization,
     y: Tensor,
@@ -225,9 +225,28 @@ def group_normalization(
     setting: Setting,
 ) -> Answer:
     """Normalize groups of channels of every image."""
+    if x.is_channels_last:
+        return _channels_last(op, y, x, (scale, bias), op.num_groups, epilogue, setting.target)
     how = Statistic(epsilon=op.epsilon)
     parameters = ScaleShift(scale, bias, channel=1)
     return channel_groups(y, x, op.num_groups, how, setting.target, parameters, epilogue)
+
+
+def _channels_last(
+    op: InstanceNormalization | GroupNormalization,
+    y: Tensor,
+    x: Tensor,
+    parameters: tuple[Tensor, Tensor],
+    number: int,
+    epilogue: Epilogue,
+    target: Target,
+) -> Answer:
+    """Normalize `number` groups of channels of images in words of channels, if groups fit."""
+    found = normalize_channels(y, x, *parameters, number, op.epsilon, target, epilogue)
+    if not isinstance(found, str):
+        return found
+    how, affine = Statistic(epsilon=op.epsilon), ScaleShift(*parameters, channel=1)
+    return channel_groups(y, x, number, how, target, affine, epilogue)
 
 
 @kernel(MeanVarianceNormalization)

@@ -1,0 +1,218 @@
+"""Normalizations of groups of channels, channels last: `channel_groups.cu`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import gcd, lcm, log2, prod
+
+from ....runtime.ir.dtypes import FLOATS, float64
+from ..algorithms.registry import Answer, need_dtypes
+from ..codegen.epilogue import Epilogue
+from ..recipe.launch import Launch
+from ..recipe.operands import Scratch, Tensor, ceil_div, index_type
+from ..recipe.source import arithmetic
+from ..recipe.targets import Target
+from .norm_parts import WORD
+
+#: Threads of a block, and of all blocks of a multiprocessor; maximum blocks of a cluster, and of
+#: those that share a slab in two launches; bytes in flight per thread.
+THREADS, MOST_THREADS, MAX_CLUSTER, MAX_PARTS, UNDER_WAY = (256, 512), 1024, 8, 256, 64
+#: Bytes of shared memory of a multiprocessor that are not for parts.
+SPARE = 4096
+#: Bytes of a sector and of a line: narrower slabs are read more slowly.
+SECTOR, LINE = 32, 128
+#: For the choice of slabs, measured on an H100 with 16-bit floats: bytes that one block, and that a
+#: multiprocessor moves per nanosecond; nanoseconds of a block's sums. By threads of a block.
+ALONE = {256: 14.0, 512: 18.0}
+TOGETHER = {256: 20.0, 512: 22.0}
+SUMS = {256: 2800.0, 512: 4000.0}
+#: Nanoseconds of an exchange between two halves of a cluster, alone and with others on the same
+#: multiprocessors; of a second launch; of a part's sums there.
+EXCHANGE, CROWDED, LAUNCH, PART = 1000.0, 3000.0, 1000.0, 50.0
+#: Elements are read twice: from the cache if it holds what all blocks work on, which are so many
+#: bytes. Moves of each, with that of the result.
+CACHE, CACHED, READ_AGAIN = 26e6, 2.2, 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """What is normalized: `number` images of so many pixels and channels, in groups of `depth`."""
+
+    number: int
+    pixels: int
+    channels: int
+    depth: int
+    itemsize: int
+
+    @property
+    def vector(self) -> int:
+        """Adjacent channels that are read at once."""
+        return gcd(WORD // self.itemsize, self.channels)
+
+
+@dataclass(frozen=True, slots=True)
+class Slabs:
+    """How images are divided among blocks.
+
+    Attributes:
+        threads: threads of a block.
+        width: channels of a slab.
+        parts: blocks that share one.
+        chunk: pixels of each part but the last.
+        is_cluster: whether they exchange their sums as a cluster, or by a second launch.
+        kept: bytes of shared memory for a part's elements; 0 if they are read again.
+    """
+
+    threads: int
+    width: int
+    parts: int
+    chunk: int
+    is_cluster: bool
+    kept: int
+
+
+def normalize_channels(
+    y: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    number: int,
+    epsilon: float,
+    target: Target,
+    epilogue: Epilogue,
+    *,
+    centred: bool = True,
+) -> Answer:
+    """Return the launches that normalize `number` groups of channels of each image.
+
+    Args:
+        y: the result, channels last.
+        x: the images, channels last.
+        scale: of the results, one for each channel.
+        shift: likewise.
+        number: groups of an image.
+        epsilon: added to the variance.
+        target: the GPU.
+        epilogue: applied to the results.
+        centred: whether the mean is subtracted.
+    """
+    refused = need_dtypes(FLOATS, y, x, scale, shift)
+    if refused:
+        return refused
+    channels, pixels, compute = x.dims[1], prod(x.dims[2:]), arithmetic(x.dtype)
+    images = Images(x.dims[0], pixels, channels, channels // number, x.dtype.itemsize)
+    slabs = divided(images, target)
+    if slabs is None:
+        return f"groups of {images.depth} channels"
+    if scale.dtype != shift.dtype or scale.dims != (channels,) or shift.dims != (channels,):
+        return f"scale of {scale.value.tensor}"
+    vector, groups = images.vector, slabs.width // images.depth
+    blocks = images.number * channels // slabs.width * slabs.parts
+    if blocks >= 2**31:
+        return f"{blocks} blocks"
+    alike = gcd(images.depth, vector)
+    statistic = 16 * ceil_div(3 * compute.itemsize, 16)
+    stage = 2 * slabs.threads * (vector // alike) * compute.itemsize
+    joined = slabs.parts > 1 and not slabs.is_cluster
+    sums = Scratch(0) if joined else None
+    shape = {
+        **{"pixels": pixels, "channels": channels, "depth": images.depth, "width": slabs.width},
+        **{"words": slabs.width // vector, "groups": groups},
+        **{"parts": slabs.parts, "chunk": slabs.chunk},
+    }
+    how = f" in {'a cluster of ' if slabs.is_cluster else ''}{slabs.parts}" * (slabs.parts > 1)
+    last = Launch(
+        "norm/channel_groups.cu",
+        "channel_groups",
+        grid=(blocks, 1, 1),
+        block=slabs.threads,
+        args={
+            **{"x": x, "sums": sums, "scale": scale, "shift": shift, "y": y, **epilogue.args},
+            **{"of": shape, "epsilon": epsilon},
+        },
+        types=(
+            *(("X", x.dtype), ("S", scale.dtype), *epilogue.types),
+            *(("A", compute), ("I", index_type(x.size))),
+        ),
+        constants=(
+            *(("WARPS", slabs.threads // 32), ("VECTOR", vector), ("ALIKE", alike)),
+            *(("BATCH", UNDER_WAY // (vector * images.itemsize)), ("CENTRED", centred)),
+            *(("KEPT", slabs.kept > 0), ("JOINED", slabs.parts > 1)),
+            *(("CLUSTER", slabs.is_cluster), *epilogue.flags(None)[1:]),
+        ),
+        shared=2 * groups * statistic + stage + slabs.kept,
+        scratch=statistic * groups * blocks if joined else 0,
+        cluster=(slabs.parts, 1, 1) if slabs.is_cluster else (1, 1, 1),
+        code=epilogue.code,
+        note=f"{images.number * number} x {images.depth * pixels}{how} {epilogue.title}".strip(),
+    )
+    if not joined:
+        return last
+    args = {"x": x, "sums": sums, "of": shape}
+    return replace(last, entry="channel_moments", args=args), last
+
+
+@lru_cache(maxsize=256)
+def divided(images: Images, target: Target) -> Slabs | None:
+    """Return the slabs that are estimated to be the fastest; None if a group is too wide."""
+    ways = _divisions(images, target)
+    return min(ways, key=lambda way: _time(images, way, target), default=None)
+
+
+def _divisions(images: Images, target: Target) -> Iterator[Slabs]:
+    """Yield how images can be divided."""
+    unit, vector = lcm(images.depth, images.vector), images.vector
+    for times in range(1, images.channels // unit + 1):
+        width = unit * times
+        if images.channels % width:
+            continue
+        if width < images.channels and width * images.itemsize < SECTOR:
+            continue
+        for threads in THREADS:
+            if width // vector <= threads:
+                yield from _parted(images, threads, width, target)
+
+
+def _parted(images: Images, threads: int, width: int, target: Target) -> Iterator[Slabs]:
+    """Yield the numbers of parts of slabs of this width."""
+    clusters = target.has_clusters and images.itemsize < float64.itemsize
+    rows = threads // (width // images.vector)
+    # The rest is for sums, and for what the GPU takes for itself.
+    room = (target.shared - SPARE) * threads // MOST_THREADS - 64 * threads - 1024
+    parts = 1
+    while parts == 1 or (parts <= MAX_PARTS and (parts - 1) * rows < images.pixels):
+        chunk = ceil_div(images.pixels, parts)
+        if ceil_div(images.pixels, chunk) == parts:
+            memory = ceil_div(chunk, rows) * threads * images.vector * images.itemsize
+            if parts == 1 or (clusters and parts <= MAX_CLUSTER):
+                yield Slabs(threads, width, parts, chunk, parts > 1, 0)
+                if memory <= room:
+                    yield Slabs(threads, width, parts, chunk, parts > 1, memory)
+            if parts > 1:
+                yield Slabs(threads, width, parts, chunk, False, 0)
+        parts *= 2
+
+
+def _time(images: Images, slabs: Slabs, target: Target) -> float:
+    """Return the estimated nanoseconds."""
+    blocks = images.number * images.channels // slabs.width * slabs.parts
+    run, threads = slabs.width * images.itemsize, slabs.threads
+    waste = 1.0
+    if slabs.width < images.channels:
+        waste = 1 + 0.1 * log2(max(1.0, LINE / run)) if run % SECTOR == 0 else 1 + SECTOR / run
+    nbytes = slabs.chunk * run * waste
+    most = MOST_THREADS // threads
+    beside = min(ceil_div(blocks, target.processors), most)
+    rate = min(ALONE[threads], TOGETHER[threads] / beside)
+    waves = ceil_div(blocks, most * target.processors)
+    is_cached = min(blocks, most * target.processors) * nbytes <= CACHE
+    moves = 2.0 if slabs.kept else CACHED if is_cached else READ_AGAIN
+    time = waves * (SUMS[threads] + moves * nbytes / rate)
+    if slabs.is_cluster:
+        exchange = EXCHANGE if blocks <= target.processors else CROWDED
+        return time + waves * exchange * log2(slabs.parts)
+    if slabs.parts > 1:
+        return time + waves * SUMS[threads] + LAUNCH + PART * slabs.parts
+    return time
