@@ -114,7 +114,7 @@ def test_gated_layers_against_float64(rows: int, k: int, n: int, dtype: DType) -
     assert np.abs(got.astype(np.float64) - exact).max() <= BOUNDS[dtype] * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("rows", [1, 8, 20, 40])
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize(("k", "n", "bits", "block"), [(2048, 3072, 4, 32), (4096, 1000, 8, 128)])
 def test_packed_gated_layers(rows: int, k: int, n: int, bits: int, block: int, zeros: bool) -> None:

@@ -11,9 +11,12 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm.schedules import tma_persistent
+from tercet.backends.cuda.gemm.schedules.mixed_input import MixedInput, fitted
+from tercet.backends.cuda.gemm.schedules.swap_ab import SwapAb
 from tercet.backends.cuda.gemm.tables.f16 import TMA_PAIRS
+from tercet.backends.cuda.gemm.tables.mixed_input import MIXED_INPUT
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
-from tercet.backends.cuda.recipe.targets import H200
+from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.ir.dtypes import bfloat16, float16, float32
 
 from .dry import launches, planned
@@ -39,6 +42,21 @@ SMALL = [
     Gated(40, 200, 72, kind="Gemm", bias="both"),
     Gated(130, 72, 136, bfloat16, reglu, kind="Gemm", bias="second"),
 ]
+#: Those with weights of a few bits that become one kernel, and which.
+PACKED = [
+    (Gated(9, 2048, 5632, bits=4), "mixed_input"),
+    (Gated(32, 4096, 14336, bfloat16, silu_apart, bits=4, block=128, zeros=True), "mixed_input"),
+    (Gated(24, 896, 4864, float16, geglu, bits=8, block=16, bias="both"), "mixed_input"),
+    (Gated(100, 2048, 8192, bits=4), "swap_ab"),
+]
+#: Those of small size, for the emulator.
+SMALL_PACKED = [
+    Gated(9, 300, 40, bits=4),
+    Gated(20, 130, 72, bfloat16, silu_apart, bits=4, zeros=True),
+    Gated(33, 264, 8, float16, geglu, bits=8, block=16, bias="both"),
+    Gated(17, 75, 136, float16, reglu, bits=2, block=64, bias="second"),
+    Gated(40, 600, 24, float16, bits=4, block=128, bias="added"),
+]
 #: Those whose products stay apart: other dtypes, sizes and readers.
 APART = [
     Gated(4096, 1024, 2820),
@@ -46,6 +64,9 @@ APART = [
     Gated(4096, 1024, 2816, float32),
     Gated(4096, 1024, 2816, reader="node"),
     Gated(4096, 1024, 2816, reader="output"),
+    Gated(32, 1024, 2820, bits=4),
+    Gated(32, 1024, 2816, float32, bits=4),
+    Gated(32, 1024, 2816, bits=4, reader="node"),
 ]
 
 
@@ -63,6 +84,13 @@ def test_two_products_are_one_kernel(gated: Gated) -> None:
 @pytest.mark.parametrize("gated", APART, ids=str)
 def test_others_stay_apart(gated: Gated) -> None:
     assert not any("2 products" in title for title in titles(gated))
+
+
+@pytest.mark.parametrize(("gated", "entry"), PACKED, ids=str)
+def test_two_products_of_a_few_bits_are_one_kernel(gated: Gated, entry: str) -> None:
+    (title,) = titles(gated)
+    assert title.startswith(entry)
+    assert "2 products" in title
 
 
 def force(tile: CtaTile, patch: pytest.MonkeyPatch) -> None:
@@ -93,3 +121,27 @@ def test_kernels(
     compare(gated.sample(), hopper, error=ERROR[gated.dtype])
     compiler: Any = hopper.device.compiler
     assert [source.file for source in compiler.sources] == ["gemm/tma_persistent.cu"]
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["whole", "cluster"])
+@pytest.mark.parametrize("gated", SMALL_PACKED, ids=str)
+def test_packed_kernels(
+    gated: Gated, way: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With tiles that several blocks share, too, whatever is estimated to be fastest."""
+    splits = 1 if way == "whole" else 2
+    monkeypatch.setattr(SwapAb, "choose", lambda *_: None)
+    monkeypatch.setattr(MixedInput, "choose", lambda *given: chosen_of(*given, splits))
+    compare(gated.sample(), hopper, error=ERROR[gated.dtype])
+    compiler: Any = hopper.device.compiler
+    assert [source.file for source in compiler.sources] == ["gemm/mixed_input.cu"]
+
+
+def chosen_of(product: MixedInput, target: Target, splits: int) -> TimedConfig:
+    """Return a tile for a product of few bits; two products together seem faster."""
+    tile = next(
+        found for tile in MIXED_INPUT if (found := fitted(tile, product.weights, target, splits))
+    )
+    return TimedConfig(2.0 - product.products, Config(tile, splits))

@@ -23,8 +23,7 @@ from ..recipe.operands import Tensor
 from .gemv import MAX_ROWS, RowNorm, multiply_rows
 from .linear import TILED, linear_of
 from .multiplication import multiplication
-from .packed import PackedLinear, multiply_packed_rows
-from .packed_weights import PackedWeights
+from .packed import PackedLinear, multiply_packed_rows, packed_linear
 from .problem import Linear
 
 #: Operators with kernels for few rows that multiply by two matrices at once.
@@ -163,13 +162,10 @@ def _packed(
 ) -> Answer:
     layers: list[PackedLinear] = []
     for context in contexts:
-        op, y = context.op, context.y
-        a, b, scales, zeros, indices, bias = (*context.inputs, None, None, None)[:6]
-        if not isinstance(op, MatMulNBits) or not (y and a and b and scales) or indices:
-            return "indices of blocks"
-        if context.setting.asked:
-            return f"algorithm '{context.setting.asked[0]}'"
-        if refused := op.is_prepacked or need_dtypes(TILED, a, scales, bias):
-            return refused
-        layers.append(PackedLinear(y, a, PackedWeights(op, b, scales, zeros), bias))
+        assert isinstance(context.op, MatMulNBits)
+        assert context.y is not None
+        layer = packed_linear(context.op, context.y, context.inputs, context.setting)
+        if isinstance(layer, str):
+            return layer
+        layers.append(layer)
     return multiply_packed_rows(layers, epilogue, setting.target, norm)

@@ -11,15 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-import numpy as np
-
-from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Node, Value
-from ....runtime.ir.types import Array
 from ....runtime.ops.matmul import Gemm, MatMul
+from ....runtime.ops.packed import MatMulNBits
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
-from ..codegen.epilogue import ALONG, epilogue_of, no_epilogue
+from ..codegen.epilogue import ALONG, Epilogue, epilogue_of, no_epilogue
 from ..recipe.operands import Packed, Tensor
 from . import f16
 from .atoms import HALVES
@@ -27,11 +24,13 @@ from .gemv import MAX_ROWS
 from .linear import linear_of
 from .multiplication import multiplication
 from .pack import rows_of
-from .problem import Form, GemmArguments, Linear, Matrix
+from .packed import PackedLinear, multiply_packed_pair, packed_linear
+from .problem import GemmArguments, Linear, Matrix
 from .schedules import tma_persistent
+from .turns import TURN, biases_in_turns, in_turns
 
-#: Adjacent columns of a product.
-TURN = 8
+#: Operators with kernels that multiply by two matrices at once.
+PRODUCTS = MatMul | Gemm | MatMulNBits
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class GatedProducts:
 def has_many_rows(node: Node) -> bool:
     """Whether a node is a product of many rows with constant weights in 16-bit floats."""
     x, *weights = node.inputs
-    if not isinstance(node.op, MatMul | Gemm) or x is None or x.tensor.dtype not in HALVES:
+    if not isinstance(node.op, PRODUCTS) or x is None or x.tensor.dtype not in HALVES:
         return False
     constant = all(w is None or w.is_constant for w in weights)
     return constant and prod(x.tensor.dims[:-1]) > MAX_ROWS
@@ -79,6 +78,8 @@ def gated_products(
         return "operands or results that no kernel of two products has"
     if any(setting.for_node(node).asked for node in found.products):
         return "an algorithm that was asked for"
+    if isinstance(found.products[0].op, MatMulNBits):
+        return _packed_pair(found, y, operand, epilogue, setting)
     layers: list[Linear] = []
     for node in found.products:
         layer = _layer(node, operand, setting)
@@ -91,12 +92,12 @@ def gated_products(
         return f"{n} columns of {k} terms, not multiples of {TURN}"
     gemm = GemmArguments(
         a=Matrix(first.a, k, TURN),
-        b=_in_turns([layer.b for layer in layers], [layer.form for layer in layers]),
+        b=in_turns(*(_rows(layer) for layer in layers)),
         c=y,
         shape=(m, 2 * n, k),
         ldb=k,
         ldc=n,
-        bias=_biases([layer.bias for layer in layers], n, first.a.dtype),
+        bias=biases_in_turns([layer.bias for layer in layers], n, first.a.dtype),
         dtype=first.a.dtype,
     )
     target = setting.target
@@ -121,32 +122,28 @@ def _layer(node: Node, operand: Callable[[Value], Tensor], setting: Setting) -> 
     return linear_of(task) if taken == "tensor_cores" else f"algorithm '{taken}'"
 
 
-def _in_turns(factors: list[Tensor], forms: list[Form]) -> Packed:
-    """Return the rows of two right operands, [2 * n, k], eight of one and eight of the other."""
-    pack = partial(_turns, forms=forms)
-    return Packed(tuple(b.value for b in factors), ("columns in turns", *forms), pack)
+def _rows(layer: Linear) -> Packed:
+    """Return the right operand of a product in rows, [n, k]."""
+    alpha, transposed = layer.form
+    pack = partial(rows_of, alpha=alpha, transposed=transposed)
+    return Packed((layer.b.value,), ("rows", *layer.form), pack)
 
 
-def _turns(*factors: Array, forms: list[Form]) -> Array:
-    rows = [rows_of(b, *form) for b, form in zip(factors, forms, strict=True)]
-    n, k = rows[0].shape
-    return np.stack([r.reshape(-1, TURN, k) for r in rows], axis=1).reshape(2 * n, k)
-
-
-def _biases(biases: list[Tensor | Packed | None], n: int, dtype: DType) -> Packed | None:
-    """Return what is added to the columns of both, likewise; None if there is nothing."""
-    packed = [bias if isinstance(bias, Packed) else None for bias in biases]
-    given = [bias for bias in packed if bias is not None]
-    if not given:
-        return None
-    pack = partial(_bias_turns, packs=[bias and bias.pack for bias in packed], n=n, dtype=dtype)
-    layout = ("bias in turns", *(bias and bias.layout for bias in packed))
-    return Packed(tuple(source for bias in given for source in bias.sources), layout, pack)
-
-
-def _bias_turns(
-    *given: Array, packs: list[Callable[..., Array] | None], n: int, dtype: DType
-) -> Array:
-    left = iter(given)
-    rows = [np.zeros(n, dtype) if pack is None else pack(next(left)) for pack in packs]
-    return np.stack([row.reshape(-1, TURN) for row in rows], axis=1).reshape(-1)
+def _packed_pair(
+    found: GatedProducts,
+    y: Tensor,
+    operand: Callable[[Value], Tensor],
+    epilogue: Epilogue,
+    setting: Setting,
+) -> Answer:
+    """Return the launch of two products with weights of a few bits, or why there is none."""
+    layers: list[PackedLinear] = []
+    for node in found.products:
+        assert isinstance(node.op, MatMulNBits)
+        inputs = [value and operand(value) for value in node.inputs]
+        layer = packed_linear(node.op, y, inputs, setting.for_node(node))
+        if isinstance(layer, str):
+            return layer
+        layers.append(layer)
+    one, other = layers
+    return multiply_packed_pair((one, other), epilogue, setting.target)

@@ -13,7 +13,7 @@ from math import prod
 
 from ....runtime.ir.dtypes import bfloat16, float32
 from ....runtime.ops.packed import MatMulNBits
-from ..algorithms.registry import Answer, Setting
+from ..algorithms.registry import Answer, Setting, need_dtypes
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, each, sharing
 from ..recipe.operands import Scratch, Tensor, ceil_div
@@ -21,10 +21,12 @@ from ..recipe.targets import Target
 from . import f16, f32
 from .atoms import atom_of
 from .gemv import EIGHT, MAX_ROWS, RowNorm, RowTile, by_product, prologue_of
+from .linear import TILED
 from .packed_weights import STEP, PackedWeights
 from .problem import GemmArguments, Matrix, widest
 from .schedules import mixed_input, swap_ab
 from .tile import LAUNCH, MEMORY
+from .turns import TURN, biases_in_turns
 
 #: Bytes of padding between rows of scales in shared memory, which place them in different banks.
 BANKS = 16
@@ -87,6 +89,26 @@ class PackedLinear:
         return PLANES if self.a.dtype == float32 else 1
 
 
+def packed_linear(
+    op: MatMulNBits, y: Tensor, inputs: Sequence[Tensor | None], setting: Setting
+) -> PackedLinear | str:
+    """Return a product for the kernels of this module, or why they cannot compute it.
+
+    Args:
+        op: the operator.
+        y: the result.
+        inputs: of the operator.
+        setting: the GPU and the user's options for it.
+    """
+    a, b, scales, zeros, indices, bias = (*inputs, None, None, None)[:6]
+    if not (a and b and scales) or indices:
+        return "indices of blocks"
+    if setting.asked:
+        return f"algorithm '{setting.asked[0]}'"
+    refused = op.is_prepacked or need_dtypes(TILED, a, scales, bias)
+    return refused or PackedLinear(y, a, PackedWeights(op, b, scales, zeros), bias)
+
+
 def multiply_packed(layer: PackedLinear, epilogue: Epilogue, setting: Setting) -> Answer:
     """Return the launches of a product with its epilogue, or why there are none."""
     rows, largest = layer.rows, max(layer.y.size, layer.a.size)
@@ -107,15 +129,19 @@ def multiply_packed(layer: PackedLinear, epilogue: Epilogue, setting: Setting) -
 
 
 def _unpacking_in_registers(
-    gemm: GemmArguments, weights: PackedWeights, epilogue: Epilogue, target: Target
+    gemm: GemmArguments,
+    weights: PackedWeights,
+    epilogue: Epilogue,
+    target: Target,
+    products: int = 1,
 ) -> tuple[float, tuple[Launch, ...]] | None:
     """Return a product whose kernel unpacks weights, with its estimate; None if there is none."""
     if gemm.shape[0] > MIXED_ROWS:
-        swapped = swap_ab.SwapAb(gemm, weights)
+        swapped = swap_ab.SwapAb(gemm, weights, products)
         best = swapped.choose(target)
         if best is not None:
             return best.microseconds, (swapped.launch(epilogue, best.config),)
-    mixed = mixed_input.MixedInput(gemm, weights)
+    mixed = mixed_input.MixedInput(gemm, weights, products)
     best = mixed.choose(target)
     if best is None:
         return None
@@ -176,6 +202,46 @@ def multiply_packed_rows(
         shared=prologue.shared + tile.eights * EIGHT * pitch,
         note=f"{prologue.note}{tile.note(rows, count)}, {op.bits} bits {epilogue.title}".strip(),
     )
+
+
+def multiply_packed_pair(
+    layers: tuple[PackedLinear, PackedLinear], epilogue: Epilogue, target: Target
+) -> Answer:
+    """Return the launch of two products, or why they are computed separately.
+
+    Args:
+        layers: with the same `a`, weights of one kind, and the last result as `y`.
+        epilogue: combines both results.
+        target: the GPU.
+    """
+    first, second = layers
+    gemm, n = _unpacked_gemm(first), first.weights.op.N
+    if first.a.dtype == float32 or not first.rows or n % TURN:
+        return f"{n} columns in {first.a.dtype.name}"
+    weights = replace(first.weights, other=second.weights)
+    if not weights.are_constant:
+        return "computed weights"
+    gemm = replace(
+        gemm,
+        b=weights.words,
+        shape=(first.rows, 2 * n, first.weights.op.K),
+        bias=biases_in_turns([layer.bias for layer in layers], n, first.a.dtype),
+    )
+    found = _unpacking_in_registers(gemm, weights, epilogue, target, products=2)
+    if found is None:
+        return "no tile fits"
+    if found[0] >= sum(_time(layer, epilogue, target) for layer in layers):
+        return "estimated to take as long as two products"
+    return found[1]
+
+
+def _time(layer: PackedLinear, epilogue: Epilogue, target: Target) -> float:
+    """Return the estimate for one product in 16-bit floats."""
+    gemm, weights = _unpacked_gemm(layer), layer.weights
+    packed = replace(gemm, b=weights.words)
+    found = _unpacking_in_registers(packed, weights, epilogue, target)
+    unpacked = time_unpacked(gemm, weights, epilogue, target)
+    return unpacked if found is None else min(unpacked, found[0])
 
 
 def _with_scales(tile: RowTile, per_row: int, beside: int, target: Target) -> RowTile:

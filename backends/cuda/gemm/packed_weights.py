@@ -11,6 +11,7 @@ import numpy as np
 from ....runtime.ir.types import Array
 from ....runtime.ops.packed import MatMulNBits
 from ..recipe.operands import Packed, Tensor, ceil_div
+from .turns import in_turns
 
 #: Bytes of a row of weights per step.
 STEP = 64
@@ -27,12 +28,15 @@ class PackedWeights:
         b, scales: constants.
         zero_points: constants: packed like the integers, or floats; None for the middle of the
             range.
+        other: weights of the same kind, whose rows take turns with these, `TURN` at a time; None
+            if there are none.
     """
 
     op: MatMulNBits
     b: Tensor
     scales: Tensor
     zero_points: Tensor | None
+    other: PackedWeights | None = None
 
     @property
     def bytes(self) -> int:
@@ -64,7 +68,8 @@ class PackedWeights:
     @property
     def nbytes(self) -> int:
         """Total bytes of integers, scales and zero points."""
-        return self.op.N * (self.bytes + self.row_factors)
+        own = self.op.N * (self.bytes + self.row_factors)
+        return own + (0 if self.other is None else self.other.nbytes)
 
     @property
     def words(self) -> Packed:
@@ -72,7 +77,8 @@ class PackedWeights:
         op = self.op
         pack = partial(words_of, rows=op.N, nbytes=self.bytes, bits=op.bits)
         layout = ("words of four lanes", op.N, self.bytes, op.bits)
-        return Packed((self.b.value,), layout, pack)
+        own = Packed((self.b.value,), layout, pack)
+        return own if self.other is None else in_turns(own, self.other.words)
 
     @property
     def factors(self) -> Packed:
@@ -80,7 +86,8 @@ class PackedWeights:
         op, zeros = self.op, self.zero_points
         sources = (self.scales.value,) if zeros is None else (self.scales.value, zeros.value)
         pack = partial(factors_of, rows=op.N, count=op.blocks, padded=self.blocks, bits=op.bits)
-        return Packed(sources, ("factors", op.N, op.blocks, self.blocks, op.bits), pack)
+        own = Packed(sources, ("factors", op.N, op.blocks, self.blocks, op.bits), pack)
+        return own if self.other is None else in_turns(own, self.other.factors)
 
     def factor_bytes_of(self, terms: int) -> int:
         """Return the bytes of scales and zero points of a row for a step of so many terms."""
@@ -98,7 +105,8 @@ class PackedWeights:
     def are_constant(self) -> bool:
         """Whether all of them are constant."""
         tensors = (self.b, self.scales, self.zero_points)
-        return all(x is None or x.data is not None for x in tensors)
+        own = all(x is None or x.data is not None for x in tensors)
+        return own and (self.other is None or self.other.are_constant)
 
     @property
     def constants(self) -> tuple[tuple[str, int | bool], ...]:

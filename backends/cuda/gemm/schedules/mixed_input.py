@@ -113,10 +113,13 @@ class MixedInput:
     Attributes:
         gemm: the product; its `b` is `weights.words`.
         weights: the packed weights.
+        products: one, or two whose weights take turns and whose results the epilogue combines:
+            `gemm` has the columns of both.
     """
 
     gemm: GemmArguments
     weights: PackedWeights
+    products: int = 1
 
     @property
     def problem(self) -> Problem:
@@ -136,6 +139,8 @@ class MixedInput:
                 tile = fitted(replace(config.tile, stages=STAGES), weights, target, splits)
                 if tile is None:
                     continue
+                if self.products > 1 and splits > 1 and not clusters:
+                    continue  # partial sums are added up by a kernel of one product
                 if not clusters or splits == 1 or self._start_together(tile, splits, target):
                     yield Config(tile, splits)
 
@@ -184,6 +189,7 @@ class MixedInput:
         self, gemm: GemmArguments, epilogue: Epilogue, config: Config, split: SplitK
     ) -> Launch:
         weights, tile, (m, n, k) = self.weights, config.tile, gemm.shape
+        pair = f", {self.products} products" if self.products > 1 else ""
         return Launch(
             "gemm/mixed_input.cu",
             "mixed_input",
@@ -201,11 +207,12 @@ class MixedInput:
                 *weights.constants,
                 *(("K", k), ("BYTES", weights.bytes), ("BLOCKS", weights.blocks)),
                 *(("EDGE", n % tile.bn != 0), ("VECTOR", gemm.a.vector)),
-                *(("SPLIT", int(split)), ("VECTOR_C", gemm.vector_c(8))),
+                *(("PRODUCTS", self.products), ("SPLIT", int(split))),
+                ("VECTOR_C", gemm.vector_c(8)),
                 *epilogue.flags(gemm.bias),
             ),
             code=f"{atom_of(gemm.dtype).code()}\n{epilogue.code}",
             shared=shared(tile, weights, config.splits),
             cluster=(1, config.splits if split is SplitK.CLUSTER else 1, 1),
-            note=f"{config}, {weights.op.bits} bits {epilogue.title}".strip(),
+            note=f"{config}{pair}, {weights.op.bits} bits {epilogue.title}".strip(),
         )

@@ -143,10 +143,13 @@ class SwapAb:
     Attributes:
         gemm: the product; its `b` is `packed.words` or [n][ldb].
         packed: the packed weights; None for 16-bit floats.
+        products: one, or two whose weights take turns and whose results the epilogue combines:
+            `gemm` has the columns of both.
     """
 
     gemm: GemmArguments
     packed: PackedWeights | None = None
+    products: int = 1
 
     @property
     def weights(self) -> Weights:
@@ -220,6 +223,7 @@ class SwapAb:
         (m, n, k), packed = gemm.shape, weights.packed
         own = Registers.of(tile, weights)
         assert own is not None
+        pair = f", {self.products} products" if self.products > 1 else ""
         split = SplitK.CLUSTER if config.splits > 1 else SplitK.WHOLE
         of_packed = (("BATCH", own.batch), *packed.constants) if packed else ()
         elements = (uint8, weights.row, weights.width) if packed else (gemm.dtype, k, SLAB)
@@ -243,6 +247,7 @@ class SwapAb:
                 *tile.constants("BM", "GROUPS", "SLICES", "STAGES"),
                 *(("REGISTERS", own.consumer), ("OTHER_REGISTERS", own.other)),
                 *(("WIDTH", weights.width), ("K", k), *of_packed, ("SPLIT", int(split))),
+                ("PRODUCTS", self.products),
                 *(("VECTOR_C", gemm.vector_c(8)), *epilogue.flags(gemm.bias)),
             ),
             code="\n".join(
@@ -254,5 +259,5 @@ class SwapAb:
             ),
             shared=shared(tile, weights),
             cluster=(1, config.splits, 1),
-            note=f"{config}, {weights.bits} bits {epilogue.title}".strip(),
+            note=f"{config}{pair}, {weights.bits} bits {epilogue.title}".strip(),
         )

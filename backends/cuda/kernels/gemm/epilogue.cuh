@@ -64,9 +64,26 @@ __device__ __forceinline__ Neighbours<R, N> with_epilogue(const float (&values)[
     return results;
 }
 
-// Stores epilogue(values + bias) at position `at` of the result.
 template <int N>
-__device__ __forceinline__ void epilogue_all(R* c, const float (&values)[N], const Operands<N>& with,
+__device__ __forceinline__ Neighbours<R, N> with_epilogue(const float (&values)[1][N], const Operands<N>& with)
+{
+    return with_epilogue(values[0], with);
+}
+
+// Returns the results of two products, which have their biases, combined by the epilogue.
+template <int N>
+__device__ __forceinline__ Neighbours<R, N> with_epilogue(const float (&values)[2][N], const Operands<N>& with)
+{
+    Neighbours<R, N> results;
+#pragma unroll
+    for (int q = 0; q < N; ++q)
+        results.at[q] = epilogue(values[0][q], values[1][q], q, q, q, with.first.at, with.second.at);
+    return results;
+}
+
+// Stores epilogue(values + bias) at position `at` of the result.
+template <int N, typename Values>
+__device__ __forceinline__ void epilogue_all(R* c, const Values& values, const Operands<N>& with,
                                            long long at, int room)
 {
     keep(c + at, with_epilogue(values, with), room);

@@ -19,7 +19,8 @@
 // Types: T, of `a`; Z, of the epilogue's operands; R, of results. Compile-time: BM BN WARPS_N SLICES STAGES RESIDENT;
 // FACTORS_BYTES, room for the scales of a row in shared memory; BITS; BLOCK; ZEROS, whether every scale has a zero point,
 // else it is 2^(BITS - 1); K terms of a row; BYTES and BLOCKS of a row in memory; EDGE, whether blocks extend past the
-// last row of weights; VECTOR, the elements of `a` per copy; SPLIT and the constants of the epilogue, see multistage.cu.
+// last row of weights; VECTOR, the elements of `a` per copy; PRODUCTS, one, or two whose weights take turns, see
+// store_tile.cuh; SPLIT and the constants of the epilogue, see multistage.cu.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -254,5 +255,5 @@ mixed_input(const T* a, const unsigned char* w, const T* scales, void* c, const 
     cp_async_wait<0>();
     __syncthreads();
     gather((float*)shared, sums, slice, own_n);
-    Finish{c, bias, z0, z1, m, n, n, 0, 0}.store(shared, block);
+    FinishProducts<PRODUCTS>{c, bias, z0, z1, m, n / PRODUCTS, n / PRODUCTS, 0, 0}.store(shared, block);
 }

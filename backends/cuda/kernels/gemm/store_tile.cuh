@@ -3,8 +3,10 @@
 //
 // Compile-time, besides those of epilogue.cuh: BM x BN, the tile of a block, and PITCH, of its rows; THREADS, all of
 // which store; SPLIT: WHOLE, PARTIAL or CLUSTER, see multistage.cu. `Block` gives the position of the tile.
+//
+// With two PRODUCTS, whose results the epilogue combines, they have every other eight columns of sums and of the bias.
 
-constexpr int ITEMS = BM * BN / 8;
+constexpr int ITEMS = BM * BN / 8;  // of eight sums
 
 #include "gemm/add_blocks.cuh"
 
@@ -24,11 +26,11 @@ template <int COUNT> __device__ __forceinline__ void add_slices(float* parts, in
 }
 
 // The epilogue of a tile, eight adjacent results at a time.
-struct Finish {
+template <int PRODUCTS> struct FinishProducts {
     static constexpr int BATCH = 4;  // items of a thread whose operands are in flight at once
     void* c;
     const Z *bias, *z0, *z1;
-    int m, n, ldc, batch_c;
+    int m, n, ldc, batch_c;  // of results
     int channels;  // of a batch, if each has its own channels
 
     // The operands of some items of a thread.
@@ -42,14 +44,14 @@ struct Finish {
         if constexpr (SPLIT == PARTIAL) return;
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
-            const int item = first + i * THREADS, row = block.m0 + row_of_item(item), column = block.n0 + column_of_item(item);
+            const int item = first + i * THREADS, row = row_of(item, block), column = column_of(item, block);
             if (item < end && row < m && column < n)
                 operands.of[i] = operands_at<8>(place(row, column, block), row, block.batch * channels + column,
                                                 n - column, bias, z0, z1);
         }
     }
 
-    // Stores the items from `begin` to `end`; `found` gives the sums of one. The operands of the first ones are given.
+    // Stores the results from item `begin` to `end`; `found` gives an item of sums. The operands of the first are given.
     template <typename Found>
     __device__ __forceinline__ void store_all(Several& operands, int begin, int end, const Block& block,
                                               const Found& found) const
@@ -59,15 +61,17 @@ struct Finish {
             if (first >= begin + BATCH * THREADS) read(operands, first, end, block);
 #pragma unroll
             for (int i = 0; i < BATCH; ++i) {
-                const int item = first + i * THREADS, row = block.m0 + row_of_item(item), column = block.n0 + column_of_item(item);
+                const int item = first + i * THREADS, row = row_of(item, block), column = column_of(item, block);
                 if (item >= end || row >= m || column >= n) continue;
-                float values[8];
-                found(values, item);
+                float values[PRODUCTS][8];
+#pragma unroll
+                for (int p = 0; p < PRODUCTS; ++p) found(values[p], item * PRODUCTS + p);
                 if constexpr (SPLIT == PARTIAL) {
                     float* to = (float*)c + ((long long)share * m + row) * n + column;
                     for (int q = 0; q < 8; ++q)
-                        if (column + q < n) to[q] = values[q];
+                        if (column + q < n) to[q] = values[0][q];
                 } else {
+                    if constexpr (PRODUCTS > 1 && BIAS) add_biases(values, bias + column * PRODUCTS);
                     epilogue_all((R*)c, values, operands.of[i], place(row, column, block), n - column);
                 }
             }
@@ -77,11 +81,12 @@ struct Finish {
     // Adds up the sums in shared memory, over all blocks of a cluster if there are several, and stores them.
     __device__ __forceinline__ void store(unsigned char* shared, const Block& block) const
     {
-        int begin = 0, end = ITEMS;
+        constexpr int RESULTS = ITEMS / PRODUCTS;
+        int begin = 0, end = RESULTS;
         if constexpr (SPLIT == CLUSTER) {
             cluster_sync();
-            begin = ITEMS * block.split / block.splits;
-            end = ITEMS * (block.split + 1) / block.splits;
+            begin = RESULTS * block.split / block.splits;
+            end = RESULTS * (block.split + 1) / block.splits;
         } else {
             __syncthreads();
         }
@@ -105,8 +110,28 @@ struct Finish {
     static __device__ __forceinline__ int column_of_item(int item) { return item % (BN / 8) * 8; }
 
 private:
+    // Where the results of an item are.
+    static __device__ __forceinline__ int row_of(int item, const Block& block)
+    {
+        return block.m0 + row_of_item(item * PRODUCTS);
+    }
+    static __device__ __forceinline__ int column_of(int item, const Block& block)
+    {
+        return (block.n0 + column_of_item(item * PRODUCTS)) / PRODUCTS;
+    }
+
+    static __device__ __forceinline__ void add_biases(float (&values)[PRODUCTS][8], const Z* from)
+    {
+#pragma unroll
+        for (int p = 0; p < PRODUCTS; ++p)
+#pragma unroll
+            for (int q = 0; q < 8; ++q) values[p][q] += float(from[p * 8 + q]);
+    }
+
     __device__ __forceinline__ long long place(int row, int column, const Block& block) const
     {
         return (long long)block.batch * batch_c + (long long)row * ldc + column;
     }
 };
+
+typedef FinishProducts<1> Finish;

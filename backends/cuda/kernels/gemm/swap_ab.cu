@@ -16,9 +16,11 @@
 // The kernel starts while the preceding one still runs: it requests weights, which are constants, and then waits.
 //
 // Types: T, of `a`; Z, of the epilogue's operands; R, of results. Compile-time: BM, rows of `a` of a block; GROUPS, of
-// consumers with rows of their own; SLICES; STAGES; WIDTH, bytes of a row of weights in a step; REGISTERS and OTHER_REGISTERS per
-// thread of consumers and of others; K terms of a row; SPLIT and the constants of the epilogue, see multistage.cu. If PACKED: BATCH, the number of pieces of
-// `a` that a thread permutes at once; BITS; BLOCK; ZEROS, whether every scale has a zero point, else it is 2^(BITS - 1).
+// consumers with rows of their own; SLICES; STAGES; WIDTH, bytes of a row of weights in a step; REGISTERS and
+// OTHER_REGISTERS per thread of consumers and of others; K terms of a row; PRODUCTS, one, or two whose weights take
+// turns, see store_tile.cuh; SPLIT and the constants of the epilogue, see multistage.cu. If PACKED: BATCH, the number of
+// pieces of `a` that a thread permutes at once; BITS; BLOCK; ZEROS, whether every scale has a zero point, else it is
+// 2^(BITS - 1).
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -378,5 +380,5 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
         if constexpr (OTHER_REGISTERS < REGISTERS) setmaxnreg_inc<REGISTERS>();
         multiply(shared, block);
     }
-    Finish{c, bias, z0, z1, m, n, n, 0, 0}.store(shared, block);
+    FinishProducts<PRODUCTS>{c, bias, z0, z1, m, n / PRODUCTS, n / PRODUCTS, 0, 0}.store(shared, block);
 }
