@@ -1,0 +1,70 @@
+"""The registry of producers: what is absent is skipped, what is there is made and tried."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tercet.tools.workshop import produced
+from tercet.tools.workshop.produced import PRODUCERS, RECORDED, SOURCES, Producer, rewriter, run
+from tercet.tools.workshop.produced_page import page, tried
+from tercet.tools.workshop.produced_rewrites import ONNX, called
+
+pytest.importorskip("onnxruntime")
+
+
+def test_sources_are_recorded() -> None:
+    assert all((RECORDED / f"{name}.onnx").exists() for name in SOURCES)
+
+
+def test_what_is_absent_is_skipped_with_a_reason() -> None:
+    def nothing() -> Iterator[tuple[str, produced.Write]]:
+        yield from ()
+
+    assert Producer(("onnx",), ("onnx",), nothing).missing == ""
+    absent = Producer(("onnx", "no_such_package"), ("onnx",), nothing)
+    assert absent.missing == "not installed: no_such_package"
+    assert all(each.imports and each.distributions for each in PRODUCERS.values())
+
+
+def test_files_are_made_and_failures_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produced, "SOURCES", ("tf2onnx_cnn",))
+    ways = {"opset22": ONNX["opset22"], "failing": called("onnx.inliner", "no_such_function")}
+    found = run(rewriter(ways, "onnx"), tmp_path)
+    assert found["versions"] == {"onnx": onnx.__version__}
+    assert list(found["failed"]) == ["tf2onnx_cnn_failing"]
+    assert "no_such_function" in found["failed"]["tf2onnx_cnn_failing"]
+    assert [path.name for path in tmp_path.glob("*.onnx")] == ["tf2onnx_cnn_opset22.onnx"]
+    assert onnx.load(tmp_path / "tf2onnx_cnn_opset22.onnx").opset_import[0].version == 22
+
+
+def test_the_page_tells_files_without_reference_from_refused_ones(tmp_path: Path) -> None:
+    """onnxruntime runs the first of three; tercet knows QONNX's operator as well."""
+    folder = tmp_path / "some"
+    folder.mkdir()
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]) for name in "xy")
+    for op, domain in (("Add", ""), ("BipolarQuant", "onnx.brevitas"), ("Unheard", "of.nobody")):
+        node = helper.make_node(op, ["x", "x"], ["y"], domain=domain)
+        opsets = [helper.make_opsetid(name, 1 if name else 21) for name in sorted({"", domain})]
+        graph = helper.make_graph([node], "g", [x], [y])
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        onnx.save(model, folder / f"{op}.onnx")
+        np.savez(folder / f"{op}.npz", **{"input/x": np.ones(3, np.float32)})
+    result = tried(folder)
+    assert (result.right, result.no_reference, result.refused) == (1, 1, 1)
+    known = {
+        "some": {"versions": {"some": "1.0"}, "failed": {"c": "why"}, "skipped": ""},
+        "other": {"versions": {}, "failed": {}, "skipped": "not installed: other"},
+    }
+    (tmp_path / produced.REPORT).write_text(json.dumps(known))
+    lines = list(page(tmp_path))
+    assert any("not installed: other" in line for line in lines)
+    (row,) = (line for line in lines if "some 1.0" in line)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[1:] == ["3", "1", "0", "0", "1", "1", "2", "1"]

@@ -1,0 +1,227 @@
+"""Make files with every producer that is installed here, to be tried by `producers_page`.
+
+    python -m tercet.tools.workshop.produced build/produced            # all that are installed
+    python -m tercet.tools.workshop.produced build/produced olive onnxslim
+
+Producers exclude each other's versions, so the folder may be filled from several environments; each
+needs what tercet needs. `PRODUCERS` is the registry: converters write networks of their own, and
+what rewrites ONNX files gets those of `SOURCES`. The folder of a producer has one file per network
+and way, and an .npz file with its inputs; `produced.json` says with which versions, what the
+producer itself could not do, and why it was skipped where it is absent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ..common.environment import ROOT
+from . import produced_rewrites as rewrites
+from .produced_rewrites import Feeds, Rewrite
+
+REPORT = "produced.json"
+RECORDED = ROOT / "tests" / "producers" / "converted"
+#: Networks of several exporters: images, a decoder with caches, encoders, recurrent layers.
+SOURCES = ("diffusers_unet", "jax_vision", "optimum_bloom", "paddle_ernie", "paddle_reader",
+           "tf2onnx_cnn", "tf2onnx_masked", "torch_llama")  # fmt: skip
+
+#: Name, model and inputs of a network.
+Made = tuple[str, onnx.ModelProto, Feeds]
+#: Writes a file to a path, and returns its inputs.
+Write = Callable[[Path], Feeds]
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """One package, or several of them, that write ONNX files.
+
+    Attributes:
+        imports: modules that must be installed.
+        distributions: the packages whose versions are recorded.
+        make: yields names of files and what writes each of them to a path, with its inputs.
+    """
+
+    imports: tuple[str, ...]
+    distributions: tuple[str, ...]
+    make: Callable[[], Iterator[tuple[str, Write]]]
+
+    @property
+    def missing(self) -> str:
+        """Say what is not installed; empty if it can run."""
+        absent = [name for name in self.imports if find_spec(name) is None]
+        return f"not installed: {', '.join(absent)}" if absent else ""
+
+
+def converter(module: str, name: str, *imports: str, packages: tuple[str, ...] = ()) -> Producer:
+    """Return a producer that writes the networks of a module's `MAKERS`."""
+
+    def make() -> Iterator[tuple[str, Write]]:
+        made: Iterator[Made] = import_module(f".{module}", __package__).MAKERS[name]()
+        for network, model, feeds in made:
+
+            def write(target: Path, model: onnx.ModelProto = model, feeds: Feeds = feeds) -> Feeds:
+                onnx.save(model, target)
+                return feeds
+
+            yield network, write
+
+    return Producer(imports, packages or imports, make)
+
+
+def rewriter(
+    ways: Mapping[str, Rewrite], *imports: str, packages: tuple[str, ...] = ()
+) -> Producer:
+    """Return a producer that rewrites each of the sources in several ways."""
+
+    def make() -> Iterator[tuple[str, Write]]:
+        for source in SOURCES:
+            for way, rewrite in ways.items():
+
+                def write(target: Path, source: str = source, rewrite: Rewrite = rewrite) -> Feeds:
+                    feeds = inputs_of(source)
+                    with tempfile.TemporaryDirectory() as folder:
+                        plain = onnx.load(RECORDED / f"{source}.onnx")
+                        onnx.save(plain, Path(folder) / "source.onnx")
+                        rewrite(Path(folder) / "source.onnx", target, feeds)
+                    return feeds
+
+                yield f"{source}_{way}", write
+
+    return Producer(imports, packages or imports, make)
+
+
+#: By the name of their folder.
+PRODUCERS: dict[str, Producer] = {
+    "diffusers": converter("converter_files", "diffusers", "torch", "diffusers"),
+    "jax2onnx": converter("converter_files", "jax", "jax2onnx", "flax"),
+    "optimum": converter(
+        "converter_files", "optimum", "torch", "optimum", packages=("optimum", "optimum-onnx")
+    ),
+    "paddle2onnx": converter(
+        "converter_files",
+        "paddle",
+        "paddle",
+        "paddle2onnx",
+        packages=("paddlepaddle", "paddle2onnx"),
+    ),
+    "spox": converter("writer_files", "spox", "spox"),
+    "tf2onnx": converter("converter_files", "tf2onnx", "tensorflow", "tf2onnx"),
+    "tflite": converter("converter_files", "tflite", "tensorflow", "tf2onnx"),
+    "torch": converter("writer_files", "torch", "torch", "onnxscript"),
+    "model_optimizer": rewriter(
+        rewrites.MODEL_OPTIMIZER, "modelopt", "torch", packages=("nvidia-modelopt",)
+    ),
+    "neural_compressor": rewriter(
+        rewrites.NEURAL_COMPRESSOR, "onnx_neural_compressor", packages=("onnx-neural-compressor",)
+    ),
+    "olive": rewriter(rewrites.OLIVE, "olive", "torch", packages=("olive-ai",)),
+    "onnx": rewriter(rewrites.ONNX, "onnx"),
+    "onnx_graphsurgeon": rewriter(rewrites.GRAPHSURGEON, "onnx_graphsurgeon"),
+    "onnxconverter_common": rewriter(rewrites.CONVERTER_COMMON, "onnxconverter_common"),
+    "onnxoptimizer": rewriter(rewrites.OPTIMIZER, "onnxoptimizer"),
+    "onnxruntime": rewriter(rewrites.ONNXRUNTIME, "onnxruntime"),
+    "onnxscript": rewriter(rewrites.ONNXSCRIPT, "onnxscript"),
+    "onnxsim": rewriter(rewrites.SIMPLIFIER, "onnxsim"),
+    "onnxslim": rewriter(rewrites.SLIM, "onnxslim"),
+    "quark": rewriter(rewrites.QUARK, "quark", "torch", packages=("amd-quark",)),
+}
+
+
+def inputs_of(source: str) -> Feeds:
+    """Return the inputs of a source."""
+    with np.load(RECORDED / f"{source}.npz") as file:
+        found = {k.removeprefix("input/"): file[k] for k in file.files if k.startswith("input/")}
+    return found
+
+
+def run(producer: Producer, folder: Path) -> dict[str, Any]:
+    """Write all files of a producer, and return what is to be reported of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    failed: dict[str, str] = {}
+    try:
+        for name, write in producer.make():
+            target = folder / f"{name}.onnx"
+            try:
+                feeds = write(target)
+                arrays = {f"input/{key}": np.asarray(x) for key, x in feeds.items()}
+                np.savez_compressed(target.with_suffix(".npz"), allow_pickle=False, **arrays)
+            except Exception as error:  # producers raise anything; the other files are made
+                target.unlink(missing_ok=True)
+                failed[name] = _sentence(error)
+    except Exception as error:  # of a converter that stops at its first network
+        failed["everything"] = _sentence(error)
+    versions = {name: _version(name) for name in producer.distributions}
+    return {"versions": versions, "failed": failed, "skipped": ""}
+
+
+def _sentence(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:160]}"
+
+
+def _version(distribution: str) -> str:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(distribution)
+    return "unknown"
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        for redirect in (contextlib.redirect_stdout, contextlib.redirect_stderr):
+            stack.enter_context(redirect(io.StringIO()))
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+def main() -> int:
+    """Run the producers that are named, or all of them; return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="folder of one folder per producer")
+    parser.add_argument("producers", nargs="*", metavar="PRODUCER", help=", ".join(PRODUCERS))
+    given = parser.parse_args()
+    if unknown := sorted(set(given.producers) - set(PRODUCERS)):
+        parser.error(f"no producer is called {', '.join(unknown)}")
+    report = given.folder / REPORT
+    known = json.loads(report.read_text("utf-8")) if report.exists() else {}
+    for name in given.producers or PRODUCERS:
+        producer = PRODUCERS[name]
+        if producer.missing:
+            known.setdefault(name, {"versions": {}, "failed": {}, "skipped": producer.missing})
+            print(f"{name}: {producer.missing}")
+            continue
+        with _silent():
+            known[name] = run(producer, given.folder / name)
+        count = len(list((given.folder / name).glob("*.onnx")))
+        print(f"{name}: {count} files, {len(known[name]['failed'])} failed", flush=True)
+        _save(report, known)
+    _save(report, known)
+    return 0
+
+
+def _save(report: Path, known: Mapping[str, Any]) -> None:
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

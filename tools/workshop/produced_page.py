@@ -1,0 +1,158 @@
+"""How the files that `produced` made run, by producer.
+
+python -m tercet.tools.workshop.produced_page build/produced --output docs/results
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...api import load
+from ...runtime.errors import TercetError
+from ...runtime.text import printable
+from ..common.markdown import head, table
+from ..common.onnxruntime_errors import onnxruntime_errors
+from ..common.results import write
+from ..compare.compare import compare
+from .arguments import RESULTS
+from .arguments import parser as make_parser
+from .produced import REPORT
+from .producers_page import TARGET, inputs_of, unplanned
+
+#: Runs every node of a file as it is.
+REFERENCE = "onnxruntime:cpu:none"
+_TEXT = """\
+Written by `python -m tercet.tools.workshop.produced_page FOLDER --output docs/results`, after
+`python -m tercet.tools.workshop.produced FOLDER` had made the files, in several environments: the
+networks of converters, and what optimizers, quantizers and converters of precision make of networks
+of tests/producers. *right*: `tercet compare` calls numpy's results ok beside those of onnxruntime's
+CPU provider without graph optimisations; *no reference*: only tercet runs the file; *refused*:
+neither does, and tercet's error is a typed one. *cuda*: planned wholly for {target} without a GPU.
+*own errors*: files that the producer could not make."""
+
+
+@dataclass(slots=True)
+class Tried:
+    """What became of the files of one producer; names of files with the reason where there is one.
+
+    Attributes:
+        right: how many of them are.
+        no_reference: how many onnxruntime does not run, but tercet does.
+        refused: how many neither of them runs.
+        planned: how many are planned wholly on cuda.
+        wrong: results that differ, or files that only onnxruntime runs.
+        inconclusive: results that may differ by rounding.
+        unplanned: what is not planned on cuda.
+    """
+
+    right: int = 0
+    no_reference: int = 0
+    refused: int = 0
+    planned: int = 0
+    wrong: dict[str, str] = field(default_factory=dict[str, str])
+    inconclusive: dict[str, str] = field(default_factory=dict[str, str])
+    unplanned: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def tried(folder: Path) -> Tried:
+    """Run and plan every file of a producer."""
+    found = Tried()
+    for path in sorted(folder.glob("*.onnx")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _try(path, found)
+    return found
+
+
+def _try(path: Path, found: Tried) -> None:
+    feeds = inputs_of(path)
+    try:
+        missing = "; ".join(unplanned(path))
+    except TercetError as error:
+        missing = _first(error)
+    found.planned += not missing
+    if missing:
+        found.unplanned[path.stem] = missing
+    runs = _runs_on_onnxruntime(path, feeds)
+    try:
+        if not runs:
+            with load(path) as model:
+                model.run(feeds)
+            found.no_reference += 1
+            return
+        result = compare(path, (REFERENCE, "numpy"), feeds, repeat=0)
+    except TercetError as error:
+        if runs:
+            found.wrong[path.stem] = _first(error)
+        found.refused += not runs
+        return
+    if result.ok:
+        found.right += 1
+        return
+    reasons = [each.reason for row in result.results for each in row.agreements if each.reason]
+    kind = found.inconclusive if result.verdict == "inconclusive" else found.wrong
+    kind[path.stem] = reasons[0]
+
+
+def _first(error: TercetError) -> str:
+    return printable(str(error).splitlines()[0])
+
+
+def _runs_on_onnxruntime(path: Path, feeds: dict[str, Any]) -> bool:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        session.run(None, {name: np.asarray(x) for name, x in feeds.items()})
+    except onnxruntime_errors():
+        return False
+    return True
+
+
+def page(folder: Path) -> Iterator[str]:
+    """Yield the lines of the page on a folder that `produced` filled."""
+    known: Mapping[str, Any] = json.loads((folder / REPORT).read_text("utf-8"))
+    yield from head("Files made by producers that are installed", _TEXT.format(target=TARGET))
+    titles = ("producer", "files", "right", "inconclusive", "wrong", "no reference", "refused",
+              "cuda", "own errors")  # fmt: skip
+    cells: list[tuple[str, ...]] = []
+    notes: list[str] = []
+    for name, each in known.items():
+        if each["skipped"]:
+            cells.append((name, each["skipped"], *("",) * (len(titles) - 2)))
+            continue
+        found = tried(folder / name)
+        versions = ", ".join(
+            f"{package} {version}" for package, version in each["versions"].items()
+        )
+        counts = (found.right, len(found.inconclusive), len(found.wrong), found.no_reference,
+                  found.refused, found.planned, len(each["failed"]))  # fmt: skip
+        files = len(list((folder / name).glob("*.onnx")))
+        cells.append((f"{name} ({versions})", *map(str, (files, *counts))))
+        for kind in ("wrong", "inconclusive", "unplanned"):
+            notes += [
+                f"- {name}, {file}, {kind}: {why}" for file, why in getattr(found, kind).items()
+            ]
+    yield from (*table(titles, cells), "", *notes)
+
+
+def main() -> None:
+    """Try every file, and write the page."""
+    parser = make_parser("produced_page", __doc__, RESULTS, commit=False)
+    parser.add_argument("folder", type=Path, help="folder that `produced` filled")
+    given = parser.parse_args()
+    write(given.output, {"produced.md": "\n".join(page(given.folder)) + "\n"})
+
+
+if __name__ == "__main__":
+    main()
