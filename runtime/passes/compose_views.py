@@ -12,10 +12,11 @@ from ..ir.infer import infer
 from ..ir.op import Op
 from ..ops.movement import Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
-from .cut_before_turns import cut_before_turns
+from .cut_before_turns import cut_before_turns, cut_columns
 from .driver import Context
 from .editing import Builder, drop
 from .factors import Axes, Factor, follow
+from .turned_parts import reduce_turned, turn_whole
 
 #: An operator, with the shape that a Reshape gives.
 Step = tuple[Op, tuple[int, ...] | None]
@@ -32,6 +33,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     the permutation, in factors of the source's axes, is one Transpose. One that only brings an axis
     to be cut to the front is not needed.
     """
+    yield from reduce_turned(graph)
+    yield from turn_whole(graph)
+    yield from cut_columns(graph)
     yield from cut_before_turns(graph)
     yield from _compose(graph, lambda node: True)
 
