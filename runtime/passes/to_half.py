@@ -89,6 +89,8 @@ FOLLOWERS: frozenset[type[Op]] = frozenset(
 )
 #: Operators that give the elements of their first input another shape.
 _VIEWS = (shape.Reshape, shape.Flatten, shape.Squeeze, shape.Unsqueeze)
+#: Modules of operators whose kernels store their results in any float type.
+_COMPUTING = frozenset(each.__name__ for each in (elementwise, norm, matmul, conv, attention))
 #: Operators of which only this many leading inputs become half.
 _FIRST: dict[type[Op], int] = {norm.BatchNormalization: 1, resize.Resize: 1}
 #: Inputs that stay float32, such as masks with -3e38.
@@ -229,7 +231,7 @@ class _Narrow:
         node = value.producer
         if value.data is not None:
             narrow = self._graph.constant(rounded(value.data, self._half), f"{value.name}.half")
-        elif node is not None and isinstance(node.op, _VIEWS):
+        elif node is not None and self._passes(node, value, reader):
             # In front of a view, a Cast is next to the node that computes its elements.
             source = self._narrowed(node.inputs[0], reader)
             add = Builder(self._graph, reader, f"{value.name}.{self._half.name}", (node,))
@@ -238,6 +240,21 @@ class _Narrow:
             narrow = self._cast(value, self._half, reader)
         self._known[value] = narrow
         return narrow
+
+    def _passes(self, node: Node, value: Value, reader: Node) -> bool:
+        """Whether a Cast of a node's result goes in front of it.
+
+        It does in front of a Transpose if it is then next to a node that computes: this one stores
+        16 bits, and the Transpose moves them. What is only moved is cast as it is moved.
+        """
+        if isinstance(node.op, _VIEWS):
+            return True
+        if not isinstance(node.op, movement.Transpose) or set(value.consumers) != {reader}:
+            return False
+        source = node.operands[0].producer
+        while source is not None and isinstance(source.op, (*_VIEWS, movement.Transpose)):
+            source = source.operands[0].producer
+        return source is not None and type(source.op).__module__ in _COMPUTING
 
     def _cast(self, value: Value, to: DType, before: Node) -> Value:
         """Return a value cast to another type."""

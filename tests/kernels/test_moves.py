@@ -303,3 +303,35 @@ def test_few_axes_are_turned(shape: tuple[int, ...]) -> None:
     chain = Chain(*shape).add(Transpose()).add(Transpose())
     chain.graph.set_outputs({"y": chain.value})
     assert not launches(planned(chain.graph))
+
+
+#: Axes, and their order: matrices that are apart, in one or two axes, or whose rows are.
+APART = [
+    ((2, 40, 3, 4, 6), (2, 0, 3, 4, 1)),
+    ((2, 40, 3, 24), (0, 2, 3, 1)),
+    ((3, 20, 2, 33), (2, 0, 3, 1)),
+]
+
+
+def turned_matrices(dims: tuple[int, ...], perm: tuple[int, ...], dtype: DType) -> Sample:
+    graph = Graph("apart")
+    x = graph.add_input("x", TensorType(dtype, dims))
+    graph.set_outputs({"y": graph.insert(Transpose(perm=perm), [x]).output})
+    infer(graph)
+    return Sample(graph, {"x": normal(*dims).astype(dtype)})
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(("dims", "perm"), APART, ids=str)
+def test_matrices_that_are_apart_are_transposed_in_tiles(
+    dims: tuple[int, ...], perm: tuple[int, ...], dtype: DType, emulated: CudaBackend
+) -> None:
+    sample = turned_matrices(dims, perm, dtype)
+    assert [launch.entry for launch in launches(planned(sample.graph))] == ["transpose"]
+    compare(sample, emulated)
+
+
+def test_narrow_matrices_that_are_apart_are_copied() -> None:
+    graph = turned_matrices((2, 40, 3, 8), (2, 0, 3, 1), float16).graph
+    assert [launch.entry for launch in launches(planned(graph))] == ["copy_strided"]

@@ -13,12 +13,12 @@ from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Exp, Mul, Relu
+from tercet.runtime.ops.elementwise import Add, Div, Exp, Mul, Relu
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.pool import GlobalAveragePool, MaxPool
-from tercet.runtime.ops.reduce import ReduceSum
+from tercet.runtime.ops.reduce import ReduceL2, ReduceSum
 from tercet.runtime.ops.resize import Resize
 from tercet.runtime.ops.shape import Flatten, Reshape
 from tercet.runtime.options import Options
@@ -192,3 +192,17 @@ def test_the_mask_of_an_attention_stays() -> None:
     (node,) = (node for node in halved(graph).nodes if isinstance(node.op, Attention))
     assert [v.tensor.dtype for v in node.inputs if v is not None] == [float16] * 3 + [float32]
     assert node.output.tensor.dtype == float16
+
+
+def test_what_is_transposed_is_cast_before() -> None:
+    """Lengths are divided by in float32, which stores 16 bits, and the Transpose moves these."""
+
+    def build(g: Graph, x: Value) -> Value:
+        lengths = apply(g, ReduceL2(), x, np.array([-1]))
+        keys = apply(g, Transpose(perm=(0, 2, 1)), apply(g, Div(), x, lengths))
+        return apply(g, MatMul(), apply(g, Softmax(), x), keys)
+
+    after = kinds(halved(make(build, (2, 4, 8))))
+    at = after.index("Transpose")
+    assert after[at - 1] == "Cast", after
+    assert after[at + 1] == "MatMul", after

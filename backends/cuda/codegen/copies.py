@@ -28,6 +28,8 @@ THREADS = 256
 SIDE = 32
 #: Maximum elements of a side of a matrix that is transposed by chunks.
 MOST_FEW = 16
+#: Maximum blocks along y and z.
+MOST_BLOCKS = 65535
 
 
 _WORDS: dict[int, DType] = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
@@ -132,9 +134,37 @@ def transposition(
             **{"x": None, "y": None, "rows": rows, "columns": columns, "width": width},
             **{"pitch_x": pitch_x, "pitch_y": pitch_y, "tiles": tiles},
             **{"batch_x": rows * pitch_x, "batch_y": columns * pitch_y},
+            **{"outer_x": 0, "outer_y": 0},
         },
         types=(("T", word),),
         note=f"{batch} x {rows} x {columns}",
+    )
+
+
+def transposition_apart(batch: Ints, moves: Ints, sizes: Ints, word: DType) -> Launch | None:
+    """Return the launch that transposes matrices that lie anywhere; None if it does not apply.
+
+    Args:
+        batch: the axes of the matrices, at most two.
+        moves: strides of the source along these, and from one row to the next.
+        sizes: rows and columns of the source, whose columns are adjacent; the result is dense.
+        word: of an element.
+    """
+    (rows, columns), (*steps, pitch) = sizes, moves
+    if len(batch) > 2 or max(batch, default=1) > MOST_BLOCKS or min(sizes) <= MOST_FEW:
+        return None
+    outer, inner = (1, 1, *batch)[-2:]
+    outer_x, batch_x = (0, 0, *steps)[-2:]
+    launch = transposition(1, rows, columns, (pitch, rows), word, rows)
+    dense = rows * columns
+    return replace(
+        launch,
+        grid=(launch.grid[0], inner, outer),
+        args={
+            **{**launch.args, "batch_x": batch_x, "batch_y": dense},
+            **{"outer_x": outer_x, "outer_y": dense * inner},
+        },
+        note=f"{outer * inner} x {rows} x {columns}",
     )
 
 

@@ -31,6 +31,7 @@ from ..codegen.copies import (
     divisors,
     place,
     transposition,
+    transposition_apart,
     widest_words,
     words_of,
 )
@@ -64,6 +65,11 @@ def transpose(op: Transpose, y: Tensor, x: Tensor) -> Answer:
             word = words_of(x.dtype)
             launch = transposition(batch, rows, columns, (columns, rows), word, rows)
             return replace(launch, args={**launch.args, "x": x, "y": y})
+    if len(sizes) >= 2 and walk[-1] != 1 and walk[-2] == 1:
+        matrix = sizes[-1], sizes[-2]
+        apart = transposition_apart(sizes[:-2], (*walk[:-2], walk[-1]), matrix, words_of(x.dtype))
+        if apart is not None:
+            return replace(apart, args={**apart.args, "x": x, "y": y})
     return copy_strided(y, x, moves)
 
 

@@ -1,5 +1,5 @@
-// y[batch][j][i] = x[batch][i][j] through a tile in shared memory, so that reads and writes are both
-// coalesced. The rows of either may have gaps between them: those of slices of larger images, which must not
+// y[outer][batch][j][i] = x[outer][batch][i][j] through a tile in shared memory, so that reads and writes are
+// both coalesced. The rows of either may have gaps between them: those of slices of larger images, which must not
 // be written, and padded channels, which are part of the `width` of a row of y and become zero. T is an
 // unsigned integer of the elements' size.
 
@@ -9,13 +9,13 @@ constexpr int SIDE = 32, LANES = 8;
 
 extern "C" __global__ void __launch_bounds__(SIDE * LANES)
 transpose(T* y, const T* x, int rows, int columns, int pitch_x, int pitch_y, int width, int tiles,
-          long long batch_x, long long batch_y)
+          long long batch_x, long long batch_y, long long outer_x, long long outer_y)
 {
     __shared__ T tile[SIDE][SIDE + 1];  // a column of it touches every bank
     const int lane = threadIdx.x % SIDE, first = threadIdx.x / SIDE;
     const int j0 = blockIdx.x % tiles * SIDE, i0 = blockIdx.x / tiles * SIDE;
-    x += blockIdx.y * batch_x;
-    y += blockIdx.y * batch_y;
+    x += blockIdx.y * batch_x + blockIdx.z * outer_x;
+    y += blockIdx.y * batch_y + blockIdx.z * outer_y;
     grid_dependency_sync();
     for (int k = first; k < SIDE; k += LANES) {
         const int i = i0 + k, j = j0 + lane;
