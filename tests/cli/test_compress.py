@@ -188,8 +188,9 @@ def test_figures_by_name(tercet: Tercet, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("", "say what share of the weights to prune"),
-        ("--sparsity 1.5", "from 0 to 1"),
+        ("", "give sparsity, the share of weights to prune, or bits"),
+        ("--sparsity 1.5", "sparsity=1.5: expected a share of the weights, from 0 to 1"),
+        ("--sparsity gemm_w=2", "sparsity of 'gemm_w'=2.0: expected a share"),
         ("--sparsity much", "--sparsity much: expected a number"),
         ("--bits 9", "0 to 8 bits"),
         ("--bits 2.5", "--bits 2.5: expected a whole number"),

@@ -210,10 +210,11 @@ def test_dimensions_that_were_assumed_are_named(tercet: Tercet, folder: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run"], "Missing argument"),
-        (["run", "classifier.onnx", "--bakend", "numpy"], "--bakend"),
-        (["frobnicate"], "No such command"),
-        (["run", "classifier.onnx", "--seed", "x"], "--seed"),
+        (["run"], "error: missing argument 'MODEL'\n  `tercet run --help` describes its usage"),
+        (["run", "classifier.onnx", "--bakend", "numpy"], "error: no such option: --bakend"),
+        (["frobnicate"], "error: no such command 'frobnicate'\n  `tercet --help`"),
+        (["comapre"], "did you mean 'compare'"),
+        (["run", "classifier.onnx", "--seed", "x"], "error: invalid value for '--seed'"),
         (["compare", "adder.onnx", "-b", "numpy"], "two runners"),
         (["doctor", "--require", "nunpy"], "did you mean 'numpy'"),
     ],

@@ -94,15 +94,17 @@ def _is_usage(error: BaseException) -> bool:
 
 
 def _usage_text(error: Any) -> str:
-    return str(error.format_message())
+    """Return the parser's message in the form of others; the error gets a note on help."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "tercet"
+    error.add_note(f"`{command} --help` describes its usage")
+    text = str(error.format_message()).removesuffix(".").replace(". Did you", "; did you")
+    return text[:1].lower() + text[1:]
 
 
 def _print(error: BaseException, text: str, code: int) -> None:
     if code == INTERRUPTED:
         typer.echo("interrupted", sys.stderr)
-    elif _is_usage(error) and not isinstance(error, TercetError):
-        show: Any = getattr(error, "show", None)
-        show()
     else:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
         typer.secho("error: ", sys.stderr, nl=False, fg="red", bold=True)

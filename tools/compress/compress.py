@@ -134,27 +134,28 @@ class Compression(Shown):
         }
 
 
-def _per_weight(name: str, value: Any, each: Any) -> Any:
+def _per_weight(name: str, value: Any, rule: Any, maximum: int, wanted: str) -> Any:
+    def checked(label: str, each: Any) -> Any:
+        found = rule(label, each)
+        if found > maximum:
+            raise refused(label, each, wanted)
+        return found
+
     if isinstance(value, Mapping):
         given = cast("Mapping[Any, Any]", value)
-        return {str(key): each(name, one) for key, one in given.items()}
-    return each(name, value)
+        labels = {key: f"{name} of '{key}'" if key else name for key in given}
+        return {str(key): checked(labels[key], one) for key, one in given.items()}
+    return checked(name, value)
 
 
 def sparsity_rule(name: str, value: Any) -> Any:
     """Accept a fraction from 0 to 1, or fractions by name."""
-    found = _per_weight(name, value, number(minimum=0))
-    if max((found.values() if isinstance(found, Mapping) else (found,)), default=0) > 1:
-        raise refused(name, value, "a share of the weights, from 0 to 1")
-    return found
+    return _per_weight(name, value, number(minimum=0), 1, "a share of the weights, from 0 to 1")
 
 
 def bits_rule(name: str, value: Any) -> Any:
     """Accept a number of bits, or numbers by name; 0 disables sharing."""
-    found = _per_weight(name, value, whole(0))
-    if max((found.values() if isinstance(found, Mapping) else (found,)), default=0) > MAX_BITS:
-        raise refused(name, value, f"0 to {MAX_BITS} bits")
-    return found
+    return _per_weight(name, value, whole(0), MAX_BITS, f"0 to {MAX_BITS} bits")
 
 
 @public(sparsity=sparsity_rule, bits=bits_rule, min_elements=whole(1))
@@ -210,7 +211,9 @@ def compress(
         OSError: the file cannot be written.
     """
     if not _is_any(sparsity) and not _is_any(bits):
-        raise UsageError("compress: say what share of the weights to prune (sparsity), or bits")
+        raise UsageError(
+            "nothing to do: give sparsity, the share of weights to prune, or bits, or both"
+        )
     say("optimising")
     with load(source, freeze=freeze, operators=operators, keep_quantized=True) as model:
         graph = model.graph.clone()

@@ -254,7 +254,12 @@ def inspect(
     gpu = _target(target, backend, memory=memory, capability=capability)
     if gpu is not None:
         chosen["fallback"], backend = None, "numpy"
-    held, strange = _open(file, backend, chosen)
+    try:
+        held, strange = _open(file, backend, chosen)
+    except BackendUnavailable as error:
+        if backend in PLANNED and not memory:
+            error.add_note("or give a target, such as sm_90a, to plan for a GPU that is not here")
+        raise
     with held as model, explained(assumed_dims(model.inputs, *texts)):
         found = input_shapes(model.inputs, *texts)
         bound, note = _bind(model, found, any(texts))
@@ -307,7 +312,10 @@ def _target(
         return target_of("sm_90a") if capability == "cuda" and not _is_here(backend) else None
     if backend not in PLANNED or memory:
         who = " or ".join(PLANNED)
-        raise UsageError(f"target is for the placement or the capability of {who}, without memory")
+        raise UsageError(
+            f"target needs the placement or the capability of {who}, and excludes memory: "
+            "nothing is allocated for a GPU that is not here"
+        )
     return target_of(text)
 
 
