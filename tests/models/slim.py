@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx import ModelProto, numpy_helper
 
-from tercet.tools.workshop.light_models import light_file, light_model
+import tercet
+from tercet.tools.verdict.float64_reference import Oracle
+from tercet.tools.workshop.light_models import light_file, light_inputs, light_model
 
 #: Those that have layers of 4096 units; the smallest of them is tested whole, too.
 WHOLE = "bvlc_alexnet"
@@ -32,3 +37,14 @@ def slim_file(name: str) -> ModelProto:
                 numpy_helper.from_array(np.where(sizes == MANY, FEW, sizes), tensor.name)
             )
     return model
+
+
+@cache
+def exact_logits(name: str) -> np.ndarray[Any, Any]:
+    """Return what a slim model makes of `light_inputs`, computed in float64."""
+    proto = slim_model(name)
+    with tercet.load(proto, stop_at=0) as model:
+        oracle = Oracle(model.imported)
+    (exact,) = oracle.run(light_inputs(proto)).values()
+    oracle.close()
+    return exact
