@@ -225,8 +225,6 @@ def recipe_of(
         empty = no_epilogue(y.dtype) if registered.epilogue else None
         return registered.build(replace(context, y=None, epilogue=empty))
     if group.pool is not None:
-        if setting.asked and "tensor_cores" not in setting.asked:
-            return f"a pooling after algorithm '{setting.asked[0]}'"
         before = Tensor(group.nodes[-2].output, y.format)
         epilogue = epilogue_of(group.epilogue, before, head.output)
         if isinstance(epilogue, str):

@@ -357,12 +357,12 @@ def _stays_apart(graph: Graph, value: Value, free: Set[Node]) -> bool:
 
 
 def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node, ...]:
-    """Return the max pooling that is the sole reader of a 16-bit convolution.
+    """Return the max pooling that is the sole reader of a convolution.
 
     Of 2 x 2 pixels, or any behind a first layer.
     """
     follower = graph.sole_consumer(value)
-    if not isinstance(head.op, Conv) or value.tensor.dtype not in HALVES or follower is None:
+    if not isinstance(head.op, Conv) or value.tensor.dtype not in STORED or follower is None:
         return ()
     if follower not in free or not isinstance(follower.op, MaxPool) or value.tensor.rank != 4:
         return ()

@@ -1,4 +1,7 @@
-"""Convolutions of 16-bit images of few channels, such as first layers, on tensor cores.
+"""Convolutions of images of few channels, such as first layers, on tensor cores.
+
+float32 is multiplied as three float16 products, with one scale for the part of the image that a
+block reads.
 
 A MaxPool behind them joins the kernel: a block computes the results that some windows of it cover,
 of which those at the edges are computed by several blocks.
@@ -12,6 +15,7 @@ from functools import partial
 
 import numpy as np
 
+from ....runtime.ir.dtypes import float16, float32
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
 from ....runtime.plan.backend import Format
@@ -19,6 +23,7 @@ from ..algorithms.registry import Answer
 from ..algorithms.selection import Formats
 from ..gemm.atoms import atom_of
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem
+from ..gemm.f16x3 import TOP, cut, exponents, filter_refusal, scales_of
 from ..gemm.first_layer import CHANNELS, pack_strips
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.launch import Launch
@@ -30,8 +35,8 @@ THREADS, ROWS = 256, 128
 #: Maximum filters of a block, steps of 16 terms, and elements of a pooled window.
 MAX_FILTERS, MAX_STEPS, MAX_POOLED = 64, 32, 9
 #: Microseconds of a wave of blocks for loads and stores, and per step of `ROWS` pixels and eight
-#: filters.
-BLOCK, STEP = 5.0, 0.0085
+#: filters, in 16-bit floats and in float32.
+BLOCK, STEP, STEP_FLOAT32 = 5.0, 0.0085, 0.0255
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,11 @@ class FewChannels:
         return self.pooled or self.conv.y
 
     @property
+    def halves(self) -> int:
+        """Of how many 16-bit floats a number is the sum."""
+        return 2 if self.conv.x.dtype == float32 else 1
+
+    @property
     def span(self) -> int:
         """Pixels of a row of a window, in fours."""
         return ceil_div(self.conv.view.kernel[1], 4) * 4
@@ -102,11 +112,11 @@ class FewChannels:
         return down * across * self.conv.x.dims[0] * ceil_div(self.conv.filters, tile.filters)
 
     def tiles(self) -> Iterator[Tile]:
-        """Yield the tiles of the fewest blocks, with one and two parts."""
+        """Yield the tiles of the fewest blocks, with one and, unless in float32, two parts."""
         fewest = min(range(ceil_div(self.conv.filters, 16)), key=lambda n: self._wasted(n + 1))
         filters = ceil_div(ceil_div(self.conv.filters, fewest + 1), 16) * 16
         kernel, strides = (self.pool.kernel, self.pool.strides) if self.pool else ((1, 1), (1, 1))
-        for parts in (1, 2):
+        for parts in range(1, 4 - self.halves):
             sides = [
                 Tile((down - 1) * strides[0] + kernel[0], columns, filters, parts)
                 for across in range(1, parts * ROWS)
@@ -134,17 +144,22 @@ class FewChannels:
         (step_h, step_w), (kernel_h, _) = self.conv.view.strides, self.conv.view.kernel
         columns = ceil_div((tile.columns - 1) * step_w + self.span, 2) * 2
         image = ceil_div(((tile.rows - 1) * step_h + kernel_h) * columns * 8, 128) * 128 + 64
-        images = ceil_div(image * (1 + step_w % 2), 128) * 128
-        weights = tile.filters * (self.steps * 32 + 16)
-        return images + weights + tile.parts * ROWS * (tile.filters * 2 + 16)
+        pixels = ((tile.rows - 1) * step_h + kernel_h) * columns
+        images = ceil_div(self.halves * image * (1 + step_w % 2), 128) * 128
+        weights = self.halves * tile.filters * (self.steps * 32 + 16)
+        results = tile.parts * ROWS * (tile.filters * self.result.dtype.itemsize + 16)
+        if self.halves == 1:
+            return images + weights + results
+        return max(images + weights + 16 * pixels, results)
 
     def time_of(self, tile: Tile) -> float:
         """Return the estimate for a tile in microseconds."""
         x, y, target = self.conv.x, self.result, self.conv.setting.target
         waves = ceil_div(self.blocks(tile), tile.resident * target.processors)
         steps = self.steps * tile.parts * tile.filters // 8
+        step = STEP if self.halves == 1 else STEP_FLOAT32
         memory = x.dtype.itemsize * (x.size + y.size) / MEMORY
-        return LAUNCH + max(waves * (BLOCK + tile.resident * STEP * steps), memory)
+        return LAUNCH + max(waves * (BLOCK + tile.resident * step * steps), memory)
 
     def best(self) -> Tile:
         """Return the tile with the lowest estimate."""
@@ -163,16 +178,29 @@ class FewChannels:
             **by_axis(pool_pad=pool.pads_begin if pool else (0, 0)),
             **{"row_y": y.row, "down": down, "across": across},
         }
-        pack = partial(pack_filters, columns=self.span, filters=parts * tile.filters)
-        weights = Packed((conv.w.value,), ("filters", self.span, parts * tile.filters), pack)
+        layout = {"columns": self.span, "filters": parts * tile.filters}
+        make = pack_filters if self.halves == 1 else pack_halves
+        weights = Packed(
+            (conv.w.value,), (make.__name__, *layout.values()), partial(make, **layout)
+        )
+        scales = None
+        if self.halves == 2:
+            pack = partial(pack_scales, filters=parts * tile.filters)
+            scales = Packed((conv.w.value,), ("scales of filters", parts * tile.filters), pack)
+        half = x.dtype if self.halves == 1 else float16
         return Launch(
             "conv/few_channels_mma.cu",
             "few_channels_mma",
             grid=(down * across * x.dims[0], parts, 1),
             block=THREADS,
-            args={"x": x, "w": weights, "y": y, "bias": conv.b, **epilogue.args, "p": members},
-            types=(("S", x.dtype), ("T", x.dtype), *epilogue.aliases),
+            args={
+                **{"x": x, "w": weights, "scales": scales, "y": y, "bias": conv.b},
+                **epilogue.args,
+                "p": members,
+            },
+            types=(("S", x.dtype), ("T", half), *epilogue.aliases),
             constants=(
+                ("PARTS", self.halves),
                 *(("CHANNELS", conv.channels), *zip(("KH", "KW"), view.kernel, strict=True)),
                 *zip(("STEP_H", "STEP_W"), view.strides, strict=True),
                 *(("TILE_H", tile.rows), ("TILE_W", tile.columns), ("TM", tile.parts)),
@@ -181,7 +209,7 @@ class FewChannels:
                 *zip(("POOL_STEP_H", "POOL_STEP_W"), pool.strides if pool else (1, 1), strict=True),
                 *epilogue.flags(conv.b),
             ),
-            code="\n".join((atom_of(x.dtype).code(), epilogue.code)),
+            code="\n".join((atom_of(half).code(), epilogue.code)),
             shared=self.shared(tile),
             note=" ".join(
                 filter(
@@ -199,8 +227,9 @@ class FewChannels:
 
 def few_channels_mma_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of `few_channels_mma`, or why it does not apply."""
-    refused = conv.need_one_group() or conv.need_constants() or conv.need_halves()
-    refused = refused or need_windows(conv, CHANNELS)
+    refused = conv.need_one_group() or conv.need_constants() or need_windows(conv, CHANNELS)
+    if not refused and conv.x.dtype != float32:
+        refused = conv.need_halves()
     if refused:
         return refused
     if conv.filters % 8:
@@ -223,7 +252,9 @@ def _refusal(conv: ConvProblem, y: Tensor) -> str:
         return f"{max(conv.x.size, conv.y.size)} elements"
     if conv.epilogue.reads_along or conv.epilogue.stored != conv.epilogue.sums:
         return "an operand like the result, or results of another dtype"
-    return ""
+    if conv.x.dtype != float32 or conv.w.data is None:
+        return ""
+    return filter_refusal(conv.w.data, 1)
 
 
 def pooled_few_channels(conv: ConvProblem, pool: Window, y: Tensor, apart: float) -> Answer:
@@ -264,3 +295,14 @@ def pack_filters(w: Array, columns: int, filters: int) -> Array:
     """
     (rows,) = pack_strips(w, columns)
     return np.pad(rows, ((0, filters - len(rows)), (0, 0)))
+
+
+def pack_halves(w: Array, columns: int, filters: int) -> Array:
+    """Return high and low parts of scaled weights, [2, filters, rows * columns * 4]."""
+    rows = pack_filters(w, columns, filters)
+    return np.stack(cut(np.ldexp(rows, TOP + 1 - exponents(rows)[:, None])))
+
+
+def pack_scales(w: Array, filters: int) -> Array:
+    """Return the factors of sums of `pack_halves`, [filters]; see `f16x3.scales_of`."""
+    return scales_of(np.pad(w.reshape(len(w), -1), ((0, filters - len(w)), (0, 0))))[0, :filters]

@@ -44,7 +44,7 @@ def _plane(conv: ConvProblem, out: int) -> dict[str, int]:
     """Return struct `Plane` of winograd.cuh."""
     x, y = conv.x, conv.y
     _, rows, columns = winograd_tiles(conv, out)
-    strides = {**moves("of", x.strides), **moves("to", y.strides)}
+    strides = {**moves("of", x.strides), **moves("to", conv.stored.strides)}
     return {
         **{"images": x.dims[0], "channels": x.dims[1], "filters": y.dims[1]},
         **{**sizes("", x.dims[2:]), **sizes("out_", y.dims[2:])},
@@ -71,18 +71,18 @@ def fused(conv: ConvProblem, variant: str = "", *, out: int) -> Answer:
         block=threads,
         args={
             **{"x": conv.x, "w": Packed((conv.w.value,), ("winograd", out, block), pack)},
-            **{"y": conv.y, "bias": conv.b, **conv.epilogue.args, "p": _plane(conv, out)},
+            **{"y": conv.stored, "bias": conv.b, **conv.epilogue.args, "p": _plane(conv, out)},
         },
         types=(("T", float32),),
         constants=(
             *(("OUT", out), ("TILES", block.tiles), ("FILTERS", block.filters)),
             *(("CHANNELS", block.channels), ("RESIDENT", block.resident)),
-            ("BIAS", conv.b is not None),
+            *(("BIAS", conv.b is not None), ("POOL", conv.pooled is not None)),
         ),
         code=conv.epilogue.code,
         shared=4 * max(2 * (inputs + weights), points * block.tiles * block.filters),
-        note=f"F({out}x{out},3x3) {block.tiles}x{block.filters} {conv.epilogue.title}".strip(),
-        pitched=(conv.x,) if conv.epilogue.reads_along else (conv.x, conv.y),
+        note=f"F({out}x{out},3x3) {block.tiles}x{block.filters} {conv.title}".strip(),
+        pitched=(conv.x,) if conv.epilogue.reads_along else (conv.x, conv.stored),
     )
 
 
@@ -108,7 +108,7 @@ def nonfused(conv: ConvProblem, variant: str = "", *, out: int) -> Answer:
         *batched.multiply(products, conv.setting),
         _end(
             *("winograd_results", conv, out, tiles * m),
-            {"sums": sums, "y": conv.y, "bias": conv.b, **conv.epilogue.args},
+            {"sums": sums, "y": conv.stored, "bias": conv.b, **conv.epilogue.args},
         ),
     )
     used = of_inputs + 4 * points * tiles * m
@@ -123,10 +123,12 @@ def _end(entry: str, conv: ConvProblem, out: int, count: int, operands: Argument
         block=THREADS,
         args={**operands, "count": count, "p": _plane(conv, out)},
         types=(("T", float32),),
-        constants=(("OUT", out), ("BIAS", conv.b is not None)),
+        constants=(
+            *(("OUT", out), ("BIAS", conv.b is not None), ("POOL", conv.pooled is not None)),
+        ),
         code=conv.epilogue.code,
-        note=f"F({out}x{out},3x3)",
-        pitched=(conv.x,) if conv.epilogue.reads_along else (conv.x, conv.y),
+        note=f"F({out}x{out},3x3) {conv.title if entry == 'winograd_results' else ''}".strip(),
+        pitched=(conv.x,) if conv.epilogue.reads_along else (conv.x, conv.stored),
     )
 
 

@@ -32,6 +32,7 @@ class ConvProblem:
         view: the windows.
         epilogue: the fused elementwise nodes.
         setting: the GPU and the user's options.
+        pooled: the maxima of squares of 2 x 2 results, which are stored instead of them; or None.
     """
 
     op: Conv | ConvTranspose
@@ -42,6 +43,17 @@ class ConvProblem:
     view: Window
     epilogue: Epilogue
     setting: Setting
+    pooled: Tensor | None = None
+
+    @property
+    def stored(self) -> Tensor:
+        """What is stored."""
+        return self.pooled or self.y
+
+    @property
+    def title(self) -> str:
+        """What follows the sums, for reports."""
+        return f"{self.epilogue.title}{' MaxPool 2x2' if self.pooled else ''}".strip()
 
     @property
     def group(self) -> int:

@@ -364,16 +364,19 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
     An image whose channels are not a multiple of four, as in the first layer, is packed first.
     """
     y, setting = conv.y, conv.setting
+    if conv.pooled is not None and not setting.target.has_wgmma:
+        return f"{setting.target.arch} has no wgmma"
     arithmetic = filter_arithmetic(setting, _problem(conv), conv.w, conv.group)
     image, packing = image_source(conv.x, conv.w, conv.view, y.dims[2:], (4,))
+    image = replace(image, squares=conv.pooled is not None)
     b, scales = arithmetic.packed(partial(packed_filters, conv.w, conv.group, image.channels))
     gemm = GemmArguments(
         a=image,
         b=b,
-        c=y,
+        c=conv.stored,
         shape=(conv.pixels, conv.filters, image.terms),
         ldb=0,
-        ldc=y.row,
+        ldc=conv.stored.row,
         batch=Batch(conv.group, image.channels, 0, conv.filters),
         bias=conv.b,
         scales=scales,

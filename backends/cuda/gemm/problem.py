@@ -84,6 +84,11 @@ class Matrix:
         return
 
     @property
+    def squares(self) -> bool:
+        """Whether rows are pixels in squares of 2 x 2: they are not."""
+        return False
+
+    @property
     def distance(self) -> int:
         """The argument `lda` of kernels."""
         return self.row
@@ -105,6 +110,7 @@ class Image:
         weights: the constant with which the address table is cached.
         channels_last: whether channels are innermost; 1x1 windows are then pixels.
         divided: whether kernels divide by output sizes through multiplication; see `divided_image`.
+        squares: whether pixels of the result come in squares of 2 x 2.
     """
 
     data: Tensor | Scratch
@@ -118,6 +124,7 @@ class Image:
     weights: Tensor
     channels_last: bool = True
     divided: bool = True
+    squares: bool = False
 
     @property
     def rows(self) -> RowKind:
@@ -156,8 +163,11 @@ class Image:
     @property
     def geometry(self) -> Members:
         """Struct `Image` of the kernels."""
-        make = divided_image if self.divided else image_of
-        return make(self.spatial, self.output, self.view, self.strides)
+        if not self.divided:
+            return image_of(self.spatial, self.output, self.view, self.strides)
+        return divided_image(
+            self.spatial, self.output, self.view, self.strides, squares=self.squares
+        )
 
 
 Source = Matrix | Image
@@ -416,8 +426,9 @@ def image_of(spatial: Ints, output: Ints, view: Window, moves: Ints) -> dict[str
 
 
 def divided_image(
-    spatial: Ints, output: Ints, view: Window, moves: Ints
+    spatial: Ints, output: Ints, view: Window, moves: Ints, *, squares: bool = False
 ) -> dict[str, int | tuple[int, int]]:
-    """Return struct `Image` of operand_a.cuh, with divisors for output sizes."""
+    """Return struct `Image` of operand_a.cuh, with divisors for output sizes, or for squares."""
     image = image_of(spatial, output, view, moves)
-    return {**image, "pixels": divisor(prod(output)), "columns": divisor(output[-1])}
+    columns = output[-1] // 2 if squares else output[-1]
+    return {**image, "pixels": divisor(prod(output)), "columns": divisor(columns)}

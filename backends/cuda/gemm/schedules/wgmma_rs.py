@@ -15,8 +15,9 @@ from ..problem import GemmArguments, RowKind
 from ..tile import Config, CtaTile, clusters_of
 from .multistage import SplitK
 
-#: Registers per multiprocessor, and maximum per consumer thread.
-REGISTERS, MAX_REGISTERS = 65536, 240
+#: Registers per multiprocessor, maximum per consumer thread, and those that neither sums nor
+#: operands of the epilogue use.
+REGISTERS, MAX_REGISTERS, OTHERS = 65536, 240, 72
 
 
 def threads(tile: CtaTile) -> int:
@@ -44,6 +45,17 @@ def registers(tile: CtaTile, minimum: int = 0) -> tuple[int, int]:
     return own, total - tile.groups * own
 
 
+def eights_ahead(tile: CtaTile) -> int:
+    """Return for how many eights of columns a thread loads operands of the epilogue at once.
+
+    A thread has two adjacent columns of two rows of each. The compiler uses as many registers as
+    the kernel begins with.
+    """
+    eights = tile.bn // 8
+    room = max(4, (REGISTERS // (threads(tile) * tile.resident) - 4 * eights - OTHERS) // 4)
+    return max(n for n in range(1, eights + 1) if eights % n == 0 and n <= room)
+
+
 def multiply(
     gemm: GemmArguments, epilogue: Epilogue, config: Config, atom: Atom, target: Target
 ) -> Launch:
@@ -58,6 +70,7 @@ def multiply(
     }
     own, loader = registers(tile)
     nbytes = shared(tile, atom.words)
+    pooled = "MaxPool 2x2" if gemm.a.squares else ""
     places = target.processors if splits == 1 else clusters_of(splits, target) * splits
     # Convolutions may run beside others, with which they share multiprocessors.
     if gemm.a.rows is RowKind.MATRIX and items <= places:
@@ -80,11 +93,12 @@ def multiply(
             *(("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector), ("PARTS", atom.parts)),
             ("SPLIT", int(SplitK.CLUSTER if splits > 1 else SplitK.WHOLE)),
             *(("VECTOR_C", gemm.vector_c(4, 2)), *epilogue.flags(gemm.bias)),
-            ("CONSTANT", gemm.constant),
+            *(("CONSTANT", gemm.constant), ("POOL", gemm.a.squares)),
+            ("EIGHTS_AHEAD", eights_ahead(tile)),
         ),
         code="\n".join((atom.code(tile.bn, a_in_registers=True), epilogue.code)),
         shared=nbytes,
         cluster=(splits, 1, 1),
-        note=f"{atom.title} {config} {epilogue.title}".strip(),
+        note=" ".join(filter(None, (atom.title, str(config), epilogue.title, pooled))),
         pitched=gemm.pitched(epilogue.along),
     )

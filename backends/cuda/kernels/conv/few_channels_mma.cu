@@ -1,12 +1,13 @@
-// A convolution of an image of few channels in C order, such as a network's first layer, on tensor cores; its result, in
-// 16-bit floats, has its channels innermost. With POOL_H, the maximum of windows of results is stored in their place.
+// A convolution of an image of few channels in C order, such as a network's first layer, on tensor cores; its result has
+// its channels innermost. With POOL_H, the maximum of windows of results is stored in their place.
 //
 // A block computes TILE_H x TILE_W pixels by FILTERS filters. The part of the image that they read is in shared memory with
-// pixels of four channels, rounded to T. Windows are not copied: a row of one is adjacent pixels, of which ldmatrix reads
+// pixels of four channels, rounded to T. float32 is the sum of two float16 numbers (PARTS, see halves.cuh): the image of a
+// block has one scale, every filter has another, and sums of up to 64 terms are added in float32. Windows are not copied: a row of one is adjacent pixels, of which ldmatrix reads
 // two in 16 bytes. Words begin at even pixels, so if windows begin at odd ones, too, a second copy is one pixel further.
 // A row of a window has SPAN pixels, those behind KW with weights of zero.
 //
-// Types: S, of the image; T, of weights and bias; Z and R as in epilogue.cuh. Compile-time: CHANNELS; KH KW; STEP_H STEP_W;
+// Types: S, of the image; T, of weights; Z, of the bias, and R as in epilogue.cuh. Compile-time: PARTS; CHANNELS; KH KW; STEP_H STEP_W;
 // TILE_H TILE_W; TM, of 128 pixels; FILTERS; RESIDENT; POOL_H POOL_W, 0 without, and POOL_STEP_H POOL_STEP_W; BIAS Z0 Z1 VECTOR_C.
 
 #include "ptx/pdl.cuh"
@@ -14,6 +15,8 @@
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "elementwise/greater.cuh"
+#include "elementwise/maximum.cuh"
+#include "gemm/halves.cuh"
 #include "elementwise/divide.cuh"
 
 constexpr int WARPS = 8, THREADS = 32 * WARPS, TN = FILTERS / 8;  // a warp has TM x TN tiles of 16 x 8 results
@@ -24,9 +27,15 @@ constexpr int COPIES = STEP_W % 2 ? 2 : 1;
 // Copies begin half a row of banks apart.
 constexpr int IMAGE = ((ROWS * COLUMNS * 8 + 127) / 128 * 128) + 64;
 // Rows of weights and results are an odd number of words of 16 bytes apart, so that eight lie in different banks.
-constexpr int PITCH_B = STEPS * 32 + 16, PITCH_C = FILTERS * 2 + 16;
-constexpr int WEIGHTS = (COPIES * IMAGE + 127) / 128 * 128, RESULTS = WEIGHTS + FILTERS * PITCH_B;
-static_assert(PIXELS <= WARPS * TM * 16 && TN % 2 == 0 && sizeof(R) == 2, "");
+constexpr int PITCH_B = STEPS * 32 + 16, PITCH_C = FILTERS * sizeof(R) + 16;
+// Low parts are behind high ones. Results take the place of the image and the weights, if these are in parts.
+constexpr int LOW_IMAGE = COPIES * IMAGE, LOW_WEIGHTS = FILTERS * PITCH_B;
+constexpr int WEIGHTS = (PARTS * LOW_IMAGE + 127) / 128 * 128, BEHIND = WEIGHTS + PARTS * LOW_WEIGHTS;
+constexpr int RESULTS = PARTS == 1 ? BEHIND : 0;
+constexpr int TOGETHER = PARTS == 1 ? KH : SPAN > 16 ? 1 : 16 / SPAN;  // rows of a window that tensor cores add up
+constexpr int AT_ONCE = PARTS == 2 && TN % 4 == 0 ? 4 : 2;          // eights of filters, whose products take turns
+constexpr float LESS = 1.0f / (1 << 22);                           // see f16x3.py
+static_assert(PIXELS <= WARPS * TM * 16 && TN % 2 == 0 && sizeof(R) == (PARTS == 1 ? 2 : 4), "");
 
 struct Plane {
     int filters, height, width, out_height, out_width, pad_h, pad_w;
@@ -39,8 +48,15 @@ struct alignas(8) Pixel {
     T at[4];
 };
 
-// Brings the part of the image from row `top` and column `left` on to shared memory.
-__device__ __forceinline__ void load_image(unsigned char* shared, const S* from, int top, int left, const Plane& p)
+__device__ __forceinline__ void keep_pixel(unsigned char* image, int place, const Pixel& pixel)
+{
+    *(Pixel*)(image + place * 8) = pixel;
+    if (COPIES == 2 && place > 0) *(Pixel*)(image + IMAGE + (place - 1) * 8) = pixel;
+}
+
+// Passes the pixels of the part of the image from row `top` and column `left` on to `keep`.
+template <typename Keep>
+__device__ __forceinline__ void load_image(const S* from, int top, int left, const Plane& p, Keep keep)
 {
     constexpr int COUNT = ROWS * COLUMNS, BATCH = 4;
     const int plane = p.height * p.width;
@@ -58,13 +74,66 @@ __device__ __forceinline__ void load_image(unsigned char* shared, const S* from,
         for (int i = 0; i < BATCH; ++i) {
             const int place = first + i * THREADS;
             if (place >= COUNT) break;
-            Pixel pixel = {};
-#pragma unroll
-            for (int channel = 0; channel < CHANNELS; ++channel) pixel.at[channel] = T(found[i][channel]);
-            *(Pixel*)(shared + place * 8) = pixel;
-            if (COPIES == 2 && place > 0) *(Pixel*)(shared + IMAGE + (place - 1) * 8) = pixel;
+            keep(place, found[i]);
         }
     }
+}
+
+// Brings it to shared memory.
+__device__ __forceinline__ void load_rounded(unsigned char* shared, const S* from, int top, int left, const Plane& p)
+{
+    load_image(from, top, left, p, [&](int place, const S (&found)[CHANNELS]) {
+        Pixel pixel = {};
+#pragma unroll
+        for (int channel = 0; channel < CHANNELS; ++channel) pixel.at[channel] = T(found[channel]);
+        keep_pixel(shared, place, pixel);
+    });
+}
+
+// The same in halves; returns the inverse of their scale. The image is behind the weights first.
+__device__ __forceinline__ float load_halves(unsigned char* shared, const S* from, int top, int left, const Plane& p)
+{
+    __shared__ u32 of_warps[WARPS];
+    float4* staged = (float4*)(shared + BEHIND);
+    float most = 0;
+    load_image(from, top, left, p, [&](int place, const S (&found)[CHANNELS]) {
+        float pixel[4] = {};
+#pragma unroll
+        for (int channel = 0; channel < CHANNELS; ++channel) {
+            pixel[channel] = float(found[channel]);
+            most = fmaxf(most, finite_or_zero(fabsf(pixel[channel])));
+        }
+        staged[place] = *(const float4*)pixel;
+    });
+#pragma unroll
+    for (int other = 1; other < 32; other *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, other));
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = __float_as_uint(most);
+    __syncthreads();
+    u32 greatest = 0;
+#pragma unroll
+    for (int warp = 0; warp < WARPS; ++warp) greatest = of_warps[warp] > greatest ? of_warps[warp] : greatest;
+    const RowScale by(greatest);
+    for (int place = threadIdx.x; place < ROWS * COLUMNS; place += THREADS) {
+        const float4 found = staged[place];
+        const float x[4] = {found.x * by.scale, found.y * by.scale, found.z * by.scale, found.w * by.scale};
+        u32 high[2], low[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const Halves halves(x[2 * i], x[2 * i + 1], finite_or_zero(x[2 * i]), finite_or_zero(x[2 * i + 1]));
+            high[i] = halves.high, low[i] = halves.low;
+        }
+        keep_pixel(shared, place, *(const Pixel*)high);
+        keep_pixel(shared + LOW_IMAGE, place, *(const Pixel*)low);
+    }
+    return by.inverse * LESS;
+}
+
+__device__ __forceinline__ Words greatest_of(Words a, const Words& b)
+{
+    if constexpr (PARTS == 1) return greater(a, b);
+#pragma unroll
+    for (int q = 0; q < 8; ++q) a.at[q] = maximum(a.at[q], b.at[q]);
+    return a;
 }
 
 // Stores what is in shared memory: pixels of the tile at (row0, column0) of the results, from filter `first` on.
@@ -73,7 +142,7 @@ __device__ __forceinline__ void store_results(const unsigned char* results, R* y
 {
     constexpr int WORDS = FILTERS / 8;
     const auto word_at = [&](int row, int column, int word) {
-        return *(const Words*)(results + (row * TILE_W + column) * PITCH_C + word * 16);
+        return *(const Words*)(results + (row * TILE_W + column) * PITCH_C + word * sizeof(Words));
     };
     if constexpr (POOL_H == 0) {
         for (int i = threadIdx.x; i < PIXELS * WORDS; i += THREADS) {
@@ -99,7 +168,7 @@ __device__ __forceinline__ void store_results(const unsigned char* results, R* y
                     const int v = down * POOL_STEP_H + r, u = across * POOL_STEP_W + s;
                     if ((u32)(row0 + v) >= (u32)p.out_height || (u32)(column0 + u) >= (u32)p.out_width) continue;
                     const Words found = word_at(v, u, word);
-                    best = any ? greater(best, found) : found;
+                    best = any ? greatest_of(best, found) : found;
                     any = true;
                 }
             const long long pixel = row * p.pooled_width + column;
@@ -109,7 +178,7 @@ __device__ __forceinline__ void store_results(const unsigned char* results, R* y
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-few_channels_mma(const S* x, const T* w, R* y, const T* bias, const T* z0, const T* z1, Plane p)
+few_channels_mma(const S* x, const T* w, const float* scales, R* y, const Z* bias, const Z* z0, const Z* z1, Plane p)
 {
     extern __shared__ __align__(128) unsigned char shared[];
     const u32 base = shared_address(shared);
@@ -122,14 +191,18 @@ few_channels_mma(const S* x, const T* w, R* y, const T* bias, const T* z0, const
     }
 
     constexpr int WORDS_B = STEPS * 2;  // of a row of weights, 16 bytes each
-    for (int i = threadIdx.x; i < FILTERS * WORDS_B; i += THREADS) {
-        const int row = i / WORDS_B, word = i % WORDS_B;
-        cp_async<8>(base + WEIGHTS + row * PITCH_B + word * 16, w + ((long long)(first + row) * WORDS_B + word) * 8, true);
+    for (int i = threadIdx.x; i < PARTS * FILTERS * WORDS_B; i += THREADS) {
+        const int row = i / WORDS_B, word = i % WORDS_B, part = row / FILTERS;
+        const long long from = (long long)part * gridDim.y * FILTERS + first + row % FILTERS;
+        cp_async<8>(base + WEIGHTS + row * PITCH_B + word * 16, w + (from * WORDS_B + word) * 8, true);
     }
     cp_async_commit();
     grid_dependency_sync();
-    load_image(shared, x + (long long)n * CHANNELS * p.height * p.width, row0 * STEP_H - p.pad_h,
-               column0 * STEP_W - p.pad_w, p);
+    const S* image = x + (long long)n * CHANNELS * p.height * p.width;
+    const int top = row0 * STEP_H - p.pad_h, left_most = column0 * STEP_W - p.pad_w;
+    float inverse = 1;
+    if constexpr (PARTS == 1) load_rounded(shared, image, top, left_most, p);
+    else inverse = load_halves(shared, image, top, left_most, p);
     cp_async_wait<0>();
     __syncthreads();
 
@@ -141,38 +214,69 @@ few_channels_mma(const S* x, const T* w, R* y, const T* bias, const T* z0, const
         windows[i] = base + copy * IMAGE + (pixel / TILE_W * STEP_H * COLUMNS + column - copy) * 8 + lane / 16 * 16;
     }
     const u32 filters = base + WEIGHTS + (lane % 8 + lane / 16 * 8) * PITCH_B + lane / 8 % 2 * 16;
-    float sums[TM][TN][4] = {};
+    float totals[TM][TN][4] = {};
+#pragma unroll(PARTS == 1 ? KH : 1)
+    for (int first_row = 0; first_row < KH; first_row += TOGETHER) {
+        float own[TM][TN][4] = {};
+        float (&sums)[TM][TN][4] = TOGETHER < KH ? own : totals;
 #pragma unroll
-    for (int r = 0; r < KH; ++r)
+        for (int next = 0; next < TOGETHER; ++next)
 #pragma unroll
-        for (int s = 0; s < SPAN / 4; ++s) {
-            u32 left[TM][4];
+            for (int s = 0; s < SPAN / 4; ++s) {
+                const int r = first_row + next;
+                if (KH % TOGETHER && r >= KH) break;
+                u32 left[PARTS][TM][4];
 #pragma unroll
-            for (int i = 0; i < TM; ++i) ldmatrix_x4(left[i], windows[i] + r * COLUMNS * 8 + s * 32);
+                for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-            for (int j = 0; j < TN; j += 2) {
-                u32 right[4];
-                ldmatrix_x4(right, filters + j * 8 * PITCH_B + (r * (SPAN / 4) + s) * 32);
+                    for (int i = 0; i < TM; ++i)
+                        ldmatrix_x4(left[part][i], windows[i] + part * LOW_IMAGE + r * COLUMNS * 8 + s * 32);
 #pragma unroll
-                for (int i = 0; i < TM; ++i) {
-                    MMA(sums[i][j], left[i], right[0], right[1]);
-                    MMA(sums[i][j + 1], left[i], right[2], right[3]);
+                for (int j = 0; j < TN; j += AT_ONCE) {
+                    u32 right[PARTS][AT_ONCE / 2][4];
+#pragma unroll
+                    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+                        for (int q = 0; q < AT_ONCE; q += 2)
+                            ldmatrix_x4(right[part][q / 2], filters + part * LOW_WEIGHTS + (j + q) * 8 * PITCH_B
+                                                                + (r * (SPAN / 4) + s) * 32);
+#pragma unroll
+                    for (int product = PARTS == 1 ? 2 : 0; product < 3; ++product)  // low by high, high by low, high by high
+#pragma unroll
+                        for (int i = 0; i < TM; ++i)
+#pragma unroll
+                            for (int q = 0; q < AT_ONCE; ++q) {
+                                const u32* by = right[product == 1][q / 2] + q % 2 * 2;
+                                MMA(sums[i][j + q], left[product == 0][i], by[0], by[1]);
+                            }
                 }
             }
+        if constexpr (TOGETHER < KH) {
+#pragma unroll
+            for (int i = 0; i < TM; ++i)
+#pragma unroll
+                for (int j = 0; j < TN; ++j)
+#pragma unroll
+                    for (int q = 0; q < 4; ++q) totals[i][j][q] += own[i][j][q];
         }
+    }
+    if constexpr (RESULTS == 0) __syncthreads();  // nobody reads what results replace
 
 #pragma unroll
     for (int j = 0; j < TN; ++j) {
         const int column = j * 8 + lane % 4 * 2, channel = first + column;
         Operands<2> with = {};
         if (channel < p.filters) with = operands_at<2>(channel, 0, channel, p.filters - channel, bias, z0, z1);
+        float2 scale = make_float2(1, 1);
+        if constexpr (PARTS == 2) scale = *(const float2*)(scales + channel);
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const float pair[2] = {sums[i][j][half * 2], sums[i][j][half * 2 + 1]};
+                const float* of = totals[i][j] + half * 2;
+                const float pair[2] = {of[0] * inverse * scale.x, of[1] * inverse * scale.y};
                 const int pixel = (warp * TM + i) * 16 + lane / 4 + half * 8;
-                *(Neighbours<R, 2>*)(shared + RESULTS + pixel * PITCH_C + column * 2) = with_epilogue(pair, with);
+                *(Neighbours<R, 2>*)(shared + RESULTS + pixel * PITCH_C + column * sizeof(R)) = with_epilogue(pair, with);
             }
     }
     __syncthreads();

@@ -5,7 +5,7 @@
 // point. Weights, transformed on the host, are packed as [block of filters][step of channels]
 // [point][CHANNELS][FILTERS]. Shared memory holds two steps: one in use, one in flight.
 //
-// Compile-time: OUT; TILES; FILTERS; CHANNELS of a step; RESIDENT, blocks per multiprocessor; BIAS.
+// Compile-time: OUT; TILES; FILTERS; CHANNELS of a step; RESIDENT, blocks per multiprocessor; BIAS; POOL.
 
 #include "ptx/copy.cuh"
 #include "conv/winograd.cuh"

@@ -3,7 +3,9 @@
 // 1, -1 and infinity for F(2x2, 3x3); for F(4x4, 3x3) they are 0, the roots of 1/2 and of 2 with both
 // signs, and infinity: with these all numbers stay near 1, and errors are half of those with 1 and 2.
 //
-// Compile-time: OUT, 2 or 4.
+// Compile-time: OUT, 2 or 4; POOL, whether the maximum of every 2x2 results is stored, of an even number of rows and columns.
+
+#include "elementwise/maximum.cuh"
 
 constexpr int EDGE = OUT + 2, POINTS = EDGE * EDGE;
 constexpr float ROOT_HALF = 0.70710678118654752f, ROOT_TWO = 1.41421356237309505f;
@@ -49,7 +51,7 @@ struct Plane {
     int height, width, out_height, out_width, pad_h, pad_w;
     int tiles_h, tiles_w;
     int of_image, of_row, of_column;  // strides of the input, whose channels are contiguous
-    int to_image, to_row, to_column;  // strides of the result, likewise
+    int to_image, to_row, to_column;  // strides of what is stored, likewise
 };
 
 struct Tile {  // the position of a tile
@@ -102,7 +104,7 @@ __device__ __forceinline__ void transform_inputs(float (&d)[EDGE][EDGE])
     }
 }
 
-// Transforms a tile of sums, A' m A, and stores the results inside of the image.
+// Transforms a tile of sums, A' m A, and stores the results inside of the image, or the maxima of squares of them.
 __device__ __forceinline__ void write_tile(const float (&m)[EDGE][EDGE], float* y, const Tile& tile,
                                            int channel, const float* bias, const float* z0,
                                            const float* z1, const Plane& p)
@@ -111,6 +113,7 @@ __device__ __forceinline__ void write_tile(const float (&m)[EDGE][EDGE], float* 
 #pragma unroll
     for (int a = 0; a < EDGE; ++a) results_of(m[a], half[a]);
     const float shift = BIAS ? bias[channel] : 0.0f;
+    float left[OUT];  // of a column of squares
 #pragma unroll
     for (int b = 0; b < OUT; ++b) {
         float column[EDGE], out[OUT];
@@ -121,9 +124,13 @@ __device__ __forceinline__ void write_tile(const float (&m)[EDGE][EDGE], float* 
         for (int a = 0; a < OUT; ++a) {
             const int row = tile.row + a, place = tile.column + b;
             if (row >= p.out_height || place >= p.out_width) continue;
-            const long long at = (long long)tile.image * p.to_image + (long long)row * p.to_row
-                                 + (long long)place * p.to_column + channel;
-            y[at] = epilogue(out[a] + shift, at, tile.image, channel, z0, z1);
+            constexpr int SIDE = POOL ? 2 : 1;
+            const long long at = (long long)tile.image * p.to_image + (long long)(row / SIDE) * p.to_row
+                                 + (long long)(place / SIDE) * p.to_column + channel;
+            out[a] = epilogue(out[a] + shift, at, tile.image, channel, z0, z1);
+            if constexpr (!POOL) y[at] = out[a];
+            else if (a % 2 == 1 && b % 2 == 1) y[at] = maximum(left[a], maximum(out[a - 1], out[a]));
+            else if (b % 2 == 0) left[a] = a % 2 == 0 ? out[a] : maximum(left[a - 1], out[a]);
         }
     }
 }

@@ -1,7 +1,7 @@
 // The transforms of a Winograd convolution in three kernels: inputs [point][tile][channel] before a batch of
 // matrix products, one for every point, and sums [point][tile][filter] after it.
 //
-// Compile-time: OUT; BIAS.
+// Compile-time: OUT; BIAS; POOL.
 
 #include "conv/winograd.cuh"
 

@@ -28,6 +28,7 @@ constexpr int STEPS = 2;  // that have one scale
 enum { WHOLE, PARTIAL, CLUSTER };
 enum { MATRIX };
 constexpr int ROWS = MATRIX;
+constexpr bool POOL = false;
 
 constexpr int EIGHTS_AHEAD = GROUPS == 3 ? 2 : 4;  // as registers allow
 #include "gemm/epilogue.cuh"

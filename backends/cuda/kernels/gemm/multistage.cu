@@ -44,6 +44,7 @@ struct Block {  // the tile of a block, and which of the blocks that share it th
     }
 };
 
+constexpr bool POOL = false;
 #include "gemm/operand_a.cuh"
 #include "gemm/operand_b.cuh"
 #include "gemm/tf32x3.cuh"

@@ -2,7 +2,7 @@
 // innermost, or windows of one, whose element offsets are in `table`.
 //
 // Compile-time: T; BM; ROWS: 0 matrix, 1 pixels, 2 windows; VECTOR, the elements per copy;
-// LOADERS, the threads that copy.
+// LOADERS, the threads that copy; POOL, whether pixels of the result come in squares of 2x2.
 
 #include "elementwise/divide.cuh"
 
@@ -13,7 +13,7 @@ struct Image {
     int out_height, out_width;   // of the result
     int stride_h, stride_w, pad_h, pad_w;
     int of_image, of_row, of_column;  // distances of neighbours in the input, in elements
-    Divisor pixels, columns;          // of the result
+    Divisor pixels, columns;          // of the result; with POOL, the latter of squares
 };
 
 struct Window {  // some neighbouring elements of a window
@@ -36,7 +36,13 @@ __device__ __forceinline__ Row row_of(int m, int count, int lda, const Image& im
     if constexpr (ROWS == MATRIX) return {m * lda, INSIDE};
     const int pixels = image.out_height * image.out_width;
     const int n = divide(m, image.pixels), pixel = m - n * pixels;
-    const int y = divide(pixel, image.columns), x = pixel - y * image.out_width;
+    int y, x;
+    if constexpr (POOL) {
+        const int square = pixel / 4, down = divide(square, image.columns);
+        y = down * 2 + pixel / 2 % 2, x = (square - down * (image.out_width / 2)) * 2 + pixel % 2;
+    } else {
+        y = divide(pixel, image.columns), x = pixel - y * image.out_width;
+    }
     const int row = y * image.stride_h - image.pad_h, column = x * image.stride_w - image.pad_w;
     return {n * image.of_image + row * image.of_row + column * image.of_column,
             INSIDE + (u32)row + ((u32)column << 16)};

@@ -1,7 +1,10 @@
 // The epilogue of a product whose sums are stored directly from the registers of the warps.
 //
 // Compile-time, besides those of epilogue.cuh: SPLIT: 0 no, 1 partial sums, 2 cluster; EIGHTS_AHEAD, how many eights of
-// columns a thread loads operands for at once: these come from far away.
+// columns a thread loads operands for at once: these come from far away; POOL, whether the maximum of every four rows is
+// stored, to which the same operands apply.
+
+#include "elementwise/maximum.cuh"
 
 #if IN_HALVES
 #include "gemm/store_halves.cuh"
@@ -32,8 +35,13 @@ struct Results {
     __device__ __forceinline__ void store(const float (&sums)[N], const Operands<N>& with, int row,
                                           int column) const
     {
+        store(with_epilogue(sums, with), row, column);
+    }
+
+    template <int N>
+    __device__ __forceinline__ void store(const Neighbours<R, N>& results, int row, int column) const
+    {
         R* to = c + place(row, column);
-        const Neighbours<R, N> results = with_epilogue(sums, with);
         if constexpr (VECTOR_C >= N) {
             *(Neighbours<R, N>*)to = results;
         } else {
@@ -43,6 +51,17 @@ struct Results {
         }
     }
 };
+
+// The maximum of adjacent results of every four rows, which are in lanes four apart.
+__device__ __forceinline__ Neighbours<R, 2> over_squares(Neighbours<R, 2> results)
+{
+#pragma unroll
+    for (int other = 4; other <= 8; other *= 2)
+#pragma unroll
+        for (int q = 0; q < 2; ++q)
+            results.at[q] = maximum(results.at[q], __shfl_xor_sync(~0u, results.at[q], other));
+    return results;
+}
 
 // Stores the sums of 16 x 8 * COUNT results, whose first is at (row, column), from the registers of a
 // warp: two adjacent ones per thread, in every eight columns and in two rows.
@@ -68,10 +87,15 @@ __device__ __forceinline__ void store_sums(const Results& results, const float (
         for (int j = 0; j < AT_ONCE; ++j)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int at = column + (j0 + j) * 8;
+                const int line = row + half * 8, at = column + (j0 + j) * 8;
+                const bool inside = line < results.m && at < results.n;
                 const float pair[2] = {sums[j0 + j][2 * half], sums[j0 + j][2 * half + 1]};
-                if (row + half * 8 < results.m && at < results.n)
-                    results.store<2>(pair, with[j][half], row + half * 8, at);
+                if constexpr (POOL) {
+                    const Neighbours<R, 2> best = over_squares(with_epilogue(pair, with[j][half]));
+                    if (inside && line % 4 == 0) results.store(best, line / 4, at);
+                } else if (inside) {
+                    results.store<2>(pair, with[j][half], line, at);
+                }
             }
     }
 }

@@ -15,7 +15,7 @@
 //
 // Compile-time, besides those of tf32x3.cuh: F16X3, whether numbers are split into float16 instead; GROUPS, of consumers; STAGES; RESIDENT, blocks per multiprocessor;
 // REGISTERS and LOADER_REGISTERS per thread; OVERLAP; CONSTANT, whether `b` existed before the preceding kernels
-// started.
+// started; POOL, whether the maximum of every 2x2 pixels is stored.
 
 constexpr int BM = GROUPS * 64, LOADERS = 128, THREADS = GROUPS * 128 + LOADERS;
 
@@ -38,7 +38,6 @@ enum { WHOLE, PARTIAL, CLUSTER };
 #include "gemm/tf32x3.cuh"
 #include "gemm/step_tf32.cuh"
 #endif
-constexpr int EIGHTS_AHEAD = 4;
 #include "gemm/epilogue.cuh"
 #include "gemm/store_registers.cuh"
 

@@ -42,29 +42,42 @@ __device__ __forceinline__ void scale_columns(float (&totals)[TN][4], const floa
 __device__ __forceinline__ void add_blocks(const Results& results, const float* scales, u32 shared,
                                            const Item& item, int split, int splits)
 {
-    constexpr int ITEMS = BM * BN / 4, WARPS = ITEMS / 32;  // a warp has whole blocks of columns in halves
+    constexpr int SIDE = POOL ? 4 : 1;  // rows of an item
+    constexpr int ITEMS = BM * BN / 4 / SIDE, WARPS = ITEMS / 32;  // a warp has whole blocks of columns in halves
     const int end = WARPS * (split + 1) / splits * 32;
     for (int i = WARPS * split / splits * 32 + threadIdx.x; i < end; i += GROUPS * 128) {
-        const int row = i / (BN / 4), column = i % (BN / 4) * 4;
+        const int row = i / (BN / 4) * SIDE, column = i % (BN / 4) * 4;
         const bool inside = item.m0 + row < results.m && item.n0 + column < results.n;
         float sums[4] = {};
         if (inside) {
             const auto with = results.operands<4>(item.m0 + row, item.n0 + column);
             float4 scale;
             if constexpr (F16X3) scale = *(const float4*)(scales + item.n0 + column);
+            Neighbours<R, 4> best;
+#pragma unroll
+            for (int down = 0; down < SIDE; ++down) {
+#pragma unroll
+                for (int q = 0; q < 4; ++q) sums[q] = 0;
 #pragma unroll 4
-            for (int block = 0; block < splits; ++block) {
-                const float4 found = dsmem_load(shared + (row * PITCH + column) * 4, block);
-                sums[0] += found.x, sums[1] += found.y, sums[2] += found.z, sums[3] += found.w;
+                for (int block = 0; block < splits; ++block) {
+                    const float4 found = dsmem_load(shared + ((row + down) * PITCH + column) * 4, block);
+                    sums[0] += found.x, sums[1] += found.y, sums[2] += found.z, sums[3] += found.w;
+                }
+                if constexpr (F16X3) sums[0] *= scale.x, sums[1] *= scale.y, sums[2] *= scale.z, sums[3] *= scale.w;
+                if constexpr (POOL) {
+                    const Neighbours<R, 4> found = with_epilogue(sums, with);
+#pragma unroll
+                    for (int q = 0; q < 4; ++q) best.at[q] = down ? maximum(best.at[q], found.at[q]) : found.at[q];
+                }
             }
-            if constexpr (F16X3) sums[0] *= scale.x, sums[1] *= scale.y, sums[2] *= scale.z, sums[3] *= scale.w;
 #if IN_HALVES
             const Neighbours<R, 4> found = with_epilogue(sums, with);
             if (PLAIN) *(Neighbours<R, 4>*)(results.c + results.place(item.m0 + row, item.n0 + column)) = found;
 #pragma unroll
             for (int q = 0; q < 4; ++q) sums[q] = found.at[q];
 #else
-            results.store<4>(sums, with, item.m0 + row, item.n0 + column);
+            if constexpr (POOL) results.store(best, (item.m0 + row) / SIDE, item.n0 + column);
+            else results.store<4>(sums, with, item.m0 + row, item.n0 + column);
 #endif
         }
 #if IN_HALVES

@@ -8,6 +8,7 @@
 // (-1: only padding); COLUMN_MAJOR, whether these number the spatial axes in Fortran order.
 
 #include "ptx/pdl.cuh"
+#include "elementwise/maximum.cuh"
 
 enum { MAX, AVERAGE, AVERAGE_PADDED, NORM };
 
@@ -31,12 +32,6 @@ template <typename V> __device__ __forceinline__ V raised(V x, V p)
     } else {
         return x;
     }
-}
-
-// The maximum of two; NaN is greater than anything.
-template <typename V> __device__ __forceinline__ V greater(V a, V b)
-{
-    return b > a || b != b ? b : a;
 }
 
 extern "C" __global__ void __launch_bounds__(128)
@@ -97,7 +92,7 @@ pool(const X* x, X* y, long long* positions, I count, int channels, int row, dou
                 for (int q = 0; q < VECTOR; ++q) {
                     const A value = A(values.at[q]);
                     if (KIND == MAX)
-                        results[q] = greater(results[q], value);
+                        results[q] = maximum(results[q], value);
                     else
                         results[q] += KIND == NORM ? raised(value, A(power)) : value;
                 }
