@@ -129,12 +129,12 @@ def graphs(dtype: DType = float16) -> list[Graph]:
 @pytest.mark.parametrize(
     ("graph", "expected"),
     [
-        (conv(64, 64, 3, 3, x=(1, 64, 56, 56)), ["mma"]),
+        (conv(64, 64, 3, 3, x=(1, 64, 56, 56)), ["mma_bulk"]),
         (conv(64, 3, 7, 7, x=(1, 3, 56, 56), strides=(2, 2)), ["pack_image", "mma"]),
         (conv(512, 512, 3, 3, x=(32, 512, 28, 28)), ["mma_bulk"]),
         (conv(64, 3, 3, 3, x=(32, 3, 224, 224), pads=(1,) * 4), ["pack_image", "mma_bulk"]),
         (pooled(64, 64, x=(32, 64, 224, 224)), ["mma_bulk"]),
-        (pooled(64, 64, x=(32, 64, 15, 16)), ["mma", "pool_words"]),
+        (pooled(64, 64, x=(32, 64, 15, 16)), ["mma_bulk", "pool_words"]),
         (conv(32, 1, 3, 3, x=(1, 32, 20, 20), group=32), ["depthwise_rows"]),
         (conv(12, 1, 3, 3, x=(1, 12, 56, 56), group=12), ["depthwise_rows"]),
         (conv(57, 1, 3, 3, x=(1, 57, 28, 28), group=57), ["depthwise_pixels"]),
@@ -152,8 +152,30 @@ def test_ways(graph: Graph, expected: list[str]) -> None:
     assert [launch.entry for launch in launches(planned(graph))] == expected
 
 
+def test_deep_tiles_are_for_few_blocks() -> None:
+    """More stages than there are steps, or blocks that share a multiprocessor, gain nothing."""
+
+    def titles(graph: Graph) -> list[str]:
+        return [launch.title for launch in launches(planned(graph))]
+
+    def windows(images: int) -> Graph:
+        return conv(256, 256, 3, 3, x=(images, 256, 14, 14), pads=(1,) * 4)
+
+    def rows(count: int) -> Graph:
+        return single("MatMul", [half(count, 768), np.zeros((768, 2304), np.float16)], (1,))
+
+    assert titles(windows(1)) == ["mma_bulk squares 64x64 deep split 4"]
+    assert titles(rows(128)) == ["mma_bulk matrix 64x64 deep"]
+    assert not any(
+        "deep" in title for graph in (windows(32), rows(4096)) for title in titles(graph)
+    )
+    config = choose(Problem(128, 768, 3072), H200).config
+    assert config.splits > 1
+    assert not config.tile.deep
+
+
 def test_sums_are_split_in_clusters_or_in_two_passes() -> None:
-    graph = conv(512, 512, 3, 3, x=(1, 512, 7, 7), pads=(1,) * 4)
+    graph = conv(512, 512, 3, 3, x=(1, 512, 14, 14), pads=(1,) * 4, strides=(2, 2))
     (launch,) = launches(planned(graph))
     splits = launch.grid[2]
     assert splits > 1

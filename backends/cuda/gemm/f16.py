@@ -98,14 +98,17 @@ def _fed(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> Launch | No
     """Return the launch of a TMA kernel, if estimated to be faster."""
     if gemm.shape[2] % 8 or not target.has_wgmma:
         return None
-    found = _persistent(gemm, epilogue, target, multistage.time_of(gemm, target, epilogue))
-    if found is not None or epilogue.reads_along:
-        return found
-    product = tma.TmaProduct(gemm)
-    way = tma.choose(product, target)
-    if way and way[0].microseconds < MARGIN * multistage.time_of(gemm, target):
-        return tma.multiply(product, epilogue, way[0].config, way[1], target)
-    return None
+    least, product = multistage.time_of(gemm, target, epilogue), tma.TmaProduct(gemm)
+    fed = None if epilogue.reads_along else tma.choose(product, target)
+    if fed and fed[0].microseconds >= MARGIN * multistage.time_of(gemm, target):
+        fed = None
+    if fed and fed[0].tile.deep:  # others have not been compared with those of tma_persistent.cu
+        least = min(least, fed[0].microseconds / MARGIN)
+    found = _persistent(gemm, epilogue, target, least)
+    if found is None and fed:
+        choice, staging = fed
+        return tma.multiply(product, epilogue, choice.config, staging, target)
+    return found
 
 
 def _persistent(

@@ -82,7 +82,8 @@ class CtaTile:
         overlap: whether a warp group loads the next step while it multiplies.
         ping_pong: whether warp groups alternate on tiles of their own.
         epilogues: number of strips of 64 columns of results buffered in shared memory, 0 if none.
-        deep: whether it has more stages than another tile of its size, for long products only.
+        deep: whether it has more stages than another tile of its size, for long products only, or
+            for those of few blocks.
     """
 
     bm: int
