@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import ShapeError
 from ..ir.dtypes import FLOATS, INTEGERS, DType, float32, int64, string
 from ..ir.grown import combined, divided
+from ..ir.needs import equate
 from ..ir.op import Op, TensorAttribute, op
 from ..ir.types import Array, Dim, TensorType, ValueType, constant_type, dims_type
 from ..ir.types import Shape as Dims
@@ -25,7 +26,6 @@ from .shapes import (
     need_rank,
     normalize_axes,
     product,
-    same_dim,
     same_dtype,
     shape_text,
 )
@@ -187,7 +187,9 @@ class Squeeze(Op):
             return data.with_shape(None if count is None else (None,) * max(0, rank - len(count)))
         gone = normalize_axes(exact, rank)
         for axis in gone:
-            same_dim(data.shape[axis], 1, f"axis {axis} of {data} and the size 1 to squeeze")
+            if isinstance(size := data.shape[axis], int) and size != 1:
+                raise ShapeError(f"axis {axis} of {data} has size {size}; only 1 can be squeezed")
+            equate(size, 1)
         return _reshaped(data, tuple(d for i, d in enumerate(data.shape) if i not in gone))
 
 

@@ -219,6 +219,11 @@ AT_LOAD: dict[str, tuple[str, str, str]] = {
         "y = Pad (x, n, c)",
         "constant_value is float32[2]; expected one element",
     ),
+    "Squeeze sizes": (
+        "float[2,6] x",
+        "a = Constant <value_ints = [1]> () y = Squeeze(x, a)",
+        "axis 1 of float32[2,6] has size 6; only 1 can be squeezed",
+    ),
     "Slice axes": (
         "float[2,6] x",
         "s = Constant <value_ints = [0]> () a = Constant <value_ints = [2]> () "
