@@ -28,6 +28,7 @@ template <int N> void fill(u32 to, u32 word)
     for (int i = 0; i < N; i += 4) memcpy(at_address(to + i), &word, 4);
 }
 inline void cp_async_commit() {}
+template <typename V> void pin(V&) {}
 template <int N> void cp_async_wait() {}
 
 // What every thread of a block shows to the others of its warp.

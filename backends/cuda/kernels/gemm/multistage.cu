@@ -29,6 +29,7 @@ constexpr int THREADS = WARPS_M * WARPS_N * 32, LOADERS = THREADS;
 // A warp has tiles of 16 x 8 results. A wgmma is executed by four warps and has 64 rows.
 constexpr int TM = WGMMA ? 1 : BM / WARPS_M / 16, TN = BN / WARPS_N / 8;
 constexpr int AHEAD = STAGES - 1;
+constexpr bool ADDRESSES = true;  // of rows of `a`, in registers
 constexpr int BYTES_A = BM * 128, BYTES_B = BN * 128, BYTES_STAGE = BYTES_A + (PARTS > 1 ? PARTS : 1) * BYTES_B;
 constexpr int PITCH = BN + 8;  // of the sums in shared memory
 enum { WHOLE, PARTIAL, CLUSTER };
@@ -74,16 +75,21 @@ __device__ __forceinline__ void multiply_all(const Product& p, const Image& imag
     // ahead of it.
     constexpr bool CONSTANT = PARTS == 0 && !ACROSS;
     extern __shared__ __align__(1024) unsigned char shared[];
-    const u32 tiles = shared_address(shared);
+    u32 tiles = shared_address(shared);
+    pin(tiles);
     const int steps = (p.k + BK - 1) / BK;
     const int first = (int)((long long)steps * block.split / block.splits);
     const int count = (int)((long long)steps * (block.split + 1) / block.splits) - first;
     end.open(shared + min(STAGES, (steps + block.splits - 1) / block.splits) * BYTES_STAGE, block);
 
+    const int begin = first * BK;
+    LoaderB loader_b(p.b, begin, block.n0, p.n, p.ldb);
+    if constexpr (!PARTS && !ACROSS) loader_b.pin_all();
     const auto load_b = [&](int step) {
         const u32 tile = tiles + step % STAGES * BYTES_STAGE + BYTES_A;
         if constexpr (ACROSS) copy_b_across(tile, p.b, first + step, block.n0, p.n, p.k, p.ldb);
-        else copy_b(tile, p.b, first + step, block.n0, p.n, p.ldb);
+        else if constexpr (PARTS) copy_parts(tile, p.b, first + step, block.n0, p.ldb);
+        else loader_b.copy(tile, step * BK);
     };
     if constexpr (CONSTANT) {
 #pragma unroll
@@ -92,11 +98,14 @@ __device__ __forceinline__ void multiply_all(const Product& p, const Image& imag
     } else {
         grid_dependency_sync();
     }
-    LoaderA loader_a(threadIdx.x, block.m0, p.m, p.lda, image);
-    loader_a.fetch(first * BK, p.k, p.table);
+    // Terms are counted from the block's first one on.
+    const Window* table = ROWS == WINDOWS ? p.table + begin / VECTOR : nullptr;
+    LoaderA loader_a(threadIdx.x, ROWS == WINDOWS ? p.a : p.a + begin, block.m0, p.m, p.lda, image);
+    loader_a.fetch(0, p.k - begin, table);
     const auto load_a = [&](int step) {
-        loader_a.copy(tiles + step % STAGES * BYTES_STAGE, p.a, (first + step) * BK, p.k, p.table);
+        loader_a.copy(tiles + step % STAGES * BYTES_STAGE, step * BK, p.k - begin, table);
     };
+    loader_a.pin_all();
     if constexpr (CONSTANT) grid_dependency_sync();
     end.prepare(loader_a);
 #pragma unroll

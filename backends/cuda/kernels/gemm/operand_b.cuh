@@ -35,34 +35,58 @@ __device__ __forceinline__ void copy_b_across(u32 tile, const U* b, int step, in
     if constexpr (SINGLE) singles.store();
 }
 
-// Copies a step of BN rows from n0 on, eight chunks of each, and zeros past the last row.
-__device__ __forceinline__ void copy_b(u32 tile, const U* b, int step, int n0, int n, int ldb)
+// Copies a step of BN rows in parts from n0 on, eight chunks of each, and zeros past the last row.
+__device__ __forceinline__ void copy_parts(u32 tile, const U* b, int step, int n0, int ldb)
 {
     constexpr int CHUNK = 16 / sizeof(U), COPIES = (BN * 8 + THREADS - 1) / THREADS;
     constexpr bool EVEN = BN * 8 % THREADS == 0;
-    if constexpr (PARTS) {
-        const int rows = min(BN, ldb - n0);
-        b += (long long)step * PARTS * ldb * BK + n0 * BK;
+    const int rows = min(BN, ldb - n0);
+    b += (long long)step * PARTS * ldb * BK + n0 * BK;
 #pragma unroll
-        for (int part = 0; part < PARTS; ++part) {
-#pragma unroll
-            for (int i = 0; i < COPIES; ++i) {
-                const int item = threadIdx.x + i * THREADS, row = item / 8, chunk = item % 8;
-                if (!EVEN && item >= BN * 8) break;
-                const U* from = b + row % rows * BK + chunk * CHUNK;
-                cp_async<CHUNK>(tile + part * BYTES_B + item * 16, (const T*)from, row < rows);
-            }
-            b += (long long)ldb * BK;
-        }
-    } else {
-        const int k0 = step * BK;
+    for (int part = 0; part < PARTS; ++part) {
 #pragma unroll
         for (int i = 0; i < COPIES; ++i) {
             const int item = threadIdx.x + i * THREADS, row = item / 8, chunk = item % 8;
             if (!EVEN && item >= BN * 8) break;
-            const bool inside = n0 + row < n && k0 + chunk * CHUNK < ldb;
-            const long long at = (long long)(n0 + row) * ldb + k0 + chunk * CHUNK;
-            cp_async<CHUNK>(tile + swizzled(row, chunk), (const T*)b + (inside ? at : 0), inside);
+            const U* from = b + row % rows * BK + chunk * CHUNK;
+            cp_async<CHUNK>(tile + part * BYTES_B + item * 16, (const T*)from, row < rows);
         }
+        b += (long long)ldb * BK;
     }
 }
+
+// Copies steps of BN unsplit rows from n0 on, eight chunks of each, and zeros past the last row. The addresses of its rows
+// are computed before the preceding kernel has ended.
+struct LoaderB {
+    static constexpr int CHUNK = 16 / sizeof(U), PER_COPY = THREADS / 8, COPIES = (BN + PER_COPY - 1) / PER_COPY;
+    const U* from[COPIES];
+    u32 to;
+    int rows, terms;  // that are left from this thread's first copy on
+
+    __device__ __forceinline__ LoaderB(const U* b, int k0, int n0, int n, int ldb)
+    {
+        const int row = threadIdx.x / 8, chunk = threadIdx.x % 8;
+        rows = min(n - n0, BN) - row, terms = ldb - k0 - chunk * CHUNK, to = swizzled(row, chunk);
+#pragma unroll
+        for (int i = 0; i < COPIES; ++i)
+            from[i] = b + (i * PER_COPY < rows ? (long long)(n0 + row + i * PER_COPY) * ldb + k0 + chunk * CHUNK : 0);
+    }
+
+    __device__ __forceinline__ void pin_all()
+    {
+        pin(to), pin(rows), pin(terms);
+#pragma unroll
+        for (const U*& row : from) pin(row);
+    }
+
+    // Copies the step that begins at term k0.
+    __device__ __forceinline__ void copy(u32 tile, int k0) const
+    {
+#pragma unroll
+        for (int i = 0; i < COPIES; ++i) {
+            const bool inside = i * PER_COPY < rows && k0 < terms;
+            if (BN % PER_COPY && i * PER_COPY + threadIdx.x / 8 >= BN) break;
+            cp_async<CHUNK>(tile + to + i * PER_COPY * 128, (const T*)(from[i] + (inside ? k0 : 0)), inside);
+        }
+    }
+};

@@ -28,7 +28,7 @@ __device__ __forceinline__ void each_pair(const Sum (&sums)[TM][TN][COUNT], cons
 // Through shared memory: the block's own, or those of all blocks of the cluster.
 struct StoreTile {
     // Operands of the epilogue are read before the products, if registers are left beside the sums.
-    static constexpr bool EARLY = SPLIT == CLUSTER || ITEMS <= Finish::BATCH * THREADS;
+    static constexpr bool EARLY = SPLIT == CLUSTER || Finish::ONCE;
     Finish finish;
     Finish::Several operands;
     Inbox<BM, BN / 8> inbox;
@@ -48,7 +48,9 @@ struct StoreTile {
     __device__ __forceinline__ void prepare(LoaderA&) const {}
     __device__ __forceinline__ void begin(const Block& block)
     {
-        if constexpr (EARLY) finish.read(operands, first() + threadIdx.x, last(), block);
+        int thread = threadIdx.x;
+        pin(thread);  // behind the copies of `a`
+        if constexpr (EARLY) finish.read(operands, first() + thread, last(), block);
     }
 
     __device__ __forceinline__ void store(const Sums& sums, unsigned char* shared, const Block& block,

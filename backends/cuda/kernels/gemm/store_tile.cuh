@@ -27,61 +27,68 @@ template <int COUNT> __device__ __forceinline__ void add_slices(float* parts, in
 
 // The epilogue of a tile, eight adjacent results at a time.
 template <int PRODUCTS> struct FinishProducts {
-    static constexpr int BATCH = 4;  // items of a thread whose operands are in flight at once
+    static constexpr int RESULTS = ITEMS / PRODUCTS;  // items
+    // Those of a thread, at most, and of these, whose operands are in flight at once.
+    static constexpr int MOST = ((SPLIT == CLUSTER ? (RESULTS + 1) / 2 : RESULTS) + THREADS - 1) / THREADS;
+    static constexpr int BATCH = MOST < 4 ? MOST : 4;
+    static constexpr bool ONCE = MOST == BATCH, EVEN = SPLIT != CLUSTER && RESULTS % (BATCH * THREADS) == 0;
     void* c;
     const Z *bias, *z0, *z1;
     int m, n, ldc, batch_c;  // of results
     int channels;  // of a batch, if each has its own channels
 
-    // The operands of some items of a thread.
+    // Some items of a thread: where their results go, -1 if nowhere, and their operands.
     struct Several {
+        long long at[BATCH];
         Operands<8> of[BATCH];
     };
 
-    // Reads the operands of items of a thread, `first` and following, before `end`.
-    __device__ __forceinline__ void read(Several& operands, int first, int end, const Block& block) const
+    // Finds the places of items of a thread, `first` and following, before `end`, and reads their operands.
+    __device__ __forceinline__ void read(Several& some, int first, int end, const Block& block) const
     {
-        if constexpr (SPLIT == PARTIAL) return;
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
             const int item = first + i * THREADS, row = row_of(item, block), column = column_of(item, block);
-            if (item < end && row < m && column < n)
-                operands.of[i] = operands_at<8>(place(row, column, block), row, block.batch * channels + column,
-                                                n - column, bias, z0, z1);
+            some.at[i] = -1;
+            if ((!EVEN && item >= end) || row >= m || column >= n) continue;
+            some.at[i] = place(row, column, block);
+            if constexpr (SPLIT != PARTIAL)
+                some.of[i] = operands_at<8>(some.at[i], row, block.batch * channels + column, n - column, bias, z0, z1);
         }
     }
 
-    // Stores the results from item `begin` to `end`; `found` gives an item of sums. The operands of the first are given.
+    // Stores the results from item `begin` to `end`; `found` gives an item of sums. The first ones have been read.
     template <typename Found>
-    __device__ __forceinline__ void store_all(Several& operands, int begin, int end, const Block& block,
+    __device__ __forceinline__ void store_all(Several& some, int begin, int end, const Block& block,
                                               const Found& found) const
     {
-        const int share = block.batch * block.splits + block.split;
-        for (int first = begin + threadIdx.x; first < end; first += BATCH * THREADS) {
-            if (first >= begin + BATCH * THREADS) read(operands, first, end, block);
+        int first = begin + threadIdx.x;
+        do {
 #pragma unroll
             for (int i = 0; i < BATCH; ++i) {
-                const int item = first + i * THREADS, row = row_of(item, block), column = column_of(item, block);
-                if (item >= end || row >= m || column >= n) continue;
+                if (some.at[i] < 0) continue;
+                const int item = first + i * THREADS, column = column_of(item, block);
                 float values[PRODUCTS][8];
 #pragma unroll
                 for (int p = 0; p < PRODUCTS; ++p) found(values[p], item * PRODUCTS + p);
                 if constexpr (SPLIT == PARTIAL) {
-                    float* to = (float*)c + ((long long)share * m + row) * n + column;
+                    float* to = (float*)c + some.at[i];
                     for (int q = 0; q < 8; ++q)
                         if (column + q < n) to[q] = values[0][q];
                 } else {
                     if constexpr (PRODUCTS > 1 && BIAS) add_biases(values, bias + column * PRODUCTS);
-                    epilogue_all((R*)c, values, operands.of[i], place(row, column, block), n - column);
+                    epilogue_all((R*)c, values, some.of[i], some.at[i], n - column);
                 }
             }
-        }
+            if constexpr (ONCE) return;
+            first += BATCH * THREADS;
+            if (first < end) read(some, first, end, block);
+        } while (first < end);
     }
 
     // Adds up the sums in shared memory, over all blocks of a cluster if there are several, and stores them.
     __device__ __forceinline__ void store(unsigned char* shared, const Block& block) const
     {
-        constexpr int RESULTS = ITEMS / PRODUCTS;
         int begin = 0, end = RESULTS;
         if constexpr (SPLIT == CLUSTER) {
             cluster_sync();
@@ -90,9 +97,9 @@ template <int PRODUCTS> struct FinishProducts {
         } else {
             __syncthreads();
         }
-        Several operands;
-        read(operands, begin + threadIdx.x, end, block);
-        store_all(operands, begin, end, block, [&](float (&values)[8], int item) {
+        Several some;
+        read(some, begin + threadIdx.x, end, block);
+        store_all(some, begin, end, block, [&](float (&values)[8], int item) {
             const int at = row_of_item(item) * PITCH + column_of_item(item);
             if constexpr (SPLIT == CLUSTER) add_blocks(values, shared_address(shared) + at * 4, block.splits);
             else read_sums(values, (const float*)shared + at);
@@ -106,8 +113,8 @@ template <int PRODUCTS> struct FinishProducts {
         *(float4*)(values + 4) = *(const float4*)(from + 4);
     }
 
-    static __device__ __forceinline__ int row_of_item(int item) { return item / (BN / 8); }
-    static __device__ __forceinline__ int column_of_item(int item) { return item % (BN / 8) * 8; }
+    static __device__ __forceinline__ int row_of_item(u32 item) { return item / (BN / 8); }
+    static __device__ __forceinline__ int column_of_item(u32 item) { return item % (BN / 8) * 8; }
 
 private:
     // Where the results of an item are.
@@ -130,6 +137,8 @@ private:
 
     __device__ __forceinline__ long long place(int row, int column, const Block& block) const
     {
+        if constexpr (SPLIT == PARTIAL)
+            return ((long long)(block.batch * block.splits + block.split) * m + row) * n + column;
         return (long long)block.batch * batch_c + (long long)row * ldc + column;
     }
 };

@@ -120,10 +120,12 @@ __device__ __forceinline__ void fetch_a(const TensorMap* map, u32 tiles, int sta
                                         const Barriers& barriers, const Work& work, const Windows& w)
 {
     PipelineState<STAGES_A> turn;
+    bool waited = false;  // for the preceding kernel, which is done as late as possible
     for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
         const Tile at(tile, work);
         const Pixel first = LAYOUT == MATRIX ? Pixel{} : pixel_of(LAYOUT == SQUARES ? at.m0 / 64 : at.m0, w);
         Step step(work.begin, w);
+        if (!waited) grid_dependency_sync(), waited = true;
         for (int number = work.begin; number < work.end; step.next(w)) {
             const u32 full = barriers.full_a + turn.stage * 8, to = tiles + turn.stage * stage_bytes;
             const int channel = at.channel + step.chunk * CHUNK;
@@ -382,10 +384,12 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
     __syncthreads();
     if constexpr (SPLIT > 1) share.inbox.open();
     if (threadIdx.x == CONSUMERS) fetch_b(&b, tiles_b, barriers, work);  // constants: without waiting
-    if (threadIdx.x == CONSUMERS + 32) prefetch_map(&a);
-    grid_dependency_sync();
-    if (threadIdx.x == CONSUMERS + 32) fetch_a(&a, tiles_a, stage_a, barriers, work, w);
+    if (threadIdx.x == CONSUMERS + 32) {
+        prefetch_map(&a);
+        fetch_a(&a, tiles_a, stage_a, barriers, work, w);
+    }
     if (threadIdx.x >= CONSUMERS) return;
+    grid_dependency_sync();
 
     const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const u32 block = LAYOUT == SQUARES ? stage_a / (GROUPS * BLOCKS) : 64 * ROW;

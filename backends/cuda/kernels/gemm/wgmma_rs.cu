@@ -18,6 +18,7 @@
 // started; POOL, whether the maximum of every 2x2 pixels is stored.
 
 constexpr int BM = GROUPS * 64, LOADERS = 128, THREADS = GROUPS * 128 + LOADERS;
+constexpr bool ADDRESSES = false;  // of rows of `a`: loaders have few registers
 
 #define IN_HALVES 0
 #include "ptx/pdl.cuh"
@@ -75,14 +76,13 @@ __device__ __forceinline__ void load(u32 shared, const T* a, const T* b, const W
     for (int next = blockIdx.x; next < work.items; next += gridDim.x) {
         item = Item(next, work);
         const T* rows = a + (long long)item.batch * work.batch_a;
-        LoaderA loader(thread, item.m0, work.m, work.lda, image);
+        LoaderA loader(thread, rows, item.m0, work.m, work.lda, image);
         loader.fetch(item.first * BK, work.k, table);
         for (int step = 0; step < item.count; ++step) {
             mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
             if (early > 0) --early;
             else if (thread == 0) load_b(item, step, turn.stage);
-            loader.copy(shared + turn.stage * BYTES_STAGE, rows, (item.first + step) * BK, work.k,
-                        table);
+            loader.copy(shared + turn.stage * BYTES_STAGE, (item.first + step) * BK, work.k, table);
             mbarrier_arrive_cp_async(barriers.full(turn.stage));
             turn.next();
         }

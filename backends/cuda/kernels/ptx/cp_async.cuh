@@ -46,6 +46,11 @@ template <int N> __device__ __forceinline__ void fill(u32 to, u32 word)
     }
 }
 
+// Has a value computed here: the compiler would rather do so behind the next wait, or in every step again.
+__device__ __forceinline__ void pin(int& value) { asm volatile("mov.b32 %0, %0;" : "+r"(value)); }
+__device__ __forceinline__ void pin(u32& value) { asm volatile("mov.b32 %0, %0;" : "+r"(value)); }
+template <typename V> __device__ __forceinline__ void pin(const V*& value) { asm volatile("mov.b64 %0, %0;" : "+l"(value)); }
+
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until all but the N newest groups of this thread have completed.
