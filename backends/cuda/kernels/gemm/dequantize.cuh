@@ -75,13 +75,19 @@ __device__ __forceinline__ void unpack(u32 (&to)[EACH / 2], u32 word, const Mask
     }
 }
 
+// The integers of a word minus their zero point, in the same order.
+__device__ __forceinline__ void centre(u32 (&to)[EACH / 2], u32 word, const Factor& factor, const Masks& masks)
+{
+    unpack(to, word, masks);
+    if constexpr (!ZEROS) return;
+#pragma unroll
+    for (int i = 0; i < EACH / 2; ++i) to[i] = pair_fma(to[i], unit(0), factor.shift);
+}
+
 // The numbers that the integers of a word represent, in the same order.
 __device__ __forceinline__ void dequantize(u32 (&to)[EACH / 2], u32 word, const Factor& factor, const Masks& masks)
 {
-    unpack(to, word, masks);
+    centre(to, word, factor, masks);
 #pragma unroll
-    for (int i = 0; i < EACH / 2; ++i) {
-        if constexpr (ZEROS) to[i] = pair_fma(to[i], unit(0), factor.shift);
-        to[i] = pair_fma(to[i], factor.scale, NOTHING);
-    }
+    for (int i = 0; i < EACH / 2; ++i) to[i] = pair_fma(to[i], factor.scale, NOTHING);
 }

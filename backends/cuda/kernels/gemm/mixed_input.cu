@@ -9,7 +9,7 @@
 // A block has BN rows of weights, which WARPS_N warps divide, and BM rows of `a`. SLICES of these warps alternate between
 // the steps (sliced-K), and each slice has STAGES of its own: only its warps wait for each other. A lane copies its own
 // weights by cp.async, STAGES - 1 ahead, and its share of the rows of `a`, in the order in which lanes read them. Scales
-// are copied once, those of all steps.
+// are copied once, those of all steps. They multiply weights, or if blocks are long the sums of a block.
 //
 // Sums of slices, and of the blocks that share a tile (`splits`: a cluster, or partial sums for reduce_splits_f16.cu),
 // are added up in a fixed order.
@@ -52,6 +52,13 @@ struct Block {  // the tile of a block, and which of the blocks that share it th
 #include "gemm/epilogue.cuh"
 #include "gemm/store_tile.cuh"
 
+// Has the compiler keep a value in registers instead of computing it again in every step.
+__device__ __forceinline__ void hold(u32& value) { asm volatile("mov.b32 %0, %0;" : "+r"(value)); }
+template <typename V> __device__ __forceinline__ void hold(const V*& value)
+{
+    asm volatile("mov.b64 %0, %0;" : "+l"(value));
+}
+
 // ── weights ─────────────────────────────────────────────────────────────────────────────────────
 
 // Where a lane reads: its first row, and how many rows follow it.
@@ -64,15 +71,16 @@ struct Rows {
         const int lane = threadIdx.x % 32, at = min(row + lane / 4, n - 1);
         first = w + (long long)at * BYTES + lane % 4 * 16;
         left = n - 1 - at;
+        hold(first);
     }
 
     // Copies the words of a lane for a step, those of all lanes of a row of eight side by side.
-    __device__ __forceinline__ void copy(unsigned char* to, int step) const
+    __device__ __forceinline__ void copy(u32 to, int step) const
     {
 #pragma unroll
         for (int e = 0; e < EIGHTS; ++e) {
             const long long row = EDGE ? min(8 * e, left) : 8 * e;
-            cp_async<16 / sizeof(T)>(shared_address(to + e * 512), (const T*)(first + row * BYTES + step * 64), true);
+            cp_async<16 / sizeof(T)>(to + e * 512, (const T*)(first + row * BYTES + step * 64), true);
         }
     }
 };
@@ -88,10 +96,12 @@ __device__ __forceinline__ int piece_at(int step) { return factors_at(step) / CO
 // Copies the scales of the steps of a block.
 __device__ __forceinline__ void copy_factors(unsigned char* to, const T* scales, int n0, int n, int first, int end)
 {
+    constexpr int PIECES = FACTORS_BYTES / COPY;  // at most
     const int begin = piece_at(first), bytes = min(ROW_FACTORS, factors_at(end - 1) + SPAN) - begin;
-    const int pieces = (bytes + COPY - 1) / COPY;
-    for (int item = threadIdx.x; item < BN * pieces; item += THREADS) {
-        const int row = item / pieces, byte = (item - row * pieces) * COPY;
+#pragma unroll 1
+    for (int item = threadIdx.x; item < BN * PIECES; item += THREADS) {
+        const int row = item / PIECES, byte = item % PIECES * COPY;
+        if (byte >= bytes) continue;
         const unsigned char* const from = (const unsigned char*)scales + (long long)min(n0 + row, n - 1) * ROW_FACTORS;
         cp_async<COPY / sizeof(T)>(shared_address(to + row * FACTORS_BYTES + byte), (const T*)(from + begin + byte),
                                    true);
@@ -100,37 +110,61 @@ __device__ __forceinline__ void copy_factors(unsigned char* to, const T* scales,
 
 // ── rows of `a` ─────────────────────────────────────────────────────────────────────────────────
 
-// Where a lane has term e of its terms number `number` of a step: chunks of all lanes are side by side.
+// Where the first lane, and each, has term e of its terms number `number` of a step: chunks of all lanes are side by
+// side.
 constexpr int CHUNK = PIECE < 16 ? PIECE : 16;
 struct alignas(CHUNK) Chunk {
     u32 at[CHUNK / 4];
 };
-__device__ __forceinline__ int place(int number, int e)
+__device__ constexpr int place_of(int number, int e)
 {
     const int byte = e * (int)sizeof(T);
-    return number * (32 * PIECE) + byte / CHUNK * (32 * CHUNK) + threadIdx.x % 32 * CHUNK + byte % CHUNK;
+    return number * (32 * PIECE) + byte / CHUNK * (32 * CHUNK) + byte % CHUNK;
 }
+__device__ __forceinline__ int place(int number, int e) { return place_of(number, e) + threadIdx.x % 32 * CHUNK; }
 
-// Copies the terms of a step for all lanes, this warp's share of them, and zeros past the last term and the last row.
-__device__ __forceinline__ void copy_rows(unsigned char* to, const T* a, int m0, int m, int step)
-{
-    const int lane = threadIdx.x % 32, warp_n = threadIdx.x / 32 % WARPS_N;
-    constexpr int EACH_COPY = VECTOR < EACH ? VECTOR : EACH, COPIES = (4 * GROUPS + WARPS_N - 1) / WARPS_N;
+// A lane's share of the rows of `a`: its terms of a row of each group. The last row stands for those past it, whose sums
+// are not stored.
+struct Terms {
+    static constexpr int OWN = WARPS_N < 4 ? 4 / WARPS_N : 1;  // quarters of a step, WARPS_N apart
+    static constexpr int APART = WARPS_N <= 4 ? 1 : WARPS_N / 4, COUNT = GROUPS / APART;  // groups
+    static_assert(GROUPS % APART == 0 && (4 % WARPS_N == 0 || WARPS_N % 4 == 0), "warps share rows equally");
+    const T* first[COUNT];
+    u32 to;  // where a lane stores its terms of the first group, in a stage
+
+    __device__ __forceinline__ Terms(const T* a, int m0, int m)
+    {
+        const int lane = threadIdx.x % 32, warp_n = threadIdx.x / 32 % WARPS_N;
 #pragma unroll
-    for (int i = 0; i < COPIES; ++i) {
-        const int number = i * WARPS_N + warp_n, group = number / 4;
-        if (4 * GROUPS % WARPS_N && group >= GROUPS) break;
-        const int row = m0 + group * 8 + lane / 4, k = step * STEP + number % 4 * QUARTER + lane % 4 * EACH;
-#pragma unroll
-        for (int e = 0; e < EACH; e += EACH_COPY) {
-            const bool inside = row < m && k + e < K;
-            const T* const from = a + (inside ? (long long)row * K + k + e : 0);
-            unsigned char* const own = to + place(number, e);
-            if constexpr (VECTOR > 1) cp_async<EACH_COPY>(shared_address(own), from, inside);
-            else *(T*)own = inside ? *from : T(0.0f);
+        for (int i = 0; i < COUNT; ++i) {
+            const int row = min(m0 + (i * APART + warp_n / 4) * 8 + lane / 4, m - 1);
+            first[i] = a + (long long)row * K + warp_n % 4 * QUARTER + lane % 4 * EACH;
+            hold(first[i]);
         }
+        to = place(warp_n, 0);
+        hold(to);
     }
-}
+
+    // Copies the terms of a step for all lanes, this warp's share of them, and zeros past the last term.
+    __device__ __forceinline__ void copy(u32 stage, int step) const
+    {
+        constexpr int EACH_COPY = VECTOR < EACH ? VECTOR : EACH;
+        const int k = step * STEP + threadIdx.x / 32 % WARPS_N % 4 * QUARTER + threadIdx.x % 4 * EACH;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+#pragma unroll
+            for (int j = 0; j < OWN; ++j)
+#pragma unroll
+                for (int e = 0; e < EACH; e += EACH_COPY) {
+                    const int at = j * WARPS_N * QUARTER + e;
+                    const bool inside = K % STEP == 0 || k + at < K;
+                    const T* const from = first[i] + (inside ? step * STEP + at : 0);
+                    const u32 own = stage + to + place_of(i * APART * 4 + j * WARPS_N, e);
+                    if constexpr (VECTOR > 1) cp_async<EACH_COPY>(own, from, inside);
+                    else keep_single(own, inside ? *(const unsigned short*)from : 0);
+                }
+    }
+};
 
 // The terms of a group of rows that match word j of the weights of a lane, in the same order.
 __device__ __forceinline__ void load_values(u32 (&to)[EACH / 2], const unsigned char* from, int group, int j)
@@ -147,6 +181,10 @@ __device__ __forceinline__ void load_values(u32 (&to)[EACH / 2], const unsigned 
 
 typedef float Sums[PAIRS][GROUPS][4];
 
+// Quarters of a step with one scale per row; if they are cheaper to scale, sums are scaled instead of weights.
+constexpr int SHARED = BLOCK >= STEP ? 4 : BLOCK / QUARTER, SCALED = SHARED > 0 ? SHARED : 1;
+constexpr bool LATE = GROUPS < 4 * SHARED && 8 * PAIRS * GROUPS + 4 * EIGHTS <= 160;  // registers
+
 // Adds the products of a step.
 __device__ __forceinline__ void multiply(Sums& sums, const unsigned char* rows, const unsigned char* words,
                                          const unsigned char* factors, const Masks& masks)
@@ -156,27 +194,46 @@ __device__ __forceinline__ void multiply(Sums& sums, const unsigned char* rows, 
 #pragma unroll
     for (int e = 0; e < EIGHTS; ++e) w[e] = *(const Word*)(words + e * 512 + lane * 16);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-        u32 x[GROUPS][EACH / 2];
+    for (int first = 0; first < 4; first += SCALED) {
+        Sums part = {};
+        const auto factor_at = [&](int e, int j) {
+            const int number = STEP > BLOCK ? (j * QUARTER + lane % 4 * EACH) / BLOCK : 0;
+            return factors + e * 8 * FACTORS_BYTES + number * FACTOR;
+        };
 #pragma unroll
-        for (int group = 0; group < GROUPS; ++group) load_values(x[group], rows, group, j);
-        const int number = STEP > BLOCK ? (j * QUARTER + lane % 4 * EACH) / BLOCK : 0;
+        for (int j = first; j < first + SCALED; ++j) {
+            u32 x[GROUPS][EACH / 2];
 #pragma unroll
-        for (int pair = 0; pair < PAIRS; ++pair) {
-            u32 a[EACH / 4][4];
+            for (int group = 0; group < GROUPS; ++group) load_values(x[group], rows, group, j);
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int e = 2 * pair + half;
-                u32 weights[EACH / 2];
-                dequantize(weights, w[e].at[j], Factor(factors + e * 8 * FACTORS_BYTES + number * FACTOR), masks);
+            for (int pair = 0; pair < PAIRS; ++pair) {
+                u32 a[EACH / 4][4];
 #pragma unroll
-                for (int i = 0; i < EACH / 2; ++i) a[i / 2][i % 2 * 2 + half] = weights[i];
+                for (int half = 0; half < 2; ++half) {
+                    const int e = 2 * pair + half;
+                    const Factor factor(factor_at(e, j));
+                    u32 weights[EACH / 2];
+                    if constexpr (LATE) centre(weights, w[e].at[j], factor, masks);
+                    else dequantize(weights, w[e].at[j], factor, masks);
+#pragma unroll
+                    for (int i = 0; i < EACH / 2; ++i) a[i / 2][i % 2 * 2 + half] = weights[i];
+                }
+#pragma unroll
+                for (int i = 0; i < EACH / 4; ++i)
+#pragma unroll
+                    for (int group = 0; group < GROUPS; ++group)
+                        MMA((LATE ? part : sums)[pair][group], a[i], x[group][2 * i], x[group][2 * i + 1]);
             }
+        }
+        if constexpr (!LATE) continue;
 #pragma unroll
-            for (int i = 0; i < EACH / 4; ++i)
+        for (int e = 0; e < EIGHTS; ++e) {
+            const float scale = *(const T*)factor_at(e, first);
 #pragma unroll
-                for (int group = 0; group < GROUPS; ++group)
-                    MMA(sums[pair][group], a[i], x[group][2 * i], x[group][2 * i + 1]);
+            for (int group = 0; group < GROUPS; ++group)
+#pragma unroll
+                for (int q = e % 2 * 2; q < e % 2 * 2 + 2; ++q)
+                    sums[e / 2][group][q] += part[e / 2][group][q] * scale;
         }
     }
 }
@@ -217,22 +274,26 @@ mixed_input(const T* a, const unsigned char* w, const T* scales, void* c, const 
     const int begin = first + slice;  // the steps of a slice are SLICES apart
 
     const Rows rows(w, block.n0 + own_n, n);
+    const Terms terms(a, block.m0, m);
     unsigned char* const factors = shared + SLICES * STAGES * BYTES_STAGE;
     unsigned char* const stages = shared + slice * (STAGES * BYTES_STAGE);
+    const u32 own_stages = shared_address(stages);
+    u32 own_words = own_stages + BYTES_A + warp_n * BYTES_W + lane * 16;
+    hold(own_words);
     const auto load_words = [&](int stage, int step) {
-        if (step < end) rows.copy(stages + stage * BYTES_STAGE + BYTES_A + warp_n * BYTES_W + lane * 16, step);
+        if (step < end) rows.copy(own_words + stage * BYTES_STAGE, step);
     };
     const auto load_rows = [&](int stage, int step) {
-        if (step < end) copy_rows(stages + stage * BYTES_STAGE, a, block.m0, m, step);
+        if (step < end) terms.copy(own_stages + stage * BYTES_STAGE, step);
         cp_async_commit();  // also an empty group, so that counting groups counts stages
     };
     grid_dependency_launch();
     copy_factors(factors, scales, block.n0, n, first, end);
     cp_async_commit();
-#pragma unroll
+#pragma unroll 1
     for (int stage = 0; stage < STAGES - 1; ++stage) load_words(stage, begin + stage * SLICES);
     grid_dependency_sync();
-#pragma unroll
+#pragma unroll 1
     for (int stage = 0; stage < STAGES - 1; ++stage) load_rows(stage, begin + stage * SLICES);
     cp_async_wait<STAGES - 1>();
     __syncthreads();  // scales are there
