@@ -30,7 +30,8 @@ template <int PRODUCTS> struct FinishProducts {
     static constexpr int RESULTS = ITEMS / PRODUCTS;  // items
     // Those of a thread, at most, and of these, whose operands are in flight at once.
     static constexpr int MOST = ((SPLIT == CLUSTER ? (RESULTS + 1) / 2 : RESULTS) + THREADS - 1) / THREADS;
-    static constexpr int BATCH = MOST < 4 ? MOST : 4;
+    static constexpr int AT_ONCE = SPLIT == PARTIAL ? 2 : 4;  // partial sums have no operands
+    static constexpr int BATCH = MOST < AT_ONCE ? MOST : AT_ONCE;
     static constexpr bool ONCE = MOST == BATCH, EVEN = SPLIT != CLUSTER && RESULTS % (BATCH * THREADS) == 0;
     void* c;
     const Z *bias, *z0, *z1;
