@@ -1,4 +1,4 @@
-"""Networks whose classifiers hold hundreds of megabytes, made slim."""
+"""Networks that take hundreds of megabytes or seconds, made slim."""
 
 from __future__ import annotations
 
@@ -6,37 +6,30 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto
 
 import tercet
 from tercet.tools.verdict.float64_reference import Oracle
-from tercet.tools.workshop.light_models import light_file, light_inputs, light_model
+from tercet.tools.workshop.light_models import light_inputs, light_model, light_shapes
 
-#: Those that have layers of 4096 units; the smallest of them is tested whole, too.
+#: The smallest of them is tested whole, too.
 WHOLE = "bvlc_alexnet"
-LARGE = (WHOLE, "vgg19", "zfnet512")
-
-
-#: Units of their inner layers, and how many these have here.
-MANY, FEW = 4096, 256
+#: Sizes of weights by network, and what they are here.
+SIZES: dict[str, dict[int, int]] = {
+    WHOLE: {4096: 256},
+    "zfnet512": {4096: 256},
+    "vgg19": {4096: 256, 128: 32, 256: 64, 512: 64, 512 * 49: 64 * 49},
+}
 
 
 def slim_model(name: str) -> ModelProto:
-    """A light model; of the large ones with 256 instead of 4096 units in each inner layer."""
-    return light_model(name, units={MANY: FEW} if name in LARGE else None)
+    """A light model; of the large ones with fewer units in inner layers."""
+    return light_model(name, units=SIZES.get(name))
 
 
 def slim_file(name: str) -> ModelProto:
     """The same, as it is shipped: nodes make its weights, all of them equal."""
-    model = onnx.load(light_file(name))
-    for tensor in model.graph.initializer:
-        sizes = numpy_helper.to_array(tensor)
-        if name in LARGE and MANY in sizes:
-            tensor.CopyFrom(
-                numpy_helper.from_array(np.where(sizes == MANY, FEW, sizes), tensor.name)
-            )
-    return model
+    return light_shapes(name, SIZES.get(name, {}))
 
 
 @cache

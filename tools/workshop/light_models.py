@@ -41,6 +41,23 @@ def light_file(name: str) -> Path:
     return Path(onnx.backend.test.__file__).parent / "data" / "light" / f"light_{name}.onnx"
 
 
+def light_shapes(name: str, units: Mapping[int, int]) -> ModelProto:
+    """Return a light model as it is shipped: nodes make its weights, all of them equal.
+
+    Args:
+        name: one of `NAMES`.
+        units: sizes of weights that become others, wherever they occur.
+    """
+    model = onnx.load(light_file(name))
+    for tensor in model.graph.initializer:
+        sizes = numpy_helper.to_array(tensor)
+        if sizes.dtype == np.int64:
+            found = [units.get(size, size) for size in sizes.ravel().tolist()]
+            made = np.array(found, np.int64).reshape(sizes.shape)
+            tensor.CopyFrom(numpy_helper.from_array(made, tensor.name))
+    return model
+
+
 def light_model(name: str, seed: int = 0, units: Mapping[int, int] | None = None) -> ModelProto:
     """Return a light model that gives logits, with random weights.
 
@@ -49,8 +66,7 @@ def light_model(name: str, seed: int = 0, units: Mapping[int, int] | None = None
         seed: another seed gives other weights.
         units: sizes of weights that become others, wherever they occur.
     """
-    sizes = units or {}
-    model = onnx.load(light_file(name))
+    model = light_shapes(name, units or {})
     graph = model.graph
     shapes = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
     nodes = [node for node in graph.node if node.op_type != "ConstantOfShape"]
@@ -59,7 +75,7 @@ def light_model(name: str, seed: int = 0, units: Mapping[int, int] | None = None
     for node in graph.node:
         if node.op_type == "ConstantOfShape":
             weight = node.output[0]
-            shape = tuple(sizes.get(int(size), int(size)) for size in shapes[node.input[0]])
+            shape = tuple(map(int, shapes[node.input[0]]))
             data = _weights(*roles.get(weight, ("", 0)), shape, rng)
             if weight in ends:
                 data *= BRANCH
