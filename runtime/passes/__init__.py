@@ -47,6 +47,7 @@ from . import (
     select_early,
     sink_concats,
     sink_transposes,
+    sizes_from_inputs,
     split_labels,
     split_products,
     sum_branches,
@@ -108,6 +109,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "merge_duplicates",
         merge_duplicates.run,
         "before the patterns below, which require one reader of a tensor, not two equal ones",
+    ),
+    Pass(
+        "sizes_from_inputs",
+        sizes_from_inputs.run,
+        "likewise: who asks for a tensor's sizes is a reader of it",
     ),
     Pass(
         "unflatten_softmax",
