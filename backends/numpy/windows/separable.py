@@ -287,8 +287,8 @@ class Separable:
         _, w, bias = self.after.operands
         weights = bound.packed((w,), ("columns", self.dtype), _columns_of_outputs)
         found = bound.scratch(self.result, target.shape)
-        needs_padding = is_small(*total.shape, len(target)) and len(target) % COLUMNS
-        if self.channels < MANY_TERMS or needs_padding:
+        is_padded = is_small(len(total), self.channels, len(target)) and len(target) % COLUMNS
+        if self.channels < MANY_TERMS or is_padded:
             sums = found
             tape.append(recorded(weights.T, total.T, sums))
         else:
