@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +24,25 @@ def test_sources_are_recorded() -> None:
     assert all((RECORDED / f"{name}.onnx").exists() for name in SOURCES)
 
 
-def test_what_is_absent_is_skipped_with_a_reason() -> None:
-    def nothing() -> Iterator[tuple[str, produced.Write]]:
-        yield from ()
+def nothing() -> Iterator[tuple[str, produced.Write]]:
+    yield from ()
 
-    assert Producer(("onnx",), ("onnx",), nothing).missing == ""
-    absent = Producer(("onnx", "no_such_package"), ("onnx",), nothing)
-    assert absent.missing == "not installed: no_such_package"
+
+def test_what_is_absent_is_skipped_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert all(each.imports and each.distributions for each in PRODUCERS.values())
+    some = {
+        "here": Producer(("onnx",), ("onnx",), nothing),
+        "absent": Producer(("onnx", "no_such_package"), ("no-such-package",), nothing),
+    }
+    monkeypatch.setattr(produced, "PRODUCERS", some)
+    for name, producer in some.items():
+        produced.report(tmp_path, name, partial(run, producer, tmp_path / name))
+    found = json.loads((tmp_path / produced.REPORT).read_text())
+    versions = {"onnx": onnx.__version__}
+    assert found["here"] == {"versions": versions, "failed": {}, "skipped": ""}
+    assert found["absent"]["skipped"] == "not installed: no_such_package"
 
 
 def test_files_are_made_and_failures_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,11 @@
     python -m tercet.tools.workshop.produced build/produced olive onnxslim
 
 Producers exclude each other's versions, so the folder may be filled from several environments; each
-needs what tercet needs. `PRODUCERS` is the registry: converters write networks of their own, and
-what rewrites ONNX files gets those of `SOURCES`. The folder of a producer has one file per network
-and way, and an .npz file with its inputs; `produced.json` says with which versions, what the
-producer itself could not do, and why it was skipped where it is absent.
+needs what tercet needs. Each producer runs in a process of its own: some end theirs. `PRODUCERS` is
+the registry: converters write networks of their own, and what rewrites ONNX files gets those of
+`SOURCES`. The folder of a producer has one file per network and way, and an .npz file with its
+inputs; `produced.json` says with which versions, what the producer itself could not do, and why it
+was skipped where it is absent.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import contextlib
 import io
 import json
 import logging
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -36,9 +38,8 @@ from .produced_rewrites import Feeds, Rewrite
 
 REPORT = "produced.json"
 RECORDED = ROOT / "tests" / "producers" / "converted"
-#: Networks of several exporters: images, a decoder with caches, encoders, recurrent layers.
-SOURCES = ("diffusers_unet", "jax_vision", "optimum_bloom", "paddle_ernie", "paddle_reader",
-           "tf2onnx_cnn", "tf2onnx_masked", "torch_llama")  # fmt: skip
+#: Networks of several exporters: of images, of tokens, with caches.
+SOURCES = ("jax_vision", "optimum_bloom", "paddle_ernie", "tf2onnx_cnn")
 
 #: Name, model and inputs of a network.
 Made = tuple[str, onnx.ModelProto, Feeds]
@@ -164,9 +165,13 @@ def run(producer: Producer, folder: Path) -> dict[str, Any]:
                 target.unlink(missing_ok=True)
                 failed[name] = _sentence(error)
     except Exception as error:  # of a converter that stops at its first network
-        failed["everything"] = _sentence(error)
+        failed["all"] = _sentence(error)
+    return _entry(producer, failed)
+
+
+def _entry(producer: Producer, failed: Mapping[str, str]) -> dict[str, Any]:
     versions = {name: _version(name) for name in producer.distributions}
-    return {"versions": versions, "failed": failed, "skipped": ""}
+    return {"versions": versions, "failed": dict(failed), "skipped": ""}
 
 
 def _sentence(error: Exception) -> str:
@@ -201,26 +206,35 @@ def main() -> int:
     given = parser.parse_args()
     if unknown := sorted(set(given.producers) - set(PRODUCERS)):
         parser.error(f"no producer is called {', '.join(unknown)}")
-    report = given.folder / REPORT
-    known = json.loads(report.read_text("utf-8")) if report.exists() else {}
-    for name in given.producers or PRODUCERS:
-        producer = PRODUCERS[name]
-        if producer.missing:
-            known.setdefault(name, {"versions": {}, "failed": {}, "skipped": producer.missing})
-            print(f"{name}: {producer.missing}")
+    names = given.producers or list(PRODUCERS)
+    for name in names:
+        if len(names) == 1 or PRODUCERS[name].missing:
+            report(given.folder, name, lambda name=name: run(PRODUCERS[name], given.folder / name))
             continue
-        with _silent():
-            known[name] = run(producer, given.folder / name)
-        count = len(list((given.folder / name).glob("*.onnx")))
-        print(f"{name}: {count} files, {len(known[name]['failed'])} failed", flush=True)
-        _save(report, known)
-    _save(report, known)
+        command = [sys.executable, "-m", f"tercet.tools.workshop.{Path(__file__).stem}"]
+        ended = subprocess.run([*command, str(given.folder), name], check=False).returncode
+        if ended:
+            why = f"the process ended with {ended}; files are missing"
+            report(
+                given.folder, name, lambda name=name, why=why: _entry(PRODUCERS[name], {"all": why})
+            )
     return 0
 
 
-def _save(report: Path, known: Mapping[str, Any]) -> None:
-    report.parent.mkdir(parents=True, exist_ok=True)
-    report.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", "utf-8")
+def report(folder: Path, name: str, make: Callable[[], dict[str, Any]]) -> None:
+    """Run a producer if it is installed, and add it to the report of a folder."""
+    path = folder / REPORT
+    known = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    if missing := PRODUCERS[name].missing:
+        known.setdefault(name, {"versions": {}, "failed": {}, "skipped": missing})
+        print(f"{name}: {missing}", flush=True)
+    else:
+        with _silent():
+            known[name] = make()
+        count = len(list((folder / name).glob("*.onnx")))
+        print(f"{name}: {count} files, {len(known[name]['failed'])} failed", flush=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":
