@@ -24,6 +24,7 @@ from tercet.runtime.ops.attention import Attention, RotaryEmbedding
 from tercet.runtime.ops.elementwise import Add
 from tercet.runtime.ops.gather import TensorScatter
 from tercet.runtime.ops.movement import Split, Transpose
+from tercet.runtime.ops.norm import RMSNormalization
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.plan.backend import Backend
 from tercet.runtime.session.model import Model
@@ -34,6 +35,8 @@ from .emulator import needs_compiler
 from .samples import ERROR, OPTIONS
 
 COMPILES = {"attention/attention_decode.cu"}
+#: What is added to mean squares: enough to be seen.
+EPSILON = 0.05
 #: A GPU whose blocks form clusters, for the emulator.
 CLUSTERS = Target("sm_90", 132, 232448)
 
@@ -59,6 +62,7 @@ class Decode:
         kept: "keys" if somebody reads the rotated keys, "queries" the queries; "" for nobody.
         constant: whether the tables of angles are constants.
         joined: whether queries, keys and values are parts of the rows of one tensor.
+        normed: whether the heads of queries and new keys are normalized before they turn.
         attributes: of the attention.
     """
 
@@ -78,6 +82,7 @@ class Decode:
     kept: str = ""
     constant: bool = False
     joined: bool = False
+    normed: bool = False
     attributes: tuple[tuple[str, Any], ...] = (("is_causal", 1),)
 
     @property
@@ -112,6 +117,8 @@ class Decode:
         if self.counted:
             ends = np.where(start < 0, self.room, start + self.new)
             feeds["lengths"] = np.minimum(ends, self.room)
+        if self.normed:
+            feeds["of_q"], feeds["of_k"] = (normal(self.size) for _ in range(2))
         if self.mask:
             shown = np.arange(self.room) % 3 != draw.integers(0, 3, (batch, 1, self.new, 1))
             number = np.where(shown, draw.standard_normal(shown.shape), -np.inf).astype(self.dtype)
@@ -120,7 +127,8 @@ class Decode:
 
     def inputs(self, feeds: dict[str, Array]) -> dict[str, Array]:
         """Return the graph's inputs."""
-        found = {n: a for n, a in feeds.items() if not (self.constant and n in ("cos", "sin"))}
+        fixed = ("cos", "sin", "of_q", "of_k") if self.constant else ("of_q", "of_k")
+        found = {name: a for name, a in feeds.items() if name not in fixed}
         if self.joined:
             parts = (found.pop(name).swapaxes(1, 2) for name in ("q", "k", "v"))
             shape = (len(self.before), self.new, -1)
@@ -139,6 +147,12 @@ class Decode:
         if self.joined:
             given |= self._parted(graph, given["rows"])
         q, k = given["q"], given["k"]
+        if self.normed:
+            norm = RMSNormalization(epsilon=EPSILON)
+            factors = (graph.constant(feeds[name]) for name in ("of_q", "of_k"))
+            q, k = (
+                graph.insert(norm, [x, by]).output for x, by in zip((q, k), factors, strict=True)
+            )
         if self.turning:
             turn = RotaryEmbedding(
                 rotary_embedding_dim=self.turning % self.size, interleaved=self.interleaved
@@ -179,6 +193,11 @@ class Decode:
         """Return results in float64, of the caches as they are rounded."""
         wide = {name: a.astype(float64) for name, a in feeds.items() if a.dtype == self.dtype}
         q, k = wide["q"], wide["k"]
+        if self.normed:
+            q, k = (
+                x / np.sqrt((x**2).mean(-1, keepdims=True) + EPSILON) * by
+                for x, by in ((q, wide["of_q"]), (k, wide["of_k"]))
+            )
         if self.turning:
             cos, sin = wide["cos"], wide["sin"]
             if self.tables == "positions":
@@ -279,6 +298,10 @@ CASES = {
     "rows of all": Decode(joined=True, constant=True),
     "rows of many": Decode(joined=True, new=5, size=24, rotated=8, before=(30, 2, 59)),
     "rows without rotation": Decode(joined=True, new=2, rotated=0),
+    "normed": Decode(normed=True),
+    "normed rows": Decode(normed=True, joined=True, constant=True, size=128, heads=(8, 2)),
+    "normed heads of 96": Decode(normed=True, size=96, rotated=64, new=2, room=150, before=(140,)),
+    "normed neighbours": Decode(normed=True, interleaved=1, size=32, new=3, dtype=bfloat16),
 }
 APART = {
     "float32": Decode(dtype=float32),

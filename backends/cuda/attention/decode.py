@@ -1,7 +1,7 @@
 """A decoder step's attention as one kernel, including rotary embeddings and cache updates.
 
 A step of few tokens is short, and each kernel costs a launch and a memory latency. So the
-attention's own blocks rotate queries and keys, and append keys and values.
+attention's own blocks normalize and rotate queries and keys, and append keys and values.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from ....runtime.ir.dtypes import bfloat16, bool_, float16, float32, int32, int6
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention, RotaryEmbedding
 from ....runtime.ops.gather import TensorScatter
+from ....runtime.ops.norm import RMSNormalization
+from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.copies import copied_unless_same
 from ..gemm.atoms import atom_of
@@ -26,8 +28,8 @@ from .flash_parts import FlashKernel, launched
 from .heads import AttentionTask, HeadSource, by_head, source_of_heads
 from .rotate_append import WORD, RotateAppend, are_appended_alike, are_together, are_turned_alike
 
-#: Maximum number of new tokens per sample.
-MAX_NEW = 8
+#: Maximum number of new tokens per sample; threads per warp.
+MAX_NEW, WARP = 8, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class DecodeAttention:
         attention: the attention.
         keys, values: writes into the caches [batch, heads, room, size].
         turns: the rotations of queries and new keys, which have no other readers; or None.
+        norms: the normalizations of their heads before that, which only the rotations read; or
+            None.
         sources: where the heads of queries, new keys and new values lie.
     """
 
@@ -45,13 +49,15 @@ class DecodeAttention:
     keys: Node
     values: Node
     turns: tuple[Node, Node] | None
+    norms: tuple[Node, Node] | None
     sources: tuple[HeadSource, HeadSource, HeadSource]
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
         views = (node for source in self.sources for node in source.nodes)
-        return frozenset({self.attention, self.keys, self.values, *(self.turns or ()), *views})
+        before = (*(self.turns or ()), *(self.norms or ()))
+        return frozenset({self.attention, self.keys, self.values, *before, *views})
 
     @property
     def in_place(self) -> tuple[tuple[Value, Value], ...]:
@@ -74,15 +80,17 @@ def decode_attention_at(graph: Graph, attention: Node, free: Set[Node]) -> Decod
     if not stay or not _suits(graph, attention):
         return None
     turns = _turns(graph, attention, keys)
-    for found in (turns, None) if turns else (None,):
-        q, k = found or (attention, keys)
+    norms = None if turns is None else _norms(graph, turns)
+    for found, normed in dict.fromkeys(((turns, norms), (turns, None), (None, None))):
+        q, k = normed or found or (attention, keys)
         read = ((q, 0), (k, 0 if found else 1), (values, 1))
         given = [(node, value) for node, i in read if (value := node.inputs[i]) is not None]
         if len(given) < len(read):
             continue
         for find in (partial(source_of_heads, graph), lambda value, _: HeadSource(value)):
             q_source, k_source, v_source = (find(value, node) for node, value in given)
-            whole = DecodeAttention(attention, keys, values, found, (q_source, k_source, v_source))
+            sources = (q_source, k_source, v_source)
+            whole = DecodeAttention(attention, keys, values, found, normed, sources)
             anchors = {attention, keys, values}
             if len(anchors) == 3 and whole.nodes <= free and are_together(graph, whole.nodes):
                 return whole
@@ -114,6 +122,21 @@ def _turns(graph: Graph, attention: Node, keys: Node) -> tuple[Node, Node] | Non
     return (q, k) if alone else None
 
 
+def _norms(graph: Graph, turns: tuple[Node, Node]) -> tuple[Node, Node] | None:
+    """Return the normalizations of the heads of queries and keys, which only rotations read."""
+    q, k = (v.producer if (v := turn.inputs[0]) else None for turn in turns)
+    if q is None or k is None or not isinstance(q.op, RMSNormalization) or q.op != k.op:
+        return None
+    for norm, turn in zip((q, k), turns, strict=True):
+        x, scale = norm.operands[:2]
+        size = x.tensor.dims[-1]
+        whole = x.tensor.rank == 4 and normalize_axis(q.op.axis, 4) == 3
+        constant = scale.is_constant and scale.tensor.dims == (size,)
+        if not whole or not constant or graph.sole_consumer(norm.output) is not turn:
+            return None
+    return q, k
+
+
 def decode_attention(
     found: DecodeAttention, operand: Callable[[Value], Tensor], target: Target
 ) -> Answer:
@@ -130,12 +153,15 @@ def decode_attention(
     x, k, v = (operand(source.value) for source in found.sources)
     first = optional(found.keys, 2)
     angles = [optional(found.turns[0], i) if found.turns else None for i in (1, 2, 3)]
+    factors = [optional(norm, 1) for norm in found.norms] if found.norms else [None, None]
+    norm = found.norms[0].op if found.norms else None
+    epsilon = norm.epsilon if isinstance(norm, RMSNormalization) else 0.0
     cos, sin, positions = angles
     y, keys, values = (operand(n.output) for n in (found.attention, found.keys, found.values))
     mask, lengths = optional(found.attention, 3), optional(found.attention, 6)
     refused = (
         need_dtypes((float16, bfloat16), x)
-        or need_dtypes((x.dtype,), k, v, cos, sin, y, keys, values)
+        or need_dtypes((x.dtype,), k, v, cos, sin, y, keys, values, *factors)
         or need_dtypes((int32, int64), first)
         or need_dtypes((bool_, float32, float16, bfloat16), mask)
     )
@@ -162,6 +188,9 @@ def decode_attention(
     half = 0 if turn is None else (turn.rotary_embedding_dim or size) // 2
     widest = min(one.vector(WORD) for one in (queries, new_keys, new_values))
     vector = gcd(min(WORD // x.dtype.itemsize, widest), half, size - 2 * half)
+    chunks = (size - half) // vector  # threads per head
+    if found.norms and (chunks & (chunks - 1) or chunks > WARP):
+        return f"heads of {size} that {chunks} threads normalize"
     batches = 1 if cos is None else cos.dims[0] if positions is None else positions.dims[0]
     pasts = [past for _, past in found.in_place]
     constants = {
@@ -170,6 +199,7 @@ def decode_attention(
         **{"VECTOR_Y": 8 if result.vector(8) == 8 else 1, "TURNED": config.turned},
         **{"NEW": new, "HEAD": size, "HALF": half, "VECTOR": vector},
         **{"INTERLEAVED": bool(turn and turn.interleaved), "CIRCULAR": appends.mode == "circular"},
+        "NORMED": found.norms is not None,
         # Graph inputs were complete before any kernel of the plan started.
         "EARLY": all(past.producer is None for past in pasts),
         "KNOWN_ANGLES": all(x is not None and x.data is not None for x in (cos, sin)),
@@ -188,7 +218,8 @@ def decode_attention(
         config.sharing,
         steepness_of(task),
         {
-            **{"q": x, "k": k, "v": v, "cosine": cos, "sine": sin, "positions": positions},
+            **{"q": x, "k": k, "v": v, "of_queries": factors[0], "of_keys": factors[1]},
+            **{"epsilon": epsilon, "cosine": cos, "sine": sin, "positions": positions},
             **{"starts": first, "past_keys": operand(pasts[0]), "past_values": operand(pasts[1])},
             **{"keys": keys, "values": values, "mask": mask, "lengths": lengths},
             "angles": {

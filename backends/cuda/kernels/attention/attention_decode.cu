@@ -1,5 +1,6 @@
 // A decoder step of few new tokens, from the product that yields queries, keys and values to the result of attention:
-// rotates the queries and the new keys (rotate.cuh), writes the new keys and values to the caches
+// normalizes the heads of queries and new keys if NORMED, by their mean square and a factor per element, rotates them
+// (rotate.cuh), writes the new keys and values to the caches
 // [batch][kv_heads][room][size], starting at position first[batch] or 0, and attends to the caches (mma_tiles.cuh,
 // which lists further compile-time constants). Positions past the end are not written or, if CIRCULAR, wrap around to
 // the beginning. Negative positions count from the end.
@@ -13,7 +14,7 @@
 // whose lengths turn out to differ loads again. With KNOWN_ANGLES, of constant tables, so are cosines and sines.
 //
 // Further compile-time constants: NEW, tokens of a sample; HEAD, the size of a head; HALF, the number of rotated pairs
-// of a head; INTERLEAVED; VECTOR; CIRCULAR; EARLY; KNOWN_ANGLES; INBOX and TURNED, byte offsets in shared memory. I is the type of
+// of a head; INTERLEAVED; VECTOR; CIRCULAR; NORMED; EARLY; KNOWN_ANGLES; INBOX and TURNED, byte offsets in shared memory. I is the type of
 // `first`.
 
 #include "attention/mma_tiles.cuh"
@@ -62,11 +63,36 @@ __device__ __forceinline__ void replace(T* tile, int row, const T* from)
         *(Elements<N>*)(tile + row * (SIZE + 8) + chunk * N) = *(const Elements<N>*)(from + chunk * N);
 }
 
+// The threads of a head.
+constexpr int CHUNKS = (HEAD - HALF) / VECTOR;
+
+// Returns pairs of a head divided by the root of its mean square, times the factors of its elements.
+__device__ __forceinline__ Pairs normalized(Pairs pairs, const T* factors, float epsilon, int chunk)
+{
+    float sum = 0;
+#pragma unroll
+    for (int q = 0; q < VECTOR; ++q) {
+        const float a = pairs.a.at[q], b = pairs.b.at[q];  // zeros where there is no first element
+        sum += a * a + b * b;
+    }
+    const u32 threads = (CHUNKS == 32 ? ~0u : (1u << CHUNKS % 32) - 1) << (threadIdx.x % 32 / CHUNKS * CHUNKS);
+#pragma unroll
+    for (int step = 1; step < CHUNKS; step *= 2) sum += __shfl_xor_sync(threads, sum, step);
+    const float inverse = rsqrtf(sum / HEAD + epsilon);
+    const Pairs by = pairs_at(factors, chunk, HALF);
+#pragma unroll
+    for (int q = 0; q < VECTOR; ++q) {
+        pairs.a.at[q] = T(float(pairs.a.at[q]) * inverse * float(by.a.at[q]));
+        pairs.b.at[q] = T(float(pairs.b.at[q]) * inverse * float(by.b.at[q]));
+    }
+    return pairs;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
-attention_decode(const T* q, const T* k, const T* v, const T* cosine, const T* sine, const long long* positions,
-                 const I* starts, const T* past_keys, const T* past_values, T* keys, T* values, const M* mask,
-                 const long long* lengths, T* y, float* left, float2* beside, Sizes s, Angles angles, Steps of_q,
-                 Steps of_k, Steps of_v, Steps of_y, MaskSteps of_mask, float scale, float softcap, int tiles)
+attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const T* of_keys, float epsilon,
+                 const T* cosine, const T* sine, const long long* positions, const I* starts, const T* past_keys,
+                 const T* past_values, T* keys, T* values, const M* mask, const long long* lengths, T* y, float* left,
+                 float2* beside, Sizes s, Angles angles, Steps of_q, Steps of_k, Steps of_v, Steps of_y, MaskSteps of_mask, float scale, float softcap, int tiles)
 {
     extern __shared__ __align__(16) unsigned char shared[];
     T* const buffers = (T*)shared;
@@ -99,7 +125,6 @@ attention_decode(const T* q, const T* k, const T* v, const T* cosine, const T* s
         }
         cp_async_commit();
     };
-    constexpr int CHUNKS = (HEAD - HALF) / VECTOR;
     const int own = min(ROWS, rows - m0);
     // Where the position of a new token is.
     const auto entry_of = [&](int query) { return (long long)(n % angles.batches) * NEW + query; };
@@ -142,9 +167,10 @@ attention_decode(const T* q, const T* k, const T* v, const T* cosine, const T* s
                               : line < own + NEW ? k + n * of_k.batch + kv_head * of_k.head + query * of_k.row
                                                  : v + n * of_v.batch + kv_head * of_v.head + query * of_v.row;
         if (line < own + NEW) {
-            const Pairs pairs = pairs_at(from, chunk, HALF);  // loads do not wait for each other
+            Pairs pairs = pairs_at(from, chunk, HALF);  // loads do not wait for each other
             if (item != threadIdx.x || place != guess)
                 guessed = turn_at(cosine, sine, place, angles.places, chunk, HALF);
+            if constexpr (NORMED) pairs = normalized(pairs, line < own ? of_queries : of_keys, epsilon, chunk);
             turn(pairs, line < own ? turned + line * PITCH_K : new_keys + query * PITCH_K, guessed, chunk, HALF);
             continue;
         }
