@@ -91,6 +91,22 @@ def test_every_geometry(name: str, part: str, monkeypatch: pytest.MonkeyPatch) -
     assert (compare(part, nodes, x, constants) == found).all()
 
 
+@pytest.mark.parametrize("outputs", [OUT, 16])
+@pytest.mark.parametrize("part", ["after", "both"])
+def test_results_that_the_bias_turns(
+    part: str, outputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are those of the other way, to the last bit: blocks of few pixels take that."""
+    nodes, constants = network(part, (3, 3))
+    constants |= {"w3": random(outputs, WIDE, 1, 1), "b3": random(outputs)}
+    x = random(1, WIDE if part == "after" else IN, 80, 90)  # too large for small-matrix kernels
+    found = compare(part, nodes, x, constants)
+    monkeypatch.setattr(separable, "MANY_TERMS", 1)
+    assert (compare(part, nodes, x, constants) == found).all()
+    monkeypatch.setattr(separable, "ROWS", 1)
+    assert (compare(part, nodes, x, constants) == found).all()
+
+
 def test_images_of_a_batch_are_alike() -> None:
     nodes, constants = network("both", (3, 3), strides=(2, 2))
     x = np.repeat(random(1, IN, 20, 23), 3, 0)
