@@ -216,8 +216,10 @@ def multiply_packed_pair(
     """
     first, second = layers
     gemm, n = _unpacked_gemm(first), first.weights.op.N
-    if first.a.dtype == float32 or not first.rows or n % TURN:
-        return f"{n} columns in {first.a.dtype.name}"
+    if first.a.dtype == float32 or n % TURN:
+        return f"{n} columns in {first.a.dtype.name}; expected a multiple of {TURN} in 16 bits"
+    if not first.rows or max(first.y.size, first.a.size) >= 2**31:
+        return f"{first.rows} rows"
     weights = replace(first.weights, other=second.weights)
     if not weights.are_constant:
         return "computed weights"
