@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
 import tercet
 from tercet.backends.numpy.engine import thread_pool
 
-from .graphs import model, node, random
+from .graphs import Array, model, node, random
 
 #: The result's shape, and the operands'. Each is large enough to be cut for eight threads.
 PRODUCTS = {
@@ -21,6 +23,14 @@ PRODUCTS = {
 }
 
 
+@cache
+def operands(name: str) -> tuple[Array, Array, Array]:
+    """Return the operands of a product, and the product in float64."""
+    _, *dims = PRODUCTS[name]
+    a, b = (random(*each) for each in dims)
+    return a, b, a.astype(np.float64) @ b
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 @pytest.mark.parametrize("channels", ["none", "columns", "rows", "all"])
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -28,8 +38,9 @@ def test_cut_products(
     name: str, channels: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thread_pool, "size", lambda: workers)
-    dims, a, b = PRODUCTS[name]
-    inputs = {"a": random(*a), "b": random(*b)}
+    dims, *_ = PRODUCTS[name]
+    a, b, product = operands(name)
+    inputs = {"a": a, "b": b}
     addend = {
         "none": random(1),
         "columns": random(dims[-1]),
@@ -43,5 +54,5 @@ def test_cut_products(
     )
     with tercet.load(model(nodes, inputs, {"k": addend})) as fused:
         got = fused.run(inputs)["y"]
-    want = np.maximum(inputs["a"].astype(np.float64) @ inputs["b"] + addend, 0)
+    want = np.maximum(product + addend, 0)
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
