@@ -80,6 +80,11 @@ inline u32 pair_of(float first, float second)
     memcpy(&found, two, 4);
     return found;
 }
+inline u32 pair_of_finite(float first, float second)
+{
+    const auto finite = [](float x) { return x != x ? x : std::min(std::max(x, -65504.0f), 65504.0f); };
+    return pair_of(finite(first), finite(second));
+}
 inline u32 pair_fma(u32 a, u32 b, u32 c)
 {
     Multiplied x[2], y[2], z[2];
@@ -382,11 +387,14 @@ inline void dsmem_send(u32 address, u32, int block, float2 x)
     sent[place_in_grid(block)][at_address(address) - dynamic_shared] = x;
 }
 
-inline void dsmem_store(u32 address, int block, float4 x)
+inline void dsmem_send(u32 address, u32 barrier, int block, float4 x)
 {
-    dsmem_send(address, 0, block, {x.x, x.y});
-    dsmem_send(address + 8, 0, block, {x.z, x.w});
+    assert_aligned(at_address(address), sizeof(x));
+    dsmem_send(address, barrier, block, float2{x.x, x.y});
+    dsmem_send(address + 8, barrier, block, float2{x.z, x.w});
 }
+
+inline void dsmem_store(u32 address, int block, float4 x) { dsmem_send(address, 0, block, x); }
 
 inline void cluster_arrive() {}
 inline void cluster_arrive_relaxed() {}

@@ -326,6 +326,17 @@ def test_convolutions(
     compare(found, hopper, options=replace(OPTIONS, **WAYS), error=1e-6)
 
 
+@needs_compiler
+@pytest.mark.parametrize("name", ["w64x16 split 8", "w64x96 split 2", "w128x64 split 3"])
+def test_shares_of_clusters(
+    name: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of fragments of 16 rows and eight columns; results end within one."""
+    force(monkeypatch, F16X3, Config.parse(name, tiles_of(F16X3, H200)))
+    found = sample("Gemm", [normal(70, 300), normal(300, 52), normal(52)], (1, 2))
+    compare(found, hopper, options=replace(OPTIONS, **WAYS), error=1e-6)
+
+
 def test_clusters_that_must_wait_take_a_second_wave() -> None:
     """An H200 has room for 14 clusters of seven blocks that fill a multiprocessor each."""
     (tile,) = (tile for tile in tiles_of(F16X3, H200) if str(tile) == "w128x96")

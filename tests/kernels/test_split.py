@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tercet.backends.cuda.gemm.f32 import Arithmetic, choose, expected, tiles_of
 from tercet.backends.cuda.gemm.pack import cut, filters_of, in_parts
 from tercet.backends.cuda.gemm.problem import Problem
 from tercet.backends.cuda.gemm.schedules import wgmma_rs
-from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
+from tercet.backends.cuda.gemm.tile import MAX_CLUSTER, Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.graph import Graph
@@ -144,6 +145,21 @@ def test_tiles_fit(atom: Atom, target: Target, tile: CtaTile) -> None:
         own, loader = wgmma_rs.registers(tile)
         assert 128 * (tile.groups * own + loader) * tile.resident <= 65536
         assert own % 8 == loader % 8 == 0
+
+
+@pytest.mark.parametrize(("atom", "target", "tile"), TILES, ids=title)
+def test_stages_leave_room_for_sums_of_clusters(atom: Atom, target: Target, tile: CtaTile) -> None:
+    if not tile.wgmma:
+        return
+    shared = partial(wgmma_rs.shared, words=atom.words)
+    for splits in range(2, MAX_CLUSTER + 1):
+        config = Config(tile, splits)
+        alone = wgmma_rs.fitted(config, shared, target.shared)
+        assert shared(alone) <= target.shared
+        assert min(tile.stages, 3) <= alone.tile.stages <= tile.stages
+        limit = (target.shared + 1024) // tile.resident - 1024
+        beside = wgmma_rs.fitted(config, shared, limit)
+        assert shared(beside) <= limit or beside == config == alone
 
 
 # ── numbers in two parts ─────────────────────────────────────────────────────────────────────────

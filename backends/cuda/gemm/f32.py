@@ -156,7 +156,7 @@ def tiles_of(atom: Atom, target: Target) -> tuple[CtaTile, ...]:
 def shared(tile: CtaTile, atom: Atom) -> int:
     """Return the shared memory per block in bytes."""
     if tile.wgmma:
-        return wgmma_rs.shared(tile, atom.words)
+        return wgmma_rs.shared(Config(tile), atom.words)
     return multistage.shared(tile, tile.stages, atom.parts)
 
 

@@ -144,6 +144,6 @@ def ways_of(problem: Problem, target: Target, *, whole: bool = False) -> tuple[T
         whole: whether tiles must have whole blocks of columns, to store them in halves.
     """
     fitting = [tile for tile in HALVES if not whole or tile.bn % BLOCK == 0]
-    usable = [tile for tile in fitting if halves.shared(tile) <= target.shared]
+    usable = [tile for tile in fitting if halves.shared(Config(tile)) <= target.shared]
     configs = with_splits(suited(usable, problem), problem, target, clusters=True)
     return tuple(ranked(configs, lambda config: expected(problem, config, target)))

@@ -12,22 +12,28 @@ from ...recipe.operands import ceil_div
 from ...recipe.targets import Target
 from ..atoms import F16X3
 from ..problem import GemmArguments
-from ..tile import Config, CtaTile, clusters_of
+from ..tile import Config, clusters_of, inbox
 from .multistage import SplitK
-from .wgmma_rs import registers, threads
+from .wgmma_rs import FRAGMENT, fitted, registers, threads
 
 #: Minimum registers of the thread that copies.
 LOADER = 40
+#: Sums of a tile that a block of a cluster finishes together to store them in halves: 16 rows of a
+#: block of columns.
+WHOLE = 16 * 64
 
 
-def shared(tile: CtaTile) -> int:
+def shared(config: Config) -> int:
     """Return the shared memory per block in bytes."""
-    steps = tile.stages * (128 * (tile.bm + tile.bn) + 4 * tile.bm)
-    return max(steps, tile.bm * (tile.bn + 8) * 4) + 16 * tile.stages
+    tile, splits = config.tile, config.splits
+    stages = tile.stages * (128 * (tile.bm + tile.bn) + 4 * tile.bm + 16)
+    together = WHOLE if tile.bn % 64 == 0 else FRAGMENT
+    return stages + (inbox(tile.bm * tile.bn // together, together, splits) if splits > 1 else 0)
 
 
 def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Target) -> Launch:
     """Return the launch of a product whose left operand is in `Format.HALVES`."""
+    config = fitted(config, shared, target.shared)
     (m, n, k), tile, splits = gemm.shape, config.tile, config.splits
     tiles = tile.count(m, n)
     items = tiles * splits
@@ -37,7 +43,7 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
         **{"rows_b": gemm.ldb, "splits": splits},
     }
     own, loader = registers(tile, LOADER)
-    nbytes = shared(tile)
+    nbytes = shared(config)
     places = target.processors if splits == 1 else clusters_of(splits, target) * splits
     if items <= places:
         nbytes = target.alone(nbytes)

@@ -6,15 +6,21 @@ kernel is persistent, or split-K within a cluster.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
 from ...recipe.operands import ceil_div
 from ...recipe.targets import Target
 from ..atoms import Atom
 from ..problem import GemmArguments, RowKind
-from ..tile import Config, CtaTile, clusters_of
+from ..tile import Config, CtaTile, clusters_of, inbox
 from .multistage import SplitK
 
+#: Sums of a tile that a block of a cluster finishes together, at least: those of a warp.
+FRAGMENT = 16 * 8
 #: Registers per multiprocessor, maximum per consumer thread, and those that neither sums nor
 #: operands of the epilogue use.
 REGISTERS, MAX_REGISTERS, OTHERS = 65536, 240, 72
@@ -25,10 +31,28 @@ def threads(tile: CtaTile) -> int:
     return 128 * (tile.groups + 1)
 
 
-def shared(tile: CtaTile, words: int) -> int:
+def shared(config: Config, words: int) -> int:
     """Return the shared memory per block in bytes; for `words` see `Atom`."""
-    steps = tile.stages * 128 * (tile.bm + words * tile.bn)
-    return max(steps, tile.bm * (tile.bn + 8) * 4) + 16 * tile.stages
+    tile, splits = config.tile, config.splits
+    stages = tile.stages * (128 * (tile.bm + words * tile.bn) + 16)
+    return stages + (inbox(tile.bm * tile.bn // FRAGMENT, FRAGMENT, splits) if splits > 1 else 0)
+
+
+def fitted(config: Config, shared: Callable[[Config], int], limit: int) -> Config:
+    """Return a configuration with as many stages as fit beside what blocks send to each other.
+
+    It has all of its stages if not even two fit: then fewer blocks share a multiprocessor.
+
+    Args:
+        config: tile and splits.
+        shared: returns the shared memory per block in bytes.
+        limit: how much it may have.
+    """
+    for stages in range(config.tile.stages, 1, -1):
+        fitting = replace(config, tile=replace(config.tile, stages=stages))
+        if shared(fitting) <= limit:
+            return fitting
+    return config
 
 
 def registers(tile: CtaTile, minimum: int = 0) -> tuple[int, int]:
@@ -60,20 +84,25 @@ def multiply(
     gemm: GemmArguments, epilogue: Epilogue, config: Config, atom: Atom, target: Target
 ) -> Launch:
     """Return the launch of a product; see `multistage.multiply`."""
-    (m, n, k), batch, tile, splits = gemm.shape, gemm.batch, config.tile, config.splits
-    tiles = tile.count(m, n)
+    (m, n, k), batch, splits = gemm.shape, gemm.batch, config.splits
+    tiles = config.tile.count(m, n)
     items = tiles * batch.count * splits
+    places = target.processors if splits == 1 else clusters_of(splits, target) * splits
+    # Convolutions may run beside others, with which they share multiprocessors.
+    alone = gemm.a.rows is RowKind.MATRIX and items <= places
+    resident = 1 if alone else config.tile.resident
+    of_config = partial(shared, words=atom.words)
+    config = fitted(config, of_config, (target.shared + 1024) // resident - 1024)
+    tile = config.tile
     work = {
         **{"m": m, "n": n, "k": k, "lda": gemm.a.distance, "tiles_n": ceil_div(n, tile.bn)},
         **{"tiles": tiles, "items": items, "batch_a": batch.a, "batch_c": batch.c},
         **{"rows_b": gemm.ldb, "splits": splits},
     }
     own, loader = registers(tile)
-    nbytes = shared(tile, atom.words)
+    nbytes = of_config(config)
     pooled = "MaxPool 2x2" if gemm.a.squares else ""
-    places = target.processors if splits == 1 else clusters_of(splits, target) * splits
-    # Convolutions may run beside others, with which they share multiprocessors.
-    if gemm.a.rows is RowKind.MATRIX and items <= places:
+    if alone:
         nbytes = target.alone(nbytes)
     return Launch(
         "gemm/wgmma_rs.cu",

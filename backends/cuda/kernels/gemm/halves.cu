@@ -10,7 +10,7 @@
 // Compile-time: GROUPS, of consumers; BN; STAGES; RESIDENT, blocks per multiprocessor; REGISTERS and LOADER_REGISTERS
 // per thread; DEFER; and those of store_registers.cuh.
 
-constexpr int BM = GROUPS * 64, THREADS = GROUPS * 128 + 128;
+constexpr int BM = GROUPS * 64, CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 128;
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -30,12 +30,13 @@ enum { MATRIX };
 constexpr int ROWS = MATRIX;
 constexpr bool POOL = false;
 
-constexpr int EIGHTS_AHEAD = GROUPS == 3 ? 2 : 4;  // as registers allow
+constexpr int EIGHTS_AHEAD = GROUPS < 3 ? 4 : SPLIT == CLUSTER ? 1 : 2;  // as registers allow
 #include "gemm/epilogue.cuh"
 #include "gemm/store_registers.cuh"
 #include "gemm/work_items.cuh"
 
-constexpr int BYTES_STAGE = BYTES_A + BYTES_B, SCALES = STAGES * BYTES_STAGE, BARRIERS = SCALES + STAGES * BM * 4;
+constexpr int BYTES_STAGE = BYTES_A + BYTES_B, SCALES = STAGES * BYTES_STAGE, BARRIERS = SCALES + STAGES * BM * 4,
+              INBOX = BARRIERS + STAGES * 16;
 
 // The items of a block: the first one, and every so many as there are blocks. Clusters lie along y.
 __device__ __forceinline__ int first_item() { return blockIdx.x * gridDim.y + blockIdx.y; }
@@ -176,12 +177,12 @@ multiply_halves(const T* a, const T* b, const float* scales, R* c, unsigned char
     const u32 shared = shared_address(memory);
     if (threadIdx.x == 0) Pipeline<STAGES>(shared + BARRIERS).begin(2, GROUPS * 4);
     __syncthreads();
-    if (threadIdx.x >= GROUPS * 128) {
+    if constexpr (SPLIT == CLUSTER) Share(memory + INBOX, blockIdx.y, work.splits).inbox.open();
+    if (threadIdx.x >= CONSUMERS) {
         setmaxnreg_dec<LOADER_REGISTERS>();
         if (threadIdx.x == GROUPS * 128) fetch<false>(shared, b, work.rows_b, work);  // constants, without waiting
         grid_dependency_sync();
         if (threadIdx.x == GROUPS * 128 + 32) fetch<true>(shared, a, work.lda, work);
-        if constexpr (SPLIT == CLUSTER) cluster_sync();
     } else {
         setmaxnreg_inc<REGISTERS>();
 #if IN_HALVES
@@ -196,8 +197,7 @@ multiply_halves(const T* a, const T* b, const float* scales, R* c, unsigned char
             const Item item(next, work);
             float totals[TN][4] = {};
             consumer.add_all(totals, item.count / STEPS);
-            finish_item(results, totals, scales, shared, threadIdx.x / 32 * 16, item, next, work);
+            finish_item(results, totals, scales, {memory + INBOX, (int)blockIdx.y, work.splits}, threadIdx.x / 32 * 16, item, work);
         }
     }
-    if constexpr (SPLIT == CLUSTER) cluster_sync();  // other blocks may still read this memory
 }

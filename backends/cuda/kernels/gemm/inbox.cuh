@@ -32,8 +32,8 @@ template <int ROWS_OF, int WORDS> struct Inbox {
     // Waits until the inboxes of all blocks are open; for all threads that send.
     __device__ __forceinline__ void wait_open() const { cluster_wait(); }
 
-    // Sends two adjacent sums of an item of a row, the first of which is its element `at`.
-    __device__ __forceinline__ void send(int row, int item, int at, float2 sums) const
+    // Sends two or four adjacent sums of an item of a row, the first of which is its element `at`.
+    template <typename Sums> __device__ __forceinline__ void send(int row, int item, int at, Sums sums) const
     {
         const int owner = int((row + 0.5f) * inverse);  // exact, as rows are few
         const u32 inbox = shared_address(memory);

@@ -12,8 +12,8 @@
 // (128 bytes) in swizzled order, zeros past the last term. Of every sixteen terms, 4 i + j has position
 // 8 (i / 2) + 2 j + i % 2, because ldmatrix reads float32 with these terms in one thread.
 //
-// Infinities and NaNs of `a` are low parts, whose high parts are zero: they are multiplied once, by high parts of `b`,
-// of which none is zero unless the number is.
+// Infinities of `a` are low parts, whose high parts are the greatest float16 number: they are multiplied once, by high
+// parts of `b`, of which none is zero unless the number is.
 //
 // Exponents are computed for two rows at once, as the upper halves of float32: eight bits of exponent and seven others.
 
@@ -50,12 +50,9 @@ struct Rows {
         const float scale[2] = {__uint_as_float(scales << 16), __uint_as_float(scales & 0xffff0000)};
         inverse[0] = __uint_as_float(inverses << 16) * LESS;
         inverse[1] = __uint_as_float(inverses & 0xffff0000) * LESS;
-        const bool odd = (both + 0x80 * BOTH) & 0x8000 * BOTH;  // infinities or NaNs
-        if (__any_sync(~0u, odd)) cut<true>(found, scale);
-        else cut<false>(found, scale);
+        cut(found, scale);
     }
 
-    template <bool ODD>
     __device__ __forceinline__ void cut(const u32 (&found)[2 * SIXTEENS][4], const float (&scale)[2])
     {
 #pragma unroll
@@ -65,8 +62,7 @@ struct Rows {
                 const u32 (&from)[4] = found[2 * k + i / 2];
                 const float x = __uint_as_float(from[i % 2]) * scale[i % 2];
                 const float y = __uint_as_float(from[2 + i % 2]) * scale[i % 2];
-                const bool x_odd = ODD && !(fabsf(x) < INFINITY), y_odd = ODD && !(fabsf(y) < INFINITY);
-                high[k][i] = pair_of(x_odd ? 0 : x, y_odd ? 0 : y);
+                high[k][i] = pair_of_finite(x, y);
                 const float2 rounded = halves_of(high[k][i]);
                 low[k][i] = pair_of(x - rounded.x, y - rounded.y);
             }

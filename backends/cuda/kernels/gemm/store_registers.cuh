@@ -63,6 +63,19 @@ __device__ __forceinline__ Neighbours<R, 2> over_squares(Neighbours<R, 2> result
     return results;
 }
 
+// Stores two adjacent results of these sums, or the maxima of those of every four rows, if they exist.
+__device__ __forceinline__ void store_pair(const Results& results, const float (&sums)[2], const Operands<2>& with, int row,
+                                           int column)
+{
+    const bool inside = row < results.m && column < results.n;
+    if constexpr (POOL) {
+        const Neighbours<R, 2> best = over_squares(with_epilogue(sums, with));
+        if (inside && row % 4 == 0) results.store(best, row / 4, column);
+    } else if (inside) {
+        results.store<2>(sums, with, row, column);
+    }
+}
+
 // Stores the sums of 16 x 8 * COUNT results, whose first is at (row, column), from the registers of a
 // warp: two adjacent ones per thread, in every eight columns and in two rows.
 template <int COUNT>
@@ -87,15 +100,8 @@ __device__ __forceinline__ void store_sums(const Results& results, const float (
         for (int j = 0; j < AT_ONCE; ++j)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int line = row + half * 8, at = column + (j0 + j) * 8;
-                const bool inside = line < results.m && at < results.n;
                 const float pair[2] = {sums[j0 + j][2 * half], sums[j0 + j][2 * half + 1]};
-                if constexpr (POOL) {
-                    const Neighbours<R, 2> best = over_squares(with_epilogue(pair, with[j][half]));
-                    if (inside && line % 4 == 0) results.store(best, line / 4, at);
-                } else if (inside) {
-                    results.store<2>(pair, with[j][half], line, at);
-                }
+                store_pair(results, pair, with[j][half], row + half * 8, column + (j0 + j) * 8);
             }
     }
 }

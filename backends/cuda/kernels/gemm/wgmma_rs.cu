@@ -8,8 +8,8 @@
 // adds up or stores. Where registers allow it (OVERLAP), a group reads and splits the rows of a step while it
 // multiplies those of the previous step. Persistent: a block processes tile after tile.
 //
-// Few tiles do not fill the GPU: then the `splits` blocks of a cluster share the sum of one tile, and
-// add up their sums from each other's shared memory, in a fixed order.
+// Few tiles do not fill the GPU: then the `splits` blocks of a cluster share the sum of one tile, and send their sums to
+// each other's shared memory (fragments.cuh).
 //
 // The kernel starts while the preceding one still runs: it loads constants, and then waits.
 //
@@ -17,7 +17,7 @@
 // REGISTERS and LOADER_REGISTERS per thread; OVERLAP; CONSTANT, whether `b` existed before the preceding kernels
 // started; POOL, whether the maximum of every 2x2 pixels is stored.
 
-constexpr int BM = GROUPS * 64, LOADERS = 128, THREADS = GROUPS * 128 + LOADERS;
+constexpr int BM = GROUPS * 64, CONSUMERS = GROUPS * 128, LOADERS = 128, THREADS = CONSUMERS + LOADERS;
 constexpr bool ADDRESSES = false;  // of rows of `a`: loaders have few registers
 
 #define IN_HALVES 0
@@ -42,7 +42,7 @@ enum { WHOLE, PARTIAL, CLUSTER };
 #include "gemm/epilogue.cuh"
 #include "gemm/store_registers.cuh"
 
-constexpr int BYTES_STAGE = BYTES_A + TILES_B * BYTES_B;
+constexpr int BYTES_STAGE = BYTES_A + TILES_B * BYTES_B, INBOX = STAGES * (BYTES_STAGE + 16);
 constexpr int STEPS = 1;
 #include "gemm/work_items.cuh"
 
@@ -52,7 +52,7 @@ __device__ __forceinline__ void load(u32 shared, const T* a, const T* b, const W
                                      const Work& work, const Image& image)
 {
     const Pipeline<STAGES> barriers(shared + STAGES * BYTES_STAGE);
-    const int thread = threadIdx.x - GROUPS * 128;
+    const int thread = threadIdx.x - CONSUMERS;
     const int steps = (work.k + BK - 1) / BK;
     const long long of_step = (long long)TILES_B * work.rows_b * BK;
     const auto load_b = [&](const Item& item, int step, int stage) {
@@ -163,18 +163,17 @@ struct Steps {
     }
 };
 
-__device__ __forceinline__ void multiply_all(u32 shared, Results results, const float* scales,
-                                             const Work& work)
+__device__ __forceinline__ void multiply_all(unsigned char* memory, Results results, const float* scales, const Work& work)
 {
     const int row = threadIdx.x / 32 * 16;
-    Steps steps(shared, row);
+    Steps steps(shared_address(memory), row);
     prefetch_columns(results.bias, scales, blockIdx.x, work);
     grid_dependency_sync();
     for (int next = blockIdx.x; next < work.items; next += gridDim.x) {
         const Item item(next, work);
         float totals[TN][4] = {};
         steps.add_all(totals, item.count);
-        finish_item(results, totals, scales, shared, row, item, next, work);
+        finish_item(results, totals, scales, {memory + INBOX, next % work.splits, work.splits}, row, item, work);
     }
 }
 
@@ -186,13 +185,12 @@ split_wgmma(const T* a, const T* b, const float* scales, R* c, const Window* tab
     const u32 shared = shared_address(memory);
     if (threadIdx.x == 0) Pipeline<STAGES>(shared + STAGES * BYTES_STAGE).begin(LOADERS + 1, GROUPS * 4);
     __syncthreads();
-    if (threadIdx.x >= GROUPS * 128) {
+    if constexpr (SPLIT == CLUSTER) Share(memory + INBOX, blockIdx.x % work.splits, work.splits).inbox.open();
+    if (threadIdx.x >= CONSUMERS) {
         setmaxnreg_dec<LOADER_REGISTERS>();
         load(shared, a, b, table, work, image);
-        if constexpr (SPLIT == CLUSTER) cluster_sync();
     } else {
         setmaxnreg_inc<REGISTERS>();
-        multiply_all(shared, {c, bias, z0, z1, work.m, work.n, ldc, 0, 0}, scales, work);
+        multiply_all(memory, {c, bias, z0, z1, work.m, work.n, ldc, 0, 0}, scales, work);
     }
-    if constexpr (SPLIT == CLUSTER) cluster_sync();  // other blocks may still read this memory
 }

@@ -69,8 +69,8 @@ __device__ __forceinline__ void dsmem_expect(u32 barrier, int bytes)
 #endif
 }
 
-// Writes two floats to another block of the cluster, at the same offset as `address` in its shared memory; the barrier
-// there, at the same offset as `barrier`, counts the bytes.
+// Writes two or four floats to another block of the cluster, at the same offset as `address` in its shared memory; the
+// barrier there, at the same offset as `barrier`, counts the bytes.
 __device__ __forceinline__ void dsmem_send(u32 address, u32 barrier, int block, float2 x)
 {
 #if __CUDA_ARCH__ >= 900
@@ -79,6 +79,18 @@ __device__ __forceinline__ void dsmem_send(u32 address, u32 barrier, int block, 
                  "mapa.shared::cluster.u32 signal, %1, %2;\n"
                  "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [there], {%3, %4}, [signal];\n}"
                  :: "r"(address), "r"(barrier), "r"(block), "f"(x.x), "f"(x.y) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void dsmem_send(u32 address, u32 barrier, int block, float4 x)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n.reg .u32 there, signal;\n"
+                 "mapa.shared::cluster.u32 there, %0, %2;\n"
+                 "mapa.shared::cluster.u32 signal, %1, %2;\n"
+                 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, "
+                 "[signal];\n}"
+                 :: "r"(address), "r"(barrier), "r"(block), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
 #endif
 }
 

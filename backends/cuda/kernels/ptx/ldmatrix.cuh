@@ -26,6 +26,14 @@ __device__ __forceinline__ u32 pair_of(float first, float second)
     return found;
 }
 
+// The same, with the greatest number instead of an infinity.
+__device__ __forceinline__ u32 pair_of_finite(float first, float second)
+{
+    u32 found;
+    asm("cvt.rn.satfinite." KIND "x2.f32 %0, %1, %2;" : "=r"(found) : "f"(second), "f"(first));
+    return found;
+}
+
 // a * b + c of both elements of a pair, each rounded once.
 __device__ __forceinline__ u32 pair_fma(u32 a, u32 b, u32 c)
 {

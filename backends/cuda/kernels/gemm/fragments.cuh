@@ -1,0 +1,124 @@
+// How the blocks of a cluster finish a tile whose sums are in registers: each sends fragments of 16 rows and eight columns,
+// as warps have them, to the block that finishes them (inbox.cuh). So a warp sends 512 adjacent bytes at a time.
+//
+// Compile-time, besides those of store_registers.cuh: BM, BN, TN; CONSUMERS, threads; F16X3, whether columns have factors.
+
+#include "gemm/inbox.cuh"
+
+// Results of 16 rows and eight columns: two adjacent ones per thread, in two rows.
+struct Fragment {
+    float sums[4];
+    Operands<2> with[2];
+    float2 factors;
+    int row, column;
+
+    // Begins with sums of zero, and reads what the epilogue needs; `columns` have factors.
+    __device__ __forceinline__ void begin(const Results& results, const float* scales, int first_row, int first_column,
+                                          int columns)
+    {
+        row = first_row + threadIdx.x % 32 / 4, column = first_column + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            if (row + half * 8 < results.m && column < results.n)
+                with[half] = results.operands<2>(row + half * 8, column);
+            sums[half * 2] = sums[half * 2 + 1] = 0;
+        }
+        if constexpr (F16X3) factors = *(const float2*)(scales + min(column, columns - 2));
+    }
+
+    __device__ __forceinline__ void store(const Results& results)
+    {
+        if constexpr (F16X3) sums[0] *= factors.x, sums[1] *= factors.y, sums[2] *= factors.x, sums[3] *= factors.y;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const float pair[2] = {sums[half * 2], sums[half * 2 + 1]};
+            store_pair(results, pair, with[half], row + half * 8, column);
+        }
+    }
+};
+
+__device__ __forceinline__ void add(float (&sums)[4], float4 x)
+{
+    sums[0] += x.x, sums[1] += x.y, sums[2] += x.z, sums[3] += x.w;
+}
+
+// A block's share of the tile of its cluster.
+struct Share {
+    static constexpr int WARPS = CONSUMERS / 32;
+    static constexpr int TOGETHER = IN_HALVES ? 8 : 1;  // fragments of a block of columns
+    static constexpr int WORDS = 16;                    // of eight sums, of a fragment
+    static constexpr int AT_ONCE = EIGHTS_AHEAD < 4 ? 1 : 2;  // fragments of a warp, as registers allow
+    Inbox<WARPS * TN / TOGETHER, WORDS * TOGETHER> inbox;
+
+    __device__ __forceinline__ Share(unsigned char* memory, int split, int splits) : inbox(memory, split, splits) {}
+
+    __device__ __forceinline__ int begin() const { return inbox.begin() / WORDS; }
+    __device__ __forceinline__ int end() const { return inbox.end() / WORDS; }
+
+    // Sends the sums of a warp, of 16 rows.
+    __device__ __forceinline__ void send(const float (&totals)[TN][4]) const
+    {
+        int number = threadIdx.x / 32 * TN;
+        const int lane = threadIdx.x % 32;
+        inbox.wait_open();
+#pragma unroll
+        for (int j = 0; j < TN; ++j, ++number) {
+            settle(number);  // there are no registers for all places beside all sums
+            inbox.send(number / TOGETHER, number % TOGETHER * WORDS + lane / 2, lane % 2 * 4,
+                       make_float4(totals[j][0], totals[j][1], totals[j][2], totals[j][3]));
+        }
+    }
+
+    // A thread's sums of a fragment of this share, from a block.
+    __device__ __forceinline__ float4 received(int fragment, int block) const
+    {
+        return inbox.received(fragment * WORDS + threadIdx.x % 32 / 2, threadIdx.x % 2 * 4, block);
+    }
+
+    // Stores the results of this share; (m0, n0) is the place of the tile, `columns` have factors. Operands of the
+    // epilogue are read while sums are on their way.
+    __device__ __forceinline__ void store(const Results& results, const float* scales, int m0, int n0, int columns) const
+    {
+        bool waits = true;
+#pragma unroll 1
+        for (int first = begin() + threadIdx.x / 32; first < end(); first += AT_ONCE * WARPS) {
+            Fragment fragments[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const int number = first + i * WARPS;
+                const int row = number < end() ? m0 + number / TN * 16 : results.m;
+                fragments[i].begin(results, scales, row, n0 + number % TN * 8, columns);
+            }
+            if (waits) inbox.wait_received();
+            waits = false;
+#pragma unroll 1
+            for (int block = 0; block < inbox.splits; ++block)
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; ++i)
+                    if (first + i * WARPS < end()) add(fragments[i].sums, received(first + i * WARPS, block));
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) fragments[i].store(results);
+        }
+        if (waits) inbox.wait_received();  // also without a share: nobody may send to a block that has ended
+    }
+
+#if IN_HALVES
+    // The same of results in halves.
+    __device__ __forceinline__ void store_in_halves(const Results& results, const float* scales, int m0, int n0,
+                                                    int columns) const
+    {
+        inbox.wait_received();
+#pragma unroll 1
+        for (int first = begin() + threadIdx.x / 32 * TOGETHER; first < end(); first += WARPS * TOGETHER) {
+            float sums[TOGETHER][4] = {};
+#pragma unroll 1
+            for (int block = 0; block < inbox.splits; ++block)
+#pragma unroll
+                for (int j = 0; j < TOGETHER; ++j) add(sums[j], received(first + j, block));
+            const int column = n0 + first % TN * 8;
+            if constexpr (F16X3) scale_columns(sums, scales, column, columns);
+            ::store_in_halves(results, sums, m0 + first / TN * 16, column);
+        }
+    }
+#endif
+};
