@@ -36,8 +36,8 @@ def cut_columns(graph: Graph) -> Iterator[str]:
     adjacent columns, which layers and attention read in place.
     """
     for node in list(graph.nodes):
-        view = node.inputs[0].producer if isinstance(node.op, Split) and node.inputs[0] else None
-        if view is None or not isinstance(view.op, Reshape):
+        view = node.inputs[0].producer if node.inputs and node.inputs[0] else None
+        if view is None or not isinstance(view.op, Reshape) or not isinstance(node.op, Split):
             continue
         before, after = shape_of(view.inputs[0]), shape_of(view.output)
         sizes = [None if (dims := shape_of(v)) is None else dims for v in node.outputs]

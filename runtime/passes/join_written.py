@@ -19,7 +19,7 @@ class _Rows(NamedTuple):
     """Consecutive rows, and what is written there."""
 
     first: int
-    count: int
+    size: int
     updates: Value
 
 
@@ -66,10 +66,10 @@ def _all_rows(graph: Graph, node: Node) -> list[_Rows] | None:
         if rows is None:
             return None
         found.append(rows)
-        if sum(rows.count for rows in found) >= shape[0]:
+        if sum(rows.size for rows in found) >= shape[0]:
             break
     found.sort(key=lambda rows: rows.first)
-    ends = list(accumulate((rows.count for rows in found), initial=0))
+    ends = list(accumulate((rows.size for rows in found), initial=0))
     in_order = [rows.first for rows in found] == ends[:-1] and ends[-1] == shape[0]
     return found if in_order and len(found) > 1 else None
 

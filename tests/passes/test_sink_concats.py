@@ -31,7 +31,7 @@ def joined(graph: Graph, x: Value, axis: int = 1) -> Value:
 
 
 def clipped(graph: Graph, x: Value) -> Value:
-    bounds = (graph.constant(np.float32(n)) for n in (0, 6))
+    bounds = (graph.constant(np.array(n, np.float32)) for n in (0, 6))
     return graph.insert(Clip(), [x, *bounds]).output
 
 

@@ -53,7 +53,7 @@ def test_the_shape_of_scores_keeps_no_attention_apart(tensor: str, attributes: s
     session = onnxruntime.InferenceSession(
         proto.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    want = session.run(None, feeds)
+    want = [np.asarray(each) for each in session.run(None, feeds)]
     with tercet.load(proto, "numpy") as loaded:
         got = loaded.run(feeds)
     np.testing.assert_allclose(got["y"], want[0], rtol=1e-4, atol=1e-5)
