@@ -26,6 +26,8 @@ from .arguments import parser as make_parser
 from .produced import REPORT
 from .producers_page import TARGET, inputs_of, unplanned
 
+#: Of a reason on the page, in characters.
+_LENGTH = 240
 #: Runs every node of a file as it is.
 REFERENCE = "onnxruntime:cpu:none"
 _TEXT = """\
@@ -105,6 +107,12 @@ def _first(error: TercetError) -> str:
     return printable(str(error).splitlines()[0])
 
 
+def _brief(why: str, folder: Path) -> str:
+    """Return a reason without the folder, and each of its parts once."""
+    parts = dict.fromkeys(why.replace(f"{folder}/", "").split("; "))
+    return "; ".join(parts)[:_LENGTH]
+
+
 def _runs_on_onnxruntime(path: Path, feeds: dict[str, Any]) -> bool:
     import onnxruntime
 
@@ -140,9 +148,8 @@ def page(folder: Path) -> Iterator[str]:
         files = len(list((folder / name).glob("*.onnx")))
         cells.append((f"{name} ({versions})", *map(str, (files, *counts))))
         for kind in ("wrong", "inconclusive", "unplanned"):
-            notes += [
-                f"- {name}, {file}, {kind}: {why}" for file, why in getattr(found, kind).items()
-            ]
+            for file, why in getattr(found, kind).items():
+                notes.append(f"- {name}, {file}, {kind}: {_brief(why, folder)}")
     yield from (*table(titles, cells), "", *notes)
 
 

@@ -38,9 +38,10 @@ _TEXT = """\
 Written by `python -m tercet.tools.workshop.producers_page tests/producers --output docs/results`.
 The files are in tests/producers; tools in tools/workshop wrote them. *numpy*: maximum error against
 onnxruntime's CPU provider, as a fraction of the largest element, with all passes / without passes
-(files of Brevitas: against Brevitas, as onnxruntime does not load them).
+(files of Brevitas and Model Optimizer: against those, as onnxruntime does not load them all).
 *cuda*: planned for sm_90a without a GPU, which shows whether every node has a kernel; nothing was
-run there. *onnxruntime*: whether its CPU provider loads and runs the file."""
+run there. *onnxruntime*: whether its CPU provider loads and runs the file. [produced.md](produced.md)
+has more files, of what happened to be installed."""
 
 
 @dataclass(frozen=True, slots=True)
