@@ -40,8 +40,8 @@ The files are in tests/producers; tools in tools/workshop wrote them. *numpy*: m
 onnxruntime's CPU provider, as a fraction of the largest element, with all passes / without passes
 (files of Brevitas and Model Optimizer: against those, as onnxruntime does not load them all).
 *cuda*: planned for sm_90a without a GPU, which shows whether every node has a kernel; nothing was
-run there. *onnxruntime*: whether its CPU provider loads and runs the file. [produced.md](produced.md)
-has more files, of what happened to be installed."""
+run there. *onnxruntime*: whether its CPU provider loads and runs the file. There are more files in
+[produced.md](produced.md), of what happened to be installed."""
 
 
 @dataclass(frozen=True, slots=True)
