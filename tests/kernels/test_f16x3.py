@@ -327,7 +327,7 @@ def test_convolutions(
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["w64x16 split 8", "w64x96 split 2", "w128x64 split 3"])
+@pytest.mark.parametrize("name", ["w64x16 split 8", "w64x96 split 2", "w128x64 lean split 3"])
 def test_shares_of_clusters(
     name: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

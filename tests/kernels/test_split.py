@@ -162,6 +162,19 @@ def test_stages_leave_room_for_sums_of_clusters(atom: Atom, target: Target, tile
         assert shared(beside) <= limit or beside == config == alone
 
 
+def test_a_lean_block_is_apart_from_others_of_its_kernel_but_beside_those_of_another() -> None:
+    (tile,) = (tile for tile in tiles_of(F16X3, H200) if tile.lean)
+    own, loader = wgmma_rs.registers(tile)
+    registers = 128 * (tile.groups * own + loader)
+    assert 2 * registers > 65536 >= registers + 128 * 168
+    graph = single("Gemm", [normal(128, 512), normal(512, 768), normal(768)], (1, 2))
+    with pytest.MonkeyPatch.context() as patch:
+        force(patch, F16X3, Config(tile, 4))
+        (launch,) = launches(planned(graph, device_for(H200), algorithms={"Gemm": "tensor_cores"}))
+    room = H200.shared + 1024
+    assert launch.shared + H200.alone(0) + 2 * 1024 <= room
+
+
 # ── numbers in two parts ─────────────────────────────────────────────────────────────────────────
 
 

@@ -186,7 +186,15 @@ def ways_of(problem: Problem, atom: Atom, target: Target) -> tuple[TimedConfig, 
     usable = [tile for tile in tiles_of(atom, target) if shared(tile, atom) <= target.shared]
     tiles = suited(usable, problem)
     configs = with_splits(tiles, problem, target, clusters=target.has_wgmma)
+    configs = (config for config in configs if _meant(config, problem, target))
     return tuple(ranked(configs, lambda config: expected(problem, config, atom, target)))
+
+
+def _meant(config: Config, problem: Problem, target: Target) -> bool:
+    """Whether a product is one that a tile is meant for: lean ones, for one wave of a matrix."""
+    blocks = config.tile.blocks(problem) * config.splits
+    one = problem.rows is RowKind.MATRIX and blocks <= target.processors
+    return one or not config.tile.lean
 
 
 def choose(problem: Problem, atom: Atom, target: Target) -> TimedConfig:

@@ -100,6 +100,7 @@ class CtaTile:
     ping_pong: bool = False
     epilogues: int = 0
     deep: bool = False
+    lean: bool = False
 
     @property
     def wgmma(self) -> bool:
@@ -144,11 +145,14 @@ class CtaTile:
         """Return its name, such as ``64x64``.
 
         With wgmma and cp.async it is ``w64x64``, with ping-pong ``2x128x192``, without tensor cores
-        ``32x64x16``; ``/4`` is appended for four slices, ``deep`` for more stages.
+        ``32x64x16``; ``/4`` is appended for four slices, ``deep`` for more stages, ``lean`` for
+        fewer.
         """
         size, slices = f"{self.bm}x{self.bn}", f"/{self.slices}" if self.slices > 1 else ""
         if self.deep:
             return f"{replace(self, deep=False)} deep"
+        if self.lean:
+            return f"{replace(self, lean=False)} lean"
         if self.atom == "fma":
             return f"{size}x{self.bk}{slices}"
         if self.ping_pong:

@@ -24,11 +24,19 @@ FRAGMENT = 16 * 8
 #: Registers per multiprocessor, maximum per consumer thread, and those that neither sums nor
 #: operands of the epilogue use.
 REGISTERS, MAX_REGISTERS, OTHERS = 65536, 240, 72
+#: Threads that are declared for a block of a lean tile, so that each has 96 registers: then a
+#: multiprocessor has room for one such block, and for one of fewer threads of another kernel.
+LEAN_THREADS = 640
 
 
 def threads(tile: CtaTile) -> int:
     """Return the threads per block, including one producer warp group."""
     return 128 * (tile.groups + 1)
+
+
+def declared(tile: CtaTile) -> int:
+    """Return the threads per block for which the compiler provides registers."""
+    return LEAN_THREADS if tile.lean else threads(tile)
 
 
 def shared(config: Config, words: int) -> int:
@@ -62,7 +70,7 @@ def registers(tile: CtaTile, minimum: int = 0) -> tuple[int, int]:
         tile: what a block computes.
         minimum: of a producer; 0 for what address computations need.
     """
-    maximum = REGISTERS // (threads(tile) * tile.resident) // 8 * 8
+    maximum = REGISTERS // (declared(tile) * tile.resident) // 8 * 8
     total = (tile.groups + 1) * min(maximum, MAX_REGISTERS)
     minimum = minimum or 24 + 8 * tile.groups
     own = min((total - minimum) // tile.groups // 8 * 8, MAX_REGISTERS)
@@ -76,7 +84,7 @@ def eights_ahead(tile: CtaTile) -> int:
     the kernel begins with.
     """
     eights = tile.bn // 8
-    room = max(4, (REGISTERS // (threads(tile) * tile.resident) - 4 * eights - OTHERS) // 4)
+    room = max(4, (REGISTERS // (declared(tile) * tile.resident) - 4 * eights - OTHERS) // 4)
     return max(n for n in range(1, eights + 1) if eights % n == 0 and n <= room)
 
 
@@ -90,9 +98,13 @@ def multiply(
     places = target.processors if splits == 1 else clusters_of(splits, target) * splits
     # Convolutions may run beside others, with which they share multiprocessors.
     alone = gemm.a.rows is RowKind.MATRIX and items <= places
-    resident = 1 if alone else config.tile.resident
+    room = target.shared + 1024  # of a multiprocessor, with 1024 bytes per block
+    if config.tile.lean:
+        room -= target.alone(0) + 1024
+    elif not alone:
+        room //= config.tile.resident
     of_config = partial(shared, words=atom.words)
-    config = fitted(config, of_config, (target.shared + 1024) // resident - 1024)
+    config = fitted(config, of_config, room - 1024)
     tile = config.tile
     work = {
         **{"m": m, "n": n, "k": k, "lda": gemm.a.distance, "tiles_n": ceil_div(n, tile.bn)},
@@ -102,7 +114,7 @@ def multiply(
     own, loader = registers(tile)
     nbytes = of_config(config)
     pooled = "MaxPool 2x2" if gemm.a.squares else ""
-    if alone:
+    if alone and not tile.lean:
         nbytes = target.alone(nbytes)
     return Launch(
         "gemm/wgmma_rs.cu",
@@ -119,6 +131,7 @@ def multiply(
         constants=(
             *tile.constants("GROUPS", "BN", "STAGES", "RESIDENT"),
             *(("REGISTERS", own), ("LOADER_REGISTERS", loader), *tile.constants("OVERLAP")),
+            ("DECLARED", declared(tile)),
             *(("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector), ("PARTS", atom.parts)),
             ("SPLIT", int(SplitK.CLUSTER if splits > 1 else SplitK.WHOLE)),
             *(("VECTOR_C", gemm.vector_c(4, 2)), *epilogue.flags(gemm.bias)),

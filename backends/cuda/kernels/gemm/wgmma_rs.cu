@@ -14,7 +14,7 @@
 // The kernel starts while the preceding one still runs: it loads constants, and then waits.
 //
 // Compile-time, besides those of tf32x3.cuh: F16X3, whether numbers are split into float16 instead; GROUPS, of consumers; STAGES; RESIDENT, blocks per multiprocessor;
-// REGISTERS and LOADER_REGISTERS per thread; OVERLAP; CONSTANT, whether `b` existed before the preceding kernels
+// REGISTERS and LOADER_REGISTERS per thread; DECLARED, threads for which there are registers; OVERLAP; CONSTANT, whether `b` existed before the preceding kernels
 // started; POOL, whether the maximum of every 2x2 pixels is stored.
 
 constexpr int BM = GROUPS * 64, CONSUMERS = GROUPS * 128, LOADERS = 128, THREADS = CONSUMERS + LOADERS;
@@ -177,7 +177,7 @@ __device__ __forceinline__ void multiply_all(unsigned char* memory, Results resu
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+extern "C" __global__ void __launch_bounds__(DECLARED, RESIDENT)
 split_wgmma(const T* a, const T* b, const float* scales, R* c, const Window* table, const T* bias,
             const T* z0, const T* z1, int ldc, Work work, Image image)
 {
