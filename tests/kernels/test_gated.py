@@ -133,7 +133,9 @@ def test_packed_kernels(
     """With tiles that several blocks share, too, whatever is estimated to be fastest."""
     splits = 1 if way == "whole" else 2
     monkeypatch.setattr(SwapAb, "choose", lambda *_: None)
-    monkeypatch.setattr(MixedInput, "choose", lambda *given: chosen_of(*given, splits))
+    monkeypatch.setattr(
+        MixedInput, "choose", lambda product, target: chosen_of(product, target, splits)
+    )
     compare(gated.sample(), hopper, error=ERROR[gated.dtype])
     compiler: Any = hopper.device.compiler
     assert [source.file for source in compiler.sources] == ["gemm/mixed_input.cu"]
