@@ -179,6 +179,11 @@ def test_kernels(
     assert work.shared <= target.shared
 
 
+def test_eight_warps_share_the_keys_of_few_rows_of_small_heads() -> None:
+    small, large = (planned_for(H200, (1, 12), (128, 128), size)[0] for size in (64, 128))
+    assert (small.block, large.block) == (256, 128)
+
+
 def test_few_blocks_do_not_share_a_multiprocessor() -> None:
     few, many = (planned_for(H200, (n, 12), (128, 128), 64)[0] for n in (1, 8))
     assert few.grid[0] <= H200.processors
