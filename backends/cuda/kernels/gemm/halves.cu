@@ -32,6 +32,7 @@ constexpr bool POOL = false;
 
 constexpr int EIGHTS_AHEAD = GROUPS < 3 ? 4 : SPLIT == CLUSTER ? 1 : 2;  // as registers allow
 #include "gemm/epilogue.cuh"
+constexpr bool FOURS = VECTOR_C == 4 && !POOL;
 #include "gemm/store_registers.cuh"
 #include "gemm/work_items.cuh"
 

@@ -56,6 +56,7 @@ constexpr bool POOL = false;
 #include "gemm/epilogue.cuh"
 #define IN_HALVES 0
 constexpr int EIGHTS_AHEAD = 4;
+constexpr bool FOURS = false;
 #include "gemm/store_registers.cuh"
 #include "gemm/store_floats.cuh"
 #endif

@@ -2,7 +2,7 @@
 //
 // Compile-time, besides those of epilogue.cuh: SPLIT: 0 no, 1 partial sums, 2 cluster; EIGHTS_AHEAD, how many eights of
 // columns a thread loads operands for at once: these come from far away; POOL, whether the maximum of every four rows is
-// stored, to which the same operands apply.
+// stored, to which the same operands apply; FOURS, whether four adjacent results are stored at a time.
 
 #include "elementwise/maximum.cuh"
 
@@ -76,6 +76,40 @@ __device__ __forceinline__ void store_pair(const Results& results, const float (
     }
 }
 
+// Stores the sums of several eights of columns: lanes exchange them in pairs, so that each has four adjacent ones, of the
+// first of two eights or of the second, and a row of the warp stores 64 bytes of float32 at a time.
+template <int EIGHTS>
+__device__ __forceinline__ void store_fours(const Results& results, const float (&sums)[EIGHTS][4], int row, int column)
+{
+    const int lane = threadIdx.x % 32;
+    const bool odd = lane % 2;
+    row += lane / 4;
+    column += lane % 4 / 2 * 4 + odd * 8;
+    Operands<4> with[EIGHTS / 2][2];
+#pragma unroll
+    for (int j = 0; j < EIGHTS; j += 2)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int line = row + half * 8, at = column + j * 8;
+            if (line < results.m && at < results.n) with[j / 2][half] = results.operands<4>(line, at);
+        }
+#pragma unroll
+    for (int j = 0; j < EIGHTS; j += 2)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float four[4];
+#pragma unroll
+            for (int q = 0; q < 2; ++q) {
+                const float first = sums[j][half * 2 + q], second = sums[j + 1][half * 2 + q];
+                const float found = __shfl_xor_sync(~0u, odd ? first : second, 1);
+                four[q] = odd ? found : first;
+                four[2 + q] = odd ? second : found;
+            }
+            const int line = row + half * 8, at = column + j * 8;
+            if (line < results.m && at < results.n) results.store<4>(four, with[j / 2][half], line, at);
+        }
+}
+
 // Stores the sums of 16 x 8 * COUNT results, whose first is at (row, column), from the registers of a
 // warp: two adjacent ones per thread, in every eight columns and in two rows.
 template <int COUNT>
@@ -83,6 +117,12 @@ __device__ __forceinline__ void store_sums(const Results& results, const float (
                                            int row, int column)
 {
     constexpr int AT_ONCE = COUNT < EIGHTS_AHEAD ? COUNT : EIGHTS_AHEAD;
+    if constexpr (FOURS && AT_ONCE % 2 == 0) {
+#pragma unroll
+        for (int j = 0; j < COUNT; j += AT_ONCE)
+            store_fours(results, *(const float (*)[AT_ONCE][4])(sums + j), row, column + j * 8);
+        return;
+    }
     row += threadIdx.x % 32 / 4;
     column += threadIdx.x % 4 * 2;
 #pragma unroll

@@ -40,6 +40,7 @@ enum { WHOLE, PARTIAL, CLUSTER };
 #include "gemm/step_tf32.cuh"
 #endif
 #include "gemm/epilogue.cuh"
+constexpr bool FOURS = VECTOR_C == 4 && !POOL;
 #include "gemm/store_registers.cuh"
 
 constexpr int BYTES_STAGE = BYTES_A + TILES_B * BYTES_B, INBOX = STAGES * (BYTES_STAGE + 16);
