@@ -17,7 +17,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -226,6 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tools = tuple(dict.fromkeys(check.tool for check in CHECKS))
     parser.add_argument("--tool", choices=tools, help="run only this one")
     parser.add_argument("--limit", type=float, default=150, help="time limit per run in seconds")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time; default: 1")
     chosen = parser.parse_args(arguments)
     try:
         program = sanitizer()
@@ -233,20 +235,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     about = _about(program, chosen.commit) if chosen.output else {}
     console, findings = open_console(), list[SanitizerFinding]()
-    for check in CHECKS:
-        if chosen.tool not in (None, check.tool):
-            continue
-        with progress() as say:
-            say(f"{check.tool}: {check.what}")
-            findings.append(finding := run(program, check, chosen.limit))
+    checks = [check for check in CHECKS if chosen.tool in (None, check.tool)]
+    for finding in _found(program, checks, chosen.limit, chosen.jobs):
+        findings.append(finding)
         print(*(text for text in _rows([finding])[0] if text), sep="  ", flush=True)
-        if finding.first and not check.planted:
+        if finding.first and not finding.check.planted:
             console.print(finding.first)
         if chosen.output:
             record = to_json(about, results=[each.to_dict() for each in findings])
             page = markdown(findings, about)
             write(chosen.output, {"sanitizer.json": record, "sanitizer.md": page})
     return 0 if all(finding.ok for finding in findings) else 1
+
+
+def _found(
+    program: str, checks: Sequence[SanitizerRun], limit: float, jobs: int
+) -> Iterator[SanitizerFinding]:
+    """Yield what the checks find, in their order, `jobs` of them at the same time."""
+    with ThreadPoolExecutor(jobs) as pool:
+        pending = [pool.submit(run, program, check, limit) for check in checks]
+        for check, future in zip(checks, pending, strict=True):
+            with progress() as say:
+                say(f"{check.tool}: {check.what}")
+                finding = future.result()
+            yield finding
 
 
 def _about(program: str, commit: str) -> dict[str, str]:
