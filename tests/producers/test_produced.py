@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -61,13 +62,14 @@ def test_the_page_tells_files_without_reference_from_refused_ones(tmp_path: Path
     folder = tmp_path / "some"
     folder.mkdir()
     x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]) for name in "xy")
+    feeds: dict[str, Any] = {"input/x": np.ones(3, np.float32)}
     for op, domain in (("Add", ""), ("BipolarQuant", "onnx.brevitas"), ("Unheard", "of.nobody")):
         node = helper.make_node(op, ["x", "x"], ["y"], domain=domain)
         opsets = [helper.make_opsetid(name, 1 if name else 21) for name in sorted({"", domain})]
         graph = helper.make_graph([node], "g", [x], [y])
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
         onnx.save(model, folder / f"{op}.onnx")
-        np.savez(folder / f"{op}.npz", **{"input/x": np.ones(3, np.float32)})
+        np.savez(folder / f"{op}.npz", **feeds)
     result = tried(folder)
     assert (result.right, result.no_reference, result.refused) == (1, 1, 1)
     known = {
