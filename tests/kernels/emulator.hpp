@@ -134,11 +134,12 @@ inline double cospi(double x) { return std::cos(M_PI * x); }
 extern unsigned current;
 extern unsigned long long exchanged[1024];
 
-// Threads that wait for each other: those of the block, or of one warp.
+// Threads that wait for each other: those of the block, of one warp, or of a group of a warp's lanes,
+// which has the number of its first thread.
 struct Meeting {
     unsigned waiting, number;
 };
-extern Meeting meetings[1 + 32];
+extern Meeting meetings[1 + 32], groups[1024];
 
 // Lets the other threads of the block go on.
 void give_way();
@@ -146,31 +147,37 @@ void give_way();
 // Waits until all threads from `first` to `last` that have not ended have come.
 void meet(Meeting& at, unsigned first, unsigned last);
 inline void __syncthreads() { meet(meetings[0], 0, blockDim.x); }
-inline void __syncwarp(unsigned = ~0u)
+// Lanes that are no neighbours wait for all of the warp.
+inline void __syncwarp(unsigned lanes = ~0u)
 {
-    const unsigned warp = current / 32;
-    meet(meetings[1 + warp], warp * 32, warp * 32 + 32);
+    const unsigned warp = current / 32, count = __builtin_popcount(lanes), lane = __builtin_ctz(lanes);
+    const unsigned first = warp * 32 + lane;
+    if (count < 32 && lanes >> lane == (1u << count) - 1) meet(groups[first], first, first + count);
+    else meet(meetings[1 + warp], warp * 32, warp * 32 + 32);
 }
 
-template <typename T> T exchange(T value, unsigned lane)
+template <typename T> T exchange(unsigned lanes, T value, unsigned lane)
 {
     static_assert(sizeof(T) <= 8);
     const unsigned own = current;
     memcpy(&exchanged[own], &value, sizeof(T));
-    __syncwarp();
+    __syncwarp(lanes);
     memcpy(&value, &exchanged[own / 32 * 32 + lane % 32], sizeof(T));
-    __syncwarp();
+    __syncwarp(lanes);
     return value;
 }
-template <typename T> T __shfl_sync(unsigned, T value, int lane) { return exchange(value, lane); }
-template <typename T> T __shfl_xor_sync(unsigned, T value, int mask)
+template <typename T> T __shfl_sync(unsigned lanes, T value, int lane)
 {
-    return exchange(value, current % 32 ^ mask);
+    return exchange(lanes, value, lane);
 }
-template <typename T> T __shfl_down_sync(unsigned, T value, int delta)
+template <typename T> T __shfl_xor_sync(unsigned lanes, T value, int mask)
+{
+    return exchange(lanes, value, current % 32 ^ mask);
+}
+template <typename T> T __shfl_down_sync(unsigned lanes, T value, int delta)
 {
     const unsigned lane = current % 32;
-    return exchange(value, lane + delta < 32 ? lane + delta : lane);
+    return exchange(lanes, value, lane + delta < 32 ? lane + delta : lane);
 }
 
 inline int __any_sync(unsigned, int predicate)
