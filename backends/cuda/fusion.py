@@ -412,6 +412,10 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
 
     An anchor keeps as much as possible of its epilogue; a chain is split into nodes.
     """
+    if isinstance(group.whole, DecodeAttention) and (rest := group.whole.behind_norms):
+        first = group.whole.nodes - rest.nodes
+        behind = FusionGroup(graph.in_order(rest.nodes), None, whole=rest)
+        return *_plain_groups(graph, first), behind
     if isinstance(group.whole, DecodeAttention) and (before := group.whole.appending):
         nodes = tuple(node for node in group.nodes if node in before.nodes)
         attention = group.whole.attention

@@ -302,6 +302,7 @@ CASES = {
     "normed rows": Decode(normed=True, joined=True, constant=True, size=128, heads=(8, 2)),
     "normed heads of 96": Decode(normed=True, size=96, rotated=64, new=2, room=150, before=(140,)),
     "normed neighbours": Decode(normed=True, interleaved=1, size=32, new=3, dtype=bfloat16),
+    "normed before": Decode(normed=True, size=80),  # by five threads
 }
 APART = {
     "float32": Decode(dtype=float32),
@@ -336,6 +337,15 @@ def test_heads_are_read_where_they_are(case: Decode) -> None:
     *copies, attention = planned_for(case)
     assert attention.entry == "attention_decode"
     assert all(copy.moot for copy in copies)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("size", [80, 96, 112])
+def test_heads_that_its_threads_cannot_normalize_are_normed_before(size: int, joined: bool) -> None:
+    found = [each.entry for each in planned_for(Decode(normed=True, size=size, joined=joined))]
+    assert found.count("normalize_rows") == 2
+    assert found[-1] == "attention_decode"
+    assert "rotate_append" not in found
 
 
 def test_heads_of_a_prompt_are_read_where_they_are() -> None:

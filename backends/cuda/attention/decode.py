@@ -7,7 +7,7 @@ attention's own blocks normalize and rotate queries and keys, and append keys an
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd
 
@@ -64,6 +64,15 @@ class DecodeAttention:
         """The updated caches, each with its previous value."""
         pasts = ((node, node.inputs[0]) for node in (self.keys, self.values))
         return tuple((node.output, past) for node, past in pasts if past is not None)
+
+    @property
+    def behind_norms(self) -> DecodeAttention | None:
+        """The part behind the normalizations, if these are separate kernels."""
+        if self.norms is None:
+            return None
+        given = (*(norm.output for norm in self.norms), self.values.operands[1])
+        q, k, v = (HeadSource(value) for value in given)
+        return replace(self, norms=None, sources=(q, k, v))
 
     @property
     def appending(self) -> RotateAppend | None:
