@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto
 
+import tercet
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph, Value
@@ -52,6 +54,13 @@ def optimised(graph: Graph, **options: Any) -> tuple[Graph, Rewrites]:
     verify(copy)
     infer(copy)
     return copy, log
+
+
+def optimised_file(proto: ModelProto) -> tuple[list[str], Rewrites]:
+    """Return the kinds of a file's nodes behind the passes, and what these did."""
+    with tercet.load(proto) as loaded:
+        graph, log = optimised(loaded.imported)
+    return [node.kind for node in graph.nodes], log
 
 
 def run(graph: Graph, x: np.ndarray, dtype: type) -> np.ndarray:

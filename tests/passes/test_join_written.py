@@ -9,9 +9,8 @@ from onnx import ModelProto
 from onnx.parser import parse_model
 
 import tercet
-from tercet.backends.numpy import evaluate
-from tercet.runtime.options import Options
-from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
+
+from .graphs import optimised_file
 
 #: Rows that each of two assignments to six rows writes, and the values.
 PARTS = {
@@ -44,13 +43,6 @@ def model(first: str, second: str, more: str = "") -> ModelProto:
     )
 
 
-def optimised(proto: ModelProto) -> tuple[list[str], Rewrites]:
-    with tercet.load(proto) as loaded:
-        graph, log = loaded.imported.clone(), Rewrites()
-    optimise(graph, SYMBOLIC_PASSES, Options(), evaluate, log)
-    return [node.kind for node in graph.nodes], log
-
-
 def assert_as_onnxruntime(proto: ModelProto) -> None:
     rng = np.random.default_rng(0)
     feeds = {
@@ -68,7 +60,7 @@ def assert_as_onnxruntime(proto: ModelProto) -> None:
 @pytest.mark.parametrize("name", PARTS)
 def test_all_rows_are_joined_where_they_are(name: str) -> None:
     proto = model(*PARTS[name])
-    kinds, log = optimised(proto)
+    kinds, log = optimised_file(proto)
     assert log.counts["join_written"] == 1
     assert kinds == ["Concat"]
     assert_as_onnxruntime(proto)
@@ -77,12 +69,12 @@ def test_all_rows_are_joined_where_they_are(name: str) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_others_are_written(name: str) -> None:
     proto = model(*OTHERS[name])
-    _, log = optimised(proto)
+    _, log = optimised_file(proto)
     assert "join_written" not in log.counts
     assert_as_onnxruntime(proto)
 
 
 def test_sums_are_no_assignments() -> None:
     proto = model(*PARTS["in order"], '<reduction = "add">')
-    assert "join_written" not in optimised(proto)[1].counts
+    assert "join_written" not in optimised_file(proto)[1].counts
     assert_as_onnxruntime(proto)

@@ -9,9 +9,8 @@ from onnx import ModelProto
 from onnx.parser import parse_model
 
 import tercet
-from tercet.backends.numpy import evaluate
-from tercet.runtime.options import Options
-from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
+
+from .graphs import optimised_file
 
 
 def asked(tensor: str, attributes: str = "") -> ModelProto:
@@ -31,20 +30,13 @@ def asked(tensor: str, attributes: str = "") -> ModelProto:
     )
 
 
-def optimised(proto: ModelProto) -> tuple[list[str], Rewrites]:
-    with tercet.load(proto) as loaded:
-        graph, log = loaded.imported.clone(), Rewrites()
-    optimise(graph, SYMBOLIC_PASSES, Options(), evaluate, log)
-    return [node.kind for node in graph.nodes], log
-
-
 @pytest.mark.parametrize(
     ("tensor", "attributes"),
     [("scores", ""), ("weights", "<start = 1, end = 3>"), ("y", "<start = -2>"), ("masked", "")],
 )
 def test_the_shape_of_scores_keeps_no_attention_apart(tensor: str, attributes: str) -> None:
     proto = asked(tensor, attributes)
-    kinds, log = optimised(proto)
+    kinds, log = optimised_file(proto)
     assert log.counts["sizes_from_inputs"] == 1
     assert "Attention" in kinds
     rng = np.random.default_rng(0)
@@ -69,6 +61,6 @@ def test_what_no_input_has_is_asked_for() -> None:
             sizes = Shape (places)
         }"""
     )
-    kinds, log = optimised(proto)
+    kinds, log = optimised_file(proto)
     assert kinds == ["NonZero", "Shape"]
     assert "sizes_from_inputs" not in log.counts

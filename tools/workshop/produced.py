@@ -154,19 +154,25 @@ def run(producer: Producer, folder: Path) -> dict[str, Any]:
     """Write all files of a producer, and return what is to be reported of it."""
     folder.mkdir(parents=True, exist_ok=True)
     failed: dict[str, str] = {}
-    try:
+    with _recorded(failed, "all"):
         for name, write in producer.make():
             target = folder / f"{name}.onnx"
-            try:
+            with _recorded(failed, name):
                 feeds = write(target)
                 arrays = {f"input/{key}": np.asarray(x) for key, x in feeds.items()}
                 np.savez_compressed(target.with_suffix(".npz"), allow_pickle=False, **arrays)
-            except Exception as error:  # producers raise anything; the other files are made
+            if name in failed:
                 target.unlink(missing_ok=True)
-                failed[name] = _sentence(error)
-    except Exception as error:  # of a converter that stops at its first network
-        failed["all"] = _sentence(error)
     return _entry(producer, failed)
+
+
+@contextlib.contextmanager
+def _recorded(failed: dict[str, str], name: str) -> Iterator[None]:
+    """Report what a producer raises, which may be any exception, and go on with the next file."""
+    try:
+        yield
+    except Exception as error:
+        failed[name] = _sentence(error)
 
 
 def _entry(producer: Producer, failed: Mapping[str, str]) -> dict[str, Any]:

@@ -73,9 +73,11 @@ class Multiplication:
     @property
     def count(self) -> int:
         """Number of products with separate right matrices."""
-        if self.b.rank <= 2 or self.a.rank < 2:
-            return 1 if self.b.rank <= 2 else max(prod(self.y.dims[:-2]), 1)
-        return max(stacks(self.y, self.a, self.b)[0], 1)
+        if self.b.rank <= 2:
+            return 1
+        vector = self.a.rank < 2
+        count = prod(self.y.dims[:-2]) if vector else stacks(self.y, self.a, self.b)[0]
+        return max(count, 1)
 
     @property
     def is_constant(self) -> bool:
