@@ -11,12 +11,17 @@ import pytest
 
 import tercet
 from tercet.tools.common.nested import flat
+from tercet.tools.common.onnxruntime_errors import onnxruntime_errors
 from tercet.tools.workshop.fuzz.differential import Case, _in_halves, emulated, findings, main
 from tercet.tools.workshop.fuzz.emulation import Emulator
 from tercet.tools.workshop.fuzz.graphs import random_model
 from tercet.tools.workshop.fuzz.respelling import respelled
 from tercet.tools.workshop.fuzz.variants import with_functions
-from tercet.tools.workshop.honest import run_onnxruntime
+from tercet.tools.workshop.onnxruntime_process import (
+    OnnxruntimeEnded,
+    OnnxruntimeProcess,
+    run_onnxruntime,
+)
 
 
 @pytest.mark.parametrize("seed", range(7_000_000, 7_000_006))
@@ -100,3 +105,19 @@ def test_a_rewrite_may_avoid_an_overflow_of_float16() -> None:
     feeds["v"] = rng.random((1, 2, 3, 4), np.float32)
     proto = onnx.parser.parse_model(text)
     assert list(_in_halves(Case(proto, feeds, run_onnxruntime(proto, feeds)))) == []
+
+
+def test_a_crash_of_onnxruntime_is_no_end_of_the_campaign() -> None:
+    """It divides by the size of an empty axis, which ends its process, and is said."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+      g (float[a, b, c] x) => (float[d, e, f] y)
+      { y = Einsum <equation = "abc,azc->abz"> (x, x) }"""
+    process = OnnxruntimeProcess()
+    empty, full = np.zeros((0, 3, 4), np.float32), np.ones((1, 3, 4), np.float32)
+    model = onnx.parser.parse_model(text)
+    with pytest.raises(OnnxruntimeEnded, match=r"SIG.*x: float32\[0, 3, 4\]"):
+        process.run(model, {"x": empty})
+    np.testing.assert_array_equal(process.run(model, {"x": full})["y"], np.full((1, 3, 3), 4))
+    assert len(process.ended) == 1
+    with pytest.raises(onnxruntime_errors(), match="x"):
+        process.run(model, {})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from ...runtime.options import Precision
 from ..common.nested import flat
 from ..common.onnxruntime_errors import onnxruntime_errors
 from ..common.threads import use_threads
+from .onnxruntime_process import run_onnxruntime
 
 Arrays = Mapping[str, Array]
 #: What makes the output that errors are planted in.
@@ -73,18 +73,6 @@ def _numpy(source: Loadable, feeds: Arrays, threads: int | None = None, **option
     usable = threads if blas.threads() is not None else None
     with use_threads(usable), load(source, **options) as model:
         return flat(model.run(feeds))
-
-
-def run_onnxruntime(source: Loadable, feeds: Arrays, level: str = "ORT_ENABLE_ALL") -> Arrays:
-    """Return what onnxruntime's CPU computes; `level` names one of its graph optimisations."""
-    ort = import_module("onnxruntime")
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
-    model = source.SerializeToString() if isinstance(source, ModelProto) else str(source)
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return flat(dict(zip(names, session.run(None, dict(feeds)), strict=True)))
 
 
 def _with_rough_factors(source: Loadable) -> ModelProto:

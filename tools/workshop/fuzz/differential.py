@@ -36,7 +36,8 @@ from ...export.export import export
 from ...inspect.inspection import inspect
 from ...verdict.error_bounds import Judge
 from ...verdict.float64_reference import Oracle
-from ..honest import honest, run_onnxruntime
+from ..honest import honest
+from ..onnxruntime_process import ONNXRUNTIME, run_onnxruntime
 from .emulation import Emulator
 from .graphs import random_model
 from .respelling import respelled
@@ -299,6 +300,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in _tried(findings, proto, feeds, given.target, dice, emulator):
             counted["findings"] += 1
             console.print(f"{number}: {line}")
+        for line in ONNXRUNTIME.ended:
+            counted["crashes of onnxruntime"] += 1
+            console.print(f"{number}: {line}")
+        ONNXRUNTIME.ended.clear()
     console.print(", ".join(f"{count} {what}" for what, count in counted.items()))
     return int(counted["findings"] > 0)
 
