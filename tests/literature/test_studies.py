@@ -14,7 +14,8 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet.runtime.errors import BackendUnavailable
 from tercet.runtime.options import Options
-from tercet.tools.workshop import studies, studies_lab, studies_sums
+from tercet.tools.workshop import studies, studies_attention, studies_lab, studies_sums
+from tercet.tools.workshop.studies_attention import COMMON, LONG, StudiedAttention
 from tercet.tools.workshop.studies_convolution import WAYS, winograd
 from tercet.tools.workshop.studies_lab import Lab, StudiedConv, Taken, floor_seconds
 from tercet.tools.workshop.studies_layouts import LAYOUTS, folding
@@ -30,6 +31,8 @@ class Paper(Lab):
 
     def take(self, model, feeds, of="", *, fetch=True, between=(), **options) -> Taken:
         n, height, width, _ = next(iter(feeds.values())).shape
+        if not model.graph.initializer:
+            return Taken(1e-6, 2e-6, 0, "paper", ("NCHW", "NCHW"), 1, 1, None)
         (w,) = model.graph.initializer
         filters = w.dims[0]
         last = any(node.op_type == "Transpose" for node in model.graph.node)
@@ -168,3 +171,32 @@ def test_a_study(tmp_path: Path) -> None:
     assert all(row["us"] >= 0.9 * row["floor"] and row["error"] <= 1e-3 for row in rows)
     for table in found["studies"]["kernels"]["tables"].values():
         assert all(0 < row["occupancy"] <= 1 and row["registers"] for row in table)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [StudiedAttention(2, 4, 33, 64, causal=True, groups=2), StudiedAttention(1, 3, 20, 32)],
+    ids=lambda case: case.title,
+)
+def test_errors_are_those_of_the_attention(case: StudiedAttention) -> None:
+    feeds = case.feeds
+    with tercet.load(case.model(feeds)) as model:
+        (y,) = model.run(feeds).values()
+    assert case.error(feeds, y) <= 1e-3
+    assert case.error(feeds, np.roll(y, 1, axis=2)) > 0.1
+
+
+def test_work_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As FlashAttention counts it; rates are compared where PyTorch has a kernel."""
+    assert [case.flops for case in LONG[:2]] == [4 * 16384 * n * 2048 for n in (512, 1024)]
+    assert LONG[6].flops == LONG[0].flops / 2
+    monkeypatch.setattr(studies_attention, "LONG", LONG[:1])
+    monkeypatch.setattr(studies_attention, "COMMON", COMMON[:1])
+    ours = [("cudnn", 2e-6, np.zeros(1)), ("flash", 4e-6, np.zeros(1))]
+    monkeypatch.setattr(studies_attention, "vendors", lambda case, feeds: ours)
+    monkeypatch.setattr(StudiedAttention, "error", lambda case, feeds, found: 0.0)
+    study = studies_attention.attention(Paper())
+    (row,) = study.tables[0].rows
+    assert row["rate"] == pytest.approx(LONG[0].flops / 1e6)
+    assert row["ratio"] == 2
+    assert "2.00 of the better" in study.findings[0]

@@ -21,6 +21,7 @@ from ..common.console import Say, open_console, print_table, progress
 from ..common.environment import device_environment
 from ..common.results import write
 from .arguments import parser as make_parser
+from .studies_attention import attention
 from .studies_convolution import algorithms, fft, sweep, winograd
 from .studies_lab import Lab
 from .studies_layouts import folding, layouts, padding
@@ -36,7 +37,7 @@ STUDIES: Mapping[str, Callable[[Lab], Study]] = {
     for study in (
         *(ladder, algorithms, winograd, fft, sweep),
         *(layouts, padding, folding),
-        *(chains, pooling, branches, transfers, vgg, mobilenet, sums, kernels, regret),
+        *(chains, pooling, branches, transfers, vgg, mobilenet, sums, attention, kernels, regret),
     )
 }
 _PACKAGES = ("numpy", "onnx", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "torch")

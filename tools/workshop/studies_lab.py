@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
 from math import inf, prod
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,6 +77,7 @@ def model_of(
     inputs: Mapping[str, Array],
     outputs: Iterable[str],
     constants: Mapping[str, Array],
+    opset: int = 21,
 ) -> ModelProto:
     """Return a model that takes arrays like `inputs`."""
     kind = {name: helper.np_dtype_to_tensor_dtype(data.dtype) for name, data in inputs.items()}
@@ -83,7 +87,9 @@ def model_of(
     found = [helper.make_tensor_value_info(name, kind[next(iter(kind))], None) for name in outputs]
     stored = [numpy_helper.from_array(data, name) for name, data in constants.items()]
     graph = helper.make_graph(list(nodes), "study", given, found, stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=11 if opset > 22 else 10
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +390,34 @@ class Lab:
             bound.run(feeds)
         times = device_times(model, model.prepare(shapes, to="device"))
         return float("nan") if times is None else times.median
+
+
+# ── beside ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def pytorch() -> Any:
+    """Return PyTorch, which brings the vendor's libraries; None where it is not installed."""
+    return None if find_spec("torch") is None else import_module("torch")
+
+
+def pytorch_seconds(torch: Any, call: Callable[[], object], calls: int = 20) -> float:
+    """Return the median seconds of a call of PyTorch, of as many in one CUDA graph."""
+    for _ in range(3):
+        call()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            call()
+    graph.replay()
+    found: list[float] = []
+    for _ in range(5):
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        found.append(begin.elapsed_time(end) / 1e3 / calls)
+    return median(found)
 
 
 def _order(format: Any) -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from itertools import pairwise, product
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -19,7 +16,17 @@ import onnx
 from ...runtime.ir.types import Array
 from ..tune.tuning import Tuned, tune
 from .bench_models import bench_model
-from .studies_lab import PEAKS, Lab, StudiedConv, apart_by, model_of, node_of, normal
+from .studies_lab import (
+    PEAKS,
+    Lab,
+    StudiedConv,
+    apart_by,
+    model_of,
+    node_of,
+    normal,
+    pytorch,
+    pytorch_seconds,
+)
 from .studies_report import Column, Curves, Study, Table
 
 # ── ladders ──────────────────────────────────────────────────────────────────────────────────────
@@ -186,10 +193,10 @@ def _tiles(lab: Lab) -> Iterator[dict[str, Any]]:
 
 def _vendor(lab: Lab) -> Iterator[tuple[str, dict[int, float]]]:
     """Yield what cuBLAS takes, where PyTorch is installed, which brings it."""
-    if find_spec("torch") is None:
+    torch = pytorch()
+    if torch is None:
         return
     lab.say("cuBLAS, by PyTorch")
-    torch: Any = import_module("torch")
     for title, dtype, tf32 in (
         ("cuBLAS, float32", torch.float32, False),
         ("cuBLAS, TF32", torch.float32, True),
@@ -199,27 +206,8 @@ def _vendor(lab: Lab) -> Iterator[tuple[str, dict[int, float]]]:
         found: dict[int, float] = {}
         for side in SIDES:
             a, b = (torch.randn(side, side, device="cuda").to(dtype) for _ in range(2))
-            found[side] = _torch_seconds(torch, lambda a=a, b=b: torch.matmul(a, b))
+            found[side] = pytorch_seconds(torch, lambda a=a, b=b: torch.matmul(a, b))
         yield f"{title} (torch {torch.__version__})", found
-
-
-def _torch_seconds(torch: Any, call: Callable[[], object], calls: int = 20) -> float:
-    for _ in range(3):
-        call()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            call()
-    graph.replay()
-    found: list[float] = []
-    for _ in range(5):
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        found.append(begin.elapsed_time(end) / 1e3 / calls)
-    return median(found)
 
 
 def _loops(lab: Lab) -> str:
