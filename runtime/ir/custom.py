@@ -15,7 +15,7 @@ from ..base.arguments import refused
 from ..errors import OperatorError, ShapeError, TercetError, UsageError
 from .dtypes import TO_ONNX
 from .graph import Node, Value
-from .op import Inferred, Op, attributes
+from .op import FIELDS_ONLY, Inferred, Op, attributes, op_base
 from .types import Array, HostValue, TensorType, ValueType
 
 
@@ -53,7 +53,7 @@ Given = Mapping[tuple[str, str], CustomOperator | Callable[..., Any]]
 _AROUND: ContextVar[Given] = ContextVar("operators", default={})  # noqa: B039 - never changed
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class Custom(Op):
     """Base class of custom operators.
 
@@ -174,9 +174,7 @@ def declare(domain: str, name: str, given: CustomOperator | Callable[..., Any]) 
         else:
             inputs.append(parameter)
     own = {"domain": domain, "definition": definition, "infer": _rule(definition, inputs)}
-    return make_dataclass(
-        name, fields, bases=(Custom,), namespace=own, frozen=True, kw_only=True, repr=False
-    )
+    return make_dataclass(name, fields, bases=(Custom,), namespace=own, **FIELDS_ONLY)
 
 
 def _rule(definition: CustomOperator, inputs: list[Parameter]) -> Callable[..., Inferred]:

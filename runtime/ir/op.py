@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, FrozenInstanceError, dataclass, fields, replace
 from functools import wraps
 from typing import (
     TYPE_CHECKING,
@@ -27,9 +27,19 @@ if TYPE_CHECKING:
 OPERATORS: dict[tuple[str, str], type[Op]] = {}
 
 Inferred = ValueType | tuple[ValueType | None, ...] | None
+#: How operators are dataclasses. Their methods are those of `Op`: compiling them for each class
+#: would take a third of the time in which this package is imported.
+FIELDS_ONLY: Mapping[str, bool] = {"kw_only": True, "init": False, "repr": False, "eq": False}
+C = TypeVar("C")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def op_base(cls: type[C]) -> type[C]:
+    """Declare a base class of operators: its annotated attributes are fields of its subclasses."""
+    return dataclass(**FIELDS_ONLY)(cls)
+
+
+@op_base
 class Op:
     """Base class of all operators.
 
@@ -53,6 +63,31 @@ class Op:
     deterministic: ClassVar[bool] = True
     chooses: ClassVar[bool] = False
     dense: ClassVar[bool] = False
+
+    def __init__(self, /, **given: Any) -> None:
+        """Set the attributes; those that are not given have their defaults."""
+        defaults = _defaults(type(self))
+        wrong = (_required(type(self)) - given.keys()) | (given.keys() - defaults.keys())
+        if wrong:
+            problem = "lacks" if wrong.isdisjoint(given) else "does not have"
+            listed = ", ".join(sorted(wrong))
+            raise TypeError(f"{type(self).__name__} {problem} the attributes {listed}")
+        self.__dict__.update(defaults, **given)  # in the order of the fields
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same operator with equal attributes."""
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.__dict__.values()))
 
     def infer(self, *inputs: Any, **_: Any) -> Inferred:
         """Return the type of every output, given the types of the inputs (None: omitted).
@@ -132,7 +167,7 @@ def op(cls: type[T]) -> type[T]:
     for name, value in list(vars(cls).items()):
         if isinstance(value, float):
             setattr(cls, name, float(np.float32(value)))
-    made = dataclass(frozen=True, kw_only=True, repr=False)(cls) if _declares_fields(cls) else cls
+    made = op_base(cls) if _declares_fields(cls) else cls
     key = (made.domain, made.__name__)
     if key in OPERATORS:
         raise TypeError(f"operator {key} is declared twice")
@@ -195,6 +230,18 @@ def body_names(operator: type[Op]) -> tuple[str, ...]:
 def attributes(operator: type[Op]) -> tuple[str, ...]:
     """Return the names of an operator's attributes."""
     return tuple(f.name for f in fields(operator))
+
+
+@per_operator
+def _defaults(operator: type[Op]) -> dict[str, Any]:
+    """Return the defaults of the attributes; those of required ones are None."""
+    return {f.name: None if f.default is MISSING else f.default for f in fields(operator)}
+
+
+@per_operator
+def _required(operator: type[Op]) -> frozenset[str]:
+    """Return the names of the attributes that have no default."""
+    return frozenset(f.name for f in fields(operator) if f.default is MISSING)
 
 
 @per_operator

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import UnsupportedError
 from ..text import printable
-from .op import Inferred, Op
+from .op import Inferred, Op, op_base
 from .types import ValueType
 
 #: Who runs an unknown operator, and why.
@@ -77,7 +77,7 @@ class UnknownOperators(UnsupportedError):
         super().__init__(f"{model}{count}:{gap}{listed}{recipe}")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class Opaque(Op):
     """Base class of placeholders for unknown operators; see `stand_in`."""
 

@@ -7,13 +7,12 @@ of GPT-2 (`model_type` 0) takes ids, positions and a mask [rows, length], and pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import ShapeError
 from ..ir.dtypes import float32, int32
 from ..ir.graph import Graph
-from ..ir.op import Op, op
+from ..ir.op import Op, op, op_base
 from ..ir.types import Dim, TensorType
 from .contrib_text import DOMAIN
 from .shapes import dim, int_of, need_rank
@@ -22,7 +21,7 @@ from .shapes import dim, int_of, need_rank
 FIRST_INPUTS = 3
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class Search(Op):
     """Common attributes of the searches.
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import ShapeError
-from ..ir.op import Op, op
+from ..ir.op import Op, op, op_base
 from ..ir.types import Shape, TensorType
 from .shapes import (
     checked,
@@ -27,7 +26,7 @@ from .window import kernel_dims, transposed_window_dims, window_dims
 Ints = tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class ConvOp(Op):
     """The attributes of convolutions; `auto_pad` other than NOTSET makes `pads` irrelevant."""
 

@@ -6,10 +6,8 @@ with data-dependent shapes, reads the count, and slices the results.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..ir.dtypes import int64
-from ..ir.op import Op
+from ..ir.op import Op, op_base
 from ..ir.types import TensorType
 from .boxes import NonMaxSuppression
 from .gather import Compress
@@ -19,7 +17,7 @@ from .shapes import normalize_axis
 COUNT = TensorType(int64, (1,))
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class Counted(Op):
     """An operator with bounded output sizes.
 
@@ -35,7 +33,7 @@ class Counted(Op):
         return (0,)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class CountedNonZero(Counted):
     """NonZero as int64 [rank, elements]."""
 
@@ -48,7 +46,7 @@ class CountedNonZero(Counted):
         return TensorType(int64, (len(x.dims), x.size)), COUNT
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class CountedUnique(Counted):
     """Unique with one value per element of the input."""
 
@@ -66,7 +64,7 @@ class CountedUnique(Counted):
         return x.with_shape(dims), places, places, places, COUNT
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class CountedCompress(Counted):
     """Compress with one slice per condition."""
 
@@ -84,7 +82,7 @@ class CountedCompress(Counted):
         return input.with_shape(tuple(dims)), COUNT
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class CountedNonMaxSuppression(Counted):
     """NonMaxSuppression as int64 [images * classes * most, 3]."""
 

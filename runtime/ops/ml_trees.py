@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import ShapeError
-from ..ir.op import Op, TensorAttribute, op
+from ..ir.op import Op, TensorAttribute, op, op_base
 from ..ir.types import TensorType
 from .ml import DOMAIN, Floats, Ints, Strings, classified, need_lengths, one_of, table_of
 from .shapes import MAX_SIZE, dim, need_choice, need_rank, same_dtype
@@ -76,7 +75,7 @@ def need_features(features: Iterable[int], x: TensorType) -> None:
         raise ShapeError(f"nodes_featureids has {wrong}; x has {columns or '?'} columns")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class NodeLists(Op):
     """Decision trees as older models store them, with parallel lists of nodes.
 

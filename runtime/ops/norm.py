@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import ShapeError
 from ..ir.dtypes import DType, bool_, float32
-from ..ir.op import Op, op
+from ..ir.op import Op, op, op_base
 from ..ir.types import TensorType
 from .shapes import (
     dim,
@@ -180,7 +179,7 @@ class LRN(Op):
         return x.without_value()
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class AlongAxis(Op):
     """A function of the elements along one axis."""
 

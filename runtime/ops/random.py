@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ..ir.dtypes import DType, float32, int32
-from ..ir.op import Op, op
+from ..ir.op import Op, op, op_base
 from ..ir.types import TensorType
 from .shapes import checked, need_rank
 
@@ -55,7 +53,7 @@ class Multinomial(Random):
         return TensorType(self.dtype, checked([batch, self.sample_size]))
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class RandomShape(Random):
     """Random numbers with the attribute `shape`."""
 
@@ -67,7 +65,7 @@ class RandomShape(Random):
         return TensorType(self.dtype, checked(self.shape))
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class RandomLike(Random):
     """Random numbers with the input's shape, and its dtype if `dtype` is None."""
 

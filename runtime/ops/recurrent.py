@@ -8,11 +8,10 @@ r). `layout` 1 puts the batch first in x, y and the states only. Sequences short
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import ShapeError
-from ..ir.op import Op, op
+from ..ir.op import Op, op, op_base
 from ..ir.types import Dim, Shape, TensorType
 from .shapes import (
     dim,
@@ -42,7 +41,7 @@ ACTIVATIONS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class RecurrentOp(Op):
     """The attributes and the shape rule of recurrent layers.
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from ..errors import ShapeError
 from ..ir.dtypes import int64
-from ..ir.op import Op, op
+from ..ir.op import Op, op, op_base
 from ..ir.types import TensorType
 from .propagate import ArrayFunction, reduce
 from .shapes import exact_ints_of, int_of, ints_of, normalize_axes, normalize_axis
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class Reduce(Op):
     """A reduction of all elements along `axes`.
 
@@ -128,7 +127,7 @@ class ReduceSumSquare(Reduce):
     """The sum of squares."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class ArgReduce(Op):
     """The index along `axis` of one element, as int64.
 
@@ -162,7 +161,7 @@ class ArgMin(ArgReduce):
     """The index of the smallest element."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@op_base
 class Cumulative(Op):
     """Cumulative results along the axis given by the second input.
 

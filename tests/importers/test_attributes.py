@@ -9,9 +9,8 @@ from onnx import helper
 import tercet
 from tercet.importers.onnx import load
 from tercet.runtime.errors import ModelError, ModelWarning, UnsupportedError
-from tercet.runtime.ir import op as operators
 from tercet.runtime.ir.dtypes import float64
-from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.op import Op, op_base
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Cast
@@ -73,7 +72,7 @@ def test_other_operators_can_be_given() -> None:
     proto = model("g (float[2] x) => (y) { y = me.Twice(x) }")
     with pytest.raises(UnsupportedError, match="unknown operator: me::Twice"):
         load(proto)
-    declared = operators.dataclass(frozen=True, kw_only=True, repr=False)(Twice)
+    declared = op_base(Twice)
     graph = load(proto, operators={("me", "Twice"): declared}).graph
     assert kinds(graph) == ["me::Twice"]
 

@@ -1,7 +1,7 @@
 """Every declared operator against the newest specification that the installed onnx knows."""
 
 import sys
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, FrozenInstanceError, fields, replace
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
@@ -16,6 +16,8 @@ from tercet.runtime.ir.dtypes import BY_ONNX, DType
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.op import OPERATORS, Op, TensorAttribute, arity, input_kinds
 from tercet.runtime.ir.types import ValueType
+from tercet.runtime.ops.conv import Conv, ConvTranspose
+from tercet.runtime.ops.elementwise import Cast
 
 assert ops  # importing it declares the operators
 
@@ -140,3 +142,20 @@ def test_declarations_are_values() -> None:
         one, other = operator(**required), operator(**required)
         assert one == other
         assert hash(one) == hash(other)
+
+
+def test_operators_are_values() -> None:
+    """Equal attributes make equal operators, which nothing changes, and none can be left out."""
+    conv = Conv(strides=(2, 2))
+    assert conv == Conv(strides=(2, 2)) == replace(Conv(), strides=(2, 2))
+    assert hash(conv) == hash(Conv(strides=(2, 2)))
+    assert conv != Conv()
+    assert Conv() != ConvTranspose()
+    with pytest.raises(FrozenInstanceError, match="'strides'"):
+        conv.strides = (1, 1)  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(FrozenInstanceError, match="'strides'"):
+        del conv.strides
+    with pytest.raises(TypeError, match="Conv does not have the attributes stride"):
+        Conv(stride=(2, 2))  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match="Cast lacks the attributes to"):
+        Cast()  # pyright: ignore[reportCallIssue]
