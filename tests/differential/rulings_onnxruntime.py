@@ -107,15 +107,6 @@ RULINGS: tuple[Ruling, ...] = (
         "backward: [...] ends[i] is clamped to [-1, dims[axes[i]]-1] for negative stepping.",
     ),
     Ruling(
-        "GridSample",
-        "onnxruntime",
-        lambda s: (
-            s.attributes["mode"][-5:] == "cubic" and s.attributes.get("padding_mode") == "border"
-        ),
-        "cubic at the border, where it moves each neighbour inside instead of the location",
-        "border: use border values for out-of-bound grid locations.",
-    ),
-    Ruling(
         "BlackmanWindow HammingWindow HannWindow MelWeightMatrix",
         "onnxruntime",
         lambda s: s.attributes.get("output_datatype") == 11,

@@ -195,6 +195,17 @@ RULINGS: tuple[Ruling, ...] = (
         precise=float32,
     ),
     Ruling(
+        "GridSample",
+        "onnx.reference",
+        lambda s: (
+            s.attributes["mode"][-5:] == "cubic" and s.attributes.get("padding_mode") == "border"
+        ),
+        "cubic at the border, where it moves the location inside, but only there: PyTorch and "
+        "onnxruntime give each neighbour that is outside the border's value, as they give it 0",
+        "zeros: use 0 for out-of-bound grid locations, border: use border values for out-of-bound "
+        "grid locations.",
+    ),
+    Ruling(
         "PRelu",
         "onnx.reference",
         lambda s: s.opset < 7,

@@ -29,8 +29,8 @@ def grid_sample(op: str, dice: Dice) -> Sample:
     attributes = {"mode": mode} | dice.given(
         padding_mode=("zeros", "border", "reflection"), align_corners=(0, 1)
     )
-    if opset == 16 and mode == "bicubic" and attributes.get("padding_mode") == "border":
-        attributes["padding_mode"] = "zeros"  # nobody else gets that right
+    if mode[-5:] == "cubic" and attributes.get("padding_mode") == "border":
+        x, grid = x.astype(float32), grid.astype(float32)  # onnxruntime knows no other
     return Sample(op, (x, grid), attributes, opset,
                   bound=each(0) if mode == "nearest" else smooth(24))  # fmt: skip
 

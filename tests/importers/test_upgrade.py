@@ -123,6 +123,8 @@ SAMPLES: dict[str, Any] = {
 class Bench:
     """A `NodeSite` where all values are [1, 2, 3, 4] of one dtype."""
 
+    producer = ""
+
     def __init__(self, dtype: type = np.float32) -> None:
         self.dtype = np.dtype(dtype)
         self.constants: dict[str, Array] = {}

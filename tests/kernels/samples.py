@@ -315,7 +315,8 @@ def _moves() -> Iterator[Sample]:
         yield sample("Resize", [X, None, sizes], (2,), mode=mode)
         grid = np.tanh(normal(2, 4, 5, 2)) * np.float32(1.2)
         yield sample("GridSample", [X, grid], mode=mode)
-        yield sample("GridSample", [X, grid], mode=mode, padding_mode="reflection")
+        for padding in ("border", "reflection"):
+            yield sample("GridSample", [X, grid], mode=mode, padding_mode=padding)
     yield sample("Resize", [BYTES, None, sizes], (2,), mode="linear", antialias=1)
     yield from _resized()
     yield sample("GridSample", [VOLUME, np.tanh(normal(1, 3, 3, 3, 3))], padding_mode="border")

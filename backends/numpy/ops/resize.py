@@ -129,10 +129,7 @@ def _neighbours(op: GridSample, coordinates: Array, size: int, dtype: DType) -> 
         position = ((coordinates + 1) * size - 1) / 2
     if op.mode == "nearest":
         position = np.rint(position)
-    if op.padding_mode == "border":
-        beyond = (position < low) | (position > high)
-        position = np.where(beyond, np.clip(position, 0, size - 1), position)
-    elif op.padding_mode == "reflection":
+    if op.padding_mode == "reflection":
         position = _reflected(position, low, high)
     else:
         position = np.clip(position, -3, size + 2)

@@ -75,7 +75,7 @@ class _Binder:
 
     def __init__(self, model: RawModel, operators: Operators, source: FileSource) -> None:
         self.warnings: list[str] = []
-        self._functions, self._producer = model.functions, model.producer
+        self._functions, self.producer = model.functions, model.producer
         self._operators = operators
         self._source = source
         self._names = Names(source)
@@ -310,7 +310,7 @@ class _Binder:
         near = did_you_mean(
             name, [known for where, known in keys if where == domain and known != name]
         )
-        known = recipe(domain, name, self._producer)
+        known = recipe(domain, name, self.producer)
         return near or (f"; {known}" if known else "")
 
     def insert(self, node: RawNode, scope: Scope, label: str, origin: str) -> tuple[Value, ...]:
@@ -403,6 +403,7 @@ class _Site:
         self._scope = scope
         self._origin = origin
         self._own: set[Value] = set()
+        self.producer = binder.producer
 
     def type_of(self, name: str) -> ValueType | None:
         return self._binder.type_of(name, self._scope)

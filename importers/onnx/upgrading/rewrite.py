@@ -22,6 +22,11 @@ NEWEST = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.traini
 class NodeSite(Protocol):
     """The position of a node in its graph, for upgrades."""
 
+    @property
+    def producer(self) -> str:
+        """The program that wrote the file, and its version; "" if unknown."""
+        ...
+
     def type_of(self, name: str) -> ValueType | None:
         """Return what is known about a value that the node reads."""
         ...

@@ -18,6 +18,7 @@ from ....runtime.ir.types import TensorType, ValueType
 from ....runtime.ops.shapes import MAX_RANK
 from ..source.raw import RawGraph, RawNode
 from . import upgrade_layers
+from .producers import meant
 from .rewrite import (
     NEWEST,
     UPGRADES,
@@ -47,8 +48,9 @@ def upgrade(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     """
     until, become = UPGRADES.get((node.domain, node.op), (0, None))
     if become is None or node.opset is None or node.opset >= until:
-        return (node,)
-    return [each.change(opset=NEWEST[each.domain]) for each in become(node, node.opset, site)]
+        return meant(node, site)
+    nodes = [each.change(opset=NEWEST[each.domain]) for each in become(node, node.opset, site)]
+    return [each for upgraded in nodes for each in meant(upgraded, site)]
 
 
 # ── arithmetic ───────────────────────────────────────────────────────────────────────────────

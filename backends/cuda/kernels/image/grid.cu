@@ -37,10 +37,8 @@ __device__ __forceinline__ void neighbours(A coordinate, int size, int (&at)[TAP
     A position = ALIGN_CORNERS ? (coordinate + A(1)) / A(2) * A(size - 1)
                                : ((coordinate + A(1)) * A(size) - A(1)) / A(2);
     if (MODE == NEAREST) position = rint(position);
-    if (PADDING == BORDER && (position < low || position > high))
-        position = min(max(position, A(0)), A(size - 1));
     if (PADDING == REFLECTION) position = reflected(position, low, high);
-    if (PADDING == ZEROS) position = min(max(position, A(-3)), A(size + 2));
+    else position = min(max(position, A(-3)), A(size + 2));
     const A left = floor(position);
     for (int k = 0; k < TAPS; ++k) {
         const A offset = A(MODE == CUBIC ? k - 1 : k);

@@ -1,0 +1,63 @@
+"""What nodes mean in the files of producers that compute otherwise than ONNX's own cases say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ....runtime.ir.dtypes import TO_ONNX, float32, int64
+from ....runtime.ir.types import TensorType
+from ..source.raw import RawNode
+from .rewrite import NodeSite, made, without
+
+Meaning = Callable[[RawNode, NodeSite], Sequence[RawNode]]
+#: By the first word of the file's producer, the domain and the operator; nodes of the newest opset.
+MEANINGS: dict[tuple[str, str, str], Meaning] = {}
+
+
+def written_by(producer: str, op: str, domain: str = "") -> Callable[[Meaning], Meaning]:
+    """Register what nodes of an operator mean in files of a producer."""
+
+    def declare(function: Meaning) -> Meaning:
+        MEANINGS[producer, domain, op] = function
+        return function
+
+    return declare
+
+
+def meant(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
+    """Return what stands for a node of the newest opset in a file of its producer."""
+    meaning = MEANINGS.get((site.producer.partition(" ")[0], node.domain, node.op))
+    return [node] if meaning is None else meaning(node, site)
+
+
+@written_by("pytorch", "Resize")
+def whole_lengths(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
+    """Corners are aligned over the size of the result: 3 of 2 * 1.7, where ONNX's cases take 3.4.
+
+    PyTorch's exporters write a factor as it is; PyTorch itself and onnxruntime take the size.
+    """
+    x, roi, scales = (*node.inputs, "", "", "")[:3]
+    is_aligned = node.attributes.get("coordinate_transformation_mode") == "align_corners"
+    if not (x and scales and is_aligned):
+        return [node]
+    type_ = site.type_of(scales)
+    known = type_.known if isinstance(type_, TensorType) else None
+    if known is not None and bool(np.all(known == np.floor(known))):
+        return [node]
+    names = ("shape", "resized", "lengths", "products", "floors", "sizes")
+    shape, some, lengths, products, floors, sizes = map(site.fresh, names)
+    nodes = [made("Shape", (x,), shape)]
+    if (axes := node.attributes.get("axes")) is not None:
+        places = site.constant(np.array(axes, int64), "axes")
+        nodes.append(made("Gather", (shape, places), some))
+        shape = some
+    return [
+        *nodes,
+        made("Cast", (shape,), lengths, to=TO_ONNX[float32]),
+        made("Mul", (lengths, scales), products),
+        made("Floor", (products,), floors),
+        made("Cast", (floors,), sizes, to=TO_ONNX[int64]),
+        without(node).change(inputs=(x, roi, "", sizes)),
+    ]

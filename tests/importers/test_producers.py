@@ -1,0 +1,46 @@
+"""What nodes mean in files of producers that compute otherwise than ONNX's cases say."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import tercet
+from tercet.tools.workshop.onnxruntime_process import run_onnxruntime
+
+X = np.random.default_rng(1).standard_normal((1, 2, 5, 7)).astype(np.float32)
+
+
+def resized(producer: str, mode: str, scales: str, x: str = "1, 2, 5, 7") -> onnx.ModelProto:
+    """Return a model that aligns the corners of an image and its result."""
+    return onnx.parser.parse_model(f"""
+      <ir_version: 8, opset_import: ["" : 18], producer_name: "{producer}",
+       producer_version: "2.9.0">
+      g (float[{x}] x) => (float[a, b, c, d] y)
+      <float[4] s = {{1, 1, {scales}}}> {{
+        y = Resize <mode = "{mode}", coordinate_transformation_mode = "align_corners"> (x, , s)
+      }}""")
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("scales", ["1.7, 0.6", "2, 1.3", "2, 3"])
+@pytest.mark.parametrize("x", ["1, 2, 5, 7", "n, c, h, w"])
+def test_pytorch_aligns_corners_over_whole_sizes(mode: str, scales: str, x: str) -> None:
+    model = resized("pytorch", mode, scales, x)
+    (y,) = tercet.load(model, backend="numpy")(X)
+    np.testing.assert_allclose(y, run_onnxruntime(model, {"x": X})["y"], 1e-5, 1e-5)
+
+
+def test_other_files_align_corners_as_onnx_does() -> None:
+    model = resized("", "linear", "1.7, 0.6")
+    (y,) = tercet.load(model, backend="numpy")(X)
+    np.testing.assert_allclose(y, ReferenceEvaluator(model).run(None, {"x": X})[0], 1e-5, 1e-5)
+    assert np.abs(y - run_onnxruntime(model, {"x": X})["y"]).max() > 0.1
+
+
+def test_the_file_of_pytorch_plans_for_a_gpu() -> None:
+    found = tercet.inspect(
+        resized("pytorch", "linear", "1.7, 0.6"), placement="cuda", target="sm_90a"
+    )
+    assert found.placement is not None
+    assert {row.operators for row in found.placement if row.backend == "cuda"} == {"Resize"}
