@@ -60,7 +60,8 @@ _MOMENT = Apply(_MEANS, _X_SQUARE, name="variance", where=_is_mean)
 _MEAN_SQUARE = OneOf(Apply(Pow, _MEAN, 2), Apply(Mul, _MEAN, "mean"))
 _MOMENTS = perhaps(Max, Apply(Sub, _MOMENT, _MEAN_SQUARE), 0)
 _EPSILON = Number("epsilon", lambda epsilon: epsilon >= 0)
-_SHIFTED = Apply(Add, OneOf(_VARIANCE, _MOMENTS), _EPSILON)
+#: PyTorch's exporter drops an epsilon of 1e-8 or less: to its optimizer the sum is the variance.
+_SHIFTED = perhaps(Add, OneOf(_VARIANCE, _MOMENTS), _EPSILON)
 _SQRT = Apply(Sqrt, _SHIFTED, name="root")
 _POWER = Apply(Pow, _SHIFTED, -0.5, name="root")
 _INVERSE = OneOf(Apply(Reciprocal, "root"), Apply(Div, 1, "root"))
@@ -98,7 +99,7 @@ def _build(found: Found) -> Outcome:
         given.insert(0, found.graph.constant(np.ones(sizes, dtype), f"{found.top.name}.scale"))
     kind = LayerNormalization if mean is not None else RMSNormalization
     stash = float64 if dtype == float64 else float32
-    op = kind(axis=min(axis, -1), epsilon=match.numbers["epsilon"], stash_type=stash)
+    op = kind(axis=min(axis, -1), epsilon=match.numbers.get("epsilon", 0.0), stash_type=stash)
     if axis != CHANNELS:
         return Replacement(op, (x, *given))
     rank, add = behind + 2, found.builder(found.top.name, found.graph.in_order(match.nodes))
@@ -168,8 +169,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     RMSNormalization. The means are over the last axes and keep them; the square is a Pow or a Mul,
     the division a Div, or a Mul with a reciprocal or a power of -0.5. With ``mean(x²) - mean(x)²``
     as the variance (flax), or ``x * f + (shift - mean(x) * f)`` with ``f = scale / root`` (Keras),
-    it is the same. Scale and shift must have the shape of the axes; a missing scale is ones. A norm
-    of half precision may be computed in float32 and rounded before its scale, as the operators do.
-    Channels of images are normalized between two transposes, which are free in channels last.
+    it is the same. An epsilon that is left out is 0. Scale and shift must have the shape of the
+    axes; a missing scale is ones. A norm of half precision may be computed in float32 and rounded
+    before its scale, as the operators do. Channels of images are normalized between two transposes,
+    which are free in channels last.
     """
     return fuse(graph, context, FUSIONS)

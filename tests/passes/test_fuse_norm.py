@@ -55,9 +55,11 @@ class Form:
         else:
             square = apply(graph, Mul(), d, d)
         variance = apply(graph, self.mean_of_squares, square, axes)
-        epsilon = np.array(self.epsilon, np.float32)
-        terms = (epsilon, variance) if self.epsilon_first else (variance, epsilon)
-        y = self._divide(graph, d, apply(graph, Add(), *terms))
+        if self.epsilon is not None:
+            epsilon = np.array(self.epsilon, np.float32)
+            terms = (epsilon, variance) if self.epsilon_first else (variance, epsilon)
+            variance = apply(graph, Add(), *terms)
+        y = self._divide(graph, d, variance)
         if self.scale:
             y = self._join(graph, Mul(), y, normal(*self.size))
         return self._join(graph, Add(), y, normal(*self.size)) if self.shift else y
@@ -100,6 +102,7 @@ LAYER: dict[str, Form] = {
     "no scale": Form(scale=False),
     "neither": Form(scale=False, shift=False),
     "epsilon of one axis": Form(epsilon=[1e-3]),
+    "no epsilon": Form(epsilon=None),
 }
 
 
@@ -112,7 +115,8 @@ def test_layer_normalization(name: str) -> None:
     assert log.counts["fuse_norm"] == 1
     op = after.nodes[1].op
     assert isinstance(op, LayerNormalization)
-    assert (op.axis, op.epsilon) == (-len(form.axes), pytest.approx(1e-3))
+    epsilon = 0.0 if form.epsilon is None else 1e-3
+    assert (op.axis, op.epsilon) == (-len(form.axes), pytest.approx(epsilon))
     assert_same(graph, after, *SHAPE)
 
 
