@@ -1,4 +1,4 @@
-"""Rewrites Einsum of two tensors as a matrix product, for which backends have fast kernels."""
+"""Rewrites Einsum as matrix products and multiplications, for which backends have fast kernels."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from math import prod
 
 import numpy as np
 
-from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
-from ..ir.types import Array, Dim, TensorType
-from ..ops.elementwise import Add
-from ..ops.matmul import Einsum, MatMul, einsum_terms
+from ..ir.types import Array, Dim
+from ..ops.elementwise import Add, Mul
+from ..ops.matmul import Einsum, MatMul
 from ..ops.movement import Transpose
-from ..ops.shape import Reshape
+from ..ops.shape import Reshape, Unsqueeze
 from .driver import Context
 from .editing import Builder
+from .einsum_terms import Contraction, contraction, split
 from .pattern import pairs
 
 
@@ -52,44 +52,46 @@ class _EinsumProduct:
         found = [size for letter in letters if isinstance(size := self.sizes[letter], int)]
         return found if len(found) == len(letters) else None
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether several columns or terms of a stack, all of known sizes, are one axis each."""
+        several = len(self.columns) > 1 or len(self.summed) > 1
+        return bool(self.stack) and several and self.known("".join(self.sizes)) is not None
+
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Replace Einsum by MatMul with the necessary Transposes and Reshapes.
+    """Replace Einsum by MatMul or Mul with the necessary Transposes and Reshapes.
 
-    Every letter denotes one axis of an operand and one of the other or the result. Batched products
-    have one axis each of columns and summed terms; products with a matrix may have several.
+    Every letter denotes one axis of an operand and one of the other or the result. Of more than two
+    operands, those that are cheapest to combine come first. Batched products of symbolic sizes have
+    one axis each of columns and summed terms; products with a matrix may have several.
     """
-    for node in list(graph.nodes):
-        if node not in graph or not isinstance(node.op, Einsum):
+    waiting = [node for node in graph.nodes if isinstance(node.op, Einsum)]
+    while waiting:
+        node = waiting.pop(0)
+        whole = contraction(node) if node in graph else None
+        if whole is None:
             continue
-        found = _read(node, node.op)
-        if found is None:
+        if len(whole.terms) > 2:
+            parts = split(graph, node, whole)
+            if parts:
+                waiting[:0] = parts
+                yield f"Einsum '{node.name}' combines two of its operands at a time"
             continue
-        new = _rewrite(graph, node, found)
-        yield f"MatMul '{new.name}' computes Einsum '{node.name}' ({node.op.equation})"
+        found = _read(whole)
+        if found is not None:
+            new = _rewrite(graph, node, found)
+            yield f"MatMul '{new.name}' computes Einsum '{node.name}' ({whole.equation})"
+        elif whole.outer:
+            new = _multiply(graph, node, whole)
+            yield f"Mul '{new.name}' computes Einsum '{node.name}' ({whole.equation})"
 
 
-def _read(node: Node, op: Einsum) -> _EinsumProduct | None:
-    terms, result = einsum_terms(op.equation)
-    if len(terms) != 2 or len(node.inputs) != 2:
-        return None
-    a, b = node.inputs
-    types = [value.type for value in node.inputs if value is not None]
-    if a is None or b is None or "." in op.equation.split("->")[0]:
-        return None
-    sizes: dict[str, Dim] = {}
-    for term, type_ in zip(terms, types, strict=True):
-        if not isinstance(type_, TensorType) or type_.dtype not in FLOATS or type_.shape is None:
-            return None
-        if len(set(term)) != len(term) or len(term) != len(type_.shape):
-            return None
-        for letter, size in zip(term, type_.shape, strict=True):
-            if sizes.setdefault(letter, size) != size or size == 0:  # 1 would broadcast
-                return None
-    left, right = terms
-    found = _parts(a, b, left, right, result, sizes)
+def _read(whole: Contraction) -> _EinsumProduct | None:
+    (a, b), (left, right), result = whole.operands, whole.terms, whole.result
+    found = _parts(a, b, left, right, result, whole.sizes)
     is_swapped = found is None or result.endswith(found.columns + found.rows) or a.is_constant
-    return _parts(b, a, right, left, result, sizes) if is_swapped else found
+    return _parts(b, a, right, left, result, whole.sizes) if is_swapped else found
 
 
 def _parts(
@@ -108,8 +110,10 @@ def _parts(
     if not stack:
         together = [x for x in (columns, summed) if len(x) > 1]
         return found if all(found.known(x) is not None for x in together) else None
-    if (len(columns), len(summed)) != (1, 1) or len(rows) == 1:
-        return found if len(columns) == len(rows) == len(summed) == 1 else None
+    if len(columns) == len(rows) == len(summed) == 1 or found.is_flat:
+        return found
+    if len(columns) > 1 or len(summed) > 1:
+        return None
     unknown = sum(not isinstance(sizes[letter], int) for letter in rows)
     return found if unknown < 2 and found.known(columns + summed) is not None else None
 
@@ -127,49 +131,83 @@ def _bias(
     return None
 
 
-def _rewrite(graph: Graph, node: Node, p: _EinsumProduct) -> Node:
-    plain = Builder(graph, node)
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Adds nodes before an Einsum; what is constant is changed at once."""
 
-    def add(op: Op, *inputs: Value) -> Value:
-        return plain(op, *inputs, name=f"{node.name}.{type(op).__name__}")
+    graph: Graph
+    node: Node
 
-    def ordered(x: Value, letters: str, wanted: str) -> Value:
+    def add(self, op: Op, *inputs: Value) -> Value:
+        name = f"{self.node.name}.{type(op).__name__}"
+        return Builder(self.graph, self.node)(op, *inputs, name=name)
+
+    def ordered(self, x: Value, letters: str, wanted: str) -> Value:
         if letters == wanted:
             return x
         perm = tuple(map(letters.index, wanted))
         if x.data is not None:
-            return graph.constant(np.ascontiguousarray(x.data.transpose(perm)), x.name)
-        return add(Transpose(perm=perm), x)
+            return self.graph.constant(np.ascontiguousarray(x.data.transpose(perm)), x.name)
+        return self.add(Transpose(perm=perm), x)
 
-    def shaped(x: Value, *sizes: int) -> Value:
+    def shaped(self, x: Value, *sizes: int) -> Value:
         if x.data is not None:
             copied = (n or size for n, size in zip(sizes, x.data.shape, strict=False))
-            return graph.constant(x.data.reshape(tuple(copied)), x.name)
-        return add(Reshape(), x, plain.integers(sizes, f"{node.name}.sizes"))
+            return self.graph.constant(x.data.reshape(tuple(copied)), x.name)
+        integers = Builder(self.graph, self.node).integers(sizes, f"{self.node.name}.sizes")
+        return self.add(Reshape(), x, integers)
 
-    a = ordered(p.a, p.of_a, p.stack + p.rows + p.summed)
-    b = ordered(p.b, p.of_b, p.stack + p.summed + p.columns)
+
+def _multiply(graph: Graph, node: Node, whole: Contraction) -> Node:
+    """Replace an Einsum that sums nothing by a Mul of its operands, axes in the result's order."""
+    write, factors = _Writer(graph, node), list[Value]()
+    for x, term in zip(whole.operands, whole.terms, strict=True):
+        wanted = "".join(letter for letter in whole.result if letter in term)
+        x = write.ordered(x, term, wanted)
+        first = whole.result.index(wanted[0]) if wanted else len(whole.result)
+        axes = [i for i, y in enumerate(whole.result) if i > first and y not in term]
+        if axes:
+            integers = Builder(graph, node).integers((i - first for i in axes), f"{node.name}.axes")
+            x = write.add(Unsqueeze(), x, integers)
+        factors.append(x)
+    made = Builder(graph, node, origin=(node,)).node(Mul(), *factors)
+    graph.replace(node, [made.output])
+    graph.rename(made, node.name)
+    return made
+
+
+def _rewrite(graph: Graph, node: Node, p: _EinsumProduct) -> Node:
+    write = _Writer(graph, node)
+    a = write.ordered(p.a, p.of_a, p.stack + p.rows + p.summed)
+    b = write.ordered(p.b, p.of_b, p.stack + p.summed + p.columns)
     terms, columns = p.known(p.summed), p.known(p.columns)
+    stack, rows = p.known(p.stack), p.known(p.rows)
+    flat = p.is_flat and stack is not None and rows is not None
     merged = bool(p.stack) and len(p.rows) > 1 and terms is not None and columns is not None
-    if merged and terms is not None:  # rows of one matrix of the stack
-        a = shaped(a, *(0 for _ in p.stack), -1, *terms)
+    if flat:
+        a = write.shaped(a, *stack, prod(rows), prod(terms or ()))
+        b = write.shaped(b, *stack, prod(terms or ()), prod(columns or ()))
+    elif merged and terms is not None:  # rows of one matrix of the stack
+        a = write.shaped(a, *(0 for _ in p.stack), -1, *terms)
     elif len(p.summed) > 1 and terms is not None:
-        a = shaped(a, *(0 for _ in p.rows), prod(terms))
-    if len(p.summed + p.columns) > 2:
-        b = shaped(b, prod(terms) if terms and len(terms) > 1 else 0, -1)
+        a = write.shaped(a, *(0 for _ in p.rows), prod(terms))
+    if not flat and len(p.summed + p.columns) > 2:
+        b = write.shaped(b, prod(terms) if terms and len(terms) > 1 else 0, -1)
     top = node
     made = Builder(graph, node, origin=(node,)).node(MatMul(), a, b)
     product = made.output
-    if len(p.columns) > 1 and columns is not None:
+    if flat:
+        product = write.shaped(product, *stack, *rows, *(columns or ()))
+    elif len(p.columns) > 1 and columns is not None:
         bias = _bias(graph, node, p, columns)
         if bias is not None:
-            top, flat = bias
-            product = add(Add(), product, graph.constant(flat, f"{top.name}.bias"))
-        product = shaped(product, *(0 for _ in p.rows), *columns)
-    if merged and columns is not None:
+            top, flat_bias = bias
+            product = write.add(Add(), product, graph.constant(flat_bias, f"{top.name}.bias"))
+        product = write.shaped(product, *(0 for _ in p.rows), *columns)
+    if not flat and merged and columns is not None:
         sizes = (size if isinstance(size := p.sizes[x], int) else -1 for x in p.rows)
-        product = shaped(product, *(0 for _ in p.stack), *sizes, *columns)
-    product = ordered(product, p.stack + p.rows + p.columns, p.result)
+        product = write.shaped(product, *(0 for _ in p.stack), *sizes, *columns)
+    product = write.ordered(product, p.stack + p.rows + p.columns, p.result)
     graph.replace(top, [product])
     if top is not node:
         graph.remove(node)

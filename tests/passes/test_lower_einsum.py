@@ -10,6 +10,7 @@ from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.elementwise import Add, Mul
 from tercet.runtime.ops.matmul import Einsum
 from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.reduce import ReduceMean
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 
@@ -42,6 +43,13 @@ def network(
         ("byhwc,hkc->byhwk", (2, 3, 4, 5, 6), (4, 7, 6)),
         ("byhwc,wkc->byhwk", (2, 3, 4, 5, 6), (5, 7, 6)),
         ("abcd,bde->aebc", (2, 3, 4, 5), (3, 5, 6)),
+        # masks of MaskFormer and DETR: several columns, or several terms, of a stack
+        ("bqc,bchw->bqhw", (2, 5, 3), (2, 3, 4, 6)),
+        ("bqnc,bnchw->bqnhw", (2, 5, 3, 4), (2, 3, 4, 6, 7)),
+        ("abcd,aecd->abe", (2, 3, 4, 5), (2, 6, 4, 5)),
+        # local attention of LongT5
+        ("...qhd,...khd->...hqk", (2, 3, 4, 2, 5), (2, 3, 6, 2, 5)),
+        ("...j,jk->...k", (2, 3, 4), (4, 5)),
     ],
 )
 def test_products(equation: str, shape: tuple[int, ...], weight: tuple[int, ...]) -> None:
@@ -79,12 +87,9 @@ def test_symbolic_sizes(shape: tuple[Dim, ...]) -> None:
     ("equation", "shape", "weight"),
     [
         ("ij,j->i", (3, 4), (4,)),
-        ("ij,ij->ij", (3, 4), (3, 4)),
-        ("ij,kl->ijkl", (3, 4), (5, 6)),
         ("ijk,kl->il", (3, 2, 4), (4, 5)),
-        ("...j,jk->...k", (3, 4), (4, 5)),
+        ("...ij,...jk->...ik", (2, 3, 4), (4, 5)),
         ("iij,jk->ik", (3, 3, 4), (4, 5)),
-        ("abcd,aecd->abe", (2, 3, 4, 5), (2, 6, 4, 5)),
         ("ij,jk->ik", (3, 4), (1, 5)),
     ],
 )
@@ -92,6 +97,53 @@ def test_what_stays(equation: str, shape: tuple[int, ...], weight: tuple[int, ..
     after, log = optimised(network(equation, shape, weight))
     assert "lower_einsum" not in log.counts
     assert kinds(after) == ["Einsum"]
+
+
+@pytest.mark.parametrize(
+    ("equation", "shape", "weight"),
+    [
+        ("ij,ij->ij", (3, 4), (3, 4)),
+        ("ij,kl->ijkl", (3, 4), (5, 6)),
+        ("bhcl,bclhp->bclhp", (2, 3, 4, 5), (2, 4, 5, 3, 6)),
+        ("i,j->ji", (3,), (4,)),
+        ("ij,->ji", (3, 4), ()),
+    ],
+)
+def test_products_of_elements(
+    equation: str, shape: tuple[int, ...], weight: tuple[int, ...]
+) -> None:
+    graph = network(equation, shape, weight)
+    after, _ = optimised(graph)
+    assert "Mul" in kinds(after)
+    assert "Einsum" not in kinds(after)
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "products"),
+    [
+        # the state-space duality of Mamba-2
+        (
+            "bcln,bcsn,bhcls,bcshp->bclhp",
+            ((2, 3, 4, 5), (2, 3, 6, 5), (2, 2, 3, 4, 6), (2, 3, 6, 2, 7)),
+            2,
+        ),
+        ("bcln,bhcl,bclhp->bchpn", ((2, 3, 4, 5), (2, 2, 3, 4), (2, 3, 4, 2, 6)), 1),
+        ("ij,jk,kl->il", ((3, 4), (4, 5), (5, 2)), 2),
+        ("...ij,...jk,...kl->...il", ((2, 3, 4), (2, 4, 5), (2, 5, 2)), 2),
+    ],
+)
+def test_many_operands(equation: str, shapes: tuple[tuple[int, ...], ...], products: int) -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        mean = apply(graph, ReduceMean(keepdims=0), x)
+        others = (apply(graph, Add(), mean, normal(*shape)) for shape in shapes[1:])
+        return apply(graph, Einsum(equation=equation), x, *others)
+
+    graph = make(build, shapes[0])
+    after, _ = optimised(graph)
+    assert kinds(after).count("MatMul") == products
+    assert "Einsum" not in kinds(after)
+    assert_same(graph, after)
 
 
 def test_attention_of_keras() -> None:
