@@ -13,7 +13,6 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 import tercet
-from tercet import api
 from tercet.backends import open_backends
 from tercet.backends.cuda.codegen.epilogue import no_epilogue
 from tercet.backends.cuda.gemm.f16 import EIGHTS
@@ -248,7 +247,7 @@ def half_resnet() -> planning.Layout:
         imported = model.imported
     options = Options(precision="float16")
     host = open_backends("numpy", options)
-    model = tercet.runtime.session.model.Model(imported, host, options, api.evaluate)
+    model = tercet.runtime.session.model.Model(imported, host, options, evaluate)
     return planned_model(model, DryDevice())
 
 

@@ -154,7 +154,7 @@ def test_operators_are_values() -> None:
     with pytest.raises(FrozenInstanceError, match="'strides'"):
         conv.strides = (1, 1)  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(FrozenInstanceError, match="'strides'"):
-        del conv.strides
+        del conv.strides  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(TypeError, match="Conv does not have the attributes stride"):
         Conv(stride=(2, 2))  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="Cast lacks the attributes to"):
