@@ -146,6 +146,14 @@ def picture() -> Case:
     return model(nodes, {"x": numbers(1, 3, 16, 16)}, constants, {"y": 1})
 
 
+def level() -> Case:
+    """Norms of channels of equal whole numbers: libraries shift what they have scaled."""
+    x = numbers(2, 4, 6, 6)
+    x[:, ::2] = np.array([3, 77], np.float32)[:, np.newaxis, np.newaxis]
+    nodes = [("InstanceNormalization", "x s b", "y")]
+    return model(nodes, {"x": x}, {"s": numbers(4, seed=1), "b": numbers(4, seed=2)}, {"y": 1})
+
+
 CASES: dict[str, Callable[[], Case]] = {
     made.__name__: made
     for made in (
@@ -157,6 +165,7 @@ CASES: dict[str, Callable[[], Case]] = {
         counting,
         uneven,
         picture,
+        level,
     )
 }
 

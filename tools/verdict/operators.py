@@ -60,6 +60,9 @@ _POOLING = {"AveragePool", "LpPool"}
 #: Operators that add up a row of their input for each row of their result.
 _NORMS = {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "LogSoftmax"}
 _NORMS |= {"LpNormalization", "MeanVarianceNormalization", "RMSNormalization", "Softmax"}
+#: Norms that libraries compute as x · scale + shift, whose terms may be far larger than the result.
+SHIFTED = {"BatchNormalization", "GroupNormalization", "InstanceNormalization"}
+SHIFTED |= {"LayerNormalization", "MeanVarianceNormalization"}
 #: Operators that compare what they read with their thresholds, and add up something else.
 COMPARING = {"TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"}
 #: Operators that compute positions between the pixels of their first input.

@@ -42,6 +42,7 @@ from .operators import (
     NEVER_NEGATIVE,
     PRODUCTS,
     QUANTIZING,
+    SHIFTED,
     SMALLEST,
     before_decisions,
     greatest_position,
@@ -487,6 +488,8 @@ def _of_inputs(node: Node) -> dict[int, dict[str, Any]]:
     """Return what is special about the noise of a node's inputs, by position; see `moved`."""
     if node.kind == "Conv" and set(getattr(node.op, "strides", ()) or (1,)) == {1}:
         return {0: {"radius": _TILE}}
+    if plain_kind(node) in SHIFTED:  # a sum of whole numbers is exact, that of the products is not
+        return {0: {"floor": _ANY}}
     if node.kind == "LRN":  # libraries add the next channel to a sum and subtract the last one
         return {0: {"channels": True}}
     # Keys are only seen in scores, which have a rounding of their own.
