@@ -59,7 +59,8 @@ def test_swiglu(fusion: int, limit: float | None) -> None:
 
 
 REFUSED = {
-    "a sparse mixer": ({"use_sparse_mixer": 1}, tercet.UnsupportedError, "use_sparse_mixer=0"),
+    "a sparse mixer of one": ({"use_sparse_mixer": 1}, tercet.ModelError, "defined for k=2"),
+    "too many experts": ({"k": COUNT + 1}, tercet.ModelError, "k=4 of 3 experts"),
     "an unknown activation": ({"activation_type": "tanh"}, tercet.ModelError, "expected relu"),
     "no second half": ({"activation_type": "swiglu"}, tercet.ModelError, "swiglu_fusion=0"),
 }
@@ -80,4 +81,4 @@ def test_other_formats_of_weights_are_refused_with_a_recipe() -> None:
     inputs |= {"s1": floats(COUNT, HIDDEN), "b1": None, "fc2": bytes_, "s2": floats(COUNT, HIDDEN)}
     sample = Sample("QMoE", inputs, {"quant_type": "fp4"}, constants=("fc1", "fc2"))
     with pytest.raises(tercet.UnsupportedError, match="quant_type='int'"):
-        tercet.load(model_of(sample))
+        tercet.load(model_of(sample)).run(feeds_of(sample))

@@ -98,6 +98,7 @@ inline double __longlong_as_double(long long x) { double y; memcpy(&y, &x, 8); r
 inline size_t __cvta_generic_to_shared(const void* p) { return (size_t)p; }
 template <typename T> T __ldg(const T* p) { return *p; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 inline unsigned __byte_perm(unsigned low, unsigned high, unsigned places)
 {
@@ -180,15 +181,22 @@ template <typename T> T __shfl_down_sync(unsigned lanes, T value, int delta)
     return exchange(lanes, value, lane + delta < 32 ? lane + delta : lane);
 }
 
-inline int __any_sync(unsigned, int predicate)
+template <typename T> T __shfl_up_sync(unsigned lanes, T value, int delta)
 {
-    exchanged[current] = predicate;
+    const int lane = current % 32;
+    return exchange(lanes, value, lane < delta ? lane : lane - delta);
+}
+
+inline unsigned __ballot_sync(unsigned, int predicate)
+{
+    exchanged[current] = predicate != 0;
     __syncwarp();
-    int found = 0;
-    for (int lane = 0; lane < 32; ++lane) found |= exchanged[current / 32 * 32 + lane] != 0;
+    unsigned found = 0;
+    for (int lane = 0; lane < 32; ++lane) found |= (unsigned)(exchanged[current / 32 * 32 + lane] != 0) << lane;
     __syncwarp();
     return found;
 }
+inline int __any_sync(unsigned lanes, int predicate) { return __ballot_sync(lanes, predicate) != 0; }
 
 // Conditional nodes: the fake driver's handle of one is the address of its value.
 extern "C" inline void cudaGraphSetConditional(unsigned long long node, unsigned value)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Add
+from ....runtime.ops.experts import MoE, QMoE
 from ....runtime.ops.matmul import Gemm, MatMul
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization
 from ....runtime.ops.packed import MatMulNBits
@@ -22,7 +23,7 @@ MAX_OPERANDS = 2
 #: result with rows of another distance; see `epilogue.cuh`.
 ALONG, BY_CHANNEL, BY_ROW, PLACED = 1, 2, 3, 4
 #: Operators with channels along the last axis.
-OF_ROWS = MatMul | Gemm | MatMulNBits | LayerNormalization | RMSNormalization
+OF_ROWS = MatMul | Gemm | MatMulNBits | MoE | QMoE | LayerNormalization | RMSNormalization
 #: Returns the epilogue of a node: those of the free nodes after it that its kernel can compute.
 Tail = Callable[[Graph, Node, Set[Node]], tuple[Node, ...]]
 

@@ -174,7 +174,7 @@ def multiply_packed_rows(
     pitch = ceil_div(weights.row_factors, BANKS) * BANKS + BANKS
     tile = choose(op, target, count)
     per_row = pitch + 4 * tile.warps * rows * planes  # scales, and partial sums
-    tile = _with_scales(tile, per_row, prologue.shared, target)
+    tile = with_scales(tile, per_row, prologue.shared, target)
     if tile.eights < count:
         return f"{weights.row_factors} bytes of scales per row"
     terms, fragment = 32 // op.bits, bfloat16 if planes > 1 else a.dtype
@@ -246,7 +246,7 @@ def _time(layer: PackedLinear, epilogue: Epilogue, target: Target) -> float:
     return unpacked if found is None else min(unpacked, found[0])
 
 
-def _with_scales(tile: RowTile, per_row: int, beside: int, target: Target) -> RowTile:
+def with_scales(tile: RowTile, per_row: int, beside: int, target: Target) -> RowTile:
     """Return the tile with as many of its rows as shared memory has room for, possibly none.
 
     Args:

@@ -115,6 +115,37 @@ def unpack_integers(
     columns *= factors[:, group]
 
 
+def unpack_blocks(
+    packed: Array, scales: Array, points: Array | None, bits: int, block: int, out: Array
+) -> None:
+    """Fill `out` [rows, terms] with (integer - point) * scale.
+
+    Args:
+        packed: uint8 [rows, bytes], lowest bits first.
+        scales: [rows, blocks].
+        points: zero points, packed likewise; None for the middle of the range.
+        bits: per integer.
+        block: terms that share a scale.
+        out: floats.
+    """
+    rows, terms = out.shape
+    count = 8 // bits
+    codes = np.empty((rows, packed.shape[1] * count), out.dtype)
+    _look_up(_integers_of(bits, 0 if points is not None else 1 << (bits - 1)), packed, codes)
+    if points is not None:
+        zeros = np.empty((rows, points.shape[1] * count), out.dtype)
+        _look_up(_integers_of(bits, 0), points, zeros)
+        codes[:, :terms] -= _by_term(zeros, block, terms)
+    factors = scales.astype(out.dtype, copy=False)
+    np.multiply(codes[:, :terms], _by_term(factors, block, terms), out=out)
+
+
+def _by_term(of_blocks: Array, block: int, terms: int) -> Array:
+    """Return numbers of blocks [rows, blocks] for every term."""
+    blocks = -(-terms // block)
+    return of_blocks[:, :1] if blocks == 1 else of_blocks[:, :blocks].repeat(block, 1)[:, :terms]
+
+
 def unpack_table(
     op: MatMulBnb4, operands: list[Array | None], first: int, last: int, out: Array
 ) -> None:

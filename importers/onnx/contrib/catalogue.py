@@ -14,7 +14,6 @@ MODULES: dict[str, str] = {
     "embedding": "EmbedLayerNormalization",
     "gated": "BranchwiseRMSNorm CausalConvWithState GatedAdd GatedRMSNorm LinearAttention "
     "LinearAttentionGate ScaledSiLU",
-    "experts": "MoE QMoE",
     "grouped_query": "GroupQueryAttention",
     "hyper": "EngramGate HyperConnectionPostMix HyperConnectionPreMix NGramHashMapping",
     "images": "CropAndResize",

@@ -22,6 +22,7 @@ from ...ops.elementwise import (
     Where,
 )
 from ...ops.elementwise_rules import Binary, KnownUnary, Predicate, Unary, Variadic
+from ...ops.experts import MoE, QMoE
 from ...ops.gather import OneHot
 from ...ops.matmul import Gemm, MatMul
 from ...ops.movement import Split, Transpose
@@ -104,6 +105,13 @@ def normalization(writer: GraphWriter, node: Node) -> None:
 @rule(MatMulNBits, MatMulBnb4)
 def packed_product(writer: GraphWriter, node: Node) -> None:
     """Rows are multiplied independently."""
+    writer.need_closed(node.inputs[0], [len(writer.dims(node.inputs[0])) - 1])
+    writer.read_inputs()
+
+
+@rule(MoE, QMoE)
+def experts(writer: GraphWriter, node: Node) -> None:
+    """Rows choose their experts independently."""
     writer.need_closed(node.inputs[0], [len(writer.dims(node.inputs[0])) - 1])
     writer.read_inputs()
 

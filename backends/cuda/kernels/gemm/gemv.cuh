@@ -18,6 +18,13 @@ static_assert(EIGHTS % PRODUCTS == 0, "products have equally many rows of a bloc
 
 #include "gemm/row_norm.cuh"
 
+// Rows of x that are next to each other.
+struct AdjacentRows {
+    const Y* x;
+
+    __device__ __forceinline__ const Y* row(int, int m) const { return x + (long long)m * ROW; }
+};
+
 // Applies the epilogue to the sums of one result.
 template <typename Sums>
 __device__ __forceinline__ R result_of(const Sums& sums, long long at, int m, int column, const Y* z0,

@@ -1,0 +1,334 @@
+"""Mixtures of experts: products with the weights of chosen experts, of which only those are read.
+
+Rows choose experts (`route_experts.cu`), experts multiply the rows that chose them by the main
+loops of products of few rows (`experts_packed.cu`, `experts_floats.cu`), and the results of a row's
+experts are added up (`add_experts.cu`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from ....runtime.ir.dtypes import DType, bfloat16, float32
+from ....runtime.ops.experts import Mixture
+from ....runtime.ops.packed import MatMulNBits
+from ..codegen.epilogue import Epilogue
+from ..recipe.launch import Launch, each, sharing
+from ..recipe.operands import Operand, Scratch, Tensor, ceil_div
+from ..recipe.source import C_TYPES
+from ..recipe.targets import Target
+from . import gemv, packed
+from .atoms import HALVES, atom_of
+from .expert_weights import ExpertWeights
+from .gemv import EIGHT, RowTile, prologue_of
+from .packed import BANKS, PLANES
+
+#: Maximum rows that one block chooses experts for, and pairs that it sorts.
+ALONE_ROWS, ALONE_PAIRS = 64, 1024
+#: Warps per block that chooses experts, at most.
+ROUTING_WARPS = 32
+#: Rows of a tile, by how many an expert has on average.
+TILES = (8, 16, 32)
+#: The tile of several rows: eights of weights, warps, steps.
+SEVERAL = RowTile(4, 8, 1)
+#: Alignment of parts of the workspace in bytes.
+ALIGNED = 256
+#: How `route_experts.cu` makes weights.
+OF_CHOSEN, OF_ALL, GIVEN, GIVEN_SHARES, SPARSE = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts.
+
+    Attributes:
+        op: the operator.
+        y, x: [..., hidden].
+        router: logits [rows, experts].
+        given: weights of the same shape that replace the softmax, or None.
+        first: the products that the activation reads.
+        second: the product of its result.
+    """
+
+    op: Mixture
+    y: Tensor
+    x: Tensor
+    router: Tensor
+    given: Tensor | None
+    first: ExpertWeights
+    second: ExpertWeights
+
+    @property
+    def rows(self) -> int:
+        """Rows of `x`."""
+        return prod(self.x.dims[:-1])
+
+    @property
+    def pairs(self) -> int:
+        """Number of rows times experts of each."""
+        return self.rows * self.op.k
+
+    @property
+    def count(self) -> int:
+        """Number of experts."""
+        return self.first.layer.experts
+
+    @property
+    def workspace(self) -> dict[str, Scratch]:
+        """The parts of the workspace by name, the last of which is where they end."""
+        pairs, size = self.pairs, self.x.dtype.itemsize
+        parts = {
+            "chosen": 4 * pairs,
+            "weights": 4 * pairs,
+            "order": 4 * pairs,
+            "ends": 4 * self.count,
+            "hidden": size * pairs * self.second.layer.rows,
+            "parts": 4 * pairs * self.second.layer.columns,
+            "end": 0,
+        }
+        found, at = dict[str, Scratch](), 0
+        for name, nbytes in parts.items():
+            found[name] = Scratch(at)
+            at += ceil_div(nbytes, ALIGNED) * ALIGNED
+        return found
+
+    def launches(self, epilogue: Epilogue, target: Target) -> tuple[Launch, ...] | str:
+        """Return the launches with `epilogue` applied to the sums, or why there are none."""
+        if not self.rows:
+            return "no rows"
+        memory = self.workspace
+        if max(self.x.size, self.pairs * self.second.layer.columns) >= 2**31:
+            return f"{self.rows} rows"
+        choice = {name: memory[name] for name in ("chosen", "order", "ends")}
+        activation = _activation(self.op, self.first.products, self.x.dtype)
+        first = _Product(self, self.first, self.x, memory["hidden"], self.op.k, activation)
+        plain = _activation(None, 1, self.x.dtype, float32)
+        second = _Product(self, self.second, memory["hidden"], memory["parts"], 1, plain)
+        products = [product.launch(choice, target) for product in (first, second)]
+        refused = next((found for found in products if isinstance(found, str)), None)
+        if refused is not None:
+            return refused
+        whole = replace(self._sum(memory, epilogue), scratch=memory["end"].offset)
+        made = [found for found in products if isinstance(found, Launch)]
+        return sharing(*self._routing(memory), *made, whole)
+
+    def _routing(self, memory: Mapping[str, Scratch]) -> tuple[Launch, ...]:
+        alone = self.rows <= ALONE_ROWS and self.pairs <= ALONE_PAIRS
+        sorts = self.rows > 1
+        warps = max(self.rows, self.count if alone and sorts else 1)
+        warps = min(warps, ROUTING_WARPS if alone else 4)
+        choosing = Launch(
+            "gemm/route_experts.cu",
+            "route_experts",
+            grid=(1 if alone else ceil_div(self.rows, warps), 1, 1),
+            block=32 * warps,
+            args={
+                **{"router": self.router, "given": self.given},
+                **{name: memory[name] for name in ("chosen", "weights", "order", "ends")},
+                "rows": self.rows,
+            },
+            types=(("X", self.router.dtype),),
+            constants=(
+                *(("EXPERTS", self.count), ("TOP", self.op.k)),
+                *(("HOW", self._how), ("ALONE", alone and sorts)),
+            ),
+            note=f"{self.op.k} of {self.count} experts",
+        )
+        if alone or not sorts:
+            return (choosing,)
+        sorting = Launch(
+            "gemm/route_experts.cu",
+            "sort_chosen",
+            grid=(ceil_div(self.count, 4), 1, 1),
+            block=128,
+            args={name: memory[name] for name in ("chosen", "order", "ends")}
+            | {"pairs": self.pairs},
+            types=choosing.types,
+            constants=choosing.constants,
+        )
+        return choosing, sorting
+
+    @property
+    def _how(self) -> int:
+        op = self.op
+        if self.given is not None:
+            return GIVEN_SHARES if op.normalize_routing_weights else GIVEN
+        if op.use_sparse_mixer:
+            return SPARSE
+        return OF_CHOSEN if op.normalizes else OF_ALL
+
+    def _sum(self, memory: Mapping[str, Scratch], epilogue: Epilogue) -> Launch:
+        n = self.second.layer.columns
+        return each(
+            "gemm/add_experts.cu",
+            "add_experts",
+            self.rows * n,
+            {
+                **{"parts": memory["parts"], "weights": memory["weights"], "y": self.y},
+                **{**epilogue.args, "n": n, "count": self.rows * n},
+            },
+            types=epilogue.types,
+            constants=(("TOP", self.op.k),),
+            code=epilogue.code,
+            note=epilogue.title,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Activation:
+    """What is stored of the sums of a product.
+
+    Attributes:
+        code: the function ``epilogue`` of `gemv.cuh`.
+        stored: the dtype it stores.
+        title: for reports.
+    """
+
+    code: str
+    stored: DType
+    title: str = ""
+
+
+#: Activations of one number `x`, in C++.
+_FORMULAS = {
+    "relu": "fmaxf(x, 0.0f)",
+    "gelu": "0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)))",
+    "silu": "x / (1 + expf(-x))",
+    "identity": "x",
+}
+
+
+def _activation(
+    op: Mixture | None, products: int, dtype: DType, stored: DType | None = None
+) -> _Activation:
+    """Return the activation of an operator; None for none."""
+    kind = "identity" if op is None else op.activation_type
+    values = ["value"] if products == 1 else ["value0", "value1"]
+    if op is not None and kind == "swiglu":
+        gate, linear = values
+        if op.swiglu_limit is not None:
+            limit = f"{op.swiglu_limit!r}f"
+            gate, linear = f"fminf({gate}, {limit})", f"fminf(fmaxf({linear}, -{limit}), {limit})"
+        alpha, beta = f"{op.activation_alpha!r}f", f"{op.activation_beta!r}f"
+        result = f"{gate} / (1 + expf(-{alpha} * {gate})) * ({linear} + {beta})"
+    else:
+        result = f"activated({values[0]})" + "".join(f" * {value}" for value in values[1:])
+    made = dtype if stored is None else stored
+    operand = f"const {C_TYPES[dtype]}*"
+    numbers = "".join(f"float {value}, " for value in values)
+    code = (
+        "__device__ __forceinline__ float activated(float x) "
+        f"{{ return {_FORMULAS.get(kind, 'x')}; }}\n"
+        f"__device__ __forceinline__ {C_TYPES[made]} epilogue({numbers}long long, int, int, "
+        f"{operand}, {operand}) {{ return {C_TYPES[made]}({result}); }}"
+    )
+    return _Activation(code, made, "" if kind == "identity" else kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """One product of a mixture.
+
+    Attributes:
+        experts: the mixture.
+        weights: of the layer.
+        x: rows that are multiplied; of every pair, or shared by the pairs of a row.
+        y: results of every pair.
+        share: pairs that read the same row of `x`.
+        activation: makes the results of the sums.
+    """
+
+    experts: Experts
+    weights: ExpertWeights
+    x: Operand
+    y: Operand
+    share: int
+    activation: _Activation
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of `x`."""
+        return self.weights.dtype
+
+    @property
+    def planes(self) -> int:
+        """How many numbers represent one element of `x` on tensor cores."""
+        return PLANES if self.weights.bits and self.dtype == float32 else 1
+
+    @property
+    def tile_rows(self) -> int:
+        """Pairs of a tile, at most."""
+        experts = self.experts
+        if experts.rows == 1:
+            return 1
+        if self.dtype == float32:
+            return TILES[0]
+        average = experts.pairs / experts.count
+        return next((rows for rows in TILES if rows >= average), TILES[-1])
+
+    def tile(self, target: Target) -> RowTile:
+        """Return how a block traverses the weights."""
+        layer, products = self.weights.layer, self.weights.products
+        if self.tile_rows > 1:
+            return replace(SEVERAL, resident=1 if self.tile_rows > TILES[0] else 2)
+        columns = layer.columns * self.experts.op.k
+        if not self.weights.bits:
+            return gemv.choose((1, columns, layer.rows), self.dtype, target, products)
+        sizes = {"K": layer.rows, "bits": self.weights.bits, "block_size": self.weights.block}
+        return packed.choose(MatMulNBits(N=columns, **sizes), target, products)
+
+    def launch(self, choice: Mapping[str, Scratch], target: Target) -> Launch | str:
+        """Return the launch, or why there is none."""
+        weights, experts = self.weights, self.experts
+        n, products, rows = weights.layer.columns, weights.products, self.tile_rows
+        tile, shared, pitch = self.tile(target), 0, 0
+        if weights.bits:
+            pitch = ceil_div(weights.row_factors, BANKS) * BANKS + BANKS
+            per_row = pitch + 4 * tile.warps * rows * self.planes
+            tile = packed.with_scales(tile, per_row, 0, target)
+            if tile.eights < products:
+                return f"{weights.row_factors} bytes of scales per row"
+            shared = tile.eights * EIGHT * pitch
+        active = min(experts.count, experts.pairs)
+        tiles = (experts.pairs - active) // rows + active if rows > 1 else experts.pairs
+        if tiles > 65535:
+            return f"{experts.rows} rows"
+        return Launch(
+            "gemm/experts_packed.cu" if weights.bits else "gemm/experts_floats.cu",
+            "experts_packed" if weights.bits else "experts_floats",
+            grid=(tile.blocks(n * products), tiles, 1),
+            block=32 * tile.warps,
+            args={
+                **weights.args,
+                **{"x": self.x, "y": self.y, **choice, "n": n},
+            },
+            types=self._types,
+            constants=(
+                *(("M", rows), ("PRODUCTS", products), *tile.constants),
+                *(("EXPERTS", experts.count), ("SHARE", self.share), ("SORTED", rows > 1)),
+                *weights.constants,
+                *((("PLANES", self.planes),) if weights.bits else ()),
+                ("EDGE", tile.is_uneven(n, products)),
+                ("BIAS", weights.bias is not None),
+                *prologue_of(None, weights.layer.rows, self.dtype).constants,
+            ),
+            code=f"{atom_of(self._fragment).code()}\n{self.activation.code}",
+            shared=shared,
+            note=f"{tile.note(rows, products)}, {weights.title} {self.activation.title}".strip(),
+        )
+
+    @property
+    def _fragment(self) -> DType:
+        """Element type on tensor cores."""
+        if self.weights.bits:
+            return bfloat16 if self.planes > 1 else self.dtype
+        return self.dtype if self.dtype in HALVES else float32
+
+    @property
+    def _types(self) -> tuple[tuple[str, DType], ...]:
+        stored = ("R", self.activation.stored)
+        if self.weights.bits:
+            return ("T", self._fragment), ("X", self.dtype), stored
+        return ("T", self.dtype), stored
