@@ -104,8 +104,9 @@ def test_a_decoder_of_this_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a host no time of a device is known; all else is there."""
-    monkeypatch.setitem(decode_bench.SHAPES, "tiny", DecoderSizes(64, 32, 1, 4, 2, 48, 32))
+    monkeypatch.setitem(decode_bench.SHAPES, "tiny", DecoderSizes(64, 32, 2, 4, 2, 48, 32))
     how = ["--backend", "numpy", "--position", "4", "--capacity", "32", "--check", "3"]
+    how += ["--check-layers", "1"]
     how += ["--late", "9", "--prompt", "8"]  # no time of the device, so no line for the prompt
     peers = pytorch_file(tmp_path, STEP | {"model": "tiny", "position": 4})
     more = ["--pytorch", str(peers), "--output", str(tmp_path), "--batch", "1", "2"]
@@ -119,6 +120,7 @@ def test_a_decoder_of_this_size(
         ["float16", "1", "4"],
         ["int4, block 32", "1", "4"],
     ]
+    assert [row[-1].endswith(" (1 layer)") for row in table(page)] == 2 * [True, True, False]
     assert "500 (float16 eager)" in page
 
 

@@ -84,6 +84,7 @@ class Measurement:
         prompt: tokens of a prompt of a single sequence; 0 for none.
         capacity: capacity of the caches in tokens.
         check: number of prompt tokens to compare with float64; 0 for none.
+        layers: number of blocks of the decoder that is compared; 0 for all.
         backend: the backend that runs it.
     """
 
@@ -92,6 +93,7 @@ class Measurement:
     prompt: int
     capacity: int
     check: int
+    layers: int
     backend: str
 
     def rows(
@@ -105,20 +107,54 @@ class Measurement:
             batches: numbers of sequences.
             folder: for the file.
         """
-        path, seconds = folder / "decoder.onnx", dict[str, float]()
+        seconds = dict[str, float]()
+        errors = self._errors(SHAPES[name], packing, batches, folder, seconds)
+        path = folder / "decoder.onnx"
         with _timed(seconds, "write"):
             write(path, SHAPES[name], packing)
         with _timed(seconds, "load"):
             model = load(path, backend=self.backend)
         with model:
-            checked = _Checked(path, model, self.check, seconds)
             for batch in batches:
-                yield self._row(model, batch, name, packing, checked, dict(seconds))
+                row = self._row(model, batch, name, packing, dict(seconds))
+                yield replace(row, error=errors.get(batch), layers=self.layers if errors else 0)
             if self.late:
                 late = replace(self, position=self.late, capacity=self.late + 4 * STEPS)
-                yield late._row(model, 1, name, packing, _Checked(path, model, 0, {}), {})
+                yield late._row(model, 1, name, packing, {})
             if self.prompt:
                 yield from self._prompt(model, name, packing)
+
+    def _errors(
+        self,
+        shape: DecoderSizes,
+        packing: Packing,
+        batches: Sequence[int],
+        folder: Path,
+        seconds: dict[str, float],
+    ) -> dict[int, float]:
+        """Return the distance of the logits of a prompt from float64, by number of sequences.
+
+        All sequences are this prompt. The decoder has the widths of `shape`, and `layers` blocks.
+        """
+        if not self.check:
+            return {}
+        path = folder / "checked.onnx"
+        write(path, replace(shape, layers=self.layers or shape.layers), packing)
+        tokens, errors = np.arange(self.check)[None], dict[int, float]()
+        with load(path, backend=self.backend) as model:
+            layout = DecoderLayout.of(model.imported)
+            with static_decoder(model, layout, 1, self.check) as decoder:
+                feeds, name = decoder.feeds(tokens), layout.logits.name
+            with _timed(seconds, "exact"):
+                exact = exact_outputs(path, feeds, outputs=[name])[name]
+            for batch in batches:
+                with static_decoder(model, layout, batch, self.capacity) as decoder:
+                    logits = decoder.step(np.repeat(tokens, batch, 0))
+                wanted = np.broadcast_to(exact[:, -logits.shape[1] :], logits.shape)
+                errors[batch] = distance_of(logits, wanted)
+        for file in folder.glob(f"{path.name}*"):
+            file.unlink()
+        return errors
 
     def _prompt(self, model: Model, name: str, packing: Packing) -> Iterator[PromptTiming]:
         shape, count = SHAPES[name], self.prompt
@@ -139,12 +175,12 @@ class Measurement:
         batch: int,
         name: str,
         packing: Packing,
-        checked: _Checked,
         seconds: dict[str, float],
     ) -> DecodeTiming:
         shape = SHAPES[name]
         with _timed(seconds, "plan"):
-            decoder = static_decoder(model, checked.layout, batch, self.capacity)
+            layout = DecoderLayout.of(model.imported)
+            decoder = static_decoder(model, layout, batch, self.capacity)
         with decoder:
             count = batch * self.position
             tokens = np.arange(count).reshape(batch, self.position) % shape.vocabulary
@@ -155,7 +191,6 @@ class Measurement:
             program = decoder.store.program(1)
             device = device_times(model, program)
             kernels = [row.kernel for row in program.rows if row.kind == "step"]
-            error = checked.error(decoder)
         rate = getattr(model.backends[0].device, "memory_bandwidth", None)
         floor = None if rate is None else step_bytes(shape, packing, batch, self.position) / rate
         return DecodeTiming(
@@ -169,38 +204,10 @@ class Measurement:
             host_ms=greedy * 1e3,
             floor_ms=None if floor is None else floor * 1e3,
             kernels=len(kernels),
-            error=error,
+            error=None,
             seconds=seconds,
             sampled_ms=sampled * 1e3,
         )
-
-
-class _Checked:
-    """The logits of a prompt in float64, computed once, with which all sequences are compared.
-
-    Args:
-        path: of the model.
-        model: the model.
-        count: number of tokens; 0 to compare nothing.
-        seconds: gets the seconds that float64 takes.
-    """
-
-    def __init__(self, path: Path, model: Model, count: int, seconds: dict[str, float]) -> None:
-        self.layout = DecoderLayout.of(model.imported)
-        self._tokens = np.arange(count)[None]
-        if count:
-            name = self.layout.logits.name
-            with static_decoder(model, self.layout, 1, count) as decoder, _timed(seconds, "exact"):
-                self._exact = exact_outputs(path, decoder.feeds(self._tokens), outputs=[name])[name]
-
-    def error(self, decoder: Decoder) -> float | None:
-        """Return the distance of a decoder's logits, where all sequences are this prompt."""
-        if not self._tokens.size:
-            return None
-        decoder.rewind(0)
-        logits = decoder.step(np.repeat(self._tokens, decoder.batch, 0))
-        exact = self._exact[:, -logits.shape[1] :]
-        return distance_of(logits, np.broadcast_to(exact, logits.shape))
 
 
 def _read(decoder: CachedDecoder[StaticCaches], tokens: Array) -> None:
@@ -246,6 +253,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--capacity", type=int, default=2048)
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--check", type=int, default=8, help="tokens to compare with float64")
+    parser.add_argument(
+        "--check-layers", type=int, default=0, help="blocks of the decoder compared; 0 for all"
+    )
     parser.add_argument("--pytorch", type=Path, help="file of PyTorch's times on this machine")
     given = parser.parse_args(arguments)
     peers = read_pytorch(given.pytorch) if given.pytorch else []
@@ -264,7 +274,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not given.pytorch:
             peers = earlier(file, about, lambda entry: PytorchTiming(**entry), "pytorch")
     measured = Measurement(
-        *(given.position, given.late, given.prompt, given.capacity, given.check, given.backend)
+        *(given.position, given.late, given.prompt, given.capacity, given.check),
+        *(given.check_layers, given.backend),
     )
     for name, bits in product(given.models, given.bits):
         with TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:

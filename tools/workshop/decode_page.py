@@ -38,6 +38,7 @@ class DecodeTiming:
         error: relative L2 distance of logits from the same file in float64; None if not measured.
         seconds: what came before by its name: writing the file, loading, reading the prompt.
         sampled_ms: as `host_ms`, of tokens that are sampled; None if not measured.
+        layers: blocks of the decoder whose error it is, which has the same widths; 0 for all.
     """
 
     model: str
@@ -53,6 +54,7 @@ class DecodeTiming:
     error: float | None
     seconds: Mapping[str, float]
     sampled_ms: float | None = None
+    layers: int = 0
 
     @property
     def place(self) -> tuple[str, int, int, int, int]:
@@ -199,8 +201,12 @@ def cells(row: DecodeTiming, peers: Sequence[PytorchTiming]) -> tuple[str, ...]:
         "" if share is None else f"{share:.0%}",
         *(beside, f"{row.host_ms:.3f}"),
         "" if row.sampled_ms is None else f"{row.sampled_ms:.3f}",
-        "" if row.error is None else f"{row.error:.1e}",
+        "" if row.error is None else f"{row.error:.1e}" + _of_layers(row.layers),
     )
+
+
+def _of_layers(count: int) -> str:
+    return f" ({count} layer{'s' if count > 1 else ''})" if count else ""
 
 
 def markdown(
@@ -250,7 +256,8 @@ def markdown(
         "memory: all weights except the embedding table, and the caches up to the position. "
         "*PyTorch* is its fastest configuration for one sequence, in tokens/s. *Error* is the "
         "relative L2 distance of the logits of a prompt from the same file in float64, with the "
-        "same packed weights."
+        "same packed weights; where a number of layers is given, those of a decoder of the same "
+        "widths with so many layers."
     )
     lines = [
         *head("Decoders step by step", text, about),
