@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..runtime.base.arguments import shown
 from ..runtime.errors import FileError, ModelError, UnsupportedError, UsageError
 from .bans import Bans
 from .config_file import ConfigFile
@@ -31,6 +32,25 @@ _DECODER_SIZES = (
     ("d_kv", "head_dim"),
     ("max_target_positions", "max_position_embeddings"),
 )
+
+#: What transformers takes where nothing states `top_k`.
+_TOP_K = 50
+#: Settings of other runtimes that are not supported, each with the values that do nothing.
+_IGNORED: Mapping[str, tuple[float, ...]] = {
+    "num_beams": (1,),
+    "penalty_alpha": (0,),
+    "typical_p": (1,),
+    "top_h": (),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "encoder_repetition_penalty": (1,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "exponential_decay_length_penalty": (),
+    "guidance_scale": (1,),
+    "sequence_bias": (),
+    "stop_strings": (),
+    "watermarking_config": (),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +112,7 @@ class ModelFolder:
             models.
         bans: tokens forbidden as the next one.
         last: ``forced_eos_token_id``: the last token of a text of maximum length.
+        ignored: settings that are not supported, such as ``num_beams=4``.
         sound: ``preprocessor_config.json``: how audio features are computed.
     """
 
@@ -117,6 +138,7 @@ class ModelFolder:
     start: Start | None = None
     bans: Bans = field(default_factory=Bans)
     last: int | None = None
+    ignored: tuple[str, ...] = ()
     sound: ConfigFile | None = None
 
 
@@ -199,6 +221,7 @@ def _of_genai(
         tokenizer=_tokenizer(path),
         tokens=tokens,
         bans=Bans.of(genai, "search."),
+        ignored=tuple(_ignored(genai, "search.")),
     )
 
 
@@ -238,9 +261,9 @@ def _of_config(config: ConfigFile, path: Path, parts: Parts) -> ModelFolder:
         ends=ends,
         pad=config.token("pad_token_id") if pad is None else pad,
         context=known(*context),
-        search=_search(generation, ""),
-        max_new_tokens=generation.whole("max_new_tokens"),
-        max_length=_max_length(generation, "max_length", known(*context)),
+        search=_search(says, "", top_k=_TOP_K),
+        max_new_tokens=says.whole("max_new_tokens"),
+        max_length=_max_length(says, "max_length", known(*context)),
         heads=None if config.flag(f"{nested}multi_query") else known(*heads),  # then it is one
         size=known(*size),
         layers=known(*layers),
@@ -253,6 +276,7 @@ def _of_config(config: ConfigFile, path: Path, parts: Parts) -> ModelFolder:
         source=None if parts.encoder is None else known("max_position_embeddings"),
         start=None if parts.encoder is None else Start.of(says, config, nested),
         bans=Bans.of(says),
+        ignored=tuple(_ignored(says, "")),
         last=min(says.tokens("forced_eos_token_id"), default=None),
         sound=sound if sound else None,
     )
@@ -269,8 +293,14 @@ def _max_length(config: ConfigFile, name: str, context: Expected | None) -> Expe
     return None if found and context and found.size >= context.size else found
 
 
-def _search(config: ConfigFile, prefix: str) -> dict[str, float]:
-    """Return the sampling settings of a folder; penalties apply to greedy decoding, too."""
+def _search(config: ConfigFile, prefix: str, top_k: int = 0) -> dict[str, float]:
+    """Return the sampling settings of a folder; penalties apply to greedy decoding, too.
+
+    Args:
+        config: states them.
+        prefix: of their names.
+        top_k: what applies where it does not state that one; 0 for none.
+    """
     kinds = ["repetition_penalty"]
     if config.flag(f"{prefix}do_sample"):
         kinds += ["temperature", "top_k", "top_p", "min_p"]
@@ -278,7 +308,16 @@ def _search(config: ConfigFile, prefix: str) -> dict[str, float]:
     known = {name: value for name, value in found.items() if value is not None}
     if len(kinds) > 1:
         known.setdefault("temperature", 1.0)
+        known.setdefault("top_k", top_k)
     return known
+
+
+def _ignored(config: ConfigFile, prefix: str) -> Iterator[str]:
+    """Yield the settings of a folder that change tokens elsewhere, and not here."""
+    for name, neutral in _IGNORED.items():
+        value = config.get(f"{prefix}{name}")
+        if value is not None and value not in neutral:
+            yield f"{name}={shown(value)}"
 
 
 def _tokenizer(path: Path) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -12,7 +13,7 @@ from typing import Any
 from ..arguments import public
 from ..runtime.base import arguments as rules
 from ..runtime.base.closable import Closable
-from ..runtime.errors import InputError, UsageError
+from ..runtime.errors import InputError, ModelWarning, UsageError
 from ..runtime.ir.types import Array
 from ..runtime.options import Precision
 from ..runtime.session.cache_layout import DecoderLayout
@@ -100,6 +101,9 @@ class Generator(Closable):
         **options: Any,
     ) -> None:
         self.folder: ModelFolder = read_folder(folder, variant)
+        if self.folder.ignored:
+            text = f"settings that tercet does not support: {', '.join(self.folder.ignored)}"
+            warnings.warn(ModelWarning(f"{self.folder.path}: {text}"), stacklevel=3)
         self._reuse = reuse
         self._tokenizer: FolderTokenizer | None = None
         if reuse and self.folder.encoder is not None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tercet
-from tercet import Generator, InputError, ModelError, UsageError
+from tercet import Generator, InputError, ModelError, ModelWarning, UsageError
 
 from .folders import DECODERS, copied, rewrite, told
 from .stepwise import Stepwise
@@ -280,6 +280,37 @@ def test_the_folder_asks_for_draws(tmp_path: Path) -> None:
         assert found.ids != generator.generate("the quick", seed=5).ids
         greedy = generator.generate("the quick", temperature=0)
         assert greedy.ids == [told("optimum_llama")["alone"][0][:7]]
+
+
+def test_draws_are_of_fifty_tokens_where_the_folder_does_not_say(tmp_path: Path) -> None:
+    """As transformers takes them."""
+    folder = copied("optimum_llama", tmp_path)
+    rewrite(folder / "generation_config.json", do_sample=True, temperature=9.0, max_new_tokens=9)
+    with Generator(folder) as generator:
+        found = [generator.generate("the quick", seed=seed).ids for seed in range(4)]
+        for top_k, is_same in ((50, True), (0, False)):
+            other = [
+                generator.generate("the quick", seed=seed, top_k=top_k).ids for seed in range(4)
+            ]
+            assert (found == other) == is_same
+
+
+def test_old_folders_have_their_settings_in_the_configuration(tmp_path: Path) -> None:
+    folder = copied("optimum_llama", tmp_path)
+    (folder / "generation_config.json").unlink()
+    rewrite(folder / "config.json", repetition_penalty=1.3, max_new_tokens=5)
+    with Generator(folder) as generator:
+        found = generator.generate("the quick").ids
+        assert len(found[0]) == 5
+        assert found == generator.generate("the quick", repetition_penalty=1.3).ids
+        assert found != generator.generate("the quick", repetition_penalty=1.0).ids
+
+
+def test_what_the_folder_asks_for_in_vain_is_said(tmp_path: Path) -> None:
+    folder = copied("optimum_llama", tmp_path)
+    rewrite(folder / "generation_config.json", num_beams=4, typical_p=1.0, eta_cutoff=3e-4)
+    with pytest.warns(ModelWarning, match=r"not support: num_beams=4, eta_cutoff=0.0003$"):
+        Generator(folder).close()
 
 
 # ── figures ──────────────────────────────────────────────────────────────────────────────────────
