@@ -9,7 +9,7 @@
 dim3 threadIdx, blockIdx, blockDim, gridDim, clusterDim;
 unsigned current;
 unsigned long long exchanged[1024];
-Meeting meetings[1 + 32], groups[1024];
+Meeting meetings[1 + 32], named[16], groups[1024];
 
 // A stack, made for the first block that needs it. A switch is a jump, as `swapcontext` asks the
 // system for the signal mask each time.
@@ -87,6 +87,7 @@ static void run_block(bool barriers)
     }
     if (fibers.size() < threads) fibers.resize(threads);
     memset(meetings, 0, sizeof(meetings));
+    memset(named, 0, sizeof(named));
     memset(groups, 0, sizeof(groups));
     for (unsigned t = 0; t < threads; ++t) fibers[t].done = false;
     for (bool alive = true; alive;) {

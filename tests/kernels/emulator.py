@@ -105,6 +105,10 @@ class Library:
         """Return what runs a grid of one kernel."""
         return ctypes.CDLL(str(self.path))[f"launch_{entry}"]
 
+    def cluster_waits(self) -> int:
+        """Return how often a block has waited for its cluster."""
+        return ctypes.CDLL(str(self.path)).cluster_waits()
+
     def sizes(self, entry: str) -> list[int]:
         """Return the bytes of each parameter of a kernel."""
         found = (ctypes.c_int * 512)()
@@ -277,20 +281,21 @@ def emulated(
     def run(stream: Any, _alive: object = cells) -> None:
         kernel(table, grid, ctypes.c_uint(launch.block))
 
-    def run_twice(stream: Any) -> None:
+    def run_again(stream: Any) -> None:
         """See tensor_cores.hpp; the second time reads what the first may have overwritten."""
         before = [(at, ctypes.string_at(at, size)) for at, size in tensors]
         run(stream)
-        for at, content in before:
-            ctypes.memmove(at, content, len(content))
-        run(stream)
+        for _ in range(max(1, library.cluster_waits() - 1)):
+            for at, content in before:
+                ctypes.memmove(at, content, len(content))
+            run(stream)
 
     tensors = [
         (pointers[name], argument.size * argument.dtype.itemsize)
         for name, argument in launch.args.items()
         if isinstance(argument, Tensor) and pointers.get(name)
     ]
-    return run if launch.cluster == (1, 1, 1) else run_twice
+    return run if launch.cluster == (1, 1, 1) else run_again
 
 
 def _described(map: TensorMap, address: int) -> Any:

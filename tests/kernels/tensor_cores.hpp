@@ -339,7 +339,7 @@ template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], const u32 (&a)[4
 // ── clusters ─────────────────────────────────────────────────────────────────────────────────────
 
 // The blocks of a cluster do not run side by side here. Their grid runs twice, and in the second time each finds what
-// the others had in shared memory in the first, or wrote there.
+// the others had in shared memory in the first, or wrote there; if they wait for one another more often, as often.
 inline std::vector<std::vector<char>> left_behind;
 
 // The number of a block of this cluster in the grid.
@@ -376,15 +376,32 @@ inline float4 dsmem_load(u32 address, int block)
     return found;
 }
 
-// What was written to blocks of a cluster, by place in their memory; each finds it when it has waited.
-inline std::vector<std::map<size_t, float2>> sent;
+// What was written to a block of a cluster: by the number of waits before it, and by place in its memory.
+inline std::vector<std::map<std::pair<unsigned, size_t>, float>> sent;
+// The block that runs, and how often it has waited for its cluster.
+inline size_t waiting_block = ~(size_t)0;
+inline unsigned waits;
+// The most that any block has waited, for emulator.py.
+inline unsigned most_waits;
+extern "C" unsigned cluster_waits() { return most_waits; }
+
+inline unsigned waits_of_block()
+{
+    if (own_place_in_grid() != waiting_block) waiting_block = own_place_in_grid(), waits = 0;
+    return waits;
+}
 
 inline void dsmem_expect(u32, int) {}
+inline void dsmem_store(u32 address, int block, float x)
+{
+    sent.resize(std::max<size_t>(sent.size(), blocks_in_grid()));
+    sent[place_in_grid(block)][{waits_of_block(), at_address(address) - dynamic_shared}] = x;
+}
 inline void dsmem_send(u32 address, u32, int block, float2 x)
 {
     assert_aligned(at_address(address), sizeof(x));
-    sent.resize(std::max<size_t>(sent.size(), blocks_in_grid()));
-    sent[place_in_grid(block)][at_address(address) - dynamic_shared] = x;
+    dsmem_store(address, block, x.x);
+    dsmem_store(address + 4, block, x.y);
 }
 
 inline void dsmem_send(u32 address, u32 barrier, int block, float4 x)
@@ -402,9 +419,14 @@ inline void cluster_arrive_relaxed() {}
 inline void cluster_wait()
 {
     __syncthreads();
-    const size_t own = own_place_in_grid();
-    if (threadIdx.x == 0 && own < sent.size())
-        for (const auto& [place, x] : sent[own]) memcpy(dynamic_shared + place, &x, sizeof(x));
+    if (threadIdx.x == 0) {
+        const size_t own = own_place_in_grid();
+        const unsigned now = waits_of_block();
+        if (own < sent.size())
+            for (auto x = sent[own].lower_bound({now, 0}); x != sent[own].end() && x->first.first == now; ++x)
+                memcpy(dynamic_shared + x->first.second, &x->second, sizeof(x->second));
+        most_waits = std::max(most_waits, ++waits);
+    }
     __syncthreads();
 }
 
@@ -413,5 +435,5 @@ inline void dsmem_wait(u32)
 {
     const size_t own = own_place_in_grid();
     if (own < sent.size())
-        for (const auto& [place, x] : sent[own]) memcpy(dynamic_shared + place, &x, sizeof(x));
+        for (const auto& [place, x] : sent[own]) memcpy(dynamic_shared + place.second, &x, sizeof(x));
 }

@@ -1,21 +1,35 @@
-"""Recurrent layers: one product for the inputs of a whole sequence, then one launch per step."""
+"""Recurrent layers: one product for the inputs of a whole sequence, then one launch for all steps.
+
+That launch keeps the weights of the state in registers of up to eight blocks. Where they do not
+fit, and for what it does not support, there is one launch per step.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
-from ....runtime.ir.dtypes import FLOATS, int32
+from ....runtime.ir.dtypes import FLOATS, float32, int32
+from ....runtime.ir.graph import Value
+from ....runtime.ir.types import TensorType
 from ....runtime.ops.recurrent import GRU, LSTM, RNN
-from ..algorithms.registry import Answer, Kernel, RecipeContext, need_dtypes, register
+from ..algorithms.registry import Answer, Kernel, RecipeContext, Setting, need_dtypes, register
+from ..codegen.epilogue import no_epilogue
+from ..gemm import f32
+from ..gemm.problem import Batch, Linear
 from ..gemm.product import products_with
-from ..recipe.launch import Launch, each, launches_of
-from ..recipe.operands import Arguments, Scratch, ceil_div
+from ..recipe.launch import Launch, behind, each, launches_of, sharing
+from ..recipe.operands import Arguments, Members, Scratch, Tensor, ceil_div
 from ..recipe.source import arithmetic
+from ..recipe.targets import Target
 
 Layer = RNN | GRU | LSTM
 KINDS = ("rnn", "gru", "gru_linear", "lstm")
-#: Units per block, one warp each.
+#: Units per block of the kernel for one step, one warp each.
 UNITS = 8
+#: Of the kernel for a whole sequence: blocks that share the weights, threads of a block, words of
+#: four weights per thread, lanes that share a sum, and sequences of a cluster.
+MAX_BLOCKS, MAX_THREADS, MAX_CHUNKS, MAX_SLICES, MAX_ROWS = 8, 512, 16, 8, 8
 
 #: Activation functions by name, with their default alpha and beta.
 _ACTIVATIONS: dict[str, tuple[str, tuple[float, ...]]] = {
@@ -92,30 +106,177 @@ def _cell(op: Layer) -> _CellStep:
     return _CellStep("rnn", ("Tanh",))
 
 
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """How blocks and threads share a layer in the kernel for a whole sequence.
+
+    Attributes:
+        blocks: of a cluster, which share the units of the state.
+        units: per block.
+        rows: sequences of a cluster.
+        slices: lanes that share the terms of a sum.
+        chunks: words of four weights per lane.
+        threads: of a block.
+    """
+
+    blocks: int
+    units: int
+    rows: int
+    slices: int
+    chunks: int
+    threads: int
+
+    @property
+    def width(self) -> int:
+        """Floats of a state in shared memory."""
+        return self.chunks * self.slices * 4
+
+
+def _split(gates: int, hidden: int, directions: int, batch: int, target: Target) -> _Split | None:
+    """Return the split with the fewest blocks, or None if the weights do not fit."""
+    blocks = 1
+    while True:
+        units = ceil_div(hidden, blocks)
+        lines = gates * units
+        able = [
+            slices
+            for slices in (1, 2, 4, 8)
+            if slices * lines <= MAX_THREADS and ceil_div(hidden, slices * 4) <= MAX_CHUNKS
+        ]
+        if able:
+            break
+        blocks *= 2
+        if blocks > MAX_BLOCKS or not target.has_clusters:
+            return None
+    clusters = max(1, target.processors // (blocks * directions))
+    rows = next((n for n in (1, 2, 4) if n * clusters >= batch), MAX_ROWS)
+    # Few sequences wait for sums, for which more lanes are sooner; many have the lanes busy.
+    slices = able[-1] if rows < 4 else able[0]
+    threads = ceil_div(lines * slices, 32) * 32
+    return _Split(blocks, units, rows, slices, ceil_div(hidden, slices * 4), threads)
+
+
+@dataclass(frozen=True, slots=True)
+class _Operands:
+    """The operands of a layer; `state` and `end` are those of the hidden state and the cell."""
+
+    x: Tensor
+    w: Tensor
+    r: Tensor
+    b: Tensor | None
+    lengths: Tensor | None
+    states: tuple[Tensor | None, Tensor | None]
+    peepholes: Tensor | None
+    y: Tensor | None
+    ends: tuple[Tensor | None, Tensor | None]
+
+
 def recurrent(context: RecipeContext) -> Answer:
-    """Return the launches of a layer: initial states, one per step, and final states."""
+    """Return the launches of a layer: the product of the inputs, and one for all steps or each."""
     op, (x, w, r, b, lengths, *states) = context.op, (*context.inputs, *(None,) * 5)[:8]
     if not isinstance(op, Layer) or x is None or w is None or r is None:
         return "no recurrent layer"
-    *states, peepholes = states
-    results = (context.y, *context.more, None, None)[:3]
-    refused = need_dtypes(FLOATS, x) or need_dtypes((x.dtype,), w, r, b, *states, peepholes)
+    h, c, peepholes = states
+    y, *ends = (context.y, *context.more, None, None)[:3]
+    refused = need_dtypes(FLOATS, x) or need_dtypes((x.dtype,), w, r, b, *states)
     refused = refused or need_dtypes((int32,), lengths)
     if refused:
         return refused
-    cell = _cell(op)
-    compute = arithmetic(x.dtype)
-    directions, width, _ = w.dims
-    time, batch = (x.dims[1], x.dims[0]) if op.layout else x.dims[:2]
-    hidden = r.dims[2]
-    units = directions * batch * hidden
-    room = ceil_div(units * compute.itemsize, 256) * 256
-    # Workspace: two alternating hidden states, the cell, two more for GRU, the input products.
-    places = [Scratch(i * room) for i in range(6)]
-    layer = {
-        **{"directions": directions, "batch": batch, "time": time, "hidden": hidden},
+    given = _Operands(x, w, r, b, lengths, (h, c), peepholes, y, (ends[0], ends[1]))
+    return _sequence(op, given, context.setting) or _steps(op, given, context.setting)
+
+
+def _layer(op: Layer, given: _Operands) -> Members:
+    """Return struct `Layer` of the kernels."""
+    time, batch = given.x.dims[1::-1] if op.layout else given.x.dims[:2]
+    return {
+        **{"directions": given.w.dims[0], "batch": batch, "time": time, "hidden": given.r.dims[2]},
         **{"backward": op.direction == "reverse", "batch_first": op.layout},
     }
+
+
+def _projected(given: _Operands, setting: Setting) -> tuple[tuple[Launch, ...], Scratch] | str:
+    """Return the product of the inputs, and where it is: [direction, row, width]."""
+    x, w = given.x, given.w
+    (directions, width, k), rows = w.dims, prod(x.dims[:-1])
+    compute = arithmetic(x.dtype)
+    nbytes = directions * rows * width * compute.itemsize
+    if x.dtype != float32 or w.data is None or not setting.target.has_tf32 or not x.size:
+        made = products_with(Scratch(0), compute, x, w, width)
+        if isinstance(made, str):
+            return made
+        return tuple(replace(launch, scratch=nbytes) for launch in launches_of(made)), Scratch(0)
+    y = Tensor(Value("projected", TensorType(float32, (directions, rows, width))))
+    batch = Batch(directions, 0, width * k, rows * width)
+    layer = Linear(y, x, w, (rows, width, k), (1.0, True), batch=batch)
+    launches = f32.linear(layer, no_epilogue(float32), replace(setting, algorithm="", form=""))
+    there = Scratch(behind(launches))
+    return tuple(
+        replace(
+            launch,
+            args={name: there if at == y else at for name, at in launch.args.items()},
+            scratch=there.offset + nbytes,
+        )
+        for launch in launches
+    ), there
+
+
+def _sequence(op: Layer, given: _Operands, setting: Setting) -> Answer | None:
+    """Return the launch for all steps behind the product, or None if it does not apply."""
+    x, r, cell = given.x, given.r, _cell(op)
+    directions, width, _ = given.w.dims
+    gates, hidden = width // max(r.dims[2], 1), r.dims[2]
+    layer = _layer(op, given)
+    special = given.peepholes is not None or getattr(op, "input_forget", 0)
+    if special or cell.kind == "gru" or arithmetic(x.dtype) != float32 or not x.size or not hidden:
+        return None
+    batch = x.dims[0] if op.layout else x.dims[1]
+    split = _split(gates, hidden, directions, batch, setting.target)
+    projected = _projected(given, setting)
+    if split is None or isinstance(projected, str):
+        return None
+    product, shares = projected
+    states = split.rows * (2 * split.width + gates * split.units)
+    launch = Launch(
+        "sequence/recurrent_sequence.cu",
+        "recurrent_sequence",
+        grid=(ceil_div(batch, split.rows) * split.blocks, directions, 1),
+        block=split.threads,
+        args={
+            **{"shares": shares, "r": r, "b": given.b, "lengths": given.lengths},
+            **{"h0": given.states[0], "c0": given.states[1], "y": given.y},
+            **{"h_end": given.ends[0], "c_end": given.ends[1], "l": layer},
+        },
+        types=(("T", x.dtype), ("A", float32)),
+        constants=(
+            *(("CELL", KINDS.index(cell.kind)), ("BLOCKS", split.blocks), ("UNITS", split.units)),
+            *(("ROWS", split.rows), ("SLICES", split.slices), ("CHUNKS", split.chunks)),
+            *(("THREADS", split.threads), ("FIXED", r.data is not None)),
+        ),
+        code=_activations(op, cell.functions, directions),
+        shared=4 * states,
+        cluster=(split.blocks, 1, 1),
+        note=f"{cell.kind} {hidden}, {split.blocks} blocks for {split.rows} rows",
+    )
+    return sharing(*product, launch)
+
+
+def _steps(op: Layer, given: _Operands, setting: Setting) -> Answer:
+    """Return the launches of each step: initial states, the steps, and final states."""
+    x, r, cell = given.x, given.r, _cell(op)
+    compute = arithmetic(x.dtype)
+    directions, hidden = given.w.dims[0], r.dims[2]
+    time, batch = (x.dims[1], x.dims[0]) if op.layout else x.dims[:2]
+    units = directions * batch * hidden
+    room = ceil_div(units * compute.itemsize, 256) * 256
+    projected = _projected(given, setting)
+    if isinstance(projected, str):
+        return projected
+    product, shares = projected
+    launches, first = [*product], behind(product)
+    # Behind the products: two alternating hidden states, the cell, two more for GRU.
+    places = [Scratch(first + i * room) for i in range(5)]
+    layer = _layer(op, given)
     types = (("T", x.dtype), ("A", compute))
     how = {
         "types": types,
@@ -124,25 +285,21 @@ def recurrent(context: RecipeContext) -> Answer:
     }
 
     def plain(entry: str, args: Arguments) -> Launch:
-        given = {**args, "count": units, "l": layer}
-        return each("sequence/recurrent.cu", f"recurrent_{entry}", units, given, **how)
+        numbers = {**args, "count": units, "l": layer}
+        return each("sequence/recurrent.cu", f"recurrent_{entry}", units, numbers, **how)
 
     def by_warps(entry: str, args: Arguments) -> Launch:
         launch = each("sequence/recurrent.cu", f"recurrent_{entry}", units, args, **how)
         return replace(launch, grid=(ceil_div(units, UNITS), 1, 1), note=f"{cell.kind} {hidden}")
 
-    projected = products_with(places[5], compute, x, w, width)
-    if isinstance(projected, str):
-        return projected
-    launches = [*launches_of(projected)]
-    for kept, state in zip((places[0], places[2]), states, strict=True):
+    for kept, state in zip((places[0], places[2]), given.states, strict=True):
         launches.append(plain("begin", {"state": state, "kept": kept}))
     gates = {
-        **{"shares": places[5], "r": r, "b": b, "lengths": lengths},
+        **{"shares": shares, "r": r, "b": given.b, "lengths": given.lengths},
         **{"update": places[3], "kept": places[4], "l": layer},
     }
     whole = {
-        **{**gates, "peepholes": peepholes, "cell": places[2], "y": results[0]},
+        **{**gates, "peepholes": given.peepholes, "cell": places[2], "y": given.y},
         "input_forget": getattr(op, "input_forget", 0),
     }
     for t in range(time):
@@ -151,11 +308,10 @@ def recurrent(context: RecipeContext) -> Answer:
             launches.append(by_warps("reset", {**gates, "h": now, "t": t}))
         launches.append(by_warps("step", {**whole, "h": now, "h_next": later, "t": t}))
     ends = (places[time % 2], places[2])
-    for kept, result in zip(ends, results[1:], strict=True):
+    for kept, result in zip(ends, given.ends, strict=True):
         if result is not None:
             launches.append(plain("end", {"kept": kept, "state": result}))
-    scratch = 5 * room + directions * time * batch * width * compute.itemsize
-    return tuple(replace(launch, scratch=scratch) for launch in launches)
+    return tuple(replace(launch, scratch=first + 5 * room) for launch in launches)
 
 
 register(Kernel(recurrent, outputs=2), RNN, GRU)

@@ -36,6 +36,16 @@ __device__ __forceinline__ void dsmem_store(u32 address, int block, float4 x)
 #endif
 }
 
+// Writes one float likewise.
+__device__ __forceinline__ void dsmem_store(u32 address, int block, float x)
+{
+#if __CUDA_ARCH__ >= 900
+    u32 there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
+    asm volatile("st.shared::cluster.f32 [%0], %1;" :: "r"(there), "f"(x) : "memory");
+#endif
+}
+
 // Reads four floats from another block of the cluster, at the same offset as `address` in its shared memory.
 __device__ __forceinline__ float4 dsmem_load(u32 address, int block)
 {

@@ -1,0 +1,136 @@
+"""Recurrent layers as one kernel for all steps, whose blocks share the units of a state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+import tercet
+from tercet.backends.cuda.ops import recurrent
+from tercet.backends.cuda.recipe.launch import Launch
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.session.model import Model
+
+from ..ops.case import Case, compare, expected, feeds_of, model_of
+from ..ops.cases_recurrent import GATES, layer
+from .cubins import assert_plans_compile
+from .dry import DryCompiler, DryDevice, launches, planned
+from .emulator import needs_compiler
+from .samples import OPTIONS
+
+if TYPE_CHECKING:
+    from tercet.backends.cuda.backend import CudaBackend
+
+COMPILES = {"sequence/recurrent_sequence.cu"}
+#: A GPU of four multiprocessors whose blocks form clusters, for the emulator.
+CLUSTERS = Target("sm_90", 4, H200.shared)
+#: Cases of every kind of cell, direction, length and state; tests/ops runs all of them on a GPU.
+SOME = [
+    *(layer(op, direction="bidirectional", lengths=(5, 2, 3), states=True) for op in GATES),
+    layer("LSTM", direction="reverse", bias=False),
+    layer("LSTM", peepholes=True, states=True),
+    layer("GRU", linear_before_reset=1, direction="bidirectional", states=True),
+    layer("RNN", batch=9, activations=["HardSigmoid"]),
+]
+#: Layers whose weights one block of 64 threads cannot keep.
+LARGE = [
+    layer("LSTM", hidden=37, direction="bidirectional", lengths=(5, 2, 3), states=True),
+    layer("GRU", hidden=40, linear_before_reset=1, states=True, layout=0),
+    layer("RNN", hidden=70, time=4, batch=9),
+]
+
+
+@pytest.fixture
+def clusters(emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
+    compiler: Any = emulated.device.compiler
+    monkeypatch.setattr(compiler, "target", CLUSTERS)
+    return emulated
+
+
+def check(case: Case, backend: CudaBackend) -> None:
+    """Compare the results of an emulated GPU with onnxruntime's."""
+    with tercet.load(model_of(case, case.inputs)) as loaded:
+        graph = loaded.imported
+    with Model(graph, (backend,), OPTIONS, evaluate) as model:
+        results = list(model.run(feeds_of(case, case.inputs)).values())
+    for got, want in zip(results, expected(case), strict=True):
+        compare(np.asarray(got), np.asarray(want), case.error)
+
+
+def graph_of(case: Case) -> Graph:
+    with tercet.load(model_of(case, case.inputs)) as loaded:
+        return loaded.graph
+
+
+def plan(case: Case, target: Target) -> list[Launch]:
+    return launches(planned(graph_of(case), DryDevice(compiler=DryCompiler(target))))
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", SOME, ids=str)
+def test_emulated(emulated: CudaBackend, case: Case) -> None:
+    check(case, emulated)
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("case", LARGE, ids=str)
+def test_blocks_tell_one_another_their_states(
+    clusters: CudaBackend, monkeypatch: pytest.MonkeyPatch, case: Case, rows: int
+) -> None:
+    monkeypatch.setattr(recurrent, "MAX_THREADS", 64)
+    monkeypatch.setattr(recurrent, "MAX_CHUNKS", 6)
+    split = recurrent._split
+
+    def forced(*sizes: Any) -> Any:
+        found = split(*sizes)
+        assert found is not None
+        assert found.blocks > 1
+        return replace(found, rows=rows)
+
+    monkeypatch.setattr(recurrent, "_split", forced)
+    check(case, clusters)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "batch", "target", "blocks", "rows"),
+    [
+        (48, 32, H200, 1, 1),
+        (48, 1024, H200, 1, 8),
+        (256, 1, H200, 8, 1),
+        (256, 64, H200, 8, 4),
+        (256, 1, A100, 0, 0),
+        (1024, 1, H200, 0, 0),
+    ],
+)
+def test_one_launch_where_registers_have_room(
+    hidden: int, batch: int, target: Target, blocks: int, rows: int
+) -> None:
+    case = layer("LSTM", hidden=hidden, batch=batch, size=8)
+    found = plan(case, target)
+    whole = [each for each in found if each.entry == "recurrent_sequence"]
+    assert len(whole) == (blocks > 0)
+    for each in whole:
+        constants = dict(each.constants)
+        assert (each.cluster[0], constants["BLOCKS"], constants["ROWS"]) == (blocks, blocks, rows)
+        assert each.block * 4 * constants["CHUNKS"] >= 4 * hidden * constants["UNITS"]
+    assert all(each.entry != "recurrent_step" for each in found) == bool(blocks)
+
+
+def test_every_kind_compiles(cache: Path) -> None:
+    cases = (
+        layer("LSTM", hidden=48, batch=1024),
+        layer("LSTM", hidden=256, batch=1, direction="bidirectional"),
+        layer("GRU", hidden=128, linear_before_reset=1),
+        layer("RNN", hidden=512),
+    )
+    found = assert_plans_compile(map(graph_of, cases), H200, cache, COMPILES)
+    assert sum(each.entry == "recurrent_sequence" for each in found) == len(cases)
