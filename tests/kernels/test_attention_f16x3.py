@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
-from tercet.backends.cuda.attention import flash
+from tercet.backends.cuda.attention import flash, flash_cut
 from tercet.backends.cuda.attention.flash_f16x3 import (
     HOPPER_SHAPES,
     SHAPES,
@@ -33,7 +33,12 @@ from .samples import OPTIONS, compare, results_of, sample
 
 #: A shape of each kernel: several tiles of keys, several groups of warps.
 WARPS, GROUPS = WarpShape(1, 2, 2, 16), HopperShape(2, 32, 1)
-COMPILES = {"attention/attention_f16x3.cu", "attention/attention_f16x3_wgmma.cu"}
+#: The same where a kernel of its own cuts keys.
+CUT = HopperShape(1, 64, 1)
+COMPILES = {
+    *("attention/attention_f16x3.cu", "attention/attention_f16x3_wgmma.cu"),
+    *("attention/cut_keys.cu", "attention/attention_cut.cu"),
+}
 
 
 def operands(size: tuple[int, int]) -> list[Array]:
@@ -76,12 +81,14 @@ KINDS = ("normal", "relu", "lognormal", "tiny", "huge", "large", "zeros", "colum
 def force(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every attention of float32 have this shape."""
     monkeypatch.setattr(flash, "choose", lambda *_: shape)
+    if shape is CUT:
+        monkeypatch.setattr(flash_cut, "MIN_READERS", 1)
 
 
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("size", [(64, 64), (40, 24)], ids=str)
-@pytest.mark.parametrize("shape", [WARPS, GROUPS], ids=str)
+@pytest.mark.parametrize("shape", [WARPS, GROUPS, CUT], ids=str)
 def test_values_of_any_magnitude(
     size: tuple[int, int], shape: Shape, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +110,7 @@ def test_values_of_any_magnitude(
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("operand", range(3), ids="qkv".__getitem__)
-@pytest.mark.parametrize("shape", [WARPS, GROUPS], ids=str)
+@pytest.mark.parametrize("shape", [WARPS, GROUPS, CUT], ids=str)
 def test_infinities_and_nans_come_out_as_in_float32(
     operand: int, shape: Shape, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,13 +139,20 @@ def test_infinities_and_nans_come_out_as_in_float32(
     ],
     ids=["rows", "keys", "window", "past", "lengths"],
 )
+@pytest.mark.parametrize(("shape", "size"), [(GROUPS, 72), (CUT, 56)], ids=str)
 def test_masks_windows_and_caches(
-    more: list[Any], attributes: Any, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+    more: list[Any],
+    attributes: Any,
+    shape: Shape,
+    size: int,
+    hopper: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those of `attention_f16x3.cu` are among the samples of all kernels."""
-    force(GROUPS, monkeypatch)
+    force(shape, monkeypatch)
     total = 75 if len(more) == 4 else 77
-    q, k, v = normal(1, 4, 75, 40), normal(1, 2, total, 40), normal(1, 2, total, 72)
+    q, k, v = normal(1, 4, 75, 40), normal(1, 2, total, 40), normal(1, 2, total, size)
+    more = [x if x is None or x.ndim < 4 or x.shape[-1] != 72 else x[..., :size] for x in more]
     compare(sample("Attention", [q, k, v, *more], **attributes), hopper)
 
 
@@ -159,6 +173,7 @@ def planned_for(
     [
         (H200, (32, 12), (197, 197), 64, "attention_f16x3_wgmma"),
         (H200, (8, 8), (1024, 1024), 128, "attention_f16x3_wgmma"),
+        (H200, (1, 8), (1500, 1500), 64, "cut_keys"),  # many read the same keys
         (H200, (4, 12), (128, 128), 64, "attention_f16x3_wgmma"),
         (H200, (1, 12), (197, 197), 64, "attention_f16x3"),
         (H200, (8, 8), (300, 300), 256, "attention_f16x3"),
@@ -185,10 +200,12 @@ def test_eight_warps_share_the_keys_of_few_rows_of_small_heads() -> None:
 
 
 def test_few_blocks_do_not_share_a_multiprocessor() -> None:
-    few, many = (planned_for(H200, (n, 12), (128, 128), 64)[0] for n in (1, 8))
-    assert few.grid[0] <= H200.processors
-    assert 2 * (few.shared + 1024) > H200.shared + 1024
-    assert 2 * (many.shared + 1024) <= H200.shared + 1024
+    for lengths in ((128, 128), (384, 384)):
+        few, many = (planned_for(H200, (n, 12), lengths, 64)[0] for n in (1, 32))
+        assert few.entry in ("attention_f16x3", "attention_f16x3_wgmma")
+        assert few.grid[0] <= H200.processors
+        assert 2 * (few.shared + 1024) > H200.shared + 1024
+        assert 2 * (many.shared + 1024) <= H200.shared + 1024
 
 
 # ── what compiles ────────────────────────────────────────────────────────────────────────────────
@@ -199,9 +216,10 @@ def test_nothing_spills(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = Compiler(H200, cache)
     shapes = [(WarpShape(1, 2, 4, 32), 64), *((HOPPER_SHAPES[n][0], 64 * n) for n in (1, 2))]
     sources = list[KernelSource]()
-    for shape, size in shapes:
+    for shape, size in (*shapes, (HOPPER_SHAPES[1][1], 64), (CUT, 64)):
         force(shape, monkeypatch)
-        sources.append(planned_for(H200, (1, 12), (197, 197), size)[0].source)
+        found = planned_for(H200, (1, 12), (197, 197), size)
+        sources += (launch.source for launch in found)
     for source, code in [(source, compiler.submit(source)) for source in sources]:
         code.result()
         _, stack = registers(compiler.code(source))
@@ -211,10 +229,9 @@ def test_nothing_spills(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_shapes_compile(target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = list[KernelSource]()
-    shapes = [*(shape for shape, _ in SHAPES), *HOPPER_SHAPES[1], *HOPPER_SHAPES[2]]
-    for shape in shapes:
+    for shape in (*(shape for shape, _ in SHAPES), *HOPPER_SHAPES[1], *HOPPER_SHAPES[2], CUT):
         if isinstance(shape, HopperShape) and not target.has_wgmma:
             continue
         force(shape, monkeypatch)
-        sources.append(planned_for(target, (1, 12), (197, 197), 64)[0].source)
+        sources += (launch.source for launch in planned_for(target, (1, 12), (197, 197), 64))
     all_compile(sources, target, cache, COMPILES if target == H200 else frozenset())

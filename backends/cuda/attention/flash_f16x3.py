@@ -10,6 +10,7 @@ from ..gemm.atoms import F16X3
 from ..recipe.launch import Launch
 from ..recipe.operands import ceil_div
 from ..recipe.targets import Target
+from .flash_cut import on_cut_keys, suits
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, WarpShape, steepness_of
 from .flash_parts import FEW, FlashKernel, launched, share
 from .heads import AttentionTask
@@ -105,7 +106,7 @@ def on_halves(task: AttentionTask, target: Target, shape: Shape) -> tuple[Launch
     if not task.has_blocks:
         task = replace(task, halves=None, plain=True)
     if isinstance(shape, HopperShape):
-        return (_on_hopper(task, shape),)
+        return on_cut_keys(task, target) if suits(task) else (_on_hopper(task, target, shape),)
     return _on_warps(task, target, shape)
 
 
@@ -166,22 +167,27 @@ def _shared(shape: WarpShape, stages: int, sizes: tuple[int, int]) -> int:
 # ── with wgmma ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _on_hopper(task: AttentionTask, shape: HopperShape) -> Launch:
+def _on_hopper(task: AttentionTask, target: Target, shape: HopperShape) -> Launch:
     batch, heads, length, size = task.q.dims
     (size_k, size_v), keys, mask = _sizes(task, SLAB), shape.keys, task.mask
     stages = min(2, max(1, ceil_div(task.seen, keys)))
     tiles, stage = ceil_div(length, shape.rows), 4 * keys * (size_k + size_v)
     rows = max(stages * stage, stage + 4 * shape.rows * size_k)
+    shared = rows + 4 * (3 * stages * keys + shape.rows)
+    blocks = tiles * heads * batch
+    # Each of few blocks has a multiprocessor, and all of its registers.
+    alone = blocks <= target.processors
     return Launch(
         "attention/attention_f16x3_wgmma.cu",
         "attention_f16x3_wgmma",
-        grid=(tiles * heads * batch, 1, 1),
+        grid=(blocks, 1, 1),
         block=128 * shape.groups,
         args={**task.operands, **task.strides, **task.numbers, "tiles": tiles, **task.storage},
         types=(("T", float32), ("M", float32 if mask is None else mask.dtype)),
         constants=(
             *(*task.constants, ("SIZE_K", size_k), ("SIZE_V", size_v), ("GROUPS", shape.groups)),
-            *(("KEYS", keys), ("STAGES", stages), ("RESIDENT", shape.resident)),
+            *(("KEYS", keys), ("STAGES", stages)),
+            ("RESIDENT", 1 if alone else shape.resident),
             *(("VECTOR", _vector(task)), ("VECTOR_Y", task.y.vector(2))),
         ),
         code="\n".join(
@@ -191,7 +197,7 @@ def _on_hopper(task: AttentionTask, shape: HopperShape) -> Launch:
                 in_halves_code(task.halves, plain=task.plain),
             )
         ),
-        shared=rows + 4 * (3 * stages * keys + shape.rows),
+        shared=target.alone(shared) if alone else shared,
         note=f"{shape.rows} rows, {keys} keys, {batch * heads} x {length} x {task.total} x {size}",
         pitched=task.pitched,
     )

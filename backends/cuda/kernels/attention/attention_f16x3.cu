@@ -12,6 +12,7 @@
 
 #include "attention/warp_parts.cuh"
 #include "attention/halves_of_rows.cuh"
+#include "attention/halves_of_weights.cuh"
 
 constexpr int PITCH_K = pitch_of(SIZE_K), PITCH_V = pitch_of(SIZE_V);
 constexpr int PADDING = PITCH_K - SIZE_K;

@@ -2,8 +2,7 @@
 // attention_f16x3.cu, but each of GROUPS warpgroups processes 64 rows of queries and multiplies directly from shared
 // memory, except for queries and weights, which stay in registers.
 //
-// Rows are cut in their places: eight of them are replaced by their high parts and then their low parts, in slabs of 64
-// columns, each of eight rows of 128 bytes in swizzled order. Tiles of KEYS keys are loaded one step ahead.
+// Rows are cut in their places (eights.cuh). Tiles of KEYS keys are loaded one step ahead.
 //
 // Compile-time, besides the constants of online_softmax.cuh: SIZE_K and SIZE_V, of a head, rounded up to a multiple of
 // 64; GROUPS; KEYS of a step; STAGES, 2, or 1 if there is one step; VECTOR, elements per copy (1, 2, 4);
@@ -18,6 +17,7 @@
 #include "attention/online_softmax.cuh"
 #include "gemm/halves.cuh"
 #include "attention/halves_of_rows.cuh"
+#include "attention/halves_of_weights.cuh"
 #if IN_HALVES
 #include "gemm/store_halves.cuh"
 #endif
@@ -28,138 +28,8 @@ constexpr int EIGHTS = SIZE_V / 8;
 constexpr int BYTES_K = KEYS * SIZE_K * 4, BYTES_V = KEYS * SIZE_V * 4, BYTES_STAGE = BYTES_K + BYTES_V;
 constexpr int BYTES_Q = ROWS * SIZE_K * 4;
 
-// Rows in shared memory, eight by eight.
-template <int SIZE> struct Eights {
-    static constexpr int SLABS = SIZE / 64, BYTES = 8 * SIZE * 4;
-    static constexpr int COUNT = 2;  // rows of a thread at a time
-    unsigned char* memory;
-
-    __device__ __forceinline__ float* row(int row) const { return (float*)(memory + row * SIZE * 4); }
-
-    // Where a slab of parts, 0 high, 1 low, of eight rows begins.
-    __device__ __forceinline__ static constexpr int slab(int part, int slab) { return (part * SLABS + slab) * 1024; }
-
-    // Calls act(first row of a thread) for `count` rows, of which a warp has eight at a time.
-    template <typename Act> __device__ __forceinline__ static void each(int count, const Act& act)
-    {
-#pragma unroll 1
-        for (int first = threadIdx.x / 32 * 8; first < count; first += WARPS * 8) act(first + int(threadIdx.x) % 32 / 8);
-    }
-
-    // Copies `count` rows from row `begin` on, each by eight threads; zeros from row `end` on.
-    __device__ __forceinline__ void copy(int count, int begin, int end, const Source& from) const
-    {
-        each(count, [&](int first) {
-#pragma unroll
-            for (int i = 0; i < COUNT; ++i) {
-                const int at = first + 4 * i;
-                const bool inside = begin + at < end;
-                const float* const source = from(inside ? begin + at : 0);
-#pragma unroll
-                for (int column = threadIdx.x % 8 * VECTOR; column < SIZE; column += 8 * VECTOR) {
-                    const bool exists = inside && column < from.size;
-                    cp_async<VECTOR>(shared_address(row(at) + column), source + (exists ? column : 0), exists);
-                }
-            }
-        });
-    }
-
-    // Where the parts of a row go.
-    struct Store {
-        unsigned char* eight;
-        int row;
-
-        __device__ __forceinline__ void operator()(int column, uint2 high, uint2 low) const
-        {
-            unsigned char* const to = eight + slab(0, column / 64) + swizzled(row, column % 64 / 8) + column % 8 * 2;
-            *(uint2*)to = high;
-            *(uint2*)(to + slab(1, 0)) = low;
-        }
-    };
-
-    // Cuts `count` rows, a multiple of eight, which this warp has copied.
-    __device__ __forceinline__ void cut(int count, float* inverses) const
-    {
-        each(count, [&](int first) {
-            RowsToCut<COUNT, Store> rows;
-#pragma unroll
-            for (int i = 0; i < COUNT; ++i) {
-                const int at = first + 4 * i;
-                rows.from[i] = row(at);
-                rows.store[i] = {memory + at / 8 * BYTES, at % 8};
-            }
-            const Inverses<COUNT> found = ::cut<SIZE>(rows);
-#pragma unroll
-            for (int i = 0; i < COUNT; ++i)
-                if (threadIdx.x % 8 == 0) inverses[first + 4 * i] = found.at[i];
-        });
-    }
-};
-
-// Sixteen rows of queries of a warp in registers.
-struct Queries {
-    u32 high[SIZE_K / 16][4], low[SIZE_K / 16][4];
-
-    __device__ __forceinline__ void read(u32 memory)
-    {
-        typedef Eights<SIZE_K> Q;
-        const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane % 16;
-#pragma unroll
-        for (int c = 0; c < SIZE_K / 16; ++c) {
-            const u32 from = memory + row / 8 * Q::BYTES + Q::slab(0, c / 4) + swizzled(row % 8, c % 4 * 2 + lane / 16);
-            ldmatrix_x4(high[c], from);
-            ldmatrix_x4(low[c], from + Q::slab(1, 0));
-        }
-    }
-};
-
-// The scores of a tile of keys; small products come first.
-__device__ __forceinline__ void multiply_queries(float (&scores)[KEYS / 8][4], const Queries& queries, u32 keys)
-{
-    typedef Eights<SIZE_K> K;
-    const auto part = [&](int p, int c) { return smem_descriptor_apart<K::BYTES>(keys + K::slab(p, c / 4)) + c % 4 * 2; };
-    settle(scores);
-    wgmma_fence();
-#pragma unroll
-    for (int c = 0; c < SIZE_K / 16; ++c) {
-        wgmma(scores, queries.low[c], part(0, c), c > 0);
-        wgmma(scores, queries.high[c], part(1, c), true);
-    }
-#pragma unroll
-    for (int c = 0; c < SIZE_K / 16; ++c) wgmma(scores, queries.high[c], part(0, c), true);
-    wgmma_commit();
-    wgmma_wait<0>();
-    settle(scores);
-}
-
-// Adds the weighed values of a tile to the results.
-__device__ __forceinline__ void multiply_values(float (&results)[EIGHTS][4], const WeightHalves<KEYS>& weights, u32 values)
-{
-    typedef Eights<SIZE_V> V;
-#pragma unroll
-    for (int slab = 0; slab < V::SLABS; ++slab) {
-        const auto part = [&](int p, int c) {
-            return smem_descriptor_apart<V::BYTES>(values + V::slab(p, slab)) + c * (2 * V::BYTES >> 4);
-        };
-        float sums[8][4];
-        settle(sums);
-        wgmma_fence();
-#pragma unroll
-        for (int c = 0; c < KEYS / 16; ++c) {
-            wgmma_across(sums, weights.low[c], part(0, c), c > 0);
-            wgmma_across(sums, weights.high[c], part(1, c), true);
-        }
-#pragma unroll
-        for (int c = 0; c < KEYS / 16; ++c) wgmma_across(sums, weights.high[c], part(0, c), true);
-        wgmma_commit();
-        wgmma_wait<0>();
-        settle(sums);
-#pragma unroll
-        for (int j = 0; j < 8; ++j)
-#pragma unroll
-            for (int q = 0; q < 4; ++q) results[slab * 8 + j][q] += sums[j][q] * weights.inverse[q / 2];
-    }
-}
+#include "attention/eights.cuh"
+#include "attention/products_f16x3.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 attention_f16x3_wgmma(const float* q, const float* k, const float* v, const M* mask, const float* past_k,

@@ -1,0 +1,157 @@
+// softmax(softcap(scale * q @ k') + mask) @ v in float32 on Hopper's tensor cores, for many queries and keys, where keys and
+// values are in halves already (cut_keys.cu). As in attention_f16x3_wgmma.cu, each of GROUPS warpgroups processes 64 rows of
+// queries; another warp brings tiles of keys, STAGES ahead, by bulk copies. So warpgroups drift apart, and one multiplies
+// while another computes weights.
+//
+// Compile-time: those of attention_f16x3_wgmma.cu.
+
+#include "attention/heads.cuh"
+#include "ptx/pdl.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/pipeline.cuh"
+#include "attention/online_softmax.cuh"
+#include "gemm/halves.cuh"
+#include "attention/halves_of_rows.cuh"
+#include "attention/halves_of_weights.cuh"
+#if IN_HALVES
+#include "gemm/store_halves.cuh"
+#endif
+
+constexpr bool BIASES = MASK != NO_MASK && !MASK_ROWS;  // see attention_wgmma.cu
+constexpr int WARPS = GROUPS * 4, CONSUMERS = WARPS * 32, THREADS = CONSUMERS + 32, ROWS = GROUPS * 64;
+constexpr int EIGHTS = SIZE_V / 8;
+constexpr int BYTES_K = KEYS * SIZE_K * 4, BYTES_V = KEYS * SIZE_V * 4, BYTES_TILE = BYTES_K + BYTES_V + 2 * KEYS * 4;
+constexpr int BYTES_STAGE = (BYTES_TILE + (BIASES ? KEYS * 4 : 0) + 1023) / 1024 * 1024;
+constexpr int AT_Q = STAGES * BYTES_STAGE, BARRIERS = AT_Q + ROWS * SIZE_K * 4 + ROWS * 4;
+
+#include "attention/eights.cuh"
+#include "attention/products_f16x3.cuh"
+
+// Which keys a block reads: `count` tiles from `first` on, of keys before `valid`.
+struct Tiles {
+    int first, count, valid, shift;
+
+    __device__ __forceinline__ Tiles(int m0, int n, const long long* lengths, const Sizes& s)
+        : valid(LENGTHS ? int(lengths[n]) : s.total), shift(s.past + (LENGTHS ? valid - s.rows : 0))
+    {
+        const Keys range = keys_of(m0 + shift, min(m0 + ROWS, s.rows) - 1 + shift, valid, s);
+        first = range.begin / KEYS;
+        count = range.end > range.begin ? (range.end + KEYS - 1) / KEYS - first : 0;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+attention_cut(const float* q, const unsigned char* cut, const M* mask, const long long* lengths, float* y,
+              unsigned char* halves, Sizes s, Steps of_q, Steps of_y, MaskSteps of_mask, float scale, float softcap, int tiles,
+              int tiles_of_keys)
+{
+    extern __shared__ __align__(1024) unsigned char shared[];
+    float* const inverses_q = (float*)(shared + AT_Q + ROWS * SIZE_K * 4);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int pair = blockIdx.x / tiles, m0 = (tiles - 1 - blockIdx.x % tiles) * ROWS;
+    const int head = pair % s.heads, n = pair / s.heads, kv_head = head / (s.heads / s.kv_heads);
+    const Pipeline<STAGES> barriers(shared_address(shared) + BARRIERS);
+    if (threadIdx.x == 0) barriers.begin(1, WARPS);
+    __syncthreads();
+    grid_dependency_sync();
+
+    const Tiles of_keys(m0, n, lengths, s);
+    const int shift = of_keys.shift;
+    const int row = m0 + warp * 16 + lane / 4;
+    const M* mask_row[2] = {mask, mask};
+    if (MASK != NO_MASK)
+        for (int half = 0; half < 2; ++half)
+            mask_row[half] += n * of_mask.batch + head * of_mask.head + min(row + half * 8, s.rows - 1) * of_mask.row;
+
+    PipelineState<STAGES> turn;
+    if (warp == WARPS) {
+        const unsigned char* const from = cut + ((long long)(n * s.kv_heads + kv_head) * tiles_of_keys + of_keys.first) * BYTES_TILE;
+        for (int step = 0; step < of_keys.count; ++step, turn.next()) {
+            mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
+            unsigned char* const stage = shared + turn.stage * BYTES_STAGE;
+            if constexpr (BIASES) {
+                for (int i = lane; i < KEYS; i += 32)
+                    ((float*)(stage + BYTES_TILE))[i] = added<float>(mask_row[0], (of_keys.first + step) * KEYS + i, s, of_mask);
+                __syncwarp();
+            }
+            if (lane > 0) continue;
+            mbarrier_expect_tx(barriers.full(turn.stage), BYTES_TILE);
+            bulk_copy(shared_address(stage), from + (long long)step * BYTES_TILE, BYTES_TILE, barriers.full(turn.stage));
+        }
+        return;
+    }
+
+    const Source of_queries = {q, q + n * of_q.batch + head * of_q.head, 0, s.size_k, of_q.row};
+    const Eights<SIZE_K> rows_of_q = {shared + AT_Q};
+    rows_of_q.copy(ROWS, m0, s.rows, of_queries);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncwarp();
+    rows_of_q.cut(ROWS, inverses_q);
+    named_barrier_sync<1, CONSUMERS>();
+    Queries queries;
+    queries.read(shared_address(shared + AT_Q));
+    float inverse[2];
+    for (int half = 0; half < 2; ++half) inverse[half] = inverses_q[warp * 16 + lane / 4 + half * 8];
+
+    float results[EIGHTS][4] = {}, peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+    // A warp past the last row has no scores to process.
+    const bool has_rows = m0 + warp * 16 < s.rows;
+#pragma unroll 1
+    for (int step = 0; step < of_keys.count; ++step) {
+        unsigned char* const stage = shared + turn.stage * BYTES_STAGE;
+        const float* const scales = (const float*)(stage + BYTES_K + BYTES_V) + lane % 4 * 2;
+        mbarrier_wait(barriers.full(turn.stage), turn.parity);
+        float scores[KEYS / 8][4];
+        multiply_queries(scores, queries, shared_address(stage));
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; ++j) {
+            const float2 by = *(const float2*)(scales + j * 8);
+#pragma unroll
+            for (int q = 0; q < 4; ++q) scores[j][q] *= (q % 2 ? by.y : by.x) * inverse[q / 2];
+        }
+        const int t0 = (of_keys.first + step) * KEYS;
+        const Seen seen = {{row + shift, row + 8 + shift}, t0, of_keys.valid, has_rows ? KEYS / 8 : 0};
+        const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_mask};
+        const auto bias_of = [&](int eight, int side, int half) {
+            return BIASES ? ((const float*)(stage + BYTES_TILE))[eight * 8 + lane % 4 * 2 + side] : in_place(eight, side, half);
+        };
+        weigh(scores, results, peak, sum, bias_of, seen, s, scale, softcap);
+        WeightHalves<KEYS> weights;
+        weights.read(scores, [&](int eight) { return *(const float2*)(scales + KEYS + eight * 8); }, KEYS / 16);
+        multiply_values(results, weights, shared_address(stage + BYTES_K));
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(barriers.empty(turn.stage));
+        turn.next();
+    }
+
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float total = over_quad_sum(sum[half]);
+        const float by = total == 0 ? 0.0f : 1 / total;
+#pragma unroll
+        for (int j = 0; j < EIGHTS; ++j) results[j][half * 2] *= by, results[j][half * 2 + 1] *= by;
+        if (!PLAIN || row + half * 8 >= s.rows) continue;
+        float* const to = y + n * of_y.batch + head * of_y.head + (row + half * 8) * of_y.row;
+#pragma unroll
+        for (int j = 0; j < EIGHTS; ++j) {
+            const int column = j * 8 + lane % 4 * 2;
+            const float2 pair = make_float2(results[j][half * 2], results[j][half * 2 + 1]);
+            if (VECTOR_Y == 2) {
+                if (column < s.size_v) *(float2*)(to + column) = pair;
+            } else {
+                if (column < s.size_v) to[column] = pair.x;
+                if (column + 1 < s.size_v) to[column + 1] = pair.y;
+            }
+        }
+    }
+#if IN_HALVES
+    const int first = n * s.rows;
+    const RowsInHalves to = {halves, (int(gridDim.x) / (tiles * s.heads) * s.rows + 7) / 8 * 8, s.heads * SIZE_V};
+#pragma unroll
+    for (int j = 0; j < EIGHTS; j += BLOCK_TERMS / 8)
+        store_block_in_halves(to, results, j, first + m0 + warp * 16, head * SIZE_V + j * 8, first + s.rows);
+#endif
+}
