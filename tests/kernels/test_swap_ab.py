@@ -143,15 +143,22 @@ WEIGHTS = (*KINDS, (16, 0, "", float16))
 
 
 def made(patch: pytest.MonkeyPatch) -> Iterator[Launch]:
-    """Yield launches of all numbers of warpgroups, each with some kinds of weights."""
+    """Yield launches of all numbers of warpgroups, and of each number of threads all weights.
+
+    What is kept in registers depends on the weights, and how many there are on the threads.
+    """
     patch.setattr(packed, "time_unpacked", lambda *_: inf)
     patch.setattr(packed, "MIXED_ROWS", 0)
     patch.setattr(f16, "time_from_workspace", lambda *_: inf)
     patch.setattr(f16, "LARGE_WEIGHTS", 0)
     ways = [(g, s, 1) for g in range(1, 5) for s in range(1, 8) if g * s <= 7]
+    seen = set[tuple[int, int]]()
     for i, way in enumerate(ways):
         forced(way, patch)
         for j, (bits, block, zeros, dtype) in enumerate(WEIGHTS):
+            if (prod(way), j) in seen and j != i % len(WEIGHTS):
+                continue
+            seen.add((prod(way), j))
             rows = (9, 32, 64, 128)[(i + j) % 4] if prod(way) < 5 else 16 + 16 * (j % 2)
             if bits == 16:
                 found = linear(min(rows, f16.FEW_ROWS), 2048, 300, dtype)
