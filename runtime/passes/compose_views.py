@@ -16,6 +16,7 @@ from .cut_before_turns import cut_before_turns, cut_columns
 from .driver import Context
 from .editing import Builder, drop
 from .factors import Axes, Factor, follow
+from .joined_parts import turn_joined
 from .turned_parts import reduce_turned, turn_whole
 
 #: An operator, with the shape that a Reshape gives.
@@ -31,8 +32,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     Exporters flatten leading axes before swapping two others and restore them afterwards, or
     transpose twice with a Reshape in between. All of these permute the elements of their source;
     the permutation, in factors of the source's axes, is one Transpose. One that only brings an axis
-    to be cut to the front is not needed.
+    to be cut to the front is not needed. Parts that are all joined along another axis are such a
+    permutation, too.
     """
+    yield from turn_joined(graph)
     yield from reduce_turned(graph)
     yield from turn_whole(graph)
     yield from cut_columns(graph)

@@ -40,13 +40,13 @@ class Contraction:
 
     @property
     def outer(self) -> bool:
-        """Whether nothing is summed: the elements of two operands are multiplied."""
-        return len(self.terms) == 2 and {*self.terms[0], *self.terms[1]} == set(self.result)
+        """Whether nothing is summed: the elements of the operands are multiplied."""
+        return {*"".join(self.terms)} == set(self.result)
 
 
 def contraction(node: Node) -> Contraction | None:
-    """Return what an Einsum of at least two operands computes, if it has this form."""
-    if not isinstance(node.op, Einsum) or len(node.inputs) < 2:
+    """Return what an Einsum computes, if it has this form."""
+    if not isinstance(node.op, Einsum):
         return None
     terms, result = einsum_terms(node.op.equation)
     operands = tuple(value for value in node.inputs if value is not None)

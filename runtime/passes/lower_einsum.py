@@ -16,7 +16,7 @@ from ..ops.matmul import Einsum, MatMul
 from ..ops.movement import Transpose
 from ..ops.shape import Reshape, Unsqueeze
 from .driver import Context
-from .editing import Builder
+from .editing import Builder, stand_in
 from .einsum_terms import Contraction, contraction, split
 from .pattern import pairs
 
@@ -60,7 +60,7 @@ class _EinsumProduct:
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Replace Einsum by MatMul or Mul with the necessary Transposes and Reshapes.
+    """Replace Einsum by MatMul, Mul or Transpose, with the necessary Transposes and Reshapes.
 
     Every letter denotes one axis of an operand and one of the other or the result. Of more than two
     operands, those that are cheapest to combine come first. Batched products of symbolic sizes have
@@ -77,6 +77,12 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             if parts:
                 waiting[:0] = parts
                 yield f"Einsum '{node.name}' combines two of its operands at a time"
+            continue
+        if len(whole.terms) == 1:
+            if whole.outer:
+                perm = tuple(map(whole.terms[0].index, whole.result))
+                new = stand_in(graph, [node], node, Transpose(perm=perm), whole.operands)
+                yield f"Transpose '{new.name}' computes Einsum '{new.name}' ({whole.equation})"
             continue
         found = _read(whole)
         if found is not None:

@@ -7,7 +7,7 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Dim
-from tercet.runtime.ops.elementwise import Add, Mul
+from tercet.runtime.ops.elementwise import Add, Mul, Relu
 from tercet.runtime.ops.matmul import Einsum
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.reduce import ReduceMean
@@ -115,6 +115,18 @@ def test_products_of_elements(
     graph = network(equation, shape, weight)
     after, _ = optimised(graph)
     assert "Mul" in kinds(after)
+    assert "Einsum" not in kinds(after)
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("equation", ["nhwpqc->nchpwq", "nhw...->...whn"])
+def test_an_order_of_axes(equation: str) -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        return apply(graph, Relu(), apply(graph, Einsum(equation=equation), x))
+
+    graph = make(build, (2, 3, 4, 2, 3, 5))
+    after, _ = optimised(graph)
+    assert "Transpose" in kinds(after)
     assert "Einsum" not in kinds(after)
     assert_same(graph, after)
 

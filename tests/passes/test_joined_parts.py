@@ -1,0 +1,84 @@
+"""Parts of a Split that a Concat joins along another axis: one Transpose between Reshapes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import Dim
+from tercet.runtime.ops.elementwise import Neg, Relu
+from tercet.runtime.ops.movement import Concat, Split
+
+from .graphs import assert_same, kinds, make, optimised
+
+
+def parts(graph: Graph, x: Value, axis: int, *sizes: int) -> list[Value]:
+    lengths = graph.constant(np.array(sizes, np.int64))
+    return graph.insert(Split(axis=axis), [x, lengths], len(sizes)).outputs
+
+
+@pytest.mark.parametrize(
+    ("shape", "cut", "joined"),
+    [
+        ((8, 3, 5), 0, 1),
+        ((8, 3, 5), 0, -1),
+        ((3, 8, 5), 1, 0),
+        ((3, 5, 8), 2, 1),
+        ((2, 8, 3, 4), 1, 3),
+    ],
+)
+def test_all_parts_in_order(shape: tuple[int, ...], cut: int, joined: int) -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        cuts = parts(graph, x, cut, 2, 2, 2, 2)
+        y = graph.insert(Concat(axis=joined), cuts).output
+        return graph.insert(Relu(), [y]).output
+
+    graph = make(build, shape)
+    after, _ = optimised(graph)
+    assert not {"Split", "Concat"} & {*kinds(after)}
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("shape", [("batch", 6, 4), (2, 6, "time")])
+def test_one_unknown_size(shape: tuple[Dim, ...]) -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        last = len(shape) - 1 if shape[0] == "batch" else 0
+        y = graph.insert(Concat(axis=last), parts(graph, x, 1, 2, 2, 2)).output
+        return graph.insert(Relu(), [y]).output
+
+    graph = make(build, shape)
+    after, _ = optimised(graph)
+    assert not {"Split", "Concat"} & {*kinds(after)}
+    assert_same(graph, after, 2, 6, 4)
+
+
+def test_kronecker_products_of_bilinear_attention() -> None:
+    """Both axes of windows are merged with those of the image, one after the other."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        for cut, joined, count in ((1, 3, 3), (2, 4, 2)):
+            x = graph.insert(Concat(axis=joined), parts(graph, x, cut, *(1,) * count)).output
+        return graph.insert(Relu(), [x]).output
+
+    graph = make(build, (5, 3, 2, 4, 4))
+    after, _ = optimised(graph)
+    assert kinds(after).count("Transpose") == 1
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("what", ["order", "another", "axis"])
+def test_what_stays(what: str) -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        cuts = parts(graph, x, 1, 2, 2)
+        if what == "order":
+            cuts = cuts[::-1]
+        if what == "another":
+            cuts = [*cuts, graph.insert(Neg(), cuts[:1]).output]
+        axis = 1 if what == "axis" else 2
+        return graph.insert(Concat(axis=axis), cuts).output
+
+    graph = make(build, (3, 4, 5))
+    after, log = optimised(graph, skip=("compose_moves", "cut_splits"))
+    assert "compose_views" not in log.counts
+    assert_same(graph, after)
