@@ -32,6 +32,7 @@ from .algorithms.selection import SELECTORS
 from .attention.decode import DecodeAttention, decode_attention
 from .attention.relu_linear import ReluLinear, relu_linear
 from .attention.rotate_append import RotateAppend, rotate_append
+from .attention.sink import SinkAttention, sink_attention
 from .codegen.chain_kernel import copied_through, elementwise, refusal
 from .codegen.elementwise import chain_of, in_chains
 from .codegen.epilogue import epilogue_of, no_epilogue
@@ -190,6 +191,8 @@ def recipe_of(
         return rotate_append(group.whole, operand)
     if isinstance(group.whole, DecodeAttention):
         return decode_attention(group.whole, operand, setting.target)
+    if isinstance(group.whole, SinkAttention):
+        return sink_attention(group.whole, operand, setting)
     if isinstance(group.whole, FewRows):
         return few_rows(group.whole, y, operand, setting)
     if isinstance(group.whole, GatedProducts):

@@ -25,6 +25,7 @@ from .algorithms.registry import kernel_of
 from .attention.decode import DecodeAttention, decode_attention_at
 from .attention.relu_linear import ReluLinear, relu_linear_at
 from .attention.rotate_append import RotateAppend, rotate_append_at
+from .attention.sink import SinkAttention, sink_attention_at
 from .codegen.elementwise import CHEAP, in_chains
 from .codegen.epilogue import epilogue_of
 from .codegen.moves import MOVING, Movement, movements
@@ -49,6 +50,7 @@ Whole = (
     ReluLinear
     | RotateAppend
     | DecodeAttention
+    | SinkAttention
     | FewRows
     | GatedProducts
     | UnitRows
@@ -253,7 +255,7 @@ def _meeting(graph: Graph, products: tuple[Node, Node], free: Set[Node]) -> tupl
 
 #: Finders of groups with a dedicated kernel, by the operator of their anchor; the first match wins.
 WHOLE: Mapping[type[Op], tuple[Callable[[Graph, Node, Set[Node]], Whole | None], ...]] = {
-    Attention: (decode_attention_at, rotate_append_at),
+    Attention: (decode_attention_at, rotate_append_at, sink_attention_at),
     Conv: (lambda graph, node, free: inverted_residual_at(graph, node, free, _tail),),
     Div: (
         relu_linear_at,
@@ -418,9 +420,12 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
         return *_plain_groups(graph, first), behind
     if isinstance(group.whole, DecodeAttention) and (before := group.whole.appending):
         nodes = tuple(node for node in group.nodes if node in before.nodes)
-        attention = group.whole.attention
+        attention, sink = group.whole.attention, group.whole.sink
         views = {node for source in group.whole.sources for node in source.nodes}
         rest = FusionGroup((attention,), attention), FusionGroup(nodes, None, whole=before)
+        if sink is not None:
+            whole = SinkAttention(attention, sink)
+            rest = FusionGroup(graph.in_order(whole.nodes), None, whole=whole), rest[1]
         return *_plain_groups(graph, views), *rest
     if isinstance(group.whole, FewRows):
         return _less(graph, group, group.whole)

@@ -21,10 +21,11 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.attention import Attention, RotaryEmbedding
-from tercet.runtime.ops.elementwise import Add
+from tercet.runtime.ops.elementwise import Add, Cast, Mul, Sigmoid, Sub
 from tercet.runtime.ops.gather import TensorScatter
 from tercet.runtime.ops.movement import Split, Transpose
 from tercet.runtime.ops.norm import RMSNormalization
+from tercet.runtime.ops.reduce import ReduceLogSumExp
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.plan.backend import Backend
 from tercet.runtime.session.model import Model
@@ -63,6 +64,7 @@ class Decode:
         constant: whether the tables of angles are constants.
         joined: whether queries, keys and values are parts of the rows of one tensor.
         normed: whether the heads of queries and new keys are normalized before they turn.
+        sink: whether each head has one.
         attributes: of the attention.
     """
 
@@ -83,6 +85,7 @@ class Decode:
     constant: bool = False
     joined: bool = False
     normed: bool = False
+    sink: bool = False
     attributes: tuple[tuple[str, Any], ...] = (("is_causal", 1),)
 
     @property
@@ -119,6 +122,8 @@ class Decode:
             feeds["lengths"] = np.minimum(ends, self.room)
         if self.normed:
             feeds["of_q"], feeds["of_k"] = (normal(self.size) for _ in range(2))
+        if self.sink:
+            feeds["sink"] = draw.uniform(-1, 3, (1, of_q, 1, 1)).astype(float32)
         if self.mask:
             shown = np.arange(self.room) % 3 != draw.integers(0, 3, (batch, 1, self.new, 1))
             number = np.where(shown, draw.standard_normal(shown.shape), -np.inf).astype(self.dtype)
@@ -127,7 +132,7 @@ class Decode:
 
     def inputs(self, feeds: dict[str, Array]) -> dict[str, Array]:
         """Return the graph's inputs."""
-        fixed = ("cos", "sin", "of_q", "of_k") if self.constant else ("of_q", "of_k")
+        fixed = ("of_q", "of_k", "sink", *(("cos", "sin") if self.constant else ()))
         found = {name: a for name, a in feeds.items() if name not in fixed}
         if self.joined:
             parts = (found.pop(name).swapaxes(1, 2) for name in ("q", "k", "v"))
@@ -168,8 +173,11 @@ class Decode:
         values = graph.insert(append, [pasts[1], given["v"], given["first"]]).output
         inputs: list[Value | None] = [q, keys, values, given.get("mask"), None, None]
         inputs += [given["lengths"]] if self.counted else []
-        attention = Attention(**dict(self.attributes))
-        y = graph.insert(attention, inputs).output
+        mode = {"qk_matmul_output_mode": 2} if self.sink else {}
+        attention = Attention(**mode, **dict(self.attributes))
+        y, *others = graph.insert(attention, inputs, 4 if self.sink else 1).outputs
+        if self.sink:
+            y = _softened(graph, y, others[2], graph.constant(feeds["sink"]), self.dtype)
         outputs = {"y": y, "present_keys": keys, "present_values": values}
         outputs |= {"turned": q if self.kept == "queries" else k} if self.kept else {}
         graph.set_outputs(outputs)
@@ -236,7 +244,10 @@ class Decode:
                     scores[hidden] = -np.inf
                     if np.isfinite(scores).any():
                         weights = np.exp(scores - scores.max())
-                        y[n, head, row] = weights / weights.sum() @ caches["values"][n, kv]
+                        total = weights.sum()
+                        if self.sink:
+                            total += np.exp(float(feeds["sink"][0, head, 0, 0]) - scores.max())
+                        y[n, head, row] = weights / total @ caches["values"][n, kv]
         return {"y": y, "present_keys": caches["keys"], "present_values": caches["values"]}
 
     def _turned(self, x: Array, cos: Array, sin: Array) -> Array:
@@ -248,6 +259,18 @@ class Decode:
         out[..., first] = cos * x[..., first] - sin * x[..., second]
         out[..., second] = sin * x[..., first] + cos * x[..., second]
         return out
+
+
+def _softened(graph: Graph, y: Value, scores: Value, sink: Value, dtype: Any) -> Value:
+    """Return results of an attention with sinks, as the importer writes it."""
+    wide = scores
+    if dtype != float32:
+        wide = graph.insert(Cast(to=float32), [scores]).output
+    total = graph.insert(ReduceLogSumExp(), [wide, graph.constant(np.array([3]))]).output
+    share = graph.insert(Sigmoid(), [graph.insert(Sub(), [total, sink]).output]).output
+    if dtype != float32:
+        share = graph.insert(Cast(to=dtype), [share]).output
+    return graph.insert(Mul(), [y, share]).output
 
 
 def check(case: Decode, backend: Backend, seed: int = 0) -> None:
@@ -302,6 +325,17 @@ CASES = {
     "normed rows": Decode(normed=True, joined=True, constant=True, size=128, heads=(8, 2)),
     "normed heads of 96": Decode(normed=True, size=96, rotated=64, new=2, room=150, before=(140,)),
     "normed neighbours": Decode(normed=True, interleaved=1, size=32, new=3, dtype=bfloat16),
+    "sinks": Decode(sink=True),
+    "sinks of rows": Decode(sink=True, joined=True, constant=True, size=64, heads=(8, 1)),
+    "sinks of many": Decode(
+        sink=True,
+        new=5,
+        heads=(6, 2),
+        before=(50, 9),
+        dtype=bfloat16,
+        attributes=(("is_causal", 1), ("left_window_size", 7)),
+    ),
+    "sinks, capped": Decode(sink=True, attributes=(("is_causal", 1), ("softcap", 2.0))),
     "normed before": Decode(normed=True, size=80),  # by five threads
 }
 APART = {
@@ -309,6 +343,7 @@ APART = {
     "nine": Decode(new=9),
     "rows of a prompt": Decode(new=20, joined=True, before=(5, 0)),
     "fewer keys than a product takes": Decode(room=12, before=(3, 0)),
+    "sinks of a prompt": Decode(sink=True, new=20, joined=True, before=(5, 0)),
 }
 
 

@@ -27,6 +27,7 @@ from .flash_mma import FEWEST_KEYS, MAX_HEAD, config_of, steepness_of
 from .flash_parts import FlashKernel, launched
 from .heads import AttentionTask, HeadSource, by_head, source_of_heads
 from .rotate_append import WORD, RotateAppend, are_appended_alike, are_together, are_turned_alike
+from .sink import Sink, sink_behind
 
 #: Maximum number of new tokens per sample; threads per warp.
 MAX_NEW, WARP = 8, 32
@@ -43,6 +44,7 @@ class DecodeAttention:
         norms: the normalizations of their heads before that, which only the rotations read; or
             None.
         sources: where the heads of queries, new keys and new values lie.
+        sink: what accounts for an attention sink behind the attention; or None.
     """
 
     attention: Node
@@ -51,12 +53,18 @@ class DecodeAttention:
     turns: tuple[Node, Node] | None
     norms: tuple[Node, Node] | None
     sources: tuple[HeadSource, HeadSource, HeadSource]
+    sink: Sink | None = None
+
+    @property
+    def output(self) -> Value:
+        """The result of the attention."""
+        return self.attention.output if self.sink is None else self.sink.output
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
         views = (node for source in self.sources for node in source.nodes)
-        before = (*(self.turns or ()), *(self.norms or ()))
+        before = (*(self.turns or ()), *(self.norms or ()), *(self.sink.nodes if self.sink else ()))
         return frozenset({self.attention, self.keys, self.values, *before, *views})
 
     @property
@@ -86,7 +94,8 @@ def decode_attention_at(graph: Graph, attention: Node, free: Set[Node]) -> Decod
     if keys is None or values is None or not are_appended_alike(keys, values):
         return None
     stay = all(_stays(graph, node.output, attention) for node in (keys, values))
-    if not stay or not _suits(graph, attention):
+    sink = sink_behind(graph, attention, free)
+    if not stay or not _suits(graph, attention, has_sink=sink is not None):
         return None
     turns = _turns(graph, attention, keys)
     norms = None if turns is None else _norms(graph, turns)
@@ -99,21 +108,22 @@ def decode_attention_at(graph: Graph, attention: Node, free: Set[Node]) -> Decod
         for find in (partial(source_of_heads, graph), lambda value, _: HeadSource(value)):
             q_source, k_source, v_source = (find(value, node) for node, value in given)
             sources = (q_source, k_source, v_source)
-            whole = DecodeAttention(attention, keys, values, found, normed, sources)
+            whole = DecodeAttention(attention, keys, values, found, normed, sources, sink)
             anchors = {attention, keys, values}
             if len(anchors) == 3 and whole.nodes <= free and are_together(graph, whole.nodes):
                 return whole
     return None
 
 
-def _suits(graph: Graph, attention: Node) -> bool:
-    """Whether an attention has few queries, 16-bit operands and only one output."""
+def _suits(graph: Graph, attention: Node, *, has_sink: bool) -> bool:
+    """Whether an attention has few queries, 16-bit operands and one output besides a sink's."""
     q = attention.inputs[0]
     if q is None or q.tensor.dtype not in (float16, bfloat16):
         return False
     rows = q.tensor.dims[-2]
     past = (*attention.inputs, None, None, None)[4:6]
-    unread = all(not v.consumers and not graph.is_output(v) for v in attention.outputs[1:])
+    others = attention.outputs[1 : 3 if has_sink else None]
+    unread = all(not v.consumers and not graph.is_output(v) for v in others)
     return 0 < rows <= MAX_NEW and past == (None, None) and unread
 
 
@@ -166,7 +176,8 @@ def decode_attention(
     norm = found.norms[0].op if found.norms else None
     epsilon = norm.epsilon if isinstance(norm, RMSNormalization) else 0.0
     cos, sin, positions = angles
-    y, keys, values = (operand(n.output) for n in (found.attention, found.keys, found.values))
+    y, keys, values = map(operand, (found.output, found.keys.output, found.values.output))
+    sink = None if found.sink is None else operand(found.sink.value)
     mask, lengths = optional(found.attention, 3), optional(found.attention, 6)
     refused = (
         need_dtypes((float16, bfloat16), x)
@@ -190,7 +201,9 @@ def decode_attention(
         return f"queries of {queries.dims} and caches of {keys.dims}"
     if {new_keys.dims, new_values.dims} != {(batch, kv_heads, new, size)} or size > MAX_HEAD:
         return f"heads of {new_keys.dims} and {new_values.dims}"
-    task = AttentionTask(op, queries, old_keys, old_values, result, mask, lengths=lengths)
+    task = AttentionTask(
+        op, queries, old_keys, old_values, result, mask, lengths=lengths, sink=sink
+    )
     config = config_of(task, target, new=new)
     if config.shared > target.shared:
         return f"{config.shared} bytes of shared memory"
@@ -231,6 +244,7 @@ def decode_attention(
             **{"epsilon": epsilon, "cosine": cos, "sine": sin, "positions": positions},
             **{"starts": first, "past_keys": operand(pasts[0]), "past_values": operand(pasts[1])},
             **{"keys": keys, "values": values, "mask": mask, "lengths": lengths},
+            "sink": sink,
             "angles": {
                 "batches": max(1, batches),
                 "places": cos.size // half if cos is not None and half else 0,

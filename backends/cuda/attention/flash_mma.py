@@ -125,7 +125,8 @@ def on_tensor_cores(
     }
     code = atom_of(task.q.tensor.dtype).code()
     kernel = FlashKernel("attention_mma", config.shared, config.block, constants, code)
-    return launched(task, kernel, config.sharing, steepness_of(task))
+    operands = {**task.operands, **task.strides, "sink": task.sink}
+    return launched(task, kernel, config.sharing, steepness_of(task), operands)
 
 
 def steepness_of(task: AttentionTask) -> float:

@@ -96,6 +96,8 @@ class AttentionTask:
         lengths: number of valid keys per sequence.
         halves: where the result is stored in `Format.HALVES`; None if nowhere.
         plain: whether it is stored in `y`.
+        sink: a score per query head that counts in the softmax, float32 [1, heads, 1, 1], or None;
+            only for kernels of `mma_tiles.cuh`.
     """
 
     op: Attention
@@ -108,6 +110,7 @@ class AttentionTask:
     lengths: Tensor | None = None
     halves: Tensor | None = None
     plain: bool = True
+    sink: Tensor | None = None
 
     @property
     def has_blocks(self) -> bool:
@@ -208,6 +211,7 @@ class AttentionTask:
             ("WINDOW", max(op.left_window_size, op.right_window_size) >= 0),
             *(("LENGTHS", self.lengths is not None), ("SOFTCAP", op.softcap > 0)),
             *(("MASK_ROWS", self.is_mask_of_rows), ("RAW", self.is_raw)),
+            ("SINK", self.sink is not None),
         )
 
     @property

@@ -13,7 +13,7 @@ from .cache_bits import Bits, bits_of, packed, unpacked
 from .declaration import Float32, Int32, Int64, Kind, Results, T, contrib
 from .heads import head_size, join_heads, need_heads, positions, split_heads
 from .rotary import rotated
-from .sink import ScoreSettings, visible, with_sink
+from .sink import ScoreSettings, softened, visible, with_sink
 from .window import present, window_of
 from .window import seen as window_seen
 
@@ -144,11 +144,12 @@ def _attended(
         length = b.Expand(b.Add(before, step.length), b.size(query, 0))
     if asked.head_sink is not None:
         b.need_shape(asked.head_sink, "head_sink", how.heads)
+    if asked.head_sink is not None and b.wants(3):
         seen = visible(b, query, key, length, asked.causal, window)
         return with_sink(b, qkv, seen, asked.attention_bias, asked.head_sink, how)
     y, _, _, scores = b.chosen(
         "Attention",
-        (True, False, False, b.wants(3)),
+        (True, False, False, b.wants(3) or asked.head_sink is not None),
         *qkv,
         asked.attention_bias,
         None,
@@ -160,6 +161,8 @@ def _attended(
         softcap=how.softcap,
         qk_matmul_output_mode=3 if how.stage == 2 else 2,
     )
+    if asked.head_sink is not None:
+        y = softened(b, y, scores, asked.head_sink, how.heads)
     return y, scores
 
 

@@ -30,6 +30,21 @@ class ScoreSettings:
     stage: int
 
 
+def softened(b: NodeBuilder, y: str, scores: str, sink: str, heads: int) -> str:
+    """Return the result of an attention as if each softmax had one more term, exp(sink).
+
+    Args:
+        b: adds the nodes.
+        y: the result without it, [batch, heads, rows, size].
+        scores: those before the softmax, -inf where keys are hidden.
+        sink: [heads].
+        heads: query heads.
+    """
+    total = b.ReduceLogSumExp(b.cast(scores, dtypes.float32), b.ints(3))
+    extra = b.reshape(b.cast(sink, dtypes.float32), 1, heads, 1, 1)
+    return b.Mul(y, b.cast(b.Sigmoid(b.Sub(total, extra)), b.dtype(y)))
+
+
 def with_sink(
     b: NodeBuilder,
     qkv: tuple[str, str, str],

@@ -14,6 +14,7 @@ from ...ir.grown import Grown, combined
 from ...ir.infer import infer_node
 from ...ir.op import Op
 from ...ir.types import Array, Dim, TensorType, ValueType
+from ...ops.attention import Attention
 from ...ops.elementwise import Add, Cast, Less, Mul, Where
 from ...ops.movement import Expand
 from ...ops.shape import Reshape
@@ -209,6 +210,8 @@ class GraphWriter:
         dims = self.dims(value)
         type_ = value.tensor
         for axis in axes:
+            if fill == -np.inf and axis == len(dims) - 1 and _are_scores(value):
+                continue
             size = dims[axis]
             if isinstance(size, Grown):
                 there = self.there(size, len(dims), axis)
@@ -256,6 +259,16 @@ class GraphWriter:
             known = self.shape(wanted.shape)
             if not isinstance(found, TensorType) or found.shape != known:
                 raise self.error(f"its result is {found}, not {wanted.with_shape(known)}")
+
+
+def _are_scores(value: Value) -> bool:
+    """Whether a tensor has scores of an attention that are -inf for keys that are not there."""
+    node = value.producer
+    while node is not None and isinstance(node.op, Cast):
+        value, node = operand(node, 0), operand(node, 0).producer
+    if node is None or not isinstance(node.op, Attention) or value not in node.outputs[3:]:
+        return False
+    return node.op.qk_matmul_output_mode == 2 and any(node.inputs[6:7])
 
 
 def operand(node: Node, index: int) -> Value:

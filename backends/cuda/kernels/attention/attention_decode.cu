@@ -91,7 +91,7 @@ __device__ __forceinline__ Pairs normalized(Pairs pairs, const T* factors, float
 extern "C" __global__ void __launch_bounds__(THREADS)
 attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const T* of_keys, float epsilon,
                  const T* cosine, const T* sine, const long long* positions, const I* starts, const T* past_keys,
-                 const T* past_values, T* keys, T* values, const M* mask, const long long* lengths, T* y, float* left,
+                 const T* past_values, T* keys, T* values, const M* mask, const long long* lengths, const float* sink, T* y, float* left,
                  float2* beside, Sizes s, Angles angles, Steps of_q, Steps of_k, Steps of_v, Steps of_y, MaskSteps of_mask, float scale, float softcap, int tiles)
 {
     extern __shared__ __align__(16) unsigned char shared[];
@@ -210,6 +210,7 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
                         shared_address(turned + (row + lane % 16) * PITCH_K + c * 16 + lane / 16 * 8));
     }
 
+    begin_with_sinks(sums, sink, scale);
     const bool has_rows = m0 + warp_m * TM * 16 < rows;
     const int count = max(0, (range.end - range.begin + TILE - 1) / TILE);
     for (int step = again ? -STAGES : 0; step < count; ++step) {

@@ -13,7 +13,7 @@ __device__ __forceinline__ u32 two_of(const T* row, int column, int size, bool i
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k, const T* past_v,
-              const long long* lengths, T* y, float* left, float2* beside, Sizes s, Steps of_q,
+              const long long* lengths, const float* sink, T* y, float* left, float2* beside, Sizes s, Steps of_q,
               Steps of_k, Steps of_v, Steps of_y, MaskSteps of_mask, float scale, float softcap,
               int tiles)
 {
@@ -60,6 +60,7 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
                         two_of(from, c * 16 + side * 8 + lane % 4 * 2, s.size_k, row < rows);
         }
 
+    begin_with_sinks(sums, sink, scale);
     const bool has_rows = m0 + warp_m * TM * 16 < rows;
     for (int step = 0; step < count; ++step) {
         const MaskTile ahead = load_mask(sums.rows, range.begin + step * TILE, n, mask, of_mask, s);

@@ -53,6 +53,20 @@ __device__ __forceinline__ void clear(Accumulators& sums)
     }
 }
 
+// Begins with the sink of every row's head if SINK: with a score whose value is zero. One group of warps has it, of the
+// blocks that divide the keys the first.
+__device__ __forceinline__ void begin_with_sinks(Accumulators& sums, const float* sink, float scale)
+{
+    if (!SINK || blockIdx.y != 0 || threadIdx.x / 32 % WARPS_N != 0) return;
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            sums.peak[i][half] = sink[sums.rows[i][half].head] / (RAW ? scale : 1.0f);
+            sums.sum[i][half] = threadIdx.x % 4 == 0 ? 1.0f : 0.0f;  // a quad adds its sums
+        }
+}
+
 // What the mask adds to the scores of a thread, in the mask's type; loaded ahead of the scores where there are registers.
 struct MaskTile {
     static constexpr bool AHEAD = MASK != NO_MASK && (TM == 1 || !MASK_ROWS);
