@@ -210,7 +210,9 @@ def _dependencies(rows: Sequence[Row], numbers: Sequence[int]) -> dict[int, set[
 def side_by_side(
     rows: Sequence[Row], schedule: StreamSchedule, segment: range, *, copies: bool = True
 ) -> Run:
-    """Return a function that runs a segment on several streams of its device.
+    """Return a function that runs a segment, or a part of one, on several streams of its device.
+
+    What precedes a part has ended when it runs: all streams meet at the end of one.
 
     Args:
         rows: the rows of the plan.
@@ -235,7 +237,8 @@ def side_by_side(
             row = rows[number]
             own = streams[row.stream]
             for source in schedule.waits[number]:
-                own.wait(events[source])
+                if source in events:
+                    own.wait(events[source])
             if row.run is not None and (copies or row.kind != "copy"):
                 row.run(own)
             if number in awaited:

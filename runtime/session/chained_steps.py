@@ -32,6 +32,7 @@ class ChainedSteps:
 
     Attributes:
         depth: as given.
+        stream: that steps are launched on.
         most: maximum number of positions, those of the last step included.
     """
 
@@ -47,7 +48,7 @@ class ChainedSteps:
         self.depth, self.most = depth, program.most + 1
         device = plan.device
         self._device: Device = device
-        self._stream, self._exchange = device.stream(), exchange_of(device)
+        self.stream, self._exchange = device.stream(), exchange_of(device)
         following = {NEXT_TOKENS: TOKENS, NEXT_COUNT: COUNT}
         self._moves = [*moves, *_moved(device, plan.outputs, state, following)]
         source = plan.outputs[CHOSEN]
@@ -67,18 +68,18 @@ class ChainedSteps:
         self._device.enter()
         for name, data in state.items():
             here = HOST.upload(data)
-            self._device.copier(self._state[name], here)(self._stream)
-            self._stream.synchronize()
+            self._device.copier(self._state[name], here)(self.stream)
+            self.stream.synchronize()
 
     def launch(self) -> None:
         """Launch a step; at most `depth` steps may wait for a `take`."""
         slot = self._launched % self.depth
-        self._plan.execute(self._stream)
+        self._plan.execute(self.stream)
         for move in self._moves:
-            move(self._stream)
-        self._copies[slot](self._stream)
+            move(self.stream)
+        self._copies[slot](self.stream)
         if self._events:
-            self._events[slot].record(self._stream)
+            self._events[slot].record(self.stream)
         self._waiting.append(slot)
         self._launched += 1
 
@@ -96,14 +97,14 @@ class ChainedSteps:
         if self._events:
             self._events[slot].synchronize()
         else:
-            self._stream.synchronize()
+            self.stream.synchronize()
         return self._slots[slot][:, 0].copy()
 
     def drain(self) -> None:
         """Wait for all launched steps, and discard their tokens."""
         if self._waiting:
             self._waiting.clear()
-            self._stream.synchronize()
+            self.stream.synchronize()
 
     def close(self) -> None:
         """Free the program, the state and the ring."""

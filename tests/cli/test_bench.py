@@ -343,7 +343,8 @@ def test_a_device_is_timed_alone() -> None:
         assert device.replays == before + WARM_UP + 3
 
 
-def test_inputs_come_when_nothing_else_lies_where_they_go() -> None:
+@pytest.mark.parametrize("stream", [0, 1])
+def test_inputs_come_when_nothing_else_lies_where_they_go(stream: int) -> None:
     device = FakeDevice()
     copied: list[str] = []
 
@@ -355,7 +356,7 @@ def test_inputs_come_when_nothing_else_lies_where_they_go() -> None:
 
         run = partial(lambda name, stream: copied.append(name), f"{kind} to {writes}")
         return SimpleNamespace(
-            kind=kind, stream=0, run=run, inputs=[slot(reads)], outputs=[slot(writes)]
+            kind=kind, stream=stream, run=run, inputs=[slot(reads)], outputs=[slot(writes)]
         )
 
     rows: list[Any] = [

@@ -170,3 +170,18 @@ def test_without_the_copies_the_order_is_kept() -> None:
     (segment,) = segments(plan.rows)
     plan.together(segment, copies=False)(FakeStream(device))
     assert device.races == 0
+
+
+def test_parts_of_a_segment_run_one_after_the_other() -> None:
+    """Rows of a later part wait for nobody: all streams have met before it."""
+    device = FakeDevice()
+    plan, got = planned(branches(4, 3), device)
+    (segment,) = segments(plan.rows)
+    middle = (segment.start + segment.stop) // 2
+    stream = FakeStream(device)
+    for part in (range(segment.start, middle), range(middle, segment.stop)):
+        plan.together(part, copies=False)(stream)
+        stream.synchronize()
+    assert device.races == 0
+    x = np.random.default_rng(0).standard_normal((4, 8), np.float32)
+    np.testing.assert_array_equal(plan.run({"x": x})["y"], got)

@@ -67,17 +67,15 @@ def _pieces(
 ) -> Iterator[tuple[tuple[Run, ...], range]]:
     """Yield parts of a segment, each with the input copies that may precede all of it.
 
-    A part ends where an input overwrites bytes that its rows have accessed; rows of several streams
-    stay together.
+    A part ends where an input overwrites bytes that its rows have accessed.
     """
-    together = any(rows[number].stream for number in segment)
     begin, copies = segment.start, list[Run]()
     touched = list[tuple[int, int]]()
     for number in segment:
         row = rows[number]
         comes = row.kind == "copy" and row.outputs[0].device is own and row.run is not None
         places = [place for slot in row.outputs if (place := _place(slot)) is not None]
-        if comes and not together and any(_meet(a, b) for a in places for b in touched):
+        if comes and any(_meet(a, b) for a in places for b in touched):
             yield tuple(copies), range(begin, number)
             begin, copies, touched = number, [], []
         if comes and row.run is not None:

@@ -3,9 +3,9 @@
     python -m tercet.tools.workshop.decode_bench [MODEL ...] [--bits 16 4] [--batch 1 8]
     python -m tercet.tools.workshop.decode_bench --pytorch decode.json --output docs/results
 
-The files are those of `decoder_files`, written to a temporary folder. Times are the device time of
-one step of one token after `position` others (a CUDA graph between two events), and the host time
-between two tokens, greedy and sampled, in steps that feed themselves. The floor is the time that
+The files are those of `decoder_files`, written to a temporary folder. Steps of one token after
+`position` others feed themselves. Times are the device's for one greedy step (a CUDA graph between
+two events), and the host's between two tokens, greedy and sampled. The floor is the time that
 HBM needs for all weights except the embedding table, of which a step reads one row, and for the
 caches up to the position. A prompt of one sequence is timed, too, and one of its steps at a late
 position.
@@ -34,8 +34,9 @@ from ...runtime.options import Options
 from ...runtime.session.cache_layout import DecoderLayout
 from ...runtime.session.decoding import CachedDecoder, Decoder
 from ...runtime.session.model import Model
-from ...runtime.session.sampling import GREEDY, SamplingSettings
+from ...runtime.session.sampling import GREEDY, Following, SamplingSettings
 from ...runtime.session.static_cache import StaticCaches, static_decoder
+from ...runtime.session.step_inputs import Tokens
 from ..common.environment import PACKAGES, device_environment
 from ..common.results import earlier
 from ..profile.device_time import device_times
@@ -187,9 +188,8 @@ class Measurement:
             with _timed(seconds, "prompt"):
                 _read(decoder, tokens)
             greedy, sampled = (_between(decoder, tokens[:, 0], how) for how in (GREEDY, SAMPLED))
-            decoder.read(tokens[:, :1])
+            device = _device_seconds(model, decoder, tokens[:, 0])
             program = decoder.store.program(1)
-            device = device_times(model, program)
             kernels = [row.kernel for row in program.rows if row.kind == "step"]
         rate = getattr(model.backends[0].device, "memory_bandwidth", None)
         floor = None if rate is None else step_bytes(shape, packing, batch, self.position) / rate
@@ -200,7 +200,7 @@ class Measurement:
             batch=batch,
             position=self.position,
             capacity=self.capacity,
-            device_ms=None if device is None else device.median * 1e3,
+            device_ms=None if device is None else device * 1e3,
             host_ms=greedy * 1e3,
             floor_ms=None if floor is None else floor * 1e3,
             kernels=len(kernels),
@@ -238,6 +238,22 @@ def _between(decoder: Decoder, tokens: Array, sampling: SamplingSettings) -> flo
         times.append(time.perf_counter())
     decoder.rewind(length)
     return median(np.diff(times))
+
+
+def _device_seconds(
+    model: Model, decoder: CachedDecoder[StaticCaches], tokens: Array
+) -> float | None:
+    """Return the median time of a device for a step that feeds itself; None on the host."""
+    read, device = Tokens.dummy(decoder.batch, decoder.length), model.backends[0].device
+    chain = decoder.store.chained(read, tokens, Following(), 1)
+    timed = getattr(device, "time", None)
+    if chain is None or timed is None:
+        return None
+    times: list[float] = []
+    for _ in range(STEPS):
+        times.append(timed(lambda _: chain.launch(), chain.stream))
+        chain.take()
+    return median(times)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -65,7 +65,7 @@ def sink_behind(graph: Graph, attention: Node, free: Set[Node]) -> Sink | None:
         return None
     casts = [node for node in (total, cast) if node is not None and node is not attention]
     nodes = graph.in_order({*casts, logsum, apart, share, product})
-    return Sink(nodes, sink) if free.issuperset(nodes) else None
+    return Sink(nodes, sink) if set(nodes) <= free else None
 
 
 def _next(
@@ -120,11 +120,13 @@ def sink_attention(
     assert v is not None
     past, lengths = (rest[0], rest[1]), rest[2]
     y = by_head(operand(found.sink.output), op.q_num_heads)
-    heads = by_head(q, op.q_num_heads), *(by_head(x, op.kv_num_heads) for x in (k, v))
+    queries = by_head(q, op.q_num_heads)
+    keys, values = (by_head(x, op.kv_num_heads) for x in (k, v))
     sink = operand(found.sink.value)
-    task = AttentionTask(op, *heads, y, mask, past, lengths, sink=sink)
-    if op.is_wide or max(heads[0].dims[3], heads[2].dims[3]) > MAX_HEAD:
+    task = AttentionTask(op, queries, keys, values, y, mask, past, lengths, sink=sink)
+    sizes = queries.dims[3], values.dims[3]
+    if op.is_wide or max(sizes) > MAX_HEAD:
         return "float64, or large heads"
-    if task.total < FEWEST_KEYS or not heads[0].dims[3] or not heads[2].dims[3]:
+    if task.total < FEWEST_KEYS or not min(sizes):
         return f"{task.total} keys"
     return on_tensor_cores(task, setting.target)
