@@ -28,7 +28,7 @@ from .algorithms.registry import (
     Stored,
     TunedChoice,
 )
-from .algorithms.selection import SELECTORS
+from .algorithms.selection import SELECTORS, TuningTask
 from .attention.decode import DecodeAttention, decode_attention
 from .attention.relu_linear import ReluLinear, relu_linear
 from .attention.rotate_append import RotateAppend, rotate_append
@@ -51,7 +51,6 @@ from .norm.unit_rows import UnitRows, unit_rows
 from .recipe.arguments import as_reason
 from .recipe.launch import launches_of, pitched_by
 from .recipe.operands import Tensor
-from .tuning.tuner import tuner_of, works_of
 
 if TYPE_CHECKING:
     from .device import CudaDevice
@@ -78,15 +77,15 @@ class CudaBackend:
         return self._device
 
     def prepare(self, graph: Graph, free: Set[Node], options: Options) -> CudaBackend:
-        """Return a backend that knows the fastest algorithms, with `Options.tune`."""
+        """Return a backend that knows what is fastest in this graph, with `Options.tune`."""
         if not options.tune:
             return self
-        setting = Setting(self._device.compiler.target, options)
-        nodes = (node for node in graph.nodes if node in free)
-        works = [work for work in works_of(nodes, setting) if not work.task.setting.asked]
+        from .tuning.network import tuned
+
         say = self._device.compiler.announce
         found = copy(self)
-        found._choices = tuner_of(self._device, options.cache).choices(works, say)
+        result = tuned(self, graph, free, options, say)
+        found._choices = {} if result is None else result.choices
         say("")
         return found
 
@@ -150,7 +149,8 @@ class CudaBackend:
             return Decline(group.nodes[0], recipe)
         if not pitched_by(recipe).issuperset(site.pitches):
             return Decline(group.nodes[0], "no kernel for slices")
-        step = KernelStep(self._device, site, recipe)
+        task = None if only or stored.halves else task_of(group, formats, setting, site)
+        step = KernelStep(self._device, site, recipe, task)
         limit = setting.options.workspace
         if limit is not None and step.scratch > limit:
             return Decline(group.nodes[0], f"needs {step.scratch} bytes of workspace")
@@ -243,6 +243,34 @@ def recipe_of(
     epilogue = replace(epilogue, halves=halves, plain=stored.plain)
     recipe = _storing(registered.build(replace(context, epilogue=epilogue)), halves)
     return _reading_wide(recipe, group, operand)
+
+
+def task_of(
+    group: FusionGroup, formats: Mapping[Value, Format], setting: Setting, site: BuildContext
+) -> TuningTask | None:
+    """Return the problem of a group for which one of several recipes was chosen; None if none was.
+
+    That is a node with a selector and nothing around it but an epilogue.
+    """
+    head = group.head
+    if head is None or group.whole or group.pool or group.cast or type(head.op) not in SELECTORS:
+        return None
+    setting = setting.for_node(head)
+    y = group.nodes[-1].output
+    if setting.asked or y not in site.outputs:
+        return None
+
+    def operand(value: Value) -> Tensor:
+        return Tensor(value, formats.get(value, Format.CONTIGUOUS), site.pitches.get(value, 0))
+
+    epilogue = epilogue_of(group.epilogue, operand(y), head.output, pitches=site.pitches)
+    if isinstance(epilogue, str):
+        return None
+    inputs = tuple(None if v is None else operand(v) for v in head.inputs)
+    selector = SELECTORS[type(head.op)]
+    context = RecipeContext(head.op, operand(y), inputs, setting, epilogue=epilogue)
+    task = selector.task(context)
+    return None if isinstance(task, str) else TuningTask(selector, task, head)
 
 
 def _reading_wide(recipe: Answer, group: FusionGroup, operand: Callable[[Value], Tensor]) -> Answer:

@@ -6,7 +6,7 @@ Fixed addresses make the arena, CUDA graphs and a fast Python loop one mechanism
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 
 from ..base.budget import Budget
@@ -17,7 +17,18 @@ from ..ir.graph import Graph
 from ..ir.types import Array, TensorType
 from ..options import Options
 from .arena import Allocation, aligned, pack, peak
-from .backend import Backend, Buffer, Device, Forking, Joinable, Reading, Run, Stream, View
+from .backend import (
+    Backend,
+    Buffer,
+    Device,
+    Forking,
+    Joinable,
+    Reading,
+    Run,
+    Step,
+    Stream,
+    View,
+)
 from .bind import bind_row, sequence
 from .exchange import HOST_IO, IOPlacement
 from .host import HOST, array
@@ -245,6 +256,22 @@ class Plan:
             return View(row.device, self._workspaces[row.device, row.stream], 0, type_)
 
         return bind_row(row, self._view, workspace)
+
+    def bind_instead(self, row: Row, step: Step, scratch: Buffer) -> Run | None:
+        """Return a function that runs another step for a row, at the row's addresses.
+
+        Args:
+            row: a row of this plan, which stays as it is.
+            step: computes the same outputs, in the same formats.
+            scratch: its scratch memory.
+        """
+        return bind_row(
+            replace(row, step=step), self._view, lambda type_: View(row.device, scratch, 0, type_)
+        )
+
+    def view_of(self, slot: Slot) -> View:
+        """Return where a tensor of this plan is."""
+        return self._view(slot)
 
     def _chain(self) -> list[Run]:
         """Return the calls of a run: recorded segments of device rows, and host rows."""

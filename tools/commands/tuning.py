@@ -38,7 +38,7 @@ def tune(
     shapes: ShapeOptions,
     common: Common,
 ) -> None:
-    """Measure the algorithms of each Conv, Gemm and MatMul on the GPU, for --tune.
+    """Find faster algorithms for each Conv, Gemm and MatMul in the network on the GPU, for --tune.
 
     Examples:
         tercet tune model.onnx --report --dim batch=8

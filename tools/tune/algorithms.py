@@ -21,8 +21,8 @@ from ..common.inputs import input_shapes
 from ..inspect.paper import describe_target, target_of
 
 if TYPE_CHECKING:
+    from ...backends.cuda.algorithms.selection import TuningTask
     from ...backends.cuda.recipe.targets import Target
-    from ...backends.cuda.tuning.tuner import Tuner, TuningResult, TuningTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +31,15 @@ class AlgorithmRow:
 
     Attributes:
         algorithm: its name.
-        form: the chosen or measured variant, such as a tile size.
-        chosen: whether it is used.
+        chosen: whether estimates choose it.
         estimate: estimated microseconds; None if it does not apply.
-        measured: measured microseconds, or None.
         workspace: bytes of scratch memory.
         reason: why it does not apply.
     """
 
     algorithm: str
-    form: str
     chosen: bool
     estimate: float | None
-    measured: float | None
     workspace: int
     reason: str
 
@@ -104,7 +100,7 @@ def algorithms(
         target: a GPU that need not be present, such as ``sm_86``; if None, the present one or an
             H200.
         say: called with a description of each stage.
-        **options: fields of `Options`; with `tune`, stored measurements are shown.
+        **options: fields of `Options`.
 
     Raises:
         ModelError: the model cannot be read, or rejects these input shapes.
@@ -114,13 +110,20 @@ def algorithms(
     with on_paper(file, options) as (model, chosen):
         found = input_shapes(model.inputs, shapes, dims)
         say("planning")
-        works, gpu, tuner = _works(nodes_of(model, found), chosen, target)
-        known = tuner.results(works, silent) if tuner is not None else []
-        results = {result.task: result for result in known}
+        try:
+            from ...backends.cuda.algorithms.registry import Setting
+            from ...backends.cuda.tuning.tuner import works_of
+        except ImportError as error:
+            from ...backends.cuda import REMEDY
+
+            missing = f"the CUDA packages for Python are missing ({error})"
+            raise BackendUnavailable("cuda", missing, REMEDY) from None
+        gpu = _target(chosen, target)
+        works = works_of(nodes_of(model, found), Setting(gpu, chosen))
         return Algorithms(
             model=str(file),
             target=describe_target(gpu),
-            nodes=tuple(_node_row(work, results.get(work.task.signature)) for work in works),
+            nodes=tuple(_node_row(work) for work in works),
         )
 
 
@@ -144,57 +147,33 @@ def nodes_of(model: Model, shapes: dict[str, tuple[int, ...]]) -> list[Node]:
     return [node for row in rows for node in row.nodes]
 
 
-def _works(
-    nodes: Sequence[Node], options: Options, name: str | None
-) -> tuple[list[TuningTask], Target, Tuner | None]:
-    """Return the tasks, the target GPU, and the stored measurements."""
-    try:
-        from ...backends.cuda.algorithms.registry import Setting
-        from ...backends.cuda.device import open_device
-        from ...backends.cuda.recipe.targets import H200
-        from ...backends.cuda.tuning.tuner import tuner_of, works_of
-    except ImportError as error:
-        from ...backends.cuda import REMEDY
+def _target(options: Options, name: str | None) -> Target:
+    """Return the GPU of this name, or the present one, or an H200."""
+    from ...backends.cuda.device import open_device
+    from ...backends.cuda.recipe.targets import H200
 
-        raise BackendUnavailable(
-            "cuda", f"the CUDA packages for Python are missing ({error})", REMEDY
-        ) from None
     if name is not None:
-        named = target_of(name)
-        return works_of(nodes, Setting(named, options)), named, None
+        return target_of(name)
     try:
-        device = open_device(options.cache, ordinal=options.device)
+        return open_device(options.cache, ordinal=options.device).compiler.target
     except BackendUnavailable:
-        return works_of(nodes, Setting(H200, options)), H200, None
-    target = device.compiler.target
-    works = works_of(nodes, Setting(target, options))
-    return works, target, tuner_of(device, options.cache, measure=False)
+        return H200
 
 
-def _node_row(work: TuningTask, result: TuningResult | None) -> NodeRow:
-    picked = work.selector.pick(work.task)
-    best = None if result is None or not work.task.setting.options.tune else result.best
-    taken = picked.algorithm if best is None or work.task.setting.asked else best.algorithm
+def _node_row(work: TuningTask) -> NodeRow:
+    taken = work.selector.pick(work.task).algorithm
     rows: list[AlgorithmRow] = []
     forms: dict[str, tuple[str, ...]] = {}
-    for algorithm, candidate in zip(
-        work.selector.algorithms, work.selector.candidates(work.task), strict=True
-    ):
-        measured = None
-        if result is not None:
-            measured = next(
-                (t for t in result.timings if t.algorithm == algorithm.name and not t.reason), None
-            )
+    candidates = work.selector.candidates(work.task)
+    for algorithm, candidate in zip(work.selector.algorithms, candidates, strict=True):
         usable = candidate.recipe is not None
         if usable and (found := algorithm.variants(work.task)):
             forms[algorithm.name] = tuple(dict.fromkeys(found))
         rows.append(
             AlgorithmRow(
                 algorithm=algorithm.name,
-                form=measured.variant if measured is not None else "",
                 chosen=usable and algorithm.name == taken,
                 estimate=candidate.microseconds if usable else None,
-                measured=None if measured is None else measured.microseconds,
                 workspace=candidate.workspace,
                 reason=candidate.reason,
             )

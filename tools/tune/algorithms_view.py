@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,65 +29,58 @@ def show_algorithms(console: Console, found: Algorithms) -> None:
 
 
 def _table(row: NodeRow) -> Table:
-    """Return the table of a selector, with measurements if there are any."""
-    measured = any(algorithm.measured is not None for algorithm in row.algorithms)
-    titles = ["", "algorithm", "estimate us", *(["measured us"] if measured else []), "workspace"]
-    table = grid(*titles, left=2)
+    """Return the table of a selector."""
+    table = grid("", "algorithm", "estimate us", "workspace", left=2)
     table.add_column("why not", overflow="fold")
     table.columns[1].no_wrap = True
     for algorithm in row.algorithms:
         cells = [
             "*" if algorithm.chosen else "",
-            f"{algorithm.algorithm} {algorithm.form}".strip(),
+            algorithm.algorithm,
             "" if algorithm.estimate is None else f"{algorithm.estimate:.1f}",
         ]
-        if measured:
-            cells.append("" if algorithm.measured is None else f"{algorithm.measured:.1f}")
         workspace = bytes_text(algorithm.workspace) if algorithm.workspace else ""
         table.add_row(*cells, workspace, algorithm.reason)
     return table
 
 
 def show_tuned(console: Console, found: Tuned) -> None:
-    """Print the fastest algorithm of every task, next to the one chosen by estimates."""
-    table = grid("task", "nodes", "fastest", "us", "heuristic", "us", "regret", left=1)
-    for place in (2, 4):
+    """Print what the network takes before and after each group of equal steps is tuned."""
+    table = grid("task", "steps", "by estimates", "fastest", "before us", "after us", left=1)
+    for place in (2, 3):
         table.columns[place].justify, table.columns[place].overflow = "left", "fold"
-    for row in found.rows:
-        best = row.result.best
-        chosen = row.heuristic
+    for group in found.groups:
         table.add_row(
-            row.result.task,
-            str(row.nodes),
-            best.title,
-            f"{best.microseconds:.1f}",
-            chosen.algorithm,
-            f"{chosen.microseconds:.1f}",
-            f"{100 * row.result.regret:.1f} %",
+            group.task,
+            str(group.steps),
+            group.kernel,
+            group.chosen or "the same",
+            f"{group.before:.1f}",
+            f"{group.after:.1f}",
         )
     console.print(table)
+    gained = 100 * (1 - found.after / found.before) if found.before else 0.0
     console.print(
-        f"{counted(len(found.rows), 'task')}, {found.measured} of them measured now in "
-        f"{found.seconds:.1f} s; all nodes together {found.best:.1f} us, "
-        f"by the heuristic {found.heuristic:.1f} us (regret {100 * found.regret:.1f} %)"
+        f"{counted(len(found.groups), 'group')} of equal steps, {found.measured} of them measured "
+        f"now in {found.seconds:.1f} s; the network takes {found.after:.1f} us, by estimates "
+        f"{found.before:.1f} us ({gained:.1f} % less)"
     )
 
 
 def show_report(console: Console, found: Tuned) -> None:
-    """Print all measurements of every task."""
-    for row in found.rows:
+    """Print all measurements of every group."""
+    for group in found.groups:
         console.print()
-        console.print(Text(row.result.task, style="bold"))
-        table = grid("algorithm", "us", "estimate us", "workspace", "error", left=1)
+        console.print(Text(f"{group.task}: {counted(group.steps, 'step')}", style="bold"))
+        table = grid("candidate", "change us", "estimate us", "workspace", left=1)
         table.add_column("why not", overflow="fold")
-        for timing in row.result.timings:
-            measured = not timing.reason
+        table.add_row(group.kernel, "0.0", "", "", "")
+        for timing in group.timings:
             table.add_row(
                 timing.title,
-                f"{timing.microseconds:.1f}" if measured else "",
+                f"{timing.change:+.1f}" if timing.change < inf else "",
                 f"{timing.estimate:.1f}" if timing.estimate < 1e12 else "",
                 bytes_text(timing.workspace) if timing.workspace else "",
-                f"{timing.error:.1e}" if measured else "",
                 timing.reason,
             )
         console.print(table)

@@ -1,10 +1,10 @@
-"""Tuning: measures the algorithms of each node, and keeps the fastest."""
+"""Tuning: a search over a planned model for faster ways to run groups of equal steps."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -12,28 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ...api import load
 from ..common.console import Say, announce_compiling, silent
 from ..common.inputs import input_shapes
-from .algorithms import nodes_of
 
 if TYPE_CHECKING:
-    from ...backends.cuda.tuning.tuner import AlgorithmTime, TuningResult
-
-
-@dataclass(frozen=True, slots=True)
-class TunedRow:
-    """A task and its measurements.
-
-    Attributes:
-        nodes: number of nodes with it.
-        result: the measurements.
-    """
-
-    nodes: int
-    result: TuningResult
-
-    @property
-    def heuristic(self) -> AlgorithmTime:
-        """The algorithm chosen by estimates."""
-        return self.result.chosen
+    from ...backends.cuda.tuning.tuner import CandidateTime, GroupResult, NetworkResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +24,39 @@ class Tuned:
     Attributes:
         model: the file.
         device: the GPU.
-        rows: one per task.
-        measured: number of tasks measured in this call.
+        networks: the measurements of each plan of the model; one, unless it has control flow.
         seconds: duration of the measurement.
     """
 
     model: str
     device: str
-    rows: tuple[TunedRow, ...]
-    measured: int
+    networks: tuple[NetworkResult, ...]
     seconds: float
 
     @property
-    def best(self) -> float:
-        """Total microseconds of all nodes with their fastest algorithms."""
-        return sum(row.nodes * row.result.best.microseconds for row in self.rows)
+    def groups(self) -> tuple[GroupResult, ...]:
+        """The groups of equal steps of all networks."""
+        return tuple(group for network in self.networks for group in network.groups)
 
     @property
-    def heuristic(self) -> float:
-        """Total microseconds of all nodes with the algorithms chosen by estimates."""
-        return sum(row.nodes * row.heuristic.microseconds for row in self.rows)
+    def measured(self) -> int:
+        """Number of groups measured in this call, the others being known."""
+        return sum(len(network.groups) for network in self.networks if network.is_new)
+
+    @property
+    def before(self) -> float:
+        """Microseconds with the algorithms chosen by estimates."""
+        return sum(network.before for network in self.networks)
+
+    @property
+    def after(self) -> float:
+        """Microseconds with the fastest algorithms."""
+        return sum(network.after for network in self.networks)
 
     @property
     def regret(self) -> float:
-        """t(heuristic) / t(best) - 1."""
-        return self.heuristic / self.best - 1 if self.best else 0.0
+        """How much longer the network takes by estimates: before / after - 1."""
+        return self.before / self.after - 1 if self.after else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
@@ -76,20 +65,26 @@ class Tuned:
             "device": self.device,
             "measured": self.measured,
             "seconds": self.seconds,
-            "best_us": self.best,
-            "heuristic_us": self.heuristic,
+            "before_us": self.before,
+            "after_us": self.after,
             "regret": self.regret,
-            "tasks": [
+            "groups": [
                 {
-                    "task": row.result.task,
-                    "nodes": row.nodes,
-                    "heuristic": row.result.heuristic,
-                    "regret": row.result.regret,
-                    "timings": [asdict(timing) for timing in row.result.timings],
+                    "task": group.task,
+                    "steps": group.steps,
+                    "kernel": group.kernel,
+                    "before_us": group.before,
+                    "after_us": group.after,
+                    "chosen": group.chosen,
+                    "candidates": [_candidate(timing) for timing in group.timings],
                 }
-                for row in self.rows
+                for group in self.groups
             ],
         }
+
+
+def _candidate(timing: CandidateTime) -> dict[str, Any]:
+    return {name: None if value == inf else value for name, value in asdict(timing).items()}
 
 
 def tune(
@@ -101,11 +96,11 @@ def tune(
     say: Say = silent,
     **options: Any,
 ) -> Tuned:
-    """Measure the algorithms of a model's nodes that have not been measured on this GPU.
+    """Find the fastest algorithms of a model on this GPU, unless they are known.
 
     Args:
         file: the path.
-        again: whether to measure known tasks again.
+        again: whether to measure again what is known.
         shapes: ``name=1x3x224x224``; see `input_shapes`.
         dims: ``symbol=size``; 1 if not given.
         say: called with progress messages.
@@ -117,27 +112,23 @@ def tune(
     """
     say("loading")
     with load(file, "cuda", **{"fallback": "numpy", **options, "tune": False}) as model:
-        from ...backends.cuda.algorithms.registry import Setting
-        from ...backends.cuda.device import open_device
-        from ...backends.cuda.tuning.tuner import tuner_of, works_of
+        from ...backends.cuda.backend import CudaBackend
+        from ...backends.cuda.tuning.network import tuned
 
         announce_compiling(model, say)
-        found = input_shapes(model.inputs, shapes, dims)
-        nodes = nodes_of(model, found)
-        device = open_device(model.options.cache, ordinal=model.options.device)
-        works = [
-            work
-            for work in works_of(nodes, Setting(device.compiler.target, model.options))
-            if not work.task.setting.asked
-        ]
-        tuner = tuner_of(device, model.options.cache)
+        program = model.prepare(input_shapes(model.inputs, shapes, dims))
+        backend = model.backends[0]
+        assert isinstance(backend, CudaBackend)
+        chosen = replace(model.options, tune=True)
         before = perf_counter()
-        results = tuner.results(works, say, again=again)
-        counts = Counter(work.task.signature for work in works)
+        found = [
+            tuned(backend, plan.graph, set(plan.graph.nodes), chosen, say, again=again)
+            for part in program.walk()
+            for plan in part.plans
+        ]
         return Tuned(
             model=str(file),
-            device=device.description,
-            rows=tuple(TunedRow(counts[result.task], result) for result in results),
-            measured=tuner.measured,
+            device=backend.device.description,
+            networks=tuple(result for result in found if result is not None),
             seconds=perf_counter() - before,
         )

@@ -47,7 +47,7 @@ class Setting:
         asked: algorithms requested for this node, in order of preference.
         algorithm: the algorithm that the recipe must use, once chosen; empty for any.
         form: its variant, such as a tile size; empty for the best estimate.
-        choices: measured choices by signature of a task; empty without tuning.
+        choices: measured choices by `selection.key_of` a task; empty without tuning.
         cut: values that kernels can store in halves; see `cutting`.
         picks: previous choices of selectors, so that nothing is compared twice.
     """

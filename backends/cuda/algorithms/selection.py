@@ -7,13 +7,14 @@ tuned; otherwise the one with the lowest estimate.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
 from ....runtime.errors import did_you_mean
+from ....runtime.ir.graph import Node
 from ....runtime.ir.op import Op
 from ....runtime.plan.backend import Format
 from ..codegen.epilogue import Epilogue
@@ -66,6 +67,15 @@ class Task(Protocol):
         ...
 
 
+def key_of(task: Task) -> str:
+    """Return what a measured choice applies to: the problem with its epilogue."""
+    return " then ".join(filter(None, (task.signature, task.epilogue.title)))
+
+
+#: Algorithms with an estimate beyond this multiple of the lowest one are not measured.
+HOPELESS = 3.0
+#: Maximum number of variants of an algorithm that are measured.
+VARIANTS = 12
 #: The reason given for less accurate algorithms.
 UNASKED = "used only if requested by name"
 
@@ -84,7 +94,8 @@ class Algorithm(Generic[T]):
         estimate: expected microseconds in the formats it needs, before a recipe is made.
         floor: a lower bound of the estimate in microseconds, infinite if it does not apply. An
             algorithm whose floor exceeds another's estimate is not considered.
-        variants: names of its variants for a task, such as tile sizes; for the tuner.
+        variants: names of its variants for a task, such as tile sizes, most promising first; for
+            the tuner.
         anywhere: whether it accepts every format, not only the one that it requests.
         by_name: whether it is used only on request, because it is less accurate.
     """
@@ -118,6 +129,11 @@ class Candidate:
     reason: str = ""
     variant: str = ""
     estimate: Callable[[], float] = field(default=lambda: inf, compare=False, repr=False)
+
+    @property
+    def title(self) -> str:
+        """The algorithm with its variant."""
+        return f"{self.algorithm} {self.variant}".strip()
 
     @property
     def microseconds(self) -> float:
@@ -181,6 +197,26 @@ class Selector(Generic[T]):
             for algorithm in self.algorithms
         )
 
+    def in_place(self, task: T) -> Iterator[Candidate]:
+        """Yield the candidates that take the tensors of a task as they are, in several variants.
+
+        Algorithms whose estimate is more than `HOPELESS` times the lowest one are left out.
+        """
+        usable = [
+            algorithm
+            for algorithm in self.algorithms
+            if not algorithm.by_name and algorithm.formats(task) == task.formats
+        ]
+        times = {algorithm: algorithm.estimate(task) for algorithm in usable}
+        limit = HOPELESS * min(times.values(), default=inf)
+        for algorithm, time in times.items():
+            if time > limit:
+                continue
+            for variant in ("", *algorithm.variants(task)[:VARIANTS]):
+                candidate = self.candidate(task, algorithm, variant)
+                if candidate.recipe is not None:
+                    yield candidate
+
     # ── the choice ───────────────────────────────────────────────────────────────────────────
 
     def pick(self, task: T) -> Candidate:
@@ -201,7 +237,7 @@ class Selector(Generic[T]):
     def _pick(self, task: T) -> Candidate:
         if task.setting.asked:
             return self._asked(task)
-        chosen = task.setting.choices.get(task.signature)
+        chosen = task.setting.choices.get(key_of(task))
         if chosen is not None:
             algorithm = self.named(chosen.algorithm)
             if not isinstance(algorithm, str) and chosen.variant in ("", *algorithm.variants(task)):
@@ -314,6 +350,21 @@ class Selector(Generic[T]):
         """Add the selector to the tables of kernels and of selectors."""
         register(Kernel(self.build, formats=self.formats, epilogue=True), *operators)
         SELECTORS.update(dict.fromkeys(operators, self))
+
+
+@dataclass(frozen=True, slots=True)
+class TuningTask:
+    """A task with its selector.
+
+    Attributes:
+        selector: the algorithms.
+        task: the problem.
+        node: the node.
+    """
+
+    selector: Selector[Any]
+    task: Task
+    node: Node
 
 
 #: Selectors by operator; users and the tuner choose from their algorithms.

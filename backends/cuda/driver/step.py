@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cuda.bindings import driver
     from cuda.core import Kernel, ObjectCode
 
+    from ..algorithms.selection import TuningTask
     from .device import CudaStream, DriverDevice
 
 
@@ -32,16 +33,24 @@ class KernelStep:
     """The step of a recipe; compiles in the background until it is bound.
 
     Attributes:
+        site: what it was built for.
+        task: the problem that has other recipes, for the tuner; None if there is none.
         launches: its launches, in order.
         fill: see `runtime.backend.Filling`.
     """
 
     capturable = True
 
-    def __init__(self, device: DriverDevice, site: BuildContext, recipe: Recipe) -> None:
+    def __init__(
+        self,
+        device: DriverDevice,
+        site: BuildContext,
+        recipe: Recipe,
+        task: TuningTask | None = None,
+    ) -> None:
+        self.site, self.task = site, task
         self.launches = tuple(one for one in launches_of(recipe) if not one.is_empty)
         self._device = device
-        self._site = site
         self._held: list[View] = []  # constants, which stay where they are when stores forget them
         self._codes = [device.compiler.submit(launch.source) for launch in self.launches]
         self.kernel = " + ".join(dict.fromkeys(one.title for one in self.launches)) or "nothing"
@@ -63,7 +72,7 @@ class KernelStep:
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Callable[[CudaStream], None]:
         """Load the kernels and return a function that launches them on these addresses."""
-        site = self._site
+        site = self.site
         slots = [(value, site.formats[value]) for value in (*site.inputs, *site.outputs)]
         slots += site.also.items()
         views = dict(zip(slots, (*inputs, *outputs), strict=True))
@@ -85,7 +94,7 @@ class KernelStep:
             if scratch is None:
                 raise ValueError(f"{self.kernel} has no workspace")
             return pointer(scratch) + argument.offset
-        site, weights = self._site, self._site.weights
+        site, weights = self.site, self.site.weights
         if isinstance(argument, Packed):
             held = weights.packed(argument.sources, argument.layout, argument.pack)
         elif argument.value.is_constant:

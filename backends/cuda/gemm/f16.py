@@ -20,6 +20,7 @@ from ..recipe.operands import Ints, Packed, Scratch, Tensor, ceil_div
 from ..recipe.targets import Target
 from .convolution import ConvProblem
 from .first_layer import rows_of_windows, strips
+from .forms import Form, Source, by_multistage, by_persistent, by_tma, named, worth_measuring
 from .multiplication import stacks
 from .pack import padded
 from .problem import (
@@ -63,10 +64,31 @@ EIGHTS = partial(padded, multiple=8)
 
 def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
     """Return alpha * a @ b + bias for constant `b`, with `epilogue` applied to every result."""
-    a, b, (_, n, k) = layer.a, layer.b, layer.shape
-    if b.data is None:
+    if layer.b.data is None:
         return "b is not constant"
-    gemm = GemmArguments(
+    if setting.form:
+        return named(linear_forms(layer, epilogue, setting.target), setting.form)
+    gemm = _linear(layer)
+    target, half_sums = setting.target, setting.algorithm == HALF_SUMS
+    fed = None if half_sums else _swapped(gemm, epilogue, target) or _fed(gemm, epilogue, target)
+    return fed or multistage.multiply_halves(gemm, epilogue, target, half_sums=half_sums)
+
+
+def linear_forms(layer: Linear, epilogue: Epilogue, target: Target) -> tuple[Form, ...]:
+    """Return the forms of `linear` that are worth measuring; `b` is constant."""
+    gemm = _linear(layer)
+    kernels = [by_multistage(Source(gemm), epilogue, target)]
+    if gemm.shape[2] % 8 == 0 and target.has_wgmma:
+        kernels.append(by_persistent(gemm, epilogue, target))
+        if not epilogue.reads_along:
+            kernels.append(by_tma([(tma.TmaProduct(gemm), ())], epilogue, target))
+    return worth_measuring(*kernels)
+
+
+def _linear(layer: Linear) -> GemmArguments:
+    """Return the product of a linear layer with packed weights."""
+    a, b, (_, n, k) = layer.a, layer.b, layer.shape
+    return GemmArguments(
         a=Matrix(a, k, widest(VECTORS, k)),
         b=packed_matrix(b, layer.form, "in eights", EIGHTS),
         c=layer.y,
@@ -76,9 +98,6 @@ def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
         bias=layer.bias,
         dtype=a.dtype,
     )
-    target, half_sums = setting.target, setting.algorithm == HALF_SUMS
-    fed = None if half_sums else _swapped(gemm, epilogue, target) or _fed(gemm, epilogue, target)
-    return fed or multistage.multiply_halves(gemm, epilogue, target, half_sums=half_sums)
 
 
 def _swapped(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> Launch | None:
@@ -320,25 +339,47 @@ def _quickest(conv: ConvProblem) -> JoinedGroups:
 
 
 def convolution(conv: ConvProblem, variant: str = "") -> Answer:
-    """Return the convolution of tensors in the formats of `formats_of`; it has no variants."""
+    """Return the convolution of tensors in the formats of `formats_of`.
+
+    Args:
+        conv: the convolution.
+        variant: one of `convolution_forms`; empty for the one estimated to be fastest.
+    """
     x, setting, epilogue = conv.x, conv.setting, conv.epilogue
     target, half_sums = setting.target, setting.algorithm == HALF_SUMS
     if max(x.size, conv.y.size) >= 2**29 or max(x.dims[2:]) > MAX_EXTENT:
         return f"{max(x.size, conv.y.size)} elements"
+    if variant:
+        return named(convolution_forms(conv), variant)
     gemm, packing = _gemm(_quickest(conv))
     other = multistage.time_of(gemm, target, epilogue)
-    if epilogue.reads_along and not half_sums:
-        pixels = gemm.a.rows is RowKind.PIXELS and gemm.a.data is x
-        if pixels and conv.group == prod(conv.view.strides) == 1:
-            found = _persistent(gemm, epilogue, target, other)
-            if found is not None:
-                return found
+    if epilogue.reads_along and not half_sums and _is_matrix(conv, gemm):
+        found = _persistent(gemm, epilogue, target, other)
+        if found is not None:
+            return found
     fed = None if half_sums else _by_tma(conv)
     if fed and fed.choice.microseconds < MARGIN * other:
         return fed.launches(epilogue, target)
     used = max((launch.scratch for launch in packing), default=0)
     last = multistage.multiply_halves(gemm, epilogue, target, used, half_sums=half_sums)
     return sharing(*packing, *last)
+
+
+def convolution_forms(conv: ConvProblem) -> tuple[Form, ...]:
+    """Return the forms of `convolution` that are worth measuring."""
+    gemm, packing = _gemm(_quickest(conv))
+    target, epilogue = conv.setting.target, conv.epilogue
+    kernels = [by_multistage(Source(gemm, packing), epilogue, target)]
+    kernels.append(by_tma(_tma_products(conv), epilogue, target))
+    if _is_matrix(conv, gemm) and gemm.shape[2] % 8 == 0:
+        kernels.append(by_persistent(gemm, epilogue, target))
+    return worth_measuring(*kernels)
+
+
+def _is_matrix(conv: ConvProblem, gemm: GemmArguments) -> bool:
+    """Whether a convolution is one product of the pixels as they are."""
+    pixels = gemm.a.rows is RowKind.PIXELS and gemm.a.data is conv.x
+    return pixels and conv.group == prod(conv.view.strides) == 1
 
 
 def convolution_time(conv: ConvProblem) -> float:
@@ -389,28 +430,36 @@ class _Fed:
 
 def _by_tma(conv: ConvProblem, pooled: Tensor | None = None) -> _Fed | None:
     """Return how `tma.cu` computes a convolution, optionally pooled; None if it cannot."""
-    along = conv.epilogue.reads_along
-    x, w, target, view = conv.x, conv.w, conv.setting.target, conv.view
-    if not target.has_wgmma or x.rank != 4 or not conv.y.is_channels_last:
-        return None
-    ways: list[tuple[tma.TmaProduct, tuple[Launch, ...]]] = []
-    if x.is_channels_last:
-        even = x.row % 8 == 0 and w.dims[0] % conv.group == 0
-        counts = (1,) if conv.group == 1 else _joinable(conv)
-        for groups in (JoinedGroups(conv, n) for n in counts if even and n * w.dims[1] % 8 == 0):
-            image, _ = image_source(x, w, view, conv.y.dims[2:], VECTORS, groups.joined)
-            gemm = groups.gemm(image, groups.filters(image.channels))
-            ways.append((tma.TmaProduct(gemm, pooled), ()))
-    elif pooled is None and conv.group == 1 and (made := rows_of_windows(x, w, view)) is not None:
-        image, weights, launch = made
-        ways.append((tma.TmaProduct(JoinedGroups(conv).gemm(image, weights)), (launch,)))
+    target, along = conv.setting.target, conv.epilogue.reads_along
     found = [
         _Fed(choice, product, staging, packing)
-        for product, packing in ways
+        for product, packing in _tma_products(conv, pooled)
         if (best := tma.choose(product, target, along=along)) is not None
         for choice, staging in (best,)
     ]
     return min(found, key=lambda way: way.choice.microseconds, default=None)
+
+
+def _tma_products(
+    conv: ConvProblem, pooled: Tensor | None = None
+) -> list[tuple[tma.TmaProduct, tuple[Launch, ...]]]:
+    """Return the products by which `tma.cu` can convolve, with the launches before each."""
+    x, w, target, view = conv.x, conv.w, conv.setting.target, conv.view
+    if not target.has_wgmma or x.rank != 4 or not conv.y.is_channels_last:
+        return []
+    if x.is_channels_last:
+        even = x.row % 8 == 0 and w.dims[0] % conv.group == 0
+        counts = (1,) if conv.group == 1 else _joinable(conv)
+        ways: list[tuple[tma.TmaProduct, tuple[Launch, ...]]] = []
+        for groups in (JoinedGroups(conv, n) for n in counts if even and n * w.dims[1] % 8 == 0):
+            image, _ = image_source(x, w, view, conv.y.dims[2:], VECTORS, groups.joined)
+            gemm = groups.gemm(image, groups.filters(image.channels))
+            ways.append((tma.TmaProduct(gemm, pooled), ()))
+        return ways
+    if pooled is None and conv.group == 1 and (made := rows_of_windows(x, w, view)) is not None:
+        image, weights, launch = made
+        return [(tma.TmaProduct(JoinedGroups(conv).gemm(image, weights)), (launch,))]
+    return []
 
 
 def pooled_convolution(conv: ConvProblem, y: Tensor) -> Answer:

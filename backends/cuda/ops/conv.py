@@ -86,7 +86,12 @@ def _tensor_time(conv: ConvProblem) -> float:
 
 
 def _tensor_variants(conv: ConvProblem) -> tuple[str, ...]:
-    return () if conv.x.dtype in HALVES else f32.variants(conv)
+    if conv.x.dtype not in HALVES:
+        return f32.variants(conv)
+    formats = _tensor_formats(conv)
+    if isinstance(formats, str):
+        return ()
+    return tuple(form.title for form in f16.convolution_forms(conv.within(formats)))
 
 
 def _half_sums_formats(conv: ConvProblem) -> Formats | str:

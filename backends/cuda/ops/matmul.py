@@ -9,12 +9,12 @@ from ....runtime.ir.dtypes import float16, float32, name_of
 from ....runtime.ops.matmul import Gemm, MatMul
 from ..algorithms.registry import Answer
 from ..algorithms.selection import CONTIGUOUS, Algorithm, Formats, Selector
-from ..gemm import f32, in_halves
+from ..gemm import f16, f32, in_halves
 from ..gemm.atoms import HALVES
 from ..gemm.f16 import HALF_SUMS
 from ..gemm.gemv import MAX_ROWS
 from ..gemm.ladder import ladder, ladder_formats
-from ..gemm.linear import tiled
+from ..gemm.linear import linear_of, tiled
 from ..gemm.multiplication import Multiplication, multiplication
 from ..gemm.problem import Problem
 from ..gemm.product import general_product, stacked_product
@@ -58,7 +58,12 @@ def _tensor_time(task: Multiplication) -> float:
 
 def _tensor_forms(task: Multiplication) -> tuple[str, ...]:
     if task.a.dtype in HALVES:
-        return ()
+        layer = linear_of(task)
+        if isinstance(layer, str) or layer.b.data is None:
+            return ()
+        return tuple(
+            form.title for form in f16.linear_forms(layer, task.epilogue, task.setting.target)
+        )
     problem = _problem(task)
     atom = f32.fastest(problem, task.is_constant, task.setting)
     return f32.tried(problem, atom, task.setting.target)

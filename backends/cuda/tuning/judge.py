@@ -1,4 +1,4 @@
-"""Measures algorithms on the GPU: random tensors of a task's shapes, events around a CUDA graph."""
+"""Algorithms alone on the GPU: random tensors of a task's shapes, events around a CUDA graph."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cuda.bindings import driver
 
 from ....runtime.errors import DeviceError
 from ....runtime.ir.dtypes import DType, float32, float64
-from ....runtime.ir.types import Array
+from ....runtime.ir.types import Array, TensorType
 from ....runtime.plan.backend import Format, View
 from ....runtime.plan.bind import sequence
 from ..algorithms.selection import Candidate, Task
 from ..codegen.copies import into_halves
 from ..driver.clock import microseconds
-from ..driver.device import DriverDevice
+from ..driver.device import CudaStream, DriverDevice
 from ..driver.memory import CudaBuffer, pointer
 from ..driver.status import check
 from ..driver.step import addresses, bind_launch
@@ -43,14 +43,18 @@ class DeviceJudge:
         self._expected: CudaBuffer | None = None
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
-        """Start compiling kernels; see `AlgorithmTimer`."""
+        """Start compiling the kernels to be measured."""
         for candidate in candidates:
             if candidate.recipe is not None:
                 for launch in launches_of(candidate.recipe):
                     self._device.compiler.submit(launch.source)
 
     def begin(self, task: Task, reference: Candidate) -> None:
-        """Compute the reference result; see `AlgorithmTimer`."""
+        """Create the tensors of a task, and the result of a reference.
+
+        Raises:
+            DeviceOutOfMemory: there is too little memory.
+        """
         self.end()
         self._task = task
         self._stream = self._device.stream()
@@ -69,7 +73,17 @@ class DeviceJudge:
         self._task = None
 
     def judge(self, candidate: Candidate, minimum: float) -> tuple[float, float]:
-        """Return the time in microseconds and the relative error; see `AlgorithmTimer`."""
+        """Return the time of an algorithm in microseconds, and its error relative to the reference.
+
+        Args:
+            candidate: the algorithm, in the formats that it needs.
+            minimum: best time so far; candidates far from it are measured less precisely.
+
+        Raises:
+            DeviceFault: it makes the GPU unusable for this process.
+            DeviceError: it fails.
+            KernelError: it does not compile.
+        """
         scratch = self._device.allocate(candidate.workspace)
         try:
             run = self._bound(candidate, scratch)
@@ -154,25 +168,45 @@ class DeviceJudge:
         """Return the relative L2 norm of a result's error; NaN if it contains one."""
         if self._task is None or self._expected is None:
             raise DeviceError("no task has been begun")
-        y = self._task.y
         plain = self._device.allocate(self._expected.nbytes)
-        sums = self._device.allocate(BLOCKS * 2 * 8)
         try:
             self._copy(format, plain)
-            launch = difference(y.dtype, y.size)
-            code = self._device.compiler.submit(launch.source)
-            at = {"found": plain.pointer, "expected": self._expected.pointer}
-            at["sums"] = sums.pointer
-            bind_launch(self._device, launch, code, at)(self._stream)
-            self._stream.synchronize()
-            parts = np.empty((launch.grid[0], 2))
-            answer = driver.cuMemcpyDtoH(parts.ctypes.data, sums.pointer, parts.nbytes)
-            check("cuMemcpyDtoH", answer)
+            type_ = self._task.y.value.tensor
+            return relative_difference(self._device, plain, self._expected, type_, self._stream)
         finally:
             plain.close()
-            sums.close()
-        apart, whole = parts.sum(axis=0)
-        return float(np.sqrt(apart / (whole or 1.0)))
+
+
+def relative_difference(
+    device: DriverDevice,
+    found: CudaBuffer,
+    expected: CudaBuffer,
+    type_: TensorType,
+    stream: CudaStream,
+) -> float:
+    """Return the relative L2 norm of the difference of two arrays; NaN if one contains a NaN.
+
+    Args:
+        device: the GPU.
+        found: the array, contiguous.
+        expected: what it should be, contiguous.
+        type_: dtype and shape of both.
+        stream: on which both have been written.
+    """
+    sums = device.allocate(BLOCKS * 2 * 8)
+    try:
+        launch = difference(type_.dtype, type_.size)
+        at = {"found": found.pointer, "expected": expected.pointer, "sums": sums.pointer}
+        code = device.compiler.submit(launch.source)
+        bind_launch(device, launch, code, at)(stream)
+        stream.synchronize()
+        parts = np.empty((launch.grid[0], 2))
+        answer = driver.cuMemcpyDtoH(parts.ctypes.data, sums.pointer, parts.nbytes)
+        check("cuMemcpyDtoH", answer)
+    finally:
+        sums.close()
+    apart, whole = parts.sum(axis=0)
+    return float(np.sqrt(apart / (whole or 1.0)))
 
 
 def difference(dtype: DType, count: int) -> Launch:

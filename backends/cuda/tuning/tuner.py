@@ -1,75 +1,121 @@
-"""Autotuning: every algorithm is measured on the GPU, and the fastest correct one is kept.
+"""The tuner: a search over a planned network for faster ways to run groups of equal steps.
 
-Results are kept on disk by everything they depend on: kernels, GPU, driver, task and allowed
-workspace; names of nodes and models do not matter. So models that contain the same convolution
-share results, and an interrupted run resumes where it stopped.
+A candidate takes the place of the recipe of all steps of a group, and the whole network is timed
+with and without it, in turns. So it runs between its neighbours, as it will later: its weights come
+from memory, and its blocks start as those of the kernel before it end. The fastest correct
+candidate stays, and the next group is measured with it.
+
+Results are kept on disk by everything they depend on: kernels, GPU, driver, and the network. Names
+of nodes and models do not matter. An interrupted search resumes behind the last group measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from ....runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory, KernelError
+from ....runtime.errors import DeviceError, DeviceFault, KernelError
 from ....runtime.ir.graph import Node
 from ..algorithms.registry import RecipeContext, Setting, TunedChoice
-from ..algorithms.selection import Candidate, Selector, Task
+from ..algorithms.selection import Candidate, TuningTask, key_of
 from ..families import SELECTORS
 from ..recipe.operands import Tensor
 from .records import Records
 
-if TYPE_CHECKING:
-    from ..driver.device import DriverDevice
-
-#: Algorithms with an estimate beyond this multiple of the best are not measured.
-HOPELESS = 8.0
-#: Maximum error relative to the algorithm chosen by estimates, as relative L2
-#: norms. By bytes of an element; and where float32 may be multiplied as tf32.
-TOLERANCE = {2: 2e-2, 4: 2e-5, 8: 1e-12}
-TF32_TOLERANCE = 2e-3
+#: How often a candidate and the network without it are timed in turns: each, and the best ones.
+ROUNDS, ROUNDS_OF_BEST = 3, 9
+#: How many of the best candidates of a group are timed again.
+FINALISTS = 3
+#: The part of a network's time, and the microseconds, by which a candidate must be faster.
+GAIN, LEAST = 0.001, 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class TuningTask:
-    """A task with its selector.
+class StepGroup:
+    """Equal steps of a network, which one candidate replaces together.
 
     Attributes:
-        selector: the algorithms.
-        task: the problem, without its epilogue.
-        node: the first node with this task.
+        work: their problem.
+        kernel: what runs them.
+        steps: how many there are.
+        candidates: what could.
     """
 
-    selector: Selector[Any]
-    task: Task
-    node: Node
+    work: TuningTask
+    kernel: str
+    steps: int
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def key(self) -> str:
+        """What a choice for them applies to."""
+        return key_of(self.work.task)
+
+    @property
+    def estimate(self) -> float:
+        """Estimated microseconds of all steps."""
+        return self.steps * min((each.microseconds for each in self.candidates), default=0.0)
+
+
+class PlannedNetwork(Protocol):
+    """A network on a GPU whose steps can be replaced."""
+
+    @property
+    def groups(self) -> Sequence[StepGroup]:
+        """The groups of steps that have candidates."""
+        ...
+
+    def prepare(self, group: StepGroup) -> None:
+        """Start compiling the candidates of a group."""
+        ...
+
+    def time(self) -> float:
+        """Return the microseconds of the network as it is."""
+        ...
+
+    def change(self, group: StepGroup, candidate: Candidate, rounds: int) -> float:
+        """Return by how many microseconds a candidate makes the network slower.
+
+        Raises:
+            DeviceFault: it makes the GPU unusable for this process.
+            DeviceError: it fails.
+            KernelError: it does not compile.
+        """
+        ...
+
+    def error(self, group: StepGroup, candidate: Candidate) -> float:
+        """Return the relative L2 norm of a candidate's difference from the present step."""
+        ...
+
+    def take(self, group: StepGroup, candidate: Candidate) -> None:
+        """Replace the steps of a group by a candidate."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class AlgorithmTime:
-    """The measurement of one algorithm.
+class CandidateTime:
+    """What one candidate does to a network.
 
     Attributes:
         algorithm: its name.
         variant: its variant.
-        microseconds: measured time; infinite if not measured.
-        estimate: the estimate.
-        workspace: bytes of workspace.
-        error: relative L2 norm of the difference to the algorithm chosen by estimates.
-        reason: why it does not apply or was not measured; empty if it was.
+        change: microseconds by which the network is slower with it; infinite if it was not timed.
+        estimate: estimated microseconds of one step.
+        workspace: bytes of scratch memory.
+        reason: why it cannot be used; empty if it can.
     """
 
     algorithm: str
     variant: str = ""
-    microseconds: float = inf
+    change: float = inf
     estimate: float = inf
     workspace: int = 0
-    error: float = 0.0
     reason: str = ""
 
     @property
@@ -79,233 +125,206 @@ class AlgorithmTime:
 
 
 @dataclass(frozen=True, slots=True)
-class TuningResult:
-    """The measurements of a task.
+class GroupResult:
+    """The measurements of a group of equal steps.
 
     Attributes:
-        task: its signature.
-        heuristic: title of the algorithm chosen by estimates.
-        timings: everything measured, fastest first.
+        task: their problem, with its epilogue.
+        steps: how many there are.
+        kernel: what ran them by estimates.
+        before, after: microseconds of the network with that, and with what was chosen.
+        chosen: title of the candidate that took its place; empty if none did.
+        timings: every candidate, fastest first.
     """
 
     task: str
-    heuristic: str
-    timings: tuple[AlgorithmTime, ...]
+    steps: int
+    kernel: str
+    before: float
+    after: float
+    chosen: str
+    timings: tuple[CandidateTime, ...]
 
     @property
-    def best(self) -> AlgorithmTime:
-        """The fastest correct algorithm."""
-        return self.timings[0]
+    def choice(self) -> TunedChoice | None:
+        """What was chosen; None if nothing was faster."""
+        found = next((t for t in self.timings if self.chosen and t.title == self.chosen), None)
+        return found and TunedChoice(found.algorithm, found.variant)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkResult:
+    """The measurements of a network.
+
+    Attributes:
+        before, after: microseconds of the network by estimates, and as tuned.
+        groups: in the order in which they were measured.
+        is_new: whether anything was measured in this call.
+    """
+
+    before: float
+    after: float
+    groups: tuple[GroupResult, ...]
+    is_new: bool = False
 
     @property
-    def chosen(self) -> AlgorithmTime:
-        """The algorithm chosen by estimates, in its own variant."""
-        return next((t for t in self.timings if t.title == self.heuristic), self.best)
-
-    @property
-    def regret(self) -> float:
-        """t(heuristic) / t(best) - 1."""
-        return self.chosen.microseconds / self.best.microseconds - 1
-
-
-class AlgorithmTimer(Protocol):
-    """Measures algorithms on a GPU."""
-
-    def prepare(self, candidates: Sequence[Candidate]) -> None:
-        """Start compiling the kernels to be measured."""
-        ...
-
-    def begin(self, task: Task, reference: Candidate) -> None:
-        """Create the tensors of a task, and the reference result.
-
-        Raises:
-            DeviceOutOfMemory: there is too little memory.
-        """
-        ...
-
-    def judge(self, candidate: Candidate, minimum: float) -> tuple[float, float]:
-        """Return the time in microseconds and the error of an algorithm.
-
-        Args:
-            candidate: the algorithm, in the formats that it needs.
-            minimum: best time so far; candidates far from it are measured less precisely.
-
-        Raises:
-            DeviceFault: it makes the GPU unusable for this process.
-            DeviceError: it fails.
-            KernelError: it does not compile.
-        """
-        ...
-
-    def end(self) -> None:
-        """Free the tensors."""
-        ...
+    def choices(self) -> Mapping[str, TunedChoice]:
+        """What was chosen, by the key of a task."""
+        found = ((group.task, group.choice) for group in self.groups)
+        return {task: choice for task, choice in found if choice is not None}
 
 
 Say = Callable[[str], None]
 
 
 class Tuner:
-    """Measures each task once, and keeps the results on disk.
+    """Searches each network once, and keeps the results on disk.
 
     Args:
         records: the stored results.
-        context: what they depend on besides the task: kernels, GPU, driver.
-        timer: measures algorithms; None to use stored results only.
-
-    Attributes:
-        measured: number of tasks measured.
+        key: the network, and what its results depend on besides: kernels, GPU, driver, options.
     """
 
-    def __init__(self, records: Records, context: str, timer: AlgorithmTimer | None = None) -> None:
+    def __init__(self, records: Records, key: str) -> None:
         self._records = records
-        self._context = context
-        self._timer = timer
-        self._known: dict[str, TuningResult] = {}
-        self.measured = 0
+        self._key = key
 
-    def results(
-        self, works: Sequence[TuningTask], say: Say, *, again: bool = False
-    ) -> list[TuningResult]:
-        """Return the results of tasks, measuring unknown ones.
+    def known(self) -> NetworkResult | None:
+        """Return the stored result; None if there is none, or it is incomplete."""
+        found = self._stored()
+        return found if found is not None and found.after else None
+
+    def search(self, network: PlannedNetwork, say: Say, *, again: bool = False) -> NetworkResult:
+        """Measure a network group by group, those first that take longest.
 
         Args:
-            works: the tasks; equal ones are measured once.
+            network: as planned by estimates.
             say: called with progress messages.
-            again: whether to measure known tasks again.
+            again: whether to measure everything again.
         """
-        found: list[TuningResult] = []
-        distinct = {self._key(work.task): work for work in works}
-        missing = [k for k in distinct if again or self.known(k) is None]
-        if self._timer is not None:
-            for key in missing:
-                tried = [candidate for candidate, reason in _trials(distinct[key]) if not reason]
-                self._timer.prepare(tried)
-            for number, key in enumerate(missing, 1):
-                say(f"measuring {number} of {len(missing)}: {distinct[key].task.signature}")
-                result = self._measured(distinct[key], self._timer)
-                if result is not None:
-                    self.measured += 1
-                    self._known[key] = result
-                    self._records.store(key, _entry(result))
-        for key in distinct:
-            known = self.known(key)
-            if known is not None:
-                found.append(known)
-        return found
-
-    def choices(self, works: Sequence[TuningTask], say: Say) -> dict[str, TunedChoice]:
-        """Return the fastest algorithm of each task, by signature."""
-        return {
-            result.task: TunedChoice(
-                result.best.algorithm, result.best.variant, result.best.microseconds
-            )
-            for result in self.results(works, say)
-        }
-
-    def known(self, key: str) -> TuningResult | None:
-        """Return a stored result; None if there is none."""
-        if key not in self._known:
-            entry = self._records.load(key)
-            result = None if entry is None else _result(entry)
+        groups = sorted(network.groups, key=lambda group: -group.estimate)
+        stored = None if again else self._stored()
+        kept = {} if stored is None else {group.task: group for group in stored.groups}
+        for group in groups:
+            if group.key not in kept:
+                network.prepare(group)
+        begin = network.time() if stored is None else stored.before
+        found: list[GroupResult] = []
+        for number, group in enumerate(groups, 1):
+            say(f"measuring {number} of {len(groups)}: {group.key}")
+            result = kept.get(group.key)
             if result is None:
-                return None
-            self._known[key] = result
-        return self._known[key]
+                result = _searched(network, group)
+            chosen = _chosen(group, result)
+            if chosen is not None:
+                network.take(group, chosen)
+            found.append(result)
+            self._store(NetworkResult(begin, 0.0, tuple(found)))
+        done = NetworkResult(begin, network.time(), tuple(found), is_new=True)
+        self._store(done)
+        return done
 
-    def _key(self, task: Task) -> str:
-        options = task.setting.options
-        allowed = "any" if options.workspace is None else f"{options.workspace} bytes of"
-        tf32 = ", tf32" if options.precision == "tf32" else ""
-        return f"{self._context}: {task.signature}, {allowed} workspace{tf32}"
+    def _stored(self) -> NetworkResult | None:
+        entry = self._records.load(self._key)
+        return None if entry is None else _result(entry)
 
-    def _measured(self, work: TuningTask, timer: AlgorithmTimer) -> TuningResult | None:
-        """Return the timings of all algorithms; None if none could be measured."""
-        picked = work.selector.pick(work.task)
-        if picked.recipe is None:
-            return None
-        timings: list[AlgorithmTime] = []
-        minimum = inf
+    def _store(self, result: NetworkResult) -> None:
+        entry = asdict(result)
+        for group in entry["groups"]:
+            for timing in group["timings"]:
+                for name in ("change", "estimate"):
+                    if timing[name] == inf:
+                        del timing[name]
+        del entry["is_new"]
+        self._records.store(self._key, entry)
+
+
+def _searched(network: PlannedNetwork, group: StepGroup) -> GroupResult:
+    """Return what the candidates of a group do to a network."""
+    before = network.time()
+    margin = GAIN * before + LEAST
+    timed: list[tuple[float, Candidate]] = []
+    refused: list[CandidateTime] = []
+    for candidate in group.candidates:
         try:
-            with _naming(picked, work.task):
-                timer.begin(work.task, picked)
-            for candidate, reason in _trials(work):
-                timing = _tried(timer, candidate, reason, minimum, work.task)
-                minimum = min(minimum, timing.microseconds)
-                timings.append(timing)
-        except DeviceOutOfMemory:
-            return None  # no memory left next to a model that fills the GPU
-        finally:
-            timer.end()
-        if minimum == inf:
-            return None
-        timings.sort(key=lambda timing: timing.microseconds)
-        return TuningResult(work.task.signature, picked.algorithm, tuple(timings))
+            with _naming(candidate, group):
+                timed.append((network.change(group, candidate, ROUNDS), candidate))
+        except DeviceFault:
+            raise  # this process can measure nothing more
+        except (DeviceError, KernelError) as error:
+            refused.append(_timing(candidate, inf, str(error).splitlines()[0]))
+    timed.sort(key=lambda each: each[0])
+    again = [c for change, c in timed[:FINALISTS] if change < margin]
+    exact = {c.title: network.change(group, c, ROUNDS_OF_BEST) for c in again}
+    found = {c.title: _timing(c, exact.get(c.title, change)) for change, c in timed}
+    chosen, after = "", before
+    for candidate in sorted(again, key=lambda c: exact[c.title]):
+        title = candidate.title
+        if exact[title] > -margin:
+            break
+        error = network.error(group, candidate)
+        if error <= tolerance(group):
+            chosen, after = title, before + exact[title]
+            break
+        found[title] = _timing(candidate, exact[title], f"wrong by {error:.1e}")
+    timings = (*sorted(found.values(), key=lambda t: t.change), *refused)
+    return GroupResult(group.key, group.steps, group.kernel, before, after, chosen, timings)
 
 
-def _tried(
-    timer: AlgorithmTimer, candidate: Candidate, reason: str, minimum: float, task: Task
-) -> AlgorithmTime:
-    facts = {
-        "variant": candidate.variant,
-        "estimate": candidate.microseconds,
-        "workspace": candidate.workspace,
-    }
-    if reason:
-        return AlgorithmTime(candidate.algorithm, reason=reason, **facts)
-    try:
-        with _naming(candidate, task):
-            time, error = timer.judge(candidate, minimum)
-    except DeviceFault:
-        raise  # this process can measure nothing more
-    except (DeviceError, KernelError) as refused:
-        return AlgorithmTime(candidate.algorithm, reason=str(refused).splitlines()[0], **facts)
-    if not error <= tolerance(task):
-        return AlgorithmTime(
-            candidate.algorithm, error=error, reason=f"wrong by {error:.1e}", **facts
-        )
-    return AlgorithmTime(candidate.algorithm, microseconds=time, error=error, **facts)
+def _timing(candidate: Candidate, change: float, reason: str = "") -> CandidateTime:
+    return CandidateTime(
+        candidate.algorithm,
+        candidate.variant,
+        change,
+        candidate.microseconds,
+        candidate.workspace,
+        reason,
+    )
+
+
+def _chosen(group: StepGroup, result: GroupResult) -> Candidate | None:
+    return next((c for c in group.candidates if result.chosen and c.title == result.chosen), None)
 
 
 @contextmanager
-def _naming(candidate: Candidate, task: Task) -> Generator[None]:
-    """Add the name of the algorithm being measured to a device fault in the block."""
+def _naming(candidate: Candidate, group: StepGroup) -> Generator[None]:
+    """Add the name of the candidate being measured to a device fault in the block."""
     try:
         yield
     except DeviceFault as fault:
-        title = f"{candidate.algorithm} {candidate.variant}".strip()
-        raise DeviceFault(f"measuring {title} of {task.signature}: {fault}") from fault
+        raise DeviceFault(f"measuring {candidate.title} of {group.key}: {fault}") from fault
 
 
-def tolerance(task: Task) -> float:
-    """Return the maximum error of an algorithm."""
+#: Maximum error of a candidate relative to the step that it replaces, as relative L2 norms. By
+#: bytes of an element; and where float32 may be multiplied as tf32.
+TOLERANCE = {2: 2e-2, 4: 2e-5, 8: 1e-12}
+TF32_TOLERANCE = 2e-3
+
+
+def tolerance(group: StepGroup) -> float:
+    """Return the maximum error of a candidate."""
+    task = group.work.task
     if task.setting.options.precision == "tf32":
         return TF32_TOLERANCE
     return TOLERANCE[task.y.dtype.itemsize]
 
 
-def _trials(work: TuningTask) -> Iterator[tuple[Candidate, str]]:
-    """Yield all algorithms of a task in all variants, with the reason why one is not measured."""
-    candidates = work.selector.candidates(work.task)
-    best = min((candidate.microseconds for candidate in candidates), default=inf)
-    for algorithm, candidate in zip(work.selector.algorithms, candidates, strict=True):
-        if candidate.recipe is None:
-            yield candidate, candidate.reason
-        elif candidate.microseconds > HOPELESS * best:
-            yield (
-                candidate,
-                f"expected to take {candidate.microseconds:.0f} us, {best:.0f} us are possible",
-            )
-        else:
-            yield candidate, ""
-            for variant in algorithm.variants(work.task):
-                other = work.selector.candidate(work.task, algorithm, variant)
-                if other.recipe is not None and other.recipe != candidate.recipe:
-                    yield other, ""
+def _result(entry: Mapping[str, Any]) -> NetworkResult | None:
+    """Return the result stored in an entry; None if it is invalid."""
+    try:
+        groups = tuple(
+            GroupResult(**{**group, "timings": tuple(CandidateTime(**t) for t in group["timings"])})
+            for group in entry["groups"]
+        )
+        before, after = float(entry["before"]), float(entry["after"])
+        named = all(group.choice is not None or not group.chosen for group in groups)
+        return NetworkResult(before, after, groups) if 0 < before < inf and named else None
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def works_of(nodes: Iterable[Node], setting: Setting) -> list[TuningTask]:
-    """Return the tasks of nodes that have selectors, in order, ignoring requested algorithms."""
+    """Return the problems of nodes that have selectors, in order, without epilogues."""
     found: list[TuningTask] = []
     for node in nodes:
         selector = SELECTORS.get(type(node.op))
@@ -317,49 +336,6 @@ def works_of(nodes: Iterable[Node], setting: Setting) -> list[TuningTask]:
         if not isinstance(task, str):
             found.append(TuningTask(selector, task, node))
     return found
-
-
-# ── on disk ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def _entry(result: TuningResult) -> Mapping[str, Any]:
-    timings = [asdict(timing) for timing in result.timings]
-    for timing in timings:
-        for name in ("microseconds", "estimate"):
-            if timing[name] == inf:
-                del timing[name]
-    return {"task": result.task, "heuristic": result.heuristic, "timings": timings}
-
-
-def _timing(entry: Mapping[str, Any]) -> AlgorithmTime:
-    """Return a timing from its fields, one of which had another name in older files."""
-    return AlgorithmTime(**{"algorithm" if name == "way" else name: entry[name] for name in entry})
-
-
-def _result(entry: Mapping[str, Any]) -> TuningResult | None:
-    """Return the result stored in an entry; None if it is invalid."""
-    try:
-        timings = tuple(_timing(timing) for timing in entry["timings"])
-        if not timings or not 0 < timings[0].microseconds < inf:
-            return None
-        return TuningResult(str(entry["task"]), str(entry["heuristic"]), timings)
-    except (LookupError, TypeError, ValueError):
-        return None
-
-
-def tuner_of(device: DriverDevice, cache: Path, *, measure: bool = True) -> Tuner:
-    """Return the tuner of a GPU.
-
-    Args:
-        device: the GPU.
-        cache: the folder of `Options.cache`.
-        measure: whether to measure unknown tasks.
-    """
-    from .judge import DeviceJudge
-
-    context = f"kernels {digest()} on {device.description}"
-    timer = DeviceJudge(device) if measure else None
-    return Tuner(Records(cache / "tuned"), context, timer)
 
 
 @cache

@@ -94,7 +94,14 @@ def shared(tile: CtaTile, steps: int, parts: int = 0, blocks: int = 1) -> int:
 def choose(
     problem: Problem, target: Target, *, wgmma: bool = True, across: bool = False
 ) -> TimedConfig:
-    """Return the tile and splits with the lowest estimate.
+    """Return the tile and splits with the lowest estimate; see `candidates`."""
+    return candidates(problem, target, wgmma=wgmma, across=across)[0]
+
+
+def candidates(
+    problem: Problem, target: Target, *, wgmma: bool = True, across: bool = False
+) -> list[TimedConfig]:
+    """Return tiles and splits with their estimates, the lowest first.
 
     Args:
         problem: the product, with 16-bit elements.
@@ -113,7 +120,7 @@ def choose(
     tiles = suited(usable, problem)
     configs = with_splits(tiles, problem, target, clusters=target.has_clusters)
     configs = (c for c in configs if is_filled(c, problem) and fits(c, problem, target))
-    return ranked(configs, lambda config: expected(problem, config, target))[0]
+    return ranked(configs, lambda config: expected(problem, config, target))
 
 
 def is_filled(config: Config, problem: Problem) -> bool:

@@ -306,7 +306,16 @@ def choose(
         along: whether the epilogue reads operands like the result, which only blocks with few
             results per thread read ahead.
     """
-    found: list[tuple[TimedConfig, Staging]] = []
+    found = (
+        (timed, staging)
+        for timed, staging in candidates(p, target)
+        if _suits(p, staging, timed.config, target, along=along)
+    )
+    return min(found, key=lambda one: one[0].microseconds, default=None)
+
+
+def candidates(p: TmaProduct, target: Target) -> Iterator[tuple[TimedConfig, Staging]]:
+    """Yield every tile and its splits that fit, with their estimates and stagings."""
     problem = Problem(*p.gemm.shape)
     for tile in filled(TMA, problem, max(tile.bm for tile in TMA), NARROWEST):
         if tile.bm >= TALL * tile.bn and problem.n > tile.bn:
@@ -316,10 +325,9 @@ def choose(
             if staging is None:
                 continue
             for config in _configs(p, tile, staging, target):
-                if _suits(p, staging, config, target, along=along):
-                    time = _expected(p, staging, config, target)
-                    found.append((TimedConfig(time, config), staging))
-    return min(found, key=lambda one: one[0].microseconds, default=None)
+                stage = staging.stage(p.chunk)
+                if fits(config, stage, p.chunk, target, pooled=p.pooled is not None):
+                    yield TimedConfig(_expected(p, staging, config, target), config), staging
 
 
 def _suits(p: TmaProduct, staging: Staging, config: Config, target: Target, *, along: bool) -> bool:
@@ -327,9 +335,7 @@ def _suits(p: TmaProduct, staging: Staging, config: Config, target: Target, *, a
     tile, whole = config.tile, config.splits == 1
     if along and whole and tile.bm * tile.bn > EARLY * 128 * tile.groups:
         return False
-    if tile.deep and prod(p.tiles(staging.rows, tile)) * config.splits > target.processors:
-        return False
-    return fits(config, staging.stage(p.chunk), p.chunk, target, pooled=p.pooled is not None)
+    return not tile.deep or prod(p.tiles(staging.rows, tile)) * config.splits <= target.processors
 
 
 def _configs(p: TmaProduct, tile: CtaTile, staging: Staging, target: Target) -> Iterator[Config]:

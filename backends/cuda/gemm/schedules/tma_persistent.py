@@ -85,14 +85,21 @@ def choose(
     gemm: GemmArguments, epilogue: Epilogue, target: Target, products: int = 1
 ) -> TimedConfig | None:
     """Return the tile with the lowest estimate, if any applies; see `multiply`."""
+    return next(iter(candidates(gemm, epilogue, target, products)), None)
+
+
+def candidates(
+    gemm: GemmArguments, epilogue: Epilogue, target: Target, products: int = 1
+) -> list[TimedConfig]:
+    """Return the tiles that apply with their estimates, best first; see `multiply`."""
     (m, n, k), along = gemm.shape, len(epilogue.along)
     read, stored = (k, gemm.a.row), (n // products, gemm.ldc)
     if not target.has_wgmma or along > 1 or epilogue.reads_rows or any(x % 8 for x in read):
-        return None
+        return []
     # Wide results are stored by threads, with any row length.
     staged = is_staged(gemm, epilogue)
     if (not staged or gemm.across) and any(x % 8 for x in stored):
-        return None
+        return []
     results = epilogue.stored.itemsize * m * n // products
     traffic = 2 * (m * k + n * k + m * n * along) + results
 
@@ -120,8 +127,10 @@ def choose(
     tiles = usable if gemm.across else filled(usable, Problem(m, n, k))
     # Of several bound by memory, the one with the least work. Estimates of other kernels know
     # nothing of their epilogues, either.
-    best = next(iter(ranked(map(Config, tiles), with_epilogues)), None)
-    return best and TimedConfig(max(time_of(best.config), traffic / MEMORY), best.config)
+    return [
+        TimedConfig(max(time_of(each.config), traffic / MEMORY), each.config)
+        for each in ranked(map(Config, tiles), with_epilogues)
+    ]
 
 
 def patch_of(gemm: GemmArguments, tile: CtaTile, target: Target) -> int:
