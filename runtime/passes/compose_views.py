@@ -12,7 +12,7 @@ from ..ir.infer import infer
 from ..ir.op import Op
 from ..ops.movement import Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
-from .cut_before_turns import cut_before_turns, cut_columns
+from .cut_before_turns import cut_before_turns, cut_columns, slice_before_turns
 from .driver import Context
 from .editing import Builder, drop
 from .factors import Axes, Factor, follow
@@ -40,6 +40,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     yield from turn_whole(graph)
     yield from cut_columns(graph)
     yield from cut_before_turns(graph)
+    yield from slice_before_turns(graph)
     yield from _compose(graph, lambda node: True)
 
 

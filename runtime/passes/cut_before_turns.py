@@ -8,7 +8,7 @@ from math import prod
 from ..ir.graph import Graph, Node, Value
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Split, Transpose
-from ..ops.shape import Reshape
+from ..ops.shape import Reshape, Squeeze
 from ..ops.shapes import normalize_axis
 from .editing import Builder, drop, shape_of
 
@@ -83,13 +83,49 @@ def _cut(graph: Graph, node: Node, op: Transpose) -> str:
         if not isinstance(size, int):
             return ""
         width *= size
-    if kept != sorted(kept) or perm[-1] == cut or width % _WORD:
+    if perm[-1] == cut or width % _WORD:
+        return ""
+    if kept != sorted(kept) and not any(_is_cut_again(graph, reader) for reader in readers):
         return ""
     for reader in readers:
         _cut_first(graph, reader, source, (cut, perm))
     name = node.name
     drop(graph, node)
     return f"Transpose '{name}' only led to {len(readers)} parts, which are cut before it"
+
+
+def _is_cut_again(graph: Graph, reader: Node) -> bool:
+    """Whether a part is cut along another axis before an image is made of it, or of its products.
+
+    It is copied there anyway, and transposed as well unless that comes last.
+    """
+    value = reader.output
+    while (view := graph.sole_consumer(value)) and isinstance(view.op, (Reshape, Squeeze)):
+        value = view.output
+    return any(isinstance(each.op, Slice) for each in value.consumers)
+
+
+def slice_before_turns(graph: Graph) -> Iterator[str]:
+    """Cut rows before they are transposed, where the part is only transposed again."""
+    for node in list(graph.nodes):
+        if node not in graph or not isinstance(node.op, Slice) or len(node.inputs) < 4:
+            continue
+        turn = node.operands[0].producer
+        reader = graph.sole_consumer(node.output)
+        axes, dims = node.operands[3].data, shape_of(node.output)
+        if turn is None or not isinstance(turn.op, Transpose) or axes is None or not dims:
+            continue
+        if reader is None or not isinstance(reader.op, Transpose):
+            continue
+        perm = turn.op.order(len(dims))
+        places = [perm[normalize_axis(int(axis), len(dims))] for axis in axes.reshape(-1)]
+        add = Builder(graph, node, node.name, (node,))
+        _, starts, ends, _, *steps = node.inputs
+        part = add(Slice(), turn.inputs[0], starts, ends, add.integers(places, "axes"), *steps)
+        name = node.name
+        graph.replace(node, [add(turn.op, part)])
+        drop(graph, turn)
+        yield f"Slice '{name}' cuts what Transpose '{turn.name}' reads"
 
 
 def place_of(reader: Node) -> tuple[int, int] | None:
@@ -118,7 +154,7 @@ def _cut_first(
     graph: Graph, reader: Node, source: Value, turn: tuple[int, tuple[int, ...]]
 ) -> None:
     """Replace the part of a turned tensor by the turned part of it."""
-    cut, perm = turn
+    (cut, perm), last = turn, reader
     add = Builder(graph, reader, reader.name, (reader,))
     if isinstance(reader.op, Gather):
         part = add(Gather(axis=cut), source, reader.inputs[1])
@@ -127,6 +163,14 @@ def _cut_first(
         starts, ends, _, *steps = reader.inputs[1:]
         part = add(Slice(), source, starts, ends, add.integers([cut]), *steps)
         rest = list(perm)
+        view = graph.sole_consumer(reader.output)
+        axes = view.operands[1].data if view and len(view.inputs) > 1 else None
+        gone = [] if axes is None else [int(axis) % len(perm) for axis in axes.reshape(-1)]
+        if view is not None and isinstance(view.op, Squeeze) and gone == [perm.index(cut)]:
+            part = add(Squeeze(), part, add.integers([cut], "axes"))
+            rest = [place - (place > cut) for place in perm if place != cut]
+            last = view
     turned = part if rest == sorted(rest) else add(Transpose(perm=tuple(rest)), part)
-    graph.redirect(reader.output, turned)
-    graph.remove(reader)
+    graph.redirect(last.output, turned)
+    for node in dict.fromkeys((last, reader)):
+        graph.remove(node)

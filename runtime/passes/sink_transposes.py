@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import prod
 
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op, with_attributes
-from ..ir.types import Dim, TensorType
 from ..ops import elementwise
 from ..ops.conv import Conv
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Pad, Transpose
-from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .fold_pad import turned_pads
-
-Order = tuple[int, ...]
-
-#: NHWC to NCHW: a tensor in either order may be stored as the other one requires.
-_TO_CHANNELS_FIRST = (0, 3, 1, 2)
-_TO_CHANNELS_LAST = (0, 2, 3, 1)
-#: NCHW to rows of pixels.
-_ROWS = (0, 2, 1)
-_RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
+from .turn_images import RESHAPES, TO_CHANNELS_FIRST, Order, order_of, turn_images
 
 #: Elementwise operators that depend on the last axis.
 _ORDERED = (elementwise.BitCast, elementwise.SwiGLU)
@@ -56,13 +45,13 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     Images become rows of pixels, and rows become images, by a 4-D Transpose, which is free if
     channels are last in memory. The activation of a convolution is moved before that.
     """
-    yield from _turn_images(graph)
+    yield from turn_images(graph)
     yield from _merge(graph)
     for node in list(graph.nodes):
         tail = _tail(graph, node) if node in graph else None
         if tail is not None:
             yield tail.rewrite(graph)
-    orders = dict.fromkeys(order for node in graph.nodes if (order := _order(node)) is not None)
+    orders = dict.fromkeys(order for node in graph.nodes if (order := order_of(node)) is not None)
     for order in orders:
         # One at a time: if an order is its own inverse, a transpose may end one region and start
         # the next.
@@ -82,7 +71,7 @@ def _views_behind_image(graph: Graph, node: Node) -> list[Node]:
     value = node.inputs[0]
     while value is not None and graph.sole_consumer(value) is not None:
         made = value.producer
-        if made is None or not isinstance(made.op, (Transpose, *_RESHAPES)):
+        if made is None or not isinstance(made.op, (Transpose, *RESHAPES)):
             is_image = made is not None and isinstance(made.op, Conv)
             return views if is_image else []
         views.insert(0, made)
@@ -101,27 +90,6 @@ def _activate_early(graph: Graph, node: Node, views: Sequence[Node]) -> str:
     return f"{node.kind} '{name}' follows its convolution directly"
 
 
-def _order(node: Node) -> Order | None:
-    """Return the order of a Transpose; None for other nodes or unknown rank."""
-    if not isinstance(node.op, Transpose):
-        return None
-    type_ = node.output.type
-    rank = type_.rank if isinstance(type_, TensorType) else None
-    return None if rank is None else node.op.order(rank)
-
-
-def _swaps_last(node: Node) -> bool:
-    """Whether a Transpose swaps the last two axes."""
-    order = _order(node)
-    return order is not None and order == (*range(len(order) - 2), len(order) - 1, len(order) - 2)
-
-
-def _product(sizes: Sequence[Dim]) -> int | None:
-    """Return the product of sizes; None if one is unknown."""
-    known = [size for size in sizes if isinstance(size, int)]
-    return prod(known) if len(known) == len(sizes) else None
-
-
 def _inverse(order: Order) -> Order:
     return tuple(order.index(axis) for axis in range(len(order)))
 
@@ -129,9 +97,9 @@ def _inverse(order: Order) -> Order:
 def _merge(graph: Graph) -> Iterator[str]:
     """Merge two consecutive transposes to one or none."""
     for node in list(graph.nodes):
-        second = _order(node)
+        second = order_of(node)
         first = node.inputs[0].producer if second and node.inputs[0] else None
-        before = _order(first) if first is not None else None
+        before = order_of(first) if first is not None else None
         if second is None or first is None or before is None:
             continue
         both = tuple(before[axis] for axis in second)
@@ -146,113 +114,6 @@ def _merge(graph: Graph) -> Iterator[str]:
             graph.set_inputs(node, (source,))
             yield f"Transpose '{node.name}' absorbed '{first.name}'"
         drop(graph, first)
-
-
-def _turn_images(graph: Graph) -> Iterator[str]:
-    """Rewrite ``transpose(reshape(image))`` to rows of pixels, and its inverse, with four axes."""
-    for node in list(graph.nodes):
-        if node not in graph:
-            continue
-        source = node.inputs[0].producer if node.inputs and node.inputs[0] else None
-        if source is None or not source.inputs or source.inputs[0] is None:
-            continue
-        before, between, after = map(shape_of, (source.inputs[0], node.inputs[0], node.output))
-        if not before or not between or not after:
-            continue
-        add = Builder(graph, node, node.name, (node,))
-        if _swaps_last(node) and isinstance(source.op, _RESHAPES) and len(before) == 4:
-            *outer, channels, _ = between
-            same = tuple(outer) == before[:1] or _product(outer) == before[0]
-            if not same or None in outer or channels != before[1] or channels is None:
-                continue
-            if not isinstance(channels, int):
-                continue
-            turned = add(Transpose(perm=_TO_CHANNELS_LAST), source.inputs[0])
-            counts = (0,) if len(outer) == 1 else (n for n in outer if isinstance(n, int))
-            sizes = add.integers((*counts, -1, channels), f"{node.name}.shape")
-            value = add(Reshape(), turned, sizes)
-        elif isinstance(node.op, _RESHAPES) and _order(source) == _ROWS and len(after) == 4:
-            sizes = [size if isinstance(size, int) else -1 for size in after[2:]]
-            if after[:2] != between[:2] or None in between[:2] or sizes.count(-1) > 1:
-                continue
-            if not isinstance(after[1], int):
-                continue
-            shape = add.integers((0, *sizes, after[1]), f"{node.name}.shape")
-            value = add(Transpose(perm=_TO_CHANNELS_FIRST), add(Reshape(), source.inputs[0], shape))
-        elif (windows := _windows(add, node, source)) is not None:
-            value = windows
-        elif (moved := _pixels_moved(add, node, source)) is not None:
-            value = moved
-        else:
-            continue
-        name = node.name
-        graph.redirect(node.output, value)
-        drop(graph, node)
-        yield f"'{name}' makes rows of an image, or an image of rows, with a Transpose of four axes"
-
-
-def _windows(add: Builder, node: Node, source: Node) -> Value | None:
-    """Return windows of an image with channels last, or an image of such windows, by way of rows.
-
-    The axes of an image [n, c, height, width] are split, and c moves from the second axis to the
-    last; or c comes from the last axis, and the others are merged.
-    """
-    x = source.inputs[0]
-    before, between, after = map(shape_of, (x, node.inputs[0], node.output))
-    if x is None or not before or not between or not after:
-        return None
-    sizes = [size for size in (*before, *between, *after) if isinstance(size, int)]
-    rank = len(between)
-    if len(sizes) < len(before) + rank + len(after) or rank < 5:
-        return None
-    inner = range(2, rank)
-    first, second = _order(source), _order(node)
-    if second and isinstance(source.op, _RESHAPES) and len(before) == 4:
-        cut = between[:2] == before[:2] and second[0] == 0 and second[-1] == 1
-        if not cut or set(second[1:-1]) != set(inner):
-            return None
-        rows = add(Transpose(perm=_TO_CHANNELS_LAST), x)
-        rows = add(Reshape(), rows, add.integers((*_ints(between, 0, *inner, 1),), "windows"))
-        return add(Transpose(perm=(0, *(axis - 1 for axis in second[1:-1]), rank - 1)), rows)
-    if first and isinstance(node.op, _RESHAPES) and len(after) == 4:
-        joined = between[:2] == after[:2] and first[:2] == (0, rank - 1)
-        if not joined or set(first[2:]) != set(range(1, rank - 1)):
-            return None
-        rows = add(Transpose(perm=(0, *first[2:], rank - 1)), x)
-        rows = add(Reshape(), rows, add.integers((*_ints(after, 0, 2, 3, 1),), "rows"))
-        return add(Transpose(perm=_TO_CHANNELS_FIRST), rows)
-    return None
-
-
-def _pixels_moved(add: Builder, node: Node, source: Node) -> Value | None:
-    """Return an image whose pixels are in another order, by way of rows, such as MobileViTv2's.
-
-    The spatial axes of an image [n, c, height, width] are split, permuted and merged to two again.
-    """
-    cut = source.inputs[0].producer if source.inputs[0] is not None else None
-    image = None if cut is None else cut.inputs[0]
-    before, between, after = map(shape_of, (image, source.inputs[0], node.output))
-    order = _order(source)
-    if not before or not between or not after or not order or order[:2] != (0, 1):
-        return None
-    if cut is None or not isinstance(cut.op, _RESHAPES) or not isinstance(node.op, _RESHAPES):
-        return None
-    known = all(isinstance(size, int) for size in (*before, *between, *after))
-    if not known or len(before) != 4 or len(after) != 4 or len(between) < 5:
-        return None
-    if not before[:2] == between[:2] == after[:2]:
-        return None
-    inner = range(2, len(between))
-    rows = add(Transpose(perm=_TO_CHANNELS_LAST), image)
-    rows = add(Reshape(), rows, add.integers((*_ints(between, 0, *inner, 1),), "cut"))
-    turned = (0, *(axis - 1 for axis in order[2:]), len(between) - 1)
-    rows = add(Transpose(perm=turned), rows)
-    rows = add(Reshape(), rows, add.integers((*_ints(after, 0, 2, 3, 1),), "rows"))
-    return add(Transpose(perm=_TO_CHANNELS_FIRST), rows)
-
-
-def _ints(sizes: Sequence[Dim], *places: int) -> list[int]:
-    return [size for place in places if isinstance(size := sizes[place], int)]
 
 
 @dataclass(slots=True)
@@ -344,7 +205,7 @@ def _regions(graph: Graph, order: Order) -> list[_TransposedRegion]:
     owner: dict[Value, _TransposedRegion] = {}
     regions: list[_TransposedRegion] = []
     for node in graph.nodes:
-        if _order(node) == order:
+        if order_of(node) == order:
             region = _TransposedRegion(order, [node])
             regions.append(region)
             owner[node.output] = region
@@ -373,7 +234,7 @@ def _find_exits(
     for reader in value.consumers:
         if region is owner.get(reader.output):
             continue
-        if _order(reader) == back:
+        if order_of(reader) == back:
             region.inverses.append(reader)
         else:
             leaves = True
@@ -446,7 +307,7 @@ class _Tail:
         if value.data is not None:
             return _turned_constant(graph, value, self.order)
         source = value.producer
-        if source is not None and _order(source) == self.order:
+        if source is not None and order_of(source) == self.order:
             return source.inputs[0]
         add = Builder(graph, node, f"{value.name}.turned")
         return add(Transpose(perm=_inverse(self.order)), value)
@@ -454,7 +315,7 @@ class _Tail:
 
 def _tail(graph: Graph, turn: Node) -> _Tail | None:
     """Return the movable nodes after a Transpose of a product without other readers."""
-    order = _order(turn)
+    order = order_of(turn)
     if order is None or turn.inputs[0] is None or not _is_product(graph, turn.inputs[0]):
         return None
     value, nodes, sums = turn.output, list[Node](), 0
@@ -488,8 +349,8 @@ def _all_near(others: Sequence[Value], value: Value, order: Order, node: Node) -
         if other.data is not None:
             near = _can_turn(other.data, len(order), node)
         else:
-            turned = source is not None and _order(source) == order
-            near = other.type == value.type and (turned or order == _TO_CHANNELS_FIRST)
+            turned = source is not None and order_of(source) == order
+            near = other.type == value.type and (turned or order == TO_CHANNELS_FIRST)
         if not near:
             return False
     return True

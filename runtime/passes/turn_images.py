@@ -1,0 +1,181 @@
+"""Expresses images made of rows, and rows made of images, by a Transpose of four axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Dim, TensorType
+from ..ops.movement import Transpose
+from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from .editing import Builder, drop, shape_of
+
+Order = tuple[int, ...]
+
+#: NHWC to NCHW: a tensor in either order may be stored as the other one requires.
+TO_CHANNELS_FIRST = (0, 3, 1, 2)
+TO_CHANNELS_LAST = (0, 2, 3, 1)
+#: NCHW to rows of pixels.
+_ROWS = (0, 2, 1)
+RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
+
+
+def turn_images(graph: Graph) -> Iterator[str]:
+    """Rewrite ``transpose(reshape(image))`` to rows of pixels, and its inverse, with four axes."""
+    for node in list(graph.nodes):
+        if node not in graph:
+            continue
+        source = node.inputs[0].producer if node.inputs and node.inputs[0] else None
+        if source is None or not source.inputs or source.inputs[0] is None:
+            continue
+        before, between, after = map(shape_of, (source.inputs[0], node.inputs[0], node.output))
+        if not before or not between or not after:
+            continue
+        add = Builder(graph, node, node.name, (node,))
+        if (heads := _heads(add, node, source)) is not None:
+            value = heads
+        elif _swaps_last(node) and isinstance(source.op, RESHAPES) and len(before) == 4:
+            *outer, channels, _ = between
+            same = tuple(outer) == before[:1] or _product(outer) == before[0]
+            if not same or None in outer or channels != before[1] or channels is None:
+                continue
+            if not isinstance(channels, int):
+                continue
+            turned = add(Transpose(perm=TO_CHANNELS_LAST), source.inputs[0])
+            counts = (0,) if len(outer) == 1 else (n for n in outer if isinstance(n, int))
+            sizes = add.integers((*counts, -1, channels), f"{node.name}.shape")
+            value = add(Reshape(), turned, sizes)
+        elif isinstance(node.op, RESHAPES) and order_of(source) == _ROWS and len(after) == 4:
+            sizes = [size if isinstance(size, int) else -1 for size in after[2:]]
+            if after[:2] != between[:2] or None in between[:2] or sizes.count(-1) > 1:
+                continue
+            if not isinstance(after[1], int):
+                continue
+            shape = add.integers((0, *sizes, after[1]), f"{node.name}.shape")
+            value = add(Transpose(perm=TO_CHANNELS_FIRST), add(Reshape(), source.inputs[0], shape))
+        elif (windows := _windows(add, node, source)) is not None:
+            value = windows
+        elif (moved := _pixels_moved(add, node, source)) is not None:
+            value = moved
+        else:
+            continue
+        name = node.name
+        graph.redirect(node.output, value)
+        drop(graph, node)
+        yield f"'{name}' makes rows of an image, or an image of rows, with a Transpose of four axes"
+
+
+def _windows(add: Builder, node: Node, source: Node) -> Value | None:
+    """Return windows of an image with channels last, or an image of such windows, by way of rows.
+
+    The axes of an image [n, c, height, width] are split, and c moves from the second axis to the
+    last; or c comes from the last axis, and the others are merged.
+    """
+    x = source.inputs[0]
+    before, between, after = map(shape_of, (x, node.inputs[0], node.output))
+    if x is None or not before or not between or not after:
+        return None
+    sizes = [size for size in (*before, *between, *after) if isinstance(size, int)]
+    rank = len(between)
+    if len(sizes) < len(before) + rank + len(after) or rank < 5:
+        return None
+    inner = range(2, rank)
+    first, second = order_of(source), order_of(node)
+    if second and isinstance(source.op, RESHAPES) and len(before) == 4:
+        cut = between[:2] == before[:2] and second[0] == 0 and second[-1] == 1
+        if not cut or set(second[1:-1]) != set(inner):
+            return None
+        rows = add(Transpose(perm=TO_CHANNELS_LAST), x)
+        rows = add(Reshape(), rows, add.integers((*_ints(between, 0, *inner, 1),), "windows"))
+        return add(Transpose(perm=(0, *(axis - 1 for axis in second[1:-1]), rank - 1)), rows)
+    if first and isinstance(node.op, RESHAPES) and len(after) == 4:
+        joined = between[:2] == after[:2] and first[:2] == (0, rank - 1)
+        if not joined or set(first[2:]) != set(range(1, rank - 1)):
+            return None
+        rows = add(Transpose(perm=(0, *first[2:], rank - 1)), x)
+        rows = add(Reshape(), rows, add.integers((*_ints(after, 0, 2, 3, 1),), "rows"))
+        return add(Transpose(perm=TO_CHANNELS_FIRST), rows)
+    return None
+
+
+def _heads(add: Builder, node: Node, source: Node) -> Value | None:
+    """Return the pixels of an image by heads [n, heads, pixels, size], or an image of such rows.
+
+    Channels are heads times their sizes; the rows in between have them together, as layers do.
+    """
+    before, between, after = map(shape_of, (source.inputs[0], node.inputs[0], node.output))
+    sizes = (*(before or ()), *(between or ()), *(after or ()))
+    x = source.inputs[0]
+    if x is None or not before or not between or not after or len(between) != 4:
+        return None
+    known = [size for size in sizes if isinstance(size, int)]
+    if len(known) < len(sizes):
+        return None
+    n, heads, size, pixels = _ints(between, 0, 1, 2, 3)
+    if n * heads == before[0] or heads == 1:
+        return None
+    if _swaps_last(node) and isinstance(source.op, RESHAPES) and len(before) == 4:
+        if _ints(before, 0, 1) != [n, heads * size]:
+            return None
+        rows = add(Transpose(perm=TO_CHANNELS_LAST), x)
+        rows = add(Reshape(), rows, add.integers((n, pixels, heads, size), "heads"))
+        return add(Transpose(perm=(0, 2, 1, 3)), rows)
+    if isinstance(node.op, RESHAPES) and order_of(source) == (0, 2, 3, 1) and len(after) == 4:
+        if _ints(after, 0, 1) != [n, heads * size]:
+            return None
+        rows = add(Reshape(), x, add.integers((*_ints(after, 0, 2, 3, 1),), "rows"))
+        return add(Transpose(perm=TO_CHANNELS_FIRST), rows)
+    return None
+
+
+def _pixels_moved(add: Builder, node: Node, source: Node) -> Value | None:
+    """Return an image whose pixels are in another order, by way of rows, such as MobileViTv2's.
+
+    The spatial axes of an image [n, c, height, width] are split, permuted and merged to two again.
+    """
+    cut = source.inputs[0].producer if source.inputs[0] is not None else None
+    image = None if cut is None else cut.inputs[0]
+    before, between, after = map(shape_of, (image, source.inputs[0], node.output))
+    order = order_of(source)
+    if not before or not between or not after or not order or order[:2] != (0, 1):
+        return None
+    if cut is None or not isinstance(cut.op, RESHAPES) or not isinstance(node.op, RESHAPES):
+        return None
+    known = all(isinstance(size, int) for size in (*before, *between, *after))
+    if not known or len(before) != 4 or len(after) != 4 or len(between) < 5:
+        return None
+    if not before[:2] == between[:2] == after[:2]:
+        return None
+    inner = range(2, len(between))
+    rows = add(Transpose(perm=TO_CHANNELS_LAST), image)
+    rows = add(Reshape(), rows, add.integers((*_ints(between, 0, *inner, 1),), "cut"))
+    turned = (0, *(axis - 1 for axis in order[2:]), len(between) - 1)
+    rows = add(Transpose(perm=turned), rows)
+    rows = add(Reshape(), rows, add.integers((*_ints(after, 0, 2, 3, 1),), "rows"))
+    return add(Transpose(perm=TO_CHANNELS_FIRST), rows)
+
+
+def _ints(sizes: Sequence[Dim], *places: int) -> list[int]:
+    return [size for place in places if isinstance(size := sizes[place], int)]
+
+
+def order_of(node: Node) -> Order | None:
+    """Return the order of a Transpose; None for other nodes or unknown rank."""
+    if not isinstance(node.op, Transpose):
+        return None
+    type_ = node.output.type
+    rank = type_.rank if isinstance(type_, TensorType) else None
+    return None if rank is None else node.op.order(rank)
+
+
+def _swaps_last(node: Node) -> bool:
+    """Whether a Transpose swaps the last two axes."""
+    order = order_of(node)
+    return order is not None and order == (*range(len(order) - 2), len(order) - 1, len(order) - 2)
+
+
+def _product(sizes: Sequence[Dim]) -> int | None:
+    """Return the product of sizes; None if one is unknown."""
+    known = [size for size in sizes if isinstance(size, int)]
+    return prod(known) if len(known) == len(sizes) else None

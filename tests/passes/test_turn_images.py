@@ -1,0 +1,79 @@
+"""Images made of the heads of rows, and heads of images, by a free Transpose of four axes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import Array
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Mul
+from tercet.runtime.ops.movement import Pad, Slice, Transpose
+from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.shape import Reshape, Squeeze
+
+from .graphs import apply, assert_same, make, normal, optimised
+
+N, HEADS, SIZE, SIDE = 2, 3, 8, 4
+TOKENS, WIDTH = SIDE * SIDE, HEADS * SIZE
+
+
+def ints(*numbers: int) -> Array:
+    return np.array(numbers, np.int64)
+
+
+def depthwise(g: Graph, x: Value) -> Value:
+    return apply(g, Conv(group=WIDTH, pads=(1, 1, 1, 1)), x, normal(WIDTH, 1, 3, 3))
+
+
+def perms(graph: Graph) -> list[tuple[int, ...] | None]:
+    return [node.op.perm for node in graph.nodes if isinstance(node.op, Transpose)]
+
+
+def test_heads_of_an_image() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Reshape(), depthwise(g, x), ints(N, HEADS, SIZE, TOKENS))
+        return apply(g, Softmax(axis=-2), apply(g, Transpose(perm=(0, 1, 3, 2)), y))
+
+    graph = make(build, (N, WIDTH, SIDE, SIDE))
+    after, _ = optimised(graph)
+    assert (0, 2, 3, 1) in perms(after)
+    assert (0, 1, 3, 2) not in perms(after)
+    assert_same(graph, after)
+
+
+def test_an_image_of_heads() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Transpose(perm=(0, 2, 3, 1)), apply(g, Softmax(axis=1), x))
+        return depthwise(g, apply(g, Reshape(), y, ints(N, WIDTH, SIDE, SIDE)))
+
+    graph = make(build, (N, TOKENS, HEADS, SIZE))
+    after, _ = optimised(graph)
+    assert perms(after) == [(0, 3, 1, 2)]
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("heads", [1, HEADS])
+def test_positions_of_coat(heads: int) -> None:
+    """Values are an image without the class token, and the convolved image weighs queries."""
+    size = WIDTH // heads
+
+    def build(g: Graph, x: Value) -> Value:
+        rows = apply(g, Reshape(), x, ints(N, TOKENS + 1, 3, heads, size))
+        turned = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), rows)
+        parts = [apply(g, Slice(), turned, ints(i), ints(i + 1), ints(0)) for i in range(3)]
+        q, k, v = (apply(g, Squeeze(), part, ints(0)) for part in parts)
+        q, v = (apply(g, Slice(), each, ints(1), ints(99), ints(2)) for each in (q, v))
+        v = apply(g, Transpose(perm=(0, 1, 3, 2)), v)
+        image = depthwise(g, apply(g, Reshape(), v, ints(N, WIDTH, SIDE, SIDE)))
+        v = apply(g, Reshape(), image, ints(N, heads, size, TOKENS))
+        weighed = apply(g, Mul(), q, apply(g, Transpose(perm=(0, 1, 3, 2)), v))
+        padded = apply(g, Pad(), weighed, ints(0, 0, 1, 0, 0, 0, 0, 0))
+        return apply(g, Mul(), padded, apply(g, Softmax(axis=2), k))
+
+    graph = make(build, (N, TOKENS + 1, 3 * WIDTH))
+    after, _ = optimised(graph)
+    assert (2, 0, 3, 1, 4) not in perms(after)
+    assert (0, 1, 3, 2) not in perms(after)
+    assert_same(graph, after)
