@@ -9,8 +9,9 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 import tercet
+from tercet.backends.numpy.engine import thread_pool
 from tercet.backends.numpy.ops import conv as products
-from tercet.backends.numpy.windows.winograd import ERROR
+from tercet.backends.numpy.windows.winograd import CACHE, ERROR
 
 from .graphs import Array, model, node, random
 
@@ -166,6 +167,20 @@ def test_filters_that_are_no_constant_are_multiplied_as_they_are() -> None:
     x, w = random(1, 64, 56, 56), random(64, 64, 3, 3)
     _, kernel = run([node("Conv", "xw", "y")], x, {}, w=w)
     assert "product" in kernel
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_blocks_of_large_images_stay_near_the_cache(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image of 56 rows of tiles as one block would need 97 MB, and twice the time."""
+    monkeypatch.setattr(thread_pool, "size", lambda: workers)
+    x, w = np.zeros((1, 64, 224, 224), np.float32), random(64, 64, 3, 3)
+    proto = model([node("Conv", "xw", "y", pads=[1, 1, 1, 1])], {"x": x}, {"w": w})
+    with tercet.load(proto) as loaded:
+        (row,) = (row for row in loaded.prepare().rows if row.kind == "step")
+        assert "Winograd" in row.kernel
+        assert loaded.memory().workspace["cpu"] <= 3 * CACHE * workers
 
 
 def test_a_small_workspace_leaves_the_product() -> None:

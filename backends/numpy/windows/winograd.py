@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
-from math import sqrt
+from math import log2, sqrt
 
 import numpy as np
 
@@ -57,6 +57,9 @@ G = np.array(
 #: Nanoseconds on one core: the transforms of a tile of one input channel and of one filter's
 #: products, fetching an element of a filter, and the calls that a block makes.
 INPUT_TILE, OUTPUT_TILE, FETCH, BLOCK = 50.0, 40.0, 0.4, 150_000.0
+#: Bytes of workspace that stay in the cache, and nanoseconds per tile of a channel or filter for
+#: every doubling beyond them.
+CACHE, SPILL = 4 << 20, 20.0
 #: Products with fewer columns take as long as with this many.
 THINNEST = 16
 
@@ -132,13 +135,13 @@ class Winograd(ConvAlgorithm):
         self._time, *_ = self._minimum(1)
         _, self.depth, self.parts = self._minimum(self.workers)
         self.early = self._early()
-        c, k = self.channels, -(-self.filters // self.parts)
-        tiles, scratch = self.depth * self.pitch, ScratchLayout()
-        self.phases = scratch.take(M * M * c * (tiles + self.pitch), self.dtype)
-        self.halves = scratch.take(max(N * (M * c * tiles + 1), N * M * k * tiles), self.dtype)
-        self.spare = scratch.take(N * max(c, k) * tiles, self.dtype)
-        self.inputs = scratch.take(max(N * N * c, M * M * k) * tiles, self.dtype)
-        self.products = scratch.take(N * N * k * tiles, self.dtype)
+        scratch, sizes = (
+            ScratchLayout(),
+            self._sizes(self.depth * self.pitch, -(-self.filters // self.parts)),
+        )
+        self.phases, self.halves, self.spare, self.inputs, self.products = (
+            scratch.take(size, self.dtype) for size in sizes
+        )
         self.nbytes = scratch.nbytes
 
     @classmethod
@@ -152,6 +155,17 @@ class Winograd(ConvAlgorithm):
         geometry = window(op, x.tensor.dims[2:], (3, 3))
         return geometry.strides == geometry.dilations == (1, 1) and all(geometry.output)
 
+    def _sizes(self, tiles: int, filters: int) -> tuple[int, ...]:
+        """Return the elements of each part of a block's workspace."""
+        c, k = self.channels, filters
+        return (
+            M * M * c * (tiles + self.pitch),
+            max(N * (M * c * tiles + 1), N * M * k * tiles),
+            N * max(c, k) * tiles,
+            max(N * N * c, M * M * k) * tiles,
+            N * N * k * tiles,
+        )
+
     def _minimum(self, workers: int) -> tuple[float, int, int]:
         """Return the estimate of the fastest blocking, its rows and filter shares."""
         choices = product(range(1, self.rows + 1), range(1, workers + 1))
@@ -164,6 +178,8 @@ class Winograd(ConvAlgorithm):
         product = PRODUCT * max(tiles, THINNEST) + FETCH
         block = N * N * self.channels * filters * product + BLOCK
         block += tiles * (self.channels * INPUT_TILE + filters * OUTPUT_TILE)
+        excess = max(0.0, log2(sum(self._sizes(tiles, filters)) * self.dtype.itemsize / CACHE))
+        block += tiles * (self.channels + filters) * SPILL * excess
         return -(-blocks // workers) * block
 
     def _early(self) -> int:
