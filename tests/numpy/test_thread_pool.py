@@ -11,10 +11,12 @@ from functools import partial
 from itertools import chain, repeat
 
 import numpy as np
+import onnx
 import pytest
 
 import tercet
-from tercet.backends.numpy.engine import thread_pool
+from tercet.backends.numpy.engine import cost, step, thread_pool
+from tercet.backends.numpy.engine.spin_gate import SpinGate
 from tercet.backends.numpy.engine.thread_pool import ThreadPool
 from tercet.backends.numpy.numerics import blas
 
@@ -139,6 +141,95 @@ def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(done) == 8
 
 
+@pytest.fixture(params=["with spin locks", "without"])
+def team(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ThreadPool:
+    """A pool whose threads take themselves to be on processors of their own."""
+    if request.param == "without":
+        monkeypatch.setattr(SpinGate, "new", lambda: None)
+    elif SpinGate.new() is None:
+        pytest.skip("this system has no spin locks")
+    monkeypatch.setattr(thread_pool, "processor", threading.get_ident)
+    return ThreadPool()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert condition()
+
+
+@pytest.mark.usefixtures("threads")
+def test_threads_spin_from_step_to_step_until_released(team: ThreadPool) -> None:
+    both = threading.Barrier(2, timeout=60)
+    jobs = [[[both.wait]] * 2] * 2
+    team.play(jobs, stays=True)
+    (hand,) = team.hands
+    can_spin = hand.done is not None
+    until(lambda: hand.is_spinning == can_spin)
+    for _ in range(20):  # the same thread goes on, and nothing is done twice
+        team.play(jobs, stays=True)
+    until(lambda: hand.is_spinning == can_spin)
+    team.release()
+    until(lambda: not hand.is_spinning)
+    team.play(jobs)
+    assert team.hands == [hand]
+    until(lambda: not hand.is_spinning)
+
+
+@pytest.mark.usefixtures("threads")
+def test_every_block_is_done_once_by_threads_that_spin(team: ThreadPool) -> None:
+    for turn in range(300):
+        done, jobs = counting(turn % 7)
+        team.play(jobs, stays=turn % 5 > 0)
+        assert sorted(done) == list(range(turn % 7))
+    team.release()
+
+
+@pytest.mark.usefixtures("threads")
+def test_errors_of_threads_that_spin_reach_the_caller(team: ThreadPool) -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def fail() -> None:
+        both.wait()
+        raise ValueError("in a block")
+
+    for _ in range(3):
+        with pytest.raises(ValueError, match="in a block"):
+            team.play([[[both.wait], [fail]]] * 2, stays=True)
+    team.release()
+
+
+@pytest.mark.usefixtures("threads")
+def test_no_thread_spins_after_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "WORTH", 0)
+    with tercet.load(SMALL) as small:
+        for _ in range(10):
+            small(X)
+            assert not any(hand.stays for hand in thread_pool.POOL.hands)
+
+
+@pytest.mark.usefixtures("threads")
+def test_no_thread_spins_while_its_caller_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is released where the caller took long the last time, or runs for the first time."""
+    monkeypatch.setattr(cost, "WORTH", 0)
+    stays: list[list[bool]] = []
+
+    def slow(x: np.ndarray) -> np.ndarray:
+        stays.append([hand.stays for hand in thread_pool.POOL.hands])
+        time.sleep(2 * step.SPIN)
+        return x
+
+    nodes = (*NODES[:2], node("Slow", ["r"], "s", domain="here"), node("Relu", ["s"], "y"))
+    proto = model(nodes, {"x": X}, CONSTANTS)
+    proto.opset_import.append(onnx.helper.make_opsetid("here", 1))
+    with tercet.load(proto, operators={("here", "Slow"): slow}) as small:
+        for _ in range(3):
+            small(X)
+    assert stays
+    assert not any(chain.from_iterable(stays))
+
+
 @pytest.mark.usefixtures("threads")
 def test_no_two_threads_have_one_workspace() -> None:
     """Threads end in any order; those that are left and new ones share the workers anew."""
@@ -152,7 +243,7 @@ def test_no_two_threads_have_one_workspace() -> None:
 
     jobs = [[[partial(block, worker)] for _ in range(16)] for worker in range(workers)]
     team.play(jobs)
-    team._hands[0].is_there = False
+    team.hands[0].is_there = False
     seen.clear()
     team._alone_until = 0.0
     team.play(jobs)

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from ....runtime.ir.types import Array
+from .cost import balanced
 
 #: One slice per axis.
 Block = tuple[slice, ...]
@@ -76,8 +77,11 @@ def cut(data: Array, block: Block) -> Array:
     return data[tuple(slice(None) if size == 1 else part for size, part in slices)]
 
 
-def blocks(shape: tuple[int, ...], limit: int) -> Iterator[Block]:
-    """Yield blocks of at most `limit` elements (at least one) that cover `shape` in C order."""
+def blocks(shape: tuple[int, ...], limit: int, workers: int = 1) -> Iterator[Block]:
+    """Yield blocks of at most `limit` elements (at least one) that cover `shape` in C order.
+
+    Several blocks are so many that each of the threads gets as many, if possible.
+    """
     if 0 in shape:
         return
     inner, axis = 1, len(shape)
@@ -91,6 +95,8 @@ def blocks(shape: tuple[int, ...], limit: int) -> Iterator[Block]:
     axis -= 1
     size = shape[axis]
     count = -(-size // max(1, limit // inner))
+    if prod(shape[:axis]) * count % workers:
+        count = min(size, balanced(count, workers))
     bounds = [size * i // count for i in range(count + 1)]
     for lead in np.ndindex(*shape[:axis]):
         leading = tuple(slice(i, i + 1) for i in lead)

@@ -10,10 +10,18 @@ ELEMENT = 0.3
 FETCH = 0.2
 
 #: Minimum nanoseconds of work worth waking another thread.
-WORTH = 250_000
+WORTH = 120_000
 #: Fewest nanoseconds of a block. Each thread gets up to `MAX_BLOCKS` of them, because one thread
 #: may be late, but only of `LARGE_BLOCK` ones: threads hold each other up with every call.
 MIN_BLOCK, LARGE_BLOCK, MAX_BLOCKS = 60_000, 500_000, 2
+
+
+def balanced(count: int, workers: int) -> int:
+    """Return a number of equal blocks, at least `count`, that leaves no thread without a last one.
+
+    Fewer blocks than threads are left as they are.
+    """
+    return count if count < workers else -(-count // workers) * workers
 
 
 def blocks_worth(nanoseconds: float, workers: int) -> int:
@@ -21,4 +29,5 @@ def blocks_worth(nanoseconds: float, workers: int) -> int:
     if workers == 1 or nanoseconds < WORTH:
         return 1
     share = max(1, min(workers, int(nanoseconds / MIN_BLOCK)))
-    return max(share, min(MAX_BLOCKS * workers, int(nanoseconds / LARGE_BLOCK)))
+    most = min(MAX_BLOCKS * workers, int(nanoseconds / LARGE_BLOCK))
+    return balanced(max(share, most), workers)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from itertools import pairwise
-from math import prod
+from functools import partial
+from itertools import groupby, pairwise
+from math import inf, prod
+from operator import attrgetter
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,8 @@ from .thread_pool import POOL
 Tape = list[Callable[[], object]]
 
 ALIGNMENT = 64
+#: Maximum seconds that threads spin for the next step that they share.
+SPIN = 2e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,15 +184,23 @@ class HostRun:
             with blas.one_thread():  # which would split a product
                 self.play()
 
-    def play(self) -> None:
+    @property
+    def is_shared(self) -> bool:
+        """Whether several threads may replay the tapes."""
+        return self._alone is None
+
+    def play(self, *, stays: bool = False) -> None:
         """Replay the tapes, with numpy's warnings and BLAS threads disabled by the caller.
+
+        Args:
+            stays: see `ThreadPool.play`.
 
         Raises:
             DeviceError: an operator cannot process the data.
         """
         try:
             if self._alone is None:
-                POOL.play(self._jobs)
+                POOL.play(self._jobs, stays=stays)
                 return
             for call in self._alone:
                 call()
@@ -205,14 +218,51 @@ class HostRun:
         parts = [self, *(run for run in others if isinstance(run, HostRun))]
         if len(parts) <= len(others):
             return None
-        plays = [part.play for part in parts]
+        plays: list[Callable[[], None]] = []
+        for is_shared, group in groupby(parts, key=attrgetter("is_shared")):
+            some = list(group)
+            if is_shared:
+                plays += [partial(part.play, stays=True) for part in some]
+            else:
+                plays.append(_Interval([part.play for part in some]))
+        shared = any(part.is_shared for part in parts)
 
         def play(stream: object) -> None:
             with np.errstate(all="ignore"), blas.one_thread():
-                for each in plays:
-                    each()
+                # However this is interrupted, no thread may go on spinning.
+                try:
+                    try:
+                        for each in plays:
+                            each()
+                    finally:
+                        POOL.release()
+                finally:
+                    POOL.release()
 
-        return play
+        def play_alone(stream: object) -> None:
+            with np.errstate(all="ignore"), blas.one_thread():
+                for part in parts:
+                    part.play()
+
+        return play if shared else play_alone
+
+
+class _Interval:
+    """Steps of the caller alone; other threads sleep if they took long the last time."""
+
+    __slots__ = ("_plays", "_seconds")
+
+    def __init__(self, plays: Sequence[Callable[[], None]]) -> None:
+        self._plays, self._seconds = plays, inf
+
+    def __call__(self) -> None:
+        start = perf_counter()
+        if self._seconds > SPIN:
+            POOL.release()
+        self._seconds = inf
+        for play in self._plays:
+            play()
+        self._seconds = perf_counter() - start
 
 
 def _names(nodes: Sequence[Node]) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ....runtime.base import forks
 from ..numerics import blas
+from .spin_gate import SpinGate, processor
 
 #: A tape: calls without arguments, executed in order.
 Tape = Sequence[Callable[[], object]]
@@ -57,50 +58,119 @@ def _work(worker: int, jobs: Jobs, queues: Sequence[deque[int]]) -> None:
 
 
 class _WorkerShare:
-    """One worker's part, which its thread starts unless the caller is done by then."""
+    """One worker's part, which its thread starts unless the caller is done by then.
 
-    def __init__(self, worker: int, jobs: Jobs, queues: Sequence[deque[int]]) -> None:
+    Args:
+        worker: its number.
+        jobs: see `ThreadPool.play`.
+        queues: the blocks that no worker has taken, by worker.
+        done: opened when the part is done; None to wait for that asleep.
+    """
+
+    def __init__(
+        self, worker: int, jobs: Jobs, queues: Sequence[deque[int]], done: SpinGate | None
+    ) -> None:
         self.worker, self.jobs, self.queues = worker, jobs, queues
-        self.is_wanted = True
+        self.is_wanted, self.has_started = True, False
         self.error: BaseException | None = None
+        self._caller, self._processor = processor(), -1
+        self._done, self._may_spin = done, done is not None
         self._working = Lock()  # for one step
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the thread started on another processor than its caller: spinning needs two."""
+        return self._processor != self._caller
 
     def carry_out(self) -> None:
         """Work, if the caller still needs it."""
         with self._working:
             if not self.is_wanted:
                 return
+            self._processor = processor()
+            self.has_started = True
             try:
                 _work(self.worker, self.jobs, self.queues)
             except BaseException as error:  # re-raised by the caller
                 self.error = error
+            if self._done is not None:
+                self._done.open()
 
     def finish(self) -> None:
         """Wait for the thread if it has started, else cancel; may be called again."""
         self.is_wanted = False
+        may_spin, self._may_spin = self._may_spin, False  # the gate lets one wait pass
+        if may_spin and self._done is not None and self.has_started and self.is_apart:
+            self._done.wait()
         with self._working:
             pass
 
 
 class _PoolThread:
-    """One thread, which ends after being idle."""
+    """One thread, which ends after being idle.
+
+    Attributes:
+        orders: what it is asked to do.
+        is_there: whether it has not ended.
+        stays: whether it may spin for its next order.
+        is_spinning: whether it does.
+        done: a gate for the orders that it is given.
+    """
 
     def __init__(self, name: str, pool_lock: Lock) -> None:
         self.pool_lock = pool_lock
         self.orders: SimpleQueue[_WorkerShare] = SimpleQueue()
-        self.is_there = True
+        self.is_there, self.stays, self.is_spinning = True, False, False
+        self.done, self._gate = SpinGate.new(), SpinGate.new()
         Thread(target=self._serve, name=name, daemon=True).start()
+
+    def give(self, order: _WorkerShare, stays: bool) -> None:
+        """Have an order carried out, after which the thread may spin for the next one."""
+        self.stays = stays
+        self.orders.put(order)
+        self._open()
+
+    def release(self) -> None:
+        """Let the thread sleep until its next order; may be called again."""
+        self.stays = False
+        self._open()
+
+    def _open(self) -> None:
+        if self.is_spinning and self._gate is not None:
+            self._gate.open()
 
     def _serve(self) -> None:
         with np.errstate(all="ignore"):
             while True:
                 try:
-                    self.orders.get(timeout=PATIENCE).carry_out()
+                    order = self.orders.get(timeout=PATIENCE)
                 except Empty:
                     if self.pool_lock.acquire(blocking=False):
                         self.is_there = False
                         self.pool_lock.release()
                         return
+                    continue
+                while order is not None:
+                    order.carry_out()
+                    order = self._next(order.is_apart)
+
+    def _next(self, is_apart: bool) -> _WorkerShare | None:
+        """Spin for the next order; return None if the thread shall sleep instead.
+
+        The caller writes what it wants and then reads whether this thread spins, which announces
+        that first and then reads: so nothing is missed, but the gate may be open for no reason.
+        """
+        if self._gate is None or not is_apart:
+            return None
+        self.is_spinning = True
+        try:
+            while self.orders.empty():
+                if not self.stays:
+                    return None
+                self._gate.wait()
+            return self.orders.get()
+        finally:
+            self.is_spinning = False
 
 
 def _finish(orders: Sequence[_WorkerShare]) -> None:
@@ -122,16 +192,17 @@ class ThreadPool:
 
     def __init__(self) -> None:
         self._lock = forks.lock()
-        self._hands: list[_PoolThread] = []
+        self.hands: list[_PoolThread] = []
         self._alone_until = 0.0
         self._rest = SHORTEST_REST
         forks.forget_in_child(self.forget)
 
-    def play(self, jobs: Jobs) -> None:
+    def play(self, jobs: Jobs, *, stays: bool = False) -> None:
         """Process all blocks, with each product on one thread (`blas.one_thread`).
 
         Args:
             jobs: for each worker, the tapes of its blocks; worker 0 is the caller.
+            stays: whether threads spin for the next step, until the caller calls `release`.
         """
         count = len(jobs[0])
         wanted = min(len(jobs), count)
@@ -143,17 +214,27 @@ class ThreadPool:
                     call()
             return
         with self._lock:
-            self._share(jobs, count, wanted)
+            self._share(jobs, count, wanted, stays)
 
-    def _share(self, jobs: Jobs, count: int, wanted: int) -> None:
+    def release(self) -> None:
+        """Let threads sleep that spin for the next step."""
+        for hand in self.hands:
+            hand.release()
+
+    def _share(self, jobs: Jobs, count: int, wanted: int, stays: bool) -> None:
         bounds = [count * worker // wanted for worker in range(wanted + 1)]
         queues = [deque(range(bounds[w], bounds[w + 1])) for w in range(wanted)]
-        orders = [_WorkerShare(worker, jobs, queues) for worker in range(1, wanted)]
+        hands = self._ready(wanted - 1)
+        orders: list[_WorkerShare] = []
+        for worker, hand in enumerate(hands, 1):
+            if hand.done is not None:
+                hand.done.close()
+            orders.append(_WorkerShare(worker, jobs, queues, hand.done))
         # However the caller is interrupted, no thread may continue working for it.
         try:
             try:
-                for hand, order in zip(self._ready(wanted - 1), orders, strict=True):
-                    hand.orders.put(order)
+                for hand, order in zip(hands, orders, strict=True):
+                    hand.give(order, stays)
                 start = perf_counter()
                 _work(0, jobs, queues)
                 own = perf_counter() - start
@@ -179,14 +260,14 @@ class ThreadPool:
             self._rest = max(0.9 * self._rest, SHORTEST_REST)
 
     def _ready(self, number: int) -> list[_PoolThread]:
-        self._hands = [hand for hand in self._hands if hand.is_there]
-        while len(self._hands) < number:
-            self._hands.append(_PoolThread(f"tercet-{len(self._hands) + 1}", self._lock))
-        return self._hands[:number]
+        self.hands = [hand for hand in self.hands if hand.is_there]
+        while len(self.hands) < number:
+            self.hands.append(_PoolThread(f"tercet-{len(self.hands) + 1}", self._lock))
+        return self.hands[:number]
 
     def forget(self) -> None:
         """Drop all threads, which do not exist in a forked process."""
-        self._hands = []
+        self.hands = []
 
 
 POOL = ThreadPool()

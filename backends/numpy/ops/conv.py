@@ -181,15 +181,21 @@ class _Convolution(ConvAlgorithm):
         have = images * -(-self.group // self.together)
         positions = self.positions
         if self.together == 1:
-            share = -(-self.positions // -(-wanted // have))
+            share = self._share(-(-wanted // have))
             positions = max(narrowest, min(limit // column, share))
-        self.boxes = list(blocks(self.window.output, max(1, positions)))
+        workers = 1 if have % self.workers == 0 else self.workers
+        self.boxes = list(blocks(self.window.output, max(1, positions), workers))
         have *= max(1, len(self.boxes))
         parts = 1
         if self.together == 1:
             parts = max(1, min(self.filters // FEWEST, -(-wanted // have), self.workers))
         bounds = [self.filters * i // parts for i in range(parts + 1)]
         self.parts = [slice(start, stop) for start, stop in pairwise(bounds)]
+
+    def _share(self, count: int) -> int:
+        """Return the positions of one of `count` boxes, in whole rows if there are enough."""
+        rows, *inner = self.window.output
+        return -(-rows // count) * prod(inner) if rows >= count else -(-self.positions // count)
 
     @property
     def kernel(self) -> str:

@@ -26,7 +26,7 @@ from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
 from ..engine.blocking import Frame, lengths
 from ..engine.chain import Chain
-from ..engine.cost import ELEMENT, PRODUCT, blocks_worth
+from ..engine.cost import ELEMENT, PRODUCT, balanced, blocks_worth
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics.halves import store
 from ..numerics.products import COLUMNS, is_small, recorded, sums
@@ -163,7 +163,8 @@ class Separable:
         row = self.wide * len(self.phases) * self.channels * self.dtype.itemsize
         fits = ROWS // row - self.window.extent[0] + self.window.strides[0]
         share = -(-blocks_worth(self._nanoseconds(1.0), workers) // max(1, self.images))
-        count = max(1, min(high, max(share, -(-high // max(1, fits // self.window.strides[0])))))
+        count = max(share, -(-high // max(1, fits // self.window.strides[0])))
+        count = max(1, min(high, count if self.images % workers == 0 else balanced(count, workers)))
         bounds = [high * i // count for i in range(count + 1)]
         return [(slice(start, stop), slice(0, wide)) for start, stop in pairwise(bounds)]
 
