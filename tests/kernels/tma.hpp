@@ -82,6 +82,17 @@ inline void tma_store_4d(const TensorMap* map, u32 from, int x, int y, int z, in
 }
 inline void tma_store_wait() {}
 
+inline void bulk_store(void* to, u32 from, int bytes)
+{
+    assert_aligned(to, 16);
+    assert_aligned(at_address(from), 16);
+    if (bytes % 16 || bytes <= 0) abort();
+    memcpy(to, at_address(from), bytes);
+}
+inline void bulk_store_commit() {}
+
+template <int COUNT> void bulk_store_wait() {}
+
 // As that of tma.cuh, in an order of its own: bytes of a row, and of eight to the next; one that says
 // nothing of them has rows of 128 bytes without gaps.
 template <int WIDTH> uint64 smem_descriptor_as(int next)

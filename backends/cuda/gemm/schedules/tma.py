@@ -331,21 +331,22 @@ def candidates(p: TmaProduct, target: Target) -> Iterator[tuple[TimedConfig, Sta
 
 
 def _suits(p: TmaProduct, staging: Staging, config: Config, target: Target, *, along: bool) -> bool:
-    """Whether a form may be chosen; deep tiles have at most one block per multiprocessor."""
+    """Whether a form may be chosen without measuring it.
+
+    Deep tiles have at most one block per multiprocessor. Costs of splits are not known for products
+    without windows, which are short.
+    """
     tile, whole = config.tile, config.splits == 1
+    if not whole and prod(p.view.kernel) == 1:
+        return False
     if along and whole and tile.bm * tile.bn > EARLY * 128 * tile.groups:
         return False
     return not tile.deep or prod(p.tiles(staging.rows, tile)) * config.splits <= target.processors
 
 
 def _configs(p: TmaProduct, tile: CtaTile, staging: Staging, target: Target) -> Iterator[Config]:
-    """Yield a tile, and for windows its splits into at most one block per multiprocessor.
-
-    Products without windows are short, and their splits have not been measured.
-    """
+    """Yield a tile, and its splits into at most one block per multiprocessor."""
     yield Config(tile)
-    if prod(p.view.kernel) == 1:
-        return
     tiles, chunks = prod(p.tiles(staging.rows, tile)), ceil_div(p.channels, p.chunk)
     maximum = min(chunks, target.processors // max(tiles, 1), MAX_CLUSTER)
     for splits in range(2, maximum + 1):

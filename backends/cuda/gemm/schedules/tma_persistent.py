@@ -18,9 +18,9 @@ from ..tile import MEMORY, BlockWork, Config, CtaTile, TimedConfig, estimate, fi
 
 #: Columns per strip of results, and rows per block.
 STRIP, ROWS = 64, 64
-#: Rows of a warp group that pass through shared memory at a time, if results are wider than
-#: operands.
-LINES = 32
+#: Rows of a warp group that pass through shared memory at a time, two times, if results are wider
+#: than operands; and how much longer than those of results they are.
+LINES, GAP = 64, 8
 #: Registers of producer threads, and of consumer threads by number of warp groups.
 FEW, MANY = 40, {1: 216, 2: 232, 3: 152}
 #: Latency in microseconds and throughput in elements per microsecond, for `_exchange`.
@@ -44,7 +44,7 @@ def shared(tile: CtaTile, *, staged: bool = False) -> int:
     """
     stages = tile.stages * ((tile.bm + tile.bn) * tile.bk * 2 + 32)
     sharing, pieces = 1 if tile.ping_pong else tile.groups, 1 if staged else tile.bn // STRIP
-    rows = sharing * LINES * tile.bn * 4
+    rows = LINES * (tile.bn + GAP) * 4
     places = rows if staged else tile.epilogues * tile.bm * STRIP * 2
     cycle = tile.groups * pieces if tile.ping_pong else 1 if staged else tile.epilogues
     return stages + places + cycle * sharing * 16 + tile.groups * 8
@@ -96,7 +96,7 @@ def candidates(
     read, stored = (k, gemm.a.row), (n // products, gemm.ldc)
     if not target.has_wgmma or along > 1 or epilogue.reads_rows or any(x % 8 for x in read):
         return []
-    # Wide results are stored by threads, with any row length.
+    # Rows of wide results may have any length, and pass while another group multiplies.
     staged = is_staged(gemm, epilogue)
     if (not staged or gemm.across) and any(x % 8 for x in stored):
         return []
@@ -123,6 +123,7 @@ def candidates(
     # Others are idle half of the time, which is still cheaper than transposing B.
     table = TMA_PERSISTENT if products == 1 else TMA_PAIRS
     usable = [tile for tile in table if not tile.deep or tile.is_filled(k)]
+    usable = [tile for tile in usable if tile.ping_pong or not staged]
     usable = [tile for tile in usable if shared(tile, staged=staged) <= target.shared]
     tiles = usable if gemm.across else filled(usable, Problem(m, n, k))
     # Of several bound by memory, the one with the least work. Estimates of other kernels know

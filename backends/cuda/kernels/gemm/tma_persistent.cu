@@ -33,7 +33,9 @@ constexpr int STRIP_B = BK * 128;                       // of b[k][n]
 constexpr bool ALONG = Z0 == 1 || Z1 == 1, WIDER = sizeof(R) > sizeof(T);
 constexpr bool STAGED = WIDER && !ALONG;     // results pass through shared memory as rows
 constexpr int PIECES = STAGED ? 1 : STRIPS;  // of a tile, each of which takes a place
-constexpr int PLACE = SHARING * (STAGED ? 32 * BN * 4 : STRIP);
+constexpr int PITCH = BN + 8, CHUNK = 8 * PITCH, CHUNKS = 2;  // rows of wider results that pass at a time, of a warp
+constexpr int PLACE = STAGED ? 4 * CHUNKS * CHUNK * 4 : SHARING * STRIP;
+static_assert(!STAGED || TURNS, "rows of wider results pass while another group multiplies");
 constexpr int CYCLE = TURNS ? GROUPS * PIECES : PLACES;  // pieces after which their barriers are used again
 static_assert(CYCLE >= PLACES, "barriers of a piece are free before it is prepared");
 
@@ -215,14 +217,14 @@ __device__ __forceinline__ void epilogue_strip(const float (&sums)[BLOCKS][TN][4
             }
 }
 
-// The same for results that are wider than operands, none of which has their layout. Eight rows at a time pass
-// through the warp's part of `place`; a warp stores whole lines of 128 bytes of a row, wherever it begins.
+// The same for results that are wider than operands, none of which has their layout. Rows may begin anywhere, so tensor
+// maps cannot describe them. Eight rows at a time pass through a chunk of the warp's part of `place`, in which they are
+// shifted as in global memory: then bulk copies of whole words of 16 bytes store them, all but the ends of a row.
 __device__ __forceinline__ void epilogue_rows(float (&sums)[BLOCKS][TN][4], unsigned char* place,
                                               R* c, const T* bias, const T* z0, const T* z1, int m0, int m,
                                               int n0, int n, int ldc)
 {
-    constexpr int LINE = 32;
-    static_assert(!WIDER || sizeof(R) == 4, "lines of 32 results");
+    static_assert(!WIDER || sizeof(R) == 4, "words of four results");
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 #pragma unroll
     for (int part = 0; part < BN / 32; ++part) {  // operands are loaded before anything is stored
@@ -246,35 +248,34 @@ __device__ __forceinline__ void epilogue_rows(float (&sums)[BLOCKS][TN][4], unsi
                     sum = result_of(own, 0, first + j, second + j);
                 }
     }
-    R* const mine = (R*)(place + warp * (8 * BN * sizeof(R)));
-    // Words of 16 bytes are permuted within those of 128, so that both accesses are free of bank conflicts.
-    const auto word = [](int row, int column) {
-        return row * BN + ((column / 4 ^ (row % 4 * 2 | row / 4)) * 4 | column % 4);
-    };
+    const int row = lane / 4, quarter = lane % 4, count = min(BN, n - n0);
 #pragma unroll
     for (int i = 0; i < BLOCKS; ++i)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            __syncwarp();
-#pragma unroll
-            for (int j = 0; j < TN; ++j) {
-                const float* const found = sums[i][j] + half * 2;
-                *(Result*)(mine + word(lane / 4, j * 8 + lane % 4 * 2)) = {found[0], found[1]};
+            R* const mine = (R*)place + (warp * CHUNKS + half) * CHUNK + row * PITCH;
+            const int line = m0 + i * 64 + warp * 16 + half * 8 + row;
+            R* const to = c + (long long)line * ldc + n0;
+            const int ahead = (unsigned long long)to / sizeof(R) % 4, head = -ahead & 3;
+            if (i) {  // the chunk is free
+                bulk_store_wait<CHUNKS - 1>();
+                __syncwarp();
             }
-            __syncwarp();
-#pragma unroll 1
-            for (int row = 0; row < 8; ++row) {
-                const int line = m0 + i * 64 + warp * 16 + half * 8 + row;
-                if (line >= m) break;
-                R* const to = c + (long long)line * ldc + n0;
-                const int ahead = (unsigned long long)to / sizeof(R) % LINE;
 #pragma unroll
-                for (int first = 0; first < BN + LINE; first += LINE) {
-                    const int column = first + lane - ahead;
-                    if (column >= 0 && column < BN && n0 + column < n) to[column] = mine[word(row, column)];
-                }
+            for (int j = 0; j < TN; ++j)
+#pragma unroll
+                for (int q = 0; q < 2; ++q) mine[ahead + j * 8 + quarter * 2 + q] = sums[i][j][half * 2 + q];
+            fence_proxy_async();
+            __syncwarp();
+            if (line < m) {
+                const int body = count > head ? (count - head) & ~3 : 0, last = head + body + quarter;
+                if (quarter < min(head, count)) to[quarter] = mine[ahead + quarter];
+                if (last < count) to[last] = mine[ahead + last];
+                if (quarter == 0 && body) bulk_store(to + head, shared_address(mine + ahead + head), body * 4);
             }
+            bulk_store_commit();
         }
+    bulk_store_wait<0>();
 }
 
 // ── the kernel ──────────────────────────────────────────────────────────────────────────────────

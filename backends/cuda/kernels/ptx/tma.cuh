@@ -64,6 +64,25 @@ __device__ __forceinline__ void tma_store_wait()
     asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
+// Copies bytes to global memory: whole words of 16 bytes, at addresses that are multiples of that.
+__device__ __forceinline__ void bulk_store(void* to, u32 from, int bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+                 :: "l"(to), "r"(from), "r"(bytes) : "memory");
+}
+
+// Makes a group of the stores of this thread since the last one.
+__device__ __forceinline__ void bulk_store_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Waits until all but the last COUNT groups of stores of this thread have read their shared memory.
+template <int COUNT> __device__ __forceinline__ void bulk_store_wait()
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(COUNT) : "memory");
+}
+
 // ── operands of wgmma ───────────────────────────────────────────────────────────────────────────
 
 // The descriptor of a tile of rows of WIDTH elements, without its address; `next` is the distance, in rows,
