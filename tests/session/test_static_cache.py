@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -62,17 +65,40 @@ def name_of(path: Path) -> str:
     return "-".join(path.relative_to(PRODUCERS).with_suffix("").parts[1:])
 
 
+@pytest.fixture(scope="module")
+def on_numpy() -> Iterator[Callable[[Path], tercet.Model]]:
+    """Loads each file on numpy once; its plans serve several tests."""
+    with ExitStack() as stack:
+        yield cache(lambda path: stack.enter_context(tercet.load(path)))
+
+
+@pytest.fixture
+def on(on_numpy: Callable[[Path], tercet.Model]) -> Iterator[Callable[[Path, str], tercet.Model]]:
+    """Loads a file on a backend."""
+    with ExitStack() as stack:
+
+        def load(path: Path, backend: str) -> tercet.Model:
+            if backend == "numpy":
+                return on_numpy(path)
+            return stack.enter_context(tercet.load(path, backend))
+
+        yield load
+
+
 def test_there_are_some() -> None:
     assert len(DECODERS) >= 10
 
 
 @pytest.mark.parametrize("path", DECODERS, ids=name_of)
 @pytest.mark.parametrize("backend", ["numpy", pytest.param("cuda", marks=pytest.mark.gpu)], ids=str)
-def test_tokens_are_those_of_caches_that_are_handed_on(path: Path, backend: str) -> None:
-    with tercet.load(path) as model:
-        plain = passed_decoder(model, DecoderLayout.of(model.imported), 1, CAPACITY)
+def test_tokens_are_those_of_caches_that_are_handed_on(
+    path: Path, backend: str, on: Callable[[Path, str], tercet.Model]
+) -> None:
+    model = on(path, "numpy")
+    with passed_decoder(model, DecoderLayout.of(model.imported), 1, CAPACITY) as plain:
         tokens, scores = said(plain, 9)
-    with tercet.load(path, backend) as model, static(model) as decoder:
+    model = on(path, backend)
+    with static(model) as decoder:
         assert decoder.length == 0
         found, theirs = said(decoder, 9)
         error = max(float(np.abs(a - b).max()) for a, b in zip(scores, theirs, strict=True))
@@ -84,14 +110,13 @@ def test_tokens_are_those_of_caches_that_are_handed_on(path: Path, backend: str)
 
 @pytest.mark.parametrize("backend", ["numpy", pytest.param("cuda", marks=pytest.mark.gpu)], ids=str)
 @pytest.mark.parametrize("path", DECODERS[::3], ids=name_of)
-def test_the_most_likely_token_is_that_of_the_scores(path: Path, backend: str) -> None:
+def test_the_most_likely_token_is_that_of_the_scores(
+    path: Path, backend: str, on: Callable[[Path, str], tercet.Model]
+) -> None:
     """On a device it is found there; the scores are there as well, whoever asks for them."""
     ids = np.array([[3, 17, 5], [9, 2, 11]])
-    with (
-        tercet.load(path, backend) as model,
-        static(model, 64, 2) as greedy,
-        static(model, 64, 2) as decoder,
-    ):
+    model = on(path, backend)
+    with static(model, CAPACITY, 2) as greedy, static(model, CAPACITY, 2) as decoder:
         for step in (ids, ids[:, :1], ids[:, 1:]):
             found, scores = greedy.greedy(step), decoder.read(step)
             assert found.tokens.dtype == np.int64
@@ -164,24 +189,26 @@ def test_prompts_of_many_lengths_take_few_plans() -> None:
 
 
 @pytest.mark.parametrize("path", DECODERS, ids=name_of)
-def test_scores_of_one_position_are_those_of_all(path: Path) -> None:
+def test_scores_of_one_position_are_those_of_all(
+    path: Path, on_numpy: Callable[[Path], tercet.Model]
+) -> None:
     ids = np.arange(10).reshape(2, 5) % 20
     rows = np.array([4, 2])
-    with tercet.load(path) as model:
-        layout = DecoderLayout.of(model.imported)
-        with passed_decoder(model, layout, 2) as plain, static(model, 64, 2) as decoder:
-            whole = plain.step(ids)
-            if whole.shape[1] == 5:
-                found, wanted = decoder.read(ids, rows=rows), whole[[0, 1], rows]
-            else:
-                with pytest.raises(tercet.InputError, match="of the last position alone"):
-                    decoder.read(ids, rows=rows)
-                decoder.rewind(0)
-                found, wanted = decoder.read(ids), whole[:, -1]
-            bound = allowed(model, float(np.abs(whole).max()))
-            np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=bound)
-            found, wanted = decoder.read(ids[:, :1]), plain.step(ids[:, :1])[:, -1]
-            np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=bound)
+    model = on_numpy(path)
+    layout = DecoderLayout.of(model.imported)
+    with passed_decoder(model, layout, 2) as plain, static(model, CAPACITY, 2) as decoder:
+        whole = plain.step(ids)
+        if whole.shape[1] == 5:
+            found, wanted = decoder.read(ids, rows=rows), whole[[0, 1], rows]
+        else:
+            with pytest.raises(tercet.InputError, match="of the last position alone"):
+                decoder.read(ids, rows=rows)
+            decoder.rewind(0)
+            found, wanted = decoder.read(ids), whole[:, -1]
+        bound = allowed(model, float(np.abs(whole).max()))
+        np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=bound)
+        found, wanted = decoder.read(ids[:, :1]), plain.step(ids[:, :1])[:, -1]
+        np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=bound)
 
 
 def test_a_prompt_computes_the_scores_of_one_position() -> None:
@@ -201,45 +228,49 @@ def test_a_prompt_computes_the_scores_of_one_position() -> None:
         assert "GatherND" not in {node.kind for node in decoder.store.program(1).graph.nodes}
 
 
-def test_sequences_of_a_batch_are_filled_up(subtests: pytest.Subtests) -> None:
+def test_sequences_of_a_batch_are_filled_up(
+    subtests: pytest.Subtests, on_numpy: Callable[[Path], tercet.Model]
+) -> None:
     ids = np.arange(10).reshape(2, 5) % 20
     for path in DECODERS:
-        with tercet.load(path) as model:
-            layout = DecoderLayout.of(model.imported)
-            batch, *_ = layout.inputs["ids"].shape or (None,)
-            if layout.padding is None or layout.step is not None or batch == 1:
-                continue
-            mask = np.ones((2, 5), np.int64)
-            mask[1, slice(2) if layout.padding == "left" else slice(3, None)] = 0
-            with subtests.test(name_of(path)), static_decoder(model, layout, 2, 32) as decoder:
-                plain = passed_decoder(model, layout, 2, 32)
-                there = np.argwhere(mask)
-                for step in range(3):
-                    given = (ids, mask) if step == 0 else (ids[:, step - 1 : step],)
-                    ours, theirs = (each.step(*given) for each in (decoder, plain))
-                    if step == 0:
-                        ours, theirs = (x[tuple(there.T)] for x in (ours, theirs))
-                    tolerance = 4e-3 if ours.dtype == np.float16 else 2e-4
-                    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("path", DECODERS, ids=name_of)
-def test_the_last_position_that_there_is_room_for(path: Path) -> None:
-    with tercet.load(path) as model:
-        plain = passed_decoder(model, DecoderLayout.of(model.imported), 1, 8)
-        with static(model, 8) as decoder:
-            assert said(decoder, 5)[0] == said(plain, 5)[0]
-            assert decoder.length == 8
-
-
-@pytest.mark.parametrize("path", DECODERS, ids=name_of)
-def test_room_for_a_single_position(path: Path) -> None:
-    with tercet.load(path) as model:
+        model = on_numpy(path)
         layout = DecoderLayout.of(model.imported)
-        with passed_decoder(model, layout, 1, 1) as plain, static(model, 1) as decoder:
-            wanted, found = (each.read(PROMPT[:, :1]) for each in (plain, decoder))
-            bound = allowed(model, float(np.abs(wanted).max()))
-            np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=bound)
+        batch, *_ = layout.inputs["ids"].shape or (None,)
+        if layout.padding is None or layout.step is not None or batch == 1:
+            continue
+        mask = np.ones((2, 5), np.int64)
+        mask[1, slice(2) if layout.padding == "left" else slice(3, None)] = 0
+        with subtests.test(name_of(path)), static_decoder(model, layout, 2, 32) as decoder:
+            plain = passed_decoder(model, layout, 2, 32)
+            there = np.argwhere(mask)
+            for step in range(3):
+                given = (ids, mask) if step == 0 else (ids[:, step - 1 : step],)
+                ours, theirs = (each.step(*given) for each in (decoder, plain))
+                if step == 0:
+                    ours, theirs = (x[tuple(there.T)] for x in (ours, theirs))
+                tolerance = 4e-3 if ours.dtype == np.float16 else 2e-4
+                np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("path", DECODERS, ids=name_of)
+def test_the_last_position_that_there_is_room_for(
+    path: Path, on_numpy: Callable[[Path], tercet.Model]
+) -> None:
+    model = on_numpy(path)
+    plain = passed_decoder(model, DecoderLayout.of(model.imported), 1, 8)
+    with static(model, 8) as decoder:
+        assert said(decoder, 5)[0] == said(plain, 5)[0]
+        assert decoder.length == 8
+
+
+@pytest.mark.parametrize("path", DECODERS, ids=name_of)
+def test_room_for_a_single_position(path: Path, on_numpy: Callable[[Path], tercet.Model]) -> None:
+    model = on_numpy(path)
+    layout = DecoderLayout.of(model.imported)
+    with passed_decoder(model, layout, 1, 1) as plain, static(model, 1) as decoder:
+        wanted, found = (each.read(PROMPT[:, :1]) for each in (plain, decoder))
+        bound = allowed(model, float(np.abs(wanted).max()))
+        np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=bound)
 
 
 def test_a_model_of_single_tokens_alone(tmp_path: Path) -> None:
