@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -42,46 +44,144 @@ def resize(
     """
     if not out.size:
         return
+    way = _way(op, x.shape, out.shape, *(_values(each) for each in (scales, sizes, roi)))
+    images, results = (a.reshape(-1, *a.shape[way.lead :]) for a in (x, out))
+    count = max(1, BLOCK // prod(out.shape[way.lead :]))
+    for first in range(0, len(images), count):
+        some = slice(first, first + count)
+        _resize_images(images[some], way.steps, op.mode == "nearest", results[some])
+    if way.outside is not None:
+        np.copyto(out, np.asarray(op.extrapolation_value).astype(x.dtype), where=way.outside)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Which element of an axis each element of the result is.
+
+    Attributes:
+        places: their numbers [new].
+        shifts: if element ``i * len(shifts) + k`` is number ``i + shifts[k]``, limited to the axis,
+            these shifts; else none.
+    """
+
+    places: Array
+    shifts: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, places: Array, old: int) -> _Source:
+        """Return the source of these places of an axis of `old` elements."""
+        count = len(places) // old
+        if count * old != len(places):
+            return cls(places)
+        middle, steps = old // 2, np.arange(old)
+        shifts = tuple(int(places[middle * count + k]) - middle for k in range(count))
+        found = [np.clip(steps + shift, 0, old - 1) for shift in shifts]
+        return cls(places, shifts if np.array_equal(np.stack(found, 1).ravel(), places) else ())
+
+    def take(self, x: Array, axis: int, out: Array | None = None) -> Array:
+        """Return these elements of `x` along an axis, in `out` if it is given."""
+        if out is None:
+            shape = (*x.shape[:axis], len(self.places), *x.shape[axis + 1 :])
+            out = np.empty(shape, x.dtype)
+        if axis < x.ndim - 1 or not self.shifts:
+            # `clip` needs no check, and so no buffer.
+            return np.take(x, self.places, axis, out=out, mode="clip")
+        old = x.shape[-1]
+        for k, shift in enumerate(self.shifts):
+            target = out[..., k :: len(self.shifts)]
+            low, high = min(max(0, -shift), old), max(min(old, old - shift), 0)
+            np.copyto(target[..., low:high], x[..., low + shift : high + shift])
+            if low:
+                np.copyto(target[..., :low], x[..., :1])
+            if high < old:
+                np.copyto(target[..., high:], x[..., -1:])
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Resampling:
+    """One axis: where the elements of the result come from.
+
+    Attributes:
+        axis: its number, the first axis being that of images.
+        taps: the source of each tap.
+        weights: of the taps [taps, new]; None if there is one, of weight 1.
+    """
+
+    axis: int
+    taps: tuple[_Source, ...]
+    weights: Array | None
+
+    @classmethod
+    def of(cls, axis: int, old: int, places: Array, weights: Array | None) -> _Resampling:
+        """Return the axis for source elements [taps, new] of `old`."""
+        return cls(axis, tuple(_Source.of(each, old) for each in places), weights)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How an input is resized.
+
+    Attributes:
+        lead: the first axis that changes; those before it are merged to one of images.
+        steps: the axes in order.
+        outside: results beyond the region of interest, broadcast; None if nothing is cropped.
+    """
+
+    lead: int
+    steps: tuple[_Resampling, ...]
+    outside: Array | None
+
+
+def _values(data: Array | None) -> tuple[float, ...] | None:
+    return None if data is None else tuple(data.tolist())
+
+
+@lru_cache(maxsize=64)
+def _way(
+    op: Resize,
+    old: tuple[int, ...],
+    new: tuple[int, ...],
+    scales: tuple[float, ...] | None,
+    sizes: tuple[float, ...] | None,
+    roi: tuple[float, ...] | None,
+) -> _Way:
     crops = op.coordinate_transformation_mode == "tf_crop_and_resize"
-    outside = np.zeros([1] * x.ndim, bool)
-    axes = list(axes_of(op, x.shape, out.shape, scales, sizes, roi if crops else None))
+    outside = np.zeros([1] * len(old), bool)
+    scaled, sized, region = (
+        None if each is None else np.array(each) for each in (scales, sizes, roi if crops else None)
+    )
+    axes = list(axes_of(op, old, new, scaled, sized, region))
     axes = [axis for axis in axes if crops or not axis.is_whole]
     shrinking = [axis for axis in axes if axis.new <= axis.old]
     growing = [axis for axis in axes if axis.new > axis.old]
-    steps: list[_Step] = []
+    lead = min((axis.index for axis in axes), default=0)
+    steps: list[_Resampling] = []
     for axis in (*shrinking, *reversed(growing)):
         # Nearest rounds as in float32, where 3 / 0.6 is 5.
         dtype = float32 if op.mode == "nearest" else float64
         positions = positions_of(op.coordinate_transformation_mode, axis, dtype)
+        number = axis.index - lead + 1
         if op.mode == "nearest":
-            steps.append((axis.index, nearest(op.nearest_mode, positions, axis.old), None))
+            places, weights = nearest(op.nearest_mode, positions, axis.old)[np.newaxis], None
         else:
-            steps.append((axis.index, *taps_of(op, axis, positions)))
+            places, weights = taps_of(op, axis, positions)
+        steps.append(_Resampling.of(number, axis.old, places, weights))
         if crops:
             beyond = (positions < 0) | (positions > axis.old - 1)
-            outside = outside | _along(axis.index, beyond, x.ndim)
-    lead = min((axis.index for axis in axes), default=0)
-    images, results = (a.reshape(-1, *a.shape[lead:]) for a in (x, out))
-    steps = [(index - lead + 1, places, weights) for index, places, weights in steps]
-    count = max(1, BLOCK // prod(out.shape[lead:]))
-    for first in range(0, len(images), count):
-        some = slice(first, first + count)
-        _resize_images(images[some], steps, op.mode == "nearest", results[some])
-    if crops:
-        np.copyto(out, np.asarray(op.extrapolation_value).astype(x.dtype), where=outside)
+            outside = outside | _along(axis.index, beyond, len(old))
+    return _Way(lead, tuple(steps), outside if crops else None)
 
 
-#: An axis, and for each position the source elements and their weights.
-_Step = tuple[int, Array, Array | None]
-
-
-def _resize_images(x: Array, steps: list[_Step], is_exact: bool, out: Array) -> None:
+def _resize_images(x: Array, steps: tuple[_Resampling, ...], is_exact: bool, out: Array) -> None:
+    if is_exact and steps:
+        for step in steps[:-1]:
+            x = step.taps[0].take(x, step.axis)
+        steps[-1].taps[0].take(x, steps[-1].axis, out)
+        return
     result = x if is_exact else x.astype(arithmetic(x.dtype), copy=False)
-    for axis, places, weights in steps:
-        if weights is None:
-            result = np.take(result, places, axis)
-        else:
-            result = _weighted(result, axis, places, weights)
+    for step in steps:
+        result = _weighted(result, step)
     np.copyto(out, result if is_exact else narrowed(result, x.dtype))
 
 
@@ -90,12 +190,13 @@ def _along(axis: int, line: Array, rank: int) -> Array:
     return line.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
-def _weighted(x: Array, axis: int, indices: Array, weights: Array) -> Array:
+def _weighted(x: Array, step: _Resampling) -> Array:
     """Return the sum over taps of elements along an axis times weights."""
+    assert step.weights is not None
     total: Array | None = None
-    for places, factors in zip(indices, weights.astype(x.dtype), strict=True):
-        part = np.take(x, places, axis)
-        part *= _along(axis, factors, x.ndim)
+    for source, factors in zip(step.taps, step.weights.astype(x.dtype), strict=True):
+        part = source.take(x, step.axis)
+        part *= _along(step.axis, factors, x.ndim)
         total = part if total is None else np.add(total, part, out=total)
     assert total is not None
     return total
