@@ -162,7 +162,10 @@ def layer_normalization(
     mean, deviation = (*more, None, None)[:2]
     axis = normalize_axis(op.axis, x.rank)
     if y is not None and mean is None and deviation is None:
-        quick = normalize_rows(y, x, scale, b, axis, op.epsilon, epilogue, centred=True)
+        target = setting.target
+        quick = normalize_rows(
+            y, x, scale, b, axis, op.epsilon, epilogue, centred=True, target=target
+        )
         if quick is not None:
             return quick
     how = Statistic(epsilon=op.epsilon, outputs=(mean, deviation))
@@ -182,7 +185,10 @@ def rms_normalization(
 ) -> Answer:
     """Divide the last axes by their root mean square."""
     axis = normalize_axis(op.axis, x.rank)
-    quick = normalize_rows(y, x, scale, None, axis, op.epsilon, epilogue, centred=False)
+    target = setting.target
+    quick = normalize_rows(
+        y, x, scale, None, axis, op.epsilon, epilogue, centred=False, target=target
+    )
     if quick is not None:
         return quick
     how = Statistic(centred=False, epsilon=op.epsilon)

@@ -46,6 +46,15 @@ class Target:
         """
         return max(nbytes, self.shared // 2 + 512)
 
+    def spread(self, blocks: int) -> int:
+        """Return bytes of shared memory with which multiprocessors have equal shares of blocks.
+
+        Of blocks that start early, see `alone`, small ones all go to the few multiprocessors that
+        are idle then, and the others get none.
+        """
+        share = -(-blocks // self.processors)
+        return max(0, (self.shared + 1024) // share - 1024) // 16 * 16
+
 
 H200 = Target("sm_90a", 132, 232448)
 A100 = Target("sm_80", 108, 166912)
