@@ -90,6 +90,14 @@ def recorded(a: Array, b: Array, out: Array, *, is_fixed: bool = False) -> Calla
     return partial(_multiply_padded, a, b, out, rows, columns)
 
 
+def stacked(a: Array, b: Array, out: Array) -> Callable[[], object]:
+    """Return the call for stacks [n, ., .] of matrices; that of a plain product for a stack of one.
+
+    See `recorded`.
+    """
+    return recorded(a[0], b[0], out[0]) if len(a) == 1 else recorded(a, b, out)
+
+
 def _grain(a: Array, b: Array) -> tuple[int, int]:
     """Return the multiples of rows and columns for which BLAS is consistent."""
     if a.dtype not in (float32, float64):

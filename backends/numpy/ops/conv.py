@@ -10,7 +10,7 @@ faster, 3x3 and depthwise convolutions use other algorithms: see `winograd`, `de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -30,7 +30,7 @@ from ..engine.cost import ELEMENT, PRODUCT, blocks_worth
 from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, Piece, ScratchLayout, Tape
 from ..numerics.halves import store
-from ..numerics.products import is_small, recorded
+from ..numerics.products import is_small, stacked
 from ..windows.algorithm import ConvAlgorithm
 from ..windows.columns import Unfolding
 from ..windows.depthwise import Depthwise
@@ -233,7 +233,7 @@ class _Convolution(ConvAlgorithm):
             place = (slice(image, image + 1), outputs, *box)
             target = result[image, groups, part, joined.block(place)[2]]
             sums = target if self.sums is None else bound.scratch(self.sums, target.shape)
-            tape.append(_product(weights[groups, part], columns, sums))
+            tape.append(stacked(weights[groups, part], columns, sums))
             last = sums
             if bias is not None:
                 is_other = bool(self.chain.stages) or sums.dtype != target.dtype
@@ -267,10 +267,3 @@ class _Convolution(ConvAlgorithm):
         if self.bias is None or self.unfolding.has_ones:
             return None
         return bound.as_dtype(self.bias, self.dtype).reshape(self.group, self.filters, 1)
-
-
-def _product(a: Array, b: Array, out: Array) -> Callable[[], object]:
-    """Return the product of stacked matrices; a stack of one as a plain product."""
-    if len(a) == 1:
-        return recorded(a[0], b[0], out[0])
-    return recorded(a, b, out)

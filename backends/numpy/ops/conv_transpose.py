@@ -18,9 +18,10 @@ from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
 from ..engine.chain import Chain
+from ..engine.cost import ELEMENT, PRODUCT
 from ..engine.registry import builder
-from ..engine.step import Bound, HostStep, ScratchLayout, Tape
-from ..numerics.products import recorded, sums
+from ..engine.step import Bound, HostStep, ScratchLayout, Tape, portions
+from ..numerics.products import stacked, sums
 from ..windows.window_axis import transposed_axes
 from .conv import COLUMNS
 
@@ -32,7 +33,7 @@ def conv_transpose(chain: Chain, site: BuildContext, options: Options) -> HostSt
 
 
 class _Transposed:
-    """The geometry of one transposed convolution, cut into blocks of filters."""
+    """The geometry of one transposed convolution, cut into blocks of groups or of filters."""
 
     def __init__(self, chain: Chain, workspace: int | None) -> None:
         self.chain = chain
@@ -47,12 +48,14 @@ class _Transposed:
         column = self.positions * self.taps * self.dtype.itemsize
         limit = min(COLUMNS, (workspace or COLUMNS) // self.workers)
         self.step_by = max(1, min(self.filters, limit // max(1, column)))
+        whole = max(1, column * self.filters)
+        self.together = max(1, min(self.group, limit // whole))
         self.scratch = ScratchLayout()
-        rows = self.step_by * self.taps
+        rows = self.together * self.step_by * self.taps
         self.columns = self.scratch.take(rows * self.positions, self.dtype)
         self.sums = None
         if x.dtype != self.dtype:
-            size = self.step_by * prod(self.window.output)
+            size = self.together * self.step_by * prod(self.window.output)
             self.sums = self.scratch.take(size, self.dtype)
 
     def step(self, site: BuildContext) -> HostStep:
@@ -62,11 +65,19 @@ class _Transposed:
         name = f"{self.chain.title}: product {size} and {self.taps} sums"
         return HostStep(name, site, self._record, self.workers, self.scratch.nbytes)
 
-    def _blocks(self) -> Iterator[tuple[int, int, slice]]:
-        """Yield image, group and filters of every block."""
-        firsts = range(0, self.filters, self.step_by)
-        for image, group, first in product(range(self.x.tensor.dims[0]), range(self.group), firsts):
-            yield image, group, slice(first, min(first + self.step_by, self.filters))
+    def _blocks(self) -> Iterator[tuple[int, slice, slice]]:
+        """Yield image, groups and filters of every block: all filters if there are more groups."""
+        images, groups = range(self.x.tensor.dims[0]), range(0, self.group, self.together)
+        for image, group, first in product(images, groups, range(0, self.filters, self.step_by)):
+            some = slice(group, min(group + self.together, self.group))
+            yield image, some, slice(first, min(first + self.step_by, self.filters))
+
+    def _nanoseconds(self) -> float:
+        """Return the estimated time on one core."""
+        channels, *_ = self.w.tensor.dims
+        column = self.filters * self.taps * (channels * PRODUCT / self.group + 2 * ELEMENT)
+        outputs = self.filters * prod(self.window.output) * (1 + self.chain.calls) * ELEMENT
+        return self.x.tensor.dims[0] * self.group * (self.positions * column + outputs)
 
     def _record(self, bound: Bound) -> list[Tape]:
         x, out = bound[self.x], bound[self.chain.output]
@@ -79,28 +90,39 @@ class _Transposed:
         frame = self.chain.frame((0, 1, 2))
         finish = self.chain.finish(frame, bound)
         tapes: list[Tape] = []
-        for image, group, part in self._blocks():
+        for image, groups, part in self._blocks():
             tape: Tape = []
-            outputs = slice(group * self.filters + part.start, group * self.filters + part.stop)
+            outputs = slice(
+                groups.start * self.filters + part.start,
+                (groups.stop - 1) * self.filters + part.stop,
+            )
             target = out[image, outputs]
             sums = target if self.sums is None else bound.scratch(self.sums, target.shape)
             tape.append(_start(sums, None if bias is None else bias[outputs]))
-            self._scatter(tape, bound, weights[group, :, part], grouped[image, group], sums)
+            self._scatter(tape, bound, weights[groups, :, part], grouped[image, groups], sums)
             if sums is not target:
                 tape.append(partial(np.copyto, target, sums))
             whole = (slice(0, size) for size in self.window.output)
             finish(tape, frame.block((slice(image, image + 1), outputs, *whole)))
             tapes.append(tape)
-        return tapes
+        return portions(tapes, self._nanoseconds(), self.workers)
 
     def _scatter(self, tape: Tape, bound: Bound, weights: Array, data: Array, sums: Array) -> None:
-        """Multiply weights [channels, filters, taps] by data, and add every tap at its position."""
-        channels, filters, taps = weights.shape
-        columns = bound.scratch(self.columns, (filters * taps, self.positions))
-        matrix = weights.reshape(channels, filters * taps).T
-        tape.append(recorded(matrix, data, columns))
+        """Multiply weights by data, and add every tap at its position.
+
+        Args:
+            tape: the calls.
+            bound: the step's arrays.
+            weights: [groups, channels, filters, taps].
+            data: [groups, channels, positions].
+            sums: [groups * filters, *outputs].
+        """
+        groups, channels, filters, taps = weights.shape
+        columns = bound.scratch(self.columns, (groups, filters * taps, self.positions))
+        matrices = weights.reshape(groups, channels, filters * taps).swapaxes(1, 2)
+        tape.append(stacked(matrices, data, columns))
         spatial = self.x.tensor.dims[2:]
-        windows = columns.reshape(filters, *self.window.kernel, *spatial)
+        windows = columns.reshape(groups * filters, *self.window.kernel, *spatial)
         for tap in product(*map(range, self.window.kernel)):
             pairs = [axis.tap(k) for axis, k in zip(self.axes, tap, strict=True)]
             place = sums[(slice(None), *(at for _, at in pairs))]
