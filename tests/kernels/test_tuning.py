@@ -79,6 +79,9 @@ class Network:
             for group in self.groups
         )
 
+    def in_turns(self) -> tuple[float, float]:
+        return sum(group.steps * self.own[group.key] for group in self.groups), self.time()
+
     def change(self, group: StepGroup, candidate: Candidate, rounds: int) -> float:
         if len(self.asked) == self.dies:
             raise KeyboardInterrupt

@@ -144,7 +144,7 @@ class ReplacedSteps:
             if is_capturable([row for row in plan.rows[part.start : part.stop] if row.run])
         ]
         self.groups = tuple(self._found())
-        self._network = self._recorded()
+        self._network = self._planned = self._recorded()
         self._replays = 1
         self._replays = round(min(MAX_REPLAYS, max(1.0, REPLAYED / self._time(self._network))))
 
@@ -165,6 +165,12 @@ class ReplacedSteps:
     def time(self) -> float:
         """Return the microseconds of the network; see `PlannedNetwork`."""
         return median(self._time(self._network) for _ in range(5))
+
+    def in_turns(self) -> tuple[float, float]:
+        """Return what was gained; see `PlannedNetwork`."""
+        pairs = [(self._time(self._planned), self._time(self._network)) for _ in range(9)]
+        before, after = zip(*pairs, strict=True)
+        return median(before), median(after)
 
     def change(self, group: StepGroup, candidate: Candidate, rounds: int) -> float:
         """Return what a candidate costs; see `PlannedNetwork`."""

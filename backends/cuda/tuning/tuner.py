@@ -79,6 +79,10 @@ class PlannedNetwork(Protocol):
         """Return the microseconds of the network as it is."""
         ...
 
+    def in_turns(self) -> tuple[float, float]:
+        """Return the microseconds of the network as planned, and as it is, timed in turns."""
+        ...
+
     def change(self, group: StepGroup, candidate: Candidate, rounds: int) -> float:
         """Return by how many microseconds a candidate makes the network slower.
 
@@ -208,7 +212,6 @@ class Tuner:
         for group in groups:
             if group.key not in kept:
                 network.prepare(group)
-        begin = network.time() if stored is None else stored.before
         found: list[GroupResult] = []
         for number, group in enumerate(groups, 1):
             say(f"measuring {number} of {len(groups)}: {group.key}")
@@ -219,8 +222,8 @@ class Tuner:
             if chosen is not None:
                 network.take(group, chosen)
             found.append(result)
-            self._store(NetworkResult(begin, 0.0, tuple(found)))
-        done = NetworkResult(begin, network.time(), tuple(found), is_new=True)
+            self._store(NetworkResult(0.0, 0.0, tuple(found)))
+        done = NetworkResult(*network.in_turns(), tuple(found), is_new=True)
         self._store(done)
         return done
 
@@ -318,7 +321,7 @@ def _result(entry: Mapping[str, Any]) -> NetworkResult | None:
         )
         before, after = float(entry["before"]), float(entry["after"])
         named = all(group.choice is not None or not group.chosen for group in groups)
-        return NetworkResult(before, after, groups) if 0 < before < inf and named else None
+        return NetworkResult(before, after, groups) if 0 <= before < inf and named else None
     except (LookupError, TypeError, ValueError, AttributeError):
         return None
 
