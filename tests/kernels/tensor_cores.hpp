@@ -392,7 +392,7 @@ inline unsigned waits_of_block()
 }
 
 inline void dsmem_expect(u32, int) {}
-inline void dsmem_store(u32 address, int block, float x)
+inline void dsmem_send(u32 address, u32, int block, float x)
 {
     sent.resize(std::max<size_t>(sent.size(), blocks_in_grid()));
     sent[place_in_grid(block)][{waits_of_block(), at_address(address) - dynamic_shared}] = x;
@@ -400,8 +400,8 @@ inline void dsmem_store(u32 address, int block, float x)
 inline void dsmem_send(u32 address, u32, int block, float2 x)
 {
     assert_aligned(at_address(address), sizeof(x));
-    dsmem_store(address, block, x.x);
-    dsmem_store(address + 4, block, x.y);
+    dsmem_send(address, 0, block, x.x);
+    dsmem_send(address + 4, 0, block, x.y);
 }
 
 inline void dsmem_send(u32 address, u32 barrier, int block, float4 x)
@@ -429,6 +429,8 @@ inline void cluster_wait()
     }
     __syncthreads();
 }
+
+inline void dsmem_wait(u32, u32) { cluster_wait(); }
 
 // Every thread brings what was sent, as no one waits for another here.
 inline void dsmem_wait(u32)

@@ -254,7 +254,7 @@ def _sequence(op: Layer, given: _Operands, setting: Setting) -> Answer | None:
             *(("THREADS", split.threads), ("FIXED", r.data is not None)),
         ),
         code=_activations(op, cell.functions, directions),
-        shared=4 * states,
+        shared=16 + 4 * states,  # barriers
         cluster=(split.blocks, 1, 1),
         note=f"{cell.kind} {hidden}, {split.blocks} blocks for {split.rows} rows",
     )

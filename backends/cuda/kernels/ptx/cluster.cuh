@@ -36,16 +36,6 @@ __device__ __forceinline__ void dsmem_store(u32 address, int block, float4 x)
 #endif
 }
 
-// Writes one float likewise.
-__device__ __forceinline__ void dsmem_store(u32 address, int block, float x)
-{
-#if __CUDA_ARCH__ >= 900
-    u32 there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
-    asm volatile("st.shared::cluster.f32 [%0], %1;" :: "r"(there), "f"(x) : "memory");
-#endif
-}
-
 // Reads four floats from another block of the cluster, at the same offset as `address` in its shared memory.
 __device__ __forceinline__ float4 dsmem_load(u32 address, int block)
 {
@@ -101,6 +91,30 @@ __device__ __forceinline__ void dsmem_send(u32 address, u32 barrier, int block, 
                  "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, "
                  "[signal];\n}"
                  :: "r"(address), "r"(barrier), "r"(block), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
+#endif
+}
+
+// Writes one float likewise.
+__device__ __forceinline__ void dsmem_send(u32 address, u32 barrier, int block, float x)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n.reg .u32 there, signal;\n"
+                 "mapa.shared::cluster.u32 there, %0, %2;\n"
+                 "mapa.shared::cluster.u32 signal, %1, %2;\n"
+                 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [there], %3, [signal];\n}"
+                 :: "r"(address), "r"(barrier), "r"(block), "f"(x) : "memory");
+#endif
+}
+
+// Waits for the bytes that a barrier expects in the phase of this parity; for all threads of a block.
+__device__ __forceinline__ void dsmem_wait(u32 barrier, u32 parity)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n.reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n}"
+                 :: "r"(barrier), "r"(parity) : "memory");
 #endif
 }
 

@@ -10,6 +10,7 @@
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/cluster.cuh"
+#include "ptx/mbarrier.cuh"
 
 enum { RNN, GRU, GRU_LINEAR, LSTM };
 
@@ -43,13 +44,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengths, const T* h0, const T* c0,
                    T* y, T* h_end, T* c_end, Layer l)
 {
-    extern __shared__ float4 memory[];  // states of even and odd steps [row][WIDTH], sums [row][gate][unit]
-    float* states = (float*)memory;
+    // Barriers, states of even and odd steps [row][WIDTH], sums [row][gate][unit].
+    extern __shared__ float4 memory[];
+    float* states = (float*)(memory + 1);
     float* sums = states + 2 * ROWS * WIDTH;
 
     const int rank = blockIdx.x % BLOCKS, first = blockIdx.x / BLOCKS * ROWS, direction = blockIdx.y;
     const int slice = threadIdx.x % SLICES, line = threadIdx.x / SLICES;
     const bool backward = l.backward || direction == 1;
+    const u32 barriers = shared_address(memory);
+    const int bytes = min(ROWS, l.batch - first) * l.hidden * 4;  // of a state, from all blocks
 
     // The weights of this lane: of gate line / UNITS and unit line % UNITS, every SLICES-th word.
     float w[CHUNKS][4];
@@ -108,12 +112,19 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
         }
         if (u.exists && l.time > 0) load_shares(i, 0);
     }
-    if (BLOCKS > 1) {
+    if constexpr (BLOCKS > 1) {
+        if (threadIdx.x == 0) {
+            for (int odd = 0; odd < 2; ++odd) mbarrier_init(barriers + 8 * odd, 1);
+            mbarrier_init_fence();
+            for (int odd = 0; odd < 2; ++odd) mbarrier_expect_tx(barriers + 8 * odd, bytes);
+        }
         cluster_arrive();
         cluster_wait();  // all blocks have begun
     } else
         __syncthreads();
 
+    // A block sends states of the next step when it has those of this one from all others, which have read the
+    // states before by then: two buffers are enough.
     for (int t = 0; t < l.time; ++t) {
         const float* h = states + t % 2 * ROWS * WIDTH;
         float* later = states + (1 - t % 2) * ROWS * WIDTH;
@@ -139,6 +150,7 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
         }
         __syncthreads();
 
+        float results[ITEMS];
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const Unit& u = units[i];
@@ -149,7 +161,6 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
             float in[GATES], result;
 #pragma unroll
             for (int gate = 0; gate < GATES; ++gate) in[gate] = next[i][gate] + biases[i][gate];
-            if (t + 1 < l.time) load_shares(i, t + 1);
             if constexpr (CELL == RNN) {
                 result = activate(direction, 0, own[0] + in[0]);
             } else if constexpr (CELL == GRU_LINEAR) {
@@ -166,21 +177,31 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
             }
             const float state = alive ? result : before;
             float* there = later + u.row * WIDTH + u.j;
-            if (BLOCKS > 1)
+            if constexpr (BLOCKS > 1)
 #pragma unroll
-                for (int block = 0; block < BLOCKS; ++block) dsmem_store(shared_address(there), block, state);
+                for (int block = 0; block < BLOCKS; ++block) {
+                    dsmem_send(shared_address(there), barriers + 8 * (1 - t % 2), block, state);
+                }
             else
                 *there = state;
+            results[i] = alive ? result : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            const Unit& u = units[i];
+            if (!u.exists) continue;
+            if (t + 1 < l.time) load_shares(i, t + 1);
             if (!y) continue;
             const int step = u.at(t, backward);
             const long long place = l.batch_first
                 ? (u.n * (long long)l.time + step) * l.directions + direction
                 : (step * (long long)l.directions + direction) * l.batch + u.n;
-            y[place * l.hidden + u.j] = T(alive ? result : 0.0f);
+            y[place * l.hidden + u.j] = T(results[i]);
         }
-        if (BLOCKS > 1) {
-            cluster_arrive();
-            cluster_wait();
+        if constexpr (BLOCKS > 1) {
+            const u32 barrier = barriers + 8 * (1 - t % 2);
+            dsmem_wait(barrier, t / 2 % 2);
+            if (threadIdx.x == 0) mbarrier_expect_tx(barrier, bytes);
         } else
             __syncthreads();
     }
