@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from tercet import UsageError
 from tercet.tools.workshop import produced
 from tercet.tools.workshop.produced import PRODUCERS, RECORDED, SOURCES, Producer, rewriter, run
 from tercet.tools.workshop.produced_page import page, tried
@@ -42,7 +45,8 @@ def test_what_is_absent_is_skipped_with_a_reason(
         produced.report(tmp_path, name, partial(run, producer, tmp_path / name))
     found = json.loads((tmp_path / produced.REPORT).read_text())
     versions = {"onnx": onnx.__version__}
-    assert found["here"] == {"versions": versions, "failed": {}, "skipped": ""}
+    here = {"versions": versions, "failed": {}, "skipped": "", "environment": ""}
+    assert found["here"] == here
     assert found["absent"]["skipped"] == "not installed: no_such_package"
 
 
@@ -55,6 +59,27 @@ def test_files_are_made_and_failures_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert "no_such_function" in found["failed"]["tf2onnx_cnn_failing"]
     assert [path.name for path in tmp_path.glob("*.onnx")] == ["tf2onnx_cnn_opset22.onnx"]
     assert onnx.load(tmp_path / "tf2onnx_cnn_opset22.onnx").opset_import[0].version == 22
+
+
+def test_a_producer_runs_in_the_first_environment_that_has_it(tmp_path: Path) -> None:
+    """One that ends its process is told so, and leaves the rest of the report."""
+    without, ending = tmp_path / "without.py", tmp_path / "ending.py"
+    told = {"versions": {}, "failed": {}, "skipped": "not installed: onnx", "environment": ""}
+    report = tmp_path / "made" / produced.REPORT
+    without.write_text(
+        f"#!{sys.executable}\nopen({str(report)!r}, 'w').write({json.dumps({'onnx': told})!r})\n"
+    )
+    ending.write_text(f"#!{sys.executable}\nraise SystemExit(7)\n")
+    for script in (without, ending):
+        script.chmod(0o755)
+    given = Namespace(folder=tmp_path / "made", producers=["onnx"], seconds=60.0)
+    given.python = [f"a={without}", f"b={ending}", f"c={without}"]
+    produced.make(given)
+    (entry,) = json.loads(report.read_text()).values()
+    assert entry["environment"] == "b"
+    assert entry["failed"] == {"all": "the process ended with 7; files are missing"}
+    with pytest.raises(UsageError, match="no producer is called nobody"):
+        produced.make(Namespace(**{**vars(given), "producers": ["nobody"]}))
 
 
 def test_the_page_tells_files_without_reference_from_refused_ones(tmp_path: Path) -> None:
@@ -73,7 +98,12 @@ def test_the_page_tells_files_without_reference_from_refused_ones(tmp_path: Path
     result = tried(folder)
     assert (result.right, result.no_reference, result.refused) == (1, 1, 1)
     known = {
-        "some": {"versions": {"some": "1.0"}, "failed": {"c": "why"}, "skipped": ""},
+        "some": {
+            "versions": {"some": "1.0"},
+            "failed": {"c": "why"},
+            "skipped": "",
+            "environment": "env",
+        },
         "other": {"versions": {}, "failed": {}, "skipped": "not installed: other"},
     }
     (tmp_path / produced.REPORT).write_text(json.dumps(known))
@@ -81,4 +111,4 @@ def test_the_page_tells_files_without_reference_from_refused_ones(tmp_path: Path
     assert any("not installed: other" in line for line in lines)
     (row,) = (line for line in lines if "some 1.0" in line)
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[1:] == ["3", "1", "0", "0", "1", "1", "2", "1"]
+    assert cells[1:] == ["env", "3", "1", "0", "0", "1", "1", "2", "1"]

@@ -1,14 +1,17 @@
-"""Make files with every producer that is installed here, to be tried by `producers_page`.
+r"""Make files with every producer that is installed, to be tried by `produced_page`.
 
-    python -m tercet.tools.workshop.produced build/produced            # all that are installed
+    python -m tercet.tools.workshop.produced build/produced            # all that are installed here
     python -m tercet.tools.workshop.produced build/produced olive onnxslim
+    python -m tercet.tools.workshop.produced build/produced --python jax=envs/jax/bin/python \
+        --python tensorflow=envs/tf/bin/python
 
-Producers exclude each other's versions, so the folder may be filled from several environments; each
-needs what tercet needs. Each producer runs in a process of its own: some end theirs. `PRODUCERS` is
-the registry: converters write networks of their own, and what rewrites ONNX files gets those of
-`SOURCES`. The folder of a producer has one file per network and way, and an .npz file with its
-inputs; `produced.json` says with which versions, what the producer itself could not do, and why it
-was skipped where it is absent.
+Producers exclude each other's versions, so they may be installed in several environments, each of
+which has what tercet needs: each producer runs in the first one, in the order of `--python`, that
+has what it imports, and in a process of its own, as some end theirs. `PRODUCERS` is the registry:
+converters write networks of their own, and what rewrites ONNX files gets those of `SOURCES`. The
+folder of a producer has one file per network and way, and an .npz file with its inputs;
+`produced.json` says where and with which versions, what the producer itself could not do, and why
+it was skipped where it is absent.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import contextlib
 import io
 import json
 import logging
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,8 +37,11 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ...runtime.errors import UsageError
 from ..common.environment import ROOT
+from . import estimator_files
 from . import produced_rewrites as rewrites
+from .arguments import parser as make_parser
 from .produced_rewrites import Feeds, Rewrite
 
 REPORT = "produced.json"
@@ -120,6 +128,9 @@ PRODUCERS: dict[str, Producer] = {
         "paddle2onnx",
         packages=("paddlepaddle", "paddle2onnx"),
     ),
+    "scikit-learn": Producer(
+        ("sklearn", "skl2onnx"), ("scikit-learn", "skl2onnx"), estimator_files.estimators
+    ),
     "spox": converter("writer_files", "spox", "spox"),
     "tf2onnx": converter("converter_files", "tf2onnx", "tensorflow", "tf2onnx"),
     "tflite": converter("converter_files", "tflite", "tensorflow", "tf2onnx"),
@@ -177,7 +188,7 @@ def _recorded(failed: dict[str, str], name: str) -> Iterator[None]:
 
 def _entry(producer: Producer, failed: Mapping[str, str]) -> dict[str, Any]:
     versions = {name: _version(name) for name in producer.distributions}
-    return {"versions": versions, "failed": dict(failed), "skipped": ""}
+    return {"versions": versions, "failed": dict(failed), "skipped": "", "environment": ""}
 
 
 def _sentence(error: Exception) -> str:
@@ -204,43 +215,126 @@ def _silent() -> Iterator[None]:
             logging.disable(logging.NOTSET)
 
 
-def main() -> int:
-    """Run the producers that are named, or all of them; return the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="folder of one folder per producer")
-    parser.add_argument("producers", nargs="*", metavar="PRODUCER", help=", ".join(PRODUCERS))
-    given = parser.parse_args()
-    if unknown := sorted(set(given.producers) - set(PRODUCERS)):
-        parser.error(f"no producer is called {', '.join(unknown)}")
-    names = given.producers or list(PRODUCERS)
-    for name in names:
-        if len(names) == 1 or PRODUCERS[name].missing:
-            report(given.folder, name, lambda name=name: run(PRODUCERS[name], given.folder / name))
-            continue
-        command = [sys.executable, "-m", f"tercet.tools.workshop.{Path(__file__).stem}"]
-        ended = subprocess.run([*command, str(given.folder), name], check=False).returncode
-        if ended:
-            why = f"the process ended with {ended}; files are missing"
-            report(
-                given.folder, name, lambda name=name, why=why: _entry(PRODUCERS[name], {"all": why})
-            )
-    return 0
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """An interpreter with the packages installed for it.
+
+    Attributes:
+        name: as the page calls it.
+        python: its path.
+        seconds: a producer that takes longer is ended.
+    """
+
+    name: str
+    python: str
+    seconds: float
+
+    def run(self, folder: Path, name: str) -> str:
+        """Run a producer; return why its process ended early, empty if it did not."""
+        module = f"tercet.tools.workshop.{Path(__file__).stem}"
+        command = [self.python, "-m", module, str(folder), name, "--inside"]
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        try:
+            ended = subprocess.run(command, check=False, env=variables, timeout=self.seconds)
+        except subprocess.TimeoutExpired:
+            return f"ended after {self.seconds:g} s; files are missing"
+        code = ended.returncode
+        return f"the process ended with {code}; files are missing" if code else ""
+
+
+def _make_in(environment: Environment, folder: Path, name: str) -> None:
+    """Run a producer in an environment, unless it has run in one before that."""
+    known = _known(folder)
+    if name in known and not known[name]["skipped"]:
+        return
+    why = environment.run(folder, name)
+    known = _known(folder)
+    if why:
+        known[name] = _entry(PRODUCERS[name], {"all": why})
+    if not known[name]["skipped"]:
+        known[name]["environment"] = environment.name
+    _write_report(folder, known)
+
+
+def _forget(folder: Path, name: str) -> None:
+    """Remove what an earlier run has made and reported."""
+    shutil.rmtree(folder / name, ignore_errors=True)
+    known = _known(folder)
+    known.pop(name, None)
+    _write_report(folder, known)
+
+
+def _known(folder: Path) -> dict[str, Any]:
+    path = folder / REPORT
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+
+def _write_report(folder: Path, known: Mapping[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(dict(sorted(known.items())), indent=1) + "\n"
+    (folder / REPORT).write_text(text, "utf-8")
 
 
 def report(folder: Path, name: str, make: Callable[[], dict[str, Any]]) -> None:
     """Run a producer if it is installed, and add it to the report of a folder."""
-    path = folder / REPORT
-    known = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    known = _known(folder)
     if missing := PRODUCERS[name].missing:
-        known.setdefault(name, {"versions": {}, "failed": {}, "skipped": missing})
+        skipped = {"versions": {}, "failed": {}, "skipped": missing, "environment": ""}
+        known.setdefault(name, skipped)
         print(f"{name}: {missing}", flush=True)
     else:
         with _silent():
             known[name] = make()
         count = len(list((folder / name).glob("*.onnx")))
         print(f"{name}: {count} files, {len(known[name]['failed'])} failed", flush=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", "utf-8")
+    _write_report(folder, known)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says which producers run, and where."""
+    parser.add_argument("folder", type=Path, help="folder of one folder per producer")
+    parser.add_argument("producers", nargs="*", metavar="PRODUCER", help=", ".join(PRODUCERS))
+    parser.add_argument(
+        "--python",
+        action="append",
+        metavar="NAME=PATH",
+        default=[],
+        help="an environment and its interpreter; repeatable; by default the one that runs this",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=1200, help="of a producer, after which it is ended"
+    )
+
+
+def make(given: argparse.Namespace) -> None:
+    """Run the producers that are named, or all of them, in the environments that are given.
+
+    Raises:
+        UsageError: no producer is called so, or an environment is malformed.
+    """
+    if unknown := sorted(set(given.producers) - set(PRODUCERS)):
+        raise UsageError(f"no producer is called {', '.join(unknown)}")
+    pairs = [each.partition("=") for each in given.python] or [("here", "=", sys.executable)]
+    if wrong := [name for name, _, python in pairs if not python]:
+        raise UsageError(f"--python {wrong[0]}: expected NAME=PATH")
+    for name in given.producers or PRODUCERS:
+        _forget(given.folder, name)
+        for environment, _, python in pairs:
+            _make_in(Environment(environment, python, given.seconds), given.folder, name)
+
+
+def main() -> int:
+    """Run the command; return the exit code."""
+    parser = make_parser("produced", __doc__, commit=False)
+    add_options(parser)
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if not given.inside:
+        make(given)
+    for name in given.producers if given.inside else ():
+        report(given.folder, name, lambda name=name: run(PRODUCERS[name], given.folder / name))
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
-"""How the files that `produced` made run, by producer.
+r"""Make files with every producer that is installed, and write how they run, by producer.
 
-python -m tercet.tools.workshop.produced_page build/produced --output docs/results
+    python -m tercet.tools.workshop.produced_page build/produced --output docs/results \
+        --python jax=envs/jax/bin/python --python tensorflow=envs/tf/bin/python
+
+The options are those of `produced`. With ``--made`` the files are there already.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from ..common.results import write
 from ..compare.compare import compare
 from .arguments import RESULTS
 from .arguments import parser as make_parser
-from .produced import REPORT
+from .produced import REPORT, add_options, make
 from .producers_page import TARGET, inputs_of, unplanned
 
 #: Of a reason on the page, in characters.
@@ -31,13 +34,13 @@ _LENGTH = 240
 #: Runs every node of a file as it is.
 REFERENCE = "onnxruntime:cpu:none"
 _TEXT = """\
-Written by `python -m tercet.tools.workshop.produced_page FOLDER --output docs/results`, after
-`python -m tercet.tools.workshop.produced FOLDER` had made the files, in several environments: the
-networks of converters, and what optimizers, quantizers and converters of precision make of networks
-of tests/producers. *right*: `tercet compare` calls numpy's results ok beside those of onnxruntime's
-CPU provider without graph optimisations; *no reference*: only tercet runs the file; *refused*:
-neither does, and tercet's error is a typed one. *cuda*: planned wholly for {target} without a GPU.
-*own errors*: files that the producer could not make."""
+Written by `python -m tercet.tools.workshop.produced_page FOLDER --python NAME=PATH ... --output
+docs/results`, which makes the files and tries them: the networks of converters, and what
+optimizers, quantizers and converters of precision make of networks of tests/producers. Each
+producer runs in the first environment that has it. *right*: `tercet compare` calls numpy's results
+ok beside those of onnxruntime's CPU provider without graph optimisations; *no reference*: only
+tercet runs the file; *refused*: neither does, and tercet's error is a typed one. *cuda*: planned
+wholly for {target} without a GPU. *own errors*: files that the producer could not make."""
 
 
 @dataclass(slots=True)
@@ -131,13 +134,13 @@ def page(folder: Path) -> Iterator[str]:
     """Yield the lines of the page on a folder that `produced` filled."""
     known: Mapping[str, Any] = json.loads((folder / REPORT).read_text("utf-8"))
     yield from head("Files made by producers that are installed", _TEXT.format(target=TARGET))
-    titles = ("producer", "files", "right", "inconclusive", "wrong", "no reference", "refused",
-              "cuda", "own errors")  # fmt: skip
+    titles = ("producer", "environment", "files", "right", "inconclusive", "wrong", "no reference",
+              "refused", "cuda", "own errors")  # fmt: skip
     cells: list[tuple[str, ...]] = []
     notes: list[str] = []
     for name, each in known.items():
         if each["skipped"]:
-            cells.append((name, each["skipped"], *("",) * (len(titles) - 2)))
+            cells.append((name, "", each["skipped"], *("",) * (len(titles) - 3)))
             continue
         found = tried(folder / name)
         versions = ", ".join(
@@ -146,7 +149,8 @@ def page(folder: Path) -> Iterator[str]:
         counts = (found.right, len(found.inconclusive), len(found.wrong), found.no_reference,
                   found.refused, found.planned, len(each["failed"]))  # fmt: skip
         files = len(list((folder / name).glob("*.onnx")))
-        cells.append((f"{name} ({versions})", *map(str, (files, *counts))))
+        where = each.get("environment", "")
+        cells.append((f"{name} ({versions})", where, *map(str, (files, *counts))))
         for kind in ("wrong", "inconclusive", "unplanned"):
             for file, why in getattr(found, kind).items():
                 notes.append(f"- {name}, {file}, {kind}: {_brief(why, folder)}")
@@ -154,10 +158,13 @@ def page(folder: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """Try every file, and write the page."""
+    """Make and try every file, and write the page."""
     parser = make_parser("produced_page", __doc__, RESULTS, commit=False)
-    parser.add_argument("folder", type=Path, help="folder that `produced` filled")
+    add_options(parser)
+    parser.add_argument("--made", action="store_true", help="try the files of an earlier run")
     given = parser.parse_args()
+    if not given.made:
+        make(given)
     write(given.output, {"produced.md": "\n".join(page(given.folder)) + "\n"})
 
 
