@@ -185,6 +185,19 @@ def _kernels(backend: CudaBackend, graph: Graph, options: Options) -> list[str]:
     return [row.kernel for row in plan.rows if row.kind == "step"]
 
 
+def test_only_what_the_backend_runs_is_planned() -> None:
+    """What another backend computes in between is an input."""
+    backend: Any = CudaBackend(DryDevice())  # type: ignore[arg-type]  # dry
+    layers = _layers(float16, 3)
+    middle = layers.nodes[2]
+    part = tuning_network._part(backend, layers, set(layers.nodes) - {middle}, Options())
+    assert part is not None
+    assert [node.kind for node in part.nodes] == ["MatMul", "Relu", "Relu", "MatMul", "Relu"]
+    assert [value.name for value in part.inputs] == ["x", middle.output.name]
+    assert set(part.outputs) == {layers.nodes[1].output.name, layers.nodes[-1].output.name}
+    assert tuning_network._part(backend, layers, set(), Options()) is None
+
+
 def test_a_network_without_choices_is_not_tuned(
     emulated: CudaBackend, clocked: dict[str, float], tmp_path: Path
 ) -> None:
