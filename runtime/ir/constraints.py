@@ -303,22 +303,30 @@ def _check(
         element = _element_of(found)
         if element is None:
             continue
-        title = names[min(i, len(names) - 1)] if names else f"output {i}"
         # Statistics that ONNX defines as float32 are float64 if `stash_type` says so.
-        may_widen = not names or is_wide()
-        wide = element == dtypes.float64 and dtypes.float32 in constraint.allowed
-        widened = may_widen and wide
-        if element not in constraint.allowed and not widened:
-            kind = type(op).__name__
+        if element not in constraint.allowed and not (
+            element == dtypes.float64
+            and dtypes.float32 in constraint.allowed
+            and (not names or is_wide())
+        ):
             allowed = ", ".join(sorted(map(_text, constraint.allowed)))
-            raise ShapeError(f"{title} of {kind} is {_text(element)}; ONNX allows {allowed}")
+            raise ShapeError(
+                f"{_title(names, i)} of {type(op).__name__} is {_text(element)}; "
+                f"ONNX allows {allowed}"
+            )
         if constraint.parameter:
             wanted = bound.setdefault(constraint.parameter, element)
             if wanted != element:
                 raise ShapeError(
-                    f"{title} is {_text(element)}, where the inputs before it are {_text(wanted)}: "
-                    f"the dtypes must agree{_REMEDIES.get(frozenset({element, wanted}), '')}"
+                    f"{_title(names, i)} is {_text(element)}, where the inputs before it are "
+                    f"{_text(wanted)}: the dtypes must agree"
+                    f"{_REMEDIES.get(frozenset({element, wanted}), '')}"
                 )
+
+
+def _title(names: Sequence[str], i: int) -> str:
+    """Return what an input with a name is called, or an output."""
+    return names[min(i, len(names) - 1)] if names else f"output {i}"
 
 
 #: What writes files in which these dtypes meet, and what to do.

@@ -47,7 +47,12 @@ class TensorType:
     @property
     def is_static(self) -> bool:
         """Whether every dimension is an integer."""
-        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+        if self.shape is None:
+            return False
+        for dim in self.shape:  # noqa: SIM110 - planning asks so often that a generator shows
+            if not isinstance(dim, int):
+                return False
+        return True
 
     @property
     def rank(self) -> int | None:
