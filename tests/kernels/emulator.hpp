@@ -196,6 +196,22 @@ inline unsigned __ballot_sync(unsigned, int predicate)
     __syncwarp();
     return found;
 }
+template <typename T> T __reduce_max_sync(unsigned lanes, T value)
+{
+    for (int mask = 16; mask; mask /= 2) {
+        const T other = __shfl_xor_sync(lanes, value, mask);
+        value = other > value ? other : value;
+    }
+    return value;
+}
+template <typename T> T __reduce_min_sync(unsigned lanes, T value)
+{
+    for (int mask = 16; mask; mask /= 2) {
+        const T other = __shfl_xor_sync(lanes, value, mask);
+        value = other < value ? other : value;
+    }
+    return value;
+}
 inline int __any_sync(unsigned lanes, int predicate) { return __ballot_sync(lanes, predicate) != 0; }
 
 // Conditional nodes: the fake driver's handle of one is the address of its value.

@@ -2,7 +2,7 @@
 
 Rows choose experts (`route_experts.cu`), experts multiply the rows that chose them by the main
 loops of products of few rows (`experts_packed.cu`, `experts_floats.cu`), and the results of a row's
-experts are added up (`add_experts.cu`).
+experts are added up (`add_experts.cu`). The products of a single row do all of that themselves.
 """
 
 from __future__ import annotations
@@ -98,10 +98,12 @@ class Experts:
         """Return the launches with `epilogue` applied to the sums, or why there are none."""
         if not self.rows:
             return "no rows"
+        if self.rows == 1:
+            return self._of_one_row(epilogue, target)
         memory = self.workspace
         if max(self.x.size, self.pairs * self.second.layer.columns) >= 2**31:
             return f"{self.rows} rows"
-        choice = {name: memory[name] for name in ("chosen", "order", "ends")}
+        choice = {name: memory[name] for name in ("order", "ends")}
         activation = _activation(self.op, self.first.products, self.x.dtype)
         first = _Product(self, self.first, self.x, memory["hidden"], self.op.k, activation)
         plain = _activation(None, 1, self.x.dtype, float32)
@@ -114,11 +116,26 @@ class Experts:
         made = [found for found in products if isinstance(found, Launch)]
         return sharing(*self._routing(memory), *made, whole)
 
+    def _of_one_row(self, epilogue: Epilogue, target: Target) -> tuple[Launch, ...] | str:
+        """Return the products of a single row, the second of which adds up."""
+        hidden = Scratch(0)
+        activation = _activation(self.op, self.first.products, self.x.dtype)
+        none = {"order": None, "ends": None}
+        first = _Product(self, self.first, self.x, hidden, self.op.k, activation)
+        made = first.launch(none, target)
+        if isinstance(made, str):
+            return made
+        epilogued = _Activation(epilogue.code, epilogue.stored, epilogue.title)
+        second = _Product(self, self.second, hidden, self.y, 1, epilogued)
+        summed = second.sum(epilogue, target)
+        if isinstance(summed, str):
+            return summed
+        nbytes = self.pairs * self.second.layer.rows * self.x.dtype.itemsize
+        return sharing(replace(made, scratch=nbytes), summed)
+
     def _routing(self, memory: Mapping[str, Scratch]) -> tuple[Launch, ...]:
         alone = self.rows <= ALONE_ROWS and self.pairs <= ALONE_PAIRS
-        sorts = self.rows > 1
-        warps = max(self.rows, self.count if alone and sorts else 1)
-        warps = min(warps, ROUTING_WARPS if alone else 4)
+        warps = min(max(self.rows, self.count), ROUTING_WARPS if alone else 4)
         choosing = Launch(
             "gemm/route_experts.cu",
             "route_experts",
@@ -129,14 +146,11 @@ class Experts:
                 **{name: memory[name] for name in ("chosen", "weights", "order", "ends")},
                 "rows": self.rows,
             },
-            types=(("X", self.router.dtype),),
-            constants=(
-                *(("EXPERTS", self.count), ("TOP", self.op.k)),
-                *(("HOW", self._how), ("ALONE", alone and sorts)),
-            ),
+            types=self.routing_types,
+            constants=(*self.routing_constants, ("ALONE", alone)),
             note=f"{self.op.k} of {self.count} experts",
         )
-        if alone or not sorts:
+        if alone:
             return (choosing,)
         sorting = Launch(
             "gemm/route_experts.cu",
@@ -149,6 +163,16 @@ class Experts:
             constants=choosing.constants,
         )
         return choosing, sorting
+
+    @property
+    def routing_types(self) -> tuple[tuple[str, DType], ...]:
+        """The types of `route.cuh`."""
+        return (("L", self.router.dtype),)
+
+    @property
+    def routing_constants(self) -> tuple[tuple[str, int], ...]:
+        """The constants of `route.cuh`."""
+        return ("EXPERTS", self.count), ("TOP", self.op.k), ("HOW", self._how)
 
     @property
     def _how(self) -> int:
@@ -279,18 +303,55 @@ class _Product:
         sizes = {"K": layer.rows, "bits": self.weights.bits, "block_size": self.weights.block}
         return packed.choose(MatMulNBits(N=columns, **sizes), target, products)
 
-    def launch(self, choice: Mapping[str, Scratch], target: Target) -> Launch | str:
+    def _fitting(self, target: Target, slots: int = 1) -> tuple[RowTile, int] | str:
+        """Return the tile with room for its scales, and their bytes, or why there is none.
+
+        Args:
+            target: the GPU.
+            slots: experts whose scales a block has.
+        """
+        weights, tile = self.weights, self.tile(target)
+        if not weights.bits:
+            return tile, 0
+        pitch = (ceil_div(weights.row_factors, BANKS) * BANKS + BANKS) * slots
+        per_row = pitch + 4 * tile.warps * self.tile_rows * self.planes
+        tile = packed.with_scales(tile, per_row, 0, target)
+        if tile.eights < weights.products:
+            return f"{weights.row_factors} bytes of scales per row"
+        return tile, tile.eights * EIGHT * pitch
+
+    def sum(self, epilogue: Epilogue, target: Target) -> Launch | str:
+        """Return the launch that adds up the results of a row's experts, or why there is none."""
+        weights, experts = self.weights, self.experts
+        found = self._fitting(target, experts.op.k)
+        if isinstance(found, str):
+            return found
+        tile, shared = found
+        n = weights.layer.columns
+        return Launch(
+            "gemm/experts_packed_sum.cu" if weights.bits else "gemm/experts_floats_sum.cu",
+            "experts_packed_sum" if weights.bits else "experts_floats_sum",
+            grid=(tile.blocks(n), 1, 1),
+            block=32 * tile.warps,
+            args={
+                **{**weights.args, "x": self.x, "y": self.y, "n": n, **epilogue.args},
+                **{"router": experts.router, "given": experts.given},
+            },
+            types=self._types,
+            constants=self._constants(tile),
+            code=f"{atom_of(self._fragment).code()}\n{self.activation.code}",
+            shared=shared,
+            note=f"{tile.note(experts.op.k, 1)}, {weights.title} {self.activation.title}".strip(),
+        )
+
+    def launch(self, choice: Mapping[str, Scratch | None], target: Target) -> Launch | str:
         """Return the launch, or why there is none."""
         weights, experts = self.weights, self.experts
         n, products, rows = weights.layer.columns, weights.products, self.tile_rows
-        tile, shared, pitch = self.tile(target), 0, 0
-        if weights.bits:
-            pitch = ceil_div(weights.row_factors, BANKS) * BANKS + BANKS
-            per_row = pitch + 4 * tile.warps * rows * self.planes
-            tile = packed.with_scales(tile, per_row, 0, target)
-            if tile.eights < products:
-                return f"{weights.row_factors} bytes of scales per row"
-            shared = tile.eights * EIGHT * pitch
+        found = self._fitting(target)
+        if isinstance(found, str):
+            return found
+        tile, shared = found
         active = min(experts.count, experts.pairs)
         tiles = (experts.pairs - active) // rows + active if rows > 1 else experts.pairs
         if tiles > 65535:
@@ -301,22 +362,26 @@ class _Product:
             grid=(tile.blocks(n * products), tiles, 1),
             block=32 * tile.warps,
             args={
-                **weights.args,
-                **{"x": self.x, "y": self.y, **choice, "n": n},
+                **{**weights.args, "x": self.x, "y": self.y, **choice, "n": n},
+                **{"router": experts.router, "given": experts.given},
             },
             types=self._types,
-            constants=(
-                *(("M", rows), ("PRODUCTS", products), *tile.constants),
-                *(("EXPERTS", experts.count), ("SHARE", self.share), ("SORTED", rows > 1)),
-                *weights.constants,
-                *((("PLANES", self.planes),) if weights.bits else ()),
-                ("EDGE", tile.is_uneven(n, products)),
-                ("BIAS", weights.bias is not None),
-                *prologue_of(None, weights.layer.rows, self.dtype).constants,
-            ),
+            constants=self._constants(tile),
             code=f"{atom_of(self._fragment).code()}\n{self.activation.code}",
             shared=shared,
             note=f"{tile.note(rows, products)}, {weights.title} {self.activation.title}".strip(),
+        )
+
+    def _constants(self, tile: RowTile) -> tuple[tuple[str, int | bool | float], ...]:
+        weights, rows = self.weights, self.tile_rows
+        return (
+            *(("M", rows), ("PRODUCTS", weights.products), *tile.constants),
+            *(*self.experts.routing_constants, ("SHARE", self.share), ("SORTED", rows > 1)),
+            *weights.constants,
+            *((("PLANES", self.planes),) if weights.bits else ()),
+            ("EDGE", tile.is_uneven(weights.layer.columns, weights.products)),
+            ("BIAS", weights.bias is not None),
+            *prologue_of(None, weights.layer.rows, self.dtype).constants,
         )
 
     @property
@@ -328,7 +393,7 @@ class _Product:
 
     @property
     def _types(self) -> tuple[tuple[str, DType], ...]:
-        stored = ("R", self.activation.stored)
+        types = (("R", self.activation.stored), *self.experts.routing_types)
         if self.weights.bits:
-            return ("T", self._fragment), ("X", self.dtype), stored
-        return ("T", self.dtype), stored
+            return ("T", self._fragment), ("X", self.dtype), *types
+        return ("T", self.dtype), *types

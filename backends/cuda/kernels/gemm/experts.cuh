@@ -1,11 +1,13 @@
 // Rows that experts have chosen; for kernels that include gemv.cuh, whose epilogue is the activation.
 //
 // A *pair* is a row with one of its TOP experts: number row * TOP + slot. A block has up to M pairs of one expert, and
-// rows of its weights. Pairs are sorted by expert in `order`, and those of expert e end before ends[e]; a single row has
-// its pairs in their own order, each with the expert chosen[pair].
+// rows of its weights. Pairs are sorted by expert in `order`, and those of expert e end before ends[e]. Without SORTED
+// there is a single row, whose pairs are in their own order, and every warp chooses the experts for itself.
 //
-// Compile-time, besides the constants of gemv.cuh: EXPERTS; SHARE, how many pairs read the same row of x, TOP or 1;
+// Compile-time, besides the constants of gemv.cuh and route.cuh: SHARE, how many pairs read the same row of x, TOP or 1;
 // SORTED.
+
+#include "gemm/route.cuh"
 
 // The pairs of a block: positions from `first` on of `order`.
 struct Tile {
@@ -13,9 +15,15 @@ struct Tile {
 };
 
 // The expert and the pairs of tile number `tile`; none past the last tile. All lanes of a warp return the same.
-__device__ __forceinline__ Tile tile_of(const int* chosen, const int* ends, int tile)
+__device__ __forceinline__ Tile tile_of(const L* router, const L* given, const int* ends, int tile)
 {
-    if constexpr (!SORTED) return Tile{chosen[tile], tile, 1};
+    if constexpr (!SORTED) {
+        Tile found = {0, tile, 1};
+        choose_experts(router, given, 0, [&](int slot, int expert, float) {
+            if (slot == tile) found.expert = expert;
+        });
+        return found;
+    }
     const int lane = threadIdx.x % 32;
     int tiles = 0;
     for (int base = 0; base < EXPERTS; base += 32) {

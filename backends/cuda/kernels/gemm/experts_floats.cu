@@ -5,7 +5,8 @@
 #include "gemm/experts.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-experts_floats(const T* w, const T* bias, const T* x, R* y, const int* chosen, const int* order, const int* ends, int n)
+experts_floats(const T* w, const T* bias, const T* x, R* y, const L* router, const L* given,
+               const int* order, const int* ends, int n)
 {
     __shared__ float parts[WARPS][M][ROWS];
     __shared__ int pairs[M];
@@ -13,7 +14,7 @@ experts_floats(const T* w, const T* bias, const T* x, R* y, const int* chosen, c
     const int place = lane % 4 * TERMS;
     grid_dependency_launch();
     grid_dependency_sync();
-    const Tile tile = tile_of(chosen, ends, blockIdx.y);
+    const Tile tile = tile_of(router, given, ends, blockIdx.y);
     if (tile.count == 0) return;
     const auto pair_of = [&](int m) {
         const int at = tile.first + min(m, tile.count - 1);

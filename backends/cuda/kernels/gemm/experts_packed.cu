@@ -6,15 +6,15 @@
 #include "gemm/experts.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-experts_packed(const unsigned char* w, const X* scales, const X* bias, const X* x, R* y, const int* chosen,
-               const int* order, const int* ends, int n)
+experts_packed(const unsigned char* w, const X* scales, const X* bias, const X* x, R* y, const L* router,
+               const L* given, const int* order, const int* ends, int n)
 {
     __shared__ float parts[WARPS][COLUMNS][ROWS];
     __shared__ int pairs[M];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = blockIdx.x * RESULTS;
     grid_dependency_launch();
     grid_dependency_sync();
-    const Tile tile = tile_of(chosen, ends, blockIdx.y);
+    const Tile tile = tile_of(router, given, ends, blockIdx.y);
     if (tile.count == 0) return;
     const auto pair_of = [&](int m) {
         const int at = tile.first + min(m, tile.count - 1);

@@ -64,7 +64,8 @@ __device__ __forceinline__ unsigned char* scale_memory()
 }
 
 // Starts to copy them; they are there after cp_async_wait and a barrier of the block.
-__device__ __forceinline__ void copy_scales(const X* scales0, const X* scales1, int n0, int n)
+__device__ __forceinline__ void copy_scales(const X* scales0, const X* scales1, int n0, int n,
+                                            unsigned char* to = scale_memory())
 {
     constexpr int PIECE = ROW_SCALES % 16 == 0 ? 16 : ROW_SCALES % 8 == 0 ? 8 : 4, PIECES = ROW_SCALES / PIECE;
     static_assert(ROW_SCALES % PIECE == 0, "rows of scales are whole words");
@@ -72,7 +73,7 @@ __device__ __forceinline__ void copy_scales(const X* scales0, const X* scales1, 
         const int row = i / PIECES, byte = i % PIECES * PIECE, eight = row / 8;
         const long long from = min(n0 + eight / PRODUCTS * 8 + row % 8, n - 1);
         const unsigned char* const scales = (const unsigned char*)(eight % PRODUCTS ? scales1 : scales0);
-        cp_async<PIECE / sizeof(T)>(shared_address(scale_memory() + row * PITCH_SCALES + byte),
+        cp_async<PIECE / sizeof(T)>(shared_address(to + row * PITCH_SCALES + byte),
                                     (const T*)(scales + from * ROW_SCALES + byte), true);
     }
     cp_async_commit();
@@ -222,10 +223,11 @@ __device__ __forceinline__ void add_block(float (&sums)[PAIRS][GROUPS][4], Block
     block = {};
 }
 
-// Adds the products of STEPS steps. `x.row(group, m)` is where this lane reads row m, of a group of eight columns.
+// Adds the products of STEPS steps, with the scales of a block's rows. `x.row(group, m)` is where this lane reads row m,
+// of a group of eight columns.
 template <typename Source>
 __device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const Buffer& from, const Source& x, int k,
-                                         const Masks& masks)
+                                         const Masks& masks, const unsigned char* of_rows = scale_memory())
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -244,7 +246,7 @@ __device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const 
         Scales scales[EIGHTS];
 #pragma unroll
         for (int e = 0; e < EIGHTS; ++e)
-            scales[e] = *(const Scales*)(scale_memory() + (8 * e + lane / 4) * PITCH_SCALES
+            scales[e] = *(const Scales*)(of_rows + (8 * e + lane / 4) * PITCH_SCALES
                                          + (k + s * STEP) / BLOCK * (1 + ZEROS) * sizeof(X));
         Block block = {};
 #pragma unroll
