@@ -117,4 +117,7 @@ def samples() -> list[Sample]:
         q_moe(4, 64, 64, 4, bits=2, block=64, k=1, given=True, normalize_routing_weights=1),
         q_moe(3, 48, 64, 4, bits=8, block=16, k=2, given=True, third=True, zeros=True),
         q_moe(90, 32, 32, 2, block=32, k=1, swiglu_fusion=2, **SWIGLU, dtype=float16),
+        q_moe(40, 160, 80, 4, block=32, k=2, swiglu_fusion=1, zeros=True, **SWIGLU, dtype=float16),
+        q_moe(150, 70, 136, 2, bits=8, block=128, k=2, dtype=bfloat16, bias=False),
+        q_moe(40, 96, 72, 4, block=32, k=1, third=True, activation_type="gelu", dtype=float16),
     ]

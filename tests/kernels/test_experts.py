@@ -20,6 +20,7 @@ COMPILES = {
     "gemm/add_experts.cu",
     "gemm/experts_floats.cu",
     "gemm/experts_floats_sum.cu",
+    "gemm/experts_mixed.cu",
     "gemm/experts_packed.cu",
     "gemm/experts_packed_sum.cu",
     "gemm/route_experts.cu",

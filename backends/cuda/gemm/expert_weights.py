@@ -11,10 +11,11 @@ import numpy as np
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.types import Array
 from ....runtime.ops.experts import ExpertLayer
+from ....runtime.ops.packed import MatMulNBits
 from ..recipe.operands import Operand, Packed, Tensor, ceil_div
 from .atoms import HALVES
 from .pack import padded
-from .packed_weights import STEP, factors_of, words_of
+from .packed_weights import STEP, PackedWeights, factors_of, words_of
 
 #: Terms that share a scale in memory where all terms of a column do.
 BLOCK = 128
@@ -91,6 +92,12 @@ class ExpertWeights:
         """Scales per row in memory: those of whole steps, and whole words."""
         whole = max(2, STEP * 8 // self.layer.bits // self.block)
         return ceil_div(self._blocks, whole) * whole
+
+    def packed_like(self, x: Tensor) -> PackedWeights:
+        """Return the weights of one expert, for the sizes of tiles; scales have the dtype of x."""
+        layer, source = self.layer, self.sources[0]
+        sizes = {"K": layer.rows, "N": layer.columns, "bits": layer.bits, "block_size": self.block}
+        return PackedWeights(MatMulNBits(**sizes), source.weights, x, source.zero_points)
 
     @property
     def has_zeros(self) -> bool:

@@ -1,8 +1,9 @@
 """Mixtures of experts: products with the weights of chosen experts, of which only those are read.
 
 Rows choose experts (`route_experts.cu`), experts multiply the rows that chose them by the main
-loops of products of few rows (`experts_packed.cu`, `experts_floats.cu`), and the results of a row's
-experts are added up (`add_experts.cu`). The products of a single row do all of that themselves.
+loops of products of few rows (`experts_packed.cu`, `experts_floats.cu`) or of more rows with
+weights of a few bits (`experts_mixed.cu`), and the results of a row's experts are added up
+(`add_experts.cu`). The products of a single row do all of that themselves.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from .atoms import HALVES, atom_of
 from .expert_weights import ExpertWeights
 from .gemv import EIGHT, RowTile, prologue_of
 from .packed import BANKS, PLANES
+from .problem import widest
+from .schedules import mixed_input
+from .tables.mixed_input import MIXED_INPUT
+from .tile import CtaTile
 
 #: Maximum rows that one block chooses experts for, and pairs that it sorts.
 ALONE_ROWS, ALONE_PAIRS = 64, 1024
@@ -31,8 +36,12 @@ ALONE_ROWS, ALONE_PAIRS = 64, 1024
 ROUTING_WARPS = 32
 #: Rows of a tile, by how many an expert has on average.
 TILES = (8, 16, 32)
+#: Tiles of `experts_mixed.cu`, as rows, rows of weights, and warps among which these are divided.
+MIXED = ((16, 128, 2), (32, 128, 2), (64, 128, 4), (128, 128, 4))
 #: The tile of several rows: eights of weights, warps, steps.
 SEVERAL = RowTile(4, 8, 1)
+#: Maximum number of tiles, which are blocks along y.
+MAX_TILES = 65535
 #: Alignment of parts of the workspace in bytes.
 ALIGNED = 256
 #: How `route_experts.cu` makes weights.
@@ -348,18 +357,19 @@ class _Product:
         """Return the launch, or why there is none."""
         weights, experts = self.weights, self.experts
         n, products, rows = weights.layer.columns, weights.products, self.tile_rows
+        mixed = self._mixed_tile(target)
+        if mixed is not None:
+            return self._mixed(mixed, choice)
         found = self._fitting(target)
         if isinstance(found, str):
             return found
         tile, shared = found
-        active = min(experts.count, experts.pairs)
-        tiles = (experts.pairs - active) // rows + active if rows > 1 else experts.pairs
-        if tiles > 65535:
+        if self._tiles(rows) > MAX_TILES:
             return f"{experts.rows} rows"
         return Launch(
             "gemm/experts_packed.cu" if weights.bits else "gemm/experts_floats.cu",
             "experts_packed" if weights.bits else "experts_floats",
-            grid=(tile.blocks(n * products), tiles, 1),
+            grid=(tile.blocks(n * products), self._tiles(rows), 1),
             block=32 * tile.warps,
             args={
                 **{**weights.args, "x": self.x, "y": self.y, **choice, "n": n},
@@ -370,6 +380,67 @@ class _Product:
             code=f"{atom_of(self._fragment).code()}\n{self.activation.code}",
             shared=shared,
             note=f"{tile.note(rows, products)}, {weights.title} {self.activation.title}".strip(),
+        )
+
+    def _tiles(self, rows: int) -> int:
+        """Return how many tiles of so many rows there are, at most."""
+        experts = self.experts
+        if rows == 1:
+            return experts.pairs
+        active = min(experts.count, experts.pairs)
+        return (experts.pairs - active) // rows + active
+
+    def _mixed_tile(self, target: Target) -> CtaTile | None:
+        """Return the tile of `experts_mixed.cu`; None if rows are too few or it does not fit."""
+        experts, weights = self.experts, self.weights
+        average = experts.pairs / experts.count
+        if average <= TILES[0] or not weights.bits or self.dtype not in HALVES:
+            return None
+        wanted = next((one for one in MIXED if one[0] >= average), MIXED[-1])
+        at = MIXED.index(wanted)
+        sizes = weights.packed_like(experts.x)
+        for bm, bn, warps in (wanted, *MIXED[:at][::-1]):
+            for tile in MIXED_INPUT:
+                if (tile.bm, tile.bn, tile.warps[1]) == (bm, bn, warps):
+                    found = mixed_input.fitted(
+                        replace(tile, stages=mixed_input.STAGES), sizes, target
+                    )
+                    if found is not None and self._tiles(bm) <= MAX_TILES:
+                        return found
+        return None
+
+    def _mixed(self, tile: CtaTile, choice: Mapping[str, Scratch | None]) -> Launch:
+        """Return the launch of `experts_mixed.cu`."""
+        weights, experts = self.weights, self.experts
+        n, k, products = weights.layer.columns, weights.layer.rows, weights.products
+        sizes = weights.packed_like(experts.x)
+        results = tile.bn // products
+        pair = f", {products} products" if products > 1 else ""
+        return Launch(
+            "gemm/experts_mixed.cu",
+            "experts_mixed",
+            grid=(ceil_div(n, results), self._tiles(tile.bm), 1),
+            block=mixed_input.threads(tile),
+            args={
+                **{**weights.args, "x": self.x, "y": self.y, **choice, "n": n},
+                **{"router": experts.router, "given": experts.given},
+            },
+            types=(
+                *(("T", self.dtype), ("R", self.activation.stored)),
+                *experts.routing_types,
+            ),
+            constants=(
+                *tile.constants("BM", "BN", "WARPS_N", "SLICES", "STAGES", "RESIDENT"),
+                ("FACTORS_BYTES", mixed_input.factors_of(sizes, 1)),
+                *sizes.constants,
+                *(("K", k), ("BYTES", weights.bytes), ("BLOCKS", weights.blocks)),
+                *(("EDGE", n % results != 0), ("VECTOR", widest(mixed_input.VECTORS, k))),
+                *(("PRODUCTS", products), ("BIAS", weights.bias is not None)),
+                *(*experts.routing_constants, ("SHARE", self.share), ("SORTED", True)),
+            ),
+            code=f"{atom_of(self.dtype).code()}\n{self.activation.code}",
+            shared=mixed_input.shared(tile, sizes, 1),
+            note=f"{tile}{pair}, {weights.title} {self.activation.title}".strip(),
         )
 
     def _constants(self, tile: RowTile) -> tuple[tuple[str, int | bool | float], ...]:
