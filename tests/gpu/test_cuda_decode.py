@@ -23,6 +23,7 @@ from tercet.runtime.session.sampling import SamplingSettings
 from tercet.runtime.session.sampling_graph import SamplingGraph
 
 from ..kernels import (
+    expert_samples,
     packed_samples,
     test_decode_attention,
     test_gemv,
@@ -155,6 +156,22 @@ def test_every_tile_of_packed_weights(
     (first,), (second,) = (on_gpu(sample) for _ in range(2))
     test_mixed_input.assert_exact(sample, first)
     np.testing.assert_array_equal(first, second)
+
+
+# ── mixtures of experts ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("sample", expert_samples.samples(), ids=str)
+def test_small_mixtures_of_experts(sample: Sample) -> None:
+    cuda(sample)
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16, float32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("rows", [1, 8, 60, 300])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_mixtures_of_experts(rows: int, bits: int, dtype: DType) -> None:
+    how = {"k": 4, "swiglu_fusion": 1, "swiglu_limit": 7.0, **expert_samples.SWIGLU}
+    cuda(expert_samples.q_moe(rows, 360, 392, 16, bits=bits, block=32, dtype=dtype, **how))
 
 
 # ── caches ───────────────────────────────────────────────────────────────────────────────────────

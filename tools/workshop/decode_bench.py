@@ -55,9 +55,16 @@ MOST_READ = 4096
 
 
 def step_bytes(shape: DecoderSizes, packing: Packing, batch: int, position: int) -> float:
-    """Return the bytes that a step reads at least: weights and caches."""
-    wide = (shape.heads + 2 * shape.groups) * shape.size
-    weights = shape.layers * shape.hidden * (wide + shape.hidden + 3 * shape.inner)
+    """Return the bytes that a step reads at least: weights and caches.
+
+    Of experts it reads those that independent sequences choose on average; of caches of which every
+    other one has a window, all up to the position.
+    """
+    own = shape.heads * shape.size
+    wide = own + 2 * shape.groups * shape.size
+    share = shape.chosen / shape.experts if shape.experts else 0.0
+    experts = shape.experts * (1 - (1 - share) ** batch) if shape.experts else 1.0
+    weights = shape.layers * shape.hidden * (wide + own + 3 * experts * shape.inner)
     bits = 16.0 if packing.bits == 16 else packing.bits + 16 / packing.block
     head = shape.hidden * shape.vocabulary * 2
     rows = batch * position * shape.layers * 2 * shape.groups * shape.size
@@ -69,10 +76,11 @@ def prompt_flops(shape: DecoderSizes, tokens: int) -> float:
 
     Of the last block, only keys and values are needed of all positions.
     """
-    caches = 2 * shape.groups * shape.size
-    block = shape.hidden * (2 * shape.hidden + caches + 3 * shape.inner)
+    caches, own = 2 * shape.groups * shape.size, shape.heads * shape.size
+    each = 3 * shape.inner * (shape.chosen if shape.experts else 1)
+    block = shape.hidden * (2 * own + caches + each)
     products = (shape.layers - 1) * block + shape.hidden * caches
-    return 2 * tokens * products + (shape.layers - 1) * 2 * tokens**2 * shape.hidden
+    return 2 * tokens * products + (shape.layers - 1) * 2 * tokens**2 * own
 
 
 @dataclass(frozen=True, slots=True)

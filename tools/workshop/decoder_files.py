@@ -2,7 +2,9 @@
 
 The graph is that of the builder for Llama: GroupQueryAttention with rotary embedding on caches that
 past and present share, skip connections inside the normalizations, weights in float16 or packed for
-MatMulNBits. Random weights generate nonsense, but at the same speed.
+MatMulNBits. With experts it is that for gpt-oss: a mixture of them (MoE, QMoE) instead of gated
+layers, attention sinks, and windows in every other layer. Random weights generate nonsense, but at
+the same speed.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ class DecoderSizes:
         groups: heads of keys and values.
         vocabulary: number of tokens.
         positions: that rotations are known for.
+        head: elements of a head; 0 for the width by the number of heads.
+        experts: number of experts per block; 0 for gated layers.
+        chosen: experts per position.
     """
 
     hidden: int
@@ -44,17 +49,21 @@ class DecoderSizes:
     groups: int
     vocabulary: int
     positions: int = 32768
+    head: int = 0
+    experts: int = 0
+    chosen: int = 4
 
     @property
     def size(self) -> int:
         """Elements of a head."""
-        return self.hidden // self.heads
+        return self.head or self.hidden // self.heads
 
 
 SHAPES = {
     "llama-3.2-1b": DecoderSizes(2048, 8192, 16, 32, 8, 128256),
     "llama-3-8b": DecoderSizes(4096, 14336, 32, 32, 8, 128256),
     "qwen2.5-0.5b": DecoderSizes(896, 4864, 24, 14, 2, 151936),
+    "gpt-oss-20b": DecoderSizes(2880, 2880, 24, 64, 8, 201088, head=64, experts=32),
 }
 
 
@@ -143,13 +152,40 @@ class _DecoderWriter:
         bits, block = self.packing.bits, self.packing.block
         blocks = -(-inner // block)
         dims = (outer, blocks, block * bits // 8)
-        parts = self._stretches(self._bytes, int(np.prod(dims)))
-        packed = self._stored(f"{name}.packed", TensorProto.UINT8, dims, parts)
-        count, spread = outer * blocks, scale / (2 ** (bits - 1)) * 1.7
-        factors = self._stretches(self._numbers(0.2 * spread, spread), count)
-        scales = self._stored(f"{name}.scales", TensorProto.FLOAT16, (count,), factors)
+        packed, scales = self._packed(name, dims, (outer * blocks,), scale)
         sizes = {"K": inner, "N": outer, "bits": bits, "block_size": block}
         return self.node("MatMulNBits", x, packed, scales, **sizes, **given)
+
+    def _packed(
+        self, name: str, dims: Sequence[int], of_scales: Sequence[int], scale: float
+    ) -> tuple[str, str]:
+        """Store random packed weights of a standard deviation, and their scales."""
+        parts = self._stretches(self._bytes, int(np.prod(dims)))
+        packed = self._stored(f"{name}.packed", TensorProto.UINT8, dims, parts)
+        spread = scale / (2 ** (self.packing.bits - 1)) * 1.7
+        count = int(np.prod(of_scales))
+        factors = self._stretches(self._numbers(0.2 * spread, spread), count)
+        return packed, self._stored(f"{name}.scales", TensorProto.FLOAT16, of_scales, factors)
+
+    def experts(self, x: str, router: str, name: str, shape: DecoderSizes) -> str:
+        """Add a mixture of experts with SwiGLU, as gpt-oss has it."""
+        count, hidden, inner = shape.experts, shape.hidden, shape.inner
+        bits, block = self.packing.bits, self.packing.block
+        inputs = [x, router]
+        for layer, columns, rows in (("fc1", 2 * inner, hidden), ("fc2", hidden, inner)):
+            own, scale = f"{name}.{layer}", rows**-0.5
+            if bits == 16:
+                inputs.append(self.floats(own, (count, columns, rows), scale))
+            else:
+                dims = (count, columns, rows * bits // 8)
+                inputs += self._packed(own, dims, (count, columns, -(-rows // block)), scale)
+            inputs.append(self.floats(f"{own}.bias", (count, columns), 0.1))
+        given: dict[str, Any] = {"k": shape.chosen, "normalize_routing_weights": 1}
+        given |= {"activation_type": "swiglu", "swiglu_fusion": 1, "swiglu_limit": 7.0}
+        given |= {"activation_alpha": 1.702, "activation_beta": 1.0}
+        if bits == 16:
+            return self.node("MoE", *inputs, **given)
+        return self.node("QMoE", *inputs, expert_weight_bits=bits, block_size=block, **given)
 
 
 def _packed_numbers(random: np.random.Generator, bits: int) -> Array:
@@ -165,7 +201,11 @@ def _packed_numbers(random: np.random.Generator, bits: int) -> Array:
     return np.bitwise_or.reduce(numbers << (bits * np.arange(count, dtype=np.uint8)), axis=1)
 
 
-_CONTRIB = ("GroupQueryAttention", "SkipSimplifiedLayerNormalization", "MatMulNBits")
+_CONTRIB = (
+    *("GroupQueryAttention", "SkipSimplifiedLayerNormalization", "MatMulNBits", "MoE", "QMoE"),
+)
+#: Keys that attention of every other layer sees, of decoders with experts.
+WINDOW = 128
 
 
 def write(path: Path, shape: DecoderSizes, packing: Packing) -> None:
@@ -189,6 +229,7 @@ def _graph(w: _DecoderWriter, s: DecoderSizes) -> onnx.GraphProto:
     length = w.node("Squeeze", w.node("Cast", length, to=TensorProto.INT32))
     angles = np.outer(np.arange(s.positions), 5e5 ** (-np.arange(0, s.size, 2) / s.size))
     rotations = [w.constant(n, f(angles).astype(np.float16)) for n, f in _ANGLES.items()]
+    rows = w.constant("rows", np.array([-1, s.experts], np.int64)) if s.experts else ""
     embedding = w.floats("embed_tokens", (s.vocabulary, s.hidden), 1.0)
     x = w.node("Gather", embedding, "input_ids")
     skip, hidden = "", x
@@ -198,17 +239,28 @@ def _graph(w: _DecoderWriter, s: DecoderSizes) -> onnx.GraphProto:
         qkv = w.product(x, f"layers.{i}.qkv_proj", s.hidden, wide)
         pasts = [f"past_key_values.{i}.{kind}" for kind in _KINDS]
         presents = [f"present.{i}.{kind}" for kind in _KINDS]
+        more: dict[str, Any] = {}
+        inputs = [qkv, "", "", *pasts, last_key, length, *rotations]
+        if s.experts:
+            inputs += ["", "", w.floats(f"layers.{i}.sinks", (s.heads,), 1.0)]
+            more = {"local_window_size": WINDOW if i % 2 == 0 else -1}
         attended = w.node(
             "GroupQueryAttention",
-            *(qkv, "", "", *pasts, last_key, length, *rotations),
+            *inputs,
             outputs=[f"layers.{i}.attention", *presents],
             num_heads=s.heads,
             kv_num_heads=s.groups,
             do_rotary=1,
             scale=s.size**-0.5,
+            **more,
         )
-        hidden = w.product(attended, f"layers.{i}.o_proj", s.hidden, s.hidden)
+        hidden = w.product(attended, f"layers.{i}.o_proj", s.heads * s.size, s.hidden)
         x, skip = _normalized(w, hidden, skip, f"layers.{i}.post_attention_layernorm", s.hidden)
+        if s.experts:
+            weights = w.floats(f"layers.{i}.router", (s.hidden, s.experts), s.hidden**-0.5)
+            router = w.node("Reshape", w.node("MatMul", x, weights), rows)
+            hidden = w.experts(x, router, f"layers.{i}.experts", s)
+            continue
         gate = w.product(x, f"layers.{i}.gate_proj", s.hidden, s.inner)
         up = w.product(x, f"layers.{i}.up_proj", s.hidden, s.inner)
         gate = w.node("Mul", gate, w.node("Sigmoid", gate))

@@ -6,6 +6,8 @@
 // past the last row of weights; BIAS; SHARE, how many pairs read the same row of x.
 
 #include "gemm/mixed_input.cuh"
+#include "gemm/add_slices.cuh"
+#include "gemm/gather_slices.cuh"
 constexpr int M = BM;
 #include "gemm/expert_tiles.cuh"
 

@@ -28,6 +28,7 @@ struct Block {  // the tile of a block, and which of the blocks that share it th
 
 #include "gemm/epilogue.cuh"
 #include "gemm/store_tile.cuh"
+#include "gemm/gather_slices.cuh"
 
 // Where a lane reads: its first row, and how many rows follow it.
 struct Rows {

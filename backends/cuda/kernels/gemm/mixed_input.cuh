@@ -28,8 +28,6 @@ constexpr int PIECE = EACH * sizeof(T), BYTES_A = 4 * GROUPS * 32 * PIECE;  // a
 constexpr int BYTES_W = EIGHTS * 512, BYTES_STAGE = BYTES_A + WARPS_N * BYTES_W;
 constexpr int PITCH = BN + 4;  // of the sums in shared memory
 
-#include "gemm/add_slices.cuh"
-
 // Has the compiler keep a value in registers instead of computing it again in every step.
 __device__ __forceinline__ void hold(u32& value) { asm volatile("mov.b32 %0, %0;" : "+r"(value)); }
 template <typename V> __device__ __forceinline__ void hold(const V*& value)
@@ -179,22 +177,4 @@ __device__ __forceinline__ void multiply(Sums& sums, const unsigned char* rows, 
 __device__ __forceinline__ void named_barrier(int name)
 {
     asm volatile("bar.sync %0, %1;" :: "r"(name), "n"(32 * WARPS_N) : "memory");
-}
-
-// Stores the sums of a warp in shared memory as rows of results, and adds up those of all slices.
-__device__ __forceinline__ void gather(float* parts, const Sums& sums, int slice, int n)
-{
-    const int lane = threadIdx.x % 32;
-    float* const own = parts + slice * (BM * PITCH) + lane % 4 * 2 * PITCH + n + lane / 4;
-#pragma unroll
-    for (int pair = 0; pair < PAIRS; ++pair)
-#pragma unroll
-        for (int group = 0; group < GROUPS; ++group)
-#pragma unroll
-            for (int q = 0; q < 4; ++q)
-                own[(group * 8 + q % 2) * PITCH + pair * 16 + q / 2 * 8] = sums[pair][group][q];
-    if constexpr (SLICES > 1) {
-        __syncthreads();
-        add_slices<SLICES>(parts, threadIdx.x, THREADS);
-    }
 }
