@@ -135,7 +135,7 @@ class Experts:
         if isinstance(made, str):
             return made
         epilogued = _Activation(epilogue.code, epilogue.stored, epilogue.title)
-        second = _Product(self, self.second, hidden, self.y, 1, epilogued)
+        second = _Product(self, self.second, hidden, self.y, 1, epilogued, is_summed=True)
         summed = second.sum(epilogue, target)
         if isinstance(summed, str):
             return summed
@@ -271,6 +271,7 @@ class _Product:
         y: results of every pair.
         share: pairs that read the same row of `x`.
         activation: makes the results of the sums.
+        is_summed: whether a block adds up the results of all experts of a single row.
     """
 
     experts: Experts
@@ -279,6 +280,7 @@ class _Product:
     y: Operand
     share: int
     activation: _Activation
+    is_summed: bool = False
 
     @property
     def dtype(self) -> DType:
@@ -306,10 +308,14 @@ class _Product:
         layer, products = self.weights.layer, self.weights.products
         if self.tile_rows > 1:
             return replace(SEVERAL, resident=1 if self.tile_rows > TILES[0] else 2)
-        columns = layer.columns * self.experts.op.k
+        columns, terms = layer.columns, layer.rows
+        if self.is_summed:
+            terms *= self.experts.op.k
+        else:
+            columns *= self.experts.op.k
         if not self.weights.bits:
-            return gemv.choose((1, columns, layer.rows), self.dtype, target, products)
-        sizes = {"K": layer.rows, "bits": self.weights.bits, "block_size": self.weights.block}
+            return gemv.choose((1, columns, terms), self.dtype, target, products)
+        sizes = {"K": terms, "bits": self.weights.bits, "block_size": self.weights.block}
         return packed.choose(MatMulNBits(N=columns, **sizes), target, products)
 
     def _fitting(self, target: Target, slots: int = 1) -> tuple[RowTile, int] | str:
