@@ -8,7 +8,8 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, NoReturn
 
-from ..runtime.errors import ModelError, UnsupportedError
+from ..runtime.base.arguments import shown
+from ..runtime.errors import InputError, ModelError, UnsupportedError
 from .config_file import ConfigFile
 from .folder import ModelFolder
 
@@ -70,7 +71,14 @@ class FolderTokenizer:
             text: any.
             special: False for a text that already has its special tokens, as chat templates write
                 them.
+
+        Raises:
+            InputError: the text has half of a surrogate pair, which no encoding has.
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"the prompt {shown(text)} is no Unicode text: {error}") from error
         return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -335,6 +335,7 @@ def test_what_is_said_of_a_generation(llama: Generator) -> None:
         (lambda g: g.generate(5), "prompt=5"),
         (lambda g: g.generate([]), "prompt=[]"),
         (lambda g: g.generate(["a", 5]), "prompt="),
+        (lambda g: g.generate("a\ud800"), "no Unicode text"),
         (lambda g: g.generate("a", max_new_tokens=0), "max_new_tokens=0"),
         (lambda g: g.generate("a", temprature=1), "did you mean 'temperature'"),
         (lambda g: g.stream(["a", "b"]), "one text is streamed"),
