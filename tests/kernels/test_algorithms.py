@@ -246,7 +246,7 @@ def test_every_algorithm_answers(case: Case, target: Target) -> None:
 
 def test_a_measured_choice_is_taken() -> None:
     selector, task = tasked(64, 64, 3, 3, x=(1, 64, 56, 56), pads=(1,) * 4)
-    chosen = TunedChoice("implicit_precomp_gemm", "32x64x16/2 split 4", 1.0)
+    chosen = TunedChoice("implicit_precomp_gemm", "32x64x16/2 split 4")
     setting = Setting(H200, Options(), choices={task.signature: chosen})
     (node,) = single(
         "Conv", [normal(1, 64, 56, 56), normal(64, 64, 3, 3)], (1,), pads=(1,) * 4
@@ -355,7 +355,7 @@ def test_a_measured_product_is_taken() -> None:
         named = MATMUL.named(algorithm)
         assert not isinstance(named, str)
         form = named.variants(task)[-1]
-        choices = {task.signature: TunedChoice(algorithm, form, 1.0)}
+        choices = {task.signature: TunedChoice(algorithm, form)}
         setting = Setting(H200, Options(), choices=choices)
         recipe = MATMUL.build(RecipeContext(node.op, y, operands, setting))
         assert not isinstance(recipe, str)

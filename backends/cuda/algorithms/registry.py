@@ -24,17 +24,15 @@ Function = TypeVar("Function", bound=Callable[..., Answer])
 
 @dataclass(frozen=True, slots=True)
 class TunedChoice:
-    """The algorithm of a selector that was measured to be the fastest.
+    """The algorithm of a selector with which a network was measured to be fastest.
 
     Attributes:
         algorithm: its name.
         variant: its variant, such as a tile size; empty for its own choice.
-        microseconds: its measured time.
     """
 
     algorithm: str
     variant: str = ""
-    microseconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
