@@ -83,12 +83,19 @@ def force(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash, "choose", lambda *_: shape)
     if shape is CUT:
         monkeypatch.setattr(flash_cut, "MIN_READERS", 1)
+        monkeypatch.setattr(flash_cut, "MAX_HEAD", 128)
 
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("size", [(64, 64), (40, 24)], ids=str)
-@pytest.mark.parametrize("shape", [WARPS, GROUPS, CUT], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        *((shape, size) for shape in (WARPS, GROUPS, CUT) for size in ((64, 64), (40, 24))),
+        (CUT, (72, 128)),  # two groups of warps, and another that brings keys
+    ],
+    ids=str,
+)
 def test_values_of_any_magnitude(
     size: tuple[int, int], shape: Shape, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +223,7 @@ def test_nothing_spills(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = Compiler(H200, cache)
     shapes = [(WarpShape(1, 2, 4, 32), 64), *((HOPPER_SHAPES[n][0], 64 * n) for n in (1, 2))]
     sources = list[KernelSource]()
-    for shape, size in (*shapes, (HOPPER_SHAPES[1][1], 64), (CUT, 64)):
+    for shape, size in (*shapes, (HOPPER_SHAPES[1][1], 64), (CUT, 64), (CUT, 128)):
         force(shape, monkeypatch)
         found = planned_for(H200, (1, 12), (197, 197), size)
         sources += (launch.source for launch in found)

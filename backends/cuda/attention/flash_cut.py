@@ -10,13 +10,15 @@ from ..recipe.operands import Scratch, ceil_div
 from ..recipe.targets import Target
 from .heads import AttentionTask
 
-#: Rows of queries per block, keys per step, and blocks per multiprocessor. Measured on an H100 with
-#: heads of 64: two warp groups per block, or 32 keys, take 9 to 21 % longer.
-ROWS, KEYS, RESIDENT = 64, 64, 2
-#: Columns of heads are padded to a multiple of these.
-SLAB = 64
+#: Keys per step; rows of queries of a warp group; and columns of heads, padded to a multiple.
+KEYS, ROWS, SLAB = 64, 64, 64
+#: Warp groups per block, and blocks per multiprocessor, by slabs of a head. On an H100, two warp
+#: groups per block, or 32 keys, take 9 to 21 % longer with heads of 64.
+SHAPES = {1: (1, 2), 2: (2, 1)}
 #: Maximum number of tiles of keys in shared memory.
 MAX_STAGES = 4
+#: Maximum size of heads; twice as large ones are not measured.
+MAX_HEAD = 64
 #: Minimum number of blocks that read the same keys. On an H100, attention of 512 queries and keys
 #: takes 21 % less time than if every block cuts keys itself, of 1500 44 %; of 197 11 % more.
 MIN_READERS = 8
@@ -24,20 +26,25 @@ MIN_READERS = 8
 
 def suits(task: AttentionTask) -> bool:
     """Whether keys are read so often that a kernel of their own should cut them."""
-    length, sizes = task.q.dims[2], (task.q.dims[3], task.v.dims[3])
-    return ceil_div(length, ROWS) * task.sharing >= MIN_READERS and max(sizes) <= SLAB
+    readers = ceil_div(task.q.dims[2], ROWS) * task.sharing
+    return readers >= MIN_READERS and max(task.q.dims[3], task.v.dims[3]) <= MAX_HEAD
 
 
 def on_cut_keys(task: AttentionTask, target: Target) -> tuple[Launch, Launch]:
-    """Return the launches of an attention with heads of up to `SLAB` elements on Hopper."""
+    """Return the launches of an attention with heads of up to two slabs on Hopper."""
     batch, heads, length, size = task.q.dims
     mask, kv_heads = task.mask, task.k.dims[1]
-    tile = 4 * KEYS * (SLAB + SLAB + 2)  # keys, values, and the inverses of their scales
-    tiles, tiles_of_keys = ceil_div(length, ROWS), ceil_div(task.total, KEYS)
+    slabs = [ceil_div(x, SLAB) for x in (size, task.v.dims[3])]
+    size_k, size_v = (n * SLAB for n in slabs)
+    groups, resident = SHAPES[max(slabs)]
+    rows, producers = groups * ROWS, 32 if groups == 1 else 128
+    tile = 4 * KEYS * (size_k + size_v + 2)  # keys, values, and the inverses of their scales
+    tiles, tiles_of_keys = ceil_div(length, rows), ceil_div(task.total, KEYS)
     args = {**task.operands, **task.strides, **task.numbers, "cut": Scratch(0)}
     types = (("T", float32), ("M", float32 if mask is None else mask.dtype))
-    sizes = (("SIZE_K", SLAB), ("SIZE_V", SLAB), ("KEYS", KEYS))
-    stages, shared = _staged(task, tile, target)
+    sizes = (("SIZE_K", size_k), ("SIZE_V", size_v), ("KEYS", KEYS))
+    room = (target.shared + 1024) // resident - 1024
+    stages, shared = _staged(task, tile, 4 * rows * (size_k + 1), room)
     note = f"{batch * heads} x {length} x {task.total} x {size}"
     cutting = Launch(
         "attention/cut_keys.cu",
@@ -51,7 +58,7 @@ def on_cut_keys(task: AttentionTask, target: Target) -> tuple[Launch, Launch]:
         types=types,
         constants=(*task.constants, *sizes, ("VECTOR", min(task.k.vector(4), task.v.vector(4)))),
         code=F16X3.code(),
-        shared=4 * KEYS * (SLAB + 1),
+        shared=4 * KEYS * (max(size_k, size_v) + 1),
         scratch=batch * kv_heads * tiles_of_keys * tile,
         note=f"{batch * kv_heads} x {task.total} x {size}",
         pitched=(task.k.tensor, task.v.tensor),
@@ -60,7 +67,7 @@ def on_cut_keys(task: AttentionTask, target: Target) -> tuple[Launch, Launch]:
         "attention/attention_cut.cu",
         "attention_cut",
         grid=(tiles * heads * batch, 1, 1),
-        block=2 * ROWS + 32,
+        block=128 * groups + producers,
         args={
             **{name: args[name] for name in ("q", "cut", "mask", "lengths", "s", "of_q", "of_y")},
             **{name: args[name] for name in ("of_mask", "scale", "softcap")},
@@ -68,9 +75,9 @@ def on_cut_keys(task: AttentionTask, target: Target) -> tuple[Launch, Launch]:
         },
         types=types,
         constants=(
-            *(*task.constants, *sizes, ("GROUPS", ROWS // 64), ("STAGES", stages)),
-            *(("RESIDENT", RESIDENT), ("VECTOR", task.q.vector(4))),
-            ("VECTOR_Y", task.y.vector(2)),
+            *(*task.constants, *sizes, ("GROUPS", groups), ("STAGES", stages)),
+            *(("RESIDENT", resident), ("PRODUCERS", producers)),
+            *(("VECTOR", task.q.vector(4)), ("VECTOR_Y", task.y.vector(2))),
         ),
         code="\n".join(
             (
@@ -80,17 +87,22 @@ def on_cut_keys(task: AttentionTask, target: Target) -> tuple[Launch, Launch]:
             )
         ),
         shared=shared,
-        note=f"{ROWS} rows, {KEYS} keys, {note}",
+        note=f"{rows} rows, {KEYS} keys, {note}",
         pitched=(task.q.tensor, task.y.tensor),
     )
     return cutting, attention
 
 
-def _staged(task: AttentionTask, tile: int, target: Target) -> tuple[int, int]:
-    """Return the number of tiles in shared memory, and the bytes per block."""
+def _staged(task: AttentionTask, tile: int, queries: int, room: int) -> tuple[int, int]:
+    """Return the number of tiles in shared memory, and the bytes per block.
+
+    Args:
+        task: the attention.
+        tile: bytes of a tile of keys and values.
+        queries: bytes of the queries of a block.
+        room: bytes that a block may have.
+    """
     biases = 4 * KEYS if task.mask is not None and not task.is_mask_of_rows else 0
     stage = ceil_div(tile + biases, 1024) * 1024
-    queries = 4 * ROWS * (SLAB + 1)
-    room = (target.shared + 1024) // RESIDENT - 1024
     stages = min(MAX_STAGES, (room - queries) // (stage + 16))
     return stages, queries + stages * (stage + 16)

@@ -1,9 +1,10 @@
 // softmax(softcap(scale * q @ k') + mask) @ v in float32 on Hopper's tensor cores, for many queries and keys, where keys and
 // values are in halves already (cut_keys.cu). As in attention_f16x3_wgmma.cu, each of GROUPS warpgroups processes 64 rows of
-// queries; another warp brings tiles of keys, STAGES ahead, by bulk copies. So warpgroups drift apart, and one multiplies
+// queries; other warps bring tiles of keys, STAGES ahead, by bulk copies. So warpgroups drift apart, and one multiplies
 // while another computes weights.
 //
-// Compile-time: those of attention_f16x3_wgmma.cu.
+// Compile-time: those of attention_f16x3_wgmma.cu; PRODUCERS, threads that bring keys: a warp, or a warpgroup, of which
+// consumers take registers.
 
 #include "attention/heads.cuh"
 #include "ptx/pdl.cuh"
@@ -20,7 +21,7 @@
 #endif
 
 constexpr bool BIASES = MASK != NO_MASK && !MASK_ROWS;  // see attention_wgmma.cu
-constexpr int WARPS = GROUPS * 4, CONSUMERS = WARPS * 32, THREADS = CONSUMERS + 32, ROWS = GROUPS * 64;
+constexpr int WARPS = GROUPS * 4, CONSUMERS = WARPS * 32, THREADS = CONSUMERS + PRODUCERS, ROWS = GROUPS * 64;
 constexpr int EIGHTS = SIZE_V / 8;
 constexpr int BYTES_K = KEYS * SIZE_K * 4, BYTES_V = KEYS * SIZE_V * 4, BYTES_TILE = BYTES_K + BYTES_V + 2 * KEYS * 4;
 constexpr int BYTES_STAGE = (BYTES_TILE + (BIASES ? KEYS * 4 : 0) + 1023) / 1024 * 1024;
@@ -66,7 +67,9 @@ attention_cut(const float* q, const unsigned char* cut, const M* mask, const lon
             mask_row[half] += n * of_mask.batch + head * of_mask.head + min(row + half * 8, s.rows - 1) * of_mask.row;
 
     PipelineState<STAGES> turn;
-    if (warp == WARPS) {
+    if (warp >= WARPS) {
+        if constexpr (PRODUCERS == 128) setmaxnreg_dec<24>();
+        if (warp > WARPS) return;
         const unsigned char* const from = cut + ((long long)(n * s.kv_heads + kv_head) * tiles_of_keys + of_keys.first) * BYTES_TILE;
         for (int step = 0; step < of_keys.count; ++step, turn.next()) {
             mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
@@ -82,15 +85,16 @@ attention_cut(const float* q, const unsigned char* cut, const M* mask, const lon
         }
         return;
     }
+    if constexpr (PRODUCERS == 128) setmaxnreg_inc<240>();
 
     const Source of_queries = {q, q + n * of_q.batch + head * of_q.head, 0, s.size_k, of_q.row};
-    const Eights<SIZE_K> rows_of_q = {shared + AT_Q};
-    rows_of_q.copy(ROWS, m0, s.rows, of_queries);
+    const Eights<SIZE_K> own = {shared + AT_Q + warp * 16 * SIZE_K * 4, 0, 1};  // a warp's own rows
+    own.copy(16, m0 + warp * 16, s.rows, of_queries);
     cp_async_commit();
     cp_async_wait<0>();
     __syncwarp();
-    rows_of_q.cut(ROWS, inverses_q);
-    named_barrier_sync<1, CONSUMERS>();
+    own.cut(16, inverses_q + warp * 16);
+    __syncwarp();
     Queries queries;
     queries.read(shared_address(shared + AT_Q));
     float inverse[2];

@@ -8,6 +8,7 @@ template <int SIZE> struct Eights {
     static constexpr int SLABS = SIZE / 64, BYTES = 8 * SIZE * 4;
     static constexpr int COUNT = 2;  // rows of a thread at a time
     unsigned char* memory;
+    int warp = threadIdx.x / 32, warps = WARPS;  // the number of this one among those that share the rows
 
     __device__ __forceinline__ float* row(int row) const { return (float*)(memory + row * SIZE * 4); }
 
@@ -15,10 +16,10 @@ template <int SIZE> struct Eights {
     __device__ __forceinline__ static constexpr int slab(int part, int slab) { return (part * SLABS + slab) * 1024; }
 
     // Calls act(first row of a thread) for `count` rows, of which a warp has eight at a time.
-    template <typename Act> __device__ __forceinline__ static void each(int count, const Act& act)
+    template <typename Act> __device__ __forceinline__ void each(int count, const Act& act) const
     {
 #pragma unroll 1
-        for (int first = threadIdx.x / 32 * 8; first < count; first += WARPS * 8) act(first + int(threadIdx.x) % 32 / 8);
+        for (int first = warp * 8; first < count; first += warps * 8) act(first + int(threadIdx.x) % 32 / 8);
     }
 
     // Copies `count` rows from row `begin` on, each by eight threads; zeros from row `end` on.
