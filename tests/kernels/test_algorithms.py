@@ -257,6 +257,21 @@ def test_a_measured_choice_is_taken() -> None:
     assert [one.title for one in launches_of(recipe)] == ["gemm 32x64x16/2 split 4", "gemm_reduce"]
 
 
+def test_measured_choices_leave_formats_as_they_are() -> None:
+    """They were measured between tensors that estimates had arranged."""
+    selector, task = tasked(64, 64, 3, 3, x=(1, 64, 56, 56), pads=(1,) * 4)
+    setting = Setting(H200, Options(), choices={task.signature: TunedChoice("direct")})
+    (node,) = single(
+        "Conv", [normal(1, 64, 56, 56), normal(64, 64, 3, 3)], (1,), pads=(1,) * 4
+    ).nodes
+    y, operands = Tensor(node.output), tuple(map(Tensor, node.distinct_reads))
+    context = RecipeContext(node.op, y, operands, setting)
+    assert selector.formats(context) == (Format.CHANNELS_LAST,) * 2
+    recipe = selector.build(context)
+    assert not isinstance(recipe, str)
+    assert [one.entry for one in launches_of(recipe)] == ["direct"]
+
+
 def test_a_choice_that_makes_no_sense_any_more_is_ignored() -> None:
     selector, task = tasked(64, 64, 5, 5, x=(1, 64, 56, 56))
     for choice in (TunedChoice("winograd_f2"), TunedChoice("no such algorithm")):

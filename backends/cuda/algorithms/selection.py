@@ -219,12 +219,18 @@ class Selector(Generic[T]):
 
     # ── the choice ───────────────────────────────────────────────────────────────────────────
 
-    def pick(self, task: T) -> Candidate:
-        """Return the selected candidate; one without a recipe has all reasons."""
+    def pick(self, task: T, *, tuned: bool = True) -> Candidate:
+        """Return the selected candidate; one without a recipe has all reasons.
+
+        Args:
+            task: the task.
+            tuned: whether measured choices count.
+        """
         setting = task.setting
-        known = (task.signature, task.epilogue.title, *task.around, *setting.asked)
+        measured = ("tuned",) if tuned and setting.choices else ()
+        known = (task.signature, task.epilogue.title, *task.around, *setting.asked, *measured)
         if known not in setting.picks:
-            candidate = self._pick(task)
+            candidate = self._pick(task, tuned=tuned)
             setting.picks[known] = (candidate.algorithm, candidate.variant, candidate.reason)
             return candidate
         name, variant, reason = setting.picks[known]
@@ -232,12 +238,12 @@ class Selector(Generic[T]):
         if reason or isinstance(algorithm, str):
             return Candidate(name, reason=reason)
         candidate = self.candidate(task, algorithm, variant)
-        return candidate if candidate.recipe is not None else self._pick(task)
+        return candidate if candidate.recipe is not None else self._pick(task, tuned=tuned)
 
-    def _pick(self, task: T) -> Candidate:
+    def _pick(self, task: T, *, tuned: bool) -> Candidate:
         if task.setting.asked:
             return self._asked(task)
-        chosen = task.setting.choices.get(key_of(task))
+        chosen = task.setting.choices.get(key_of(task)) if tuned else None
         if chosen is not None:
             algorithm = self.named(chosen.algorithm)
             if not isinstance(algorithm, str) and chosen.variant in ("", *algorithm.variants(task)):
@@ -311,9 +317,12 @@ class Selector(Generic[T]):
     # ── what the registry asks for ───────────────────────────────────────────────────────────
 
     def formats(self, context: RecipeContext) -> Formats:
-        """Return the formats of input and result; contiguous if no algorithm applies."""
+        """Return the formats of input and result; contiguous if no algorithm applies.
+
+        Measured choices are for tensors as estimates arrange them.
+        """
         task = self.task(context)
-        return CONTIGUOUS if isinstance(task, str) else self.pick(task).formats
+        return CONTIGUOUS if isinstance(task, str) else self.pick(task, tuned=False).formats
 
     def build(self, context: RecipeContext) -> Answer:
         """Return the recipe for tensors in their actual formats, or why there is none."""
