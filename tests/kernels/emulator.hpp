@@ -140,7 +140,7 @@ extern unsigned long long exchanged[1024];
 struct Meeting {
     unsigned waiting, number;
 };
-extern Meeting meetings[1 + 32], groups[1024];
+extern Meeting meetings[1 + 32], named[16], groups[1024];
 
 // Lets the other threads of the block go on.
 void give_way();
@@ -213,6 +213,8 @@ template <typename T> T __reduce_min_sync(unsigned lanes, T value)
     return value;
 }
 inline int __any_sync(unsigned lanes, int predicate) { return __ballot_sync(lanes, predicate) != 0; }
+
+inline int __all_sync(unsigned lanes, int predicate) { return !__any_sync(lanes, !predicate); }
 
 // Conditional nodes: the fake driver's handle of one is the address of its value.
 extern "C" inline void cudaGraphSetConditional(unsigned long long node, unsigned value)

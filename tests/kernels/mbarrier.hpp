@@ -41,7 +41,12 @@ inline void bulk_copy(u32 to, const void* from, int bytes, u32 barrier)
     barriers_at[barrier].bytes -= bytes;
     barriers_at[barrier].arrive(0);
 }
-template <int NAME, int COUNT> void named_barrier_sync() { meet(meetings[32], 0, COUNT); }
+// Threads that share a named barrier are COUNT neighbours.
+template <int COUNT> void named_barrier_sync(int name)
+{
+    const unsigned first = current / COUNT * COUNT;
+    meet(named[name], first, first + COUNT);
+}
 template <int COUNT> void setmaxnreg_dec() {}
 template <int COUNT> void setmaxnreg_inc() {}
 inline void write_pair(u32 to, float x, float y)

@@ -34,8 +34,7 @@ from ..plan.nets import Net
 from .cubins import all_compile, assert_arguments
 from .dry import DryDevice, launches, normal, planned, single
 from .emulator import needs_compiler
-from .samples import ERROR, Sample, compare, results_of, sample
-from .transformer_samples import attention
+from .samples import ERROR, Sample, compare, sample
 
 #: Kernels that this module compiles, in more variants than samples.py has.
 COMPILES = {"gemm/tma_persistent.cu"}
@@ -323,52 +322,3 @@ def test_attention(
     infer(graph)
     compare(Sample(graph, feeds), hopper)
     assert files(hopper) == {"attention/attention_wgmma.cu"}
-
-
-@pytest.mark.slow
-@needs_compiler
-@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize(
-    ("lengths", "size", "mask", "attributes"),
-    [
-        ((70, 1030), (64, 64), None, {}),
-        ((200, 300), (128, 128), None, {"is_causal": 1}),
-        ((130, 150), (72, 96), (2, 1, 1, 150), {"left_window_size": 90}),
-        ((65, 131), (128, 64), (65, 120), {"softcap": 2.0}),
-    ],
-)
-def test_attention_of_many_queries(
-    lengths: tuple[int, int],
-    size: tuple[int, int],
-    mask: tuple[int, ...] | None,
-    attributes: dict[str, Any],
-    dtype: DType,
-    hopper: CudaBackend,
-) -> None:
-    """Groups of warps share keys and values of heads of 64 to 128 elements."""
-    more = () if mask is None else (normal(*mask),)
-    compare(attention((2, 4, 2), lengths, size, dtype, *more, **attributes), hopper)
-    assert files(hopper) == {"attention/attention_long.cu"}
-
-
-@pytest.mark.slow
-@needs_compiler
-@pytest.mark.parametrize(
-    ("size", "attributes"),
-    [((128, 72), {"is_causal": 1}), ((64, 128), {"is_causal": 1, "left_window_size": 40})],
-)
-def test_attention_of_a_prompt_to_caches(
-    size: tuple[int, int], attributes: dict[str, Any], hopper: CudaBackend
-) -> None:
-    """Queries are the last of the keys that are there; nothing behind these reaches a result."""
-    counts = np.array([300, 67])
-    more = (None, None, None, counts)
-    found = attention((2, 4, 2), (67, 500), size, float16, *more, **attributes)
-    compare(found, hopper)
-    assert files(hopper) == {"attention/attention_long.cu"}
-    dirty = {name: x.copy() for name, x in found.feeds.items()}
-    for i, count in enumerate(counts):
-        dirty["x1"][i, :, count:] = np.nan
-        dirty["x2"][i, :, count:] = np.inf
-    clean, other = (results_of(Sample(found.graph, f), [hopper])[0] for f in (found.feeds, dirty))
-    np.testing.assert_array_equal(clean, other)

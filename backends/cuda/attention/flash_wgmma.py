@@ -1,16 +1,17 @@
-"""Flash attention of 16-bit floats on Hopper: TMA loads and wgmma."""
+"""Flash attention of 16-bit floats on Hopper (TMA loads, wgmma): blocks of a few rows."""
 
 from __future__ import annotations
 
 from ....runtime.ir.dtypes import float32
 from ..gemm.atoms import atom_of
 from ..recipe.launch import Launch
-from ..recipe.operands import TensorMap, ceil_div
+from ..recipe.operands import ceil_div
 from ..recipe.targets import Target
-from .heads import AttentionTask, Heads
+from .flash_long import GROUP, long, suits_long
+from .heads import AttentionTask
 
-#: Query rows per block of `attention_wgmma.cu`, and its head size.
-GROUP, SIZE = 64, 64
+#: Head size of `attention_wgmma.cu`, each block of which processes one group of rows.
+SIZE = 64
 #: Maximum keys per tile, limited by registers for scores.
 MAX_KEYS = 208
 #: Fixed cost of a step, in keys; and where several blocks of a multiprocessor hide it.
@@ -27,17 +28,11 @@ def on_hopper(task: AttentionTask, target: Target) -> Launch | None:
     able = (
         target.has_wgmma and all(x.vector(8) == 8 for x in operands) and task.past == (None, None)
     )
-    if able and _suits_long(task, target):
-        return _long(task, target)
+    if able and suits_long(task, target):
+        return long(task, target)
     if able and task.lengths is None and _suits_groups(task, target):
         return _grouped(task, target)
     return None
-
-
-def _fills(task: AttentionTask, rows: int, target: Target) -> bool:
-    """Whether blocks of this many rows occupy nearly every multiprocessor."""
-    batch, heads, length, _ = task.q.dims
-    return ceil_div(length, rows) * heads * batch >= 0.9 * target.processors
 
 
 def _suits_groups(task: AttentionTask, target: Target) -> bool:
@@ -48,8 +43,9 @@ def _suits_groups(task: AttentionTask, target: Target) -> bool:
     """
     if not task.q.dims[3] == task.v.dims[3] == SIZE or task.q.dims[2] <= GROUP // 2:
         return False
+    batch, heads, length, _ = task.q.dims
     few_suit = not task.is_mask_of_rows and task.seen <= MAX_SEEN
-    return few_suit or _fills(task, GROUP, target)
+    return few_suit or ceil_div(length, GROUP) * heads * batch >= 0.9 * target.processors
 
 
 def _grouped(task: AttentionTask, target: Target, keys: int = 0, resident: int = 0) -> Launch:
@@ -65,8 +61,8 @@ def _grouped(task: AttentionTask, target: Target, keys: int = 0, resident: int =
         grid=(tiles * heads * batch, 1, 1),
         block=128,
         args={
-            **{"q": _map(task.q, GROUP), "k": _map(task.k, keys), "v": _map(task.v, keys)},
-            **{"y": _map(task.y, GROUP), "mask": mask, **task.numbers, "tiles": tiles},
+            **{"q": task.q.map(GROUP), "k": task.k.map(keys), "v": task.v.map(keys)},
+            **{"y": task.y.map(GROUP), "mask": mask, **task.numbers, "tiles": tiles},
         },
         types=(("T", dtype), ("M", float32 if mask is None else mask.dtype)),
         constants=(
@@ -119,71 +115,3 @@ def _blocks_with_registers(task: AttentionTask, keys: int) -> int:
     hides = task.op.is_causal or max(task.op.left_window_size, task.op.right_window_size) >= 0
     more = hides or task.mask_steps[2] != 0 or task.op.softcap > 0
     return 2 if more and keys > 160 else 3
-
-
-# ── heads of one block, shared by groups of warps ────────────────────────────────────────────────
-
-#: Head sizes of `attention_long.cu`; and minimum number of keys for the smallest one.
-SMALLEST, LARGEST, LONG = 64, 128, 1024
-#: Maximum keys per step.
-MAX_SHARED = 128
-
-
-def _groups(task: AttentionTask) -> int:
-    """Return how many warp groups fit in the registers."""
-    return 3 if max(task.q.dims[3], task.v.dims[3]) <= 64 else 2
-
-
-def _suits_long(task: AttentionTask, target: Target) -> bool:
-    """Whether `attention_long.cu` supports these heads and gets enough blocks."""
-    sizes = (task.q.dims[3], task.v.dims[3])
-    return (
-        min(sizes) >= SMALLEST
-        and max(sizes) <= LARGEST
-        and (max(sizes) > SIZE or task.seen >= LONG)
-        and task.q.dims[2] > GROUP
-        and _fills(task, GROUP * _groups(task), target)
-    )
-
-
-def _long(task: AttentionTask, target: Target) -> Launch:
-    batch, heads, length, size = task.q.dims
-    size_v, dtype, mask = task.v.dims[3], task.q.tensor.dtype, task.mask
-    slabs_k, slabs_v = ceil_div(size, 64), ceil_div(size_v, 64)
-    steps_of = range(64, MAX_SHARED + 1, 16)
-    keys = min(steps_of, key=lambda k: (ceil_div(task.total, k) * (k + OF_STEP), -k))
-    groups, stages = _groups(task), min(2, ceil_div(task.total, keys))
-    rows = GROUP * groups
-    tiles = ceil_div(length, rows)
-    tile = (slabs_k + slabs_v) * keys * 128
-    return Launch(
-        "attention/attention_long.cu",
-        "attention_long",
-        grid=(tiles * heads * batch, 1, 1),
-        block=128 * groups + 32,
-        args={
-            **{"q": _map(task.q, rows), "k": _map(task.k, keys), "v": _map(task.v, keys)},
-            **{"y": _map(task.y, 16), "mask": mask, "lengths": task.lengths, **task.numbers},
-            "tiles": tiles,
-        },
-        types=(("T", dtype), ("M", float32 if mask is None else mask.dtype)),
-        constants=(
-            *(*task.constants, ("SIZE_K", size), ("SIZE_V", size_v)),
-            *(("GROUPS", groups), ("KEYS", keys), ("STAGES", stages)),
-        ),
-        code=atom_of(dtype).code(keys, across=64, a_in_registers=True),
-        shared=max(slabs_k, slabs_v) * rows * 128 + stages * (tile + 32) + 8,
-        note=f"{rows} rows, {keys} keys, {batch * heads} x {length} x {task.total} x {size}",
-        pitched=task.pitched,
-    )
-
-
-# ── what the copy engine sees ────────────────────────────────────────────────────────────────────
-
-
-def _map(x: Heads, rows: int) -> TensorMap:
-    """Return the tensor map of 64 elements of this many rows of a head."""
-    batch, heads, length, size = x.dims
-    strides = tuple(s if d > 1 else size for s, d in zip(x.steps, x.dims, strict=False))
-    dims = (size, length, heads, batch)
-    return TensorMap(x.tensor, x.tensor.dtype, dims, strides[::-1], (64, rows, 1, 1))

@@ -9,7 +9,7 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention
 from ....runtime.ops.movement import Transpose
 from ....runtime.ops.shape import Reshape
-from ..recipe.operands import Given, Ints, Tensor, broadcast_strides
+from ..recipe.operands import Given, Ints, Tensor, TensorMap, broadcast_strides
 
 NO_MASK, FLAGS, NUMBERS = range(3)
 
@@ -37,6 +37,13 @@ class Heads:
         """Return how many elements of a head can be loaded or stored at once."""
         numbers = (self.dims[3], *(n for n, d in zip(self.steps, self.dims, strict=False) if d > 1))
         return next(v for v in (8, 4, 2, 1) if v <= maximum and all(n % v == 0 for n in numbers))
+
+    def map(self, rows: int) -> TensorMap:
+        """Return the tensor map of 64 elements of this many rows of a head."""
+        batch, heads, length, size = self.dims
+        strides = tuple(s if d > 1 else size for s, d in zip(self.steps, self.dims, strict=False))
+        dims = (size, length, heads, batch)
+        return TensorMap(self.tensor, self.tensor.dtype, dims, strides[::-1], (64, rows, 1, 1))
 
 
 def by_head(x: Tensor, heads: int | None) -> Heads:

@@ -61,7 +61,9 @@ class Atom:
         """Registers per thread for 16 x 8 accumulators."""
         return 2 if self.sums == "half" else 4
 
-    def code(self, n: int = 0, *, across: int = 0, a_in_registers: bool = False) -> str:
+    def code(
+        self, n: int = 0, *, across: int = 0, a_in_registers: bool = False, begins: bool = False
+    ) -> str:
         """Return the generated code for kernels: macros, and the instructions as functions.
 
         KIND is `kind`; MMA the warp-level function, for 32 bytes of K; SumFragment the type of a
@@ -73,6 +75,7 @@ class Atom:
             n: columns of ``wgmma``; 0 for a kernel without it, which gets ``mma_m16n8k*``.
             across: columns of ``wgmma_across``, whose right operand is transposed.
             a_in_registers: whether its left operand is in registers.
+            begins: whether a fourth argument of ``wgmma`` says if it adds to sums or begins them.
         """
         lines = [
             f'#define KIND "{self.kind}"',
@@ -84,7 +87,8 @@ class Atom:
             f"typedef {_C[self.sums]} SumFragment[{self.registers}];",
         ]
         if n:
-            lines.append(self.wgmma(n, a_in_registers=a_in_registers and not across))
+            registers = a_in_registers and not across
+            lines.append(self.wgmma(n, a_in_registers=registers, begins=begins))
         else:
             lines.append(self.mma())
         if across:
@@ -110,7 +114,9 @@ class Atom:
             )
         )
 
-    def wgmma(self, n: int, *, across: bool = False, a_in_registers: bool = False) -> str:
+    def wgmma(
+        self, n: int, *, across: bool = False, a_in_registers: bool = False, begins: bool = False
+    ) -> str:
         """Return ``wgmma(sums, a, b)``, or ``wgmma_across``: the product of a warp group.
 
         Shared memory operands are given by descriptors. A fourth argument selects accumulation or
@@ -121,6 +127,7 @@ class Atom:
             n: columns.
             across: whether B is transposed.
             a_in_registers: whether A is a register fragment.
+            begins: whether a fourth argument is wanted in any case.
         """
         count, (sums, letter) = n // 2, _PTX[self.sums]
         results = ", ".join(f'"+{letter}"(sums[{i // 4}][{i % 4}])' for i in range(count))
@@ -133,7 +140,7 @@ class Atom:
         if self.transposable:
             immediates += [*([] if a_in_registers else ["0"]), str(int(across))]
         split = self.parts > 0 and (self.transposable or a_in_registers)
-        begins = split or (a_in_registers and not self.transposable)
+        begins = begins or split or (a_in_registers and not self.transposable)
         shape = f"m64n{n}k{self.k}"
         test = f"setp.ne.b32 p, %{b + 1}, 0; " if begins else "setp.eq.u32 p, 1, 1; "
         return "\n".join(

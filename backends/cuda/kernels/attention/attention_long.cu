@@ -1,13 +1,18 @@
-// softmax(softcap(scale * q @ k') + mask) @ v of 16-bit floats on Hopper, for many queries. Like attention_wgmma.cu,
-// but each of GROUPS warpgroups processes 64 rows, and all share the keys and values that one producer warp loads. The
-// groups are not otherwise synchronized: one computes a softmax while another multiplies.
+// softmax(softcap(scale * q @ k') + mask) @ v of 16-bit floats on Hopper, for many queries (FlashAttention-3). Like
+// attention_wgmma.cu, but each of GROUPS warpgroups processes 64 rows, and all share the keys and values that a producer
+// loads; a block goes on to its next rows while the results of the preceding ones are stored.
+//
+// A group multiplies the queries by the keys of a step, and the weights of the step before by its values, at the same
+// time; it computes weights while the latter is under way. Groups start products in turns, so that one computes weights
+// while another multiplies.
 //
 // Heads are stored in slabs of 64 elements, each slab holding all rows, the last one padded with zeros. With LENGTHS, the
 // queries are the last of the keys that are there. What lies behind these may be anything: values are cleared, as a
 // weight of zero does not hide infinities.
 //
-// Compile-time, besides the constants of online_softmax.cuh: SIZE_K and SIZE_V, of a head; GROUPS; KEYS of a step;
-// STAGES, the steps whose keys and values fit shared memory; and two wgmma instructions.
+// Compile-time, besides the constants of online_softmax.cuh: SIZE_K and SIZE_V, of a head; GROUPS; PLACES, the queries
+// of a group in shared memory; KEYS of a step; STAGES, the steps whose keys and values fit shared memory; FEW and MANY,
+// registers of a producer and of other threads; and two wgmma instructions, the first of which may begin sums.
 
 #include "attention/heads.cuh"
 #include "ptx/pdl.cuh"
@@ -19,32 +24,140 @@
 
 #include "attention/online_softmax.cuh"
 
-constexpr int CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 32, ROWS = GROUPS * 64;
+constexpr int CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 128, ROWS = GROUPS * 64;
 constexpr int SLABS_K = (SIZE_K + 63) / 64, SLABS_V = (SIZE_V + 63) / 64, EIGHTS = SLABS_V * 8;
-constexpr int SLAB_Q = ROWS * 128, SLAB = KEYS * 128;  // in bytes
+constexpr int SLAB_Q = 64 * 128, SLAB = KEYS * 128;  // in bytes
 constexpr int BYTES_Q = SLAB_Q * (SLABS_K > SLABS_V ? SLABS_K : SLABS_V);
 constexpr int BYTES_K = SLABS_K * SLAB, BYTES_V = SLABS_V * SLAB;
 
-// The producer thread: loads the queries once, then the keys and values of every step.
-__device__ __forceinline__ void fetch(const TensorMap* q, const TensorMap* k, const TensorMap* v,
-                                      u32 queries, u32 keys, u32 values, u32 full_q,
-                                      const Pipeline<STAGES>& of_k, const Pipeline<STAGES>& of_v, int m0,
-                                      int head, int kv_head, int n, int begin, int count)
-{
-    mbarrier_expect_tx(full_q, SLABS_K * SLAB_Q);
-    for (int i = 0; i < SLABS_K; ++i) tma_load_4d(queries + i * SLAB_Q, q, full_q, i * 64, m0, head, n);
-    PipelineState<STAGES> turn;
-    for (int step = 0; step < count; ++step, turn.next()) {
-        const int stage = turn.stage, t0 = begin + step * KEYS;
-        mbarrier_wait(of_k.empty(stage), turn.parity ^ 1);
-        mbarrier_expect_tx(of_k.full(stage), BYTES_K);
-        for (int i = 0; i < SLABS_K; ++i)
-            tma_load_4d(keys + stage * BYTES_K + i * SLAB, k, of_k.full(stage), i * 64, t0, kv_head, n);
-        mbarrier_wait(of_v.empty(stage), turn.parity ^ 1);
-        mbarrier_expect_tx(of_v.full(stage), BYTES_V);
-        for (int i = 0; i < SLABS_V; ++i)
-            tma_load_4d(values + stage * BYTES_V + i * SLAB, v, of_v.full(stage), i * 64, t0, kv_head, n);
+// ── what a block does ───────────────────────────────────────────────────────────────────────────
+
+// How rows are dealt to blocks: those of a patch of heads, whose keys and values the cache holds, with the most keys
+// first, in turns forth and back so that all blocks get about as many keys.
+struct Work {
+    int tiles, pairs, patch;
+
+    __device__ __forceinline__ int count() const { return tiles * pairs; }
+    __device__ __forceinline__ int item(int round) const
+    {
+        return round * gridDim.x + (round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
     }
+};
+
+// The rows of one item, and the keys that these see.
+struct Item {
+    int m0, head, kv_head, n, valid, shift, begin, steps;  // of keys
+
+    __device__ __forceinline__ Item(const Work& work, int number, const Sizes& s, const long long* lengths)
+    {
+        const int first = number / (work.tiles * work.patch) * work.patch;
+        const int heads = min(work.patch, work.pairs - first), rest = number - first * work.tiles;
+        const int pair = first + rest % heads;
+        m0 = (work.tiles - 1 - rest / heads) * ROWS;
+        head = pair % s.heads;
+        n = pair / s.heads;
+        kv_head = head / (s.heads / s.kv_heads);
+        valid = LENGTHS ? int(lengths[n]) : s.total;
+        shift = LENGTHS ? valid - s.rows : 0;  // position of the first query
+        const Keys range = keys_of(m0 + shift, min(m0 + ROWS, s.rows) - 1 + shift, valid, s);
+        begin = range.begin / KEYS * KEYS;
+        steps = steps_to(range.end);
+    }
+
+    __device__ __forceinline__ int steps_to(int end) const { return max(0, (end - begin + KEYS - 1) / KEYS); }
+
+    // How many of the steps the rows of a group see; it skips the rest.
+    __device__ __forceinline__ int steps_of(int group, const Sizes& s) const
+    {
+        const int first = m0 + group * 64;
+        if (first >= s.rows) return 0;
+        return steps_to(keys_of(first + shift, min(first + 64, s.rows) - 1 + shift, valid, s).end);
+    }
+};
+
+struct Stages {
+    u32 queries, keys, values;
+    Pipeline<GROUPS * PLACES> of_q;
+    Pipeline<STAGES> of_k, of_v;
+    u32 turns;
+
+    __device__ __forceinline__ explicit Stages(u32 start)
+        : queries(start), keys(queries + GROUPS * PLACES * BYTES_Q), values(keys + STAGES * BYTES_K),
+          of_q(values + STAGES * BYTES_V), of_k(of_q.empty(GROUPS * PLACES)), of_v(of_k.empty(STAGES)),
+          turns(of_v.empty(STAGES))
+    {
+    }
+};
+
+// ── the producer ────────────────────────────────────────────────────────────────────────────────
+
+__device__ __forceinline__ void fetch(const TensorMap* q, const TensorMap* k, const TensorMap* v, const Stages& at,
+                                      const Work& work, const Sizes& s, const long long* lengths)
+{
+    PipelineState<STAGES> turn;
+    PipelineState<PLACES> place;
+    const auto fetch_queries = [&](const Item& item) {
+        for (int group = 0; group < GROUPS; ++group) {
+            const int slot = group * PLACES + place.stage;
+            const u32 full = at.of_q.full(slot);
+            mbarrier_wait(at.of_q.empty(slot), place.parity ^ 1);
+            mbarrier_expect_tx(full, SLABS_K * SLAB_Q);
+            for (int i = 0; i < SLABS_K; ++i)
+                tma_load_4d(at.queries + slot * BYTES_Q + i * SLAB_Q, q, full, i * 64, item.m0 + group * 64,
+                            item.head, item.n);
+        }
+        place.next();
+    };
+    for (int round = 0; work.item(round) < work.count(); ++round) {
+        const Item item(work, work.item(round), s, lengths);
+        if (item.steps == 0) fetch_queries(item);
+        for (int step = 0; step < item.steps; ++step, turn.next()) {
+            const int stage = turn.stage, t0 = item.begin + step * KEYS;
+            mbarrier_wait(at.of_k.empty(stage), turn.parity ^ 1);
+            mbarrier_expect_tx(at.of_k.full(stage), BYTES_K);
+            for (int i = 0; i < SLABS_K; ++i)
+                tma_load_4d(at.keys + stage * BYTES_K + i * SLAB, k, at.of_k.full(stage), i * 64, t0, item.kv_head,
+                            item.n);
+            if (step == 0) fetch_queries(item);
+            mbarrier_wait(at.of_v.empty(stage), turn.parity ^ 1);
+            mbarrier_expect_tx(at.of_v.full(stage), BYTES_V);
+            for (int i = 0; i < SLABS_V; ++i)
+                tma_load_4d(at.values + stage * BYTES_V + i * SLAB, v, at.of_v.full(stage), i * 64, t0, item.kv_head,
+                            item.n);
+        }
+    }
+}
+
+// ── products ────────────────────────────────────────────────────────────────────────────────────
+
+// Starts to multiply a group's queries by the keys of a stage.
+__device__ __forceinline__ void score(float (&scores)[KEYS / 8][4], u32 queries, u32 keys)
+{
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < (SIZE_K + 15) / 16; ++i)
+        wgmma(scores, smem_descriptor(queries + i / 4 * SLAB_Q) + i % 4 * 2,
+              smem_descriptor(keys + i / 4 * SLAB) + i % 4 * 2, i > 0);
+    wgmma_commit();
+}
+
+// The results of one slab of values.
+__device__ __forceinline__ float (&slab_of(float (&results)[EIGHTS][4], int slab))[8][4]
+{
+    return *(float(*)[8][4])results[slab * 8];
+}
+
+// Starts to add the weighed values of a stage to the results.
+__device__ __forceinline__ void add_values(float (&results)[EIGHTS][4], const u32 (&weights)[KEYS / 16][4], u32 values)
+{
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < KEYS / 16; ++i)
+#pragma unroll
+        for (int slab = 0; slab < SLABS_V; ++slab)
+            wgmma_across(slab_of(results, slab), weights[i],
+                         smem_descriptor(values + slab * SLAB) + i * (16 * 128 >> 4));
+    wgmma_commit();
 }
 
 // Clears the values of a stage from number `from` on. All consumers call it.
@@ -54,116 +167,150 @@ __device__ __forceinline__ void clear_values(u32 values, int from)
     for (int item = threadIdx.x; item < chunks * SLABS_V; item += CONSUMERS)
         fill<16>(values + item / chunks * SLAB + from * 128 + item % chunks * 16, 0);
     fence_proxy_async();
-    named_barrier_sync<2, CONSUMERS>();
+    named_barrier_sync<CONSUMERS>(1);
 }
 
-// The sums of one slab of values.
-__device__ __forceinline__ float (&slab_of(float (&sums)[EIGHTS][4], int slab))[8][4]
-{
-    return *(float(*)[8][4])sums[slab * 8];
-}
+// ── the kernel ──────────────────────────────────────────────────────────────────────────────────
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap y, const M* mask,
-               const long long* lengths, Sizes s, MaskSteps of_mask, float scale, float softcap, int tiles)
+               const long long* lengths, Sizes s, MaskSteps of_mask, float scale, float softcap, Work work)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
-    const u32 queries = shared_address(shared), keys = queries + BYTES_Q;
-    const u32 values = keys + STAGES * BYTES_K, full_q = values + STAGES * BYTES_V;
-    const Pipeline<STAGES> of_k(full_q + 8), of_v(full_q + 8 + STAGES * 16);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int pair = blockIdx.x / tiles, m0 = (tiles - 1 - blockIdx.x % tiles) * ROWS;
-    const int head = pair % s.heads, n = pair / s.heads, kv_head = head / (s.heads / s.kv_heads);
+    const Stages at(shared_address(shared));
     if (threadIdx.x == 0) {
-        mbarrier_init(full_q, 1);
-        of_k.begin(1, GROUPS * 4);
-        of_v.begin(1, GROUPS * 4);
+        at.of_q.begin(1, 4);
+        at.of_k.begin(1, GROUPS * 4);
+        at.of_v.begin(1, GROUPS * 4);
+        for (int group = 0; group < GROUPS; ++group) mbarrier_init(at.turns + group * 8, 4);
+        mbarrier_init_fence();
     }
     __syncthreads();
     grid_dependency_sync();
-    const int valid = LENGTHS ? int(lengths[n]) : s.total;
-    const int shift = LENGTHS ? valid - s.rows : 0;  // position of the first query
-    const Keys range = keys_of(m0 + shift, min(m0 + ROWS, s.rows) - 1 + shift, valid, s);
-    const int begin = range.begin / KEYS * KEYS;
-    const int count = max(0, (range.end - begin + KEYS - 1) / KEYS);
-    if (warp == GROUPS * 4) {
-        if (lane == 0)
-            fetch(&q, &k, &v, queries, keys, values, full_q, of_k, of_v, m0, head, kv_head, n, begin,
-                  count);
+    if (threadIdx.x >= CONSUMERS) {
+        setmaxnreg_dec<FEW>();
+        if (threadIdx.x == CONSUMERS) fetch(&q, &k, &v, at, work, s, lengths);
         return;
     }
-
-    const int row = m0 + warp * 16 + lane / 4;
-    const M* mask_row[2] = {mask, mask};
-    if (MASK != NO_MASK)
-        for (int half = 0; half < 2; ++half)
-            mask_row[half] += n * of_mask.batch + head * of_mask.head
-                            + min(row + half * 8, s.rows - 1) * of_mask.row;
-    // A warp past the last row has no scores to process.
-    const int weighed = m0 + warp * 16 < s.rows ? KEYS / 8 : 0;
-    const u32 own = queries + warp / 4 * 64 * 128;
-    float results[EIGHTS][4] = {}, peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+    setmaxnreg_inc<MANY>();
+    const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     PipelineState<STAGES> turn;
-    mbarrier_wait(full_q, 0);
+    PipelineState<PLACES> place;
+    u32 own_turn = group == 0;
+    const auto await_turn = [&] {
+        mbarrier_wait(at.turns + group * 8, own_turn);
+        own_turn ^= 1;
+    };
+    const auto pass_turn = [&] {
+        if (lane == 0) mbarrier_arrive(at.turns + (group + 1) % GROUPS * 8);
+    };
 #pragma unroll 1
-    for (int step = 0; step < count; ++step, turn.next()) {
-        const int stage = turn.stage;
-        float scores[KEYS / 8][4] = {};
-        mbarrier_wait(of_k.full(stage), turn.parity);
-        settle(scores);
-        wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < (SIZE_K + 15) / 16; ++i)
-            wgmma(scores, smem_descriptor(own + i / 4 * SLAB_Q) + i % 4 * 2,
-                  smem_descriptor(keys + stage * BYTES_K + i / 4 * SLAB) + i % 4 * 2);
-        wgmma_commit();
-        wgmma_wait<0>();
-        settle(scores);
-        if (lane == 0) mbarrier_arrive(of_k.empty(stage));
-
-        const int t0 = begin + step * KEYS;
-        const Seen seen = {{row + shift, row + 8 + shift}, t0, valid, weighed};
-        weigh(scores, results, peak, sum, MaskInPlace{{mask_row[0], mask_row[1]}, t0, s, of_mask}, seen, s, scale,
-              softcap);
+    for (int round = 0; work.item(round) < work.count(); ++round, place.next()) {
+        const Item item(work, work.item(round), s, lengths);
+        const int slot = group * PLACES + place.stage, steps = item.steps_of(group, s);
+        const int row = item.m0 + group * 64 + warp * 16 + lane / 4;
+        const u32 queries = at.queries + slot * BYTES_Q;
+        const M* mask_row[2] = {mask, mask};
+        if (MASK != NO_MASK)
+            for (int half = 0; half < 2; ++half)
+                mask_row[half] += item.n * of_mask.batch + item.head * of_mask.head
+                                + min(row + half * 8, s.rows - 1) * of_mask.row;
+        float results[EIGHTS][4] = {}, peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+        float scores[KEYS / 8][4] = {}, by[2];
         u32 weights[KEYS / 16][4];
+        const auto weigh_step = [&](int step) {
+            const int t0 = item.begin + step * KEYS;
+            const Seen seen = {{row + item.shift, row + 8 + item.shift}, t0, item.valid, KEYS / 8};
+            weigh(scores, by, peak, sum, MaskInPlace{{mask_row[0], mask_row[1]}, t0, s, of_mask}, seen, s, scale,
+                  softcap);
+        };
+        const auto keep_weights = [&] {
 #pragma unroll
-        for (int i = 0; i < KEYS / 16; ++i)
-            as_operand(weights[i], scores[2 * i], scores[2 * i + 1]);
+            for (int i = 0; i < KEYS / 16; ++i) as_operand(weights[i], scores[2 * i], scores[2 * i + 1]);
+        };
+        // Waits for the values of a step. All groups come to the last one when it is nobody's turn.
+        const auto await_values = [&](int step, const PipelineState<STAGES>& of) {
+            const int t0 = item.begin + step * KEYS;
+            mbarrier_wait(at.of_v.full(of.stage), of.parity);
+            if (LENGTHS && t0 + KEYS > item.valid)
+                clear_values(at.values + of.stage * BYTES_V, item.valid - t0);
+        };
+        mbarrier_wait(at.of_q.full(slot), place.parity);
+        if (steps > 0) {
+            mbarrier_wait(at.of_k.full(turn.stage), turn.parity);
+            await_turn();
+            score(scores, queries, at.keys + turn.stage * BYTES_K);
+            pass_turn();
+            wgmma_wait<0>();
+            settle(scores);
+            if (lane == 0) mbarrier_arrive(at.of_k.empty(turn.stage));
+            weigh_step(0);
+            keep_weights();
+#pragma unroll 1
+            for (int step = 1; step < steps; ++step) {
+                const PipelineState<STAGES> last = turn;
+                turn.next();
+                mbarrier_wait(at.of_k.full(turn.stage), turn.parity);
+                await_values(step - 1, last);
+                await_turn();
+                settle(scores);
+                score(scores, queries, at.keys + turn.stage * BYTES_K);
+                settle(results);
+                add_values(results, weights, at.values + last.stage * BYTES_V);
+                pass_turn();
+                wgmma_wait<1>();
+                settle(scores);
+                if (lane == 0) mbarrier_arrive(at.of_k.empty(turn.stage));
+                weigh_step(step);
+                wgmma_wait<0>();
+                settle(results);
+                if (lane == 0) mbarrier_arrive(at.of_v.empty(last.stage));
+                rescale(results, by);
+                keep_weights();
+            }
+            await_values(steps - 1, turn);
+            await_turn();
+            settle(results);
+            add_values(results, weights, at.values + turn.stage * BYTES_V);
+            pass_turn();
+            wgmma_wait<0>();
+            settle(results);
+            if (lane == 0) mbarrier_arrive(at.of_v.empty(turn.stage));
+            turn.next();
+        } else if (item.steps > 0) {
+            await_turn();
+            pass_turn();
+        }
+#pragma unroll 1
+        for (int step = steps; step < item.steps; ++step, turn.next()) {
+            await_turn();
+            pass_turn();
+            mbarrier_wait(at.of_k.full(turn.stage), turn.parity);
+            if (lane == 0) mbarrier_arrive(at.of_k.empty(turn.stage));
+            await_values(step, turn);
+            if (lane == 0) mbarrier_arrive(at.of_v.empty(turn.stage));
+        }
 
-        mbarrier_wait(of_v.full(stage), turn.parity);
-        if (LENGTHS && t0 + KEYS > valid)
-            clear_values(values + stage * BYTES_V, valid - t0);
-        settle(results);
-        wgmma_fence();
+        named_barrier_sync<128>(2 + group);  // results take the place of the queries
+        unsigned char* const own = shared + slot * BYTES_Q;
 #pragma unroll
-        for (int i = 0; i < KEYS / 16; ++i)
+        for (int half = 0; half < 2; ++half) {
+            const float total = over_quad_sum(sum[half]);
+            const float factor = total == 0 ? 0.0f : 1 / total;
 #pragma unroll
+            for (int j = 0; j < EIGHTS; ++j)
+                *(u32*)(own + j / 8 * SLAB_Q + swizzled(warp * 16 + lane / 4 + half * 8, j % 8) + lane % 4 * 4) =
+                    pair_of(results[j][half * 2] * factor, results[j][half * 2 + 1] * factor);
+        }
+        fence_proxy_async();
+        __syncwarp();
+        if (lane == 0) {
             for (int slab = 0; slab < SLABS_V; ++slab)
-                wgmma_across(slab_of(results, slab), weights[i],
-                             smem_descriptor(values + stage * BYTES_V + slab * SLAB) + i * (16 * 128 >> 4));
-        wgmma_commit();
-        wgmma_wait<0>();
-        settle(results);
-        if (lane == 0) mbarrier_arrive(of_v.empty(stage));
-    }
-
-    named_barrier_sync<1, CONSUMERS>();  // results take the place of the queries
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const float total = over_quad_sum(sum[half]);
-        const float by = total == 0 ? 0.0f : 1 / total;
-#pragma unroll
-        for (int j = 0; j < EIGHTS; ++j)
-            *(u32*)(shared + j / 8 * SLAB_Q + swizzled(warp * 16 + lane / 4 + half * 8, j % 8)
-                    + lane % 4 * 4) = pair_of(results[j][half * 2] * by, results[j][half * 2 + 1] * by);
-    }
-    fence_proxy_async();
-    __syncwarp();
-    if (lane == 0) {
-        for (int slab = 0; slab < SLABS_V; ++slab)
-            tma_store_4d(&y, queries + slab * SLAB_Q + warp * 16 * 128, slab * 64, m0 + warp * 16, head,
-                          n);
-        tma_store_wait();
+                tma_store_4d(&y, queries + slab * SLAB_Q + warp * 16 * 128, slab * 64, item.m0 + group * 64 + warp * 16,
+                             item.head, item.n);
+            tma_store_wait();
+            mbarrier_arrive(at.of_q.empty(slot));
+        }
     }
 }

@@ -56,19 +56,16 @@ struct MaskInPlace {
     }
 };
 
-// A thread has two adjacent keys of every eight, of two rows: the fragment layout of a product's sums. `sum`
-// covers the thread's own keys. `bias_of(eight, side, row)` is what the mask adds to a score.
-template <int EIGHTS, int WIDE, typename Bias>
-__device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&results)[WIDE][4],
-                                      float (&peak)[2], float (&sum)[2], const Bias& bias_of,
-                                      const Seen& seen, const Sizes& s, float scale, float softcap)
+// Turns a thread's scores into what exponentials are taken of, and returns the greatest of each of its two rows. SOME:
+// whether a row may not see a key.
+template <bool SOME, int EIGHTS, typename Bias>
+__device__ __forceinline__ void prepare(float (&scores)[EIGHTS][4], float (&top)[2], const Bias& bias_of,
+                                        const Seen& seen, const Sizes& s, float scale, float softcap)
 {
     const int lane = threadIdx.x % 32;
-    float top[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int j = 0; j < EIGHTS; ++j) {
         if (j >= seen.count) break;
-        const bool whole = seen.first + j * 8 + 8 <= seen.valid && !CAUSAL && !WINDOW;
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
             const int t = seen.first + j * 8 + lane % 4 * 2 + side;
@@ -81,17 +78,36 @@ __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&result
                 if (SOFTCAP) score = softcap * tanhf(score / softcap);
                 if (MASK != NO_MASK && MASK_ROWS) bias = bias_of(j, side, half);
                 if (MASK != NO_MASK) score += bias;
-                if (!whole && is_hidden(t, seen.places[half], seen.valid, s)) score = -INFINITY;
+                if (SOME && is_hidden(t, seen.places[half], seen.valid, s)) score = -INFINITY;
                 top[half] = fmaxf(top[half], score);
             }
         }
     }
+}
+
+// A thread has two adjacent keys of every eight, of two rows: the fragment layout of a product's sums. `sum`
+// covers the thread's own keys. `bias_of(eight, side, row)` is what the mask adds to a score. `by` are the factors of
+// results so far.
+template <int EIGHTS, typename Bias>
+__device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&by)[2], float (&peak)[2],
+                                      float (&sum)[2], const Bias& bias_of, const Seen& seen, const Sizes& s,
+                                      float scale, float softcap)
+{
+    const int last = seen.first + EIGHTS * 8 - 1;
+    bool all = true;  // keys that a row sees are neighbours
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+        all &= !is_hidden(seen.first, seen.places[half], seen.valid, s)
+               && !is_hidden(last, seen.places[half], seen.valid, s);
+    float top[2] = {-INFINITY, -INFINITY};
+    if (__all_sync(~0u, all)) prepare<false>(scores, top, bias_of, seen, s, scale, softcap);
+    else prepare<true>(scores, top, bias_of, seen, s, scale, softcap);
     const float steep = steepness(scale);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const float most = fmaxf(peak[half], over_quad_max(top[half]));
         const float base = most == -INFINITY ? 0.0f : most;
-        const float by = exp2_of((peak[half] - base) * steep);
+        by[half] = exp2_of((peak[half] - base) * steep);
         peak[half] = most;
         float total = 0;
 #pragma unroll
@@ -104,11 +120,30 @@ __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&result
                 total += score;
             }
         }
-        sum[half] = sum[half] * by + total;
+        sum[half] = sum[half] * by[half] + total;
+    }
+}
+
+// Multiplies the results of a thread's two rows by their factors.
+template <int WIDE>
+__device__ __forceinline__ void rescale(float (&results)[WIDE][4], const float (&by)[2])
+{
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int j = 0; j < WIDE; ++j) {
-            results[j][half * 2] *= by;
-            results[j][half * 2 + 1] *= by;
+            results[j][half * 2] *= by[half];
+            results[j][half * 2 + 1] *= by[half];
         }
-    }
+}
+
+// Both, where results are at rest.
+template <int EIGHTS, int WIDE, typename Bias>
+__device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&results)[WIDE][4],
+                                      float (&peak)[2], float (&sum)[2], const Bias& bias_of,
+                                      const Seen& seen, const Sizes& s, float scale, float softcap)
+{
+    float by[2];
+    weigh(scores, by, peak, sum, bias_of, seen, s, scale, softcap);
+    rescale(results, by);
 }

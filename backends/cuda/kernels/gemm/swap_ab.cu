@@ -355,10 +355,10 @@ __device__ __forceinline__ void multiply(unsigned char* shared, const Block& blo
     steps.turn.skip(slice);
     Sums sums = {};
     for (int step = block.first + slice; step < block.end; step += SLICES) steps.add(sums);
-    named_barrier_sync<1, CONSUMERS>();  // the stages are read, and sums take their place
+    named_barrier_sync<CONSUMERS>(1);  // the stages are read, and sums take their place
     gather((float*)shared, sums, slice, row + threadIdx.x / 32 % 4 * 16);
     if constexpr (SLICES > 1) {
-        named_barrier_sync<1, CONSUMERS>();
+        named_barrier_sync<CONSUMERS>(1);
         add_slices<SLICES>((float*)shared, threadIdx.x, CONSUMERS);
     }
 }

@@ -46,10 +46,10 @@ __device__ __forceinline__ void bulk_copy(u32 to, const void* from, int bytes, u
                  :: "r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
-// Synchronizes COUNT threads of the block (named barrier).
-template <int NAME, int COUNT> __device__ __forceinline__ void named_barrier_sync()
+// Synchronizes COUNT neighbouring threads of the block (named barrier).
+template <int COUNT> __device__ __forceinline__ void named_barrier_sync(int name)
 {
-    asm volatile("bar.sync %0, %1;" :: "n"(NAME), "n"(COUNT) : "memory");
+    asm volatile("bar.sync %0, %1;" :: "r"(name), "n"(COUNT) : "memory");
 }
 
 template <int COUNT> __device__ __forceinline__ void setmaxnreg_dec()
