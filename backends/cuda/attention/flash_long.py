@@ -135,9 +135,7 @@ def _patch(task: AttentionTask, steps: Sequence[int], keys: int, target: Target)
 
 
 @lru_cache(maxsize=64)
-def most_even(
-    steps: tuple[int, ...], of_tile: float, pairs: int, maximum: int, blocks: int
-) -> int:
+def most_even(steps: tuple[int, ...], of_tile: float, pairs: int, maximum: int, blocks: int) -> int:
     """Return the number of heads with which the block that gets most gets least.
 
     Args:
