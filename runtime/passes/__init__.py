@@ -117,11 +117,6 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "likewise: who asks for a tensor's sizes is a reader of it",
     ),
     Pass(
-        "unflatten_softmax",
-        unflatten_softmax.run,
-        "before the patterns below, which match a Softmax along an axis of the tensor itself",
-    ),
-    Pass(
         "lower_einsum",
         lower_einsum.run,
         "before the patterns below, which match matrix products as MatMul",
@@ -165,6 +160,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "hoist_reshapes",
         hoist_reshapes.run,
         "before the patterns below, which match layers as MatMul and Add on the tensor's own axes",
+    ),
+    Pass(
+        "unflatten_softmax",
+        unflatten_softmax.run,
+        "after it, which adds views, and before patterns with a Softmax of the tensor itself",
     ),
     Pass(
         "turn_rows",
@@ -350,10 +350,10 @@ STATIC_PASSES: tuple[Pass, ...] = (
         drop_overwritten.run,
         "sizes determine whether everything is overwritten",
     ),
-    Pass("unflatten_softmax", unflatten_softmax.run, "sizes determine whether a shape is kept"),
     Pass("lower_einsum", lower_einsum.run, "it needs the sizes of merged axes"),
     Pass("lower_gather_nd", lower_gather_nd.run, "sizes determine which rows are adjacent"),
     Pass("hoist_reshapes", hoist_reshapes.run_bound, "sizes determine which axes are rows"),
+    Pass("unflatten_softmax", unflatten_softmax.run, "sizes determine whether a shape is kept"),
     Pass("compose_views", compose_views.run_bound, "and which axes a Reshape merges or splits"),
     Pass("fuse_rotary", fuse_rotary.run, "it needs the number of positions"),
     Pass("fuse_attention", fuse_attention.run, "sizes determine how masks are broadcast"),

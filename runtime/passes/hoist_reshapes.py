@@ -107,6 +107,28 @@ def _split_batches(graph: Graph) -> Iterator[str]:
         yield f"MatMul '{node.name}' has the batch axes {outer} of its {count} matrices"
 
 
+def _equal_axes(graph: Graph) -> Iterator[str]:
+    """Give both operands of a product the same batch axes, where one lacks leading ones of size 1.
+
+    PyTorch's optimizer takes views of a single sample away from one of them.
+    """
+    for node in list(graph.nodes):
+        if not isinstance(node.op, MatMul):
+            continue
+        shapes = [shape_of(value) or () for value in node.operands]
+        short, long = sorted(shapes, key=len)
+        ones = len(long) - len(short)
+        known = all(isinstance(size, int) for size in (*short, *long))
+        if not known or not ones or len(short) < 3 or long[:-2] != (1,) * ones + short[:-2]:
+            continue
+        place = shapes.index(short)
+        value, add = node.operands[place], Builder(graph, node, node.name, (node,))
+        if value.data is None:
+            wide = _reshaped(add, value, (1,) * ones + short)
+            graph.set_inputs(node, [wide if i == place else v for i, v in enumerate(node.inputs)])
+            yield f"both operands of MatMul '{node.name}' have {len(long) - 2} batch axes"
+
+
 def _static(value: Value) -> tuple[int, int, int] | None:
     """Return number, rows and columns of the matrices in a tensor of three axes."""
     sizes = tuple(size for size in shape_of(value) or () if isinstance(size, int))
@@ -169,13 +191,15 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     ``reshape(flatten(x) @ w + b, [..., n])`` becomes ``x @ w + b`` without a view. Activations or
     sums that follow then read the product itself, and layers of all exporters look alike. Weights
     are constant; a Gemm becomes MatMul and Add. Products with one batch axis, as tf2onnx writes
-    Einsum, get the batch axes of the Reshape after them.
+    Einsum, get the batch axes of the Reshape after them, and both operands as many.
     """
     yield from fuse(graph, context, FUSIONS)
     yield from _split_batches(graph)
+    yield from _equal_axes(graph)
 
 
 def run_bound(graph: Graph, context: Context) -> Iterator[str]:
     """As `run`, for known sizes and without creating weights."""
     yield from fuse(graph, context, BOUND)
     yield from _split_batches(graph)
+    yield from _equal_axes(graph)

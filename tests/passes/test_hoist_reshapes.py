@@ -9,9 +9,10 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Dim
-from tercet.runtime.ops.elementwise import Neg
+from tercet.runtime.ops.elementwise import Add, Neg
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Transpose
+from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.shape import Flatten, Reshape, Squeeze
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
@@ -139,3 +140,22 @@ def test_a_cut_through_the_matrices_stays(cut: tuple[int, ...]) -> None:
     assert_same(graph, after)
     (product,) = (node for node in after.nodes if node.kind == "MatMul")
     assert (len(product.output.tensor.dims) == 3) == (cut[-2:] != (5, 5))
+
+
+def test_keys_without_the_axis_of_a_single_sample() -> None:
+    """As torch.onnx's optimizer leaves the attention of DETR for one image."""
+
+    def build(g: Graph, x: Value) -> Value:
+        heads = [apply(g, Transpose(perm=(0, 2, 1, 3)), x) for _ in range(3)]
+        q, (k, v) = heads[0], (apply(g, Reshape(), each, ints(3, 5, 8)) for each in heads[1:])
+        scores = apply(g, MatMul(), q, apply(g, Transpose(perm=(0, 2, 1)), k))
+        masked = apply(g, Add(), scores, normal(1, 1, 5, 5))
+        weights = apply(g, Softmax(axis=-1), behind(g, masked, 3, 5, 5))
+        y = behind(g, apply(g, MatMul(), weights, v), 1, 3, 5, 8)
+        return apply(g, Transpose(perm=(0, 2, 1, 3)), y)
+
+    graph = make(build, (1, 5, 3, 8))
+    after, _ = optimised(graph)
+    assert "Attention" in kinds(after)
+    assert "Softmax" not in kinds(after)
+    assert_same(graph, after)

@@ -49,3 +49,15 @@ def test_another_shape() -> None:
 
     _, log = optimised(make(build, (2, 3, 4)))
     assert "unflatten_softmax" not in log.counts
+
+
+@pytest.mark.parametrize("wanted", [(6, 4), (1, 6, 1, 4), (3, 2, 4)])
+def test_views_that_keep_the_last_axis(wanted: tuple[int, ...]) -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        rows = apply(graph, Reshape(), x, np.array(wanted))
+        return apply(graph, Reshape(), apply(graph, Softmax(), rows), np.array([2, 3, 4]))
+
+    graph = make(build, (2, 3, 4))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Softmax"]
+    assert_same(graph, after)
