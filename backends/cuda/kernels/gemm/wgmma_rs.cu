@@ -114,7 +114,8 @@ struct Steps {
         return tile;
     }
 
-    // Adds the sums of a step to the total once they are complete, and releases the stage.
+    // Adds the sums of a step to the total once they are complete, and releases the stage: for all lanes, whose reads
+    // come before, although compute-sanitizer's racecheck sees only those of the lane that arrives (docs/debugging.md).
     __device__ __forceinline__ void end(float (&totals)[TN][4], const float (&sums)[TN][4],
                                         const Rows& rows)
     {
