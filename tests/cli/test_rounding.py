@@ -12,8 +12,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import tercet as api
 from tercet.tools.bench.bench_quality import judged
 from tercet.tools.verdict.error_bounds import Judge
+from tercet.tools.verdict.noise import ROUGH
 from tercet.tools.verdict.rounding import Evidence, rule_floats, rule_ordinary
-from tercet.tools.verdict.shaken import ROUGH
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ import tercet as api
 from tercet.runtime.ir.types import HostValue
 from tercet.runtime.session import program_cache
 from tercet.tools.verdict.error_bounds import Judge
-from tercet.tools.verdict.shaken import EXACT, FAIR, ROUGH, Shaken
+from tercet.tools.verdict.noise import EXACT, FAIR, ROUGH
+from tercet.tools.verdict.shaken import Shaken
 
 RNG = np.random.default_rng(0)
 W = RNG.standard_normal((6, 6)).astype(np.float32) / 3

@@ -11,7 +11,8 @@ import numpy as np
 from ...runtime.ir.custom import CustomOperator, declare
 from ...runtime.ir.graph import Graph, Node
 from ...runtime.ir.types import Array, HostValue, TensorType
-from .shaken import ROUGH, Shaken
+from .noise import ROUGH
+from .shaken import Shaken
 
 #: From this growth on a node amplifies.
 _GROWTH = 16.0

@@ -27,6 +27,7 @@ from ..common.nested import flat
 from .accuracy import distance_of
 from .agreement import Agreement, Tolerance, Word, agreement, missing, tolerance_for
 from .amplifiers import Amplifier, first_amplifier
+from .noise import EXACT, FAIR, ROUGH
 from .operators import SMALLEST, Ancestry, ancestries
 from .rounding import (
     Evidence,
@@ -36,7 +37,7 @@ from .rounding import (
     rule_floats,
     rule_ordinary,
 )
-from .shaken import EXACT, FAIR, ROUGH, Shaken
+from .shaken import Shaken
 from .spread import distance
 
 #: Where such a bound comes from; see `Tolerance.origin`.

@@ -17,12 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from math import prod
+from functools import partial
 from typing import Any
 from weakref import finalize
-
-import numpy as np
 
 from ...runtime.ir.custom import CustomOperator, declare
 from ...runtime.ir.dtypes import DType, float32, float64
@@ -30,6 +27,7 @@ from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import Array, HostValue, TensorType
 from .definitions import Definitions
 from .float64_reference import Oracle
+from .noise import EXACT, NO_AMOUNT, Amount, Noise, by_steps, exact, moved
 from .operators import (
     BASIC,
     BITS,
@@ -55,203 +53,11 @@ from .operators import (
     rounds,
 )
 
-EXACT, FAIR, ROUGH = "exact", "fair", "rough"
-#: How many times as far as rounding to nearest numbers are moved. Accumulators of half precision
-#: are float32 nearly everywhere, so the formats themselves are all that makes it rough.
-STRENGTH = {
-    FAIR: {"float64": 2.0, "float32": 2.0, "tf32": 1.0, "float16": 1.0, "bfloat16": 1.0},
-    ROUGH: {"float64": 16.0, "float32": 16.0, "tf32": 4.0, "float16": 4.0, "bfloat16": 4.0},
-}
 #: How far from a pixel others may be that libraries add to it and subtract again: Winograd's
 #: transforms of tiles of six by six.
 _TILE = 3
 #: A magnitude that every number but zero has.
 _ANY = 1e-300
-#: A table of noise of a prime length, read from a random place on.
-_PRIME = 1_000_003
-
-
-@lru_cache(maxsize=1)
-def _table() -> Array:
-    """Return the table twice, one behind the other, so that every part of it is a slice."""
-    found = np.random.default_rng(0).uniform(-1, 1, _PRIME)
-    return np.concatenate([found, found])
-
-
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """By which share of themselves numbers move, in fair and in rough runs."""
-
-    fair: float = 0.0
-    rough: float = 0.0
-
-    def __mul__(self, times: float) -> Amount:
-        return Amount(self.fair * times, self.rough * times)
-
-    def __or__(self, other: Amount) -> Amount:
-        """Return the greater ones."""
-        return Amount(max(self.fair, other.fair), max(self.rough, other.rough))
-
-    @classmethod
-    def of(cls, name: str) -> Amount:
-        """Return that of a format, for a number that is rounded once."""
-        return cls(*(STRENGTH[kind][name] * 2.0 ** -BITS[name] for kind in (FAIR, ROUGH)))
-
-
-_NONE = Amount()
-
-
-class Noise:
-    """Random numbers between -1 and 1, as many as one wants at next to no cost; of one run.
-
-    An even seed and the next one give the same numbers with opposite signs: of two that are nearly
-    equal each is the greater one in one of both.
-    """
-
-    def __init__(self) -> None:
-        self.start(EXACT, 0)
-
-    def start(self, kind: str, seed: int) -> None:
-        """Begin a run.
-
-        Args:
-            kind: `EXACT`, `FAIR` or `ROUGH`.
-            seed: another one gives other noise.
-        """
-        self._kind = kind
-        self._generator = np.random.default_rng((kind == FAIR, seed // 2))
-        self._sign = -1.0 if seed % 2 else 1.0
-        #: Constants of this run, which loops read more than once.
-        self.constants: dict[int, Array] = {}
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether nothing moves in this run."""
-        return self._kind == EXACT
-
-    def share(self, amount: Amount) -> float:
-        """Return by which share of themselves numbers move in this run."""
-        return 0.0 if self.is_exact else getattr(amount, self._kind)
-
-    def __call__(self, shape: tuple[int, ...]) -> Array:
-        """Return random numbers."""
-        size = prod(shape)
-        start = int(self._generator.integers(_PRIME))
-        found = _table()[start : start + min(size, _PRIME)]
-        if size > _PRIME:
-            found = np.resize(found, size)
-        return (self._sign * found).reshape(shape)
-
-
-def moved(
-    noise: Noise,
-    x: Array,
-    like: Array | None = None,
-    *,
-    amount: Amount = _NONE,
-    bits: int = 0,
-    smallest: float = 0.0,
-    floor: float = 0.0,
-    radius: int = 0,
-    channels: bool = False,
-    coordinates: Amount = _NONE,
-    rows: bool = False,
-    steps: bool = True,
-    negative: bool = True,
-) -> Array:
-    """Return numbers moved by at most a share of themselves; as they are in an exact run.
-
-    Args:
-        noise: where random numbers come from.
-        x: any dtype; of what is not float64, bytes move by a step and all else stays.
-        like: numbers of whose magnitude the share is taken where it is greater.
-        amount: the share.
-        bits: numbers of so many bits stay; whole ones where 0.
-        smallest: the least magnitude that the share is taken of, where a number does not stay.
-        floor: the least magnitude that the share is taken of; where there is one nothing stays.
-        radius: how far away, along all axes but the first two, the greatest magnitude is looked
-            for that the share is taken of; nothing stays.
-        channels: whether the share is taken of the greatest magnitude along axis 1; nothing stays.
-        coordinates: the share of their indices by which elements are moved towards neighbours.
-        rows: whether rows along the last axis are moved as a whole, too.
-        steps: whether bytes move.
-        negative: whether numbers may become negative.
-    """
-    share = noise.share(amount)
-    if not share:
-        return x
-    if like is not None and like.shape != x.shape:
-        like = None
-    if x.dtype != float64:
-        return _stepped(noise, x) if steps and x.dtype in BYTES else x
-    with np.errstate(all="ignore"):
-        size = x if like is None else np.maximum(np.abs(x), np.abs(like))
-        size = np.maximum(np.abs(size), max(floor, smallest)) if floor or smallest else size
-        size = _greatest_near(np.abs(size), radius) if radius else size
-        size = np.abs(size).max(1, keepdims=True) if channels and size.size else size
-        step = np.multiply(size, noise(x.shape), out=np.empty(x.shape))
-        if rows:
-            step += size * noise((*x.shape[:-1], 1))
-        step *= share
-        if smallest and not floor:  # what is rounded to zero does not pass it
-            np.clip(step, -np.abs(x), np.abs(x), out=step)
-        if not negative:
-            np.maximum(step, -x, out=step)
-        if not (floor or radius or channels or coordinates != _NONE) and like is None:
-            step *= ~_exact(x, bits)
-        if positions := noise.share(coordinates):
-            step += _slopes(x) * noise(x.shape) * positions
-        step += x
-    np.copyto(step, x, where=~np.isfinite(x))
-    return step
-
-
-def _by_steps(noise: Noise, x: Array, steps: Array) -> Array:
-    """Return a result; in a noisy run what its definition gives, where that does not overflow."""
-    return x if noise.is_exact else np.where(np.isfinite(steps), steps, x)
-
-
-def _greatest_near(size: Array, radius: int) -> Array:
-    """Return the greatest of the elements up to so far away along all axes but the first two."""
-    width = 2 * radius + 1
-    for axis in range(2, size.ndim):
-        length = size.shape[axis]
-        ends = [(radius, radius) if i == axis else (0, 0) for i in range(size.ndim)]
-        found, covered = np.moveaxis(np.pad(size, ends), axis, 0), 1
-        while 2 * covered <= width:
-            found, covered = np.maximum(found[:-covered], found[covered:]), 2 * covered
-        rest = width - covered
-        size = np.moveaxis(np.maximum(found[:length], found[rest : rest + length]), 0, axis)
-    return size
-
-
-def _slopes(x: Array) -> Array:
-    """Return how far elements are from their neighbours times their indices, over all axes."""
-    found = np.zeros(x.shape)
-    for axis, length in enumerate(x.shape):
-        if length > 1:
-            away = np.abs(np.diff(x, axis=axis))
-            steep = np.maximum(np.insert(away, 0, 0, axis), np.insert(away, length - 1, 0, axis))
-            shape = [length if i == axis else 1 for i in range(x.ndim)]
-            found += np.arange(length, dtype=float64).reshape(shape) * steep
-    return found
-
-
-def _stepped(noise: Noise, x: Array) -> Array:
-    """Return bytes some of which are one more or less: fixed-point weights have few bits."""
-    limits = np.iinfo(x.dtype)
-    steps = np.rint(noise(x.shape) * 0.75).astype(np.int16)
-    return np.clip(x + steps, limits.min, limits.max).astype(x.dtype)
-
-
-def _exact(x: Array, bits: int) -> Array:
-    if not bits:
-        return np.asarray(np.rint(x) == x)
-    if bits == BITS["float32"]:
-        return np.asarray(x.astype(float32) == x)
-    part, _ = np.frexp(x)
-    part = np.ldexp(part, bits)
-    return np.asarray(np.rint(part) == part)
 
 
 class Shaken:
@@ -308,7 +114,7 @@ class _Shake:
         self._op: Any = declare("tercet.noise", "Noise", function)
         function = CustomOperator(self._constant, self._constant_type)
         self._constant_op: Any = declare("tercet.noise", "Constant", function)
-        function = CustomOperator(partial(_by_steps, noise), lambda x, steps: x)
+        function = CustomOperator(partial(by_steps, noise), lambda x, steps: x)
         self._steps_op: Any = declare("tercet.noise", "Steps", function)
         self._constants: list[_Constant] = []
         self._definitions: dict[str, Definitions] = {}
@@ -402,7 +208,7 @@ class _Shake:
         if data.dtype == float32 and any(self._narrows(node, value) for node in value.consumers):
             name = self._precision
         noise = _of_data(data, name)
-        if not noise or _exact(data.astype(float64), noise["bits"]).all():
+        if not noise or exact(data.astype(float64), noise["bits"]).all():
             return
         first = graph.in_order(value.consumers)[0]
         node = graph.insert(self._constant_op(index=len(self._constants)), [], before=first)
@@ -456,7 +262,7 @@ class _Shake:
             amount = Amount.of(name) * (1.0 if coarse else growth)
             amount = Amount(rough=amount.rough) if fixed_point else amount
             bits = 0 if narrow else BITS[name]
-            coordinates = Amount.of("float32") if interpolates(node) else _NONE
+            coordinates = Amount.of("float32") if interpolates(node) else NO_AMOUNT
             if not (coarse or stays):
                 floor = max(floor, _ANY)
             chosen = {"bits": bits, "smallest": SMALLEST.get(name, 0.0), "floor": floor}

@@ -44,8 +44,8 @@ from ..common.deadline import time_limit
 from ..common.environment import environment
 from ..common.results import VARYING, earlier, to_json, write
 from ..verdict.error_bounds import COUNTS, Judge
+from ..verdict.noise import FAIR
 from ..verdict.operators import ancestries
-from ..verdict.shaken import FAIR
 from ..verdict.spread import slices
 from .honest import BASE, Arrays, honest, other_outputs
 from .light_models import NAMES, light_inputs, light_model
