@@ -8,9 +8,11 @@ from math import prod
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
+from ..ir.op import with_attributes
 from ..ir.types import Array, Shape
 from ..ops.elementwise import Add
 from ..ops.matmul import Gemm, MatMul
+from ..ops.norm import Softmax
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from .driver import Context, Reason
 from .editing import Builder, drop, rank_of, shape_of
@@ -83,8 +85,11 @@ def _source(value: Value, wanted: Shape) -> Value:
 
 
 def _split_batches(graph: Graph) -> Iterator[str]:
-    """Give products with one batch axis the batch axes that their result is reshaped to."""
-    for node in list(graph.nodes):
+    """Give products with one batch axis the batch axes that their result is reshaped to.
+
+    The last come first: operands that get more axes may be results of products, too.
+    """
+    for node in reversed(list(graph.nodes)):
         if node not in graph or not isinstance(node.op, MatMul):
             continue
         a, b = (value for value in node.inputs if value is not None)
@@ -102,6 +107,11 @@ def _split_batches(graph: Graph) -> Iterator[str]:
             _reshaped(add, b, (*outer, inner, columns)),
         )
         product = add(MatMul(), *parts)
+        weights = graph.sole_consumer(node.output)
+        if weights is not None and isinstance(weights.op, Softmax):
+            after = Builder(graph, weights, weights.name, (weights,))
+            product = after(with_attributes(weights.op, axis=-1), product)
+            add = Builder(graph, last)
         graph.redirect(last.output, _reshaped(add, product, shape_of(last.output) or ()))
         drop(graph, last)
         yield f"MatMul '{node.name}' has the batch axes {outer} of its {count} matrices"
@@ -142,10 +152,13 @@ def _split_behind(
 ) -> tuple[Node, tuple[int, ...]] | None:
     """Return the view after a product that splits its batch axis into several, and these.
 
-    Axes of size 1 may follow those of the matrices.
+    Axes of size 1 may follow those of the matrices, and a Softmax of rows may precede the view.
     """
     last = node
     while (reader := graph.sole_consumer(last.output)) is not None:
+        if last is node and isinstance(reader.op, Softmax) and reader.op.axis in (-1, 2):
+            last = reader
+            continue
         if not isinstance(reader.op, _BATCH_VIEWS) or reader.inputs[0] is not last.output:
             return None
         shape, last = shape_of(reader.output) or (), reader

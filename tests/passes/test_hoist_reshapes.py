@@ -142,15 +142,18 @@ def test_a_cut_through_the_matrices_stays(cut: tuple[int, ...]) -> None:
     assert (len(product.output.tensor.dims) == 3) == (cut[-2:] != (5, 5))
 
 
-def test_keys_without_the_axis_of_a_single_sample() -> None:
+@pytest.mark.parametrize("masked", [True, False])
+def test_keys_without_the_axis_of_a_single_sample(masked: bool) -> None:
     """As torch.onnx's optimizer leaves the attention of DETR for one image."""
 
     def build(g: Graph, x: Value) -> Value:
         heads = [apply(g, Transpose(perm=(0, 2, 1, 3)), x) for _ in range(3)]
-        q, (k, v) = heads[0], (apply(g, Reshape(), each, ints(3, 5, 8)) for each in heads[1:])
-        scores = apply(g, MatMul(), q, apply(g, Transpose(perm=(0, 2, 1)), k))
-        masked = apply(g, Add(), scores, normal(1, 1, 5, 5))
-        weights = apply(g, Softmax(axis=-1), behind(g, masked, 3, 5, 5))
+        q, k, v = (apply(g, Reshape(), each, ints(3, 5, 8)) for each in heads)
+        keys = apply(g, Transpose(perm=(0, 2, 1)), k)
+        scores = apply(g, MatMul(), heads[0] if masked else q, keys)
+        if masked:
+            scores = behind(g, apply(g, Add(), scores, normal(1, 1, 5, 5)), 3, 5, 5)
+        weights = apply(g, Softmax(axis=-1), scores)
         y = behind(g, apply(g, MatMul(), weights, v), 1, 3, 5, 8)
         return apply(g, Transpose(perm=(0, 2, 1, 3)), y)
 
