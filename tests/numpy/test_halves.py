@@ -31,6 +31,35 @@ def test_arrays_with_gaps() -> None:
         assert (found == source.astype(np.float16)).all()
 
 
+def test_every_half_is_widened() -> None:
+    """Finite ones apart from the others, which numpy widens."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    for source in (halves, halves[np.isfinite(halves)], halves[:0x400], halves[0x8000:0x8400]):
+        found = np.empty(source.shape, np.float32)
+        with np.errstate(all="ignore"):
+            store(found, source)
+            wanted = source.astype(np.float32)
+        known = ~np.isnan(source)
+        assert (found.view(np.uint32) == wanted.view(np.uint32))[known].all()
+        assert np.isnan(found[~known]).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 70_000), (40, 3, 500), (2, 2, 40_000), (90_000,)])
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_blocks_of_large_arrays(shape: tuple[int, ...], has_gaps: bool) -> None:
+    wide = (*shape[:-1], shape[-1] * 2)
+    draw = np.random.default_rng(0)
+    source = np.maximum(draw.standard_normal(wide, np.float32), 0)
+    narrow, again = np.zeros(wide, np.float16), np.zeros(wide, np.float32)
+    part = np.s_[..., 1 : shape[-1] + 1] if has_gaps else ...
+    store(narrow[part], source[part])
+    store(again[part], narrow[part])
+    wanted = np.zeros(wide, np.float16)
+    wanted[part] = source[part]
+    assert np.array_equal(narrow, wanted)
+    assert np.array_equal(again, wanted.astype(np.float32))
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_distinct_halves_are_distinct(seed: int) -> None:
     """`np.sort` of halves leaves some out of order on some processors, and `np.unique` with it."""

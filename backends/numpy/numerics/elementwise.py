@@ -32,7 +32,11 @@ Row = Callable[[Any], Function]
 
 def _wide(x: Array) -> Array:
     """Return half floats as float32, others unchanged."""
-    return x.astype(float32) if x.dtype == float16 or x.dtype == bfloat16 else x
+    if x.dtype != float16 and x.dtype != bfloat16:
+        return x
+    wide = np.empty(x.shape, float32)
+    store(wide, x)
+    return wide
 
 
 # ── arithmetic ───────────────────────────────────────────────────────────────────────────────────

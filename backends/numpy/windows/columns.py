@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ....runtime.ir.dtypes import DType
@@ -14,6 +13,7 @@ from ....runtime.ir.types import Array, TensorType
 from ....runtime.ops.window import Window
 from ..engine.blocking import Block, lengths
 from ..engine.step import Bound, Piece, ScratchLayout, Tape
+from ..numerics.halves import copying
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +157,12 @@ class Unfolding:
         if covered.is_padded and self.padded is not None:
             padded = bound.scratch(self.padded, (len(part), *covered.shape))
             tape.extend(partial(gap.fill, 0) for gap in margins(padded, covered.at))
-            tape.append(partial(np.copyto, padded[(slice(None), *covered.at)], part))
+            tape.append(copying(padded[(slice(None), *covered.at)], part))
             part = padded
         matrix = bound.scratch(self.matrix, (groups, rows + self.has_ones, prod(counts)))
         shape = groups, self.channels, *self.window.kernel, *counts
         source = windows(part, self.window, counts).reshape(shape)
-        tape.append(partial(np.copyto, matrix[:, :rows].reshape(shape, copy=False), source))
+        tape.append(copying(matrix[:, :rows].reshape(shape, copy=False), source))
         if self.has_ones:
             tape.append(partial(matrix[:, rows].fill, 1))
         return matrix

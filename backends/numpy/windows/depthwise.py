@@ -24,7 +24,7 @@ from ..engine.blocking import Block, blocks, lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, blocks_worth
 from ..engine.step import Bound, ScratchLayout, Tape
-from ..numerics.halves import store
+from ..numerics.halves import copying, store
 from .algorithm import ConvAlgorithm
 from .columns import outside, region
 from .window_axis import WindowAxis, axes_of_window
@@ -206,7 +206,7 @@ class Depthwise(ConvAlgorithm):
         if self.image is not None:  # converted once, not for every column of the kernel
             narrow = image[:, inside]
             image, inside = bound.scratch(self.image, narrow.shape), slice(0, narrow.shape[1])
-            tape.append(partial(np.copyto, image, narrow))
+            tape.append(copying(image, narrow))
         shape = len(self.phases), len(image), self.window.kernel[1]
         copies = bound.scratch(self.copies, (*shape, -(-covered.shape[0] // stride), outputs))
         found: list[tuple[StridePhase, Array]] = []

@@ -17,7 +17,7 @@ from ..engine.blocking import lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, blocks_worth
 from ..engine.step import Bound, ScratchLayout, Tape
-from ..numerics.halves import store
+from ..numerics.halves import copying, store
 from .algorithm import ConvAlgorithm
 from .columns import region, windows
 from .depthwise import Depthwise
@@ -97,7 +97,7 @@ class DepthwiseLast(ConvAlgorithm):
             if self.region.is_padded:
                 tape.append(partial(copy.fill, 0))
             pixels = x[(image, some, *self.region.inside)].transpose(1, 2, 0)
-            tape.append(partial(np.copyto, copy[self.region.at], pixels))
+            tape.append(copying(copy[self.region.at], pixels))
             total = bound.scratch(self.sums, (*self.window.output, count))
             seen = windows(copy.transpose(2, 0, 1), self.window, self.window.output)
             factors = weights[..., some]
