@@ -9,12 +9,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..ir.graph import Node
+from ..ir.graph import Node, Value
 from ..ir.op import Op
 from ..ir.types import TensorType
 from ..ops import elementwise as ew
-from ..ops.reduce import ReduceMax
-from .editing import number
+from ..ops import shape as sh
+from ..ops.reduce import ReduceMax, ReduceSum
+from .editing import number, shape_of
 from .ranges import (
     BYTE_LIMITS,
     LIKELY,
@@ -73,12 +74,33 @@ def _div(node: Node, ranges: Ranges) -> ValueRange:
         ends = spread((a.low, a.high), (-inverse, inverse))
         size = a.size / b.size if b.size else inf
         return ValueRange(size, *ends, a.counted)
+    if a.low >= 0 and _sums(input_of(node, 1), input_of(node, 0)):
+        return ValueRange(1.0, 0.0, 1.0, shares=True)
     bound = a.bound / b.distance if b.distance else inf
     if isfinite(a.size) and b.distance:
         size = a.size / max(b.distance, min(b.size, b.bound))
     else:  # numerator and denominator grow alike, as in a mean
         size = inf if isfinite(b.size) and not isfinite(a.size) else LIKELY
     return ValueRange(size, 0.0 if a.low >= 0 and b.low >= 0 else -bound, bound)
+
+
+def _sums(divisor: Value, x: Value) -> bool:
+    """Whether a value is at least the sum of another one along its last axis."""
+    shape, value = shape_of(x), divisor
+    if not shape or shape_of(divisor) != (*shape[:-1], 1):
+        return False
+    while (node := value.producer) is not None and node.inputs[0] is not None:
+        value = node.inputs[0]
+        if isinstance(node.op, ReduceSum):
+            axes = node.operands[1].data if len(node.inputs) > 1 else None
+            last = [] if axes is None else axes.reshape(-1).tolist()
+            return value is x and last in ([-1], [len(shape) - 1])
+        if isinstance(node.op, ew.Add) and node.operands[1].data is not None:
+            if (node.operands[1].data < 0).any():
+                return False
+        elif not isinstance(node.op, ew.Cast | sh.Unsqueeze | sh.Reshape):
+            return False
+    return False
 
 
 def _exp(node: Node, ranges: Ranges) -> ValueRange:

@@ -289,6 +289,24 @@ def test_heads_that_layers_mix_are_narrowed() -> None:
     np.testing.assert_allclose(run(after, x=x), want, rtol=0, atol=5e-3 * np.abs(want).max())
 
 
+@pytest.mark.parametrize(("along", "dtype"), [(-1, float16), (1, float32)])
+def test_shares_of_a_sum_are_weights(along: int, dtype: DType) -> None:
+    """Two kinds of attention are added and divided by their sum, as ConViT does."""
+
+    def build(g: Graph, x: Value) -> Value:
+        q, k, v = (apply(g, MatMul(), x, normal(8, 8)) for _ in range(3))
+        scores = apply(g, MatMul(), q, apply(g, Transpose(perm=(0, 2, 1)), k))
+        scores = apply(g, ew.Mul(), scores, normal(1, 8, 8))
+        weights = apply(g, ew.Add(), apply(g, Softmax(), scores), np.abs(normal(1, 8, 8)))
+        total = apply(g, red.ReduceSum(), weights, ints(along))
+        shares = apply(g, ew.Div(), weights, total)
+        return apply(g, ew.Tanh(), apply(g, MatMul(), shares, v))
+
+    graph = make(build, (2, 8, 8))
+    product = [node for node in halved(graph).nodes if node.kind == "MatMul"][-1]
+    assert product.output.tensor.dtype == dtype
+
+
 def test_products_in_front_of_a_classifier_are_not_scores() -> None:
     """A layer of other sizes mixes no heads: what it reads is a sum without a bound."""
 
