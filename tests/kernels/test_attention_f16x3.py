@@ -36,8 +36,10 @@ WARPS, GROUPS = WarpShape(1, 2, 2, 16), HopperShape(2, 32, 1)
 #: The same where a kernel of its own cuts keys.
 CUT = HopperShape(1, 64, 1)
 COMPILES = {
-    *("attention/attention_f16x3.cu", "attention/attention_f16x3_wgmma.cu"),
-    *("attention/cut_keys.cu", "attention/attention_cut.cu"),
+    "attention/attention_f16x3.cu",
+    "attention/attention_f16x3_wgmma.cu",
+    "attention/attention_cut.cu",
+    "attention/cut_keys.cu",
 }
 
 
