@@ -50,10 +50,10 @@ class Target:
         """Return bytes of shared memory with which multiprocessors have equal shares of blocks.
 
         Of blocks that start early, see `alone`, small ones all go to the few multiprocessors that
-        are idle then, and the others get none.
+        are idle then, and the others get none. 1024 bytes are left for what kernels declare.
         """
         share = -(-blocks // self.processors)
-        return max(0, (self.shared + 1024) // share - 1024) // 16 * 16
+        return max(0, (self.shared + 1024) // share - 2 * 1024) // 16 * 16
 
 
 H200 = Target("sm_90a", 132, 232448)
