@@ -56,9 +56,15 @@ _MMA = re.compile(
     r"^__device__ __forceinline__ void (?:wg)?mma\w*\(.*?^}$", re.DOTALL | re.MULTILINE
 )
 _FEATURES: Any = import_module("numpy._core._multiarray_umath").__cpu_features__
+#: Of -O1, what takes longer to do than it saves in tests.
+_NOT_WORTH_IT = (
+    *("tree-pta", "tree-sink", "tree-dse", "tree-dominator-opts", "tree-bit-ccp", "ivopts", "dse"),
+    *("reorder-blocks", "if-conversion", "if-conversion2", "shrink-wrap", "cprop-registers"),
+)
 _FLAGS = (
     "-std=c++17",
     "-O1",
+    *(f"-fno-{each}" for each in _NOT_WORTH_IT),
     "-fPIC",
     "-w",
     "-fno-strict-aliasing",
