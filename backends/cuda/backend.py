@@ -42,7 +42,7 @@ from .conv.pooled import pooled_convolution
 from .cutting import Cutting
 from .driver.step import KernelStep
 from .families import kernel_of
-from .fusion import FusionGroup, groups, smaller
+from .fusion import FusionGroup, Whole, groups, smaller
 from .gemm.few_rows import FewRows, few_rows
 from .gemm.first_layer import reading_wide
 from .gemm.gated import GatedProducts, gated_products
@@ -185,34 +185,10 @@ def recipe_of(
 
     y = operand(group.nodes[-1].output)
     head = group.head
-    if isinstance(group.whole, ReluLinear):
-        return relu_linear(group.whole, y, operand(group.whole.x))
-    if isinstance(group.whole, RotateAppend):
-        return rotate_append(group.whole, operand)
-    if isinstance(group.whole, DecodeAttention):
-        return decode_attention(group.whole, operand, setting.target)
-    if isinstance(group.whole, SinkAttention):
-        return sink_attention(group.whole, operand, setting)
-    if isinstance(group.whole, FewRows):
-        return few_rows(group.whole, y, operand, setting)
-    if isinstance(group.whole, GatedProducts):
-        return gated_products(group.whole, y, operand, setting)
-    if isinstance(group.whole, UnitRows):
-        return unit_rows(group.whole, y, operand)
-    if isinstance(group.whole, InvertedResidual):
-        return inverted_residual(group.whole, y, operand, setting)
-    if isinstance(group.whole, HeadRows):
-        return head_rows(group.whole, y, operand)
-    if isinstance(group.whole, Movement):
-        return copied_through(group.whole, y, operand(group.whole.x))
+    if group.whole is not None:
+        return _recipe_of_whole(group.whole, y, operand, setting)
     if head is None:
-        chain = chain_of(tuple(node for node in group.nodes if in_chains(node)))
-        if isinstance(chain, str):
-            return chain
-        moved = {each.y: each for each in group.moves}
-        places = {i: moved[v] for i, v in enumerate(chain.operands) if v in moved}
-        read = [operand(moved[v].x if v in moved else v) for v in chain.operands]
-        return refusal(y, read, places) or elementwise(chain, y, read, places)
+        return _recipe_of_chain(group, y, operand)
     registered = _kernel(head)
     setting = setting.for_node(head)
     if setting.asked and type(head.op) not in SELECTORS:
@@ -243,6 +219,44 @@ def recipe_of(
     epilogue = replace(epilogue, halves=halves, plain=stored.plain)
     recipe = _storing(registered.build(replace(context, epilogue=epilogue)), halves)
     return _reading_wide(recipe, group, operand)
+
+
+def _recipe_of_whole(
+    whole: Whole, y: Tensor, operand: Callable[[Value], Tensor], setting: Setting
+) -> Answer:
+    """Return the recipe of nodes that a dedicated kernel computes together."""
+    match whole:
+        case ReluLinear():
+            return relu_linear(whole, y, operand(whole.x))
+        case RotateAppend():
+            return rotate_append(whole, operand)
+        case DecodeAttention():
+            return decode_attention(whole, operand, setting.target)
+        case SinkAttention():
+            return sink_attention(whole, operand, setting)
+        case FewRows():
+            return few_rows(whole, y, operand, setting)
+        case GatedProducts():
+            return gated_products(whole, y, operand, setting)
+        case UnitRows():
+            return unit_rows(whole, y, operand)
+        case InvertedResidual():
+            return inverted_residual(whole, y, operand, setting)
+        case HeadRows():
+            return head_rows(whole, y, operand)
+        case Movement():
+            return copied_through(whole, y, operand(whole.x))
+
+
+def _recipe_of_chain(group: FusionGroup, y: Tensor, operand: Callable[[Value], Tensor]) -> Answer:
+    """Return the recipe of elementwise nodes alone."""
+    chain = chain_of(tuple(node for node in group.nodes if in_chains(node)))
+    if isinstance(chain, str):
+        return chain
+    moved = {each.y: each for each in group.moves}
+    places = {i: moved[v] for i, v in enumerate(chain.operands) if v in moved}
+    read = [operand(moved[v].x if v in moved else v) for v in chain.operands]
+    return refusal(y, read, places) or elementwise(chain, y, read, places)
 
 
 def task_of(
