@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,7 @@ def compiled_by_others() -> set[str]:
     return found
 
 
+@cache
 def other_sources(target: Target) -> list[KernelSource]:
     device = DryDevice(compiler=DryCompiler(target))
     for sample in samples():

@@ -142,6 +142,13 @@ class TmaProduct:
         """Steps of a tile."""
         return ceil_div(self.channels, self.chunk) * prod(self.view.kernel)
 
+    @cached_property
+    def traffic(self) -> int:
+        """Bytes of the image, the filters and the result."""
+        pixels, filters = self.images * prod(self.spatial), self.groups * self.gemm.shape[1]
+        read = pixels * self.groups + filters * prod(self.view.kernel)
+        return 2 * (read * self.channels + self.result.size)
+
     def tiles(self, rows: int, tile: CtaTile) -> Ints:
         """Return the number of tiles along rows and along the filters of all groups."""
         return ceil_div(rows, tile.bm), self.groups * ceil_div(self.gemm.shape[1], tile.bn)
@@ -307,15 +314,26 @@ def choose(
             results per thread read ahead.
     """
     found = (
-        (timed, staging)
-        for timed, staging in candidates(p, target)
-        if _suits(p, staging, timed.config, target, along=along)
+        _timed(p, staging, config, target)
+        for config, staging in _fitting(p, target)
+        if _suits(p, staging, config, target, along=along)
     )
     return min(found, key=lambda one: one[0].microseconds, default=None)
 
 
 def candidates(p: TmaProduct, target: Target) -> Iterator[tuple[TimedConfig, Staging]]:
     """Yield every tile and its splits that fit, with their estimates and stagings."""
+    return (_timed(p, staging, config, target) for config, staging in _fitting(p, target))
+
+
+def _timed(
+    p: TmaProduct, staging: Staging, config: Config, target: Target
+) -> tuple[TimedConfig, Staging]:
+    return TimedConfig(_expected(p, staging, config, target), config), staging
+
+
+def _fitting(p: TmaProduct, target: Target) -> Iterator[tuple[Config, Staging]]:
+    """Yield every tile and its splits that fit, with their stagings."""
     problem = Problem(*p.gemm.shape)
     for tile in filled(TMA, problem, max(tile.bm for tile in TMA), NARROWEST):
         if tile.bm >= TALL * tile.bn and problem.n > tile.bn:
@@ -324,10 +342,10 @@ def candidates(p: TmaProduct, target: Target) -> Iterator[tuple[TimedConfig, Sta
             staging = staged(p, tile, layout)
             if staging is None:
                 continue
+            stage = staging.stage(p.chunk)
             for config in _configs(p, tile, staging, target):
-                stage = staging.stage(p.chunk)
                 if fits(config, stage, p.chunk, target, pooled=p.pooled is not None):
-                    yield TimedConfig(_expected(p, staging, config, target), config), staging
+                    yield config, staging
 
 
 def _suits(p: TmaProduct, staging: Staging, config: Config, target: Target, *, along: bool) -> bool:
@@ -359,9 +377,6 @@ def _expected(p: TmaProduct, staging: Staging, config: Config, target: Target) -
     loads = own if staging.layout is SmemLayout.TAPWISE else ceil_div(own, taps)
     blocks = prod(p.tiles(staging.rows, tile)) * config.splits
     taken = blocks * (loads * staging.pixels + own * tile.bn) * p.chunk * 2
-    pixels = p.images * prod(p.spatial)
-    filters = p.groups * p.gemm.shape[1]
-    traffic = 2 * (pixels * p.groups * p.channels + p.result.size + filters * taps * p.channels)
     if tile.deep:  # whose cost was measured with few blocks
         cached = taken / (TMA_CACHE if taps == 1 else DEEP_CACHE)
     else:  # blocks alone on a multiprocessor do not share TMA bandwidth
@@ -373,7 +388,7 @@ def _expected(p: TmaProduct, staging: Staging, config: Config, target: Target) -
         1 if split else tile.resident,
         clusters_of(config.splits, target) * config.splits if split else target.processors,
         cached,
-        traffic,
+        p.traffic,
         p.chunk / tile.bk,
     )
     return (
