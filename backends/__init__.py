@@ -4,9 +4,8 @@ A backend is a module with a function ``open_backends(options) -> tuple[Backend,
 backend itself, then those that take on the same device what it leaves over. It raises
 `BackendUnavailable` where it cannot run. The module may also define ``OPTIONS``, a frozen dataclass
 of the backend's own options, which `Options.of_backend` returns, and ``ALGORITHMS``, the names that
-`Options.conv` and `Options.algorithms` may ask it for; one of tercet's own may define
-``wake(options)``, see `wake`. Other packages add backends through the entry point group
-``tercet.backends``.
+`Options.conv` and `Options.algorithms` may ask it for. Other packages add backends through the
+entry point group ``tercet.backends``.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from traceback import walk_tb
-from types import ModuleType
-from typing import TYPE_CHECKING
 
 from ..runtime.errors import BackendUnavailable, TercetError, UsageError, did_you_mean
 from ..runtime.options import Options
@@ -25,9 +23,6 @@ from ..runtime.plan.backend import Backend
 from ..runtime.plan.contract import backends_of
 from ..runtime.plan.host import HOST
 from .options import check_algorithms, with_own
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint, EntryPoints
 
 _OWN = {
     "numpy": ".numpy",
@@ -70,13 +65,7 @@ def names() -> tuple[str, ...]:
 @cache
 def _foreign() -> dict[str, Callable[[], Opener]]:
     """Return what imports the backends of other packages, by name."""
-    return {point.name: partial(_imported, point) for point in _points()}
-
-
-def _points() -> EntryPoints:
-    from importlib.metadata import entry_points  # half as long as the rest of this package
-
-    return entry_points(group=GROUP)
+    return {point.name: partial(_imported, point) for point in entry_points(group=GROUP)}
 
 
 @cache
@@ -116,25 +105,13 @@ def _package(point: EntryPoint) -> str:
 
 def blamed(error: BaseException) -> str:
     """Return which backend of another package raised an error, and where; empty if none did."""
-    packages = {point.module.partition(".")[0]: point for point in _points()}
+    packages = {point.module.partition(".")[0]: point for point in entry_points(group=GROUP)}
     for frame, line in reversed(list(walk_tb(error.__traceback__))):
         module = str(frame.f_globals.get("__name__", ""))
         point = packages.get(module.partition(".")[0])
         if point is not None:
             return f"backend '{point.name}' of {_package(point)}, {module}, line {line}"
     return ""
-
-
-def wake(name: str | Sequence[str], options: Options) -> None:
-    """Begin to start the devices of these backends, if they have one that takes long.
-
-    `open_backends` waits for them, and says what is wrong.
-    """
-    for each in (name,) if isinstance(name, str) else name:
-        if each in _OWN:
-            begin = getattr(_module(each), "wake", None)
-            if begin is not None:
-                begin(options)
 
 
 def open_backends(
@@ -169,16 +146,12 @@ def open_backends(
 
 def _opener(name: str) -> Opener:
     if name in _OWN:
-        return _module(name).open_backends
+        return import_module(_OWN[name], __package__).open_backends
     if name in _foreign():
         return _foreign()[name]()
     known = names()
     hint = did_you_mean(name, known)
     raise UsageError(f"there is no backend '{name}'{hint} (backends: {', '.join(known)})")
-
-
-def _module(name: str) -> ModuleType:
-    return import_module(_OWN[name], __package__)
 
 
 def available(options: Options | None = None) -> tuple[Availability, ...]:

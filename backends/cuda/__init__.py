@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend
@@ -40,14 +38,6 @@ ALGORITHMS = (
 )
 
 
-def wake(options: Options) -> None:
-    """Begin to start the GPU, which takes as long as importing the package."""
-    with suppress(ImportError):  # `open_backends` says what is missing
-        from .driver import wake as waking
-
-        waking.wake(options.device)
-
-
 def open_backends(options: Options) -> tuple[Backend, ...]:
     """Return the backend as the only entry of a list.
 
@@ -55,9 +45,11 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
         BackendUnavailable: no driver, no GPU that can run the kernels, or no cuda.core or NVRTC.
     """
     try:
-        wake(options)
-        from .backend import CudaBackend
-        from .device import open_device
+        from .driver.wake import waking
+
+        with waking(options.device):
+            from .backend import CudaBackend
+            from .device import open_device
     except ImportError as error:
         raise BackendUnavailable(
             "cuda", f"the CUDA packages for Python are missing ({error})", REMEDY

@@ -14,7 +14,6 @@ from ...runtime.errors import BackendUnavailable
 from ...runtime.plan.backend import View
 from .codegen.copies import reformat
 from .control.conditional_nodes import CudaDecisions
-from .driver import wake
 from .driver.device import CudaStream, DriverDevice, driver_version
 from .driver.memory import address
 from .driver.status import check, translated
@@ -73,7 +72,6 @@ def open_device(cache: Path | None, backend: str = "cuda", ordinal: int = 0) -> 
     """
     with _opening:
         if ordinal not in _opened:
-            wake.wait(ordinal)
             _check_driver(backend)
             _check_nvrtc(backend)
             _opened[ordinal] = CudaDevice(_core_device(backend, ordinal), cache)

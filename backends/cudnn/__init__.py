@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend
-from ..cuda import wake
 from .names import ALGORITHMS
 
 if TYPE_CHECKING:
     from .session import Session
 
-__all__ = ["ALGORITHMS", "open_backends", "wake"]
+__all__ = ["ALGORITHMS", "open_backends"]
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:

@@ -432,5 +432,5 @@ def plant(compiler: FakeCompiler, gate: Gate, patch: Patch) -> FakeGpu:
     patch(driver_device, "Compiler", lambda target, folder: gpu.compiler)
     patch(exchange, "_DEFAULTS", dict.fromkeys((0, 1, 2), gpu.default))
     patch(device_module, "_opened", {})
-    patch(wake, "wake", lambda ordinal: None)  # the real one sleeps on
+    patch(wake, "_awake", {0})  # the real one sleeps on
     return gpu

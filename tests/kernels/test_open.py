@@ -12,9 +12,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-import tercet
 from tercet.backends import cuda, open_backends
-from tercet.backends import wake as begin
 from tercet.backends.cuda import device as opening
 from tercet.backends.cuda.driver import device, wake
 from tercet.backends.cuda.driver.compile import target_for
@@ -39,7 +37,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         cuDevicePrimaryCtxRetain=lambda gpu: (OK, None),
     )
     monkeypatch.setattr(wake, "driver", fake)
-    monkeypatch.setattr(wake, "_threads", dict[int, threading.Thread]())
+    monkeypatch.setattr(wake, "_awake", set[int]())
     monkeypatch.setattr(opening, "driver", fake)
     monkeypatch.setattr(device, "driver", fake)
     monkeypatch.setattr(opening, "nvrtc", SimpleNamespace(nvrtcVersion=lambda: (OK, 13, 0)))
@@ -146,34 +144,24 @@ def test_a_gpu_newer_than_the_compiler_gets_ptx() -> None:
     assert target_for(99, 9, 1, 1).code == "ptx"
 
 
-def test_cuda_starts_while_the_package_is_imported(driver: SimpleNamespace) -> None:
+def test_cuda_starts_while_the_backend_is_imported(driver: SimpleNamespace) -> None:
     imported, retained = threading.Event(), list[int]()
 
     def retain(gpu: int) -> tuple[Any, None]:
-        assert imported.wait(60)  # the caller goes on meanwhile
+        assert imported.wait(60)  # the body goes on meanwhile
         retained.append(gpu)
         return OK, None
 
     driver.cuDevicePrimaryCtxRetain = retain
     for gpu in (1, 1, 0):  # each starts once
         imported.clear()
-        begin(("numpy", "cudnn"), Options(device=gpu))
-        imported.set()
-        wake.wait(gpu)
+        with wake.waking(gpu):
+            imported.set()
     assert retained == [1, 0]
-
-
-def test_loading_starts_cuda_before_it_imports_anything(
-    driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "tercet.model_loading", None)
-    with pytest.raises(ImportError):
-        tercet.load("model.onnx", "cuda", device=1)
-    assert 1 in wake._threads
-    wake.wait(1)
 
 
 def test_what_fails_to_start_is_said_where_it_is_opened(driver: SimpleNamespace) -> None:
     driver.cuInit = fails
-    begin("cuda", Options())
+    with wake.waking(0):
+        pass
     assert "driver cannot be loaded" in refusal().missing

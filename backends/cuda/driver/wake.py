@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from cuda.bindings import driver, nvrtc
 
-from ....runtime.base import forks
-
-_threads: dict[int, threading.Thread] = {}
-_starting = forks.lock()
+_awake: set[int] = set()
 
 
-def wake(ordinal: int) -> None:
-    """Begin to start the driver, the context of a GPU and NVRTC, unless that has begun.
+@contextmanager
+def waking(ordinal: int) -> Iterator[None]:
+    """Start the driver, the context of a GPU and NVRTC, while the body of the `with` runs.
 
-    The driver takes as long as all imports, and holds no lock of Python. What fails here fails
-    again when the device is opened, which says why.
+    The driver takes longer than the imports of a backend, and holds no lock of Python. What fails
+    here fails again when the device is opened, which says why.
 
     Args:
         ordinal: index of the GPU among those visible to CUDA.
     """
-    with _starting:
-        if ordinal not in _threads:
-            thread = threading.Thread(
-                target=_wake, args=(ordinal,), name="waking CUDA", daemon=True
-            )
-            thread.start()
-            _threads[ordinal] = thread
-
-
-def wait(ordinal: int) -> None:
-    """Wait until what `wake` began has ended."""
-    if ordinal in _threads:
-        _threads[ordinal].join()
+    if ordinal in _awake:
+        yield
+        return
+    _awake.add(ordinal)
+    thread = threading.Thread(target=_wake, args=(ordinal,), name="waking CUDA", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def _wake(ordinal: int) -> None:
