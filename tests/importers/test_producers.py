@@ -22,11 +22,14 @@ def resized(producer: str, mode: str, scales: str, x: str = "1, 2, 5, 7") -> onn
       }}""")
 
 
+@pytest.mark.parametrize("producer", ["pytorch", "onnx.quantize"])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize("scales", ["1.7, 0.6", "2, 1.3", "2, 3"])
 @pytest.mark.parametrize("x", ["1, 2, 5, 7", "n, c, h, w"])
-def test_pytorch_aligns_corners_over_whole_sizes(mode: str, scales: str, x: str) -> None:
-    model = resized("pytorch", mode, scales, x)
+def test_pytorch_aligns_corners_over_whole_sizes(
+    producer: str, mode: str, scales: str, x: str
+) -> None:
+    model = resized(producer, mode, scales, x)
     (y,) = tercet.load(model, backend="numpy")(X)
     np.testing.assert_allclose(y, run_onnxruntime(model, {"x": X})["y"], 1e-5, 1e-5)
 

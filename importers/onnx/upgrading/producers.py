@@ -15,12 +15,16 @@ Meaning = Callable[[RawNode, NodeSite], Sequence[RawNode]]
 #: By the first word of the file's producer, the domain and the operator; nodes of the newest opset.
 MEANINGS: dict[tuple[str, str, str], Meaning] = {}
 
+#: onnxruntime's quantizers and optimizer, which mean what onnxruntime computes.
+ONNXRUNTIME = ("onnx.quantize", "onnxruntime.transformers")
 
-def written_by(producer: str, op: str, domain: str = "") -> Callable[[Meaning], Meaning]:
-    """Register what nodes of an operator mean in files of a producer."""
+
+def written_by(op: str, *producers: str, domain: str = "") -> Callable[[Meaning], Meaning]:
+    """Register what nodes of an operator mean in files of some producers."""
 
     def declare(function: Meaning) -> Meaning:
-        MEANINGS[producer, domain, op] = function
+        for producer in producers:
+            MEANINGS[producer, domain, op] = function
         return function
 
     return declare
@@ -32,11 +36,12 @@ def meant(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     return [node] if meaning is None else meaning(node, site)
 
 
-@written_by("pytorch", "Resize")
+@written_by("Resize", "pytorch", *ONNXRUNTIME)
 def whole_lengths(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     """Corners are aligned over the size of the result: 3 of 2 * 1.7, where ONNX's cases take 3.4.
 
     PyTorch's exporters write a factor as it is; PyTorch itself and onnxruntime take the size.
+    Simplifiers and converters keep the name of the producer.
     """
     x, roi, scales = (*node.inputs, "", "", "")[:3]
     is_aligned = node.attributes.get("coordinate_transformation_mode") == "align_corners"
