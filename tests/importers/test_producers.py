@@ -34,6 +34,16 @@ def test_pytorch_aligns_corners_over_whole_sizes(
     np.testing.assert_allclose(y, run_onnxruntime(model, {"x": X})["y"], 1e-5, 1e-5)
 
 
+def test_what_is_for_sizes_is_not_for_factors() -> None:
+    """They are written as sizes, which alone may have an aspect ratio to keep."""
+    model = resized("pytorch", "linear", "1.7, 0.6")
+    model.graph.node[0].attribute.append(
+        onnx.helper.make_attribute("keep_aspect_ratio_policy", "not_larger")
+    )
+    (y,) = tercet.load(model, backend="numpy")(X)
+    assert y.shape == (1, 2, 8, 4)
+
+
 def test_other_files_align_corners_as_onnx_does() -> None:
     model = resized("", "linear", "1.7, 0.6")
     (y,) = tercet.load(model, backend="numpy")(X)

@@ -64,5 +64,5 @@ def whole_lengths(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
         made("Mul", (lengths, scales), products),
         made("Floor", (products,), floors),
         made("Cast", (floors,), sizes, to=TO_ONNX[int64]),
-        without(node).change(inputs=(x, roi, "", sizes)),
+        without(node, "keep_aspect_ratio_policy").change(inputs=(x, roi, "", sizes)),
     ]
