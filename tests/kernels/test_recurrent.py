@@ -87,7 +87,7 @@ def test_blocks_tell_one_another_their_states(
     clusters: CudaBackend, monkeypatch: pytest.MonkeyPatch, case: Case, rows: int
 ) -> None:
     monkeypatch.setattr(recurrent, "MAX_THREADS", 64)
-    monkeypatch.setattr(recurrent, "MAX_CHUNKS", 6)
+    monkeypatch.setattr(recurrent, "MAX_WORDS", 8)
     split = recurrent._split
 
     def forced(*sizes: Any) -> Any:
@@ -106,7 +106,7 @@ def test_blocks_tell_one_another_their_states(
         (48, 32, H200, 1, 1),
         (48, 1024, H200, 1, 8),
         (256, 1, H200, 8, 1),
-        (256, 64, H200, 8, 4),
+        (256, 64, H200, 8, 5),
         (256, 1, A100, 0, 0),
         (1024, 1, H200, 0, 0),
     ],
@@ -121,7 +121,7 @@ def test_one_launch_where_registers_have_room(
     for each in whole:
         constants = dict(each.constants)
         assert (each.cluster[0], constants["BLOCKS"], constants["ROWS"]) == (blocks, blocks, rows)
-        assert each.block * 4 * constants["CHUNKS"] >= 4 * hidden * constants["UNITS"]
+        assert each.block * 4 * constants["CHUNKS"] >= hidden * constants["UNITS"]
     assert all(each.entry != "recurrent_step" for each in found) == bool(blocks)
 
 

@@ -18,6 +18,7 @@ from ..codegen.epilogue import no_epilogue
 from ..gemm import f32
 from ..gemm.problem import Batch, Linear
 from ..gemm.product import products_with
+from ..gemm.tile import CLUSTERED
 from ..recipe.launch import Launch, behind, each, launches_of, sharing
 from ..recipe.operands import Arguments, Members, Scratch, Tensor, ceil_div
 from ..recipe.source import arithmetic
@@ -28,23 +29,36 @@ KINDS = ("rnn", "gru", "gru_linear", "lstm")
 #: Units per block of the kernel for one step, one warp each.
 UNITS = 8
 #: Of the kernel for a whole sequence: blocks that share the weights, threads of a block, words of
-#: four weights per thread, lanes that share a sum, and sequences of a cluster.
-MAX_BLOCKS, MAX_THREADS, MAX_CHUNKS, MAX_SLICES, MAX_ROWS = 8, 512, 16, 8, 8
+#: four weights per thread, and sequences of a cluster.
+MAX_BLOCKS, MAX_THREADS, MAX_WORDS, MAX_ROWS = 8, 512, 16, 8
 
 #: Activation functions by name, with their default alpha and beta.
 _ACTIVATIONS: dict[str, tuple[str, tuple[float, ...]]] = {
     "Relu": ("x > A(0) ? x : A(0)", ()),
-    "Tanh": ("tanh(x)", ()),
-    "Sigmoid": ("A(0.5) * tanh(A(0.5) * x) + A(0.5)", ()),
+    "Tanh": ("tangent(x)", ()),
+    "Sigmoid": ("A(0.5) * tangent(A(0.5) * x) + A(0.5)", ()),
     "Affine": ("{0} * x + {1}", (1.0, 0.0)),
     "LeakyRelu": ("x < A(0) ? {0} * x : x", (0.01,)),
     "ThresholdedRelu": ("x > {0} ? x : A(0)", (1.0,)),
-    "ScaledTanh": ("{0} * tanh({1} * x)", (1.0, 1.0)),
+    "ScaledTanh": ("{0} * tangent({1} * x)", (1.0, 1.0)),
     "HardSigmoid": ("min(max({0} * x + {1}, A(0)), A(1))", (0.2, 0.5)),
     "Elu": ("x < A(0) ? {0} * expm1(x) : x", (1.0,)),
     "Softsign": ("x / (A(1) + fabs(x))", ()),
     "Softplus": ("(x > A(0) ? x : A(0)) + log1p(exp(-fabs(x)))", ()),
 }
+
+
+#: The hyperbolic tangent without a branch, so that several of them overlap: within 4 ulp.
+_TANGENT = """
+__device__ __forceinline__ double tangent(double x) { return tanh(x); }
+__device__ __forceinline__ float tangent(float x)
+{
+    const float s = x * x;
+    const float p = ((-6.61576e-3f * s + 2.131275e-2f) * s - 5.391007e-2f) * s + 1.3333118e-1f;
+    const float far = copysignf(1.0f - __fdividef(2.0f, expf(2.0f * fabsf(x)) + 1.0f), x);
+    return fabsf(x) < 0.55f ? x + x * s * (s * p - 3.3333332e-1f) : far;
+}
+"""
 
 
 def _activations(op: Layer, usual: tuple[str, ...], directions: int) -> str:
@@ -55,7 +69,7 @@ def _activations(op: Layer, usual: tuple[str, ...], directions: int) -> str:
     """
     names = op.activations or usual * directions
     alphas, betas = iter(op.activation_alpha or ()), iter(op.activation_beta or ())
-    cases: list[str] = []
+    cases: list[tuple[int, str]] = []
     for place in range(len(usual) * directions):
         which = place % len(usual)
         code, defaults = _ACTIVATIONS[names[place]]
@@ -66,13 +80,17 @@ def _activations(op: Layer, usual: tuple[str, ...], directions: int) -> str:
             if op.clip is None or which == 2
             else f"x = min(max(x, A({-op.clip!r})), A({op.clip!r})); "
         )
-        cases.append(f"    case {place}: {clip}return {code.format(*given)};")
+        cases.append((place, f"{clip}return {code.format(*given)};"))
+    own, others = cases[: len(usual)], cases[len(usual) :]
+    both = [code for _, code in own] == [code for _, code in others]
+    selected = own if both else cases
     return "\n".join(
         (
+            _TANGENT,
             "__device__ __forceinline__ A activate(int direction, int which, A x)",
             "{",
-            f"    switch (direction * {len(usual)} + which) {{",
-            *cases,
+            f"    switch ({0 if both else len(usual)} * direction + which) {{",
+            *(f"    case {place}: {code}" for place, code in selected),
             "    }",
             "    return x;",
             "}",
@@ -114,8 +132,8 @@ class _Split:
         blocks: of a cluster, which share the units of the state.
         units: per block.
         rows: sequences of a cluster.
-        slices: lanes that share the terms of a sum.
-        chunks: words of four weights per lane.
+        slices: lanes that share the sums of a unit.
+        chunks: words of four weights per lane and gate.
         threads: of a block.
     """
 
@@ -137,22 +155,21 @@ def _split(gates: int, hidden: int, directions: int, batch: int, target: Target)
     blocks = 1
     while True:
         units = ceil_div(hidden, blocks)
-        lines = gates * units
         able = [
             slices
-            for slices in (1, 2, 4, 8)
-            if slices * lines <= MAX_THREADS and ceil_div(hidden, slices * 4) <= MAX_CHUNKS
+            for slices in (1, 2, 4, 8, 16, 32)
+            if slices * units <= MAX_THREADS and gates * ceil_div(hidden, slices * 4) <= MAX_WORDS
         ]
         if able:
             break
         blocks *= 2
         if blocks > MAX_BLOCKS or not target.has_clusters:
             return None
-    clusters = max(1, target.processors // (blocks * directions))
-    rows = next((n for n in (1, 2, 4) if n * clusters >= batch), MAX_ROWS)
+    resident = int(target.processors * (CLUSTERED if blocks > 1 else 1))
+    rows = min(MAX_ROWS, ceil_div(batch, max(1, resident // (blocks * directions))))
     # Few sequences wait for sums, for which more lanes are sooner; many have the lanes busy.
     slices = able[-1] if rows < 4 else able[0]
-    threads = ceil_div(lines * slices, 32) * 32
+    threads = ceil_div(units * slices, 32) * 32
     return _Split(blocks, units, rows, slices, ceil_div(hidden, slices * 4), threads)
 
 

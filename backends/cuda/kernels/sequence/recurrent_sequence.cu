@@ -3,8 +3,8 @@
 // each keeps the weights of its units in registers, and tells the others the states of these after every step.
 // T is the type of the tensors; states are kept, and sums added, in float32.
 //
-// Compile-time: CELL; BLOCKS of a cluster; UNITS of the state per block; ROWS; SLICES, lanes that share a sum, with
-// CHUNKS words of four terms each; THREADS; FIXED, whether the weights are constant, so that they are read before the
+// Compile-time: CELL; BLOCKS of a cluster; UNITS of the state per block; ROWS; SLICES, lanes that share the sums of a
+// unit, with CHUNKS words of four terms each; THREADS; FIXED, whether the weights are constant, so that they are read before the
 // kernel waits. Generated: activate(direction, which, x), the activation functions of the gates.
 
 #include "ptx/pdl.cuh"
@@ -16,8 +16,6 @@ enum { RNN, GRU, GRU_LINEAR, LSTM };
 
 constexpr int GATES = CELL == RNN ? 1 : CELL == LSTM ? 4 : 3, LINES = GATES * UNITS;
 constexpr int WIDTH = CHUNKS * SLICES * 4, ITEMS = (ROWS * UNITS + THREADS - 1) / THREADS;
-// Sums of a lane that do not wait for one another.
-constexpr int PARTS = ROWS >= 4 ? 1 : 4 / ROWS;
 
 struct Layer {
     int directions, batch, time, hidden, backward, batch_first;
@@ -50,24 +48,27 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
     float* sums = states + 2 * ROWS * WIDTH;
 
     const int rank = blockIdx.x % BLOCKS, first = blockIdx.x / BLOCKS * ROWS, direction = blockIdx.y;
-    const int slice = threadIdx.x % SLICES, line = threadIdx.x / SLICES;
+    const int slice = threadIdx.x % SLICES, unit = threadIdx.x / SLICES;
     const bool backward = l.backward || direction == 1;
     const u32 barriers = shared_address(memory);
     const int bytes = min(ROWS, l.batch - first) * l.hidden * 4;  // of a state, from all blocks
 
-    // The weights of this lane: of gate line / UNITS and unit line % UNITS, every SLICES-th word.
-    float w[CHUNKS][4];
+    // The weights of this lane: of all gates of a unit, every SLICES-th word.
+    float w[GATES][CHUNKS][4];
     const auto load_weights = [&]() {
-        const int j = rank * UNITS + line % UNITS;
-        const bool exists = line < LINES && j < l.hidden;
-        const T* from = r + ((long long)(direction * GATES + line / UNITS) * l.hidden + j) * l.hidden;
+        const int j = rank * UNITS + unit;
+        const bool exists = unit < UNITS && j < l.hidden;
 #pragma unroll
-        for (int c = 0; c < CHUNKS; ++c)
+        for (int gate = 0; gate < GATES; ++gate) {
+            const T* from = r + ((long long)(direction * GATES + gate) * l.hidden + j) * l.hidden;
 #pragma unroll
-            for (int q = 0; q < 4; ++q) {
-                const int k = (c * SLICES + slice) * 4 + q;
-                w[c][q] = exists && k < l.hidden ? float(from[k]) : 0.0f;
-            }
+            for (int c = 0; c < CHUNKS; ++c)
+#pragma unroll
+                for (int q = 0; q < 4; ++q) {
+                    const int k = (c * SLICES + slice) * 4 + q;
+                    w[gate][c][q] = exists && k < l.hidden ? float(from[k]) : 0.0f;
+                }
+        }
     };
     if (FIXED) load_weights();
     grid_dependency_sync();
@@ -128,26 +129,32 @@ recurrent_sequence(const float* shares, const T* r, const T* b, const int* lengt
     for (int t = 0; t < l.time; ++t) {
         const float* h = states + t % 2 * ROWS * WIDTH;
         float* later = states + (1 - t % 2) * ROWS * WIDTH;
-        float found[ROWS][PARTS] = {};
+        float found[GATES][ROWS] = {};
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c)
 #pragma unroll
             for (int row = 0; row < ROWS; ++row) {
                 const float4 x = *(const float4*)(h + row * WIDTH + (c * SLICES + slice) * 4);
-                found[row][0] += w[c][0] * x.x;
-                found[row][1 % PARTS] += w[c][1] * x.y;
-                found[row][2 % PARTS] += w[c][2] * x.z;
-                found[row][3 % PARTS] += w[c][3] * x.w;
+#pragma unroll
+                for (int gate = 0; gate < GATES; ++gate) {
+                    float& sum = found[gate][row];
+                    sum += w[gate][c][0] * x.x;
+                    sum += w[gate][c][1] * x.y;
+                    sum += w[gate][c][2] * x.z;
+                    sum += w[gate][c][3] * x.w;
+                }
             }
 #pragma unroll
-        for (int row = 0; row < ROWS; ++row) {
-            float sum = found[row][0];
+        for (int gate = 0; gate < GATES; ++gate)
 #pragma unroll
-            for (int part = 1; part < PARTS; ++part) sum += found[row][part];
+            for (int row = 0; row < ROWS; ++row) {
+                float sum = found[gate][row];
 #pragma unroll
-            for (int other = SLICES / 2; other; other /= 2) sum += __shfl_xor_sync(~0u, sum, other);
-            if (row % SLICES == slice && line < LINES) sums[row * LINES + line] = sum;
-        }
+                for (int other = SLICES / 2; other; other /= 2) sum += __shfl_xor_sync(~0u, sum, other);
+                if ((gate * ROWS + row) % SLICES == slice && unit < UNITS) {
+                    sums[row * LINES + gate * UNITS + unit] = sum;
+                }
+            }
         __syncthreads();
 
         float results[ITEMS];
