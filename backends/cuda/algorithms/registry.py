@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Set
+from collections.abc import Callable, Container, Hashable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ....runtime.ir.custom import Custom
 from ....runtime.ir.dtypes import DType, float32, name_of
@@ -48,6 +48,7 @@ class Setting:
         choices: measured choices by `selection.key_of` a task; empty without tuning.
         cut: values that kernels can store in halves; see `cutting`.
         picks: previous choices of selectors, so that nothing is compared twice.
+        tiles: previous choices of tiles by what they depend on, likewise.
     """
 
     target: Target
@@ -59,6 +60,9 @@ class Setting:
     cut: Set[Value] = field(default_factory=frozenset[Value], hash=False)
     picks: dict[tuple[str, ...], tuple[str, str, str]] = field(
         default_factory=dict[tuple[str, ...], tuple[str, str, str]], compare=False, repr=False
+    )
+    tiles: dict[Hashable, Any] = field(
+        default_factory=dict[Hashable, Any], compare=False, repr=False
     )
 
     def takes(self, algorithm: str) -> bool:

@@ -431,13 +431,23 @@ class _Fed:
 def _by_tma(conv: ConvProblem, pooled: Tensor | None = None) -> _Fed | None:
     """Return how `tma.cu` computes a convolution, optionally pooled; None if it cannot."""
     target, along = conv.setting.target, conv.epilogue.reads_along
-    found = [
-        _Fed(choice, product, staging, packing)
-        for product, packing in _tma_products(conv, pooled)
-        if (best := tma.choose(product, target, along=along)) is not None
-        for choice, staging in (best,)
-    ]
-    return min(found, key=lambda way: way.choice.microseconds, default=None)
+    ways, tiles = _tma_products(conv, pooled), conv.setting.tiles
+    key = ("tma", conv.signature, *conv.formats, conv.x.row, along, pooled is not None)
+    if key not in tiles:
+        found = [
+            (choice, number, staging.layout)
+            for number, (product, _) in enumerate(ways)
+            if (best := tma.choose(product, target, along=along)) is not None
+            for choice, staging in (best,)
+        ]
+        tiles[key] = min(found, key=lambda way: way[0].microseconds, default=None)
+    if tiles[key] is None:
+        return None
+    choice, number, layout = tiles[key]
+    product, packing = ways[number]
+    staging = tma.staged(product, choice.tile, layout)
+    assert staging is not None, "it was staged before"
+    return _Fed(choice, product, staging, packing)
 
 
 def _tma_products(
