@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.attention.flash_long import LongShape, most_even
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16
 
+from .cubins import registers
 from .dry import DryCompiler, DryDevice, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare, results_of
@@ -41,6 +44,8 @@ def launch_of(
         ((1, 2, 2), 1024, 128, "attention_mma"),  # which splits keys over blocks
         ((4, 8, 8), 64, 128, "attention_mma"),
         ((4, 8, 8), 2048, 16, "attention_mma"),
+        ((4, 12, 12), 197, 48, "attention_long"),
+        ((1, 12, 12), 197, 48, "attention_mma"),
     ],
     ids=str,
 )
@@ -48,11 +53,11 @@ def test_ways(heads: tuple[int, int, int], length: int, size: int, entry: str) -
     assert launch_of(heads, length, size).entry == entry
 
 
-@pytest.mark.parametrize("size", range(24, 257, 8))
+@pytest.mark.parametrize("size", [*range(24, 64, 8), *range(72, 257, 8)])
 @pytest.mark.parametrize("causal", [0, 1])
 def test_a_block_has_room(size: int, causal: int) -> None:
     """Registers, and all of shared memory but what the system keeps."""
-    launch = launch_of((4, 16, 16), 2048, size, is_causal=causal)
+    launch = launch_of((1, 2, 2), 1024, size, processors=4, is_causal=causal)
     assert launch.shared <= H200.shared
     at = dict(launch.constants)
     groups, keys = at["GROUPS"], at["KEYS"]
@@ -87,6 +92,13 @@ def test_queries_of_two_tiles_are_there_where_they_fit() -> None:
     assert not LongShape(2, 2, 176, 2).fits(128, 128, H200)  # shared memory
     assert not LongShape(3, 2, 144, 2).fits(64, 64, H200)  # registers
     assert LongShape(2, 1, 80, 2).fits(256, 256, H200)
+
+
+@pytest.mark.parametrize("size", [64, 256])
+def test_nothing_is_spilled(size: int, cache: Path) -> None:
+    """Of the sizes that leave the fewest registers."""
+    launch = launch_of((1, 1, 1), 2048, size, processors=4, is_causal=1)
+    assert registers(Compiler(H200, cache).code(launch.source))[1] == 0
 
 
 @pytest.mark.slow

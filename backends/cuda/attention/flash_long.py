@@ -19,8 +19,8 @@ from .heads import AttentionTask
 GROUP = 64
 #: Head sizes, and the largest one of which three groups' results fit in the registers.
 SMALLEST, LARGEST, NARROW = 17, 256, 64
-#: Keys of heads of NARROW elements from which this is not slower than `attention_wgmma.cu`; and for
-#: how many keys blocks need not be many, as for more of them `attention_mma.cu` splits keys.
+#: Keys of heads of NARROW elements from which this is not slower than `attention_wgmma.cu`; and of
+#: larger heads up to which blocks may be few, as for more of them `attention_mma.cu` splits keys.
 LONG, SHORT = 2048, 512
 #: Maximum keys per step.
 MAX_KEYS = 176
@@ -40,8 +40,9 @@ CACHED, FED, MANY_TILES = 24 << 20, 40, 50_000
 def suits_long(task: AttentionTask, target: Target) -> bool:
     """Return whether `attention_long.cu` supports these heads, and is not the slower kernel.
 
-    Otherwise `attention_mma.cu` takes 1.05 to 3.7 times as long; measured on an H100 with 8 to 1024
-    blocks, heads of 32 to 256 elements, and 100 to 4096 keys.
+    `attention_mma.cu` takes 1.05 to 3.7 times as long; measured on an H100 with 8 to 1024 blocks,
+    heads of 32 to 256 elements, and 80 to 4096 keys. With few blocks of narrow heads it takes 0.75
+    to 0.9 of the time.
     """
     batch, heads, length, size = task.q.dims
     sizes = (size, task.v.dims[3])
@@ -50,6 +51,8 @@ def suits_long(task: AttentionTask, target: Target) -> bool:
     share = ceil_div(length, GROUP * min(REGISTERS)) * heads * batch / target.processors
     if sizes == (NARROW, NARROW):
         return task.seen >= LONG and share >= 0.9
+    if max(sizes) < NARROW:
+        return share >= 0.36
     return task.seen <= SHORT or share >= 0.45
 
 

@@ -66,9 +66,10 @@ struct Item {
 
     __device__ __forceinline__ int steps_to(int end) const { return max(0, (end - begin + KEYS - 1) / KEYS); }
 
-    // How many of the steps the rows of a group see; it skips the rest.
+    // How many of the steps the rows of a group see; it skips the rest. The largest heads leave no registers for that.
     __device__ __forceinline__ int steps_of(int group, const Sizes& s) const
     {
+        if (SLABS_V == 4) return steps;
         const int first = m0 + group * 64;
         if (first >= s.rows) return 0;
         return steps_to(keys_of(first + shift, min(first + 64, s.rows) - 1 + shift, valid, s).end);
@@ -249,8 +250,8 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
             keep_weights();
 #pragma unroll 1
             for (int step = 1; step < steps; ++step) {
-                const PipelineState<STAGES> last = turn;
                 turn.next();
+                const PipelineState<STAGES> last = turn.last();
                 mbarrier_wait(at.of_k.full(turn.stage), turn.parity);
                 await_values(step - 1, last);
                 await_turn();

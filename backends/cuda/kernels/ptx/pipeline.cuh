@@ -34,6 +34,14 @@ template <int N> struct PipelineState {
         }
     }
 
+    __device__ __forceinline__ PipelineState last() const
+    {
+        PipelineState found;
+        found.stage = (stage == 0 ? N : stage) - 1;
+        found.parity = parity ^ (stage == 0);
+        return found;
+    }
+
     __device__ __forceinline__ void skip(int count)
     {
         const int sum = stage + count, rounds = sum / N;
