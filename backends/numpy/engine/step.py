@@ -218,33 +218,34 @@ class HostRun:
         parts = [self, *(run for run in others if isinstance(run, HostRun))]
         if len(parts) <= len(others):
             return None
+        if not any(part.is_shared for part in parts):
+            return partial(_play_alone, [part.play for part in parts])
         plays: list[Callable[[], None]] = []
         for is_shared, group in groupby(parts, key=attrgetter("is_shared")):
-            some = list(group)
             if is_shared:
-                plays += [partial(part.play, stays=True) for part in some]
+                plays += [partial(part.play, stays=True) for part in group]
             else:
-                plays.append(_Interval([part.play for part in some]))
-        shared = any(part.is_shared for part in parts)
+                plays.append(_Interval([part.play for part in group]))
+        return partial(_play_together, plays)
 
-        def play(stream: object) -> None:
-            with np.errstate(all="ignore"), blas.one_thread():
-                # However this is interrupted, no thread may go on spinning.
-                try:
-                    try:
-                        for each in plays:
-                            each()
-                    finally:
-                        POOL.release()
-                finally:
-                    POOL.release()
 
-        def play_alone(stream: object) -> None:
-            with np.errstate(all="ignore"), blas.one_thread():
-                for part in parts:
-                    part.play()
+def _play_alone(plays: Sequence[Callable[[], None]], stream: object) -> None:
+    with np.errstate(all="ignore"), blas.one_thread():
+        for play in plays:
+            play()
 
-        return play if shared else play_alone
+
+def _play_together(plays: Sequence[Callable[[], None]], stream: object) -> None:
+    with np.errstate(all="ignore"), blas.one_thread():
+        # However this is interrupted, no thread may go on spinning.
+        try:
+            try:
+                for play in plays:
+                    play()
+            finally:
+                POOL.release()
+        finally:
+            POOL.release()
 
 
 class _Interval:
