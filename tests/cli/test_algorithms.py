@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from io import StringIO
+
 import pytest
+from rich.console import Console
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import available
 from tercet.backends.cuda import ALGORITHMS
+from tercet.backends.cuda.tuning.tuner import CandidateTime, GroupResult, NetworkResult
+from tercet.tools.tune.algorithms_view import show_report, show_tuned
+from tercet.tools.tune.tuning import Tuned
 
 from .conftest import Tercet
 
@@ -85,3 +93,32 @@ def test_bad_texts(text: str, said: str, tercet: Tercet) -> None:
 def test_a_former_name_of_an_option_still_works(option: str, tercet: Tercet) -> None:
     assert tercet("run", "classifier.onnx", option, "direct", "--repeat", "0").code == 0
     assert "--conv " not in tercet("run", "-h").out
+
+
+def test_what_was_tuned_is_shown() -> None:
+    """The network before and after each group; and every candidate, with `--report`."""
+    timings = (
+        CandidateTime("tensor_cores", "multistage w64x32, 6 stages", -3.0, 4.5),
+        CandidateTime("naive", change=70.0, estimate=80.0, workspace=2048),
+        CandidateTime("fft", reason="wrong by 5.0e-01"),
+    )
+    group = GroupResult("MatMul 128x768", 12, "mma 64x64", 300.0, 297.0, timings[0].title, timings)
+    same = GroupResult("Conv 1x3x8x8", 1, "direct", 297.0, 297.0, "", ())
+    found = Tuned("m.onnx", "a GPU", (NetworkResult(300.0, 297.0, (group, same), True),), 4.9)
+    shown, report = (_printed(show, found) for show in (show_tuned, show_report))
+    assert ["12", "mma", "64x64"] == shown.split("\n")[2].split()[2:5]
+    assert "tensor_cores multistage w64x32, 6 stages" in shown
+    assert "the same" in shown
+    assert "2 groups of equal steps, 2 of them measured now in 4.9 s" in shown
+    assert "the network takes 297.0 us, by estimates 300.0 us (1.0 % less)" in shown
+    assert "wrong by 5.0e-01" in report
+    assert "+70.0" in report
+    document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert (document["before_us"], document["after_us"]) == (300.0, 297.0)
+    assert document["groups"][0]["candidates"][2]["change"] is None
+
+
+def _printed(show: Callable[[Console, Tuned], None], found: Tuned) -> str:
+    console = Console(width=140, record=True, file=StringIO())
+    show(console, found)
+    return console.export_text()
