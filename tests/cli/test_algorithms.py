@@ -106,7 +106,7 @@ def test_what_was_tuned_is_shown() -> None:
     same = GroupResult("Conv 1x3x8x8", 1, "direct", 297.0, 297.0, "", ())
     found = Tuned("m.onnx", "a GPU", (NetworkResult(300.0, 297.0, (group, same), True),), 4.9)
     shown, report = (_printed(show, found) for show in (show_tuned, show_report))
-    assert ["12", "mma", "64x64"] == shown.split("\n")[2].split()[2:5]
+    assert shown.split("\n")[2].split()[2:5] == ["12", "mma", "64x64"]
     assert "tensor_cores multistage w64x32, 6 stages" in shown
     assert "the same" in shown
     assert "2 groups of equal steps, 2 of them measured now in 4.9 s" in shown
