@@ -7,7 +7,7 @@ from math import prod
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim, TensorType
-from ..ops.movement import Transpose
+from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from .editing import Builder, drop, shape_of
 
@@ -103,6 +103,7 @@ def _heads(add: Builder, node: Node, source: Node) -> Value | None:
     """Return the pixels of an image by heads [n, heads, pixels, size], or an image of such rows.
 
     Channels are heads times their sizes; the rows in between have them together, as layers do.
+    Linear attention cuts queries, keys and values from heads of an image, which it reads itself.
     """
     before, between, after = map(shape_of, (source.inputs[0], node.inputs[0], node.output))
     sizes = (*(before or ()), *(between or ()), *(after or ()))
@@ -116,7 +117,8 @@ def _heads(add: Builder, node: Node, source: Node) -> Value | None:
     if n * heads == before[0] or heads == 1:
         return None
     if _swaps_last(node) and isinstance(source.op, RESHAPES) and len(before) == 4:
-        if _ints(before, 0, 1) != [n, heads * size]:
+        cut = any(isinstance(each.op, (Slice, Split)) for each in node.output.consumers)
+        if _ints(before, 0, 1) != [n, heads * size] or cut:
             return None
         rows = add(Transpose(perm=TO_CHANNELS_LAST), x)
         rows = add(Reshape(), rows, add.integers((n, pixels, heads, size), "heads"))
