@@ -43,10 +43,6 @@ _SUMMARY = re.compile(
     r"^========= (?:ERROR|RACECHECK) SUMMARY: (\d+ (?:errors?|hazards?).*)$", re.M
 )
 _COUNT = re.compile(r"\d+")
-_MARK = "========="
-_REPORT = re.compile(r"Invalid|Race|Error|Potential")
-#: Frames of the stack that are none of Python's functions.
-_FOREIGN = re.compile(r"Host Frame: .*(\.so|python3|\[0x)")
 
 
 @dataclass(frozen=True, slots=True)

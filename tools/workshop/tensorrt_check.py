@@ -27,8 +27,6 @@ from ..common.results import write
 from .arguments import parser as make_parser
 
 BACKEND = "tensorrt"
-#: Where the page and the tables go if nothing else is said.
-OUTPUT = ROOT / "build" / "tensorrt"
 #: Lines of a command's output that are kept.
 KEPT = 40
 

@@ -12,7 +12,6 @@ from .growing import FLOAT, Maker, RandomGraph, swapped
 
 _UNARY = ("Abs", "Relu", "Sigmoid", "Tanh", "Neg", "Erf", "Gelu", "Softplus", "HardSwish", "Elu")
 _UNARY += ("Identity", "Mish", "LeakyRelu", "HardSigmoid", "Softsign", "ThresholdedRelu", "Celu")
-_POSITIVE = ("Sqrt", "Log", "Reciprocal")
 _PAIRS = ("Add", "Sub", "Mul", "Max", "Min", "Mean", "Sum")
 _REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceL1")
 _REDUCTIONS += ("ReduceSumSquare", "ReduceLogSumExp")
