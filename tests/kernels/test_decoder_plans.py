@@ -25,6 +25,7 @@ from tercet.runtime.session.cache_layout import DecoderLayout
 from tercet.runtime.session.model import Model
 from tercet.runtime.session.sampling import SamplingSettings
 from tercet.runtime.session.static_cache import static_decoder
+from tercet.tools.workshop.decoder_files import DecoderSizes, Packing, write
 
 from .emulator import EmulatedDevice
 
@@ -84,6 +85,21 @@ def test_queries_keys_and_values_are_one_product_of_packed_weights(
         assert len(packed) == 5  # of its only layer four; and the scores
         assert sum("after RMSNormalization" in kernel for kernel in packed) == 3
         assert not any(kernel.startswith("normalize") for kernel in kernels(plan))
+
+
+def test_a_layer_of_experts_with_sinks_is_seven_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = DecoderSizes(192, 96, 2, 6, 2, 512, 1024, head=32, experts=8)
+    write(tmp_path / "decoder.onnx", sizes, Packing(4, 32))
+    with following(tmp_path / "decoder.onnx", SamplingSettings(), monkeypatch) as plan:
+        found = kernels(plan)
+        first, second = (i for i, kernel in enumerate(found) if "experts" in kernel)
+        layer = [kernel.split()[0] for kernel in found[first + 1 : second + 1]]
+        products = ["gemv_packed", "copy_strided", "gemv_packed"]  # caches are in place
+        assert layer == [*products, "normalize_rows", "gemv", "experts_packed"]
+        assert "attention_decode" in found[first + 2]
+        assert "experts_packed_sum" in found[second]
 
 
 @pytest.mark.parametrize(

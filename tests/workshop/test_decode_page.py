@@ -8,11 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx.numpy_helper import to_array
 
+import tercet
 from tercet.runtime.errors import UsageError
+from tercet.runtime.session.cache_layout import DecoderLayout
+from tercet.runtime.session.static_cache import static_decoder
 from tercet.tools.common.results import earlier
+from tercet.tools.verdict.accuracy import distance_of
 from tercet.tools.workshop import decode_bench
 from tercet.tools.workshop.decode_page import (
     DecodeTiming,
@@ -122,6 +127,24 @@ def test_a_decoder_of_this_size(
     ]
     assert [row[-1].endswith(" (1 layer)") for row in table(page)] == 2 * [True, True, False]
     assert "500 (float16 eager)" in page
+
+
+@pytest.mark.parametrize("bits", [4, 16])
+def test_decoders_with_experts_are_those_of_onnxruntime(bits: int, tmp_path: Path) -> None:
+    """Sinks, windows, experts: a prompt of two sequences, its logits in float16."""
+    path, tokens = tmp_path / "decoder.onnx", np.arange(10).reshape(2, 5)
+    sizes = DecoderSizes(96, 64, 2, 4, 2, 64, 512, head=32, experts=4, chosen=2)
+    write(path, sizes, Packing(bits, 32))
+    with (
+        tercet.load(path) as model,
+        static_decoder(model, DecoderLayout.of(model.imported), 2, 64) as decoder,
+    ):
+        feeds, found = decoder.feeds(tokens), decoder.step(tokens)
+    session = onnxruntime.InferenceSession(path)
+    past = np.zeros((2, 2, 0, 32), np.float16)
+    given = {each.name: feeds.get(each.name, past) for each in session.get_inputs()}
+    (wanted,) = session.run(["logits"], given)
+    assert distance_of(found, wanted.astype(np.float32)) < 3e-3
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
