@@ -34,6 +34,7 @@ from ..ops import (
     attention,
     conv,
     elementwise,
+    experts,
     gather,
     matmul,
     movement,
@@ -63,7 +64,10 @@ _HALVES: dict[str, DType] = {"float16": float16, "bfloat16": bfloat16}
 
 #: Operators that benefit from half precision.
 LEADERS: frozenset[type[Op]] = frozenset(
-    {conv.Conv, conv.ConvTranspose, matmul.Gemm, matmul.MatMul, attention.Attention}
+    {
+        *(conv.Conv, conv.ConvTranspose, matmul.Gemm, matmul.MatMul, attention.Attention),
+        *(experts.MoE, experts.QMoE),
+    }
 )
 #: Operators that follow if one of their inputs is half already.
 FOLLOWERS: frozenset[type[Op]] = frozenset(
@@ -93,8 +97,8 @@ _VIEWS = (shape.Reshape, shape.Flatten, shape.Squeeze, shape.Unsqueeze)
 _COMPUTING = frozenset(each.__name__ for each in (elementwise, norm, matmul, conv, attention))
 #: Operators of which only this many leading inputs become half.
 _FIRST: dict[type[Op], int] = {norm.BatchNormalization: 1, resize.Resize: 1}
-#: Inputs that stay float32, such as masks with -3e38.
-_KEPT: dict[type[Op], int] = {attention.Attention: 3}
+#: Inputs that stay float32, such as masks with -3e38, or logits that choose experts.
+_KEPT: dict[type[Op], int] = {attention.Attention: 3, experts.MoE: 1, experts.QMoE: 1}
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:

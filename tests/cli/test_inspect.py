@@ -196,6 +196,27 @@ def test_macs(operator, shapes, attributes, expected) -> None:
     assert [macs(n) for n in graph.nodes] == [expected]
 
 
+@pytest.mark.parametrize("has_third", [False, True])
+def test_macs_of_experts(has_third: bool) -> None:
+    """Those of two of three experts of each of five rows."""
+    shapes = {
+        "x": (5, 8),
+        "router": (5, 3),
+        "fc1": (3, 12, 8),
+        "fc2": (3, 8, 12 if has_third else 6),
+    }
+    names = ["x", "router", "fc1", "", "fc2"]
+    if has_third:
+        shapes["fc3"] = (3, 12, 8)
+        names += ["", "fc3"]
+    given = {"activation_type": "swiglu", "swiglu_fusion": 1, "k": 2}
+    node = helper.make_node("MoE", names, ["y"], domain="com.microsoft", **given)
+    inputs = [models.tensor(name, shape) for name, shape in shapes.items()]
+    graph = load(models.model_of([node], inputs, [models.tensor("y", None)], opset=23)).graph
+    expected = 5 * 2 * ((12 * 8 + 8 * 12 + 12 * 8) if has_third else (12 * 8 + 8 * 6))
+    assert [macs(n) for n in graph.nodes] == [expected]
+
+
 def test_macs_of_packed_weights() -> None:
     sizes: dict[str, Any] = {"K": 32, "N": 5, "bits": 4, "block_size": 32}
     node = helper.make_node("MatMulNBits", ["a", "b", "s"], ["y"], domain=CONTRIB, **sizes)

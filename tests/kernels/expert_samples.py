@@ -64,6 +64,7 @@ def q_moe(
     bias: bool = True,
     dtype: Any = float32,
     scale_dtype: Any = None,
+    router_dtype: Any = None,
     **attributes: Any,
 ) -> Sample:
     """Return a QMoE; with block 0, every column has one scale."""
@@ -85,7 +86,7 @@ def q_moe(
         return draw.integers(0, 256, size).astype(np.uint8)
 
     inputs: list[Array | None] = [normal(rows, hidden).astype(dtype)]
-    inputs.append(_routed(rows, experts, dtype))
+    inputs.append(_routed(rows, experts, router_dtype or dtype))
     inputs += layer(wide, hidden) + layer(hidden, inner)
     inputs += layer(inner, hidden) if third else [None] * 3
     inputs += [points(wide, hidden), points(hidden, inner)]
@@ -116,6 +117,7 @@ def samples() -> list[Sample]:
         q_moe(3, 64, 32, 33, k=2, block=16, zeros=True, bias=False, dtype=float16),
         q_moe(4, 64, 64, 4, bits=2, block=64, k=1, given=True, normalize_routing_weights=1),
         q_moe(3, 48, 64, 4, bits=8, block=16, k=2, given=True, third=True, zeros=True),
+        q_moe(1, 64, 32, 6, block=32, k=3, given=True, dtype=float16, router_dtype=float32),
         q_moe(90, 32, 32, 2, block=32, k=1, swiglu_fusion=2, **SWIGLU, dtype=float16),
         q_moe(40, 160, 80, 4, block=32, k=2, swiglu_fusion=1, zeros=True, **SWIGLU, dtype=float16),
         q_moe(150, 70, 136, 2, bits=8, block=128, k=2, dtype=bfloat16, bias=False),

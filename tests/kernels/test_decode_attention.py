@@ -344,6 +344,8 @@ APART = {
     "rows of a prompt": Decode(new=20, joined=True, before=(5, 0)),
     "fewer keys than a product takes": Decode(room=12, before=(3, 0)),
     "sinks of a prompt": Decode(sink=True, new=20, joined=True, before=(5, 0)),
+    "sinks of a prompt in float32": Decode(sink=True, new=20, before=(5, 0), dtype=float32),
+    "sinks of a step in float32": Decode(sink=True, dtype=float32),
 }
 
 

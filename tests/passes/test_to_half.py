@@ -14,6 +14,7 @@ from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Div, Exp, Mul, Relu
+from tercet.runtime.ops.experts import MoE
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.norm import Softmax
@@ -192,6 +193,18 @@ def test_the_mask_of_an_attention_stays() -> None:
     (node,) = (node for node in halved(graph).nodes if isinstance(node.op, Attention))
     assert [v.tensor.dtype for v in node.inputs if v is not None] == [float16] * 3 + [float32]
     assert node.output.tensor.dtype == float16
+
+
+def test_logits_that_choose_experts_stay() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        router = apply(g, Exp(), g.constant(normal(5, 4)))
+        weights = [g.constant(normal(4, *dims)) for dims in ((6, 8), (8, 6))]
+        return apply(g, MoE(k=2), x, router, weights[0], None, weights[1])
+
+    graph = halved(make(build, (5, 8)))
+    (node,) = (node for node in graph.nodes if node.kind.endswith("MoE"))
+    found = [value.tensor.dtype for value in node.inputs if value is not None]
+    assert found == [float16, float32, float16, float16]
 
 
 def test_what_is_transposed_is_cast_before() -> None:

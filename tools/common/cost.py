@@ -10,6 +10,8 @@ ConvTranspose                                   elements of x x (filters / group
 CausalConvWithState                             elements of y x window
 Gemm, MatMul, MatMulInteger, QLinearMatMul      elements of y x length of the sum
 MatMulNBits, MatMulBnb4                         likewise
+MoE, QMoE                                       elements of x x chosen experts x results per
+                                                element of all layers
 Einsum                                          all letters' sizes multiplied, for each product
 Attention, FlexAttention                        keys x (elements of q + elements of y), unmasked
 RNN, GRU, LSTM                                  batch x length x (elements of w + elements of r)
@@ -25,6 +27,7 @@ from math import prod
 from ...runtime.ir.dtypes import bool_, int64, name_of, string
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import TensorType
+from ...runtime.ops.experts import Mixture, QMoE
 from ...runtime.ops.matmul import einsum_terms
 
 Rule = Callable[[Node], int]
@@ -99,6 +102,16 @@ def _attention(node: Node) -> int:
     return keys * (prod(_dims(node, 0)) + node.output.tensor.size)
 
 
+def _experts(node: Node) -> int:
+    op = node.op
+    assert isinstance(op, Mixture)
+    at = 8 if isinstance(op, QMoE) else 6
+    third = _dims(node, at) if len(node.inputs) > at else ()
+    columns = _dims(node, 2)[1]
+    inner = columns // op.parts(has_third=bool(third))
+    return prod(_dims(node, 0)) * op.k * (columns + inner + (columns if third else 0))
+
+
 def _recurrent(node: Node) -> int:
     positions = prod(_dims(node, 0)[:2])
     return positions * (prod(_dims(node, 1)) + prod(_dims(node, 2)))
@@ -120,8 +133,10 @@ _RULES: dict[str, Rule] = {
     "MatMulBnb4": _matmul,
     "MatMulInteger": _matmul,
     "MatMulNBits": _matmul,
+    "MoE": _experts,
     "QLinearConv": _convolution(3),
     "QLinearMatMul": _matmul,
+    "QMoE": _experts,
     "RNN": _recurrent,
 }
 

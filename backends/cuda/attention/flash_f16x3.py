@@ -81,7 +81,7 @@ def choose(task: AttentionTask, target: Target) -> Shape | None:
     def fills(shape: Shape, minimum: float) -> bool:
         return ceil_div(length, shape.rows) * heads * batch >= minimum * target.processors
 
-    if target.has_wgmma and size <= max(HOPPER_SHAPES) * SLAB:
+    if target.has_wgmma and task.sink is None and size <= max(HOPPER_SHAPES) * SLAB:
         few, more = HOPPER_SHAPES[ceil_div(size, SLAB)]
         of_few, of_more = HOPPER_MINIMUM
         if length > few.rows and fills(more, of_more):
@@ -141,7 +141,7 @@ def _on_warps(task: AttentionTask, target: Target, shape: WarpShape) -> tuple[La
         task = replace(task, halves=None, plain=True)
     code = "\n".join((F16X3.code(), in_halves_code(task.halves, plain=task.plain)))
     kernel = FlashKernel("attention_f16x3", shared, 32 * warps, constants, code)
-    operands = {**task.operands, **task.strides, "halves": task.halves}
+    operands = {**task.operands, **task.strides, "halves": task.halves, "sink": task.sink}
     return launched(task, kernel, sharing, steepness_of(task), operands)
 
 

@@ -16,6 +16,7 @@ from ....runtime.ops.elementwise import Cast, Mul, Sigmoid, Sub
 from ....runtime.ops.reduce import ReduceLogSumExp
 from ..algorithms.registry import Answer, Setting
 from ..recipe.operands import Tensor
+from .flash_f16x3 import choose, on_halves
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, on_tensor_cores
 from .heads import AttentionTask, by_head
 
@@ -100,9 +101,9 @@ def sink_attention_at(graph: Graph, attention: Node, free: Set[Node]) -> SinkAtt
     """Return the attention with a sink that begins with a node, if its kernel can compute it."""
     sink = sink_behind(graph, attention, free)
     q, _, v, *_ = attention.operands
-    is_half = q.tensor.dtype in (float16, bfloat16) and v.tensor.dtype == q.tensor.dtype
+    is_able = q.tensor.dtype in (float16, bfloat16, float32) and v.tensor.dtype == q.tensor.dtype
     caches = attention.outputs[1:3]
-    if sink is None or not is_half or any(graph.is_output(x) or x.consumers for x in caches):
+    if sink is None or not is_able or any(graph.is_output(x) or x.consumers for x in caches):
         return None
     return SinkAttention(attention, sink)
 
@@ -129,4 +130,7 @@ def sink_attention(
         return "float64, or large heads"
     if task.total < FEWEST_KEYS or not min(sizes):
         return f"{task.total} keys"
-    return on_tensor_cores(task, setting.target)
+    if q.dtype != float32:
+        return on_tensor_cores(task, setting.target)
+    shape = choose(task, setting.target)
+    return "few queries in float32" if shape is None else on_halves(task, setting.target, shape)

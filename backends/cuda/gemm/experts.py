@@ -176,7 +176,8 @@ class Experts:
     @property
     def routing_types(self) -> tuple[tuple[str, DType], ...]:
         """The types of `route.cuh`."""
-        return (("L", self.router.dtype),)
+        given = self.router if self.given is None else self.given
+        return ("L", self.router.dtype), ("G", given.dtype)
 
     @property
     def routing_constants(self) -> tuple[tuple[str, int], ...]:

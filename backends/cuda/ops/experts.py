@@ -83,8 +83,6 @@ def _mixed(
     if not all(each is None or each[1].are_known for each in layers):
         return "computed weights"
     router, given = routing
-    if given is not None and given.dtype != router.dtype:
-        return f"router weights of {given.dtype.name}"
     layer, sources = one[0], [one[1]]
     parts = op.parts(has_third=three is not None)
     if three is not None:

@@ -215,7 +215,7 @@ __device__ __forceinline__ void multiply_keys(Accumulators& to, const Queries& q
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 attention_f16x3(const float* q, const float* k, const float* v, const M* mask, const float* past_k,
-                const float* past_v, const long long* lengths, float* y, unsigned char* halves, float* left,
+                const float* past_v, const long long* lengths, const float* sink, float* y, unsigned char* halves, float* left,
                 float2* beside, Sizes s,
                 Steps of_q, Steps of_k, Steps of_v, Steps of_y, MaskSteps of_mask, float scale, float softcap,
                 int tiles)
@@ -260,6 +260,7 @@ attention_f16x3(const float* q, const float* k, const float* v, const M* mask, c
 #pragma unroll
         for (int half = 0; half < 2; ++half)
             sums.rows[i][half] = {head, min(m0 + (warp_m * TM + i) * 16 + half * 8 + lane / 4, s.rows - 1)};
+    begin_with_sinks(sums, sink, scale);
     Queries queries;
     const bool has_rows = m0 + warp_m * TM * 16 < s.rows;
     // Tiles are loaded two steps ahead and cut one step ahead, so that one barrier a step suffices.

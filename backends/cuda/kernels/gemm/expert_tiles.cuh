@@ -14,7 +14,7 @@ struct Tile {
 };
 
 // The expert and the pairs of tile number `tile`; none past the last tile. All lanes of a warp return the same.
-__device__ __forceinline__ Tile tile_of(const L* router, const L* given, const int* ends, int tile)
+__device__ __forceinline__ Tile tile_of(const L* router, const G* given, const int* ends, int tile)
 {
     if constexpr (!SORTED) {
         Tile found = {0, tile, 1};

@@ -5,7 +5,7 @@
 #include "gemm/experts.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-experts_floats(const T* w, const T* bias, const T* x, R* y, const L* router, const L* given,
+experts_floats(const T* w, const T* bias, const T* x, R* y, const L* router, const G* given,
                const int* order, const int* ends, int n)
 {
     __shared__ float parts[WARPS][M][ROWS];

@@ -6,7 +6,7 @@
 #include "gemm/experts_sum.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-experts_floats_sum(const T* w, const T* bias, const T* x, R* y, const L* router, const L* given, const T* z0, const T* z1,
+experts_floats_sum(const T* w, const T* bias, const T* x, R* y, const L* router, const G* given, const T* z0, const T* z1,
                    int n)
 {
     constexpr int APART = PARTS * STEPS * STEP;
@@ -16,8 +16,7 @@ experts_floats_sum(const T* w, const T* bias, const T* x, R* y, const L* router,
     const int place = lane % 4 * TERMS, from = warp % PARTS * (STEPS * STEP);
     grid_dependency_launch();
     grid_dependency_sync();
-    choose(experts, router, given);
-    __syncthreads();
+    int expert = choose(experts, router, given);
     const long long row = min(n0 + lane / 4, n - 1);
     Rows rows = {};
     if constexpr (EDGE) {
@@ -25,8 +24,10 @@ experts_floats_sum(const T* w, const T* bias, const T* x, R* y, const L* router,
         for (int e = 0; e < EIGHTS; ++e) rows.steps[e] = min(n0 + 8 * e + lane / 4, n - 1) - row;
     }
     float total[(ROWS + 31) / 32] = {};  // a lane's share of the rows
+    __syncthreads();
     for (int slot = warp / PARTS; slot < TOP; slot += WARPS / PARTS) {
-        rows.w[0] = w + (experts.numbers[slot] * (long long)n + row) * PITCH;
+        if (slot != warp / PARTS) expert = experts.numbers[slot];
+        rows.w[0] = w + (expert * (long long)n + row) * PITCH;
         const AdjacentRows values{x + (long long)slot * ROW};
         int at = from;
         Buffer now, next;

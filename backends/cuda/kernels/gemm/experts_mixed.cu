@@ -63,7 +63,7 @@ __device__ __forceinline__ void copy_factors(unsigned char* to, const T* scales,
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-experts_mixed(const unsigned char* w, const T* scales, const T* bias, const T* x, R* y, const L* router, const L* given,
+experts_mixed(const unsigned char* w, const T* scales, const T* bias, const T* x, R* y, const L* router, const G* given,
               const int* order, const int* ends, int n)
 {
     extern __shared__ __align__(1024) unsigned char shared[];

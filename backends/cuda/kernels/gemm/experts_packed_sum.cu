@@ -7,7 +7,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 experts_packed_sum(const unsigned char* w, const X* scales, const X* bias, const X* x, R* y, const L* router,
-                   const L* given, const X* z0, const X* z1, int n)
+                   const G* given, const X* z0, const X* z1, int n)
 {
     constexpr int BY_SLOT = ROWS * PITCH_SCALES, APART = PARTS * STEPS * STEP;
     __shared__ float parts[WARPS][COLUMNS][ROWS];
@@ -15,23 +15,23 @@ experts_packed_sum(const unsigned char* w, const X* scales, const X* bias, const
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = blockIdx.x * RESULTS;
     grid_dependency_launch();
     grid_dependency_sync();
-    choose(experts, router, given);
-    __syncthreads();
+    int expert = choose(experts, router, given);
     const long long row = min(n0 + lane / 4, n - 1);
     Rows rows = {};
     if constexpr (EDGE) {
 #pragma unroll
         for (int e = 0; e < EIGHTS; ++e) rows.steps[e] = min(n0 + 8 * e + lane / 4, n - 1) - row;
     }
-    const auto begin = [&](int slot) { rows.w[0] = w + (experts.numbers[slot] * (long long)n + row) * BYTES + lane % 4 * 16; };
+    const auto begin = [&] { rows.w[0] = w + (expert * (long long)n + row) * BYTES + lane % 4 * 16; };
     const int from = warp % PARTS * (STEPS * STEP);
     int slot = warp / PARTS;
     Buffer now, next;
     if (slot < TOP) {
-        begin(slot);
+        begin();
         load_weights(now, rows, from);
         load_weights(next, rows, from + APART);
     }
+    __syncthreads();
     for (int i = 0; i < TOP; ++i) {
         const X* const own = (const X*)((const unsigned char*)scales + experts.numbers[i] * (long long)n * ROW_SCALES);
         copy_scales(own, own, n0, n, scale_memory() + i * BY_SLOT);
@@ -60,7 +60,8 @@ experts_packed_sum(const unsigned char* w, const X* scales, const X* bias, const
 #pragma unroll
                 for (int q = 0; q < 4; ++q) total[pair][group][q] += weight * sums[pair][group][q];
         if (slot + WARPS / PARTS >= TOP) break;
-        begin(slot + WARPS / PARTS);
+        expert = experts.numbers[slot + WARPS / PARTS];
+        begin();
         load_weights(now, rows, from);
         load_weights(next, rows, from + APART);
     }

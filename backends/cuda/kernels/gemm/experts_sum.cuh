@@ -9,16 +9,21 @@ struct Experts {
     float weights[TOP];
 };
 
-// Chooses with the first warp; the others see it after a barrier.
-__device__ __forceinline__ void choose(Experts& found, const L* router, const L* given)
+// Chooses with every warp, so that none waits for another before it reads weights. Returns the expert of the warp's first
+// slot; all of them are in `found` after a barrier.
+__device__ __forceinline__ int choose(Experts& found, const L* router, const G* given)
 {
-    if (threadIdx.x >= 32) return;
+    int own = 0;
     const float total = choose_experts(router, given, 0, [&](int slot, int expert, float weight) {
-        found.numbers[slot] = expert;
-        found.weights[slot] = weight;
+        if (slot == threadIdx.x / 32 / PARTS) own = expert;
+        if (threadIdx.x == 0) {
+            found.numbers[slot] = expert;
+            found.weights[slot] = weight;
+        }
     });
     __syncwarp();
-    for (int slot = threadIdx.x; slot < TOP; slot += 32) found.weights[slot] /= total;
+    for (int slot = threadIdx.x; slot < TOP && threadIdx.x < 32; slot += 32) found.weights[slot] /= total;
+    return own;
 }
 
 static_assert(PRODUCTS == 1 && M == 1, "one product of one row");

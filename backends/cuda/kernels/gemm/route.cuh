@@ -1,6 +1,6 @@
 // The experts that a row chooses: the TOP greatest of EXPERTS logits, the first of equal ones, and a weight for each.
 //
-// Compile-time: L, the type of logits; EXPERTS; TOP; HOW the weights are made.
+// Compile-time: L, the type of logits; G, of given weights; EXPERTS; TOP; HOW the weights are made.
 
 constexpr int OF_CHOSEN = 0, OF_ALL = 1, GIVEN = 2, GIVEN_SHARES = 3, SPARSE = 4;
 constexpr float MARGIN = 2 * 0.01f;  // of logits that are close enough, of Phi-3.5 MoE
@@ -22,7 +22,7 @@ __device__ __forceinline__ unsigned order_of(float logit)
 // Chooses with a warp, in the order of logits: all of its lanes call `keep(slot, expert, weight)`. Returns what the
 // weights must be divided by.
 template <typename Keep>
-__device__ __forceinline__ float choose_experts(const L* router, const L* given, long long row, const Keep& keep)
+__device__ __forceinline__ float choose_experts(const L* router, const G* given, long long row, const Keep& keep)
 {
     constexpr int EACH_LANE = (EXPERTS + 31) / 32;
     const int lane = threadIdx.x % 32;

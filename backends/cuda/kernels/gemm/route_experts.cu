@@ -27,7 +27,7 @@ __device__ __forceinline__ void sort_pairs(const int* chosen, int* order, int* e
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
-route_experts(const L* router, const L* given, int* chosen, float* weights, int* order, int* ends, int rows)
+route_experts(const L* router, const G* given, int* chosen, float* weights, int* order, int* ends, int rows)
 {
     const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     grid_dependency_launch();
