@@ -85,7 +85,6 @@ def force(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash, "choose", lambda *_: shape)
     if shape is CUT:
         monkeypatch.setattr(flash_cut, "MIN_READERS", 1)
-        monkeypatch.setattr(flash_cut, "MAX_HEAD", 128)
 
 
 @pytest.mark.slow
@@ -181,7 +180,8 @@ def planned_for(
     ("target", "heads", "lengths", "size", "entry"),
     [
         (H200, (32, 12), (197, 197), 64, "attention_f16x3_wgmma"),
-        (H200, (8, 8), (1024, 1024), 128, "attention_f16x3_wgmma"),
+        (H200, (8, 8), (256, 1024), 128, "attention_f16x3_wgmma"),
+        (H200, (8, 8), (1024, 1024), 128, "cut_keys"),
         (H200, (1, 8), (1500, 1500), 64, "cut_keys"),  # many read the same keys
         (H200, (4, 12), (128, 128), 64, "attention_f16x3_wgmma"),
         (H200, (1, 12), (197, 197), 64, "attention_f16x3"),
@@ -208,8 +208,16 @@ def test_eight_warps_share_the_keys_of_few_rows_of_small_heads() -> None:
     assert (small.block, large.block) == (256, 128)
 
 
+@pytest.mark.parametrize(("keys", "of_warp"), [(49, 16), (197, 32)])
+def test_all_warps_have_keys(keys: int, of_warp: int) -> None:
+    """Of windows of 49 pixels, and of all 197 patches."""
+    (launch,) = planned_for(H200, (4, 12), (49, keys), 32)
+    constants = dict(launch.constants)
+    assert (constants["WARPS_N"], constants["KEYS"]) == (4, of_warp)
+
+
 def test_few_blocks_do_not_share_a_multiprocessor() -> None:
-    for lengths in ((128, 128), (384, 384)):
+    for lengths in ((128, 128), (256, 256)):
         few, many = (planned_for(H200, (n, 12), lengths, 64)[0] for n in (1, 32))
         assert few.entry in ("attention_f16x3", "attention_f16x3_wgmma")
         assert few.grid[0] <= H200.processors

@@ -93,6 +93,8 @@ def choose(task: AttentionTask, target: Target) -> Shape | None:
         for shape, minimum in SHAPES
         if size <= 128 or shape.keys <= KEYS_OF_LARGE
         if size <= MAX_OF_EIGHT or shape.warps_n < 8
+        # No warp is without keys where half as many per warp are enough.
+        if shape.keys == FEWEST_KEYS or task.seen > FEWEST_KEYS * shape.warps_n
         if _shared(shape, _stages(task, shape), _sizes(task, 16)) <= target.shared
     ]
     for shape, minimum in fitting:

@@ -56,27 +56,21 @@ attention_cut(const float* q, const unsigned char* cut, const M* mask, const lon
     const Pipeline<STAGES> barriers(shared_address(shared) + BARRIERS);
     if (threadIdx.x == 0) barriers.begin(1, WARPS);
     __syncthreads();
-    grid_dependency_sync();
-
-    const Tiles of_keys(m0, n, lengths, s);
-    const int shift = of_keys.shift;
-    const int row = m0 + warp * 16 + lane / 4;
-    const M* mask_row[2] = {mask, mask};
-    if (MASK != NO_MASK)
-        for (int half = 0; half < 2; ++half)
-            mask_row[half] += n * of_mask.batch + head * of_mask.head + min(row + half * 8, s.rows - 1) * of_mask.row;
 
     PipelineState<STAGES> turn;
     if (warp >= WARPS) {
         if constexpr (PRODUCERS == 128) setmaxnreg_dec<24>();
         if (warp > WARPS) return;
+        grid_dependency_sync();
+        const Tiles of_keys(m0, n, lengths, s);
         const unsigned char* const from = cut + ((long long)(n * s.kv_heads + kv_head) * tiles_of_keys + of_keys.first) * BYTES_TILE;
+        const M* const row_of_mask = MASK == NO_MASK ? mask : mask + n * of_mask.batch + head * of_mask.head;
         for (int step = 0; step < of_keys.count; ++step, turn.next()) {
             mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
             unsigned char* const stage = shared + turn.stage * BYTES_STAGE;
             if constexpr (BIASES) {
                 for (int i = lane; i < KEYS; i += 32)
-                    ((float*)(stage + BYTES_TILE))[i] = added<float>(mask_row[0], (of_keys.first + step) * KEYS + i, s, of_mask);
+                    ((float*)(stage + BYTES_TILE))[i] = added<float>(row_of_mask, (of_keys.first + step) * KEYS + i, s, of_mask);
                 __syncwarp();
             }
             if (lane > 0) continue;
@@ -87,6 +81,10 @@ attention_cut(const float* q, const unsigned char* cut, const M* mask, const lon
     }
     if constexpr (PRODUCERS == 128) setmaxnreg_inc<240>();
 
+    // Queries are there when the kernel that cuts keys lets this one start: it has waited for them. The first-level cache
+    // may be older.
+    constexpr bool PAST_CACHE = VECTOR == 4;
+    if constexpr (!PAST_CACHE) grid_dependency_sync();
     const Source of_queries = {q, q + n * of_q.batch + head * of_q.head, 0, s.size_k, of_q.row};
     const Eights<SIZE_K> own = {shared + AT_Q + warp * 16 * SIZE_K * 4, 0, 1};  // a warp's own rows
     own.copy(16, m0 + warp * 16, s.rows, of_queries);
@@ -99,7 +97,15 @@ attention_cut(const float* q, const unsigned char* cut, const M* mask, const lon
     queries.read(shared_address(shared + AT_Q));
     float inverse[2];
     for (int half = 0; half < 2; ++half) inverse[half] = inverses_q[warp * 16 + lane / 4 + half * 8];
+    if constexpr (PAST_CACHE) grid_dependency_sync();
 
+    const Tiles of_keys(m0, n, lengths, s);
+    const int shift = of_keys.shift;
+    const int row = m0 + warp * 16 + lane / 4;
+    const M* mask_row[2] = {mask, mask};
+    if (MASK != NO_MASK)
+        for (int half = 0; half < 2; ++half)
+            mask_row[half] += n * of_mask.batch + head * of_mask.head + min(row + half * 8, s.rows - 1) * of_mask.row;
     float results[EIGHTS][4] = {}, peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
     // A warp past the last row has no scores to process.
     const bool has_rows = m0 + warp * 16 < s.rows;
