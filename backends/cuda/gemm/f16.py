@@ -20,7 +20,16 @@ from ..recipe.operands import Ints, Packed, Scratch, Tensor, ceil_div
 from ..recipe.targets import Target
 from .convolution import ConvProblem
 from .first_layer import rows_of_windows, strips
-from .forms import Form, Source, by_multistage, by_persistent, by_tma, named, worth_measuring
+from .forms import (
+    Form,
+    Source,
+    by_multistage,
+    by_persistent,
+    by_tma,
+    named,
+    tma_tile,
+    worth_measuring,
+)
 from .multiplication import stacks
 from .pack import padded
 from .problem import (
@@ -70,7 +79,7 @@ def linear(layer: Linear, epilogue: Epilogue, setting: Setting) -> Answer:
         return named(linear_forms(layer, epilogue, setting.target), setting.form)
     gemm = _linear(layer)
     target, half_sums = setting.target, setting.algorithm == HALF_SUMS
-    fed = None if half_sums else _swapped(gemm, epilogue, target) or _fed(gemm, epilogue, target)
+    fed = None if half_sums else _swapped(gemm, epilogue, target) or _fed(gemm, epilogue, setting)
     return fed or multistage.multiply_halves(gemm, epilogue, target, half_sums=half_sums)
 
 
@@ -113,12 +122,14 @@ def _swapped(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> Launch 
     return swapped.launch(epilogue, best.config) if best.microseconds < others else None
 
 
-def _fed(gemm: GemmArguments, epilogue: Epilogue, target: Target) -> Launch | None:
+def _fed(gemm: GemmArguments, epilogue: Epilogue, setting: Setting) -> Launch | None:
     """Return the launch of a TMA kernel, if estimated to be faster."""
+    target = setting.target
     if gemm.shape[2] % 8 or not target.has_wgmma:
         return None
     least, product = multistage.time_of(gemm, target, epilogue), tma.TmaProduct(gemm)
-    fed = None if epilogue.reads_along else tma.choose(product, target)
+    tile = None if epilogue.reads_along else tma_tile([product], setting, "product", gemm.shape)
+    fed = None if tile is None else tile[1:]
     if fed and fed[0].microseconds >= MARGIN * multistage.time_of(gemm, target):
         fed = None
     if fed and fed[0].tile.deep:  # others have not been compared with those of tma_persistent.cu
@@ -430,24 +441,17 @@ class _Fed:
 
 def _by_tma(conv: ConvProblem, pooled: Tensor | None = None) -> _Fed | None:
     """Return how `tma.cu` computes a convolution, optionally pooled; None if it cannot."""
-    target, along = conv.setting.target, conv.epilogue.reads_along
-    ways, tiles = _tma_products(conv, pooled), conv.setting.tiles
-    key = ("tma", conv.signature, *conv.formats, conv.x.row, along, pooled is not None)
-    if key not in tiles:
-        found = [
-            (choice, number, staging.layout)
-            for number, (product, _) in enumerate(ways)
-            if (best := tma.choose(product, target, along=along)) is not None
-            for choice, staging in (best,)
-        ]
-        tiles[key] = min(found, key=lambda way: way[0].microseconds, default=None)
-    if tiles[key] is None:
+    along, ways = conv.epilogue.reads_along, _tma_products(conv, pooled)
+    found = tma_tile(
+        [product for product, _ in ways],
+        conv.setting,
+        *(conv.signature, *conv.formats, conv.x.row, along, pooled is not None),
+        along=along,
+    )
+    if found is None:
         return None
-    choice, number, layout = tiles[key]
-    product, packing = ways[number]
-    staging = tma.staged(product, choice.tile, layout)
-    assert staging is not None, "it was staged before"
-    return _Fed(choice, product, staging, packing)
+    number, choice, staging = found
+    return _Fed(choice, ways[number][0], staging, ways[number][1])
 
 
 def _tma_products(

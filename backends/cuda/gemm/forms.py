@@ -6,18 +6,19 @@ splits, such as ``tma squares 64x64 split 2, 2+9 stages``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
+from ..algorithms.registry import Setting
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, Recipe, sharing
 from ..recipe.targets import Target
 from .atoms import atom_of
 from .problem import GemmArguments
 from .schedules import multistage, tma, tma_persistent
-from .tile import Config, CtaTile
+from .tile import Config, CtaTile, TimedConfig
 
 #: How many forms of one kernel are worth measuring, and of one of its tiles.
 MOST, MOST_OF_TILE = 6, 2
@@ -69,6 +70,34 @@ def by_multistage(source: Source, epilogue: Epilogue, target: Target) -> Iterato
     for timed in multistage.candidates(problem, target, across=gemm.across):
         title = _title("multistage", timed.config)
         yield Form(title, timed.microseconds, timed.tile, partial(made, timed.config))
+
+
+def tma_tile(
+    products: Sequence[tma.TmaProduct], setting: Setting, *key: Hashable, along: bool = False
+) -> tuple[int, TimedConfig, tma.Staging] | None:
+    """Return the fastest tile of any of these products, whose number comes first.
+
+    Args:
+        products: the same result in several ways.
+        setting: keeps what was chosen.
+        *key: what the choice depends on.
+        along: see `tma.choose`.
+    """
+    tiles = setting.tiles
+    if key not in tiles:
+        found = [
+            (number, choice, staging.layout)
+            for number, product in enumerate(products)
+            if (best := tma.choose(product, setting.target, along=along)) is not None
+            for choice, staging in (best,)
+        ]
+        tiles[key] = min(found, key=lambda way: way[1].microseconds, default=None)
+    if tiles[key] is None:
+        return None
+    number, choice, layout = tiles[key]
+    staging = tma.staged(products[number], choice.tile, layout)
+    assert staging is not None, "it was staged before"
+    return number, choice, staging
 
 
 def by_tma(
