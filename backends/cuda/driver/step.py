@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from cuda.bindings import driver
     from cuda.core import Kernel, ObjectCode
 
-    from ..algorithms.selection import TuningTask
     from .device import CudaStream, DriverDevice
 
 
@@ -34,7 +33,7 @@ class KernelStep:
 
     Attributes:
         site: what it was built for.
-        task: the problem that has other recipes, for the tuner; None if there is none.
+        task: the problem that has other recipes, a `TuningTask`; None if there is none.
         launches: its launches, in order.
         fill: see `runtime.backend.Filling`.
     """
@@ -46,7 +45,7 @@ class KernelStep:
         device: DriverDevice,
         site: BuildContext,
         recipe: Recipe,
-        task: TuningTask | None = None,
+        task: object = None,
     ) -> None:
         self.site, self.task = site, task
         self.launches = tuple(one for one in launches_of(recipe) if not one.is_empty)

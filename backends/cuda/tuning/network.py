@@ -6,7 +6,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.infer import infer
 from ....runtime.ir.types import Array
 from ....runtime.options import Options
-from ....runtime.plan.backend import Claim, Device, Format, Run, View
+from ....runtime.plan.backend import Backend, Claim, Device, Format, Run, View
 from ....runtime.plan.bind import sequence
 from ....runtime.plan.host import HOST
 from ....runtime.plan.partition import reads_of, results_of
@@ -25,7 +25,7 @@ from ....runtime.plan.rows import Row
 from ....runtime.plan.streams import is_capturable, segments
 from ....runtime.plan.weights import WeightStore
 from ..algorithms.registry import Setting
-from ..algorithms.selection import Candidate, key_of
+from ..algorithms.selection import Candidate, TuningTask, key_of
 from ..driver.step import KernelStep
 from ..recipe.arguments import as_reason
 from ..recipe.launch import launches_of
@@ -34,7 +34,7 @@ from .records import Records
 from .tuner import NetworkResult, Say, StepGroup, Tuner, digest, works_of
 
 if TYPE_CHECKING:
-    from ..backend import CudaBackend
+    from ..driver.device import DriverDevice
     from ..driver.memory import CudaBuffer
 
 #: Microseconds that a network is replayed for, before a candidate and with it.
@@ -43,8 +43,17 @@ REPLAYED = 1500.0
 MAX_REPLAYS = 16
 
 
+class GpuBackend(Backend, Protocol):
+    """A backend whose steps run on a GPU."""
+
+    @property
+    def device(self) -> DriverDevice:
+        """The GPU."""
+        ...
+
+
 def tuned(
-    backend: CudaBackend,
+    backend: GpuBackend,
     graph: Graph,
     free: Set[Node],
     options: Options,
@@ -89,7 +98,7 @@ def tuned(
             store.close()
 
 
-def _part(backend: CudaBackend, graph: Graph, free: Set[Node], options: Options) -> Graph | None:
+def _part(backend: GpuBackend, graph: Graph, free: Set[Node], options: Options) -> Graph | None:
     """Return the part of a graph that a backend runs; None if there is none."""
     claims = [c for c in backend.claim(graph, free, options) if isinstance(c, Claim)]
     claimed = {node for claim in claims for node in claim.nodes}
@@ -102,7 +111,7 @@ def _part(backend: CudaBackend, graph: Graph, free: Set[Node], options: Options)
     return part
 
 
-def _key(backend: CudaBackend, graph: Graph, options: Options) -> str:
+def _key(backend: GpuBackend, graph: Graph, options: Options) -> str:
     """Return what a result depends on: the network without names, kernels, GPU, and options."""
     found = sha256()
     for node in graph.nodes:
@@ -132,7 +141,7 @@ class ReplacedSteps:
         backend: whose steps can be replaced.
     """
 
-    def __init__(self, plan: Plan, backend: CudaBackend) -> None:
+    def __init__(self, plan: Plan, backend: GpuBackend) -> None:
         self._plan, self._device = plan, backend.device
         self._stream = self._device.stream()
         self._scratch: list[CudaBuffer] = []
@@ -209,22 +218,23 @@ class ReplacedSteps:
 
     def _found(self) -> Iterator[StepGroup]:
         for row in self._plan.rows:
-            if isinstance(row.step, KernelStep) and row.step.task is not None:
+            if isinstance(row.step, KernelStep) and isinstance(row.step.task, TuningTask):
                 self._rows.setdefault(key_of(row.step.task.task), []).append(row)
         for rows in self._rows.values():
             step = rows[0].step
             assert isinstance(step, KernelStep)
-            assert step.task is not None
+            work = step.task
+            assert isinstance(work, TuningTask)
             distinct: list[Candidate] = []
             seen = [step.launches]
-            for each in step.task.selector.in_place(step.task.task):
+            for each in work.selector.in_place(work.task):
                 launches = launches_of(each.recipe) if each.recipe is not None else ()
                 if launches not in seen:
                     seen.append(launches)
                     distinct.append(each)
             candidates = tuple(distinct)
             if candidates:
-                yield StepGroup(step.task, step.kernel, len(rows), candidates)
+                yield StepGroup(work, step.kernel, len(rows), candidates)
 
     def _bound(self, group: StepGroup, candidate: Candidate) -> _Bound:
         """Bind a candidate to the addresses of a group's rows, and record the network with it."""
