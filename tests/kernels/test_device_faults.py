@@ -13,7 +13,7 @@ from cuda.bindings import driver
 
 from tercet.backends.cuda.device import CudaDevice
 from tercet.backends.cuda.driver import device as driver_device
-from tercet.backends.cuda.driver import status
+from tercet.backends.cuda.driver import memory, status
 from tercet.runtime.base import forks
 from tercet.runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
 
@@ -156,3 +156,11 @@ def test_a_device_does_not_outlive_a_fork(monkeypatch: pytest.MonkeyPatch) -> No
     buffer.close()
     assert memory.held == 512
     assert memory.calls == 1
+
+
+def test_memory_may_outlive_the_names_of_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python may have removed them when a process ends whose models are open."""
+    buffer = memory.CudaBuffer(None, 0, lambda *_: None)
+    monkeypatch.setattr(memory, "is_finalizing", None)
+    buffer.__del__()
+    assert buffer.pointer == 0

@@ -37,8 +37,9 @@ class CudaBuffer:
         self.is_shared = False
         self._generation = forks.generation()
 
-    def __del__(self) -> None:
-        if not is_finalizing():  # the driver frees everything by itself then
+    def __del__(self, ends: Callable[[], bool] = is_finalizing) -> None:
+        # The driver frees everything by itself then; names of this module may be gone already.
+        if not ends():
             self.close()
 
     def close(self) -> None:
