@@ -123,7 +123,7 @@ def test_attention_of_many_queries(
     dtype: DType,
     hopper: CudaBackend,
 ) -> None:
-    """Two blocks deal with all heads; some groups of warps have no rows, or fewer keys."""
+    """Two blocks deal with all heads; some groups of warps have no rows."""
     more = () if mask is None else (normal(*mask),)
     compare(attention((2, 4, 2), lengths, size, dtype, *more, **attributes), hopper)
     assert files(hopper) == {"attention/attention_long.cu"}

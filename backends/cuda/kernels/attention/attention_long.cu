@@ -61,18 +61,7 @@ struct Item {
         shift = LENGTHS ? valid - s.rows : 0;  // position of the first query
         const Keys range = keys_of(m0 + shift, min(m0 + ROWS, s.rows) - 1 + shift, valid, s);
         begin = range.begin / KEYS * KEYS;
-        steps = steps_to(range.end);
-    }
-
-    __device__ __forceinline__ int steps_to(int end) const { return max(0, (end - begin + KEYS - 1) / KEYS); }
-
-    // How many of the steps the rows of a group see; it skips the rest. The largest heads leave no registers for that.
-    __device__ __forceinline__ int steps_of(int group, const Sizes& s) const
-    {
-        if (SLABS_V == 4) return steps;
-        const int first = m0 + group * 64;
-        if (first >= s.rows) return 0;
-        return steps_to(keys_of(first + shift, min(first + 64, s.rows) - 1 + shift, valid, s).end);
+        steps = max(0, (range.end - begin + KEYS - 1) / KEYS);
     }
 };
 
@@ -209,8 +198,7 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
 #pragma unroll 1
     for (int round = 0; work.item(round) < work.count(); ++round, place.next()) {
         const Item item(work, work.item(round), s, lengths);
-        const int slot = group * PLACES + place.stage, steps = item.steps_of(group, s);
-        const int row = item.m0 + group * 64 + warp * 16 + lane / 4;
+        const int slot = group * PLACES + place.stage, row = item.m0 + group * 64 + warp * 16 + lane / 4;
         const u32 queries = at.queries + slot * BYTES_Q;
         const M* mask_row[2] = {mask, mask};
         if (MASK != NO_MASK)
@@ -238,7 +226,7 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
                 clear_values(at.values + of.stage * BYTES_V, item.valid - t0);
         };
         mbarrier_wait(at.of_q.full(slot), place.parity);
-        if (steps > 0) {
+        if (item.steps > 0) {
             mbarrier_wait(at.of_k.full(turn.stage), turn.parity);
             await_turn();
             score(scores, queries, at.keys + turn.stage * BYTES_K);
@@ -249,14 +237,14 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
             weigh_step(0);
             keep_weights();
 #pragma unroll 1
-            for (int step = 1; step < steps; ++step) {
+            for (int step = 1; step < item.steps; ++step) {
                 turn.next();
                 const PipelineState<STAGES> last = turn.last();
                 mbarrier_wait(at.of_k.full(turn.stage), turn.parity);
-                await_values(step - 1, last);
                 await_turn();
                 settle(scores);
                 score(scores, queries, at.keys + turn.stage * BYTES_K);
+                await_values(step - 1, last);
                 settle(results);
                 add_values(results, weights, at.values + last.stage * BYTES_V);
                 pass_turn();
@@ -270,7 +258,7 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
                 rescale(results, by);
                 keep_weights();
             }
-            await_values(steps - 1, turn);
+            await_values(item.steps - 1, turn);
             await_turn();
             settle(results);
             add_values(results, weights, at.values + turn.stage * BYTES_V);
@@ -279,18 +267,6 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
             settle(results);
             if (lane == 0) mbarrier_arrive(at.of_v.empty(turn.stage));
             turn.next();
-        } else if (item.steps > 0) {
-            await_turn();
-            pass_turn();
-        }
-#pragma unroll 1
-        for (int step = steps; step < item.steps; ++step, turn.next()) {
-            await_turn();
-            pass_turn();
-            mbarrier_wait(at.of_k.full(turn.stage), turn.parity);
-            if (lane == 0) mbarrier_arrive(at.of_k.empty(turn.stage));
-            await_values(step, turn);
-            if (lane == 0) mbarrier_arrive(at.of_v.empty(turn.stage));
         }
 
         named_barrier_sync<128>(2 + group);  // results take the place of the queries
