@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..ir.graph import Graph
 from . import (
+    add_to_slices,
     batch_scans,
     compose_moves,
     compose_views,
@@ -130,6 +131,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "join_written",
         join_written.run,
         "likewise: a tensor that is assigned in parts is their Concat",
+    ),
+    Pass(
+        "add_to_slices",
+        add_to_slices.run,
+        "after it: what is left are assignments to parts, some of which are sums",
     ),
     Pass(
         "drop_requantization",

@@ -15,7 +15,7 @@ from .driver import Context
 from .editing import Builder, shape_of
 
 
-class _Rows(NamedTuple):
+class Rows(NamedTuple):
     """Consecutive rows, and what is written there."""
 
     first: int
@@ -55,14 +55,14 @@ def _chain(graph: Graph, node: Node) -> list[Node]:
         found.append(before)
 
 
-def _all_rows(graph: Graph, node: Node) -> list[_Rows] | None:
+def _all_rows(graph: Graph, node: Node) -> list[Rows] | None:
     """Return what a chain writes, if every row is written once, in order of rows."""
     shape = shape_of(node.output) if isinstance(node.op, ScatterND) else None
     if not shape or not isinstance(shape[0], int):
         return None
-    found: list[_Rows] = []
+    found: list[Rows] = []
     for each in _chain(graph, node):
-        rows = _rows(each)
+        rows = rows_of(each)
         if rows is None:
             return None
         found.append(rows)
@@ -74,7 +74,7 @@ def _all_rows(graph: Graph, node: Node) -> list[_Rows] | None:
     return found if in_order and len(found) > 1 else None
 
 
-def _rows(node: Node) -> _Rows | None:
+def rows_of(node: Node) -> Rows | None:
     """Return the rows that a ScatterND writes, if their numbers are known and consecutive."""
     if not isinstance(node.op, ScatterND) or node.op.reduction != "none":
         return None
@@ -85,4 +85,4 @@ def _rows(node: Node) -> _Rows | None:
     first = int(places[0, 0])
     if first < 0 or (places[:, 0] != np.arange(first, first + len(places))).any():
         return None
-    return _Rows(first, len(places), updates)
+    return Rows(first, len(places), updates)

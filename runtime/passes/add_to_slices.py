@@ -1,0 +1,111 @@
+"""Replaces assignments that add to a part of a tensor by one sum with zeros around the addend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..ir.dtypes import FLOATS
+from ..ir.graph import Graph, Value
+from ..ops.elementwise import Add
+from ..ops.gather import ScatterND
+from ..ops.movement import Pad, Slice, Transpose
+from .driver import Context
+from .editing import Builder, drop, dtype_of, shape_of
+from .join_written import rows_of
+from .pattern import pairs
+
+Order = tuple[int, ...]
+
+
+class _Part(NamedTuple):
+    """Part of a tensor: places `first` to `first + size` of an axis."""
+
+    source: Value
+    axis: int
+    first: int
+    size: int
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace ``x[:, a:b] += r`` by ``x + pad(r)``, and what writes a part of x back by x.
+
+    torch.onnx writes such assignments as ScatterNDs of rows between Transposes that bring the axis
+    to the front, one in another for each axis (relative positions behind a class token).
+    """
+    for node in list(graph.nodes):
+        if node not in graph or not isinstance(node.op, ScatterND):
+            continue
+        rows, shape = rows_of(node), shape_of(node.output)
+        if rows is None or not shape or not isinstance(shape[0], int):
+            continue
+        data = node.operands[0]
+        turn = data.producer
+        order = tuple(range(len(shape)))
+        if turn is not None and isinstance(turn.op, Transpose):
+            order, data = turn.op.order(len(shape)), turn.operands[0]
+        updates = _unturned(rows.updates, order)
+        part = _Part(data, order[0], rows.first, rows.size)
+        if updates is None or dtype_of(data) not in FLOATS:
+            continue
+        add = Builder(graph, node, node.name, (node,))
+        if _cut(updates) == part:
+            result = data
+        else:
+            addend = _addend(updates, part)
+            if addend is None:
+                continue
+            before, after = [0] * len(shape), [0] * len(shape)
+            before[part.axis] = part.first
+            after[part.axis] = shape[0] - part.first - part.size
+            padded = add(Pad(), addend, add.integers((*before, *after), f"{node.name}.pads"))
+            result = add(Add(), data, padded)
+        if order != tuple(range(len(shape))):
+            result = add(Transpose(perm=order), result)
+        name, read = node.name, [rows.updates.producer, node.operands[0].producer]
+        graph.replace(node, [result])
+        for each in read:  # a product that they read, too, would not become part of an attention
+            drop(graph, each)
+        yield f"ScatterND '{name}' adds to {part.size} places of axis {part.axis}, zeros to others"
+
+
+def _unturned(value: Value, order: Order) -> Value | None:
+    """Return the first value of which Transposes in a row make another one in this order."""
+    found, source, best = tuple(range(len(order))), value, None
+    while True:
+        best = source if found == order else best
+        node = source.producer
+        if node is None or not isinstance(node.op, Transpose):
+            return best
+        inner = node.op.order(len(order))
+        found, source = tuple(inner[axis] for axis in found), node.operands[0]
+
+
+def _cut(value: Value) -> _Part | None:
+    """Return of what a Slice along one axis is a part."""
+    node = value.producer
+    if node is None or not isinstance(node.op, Slice) or len(node.inputs) < 4:
+        return None
+    numbers = [None if each is None else each.data for each in node.inputs[1:]]
+    if any(data is None or data.size != 1 for data in numbers):
+        return None
+    first, _, axis, *step = (int(data.reshape(-1)[0]) for data in numbers if data is not None)
+    dims, taken = shape_of(node.inputs[0]) or (), shape_of(value) or ()
+    if not dims or step not in ([], [1]):
+        return None
+    size, count = dims[axis], taken[axis]
+    if not isinstance(size, int) or not isinstance(count, int):
+        return None
+    first = max(first + size, 0) if first < 0 else min(first, size)
+    return _Part(node.operands[0], axis % len(dims), first, count)
+
+
+def _addend(value: Value, part: _Part) -> Value | None:
+    """Return what is added to a part, of the same shape."""
+    node = value.producer
+    if node is None or not isinstance(node.op, Add):
+        return None
+    for one, other in pairs(node):
+        if _cut(one) == part and shape_of(other) == shape_of(value):
+            return other
+    return None
