@@ -130,6 +130,7 @@ def test_the_report(on_paper: Study, tmp_path: Path) -> None:
     text = page.read_text("utf-8")
     assert max(map(len, text.splitlines())) <= 100
     assert "failed: no" in text
+    assert page.name == "studies_winograd.md"  # of its own, not in place of all
     found = json.loads(data.read_text("utf-8"))
     assert len(found["studies"]["winograd"]["tables"]["kernels alone"]) == 10
 

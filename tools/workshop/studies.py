@@ -4,7 +4,8 @@
     python -m tercet.tools.workshop.studies ladder fft --output docs/results
     python -m tercet.tools.workshop.studies --list
 
-``docs/results/studies.md`` has the latest results, with date, versions and GPU.
+``docs/results/studies.md`` has the latest results, with date, versions and GPU. Some of the studies
+are written to a page of their own.
 """
 
 from __future__ import annotations
@@ -88,10 +89,14 @@ def show(console: Console, report: StudyReport) -> None:
 
 
 def save(report: StudyReport, folder: Path) -> list[Path]:
-    """Write JSON, Markdown and the images; return their paths."""
+    """Write JSON, Markdown and the images; return their paths.
+
+    Some of the studies do not take the place of all: ``studies_attention.md``.
+    """
+    name = "_".join(("studies", *(report.seconds if len(report.seconds) < len(STUDIES) else ())))
     texts = {
-        "studies.json": json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n",
-        "studies.md": markdown(report),
+        f"{name}.json": json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n",
+        f"{name}.md": markdown(report),
         **{f"studies_{c.name}.svg": picture(c) for study in report.studies for c in study.curves},
     }
     return write(folder, texts)
