@@ -38,6 +38,10 @@ ROUTING_WARPS = 32
 TILES = (8, 16, 32)
 #: Tiles of `experts_mixed.cu`, as rows, rows of weights, and warps among which these are divided.
 MIXED = ((16, 128, 2), (32, 128, 2), (64, 128, 4), (128, 128, 4))
+#: The tile of a single row where there are so many blocks per multiprocessor: a block begins to
+#: read weights late, once experts are chosen, so many small ones are resident. On an H100, 3 % less
+#: for a layer of gpt-oss-20b than with four warps.
+SMALL, MANY = RowTile(4, 2, 1, 8), 4
 #: The tile of several rows: eights of weights, warps, steps.
 SEVERAL = RowTile(4, 8, 1)
 #: Maximum number of tiles, which are blocks along y.
@@ -107,8 +111,8 @@ class Experts:
         """Return the launches with `epilogue` applied to the sums, or why there are none."""
         if not self.rows:
             return "no rows"
-        if self.rows == 1:
-            return self._of_one_row(epilogue, target)
+        if self.rows == 1 and not isinstance(alone := self._of_one_row(epilogue, target), str):
+            return alone
         memory = self.workspace
         if max(self.x.size, self.pairs * self.second.layer.columns) >= 2**31:
             return f"{self.rows} rows"
@@ -316,6 +320,8 @@ class _Product:
             columns *= self.experts.op.k
         if not self.weights.bits:
             return gemv.choose((1, columns, terms), self.dtype, target, products)
+        if not self.is_summed and SMALL.blocks(columns * products) >= MANY * target.processors:
+            return SMALL
         sizes = {"K": terms, "bits": self.weights.bits, "block_size": self.weights.block}
         return packed.choose(MatMulNBits(N=columns, **sizes), target, products)
 
