@@ -95,6 +95,7 @@ def test_the_page_tells_files_without_reference_from_refused_ones(tmp_path: Path
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
         onnx.save(model, folder / f"{op}.onnx")
         np.savez(folder / f"{op}.npz", **feeds)
+    (folder / "left.onnx").write_bytes(b"of a producer that was ended")
     result = tried(folder)
     assert (result.right, result.no_reference, result.refused) == (1, 1, 1)
     known = {

@@ -66,10 +66,15 @@ class Tried:
     unplanned: dict[str, str] = field(default_factory=dict[str, str])
 
 
+def files_of(folder: Path) -> list[Path]:
+    """Return the files of a producer that have inputs; some producers leave others beside them."""
+    return [path for path in sorted(folder.glob("*.onnx")) if path.with_suffix(".npz").exists()]
+
+
 def tried(folder: Path) -> Tried:
     """Run and plan every file of a producer."""
     found = Tried()
-    for path in sorted(folder.glob("*.onnx")):
+    for path in files_of(folder):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _try(path, found)
@@ -148,7 +153,7 @@ def page(folder: Path) -> Iterator[str]:
         )
         counts = (found.right, len(found.inconclusive), len(found.wrong), found.no_reference,
                   found.refused, found.planned, len(each["failed"]))  # fmt: skip
-        files = len(list((folder / name).glob("*.onnx")))
+        files = len(files_of(folder / name))
         where = each.get("environment", "")
         cells.append((f"{name} ({versions})", where, *map(str, (files, *counts))))
         for kind in ("wrong", "inconclusive", "unplanned"):
