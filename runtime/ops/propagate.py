@@ -117,6 +117,8 @@ def compute(
         inputs: the operands.
         symbols: computes an element whose operands are not all numbers.
     """
+    if symbols is unknown and any(x.value is None for x in inputs):
+        return result
     known = _broadcast_elements(result, inputs)
     if known is None:
         return result
@@ -136,7 +138,8 @@ def compute(
     value: Array = np.asarray(found)
     if not exact.all():
         value = value.astype(object)
-        for index in np.argwhere(~exact):
+        value[~exact] = None
+        for index in np.argwhere(~exact) if symbols is not unknown else ():
             at = tuple(index)
             value[at] = symbols(*(_scalar(a[at]) for a in known))
     return with_value(result, value)
