@@ -141,6 +141,20 @@ def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(done) == 8
 
 
+@pytest.mark.usefixtures("threads")
+def test_small_images_stay_with_their_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a block, but all together are not worth waking a thread."""
+    shared: list[object] = []
+    monkeypatch.setattr(ThreadPool, "play", lambda self, jobs, stays: shared.append(jobs))
+    x = random(3, 16, 8, 8)
+    for channels, group in ((16, 1), (1, 16)):
+        w = random(16, channels, 3, 3)
+        nodes = (node("Conv", ["x", "w"], "a", group=group), node("Relu", ["a"], "y"))
+        with tercet.load(model(nodes, {"x": x}, {"w": w})) as small:
+            small(x)
+    assert not shared
+
+
 @pytest.fixture(params=["with spin locks", "without"])
 def team(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ThreadPool:
     """A pool whose threads take themselves to be on processors of their own."""

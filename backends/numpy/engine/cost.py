@@ -31,3 +31,8 @@ def blocks_worth(nanoseconds: float, workers: int) -> int:
     share = max(1, min(workers, int(nanoseconds / MIN_BLOCK)))
     most = min(MAX_BLOCKS * workers, int(nanoseconds / LARGE_BLOCK))
     return balanced(max(share, most), workers)
+
+
+def workers_worth(nanoseconds: float, workers: int) -> int:
+    """Return the number of threads for some work, however many blocks it has."""
+    return workers if blocks_worth(nanoseconds, workers) > 1 else 1

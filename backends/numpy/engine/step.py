@@ -172,7 +172,7 @@ class HostRun:
         self._jobs, self._nodes = jobs, nodes
         # A single block is faster without other threads.
         alone = [call for tape in jobs[0] for call in tape]
-        self._alone = tuple(alone) if len(jobs[0]) <= 1 else None
+        self._alone = tuple(alone) if min(len(jobs), len(jobs[0])) <= 1 else None
         self._is_dense = any(node.op.dense for node in nodes)
 
     def __call__(self, stream: object) -> None:

@@ -8,6 +8,7 @@ from ....runtime.ops.window import window
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
 from ..engine.chain import Chain
+from ..engine.cost import workers_worth
 from ..engine.step import Bound, HostStep, Tape
 from ..numerics.products import sums
 
@@ -62,4 +63,5 @@ class ConvAlgorithm(ABC):
     def step(self, site: BuildContext) -> HostStep:
         """Return the step."""
         name = f"{self.chain.title}: {self.kernel}"
-        return HostStep(name, site, self._record, self.workers, self.nbytes)
+        workers = workers_worth(self.nanoseconds, self.workers)
+        return HostStep(name, site, self._record, workers, self.nbytes)

@@ -26,7 +26,7 @@ from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
 from ..engine.blocking import Frame, lengths
 from ..engine.chain import Chain
-from ..engine.cost import ELEMENT, PRODUCT, balanced, blocks_worth
+from ..engine.cost import ELEMENT, PRODUCT, balanced, blocks_worth, workers_worth
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics.halves import store
 from ..numerics.products import COLUMNS, is_small, recorded, sums
@@ -202,7 +202,8 @@ class Separable:
             f"depthwise {'x'.join(map(str, self.window.kernel))} of {size}, some rows at a time"
         )
         name = f"{' + '.join(chain.title for chain in self.chains)}: {kernel}"
-        return HostStep(name, site, self._record, self.workers, self.nbytes)
+        workers = workers_worth(self.nanoseconds, self.workers)
+        return HostStep(name, site, self._record, workers, self.nbytes)
 
     def _record(self, bound: Bound) -> list[Tape]:
         tapes: list[Tape] = []
