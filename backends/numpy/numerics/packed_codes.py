@@ -10,6 +10,10 @@ import numpy as np
 from ....runtime.ir.dtypes import float32, float64, uint8
 from ....runtime.ir.types import Array
 from ....runtime.ops.packed import BNB4, MatMulBnb4, MatMulNBits
+from .products import recorded
+
+#: Granularity of rows of weights: whole groups of BLAS.
+GROUP = 16
 
 
 class IntegerCodes:
@@ -115,6 +119,43 @@ def unpack_integers(
     columns *= factors[:, group]
 
 
+def multiply_codes(
+    codes: IntegerCodes,
+    operands: list[Array | None],
+    x: Array,
+    rows: range,
+    work: tuple[Array, Array],
+) -> Array:
+    """Return a few rows times bare codes, with sums scaled by block: [rows of x, rows].
+
+    Args:
+        codes: of the weights.
+        operands: of MatMulNBits.
+        x: float32, whole blocks.
+        rows: of the weights.
+        work: float32 and uint8, with room for these rows, in whole groups.
+    """
+    few, count, factor, (first, last) = len(x), len(rows), codes.factor, (rows.start, rows.stop)
+    planes, blocks, width = codes.planes, codes.blocks, codes.width
+    wide, length = -(-count // GROUP) * GROUP, planes * blocks * width
+    floats = work[0][: wide * length].reshape(wide, planes, blocks * width)
+    floats[count:] = 0
+    spare = work[1][: count * length]
+    for call in codes.calls(operands, first, last, floats[:count], spare):
+        call()
+    ordered = x.reshape(few, blocks, width, planes).transpose(3, 1, 0, 2)
+    left = np.multiply(ordered, 1 / factor, dtype=float32, order="C")
+    found = np.empty((planes * blocks, few, wide), float32)
+    right = floats.reshape(wide, planes * blocks, width).transpose(1, 2, 0)
+    recorded(left.reshape(planes * blocks, few, width), right, found)()
+    total = np.add.reduce(found.reshape(planes, blocks, few, wide)[..., :count], 0)
+    scales, points = codes.scales(operands, first, last)
+    if points is not None:
+        total -= left.sum((0, 3))[..., np.newaxis] * factor * points.T[:, np.newaxis]
+    total *= scales.T[:, np.newaxis]
+    return np.add.reduce(total, 0)
+
+
 def unpack_blocks(
     packed: Array, scales: Array, points: Array | None, bits: int, block: int, out: Array
 ) -> None:
@@ -130,20 +171,20 @@ def unpack_blocks(
     """
     rows, terms = out.shape
     count = 8 // bits
-    codes = np.empty((rows, packed.shape[1] * count), out.dtype)
+    is_whole = packed.shape[1] * count == terms
+    codes = out if is_whole else np.empty((rows, packed.shape[1] * count), out.dtype)
     _look_up(_integers_of(bits, 0 if points is not None else 1 << (bits - 1)), packed, codes)
+    zeros = None
     if points is not None:
         zeros = np.empty((rows, points.shape[1] * count), out.dtype)
         _look_up(_integers_of(bits, 0), points, zeros)
-        codes[:, :terms] -= _by_term(zeros, block, terms)
-    factors = scales.astype(out.dtype, copy=False)
-    np.multiply(codes[:, :terms], _by_term(factors, block, terms), out=out)
-
-
-def _by_term(of_blocks: Array, block: int, terms: int) -> Array:
-    """Return numbers of blocks [rows, blocks] for every term."""
-    blocks = -(-terms // block)
-    return of_blocks[:, :1] if blocks == 1 else of_blocks[:, :blocks].repeat(block, 1)[:, :terms]
+    for first in range(0, terms, block):
+        own, at = codes[:, first : min(first + block, terms)], first // block
+        if zeros is not None:
+            own -= zeros[:, at : at + 1]
+        own *= scales[:, at : at + 1]
+    if not is_whole:
+        out[...] = codes[:, :terms]
 
 
 def unpack_table(

@@ -6,18 +6,22 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ....runtime.ir.dtypes import float32
 from ....runtime.ir.types import Array
-from ....runtime.ops.experts import LAYERS, SPARSE_MARGIN, Mixture, MoE, QMoE
+from ....runtime.ops.experts import LAYERS, SPARSE_MARGIN, ExpertLayer, Mixture, MoE, QMoE
+from ....runtime.ops.packed import MatMulNBits
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine.chain import Chain
 from ..engine.registry import builder, kernel
 from ..engine.step import Bound, HostStep, Tape
-from ..numerics.packed_codes import unpack_blocks
+from ..numerics.packed_codes import GROUP, IntegerCodes, multiply_codes, unpack_blocks
 from ..numerics.products import sums
 
 #: Elements of weights that are unpacked, or converted, at a time.
 ELEMENTS = 1 << 18
+#: Maximum rows for which sums are scaled instead of weights.
+FEW = 8
 #: Returns rows [rows, terms] times the weights of an expert, plus its bias.
 Layer = Callable[[Array, int], Array]
 
@@ -75,20 +79,47 @@ def _packed(op: QMoE, *inputs: Array | None) -> Array:
         assert scales is not None
         terms = x.shape[-1] if number != 1 else _inner(op, rest)
         found = op.layer(LAYERS[number], weights.shape, scales.shape, terms)
-        factors = scales.reshape(*scales.shape[:2], -1)
         zeros = _by_column(points[number], found.columns, found.bits)
-
-        def rows_of(expert: int, first: int, last: int, out: Array) -> None:
-            own = None if zeros is None else zeros[expert, first:last]
-            block = weights[expert, first:last], factors[expert, first:last], own
-            unpack_blocks(*block, found.bits, found.block, out)
-
-        return _layer(found.columns, rows_of, bias)
+        return _packed_layer(found, weights, scales, zeros, bias)
 
     first, second, third = (layer(number) for number in range(3))
     assert first is not None
     assert second is not None
     return _mixed(op, x, route(op, router, given), first, second, third)
+
+
+def _packed_layer(
+    layer: ExpertLayer, weights: Array, scales: Array, zeros: Array | None, bias: Array | None
+) -> Layer:
+    """Return a layer with packed weights; sums of few rows are scaled instead of weights."""
+    factors = scales.reshape(*scales.shape[:2], -1)
+
+    def rows_of(expert: int, first: int, last: int, out: Array) -> None:
+        own = None if zeros is None else zeros[expert, first:last]
+        block = weights[expert, first:last], factors[expert, first:last], own
+        unpack_blocks(*block, layer.bits, layer.block, out)
+
+    unpacked = _layer(layer.columns, rows_of, bias)
+    if layer.rows % layer.block or layer.block % (8 // layer.bits):
+        return unpacked
+    sizes = {"K": layer.rows, "N": layer.columns, "bits": layer.bits, "block_size": layer.block}
+    codes = IntegerCodes(MatMulNBits(**sizes))
+    step = max(GROUP, ELEMENTS // layer.rows // GROUP * GROUP)
+    room = min(step, -(-layer.columns // GROUP) * GROUP) * layer.rows
+    work = np.empty(room, float32), np.empty(room, np.uint8)
+
+    def product(rows: Array, expert: int) -> Array:
+        if len(rows) > FEW or rows.dtype != float32:
+            return unpacked(rows, expert)
+        own = None if zeros is None else zeros[expert]
+        operands = [None, weights[expert], factors[expert], own]
+        found = np.empty((len(rows), layer.columns), rows.dtype)
+        for first in range(0, layer.columns, step):
+            part = range(first, min(first + step, layer.columns))
+            found[:, part.start : part.stop] = multiply_codes(codes, operands, rows, part, work)
+        return found if bias is None else found + bias[expert]
+
+    return product
 
 
 def _inner(op: QMoE, rest: list[Array | None]) -> int:
