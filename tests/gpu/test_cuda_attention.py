@@ -32,6 +32,7 @@ SIZES = [
     ((1, 12, 12), (197, 197), (64, 64)),
     ((16, 12, 12), (128, 128), (64, 64)),
     ((2, 8, 2), (300, 300), (128, 128)),
+    ((1, 8, 8), (1500, 1500), (64, 64)),
     ((1, 4, 4), (1, 1000), (96, 96)),
     ((2, 3, 3), (129, 65), (80, 33)),
     ((1, 32, 8), (1, 4096), (128, 128)),
@@ -79,7 +80,7 @@ def test_every_shape(shape: flash_mma.WarpShape, monkeypatch: pytest.MonkeyPatch
     check(((2, 4, 2), (150, 333), (64, 64)), float16)
 
 
-@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", BOUNDS, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize(
     ("lengths", "attributes"),
     [
