@@ -58,6 +58,40 @@ def test_swiglu(fusion: int, limit: float | None) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+def softmax_of(gates: Array, at: Array) -> Array:
+    exponents = np.exp(gates - gates.max(1, keepdims=True))
+    return np.take_along_axis(exponents / exponents.sum(1, keepdims=True), at, 1)
+
+
+def sparse_mixer(scores: Array, margin: float = 0.01) -> tuple[Array, Array]:
+    """Return experts and weights as `sparsemixer` of transformers' PhiMoE, at inference."""
+    chosen, weights, left = [], [], scores.copy()
+    for _ in range(2):
+        most, at = left.max(1, keepdims=True), left.argmax(1)[:, None]
+        far = (most - scores) / np.maximum(np.abs(scores), most) > 2 * margin
+        weights.append(softmax_of(np.where(far, -np.inf, left), at))
+        chosen.append(at)
+        np.put_along_axis(left, at, -np.inf, 1)
+    return np.concatenate(chosen, 1), np.concatenate(weights, 1)
+
+
+def test_a_sparse_mixer() -> None:
+    """Logits of which some are close to the greatest, others far below it."""
+    rows, count = 40, 6
+    draw = np.random.default_rng(0)
+    router = (3 + draw.choice([0.0, 0.03, 1.0], (rows, count))).astype(np.float32)
+    router += (0.01 * draw.random((rows, count))).astype(np.float32)
+    x, fc1 = floats(rows, HIDDEN), floats(count, INNER, HIDDEN)
+    fc2 = floats(count, HIDDEN, INNER)
+    inputs = {"x": x, "router": router, "fc1": fc1, "b1": None, "fc2": fc2}
+    found = run(inputs, activation_type="identity", k=2, use_sparse_mixer=1)
+    wanted = np.zeros_like(x)
+    for row, experts, weights in zip(range(rows), *sparse_mixer(router), strict=True):
+        for expert, weight in zip(experts, weights, strict=True):
+            wanted[row] += weight * (fc2[expert] @ (fc1[expert] @ x[row]))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
 REFUSED = {
     "a sparse mixer of one": ({"use_sparse_mixer": 1}, tercet.ModelError, "defined for k=2"),
     "too many experts": ({"k": COUNT + 1}, tercet.ModelError, "k=4 of 3 experts"),
