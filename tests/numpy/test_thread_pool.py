@@ -11,8 +11,8 @@ from functools import partial
 from itertools import chain, repeat
 
 import numpy as np
-import onnx
 import pytest
+from onnx import helper
 
 import tercet
 from tercet.backends.numpy.engine import cost, step, thread_pool
@@ -236,7 +236,7 @@ def test_no_thread_spins_while_its_caller_works_alone(monkeypatch: pytest.Monkey
 
     nodes = (*NODES[:2], node("Slow", ["r"], "s", domain="here"), node("Relu", ["s"], "y"))
     proto = model(nodes, {"x": X}, CONSTANTS)
-    proto.opset_import.append(onnx.helper.make_opsetid("here", 1))
+    proto.opset_import.append(helper.make_opsetid("here", 1))
     with tercet.load(proto, operators={("here", "Slow"): slow}) as small:
         for _ in range(3):
             small(X)
