@@ -380,7 +380,10 @@ GRAPHS: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     "inputs": (lambda m: m.graph.input.append(m.graph.input[0]), "two inputs named 'x'"),
     "unnamed": (lambda m: m.graph.input.add(), "input without a name"),
     "untyped": (lambda m: m.graph.input.add(name="z"), "input 'z': declares no element type"),
-    "initializers": (lambda m: m.graph.initializer.extend([WEIGHT] * 2), "two initializers named"),
+    "initializers": (
+        lambda m: m.graph.initializer.extend([WEIGHT, numpy_helper.from_array(np.ones(2), "w")]),
+        "two initializers named 'w', of different types",
+    ),
     "functions": (lambda m: m.functions.extend([onnx.FunctionProto(name="f")] * 2), "defined tw"),
     "attributes": (lambda m: m.graph.node[0].attribute.extend([ALPHA] * 2), "'a' twice"),
     "lying": (attribute(type=1, i=3), "declared FLOAT but holds i"),
@@ -390,6 +393,22 @@ GRAPHS: dict[str, tuple[Callable[[ModelProto], object], str]] = {
         "no element type",
     ),
 }
+
+
+def test_the_last_of_equal_initializers_is_meant() -> None:
+    """As in onnxruntime; a quantizer of shared weights writes them more than once."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    proto = model("g (float[2] x) => (float[2] y) { y = Add(x, w) }")
+    for number in (1, 5):
+        data = np.full(2, number, np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(data, "w"))
+    x = np.arange(2, dtype=np.float32)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    with pytest.warns(tercet.ModelWarning, match="several initializers named 'w'"):
+        (y,) = tercet.load(proto)(x)
+    np.testing.assert_array_equal(y, session.run(None, {"x": x})[0])
 
 
 @pytest.mark.parametrize("kind", GRAPHS)

@@ -74,7 +74,7 @@ class _Binder:
     """Builds one model; `warnings` collects messages for the user."""
 
     def __init__(self, model: RawModel, operators: Operators, source: FileSource) -> None:
-        self.warnings: list[str] = []
+        self.warnings = list(model.warnings)
         self._functions, self.producer = model.functions, model.producer
         self._operators = operators
         self._source = source

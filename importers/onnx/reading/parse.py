@@ -70,6 +70,7 @@ class _Parser:
         self._tensors = TensorReader(source)
         self._nodes = 0
         self._depth = 0
+        self._warnings: list[str] = []
 
     def model(self, proto: ModelProto) -> RawModel:
         opsets = self._opsets(proto.opset_import, "model") or {"": 1}  # IR versions 1 and 2
@@ -80,13 +81,15 @@ class _Parser:
                 raise self._source.error("is defined twice", function.where)
             functions[function.key] = function
         producer = f"{self._name(proto.producer_name)} {self._name(proto.producer_version)}"
+        graph = self._graph(proto.graph, opsets)
         return RawModel(
-            graph=self._graph(proto.graph, opsets),
+            graph=graph,
             functions=functions,
             opsets=opsets,
             ir_version=proto.ir_version,
             producer=producer.strip(),
             metadata=self._metadata(proto.metadata_props),
+            warnings=tuple(self._warnings),
         )
 
     def _name(self, value: str | bytes, where: str | None = None) -> str:
@@ -163,13 +166,23 @@ class _Parser:
         return graph
 
     def _constants(self, proto: GraphProto, where: str) -> dict[str, Array]:
+        """Return the initializers by name; of several that are alike the last one, as onnxruntime.
+
+        Quantizers that see the same weights twice write such files.
+        """
         constants: dict[str, Array] = {}
 
         def add(raw: str | bytes, data: Array) -> None:
             name = self._name(raw, where)
-            if not name or name in constants:
-                found = f"two initializers named '{name}'" if name else "an unnamed initializer"
-                raise self._source.error(f"has {found}", where)
+            if not name:
+                raise self._source.error("has an unnamed initializer", where)
+            if (first := constants.get(name)) is not None:
+                if (first.dtype, first.shape) != (data.dtype, data.shape):
+                    found = f"has two initializers named '{name}', of different types"
+                    raise self._source.error(found, where)
+                self._warnings.append(
+                    f"{where}: of several initializers named '{name}' the last one is meant"
+                )
             constants[name] = data
 
         for tensor in proto.initializer:

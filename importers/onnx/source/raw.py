@@ -109,7 +109,7 @@ class RawFunction:
 
 @dataclass(frozen=True, slots=True)
 class RawModel:
-    """A parsed model file, not yet bound."""
+    """A parsed model file, not yet bound; `warnings` are irregularities that were found so far."""
 
     graph: RawGraph
     functions: Mapping[FunctionKey, RawFunction]
@@ -117,6 +117,7 @@ class RawModel:
     ir_version: int
     producer: str
     metadata: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
 
 
 def items(value: Any) -> tuple[Any, ...]:
