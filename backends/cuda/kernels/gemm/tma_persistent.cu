@@ -35,6 +35,7 @@ constexpr bool STAGED = WIDER && !ALONG;     // results pass through shared memo
 constexpr int PIECES = STAGED ? 1 : STRIPS;  // of a tile, each of which takes a place
 constexpr int PITCH = BN + 8, CHUNK = 8 * PITCH, CHUNKS = 2;  // rows of wider results that pass at a time, of a warp
 constexpr int PLACE = STAGED ? 4 * CHUNKS * CHUNK * 4 : SHARING * STRIP;
+constexpr bool AHEAD = !STAGED && BLOCKS * BN <= 256;  // operands of a strip are read one ahead, as registers allow
 static_assert(!STAGED || TURNS, "rows of wider results pass while another group multiplies");
 constexpr int CYCLE = TURNS ? GROUPS * PIECES : PLACES;  // pieces after which their barriers are used again
 static_assert(CYCLE >= PLACES, "barriers of a piece are free before it is prepared");
@@ -150,9 +151,8 @@ struct alignas(4) Pair {
 
 __device__ __forceinline__ Pair pair_at(const T* from, int column, bool inside)
 {
-    Pair found = {};
-    if (inside) *(u32*)&found = __ldg((const u32*)(from + column));
-    return found;
+    const u32 word = inside ? __ldg((const u32*)(from + column)) : 0;
+    return (const Pair&)word;
 }
 
 struct alignas(2 * sizeof(R)) Result {
@@ -167,27 +167,37 @@ __device__ __forceinline__ R result_of(const Sums& sums, int index, const T* z0,
     else return epilogue(sums[0], sums[1], index, 0, index, z0, z1);
 }
 
+// The operands of a strip that are the same in all rows, of one thread.
+struct StripOperands {
+    Pair shift[8][PRODUCTS], first[8], second[8];
+
+    // Those of columns from `n0` on in b, of which there are `n`.
+    __device__ __forceinline__ void read(int strip, const T* bias, const T* z0, const T* z1, int n0, int n)
+    {
+        const int lane = threadIdx.x % 32, count = n / PRODUCTS, begin = n0 / PRODUCTS + lane % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            const int eight = strip * 8 + j, column = begin + eight * 8;
+#pragma unroll
+            for (int p = 0; p < PRODUCTS; ++p) {
+                const int of_b = n0 + (eight * PRODUCTS + p) * 8 + lane % 4 * 2;
+                if constexpr (BIAS) shift[j][p] = pair_at(bias, of_b, of_b < n);
+            }
+            if constexpr (Z0 == 2) first[j] = pair_at(z0, column, column < count);
+            if constexpr (Z1 == 2) second[j] = pair_at(z1, column, column < count);
+        }
+    }
+};
+
 // Finishes a strip of the results of a group in `place`; wider results are stored to row `m0` and following of c.
 // Columns count from `n0` in b, and there are `n` of them.
 __device__ __forceinline__ void epilogue_strip(const float (&sums)[BLOCKS][TN][4], int strip,
-                                               unsigned char* place, R* c, const T* bias, const T* z0,
-                                               const T* z1, int m0, int m, int n0, int n, int ldc)
+                                               const StripOperands& with, unsigned char* place, R* c, int m0,
+                                               int m, int n0, int n, int ldc)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = lane / 4;
     unsigned char* const mine = place + (warp * 16 + row) * 128 + lane % 4 * 4;
     const int count = n / PRODUCTS, begin = n0 / PRODUCTS + lane % 4 * 2;
-    Pair shift[8][PRODUCTS] = {}, first[8] = {}, second[8] = {};
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-        const int eight = strip * 8 + j, column = begin + eight * 8;
-#pragma unroll
-        for (int p = 0; p < PRODUCTS; ++p) {
-            const int of_b = n0 + (eight * PRODUCTS + p) * 8 + lane % 4 * 2;
-            if constexpr (BIAS) shift[j][p] = pair_at(bias, of_b, of_b < n);
-        }
-        if constexpr (Z0 == 2) first[j] = pair_at(z0, column, column < count);
-        if constexpr (Z1 == 2) second[j] = pair_at(z1, column, column < count);
-    }
 #pragma unroll
     for (int i = 0; i < BLOCKS; ++i)
 #pragma unroll
@@ -196,7 +206,7 @@ __device__ __forceinline__ void epilogue_strip(const float (&sums)[BLOCKS][TN][4
             for (int half = 0; half < 2; ++half) {
                 Pair* const at = (Pair*)(mine + i * 8192 + half * 1024 + (j ^ row) * 16);
                 const Pair found = ALONG ? *at : Pair{};
-                const Pair &x = Z0 == 1 ? found : first[j], &y = Z1 == 1 ? found : second[j];
+                const Pair &x = Z0 == 1 ? found : with.first[j], &y = Z1 == 1 ? found : with.second[j];
                 Result result;
 #pragma unroll
                 for (int q = 0; q < 2; ++q) {
@@ -204,7 +214,7 @@ __device__ __forceinline__ void epilogue_strip(const float (&sums)[BLOCKS][TN][4
 #pragma unroll
                     for (int p = 0; p < PRODUCTS; ++p) {
                         const float sum = sums[i][(strip * 8 + j) * PRODUCTS + p][half * 2 + q];
-                        own[p] = BIAS ? sum + float(shift[j][p].at[q]) : sum;
+                        own[p] = BIAS ? sum + float(with.shift[j][p].at[q]) : sum;
                     }
                     result.at[q] = result_of(own, q, x.at, y.at);
                 }
@@ -312,6 +322,12 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
         if constexpr (TURNS) turn.skip(own * steps);
         for (Round round = {own * PIECES}; round.tile() < work.tiles();
              round.count += TURNS ? (GROUPS - 1) * PIECES : 0) {
+            Corner corner;
+            StripOperands with = {};
+            if constexpr (AHEAD) {
+                corner = work.corner(round.tile());
+                with.read(0, bias, z0, z1, corner.n, n);
+            }
             float sums[BLOCKS][TN][4] = {};
             // Before its turn a group would mistake the phase of an earlier round for a full stage.
             if constexpr (TURNS) mbarrier_wait(barriers.turn + own * 8, round.parity() ^ (own == 0));
@@ -353,19 +369,23 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
             leave();
             if constexpr (TURNS) turn.skip((GROUPS - 1) * steps);
 
-            const Corner corner = work.corner(round.tile());
+            if constexpr (!AHEAD) corner = work.corner(round.tile());
             const int m0 = corner.m + part * ROWS;
 #pragma unroll
             for (int piece = 0; piece < PIECES; ++piece, ++round.count) {
+                StripOperands next = {};
+                if (AHEAD && piece + 1 < PIECES) next.read(piece + 1, bias, z0, z1, corner.n, n);
                 mbarrier_wait(barriers.ready + round.barrier(part), round.parity());
+                if constexpr (!AHEAD && !STAGED) with.read(piece, bias, z0, z1, corner.n, n);
                 unsigned char* const place = results + round.place() + part * (PLACE / SHARING);
                 if constexpr (STAGED)
                     epilogue_rows(sums, place, y, bias, z0, z1, m0, m, corner.n, n, ldc);
                 else
-                    epilogue_strip(sums, piece, place, y, bias, z0, z1, m0, m, corner.n, n, ldc);
+                    epilogue_strip(sums, piece, with, place, y, m0, m, corner.n, n, ldc);
                 fence_proxy_async();
                 __syncwarp();
                 if (lane == 0) mbarrier_arrive(barriers.done + round.barrier(part));
+                if constexpr (AHEAD) with = next;
             }
         }
     }
