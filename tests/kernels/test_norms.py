@@ -258,11 +258,18 @@ def test_a_constant_of_the_last_axis_is_not_one_of_a_row_of_two(emulated: CudaBa
 
 
 @pytest.mark.parametrize(
-    ("rows", "target", "share"), [(128, H200, 0), (1500, H200, 3), (1500, A100, 0), (4096, H200, 0)]
+    ("rows", "dtype", "target", "share"),
+    [
+        *((128, float32, H200, 0), (197, float32, H200, 1), (197, float16, H200, 0)),
+        *((1500, float32, H200, 3), (1500, float16, H200, 3), (1500, float32, A100, 0)),
+        (4096, float32, H200, 0),
+    ],
 )
-def test_blocks_of_some_rows_are_spread_evenly(rows: int, target: Target, share: int) -> None:
+def test_blocks_of_some_rows_are_spread_evenly(
+    rows: int, dtype: DType, target: Target, share: int
+) -> None:
     """Otherwise multiprocessors that the preceding kernel leaves idle get all of them."""
-    operands = [normal(rows, 512), normal(512), normal(512)]
+    operands = [normal(*dims).astype(dtype) for dims in ((rows, 512), (512,), (512,))]
     graph = single("LayerNormalization", operands, (1, 2))
     (launch,) = launches(planned(graph, DryDevice(compiler=DryCompiler(target))))
     found = (target.shared + 1024) // (launch.shared + 1024) if launch.shared else 0
