@@ -252,7 +252,7 @@ class ReplacedSteps:
     def _instead(self, row: Row, candidate: Candidate) -> Run | None:
         own = row.step
         assert isinstance(own, KernelStep)
-        assert own.task is not None
+        assert isinstance(own.task, TuningTask)
         selector, task = own.task.selector, own.task.task
         algorithm = selector.named(candidate.algorithm)
         assert not isinstance(algorithm, str)
