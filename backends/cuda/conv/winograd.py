@@ -15,9 +15,12 @@ import numpy as np
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.types import Array
 from ..algorithms.registry import Answer
+from ..codegen.epilogue import no_epilogue
 from ..gemm import batched
+from ..gemm.atoms import F16X3
 from ..gemm.batched import Products
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem
+from ..gemm.in_halves import BLOCK
 from ..gemm.problem import Problem
 from ..recipe.launch import Launch, each
 from ..recipe.operands import Arguments, Packed, Scratch, by_axis, ceil_div, moves, sizes
@@ -98,14 +101,21 @@ def nonfused(conv: ConvProblem, variant: str = "", *, out: int) -> Answer:
     c, m = conv.channels, conv.filters
     if points * tiles * max(c, m) >= MAX_ELEMENTS:
         return f"tiles of {points * tiles * max(c, m)} elements, not fewer than 2^31"
-    of_inputs = ceil_div(4 * points * tiles * c, 256) * 256
+    problem = Problem(tiles, m, c, points)
+    may_be_cut = batched.time_in_halves(problem, conv.setting) is not None
+    of_point = batched.stride_in_halves(problem) if may_be_cut else 4 * tiles * c
+    of_inputs = ceil_div(points * of_point, 256) * 256
     sums = Scratch(of_inputs)
     pack = partial(transformed, out=out)
-    problem = Problem(tiles, m, c, points)
     products = Products(problem, Scratch(0), sums, conv.w, ("winograd", out), pack)
+    in_halves = batched.multiply_in_halves(products, conv.setting)
+    if in_halves is not None:
+        before = _inputs_in_halves(conv, out, problem), in_halves
+    else:
+        inputs = _end("winograd_inputs", conv, out, tiles * c, {"x": conv.x, "v": Scratch(0)})
+        before = inputs, *batched.multiply(products, conv.setting)
     launches = (
-        _end("winograd_inputs", conv, out, tiles * c, {"x": conv.x, "v": Scratch(0)}),
-        *batched.multiply(products, conv.setting),
+        *before,
         _end(
             *("winograd_results", conv, out, tiles * m),
             {"sums": sums, "y": conv.stored, "bias": conv.b, **conv.epilogue.args},
@@ -113,6 +123,26 @@ def nonfused(conv: ConvProblem, variant: str = "", *, out: int) -> Answer:
     )
     used = of_inputs + 4 * points * tiles * m
     return tuple(replace(launch, scratch=used) for launch in launches)
+
+
+def _inputs_in_halves(conv: ConvProblem, out: int, problem: Problem) -> Launch:
+    """Return the transform of inputs, [tile, channel] of every point in halves."""
+    return Launch(
+        "conv/winograd_halves.cu",
+        "winograd_inputs_in_halves",
+        grid=(ceil_div(problem.m * (problem.k // BLOCK), THREADS // 32), 1, 1),
+        block=THREADS,
+        args={
+            **{"x": conv.x, "v": Scratch(0), "tiles": problem.m},
+            **{"rows": batched.rows_in_halves(problem)},
+            **{"of_point": batched.stride_in_halves(problem), "p": _plane(conv, out)},
+        },
+        types=(("T", float32),),
+        constants=(("OUT", out), ("POOL", False), ("BIAS", False), ("THREADS", THREADS)),
+        code="\n".join((F16X3.code(), no_epilogue(float32).code)),
+        note=f"F({out}x{out},3x3)",
+        pitched=(conv.x,),
+    )
 
 
 def _end(entry: str, conv: ConvProblem, out: int, count: int, operands: Arguments) -> Launch:

@@ -1,7 +1,8 @@
 """Batched products by constants inside an algorithm (Winograd, FFT).
 
 Both other operands are in the workspace. The products run in plain float32, or on tensor cores with
-three products each, whichever is estimated to be faster; accuracy is equal.
+three products each, whichever is estimated to be faster; accuracy is equal. Left operands may be in
+halves already (`in_halves`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,17 @@ from ..algorithms.registry import Setting
 from ..codegen.epilogue import NO_EPILOGUE
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
-from . import f32
+from . import f16x3, f32, in_halves
 from .pack import padded
 from .problem import Batch, GemmArguments, Matrix, Order, Problem, widest
-from .schedules import simt
+from .schedules import halves, simt
+
+#: Factor by which products in halves must be estimated to be faster, as transforms into halves take
+#: 20 % longer than others. Of 23 Winograd convolutions on an H100, the six that it selects take
+#: 9 % less to 0.5 % more; the others would take 2.5 % less (one of them) to 18 % more.
+HALVES_MARGIN = 0.85
+#: Bytes of a row of 32 terms in halves.
+ROW = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,57 @@ def _times(problem: Problem, setting: Setting) -> tuple[float, float]:
 def time_of(problem: Problem, setting: Setting) -> float:
     """Return the estimate of a batch in microseconds."""
     return min(_times(problem, setting))
+
+
+def time_in_halves(problem: Problem, setting: Setting) -> float | None:
+    """Return the estimate of `multiply_in_halves`; None if it does not apply or is hardly faster.
+
+    It does not depend on what constants are.
+    """
+    target = setting.target
+    if not target.has_wgmma or setting.options.precision == "tf32" or problem.k % in_halves.BLOCK:
+        return None
+    time = in_halves.ways_of(problem, target)[0].microseconds
+    return time if time < HALVES_MARGIN * time_of(problem, setting) else None
+
+
+def best_time(problem: Problem, setting: Setting) -> float:
+    """Return the estimate of a batch whose left operands may be in halves."""
+    return time_in_halves(problem, setting) or time_of(problem, setting)
+
+
+def multiply_in_halves(products: Products, setting: Setting) -> Launch | None:
+    """Return the launch of a batch whose matrices a are in halves; see `stride_in_halves`.
+
+    None if it does not pay, or if the constants cannot be in halves.
+    """
+    p, source = products.problem, products.source
+    assert source.data is not None
+    if time_in_halves(p, setting) is None or f16x3.filter_refusal(source.data, 1):
+        return None
+    gemm = GemmArguments(
+        a=Matrix(products.a, p.k),
+        b=_packed(products, "in halves", f16x3.in_halves),
+        c=products.c,
+        shape=(p.m, p.n, p.k),
+        ldb=ceil_div(p.n, 8) * 8,
+        ldc=p.n,
+        batch=Batch(p.batch, stride_in_halves(p) // 4, 0, p.m * p.n),
+        scales=_packed(products, "scales", f16x3.scales_of),
+    )
+    config = in_halves.ways_of(p, setting.target)[0].config
+    return halves.multiply(gemm, NO_EPILOGUE, config, setting.target)
+
+
+def rows_in_halves(problem: Problem) -> int:
+    """Return the rows of a matrix a in halves: a multiple of eight."""
+    return ceil_div(problem.m, 8) * 8
+
+
+def stride_in_halves(problem: Problem) -> int:
+    """Return the bytes from one matrix a in halves to the next, each like `Format.HALVES`."""
+    numbers = rows_in_halves(problem) * problem.k
+    return ceil_div(4 * numbers + 4 * numbers // in_halves.BLOCK, ROW) * ROW
 
 
 def multiply(products: Products, setting: Setting) -> tuple[Launch, ...]:

@@ -128,7 +128,7 @@ def expected(problem: Problem, config: Config, target: Target) -> float:
     processors: float = target.processors
     if splits > 2:
         processors = min(processors, clusters_of(splits, target) * splits)
-    traffic = 4 * (m * k + m * n + n * k)
+    traffic = 4 * problem.batch * (m * k + m * n + n * k)
     work = BlockWork(blocks, steps, tile.resident, processors, cached, traffic)
     time = overlapped(estimate(tile.cost, work), work, target)
     return LAUNCH + time + (tile.cost.split if splits > 1 else 0)

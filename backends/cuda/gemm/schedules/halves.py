@@ -35,11 +35,12 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
     """Return the launch of a product whose left operand is in `Format.HALVES`."""
     config = fitted(config, shared, target.shared)
     (m, n, k), tile, splits = gemm.shape, config.tile, config.splits
-    tiles = tile.count(m, n)
-    items = tiles * splits
+    tiles, batch = tile.count(m, n), gemm.batch
+    blocks = tiles * batch.count
+    items = blocks * splits
     work = {
         **{"m": m, "n": n, "k": k, "lda": ceil_div(m, 8) * 8, "tiles_n": ceil_div(n, tile.bn)},
-        **{"tiles": tiles, "items": items, "batch_a": 0, "batch_c": 0},
+        **{"tiles": tiles, "items": items, "batch_a": batch.a, "batch_c": batch.c},
         **{"rows_b": gemm.ldb, "splits": splits},
     }
     own, loader = registers(tile, LOADER)
@@ -50,7 +51,7 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
     return Launch(
         "gemm/halves.cu",
         "multiply_halves",
-        grid=(tiles if splits > 1 else min(items, tile.resident * target.processors), splits, 1),
+        grid=(blocks if splits > 1 else min(items, tile.resident * target.processors), splits, 1),
         block=threads(tile),
         args={
             **{"a": gemm.a.data, "b": gemm.b, "scales": gemm.scales},
