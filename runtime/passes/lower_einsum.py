@@ -186,31 +186,15 @@ def _rewrite(graph: Graph, node: Node, p: _EinsumProduct) -> Node:
     write = _Writer(graph, node)
     a = write.ordered(p.a, p.of_a, p.stack + p.rows + p.summed)
     b = write.ordered(p.b, p.of_b, p.stack + p.summed + p.columns)
-    terms, columns = p.known(p.summed), p.known(p.columns)
-    stack, rows = p.known(p.stack), p.known(p.rows)
-    flat = p.is_flat and stack is not None and rows is not None
-    merged = bool(p.stack) and len(p.rows) > 1 and terms is not None and columns is not None
-    if flat:
-        a = write.shaped(a, *stack, prod(rows), prod(terms or ()))
-        b = write.shaped(b, *stack, prod(terms or ()), prod(columns or ()))
-    elif merged and terms is not None:  # rows of one matrix of the stack
-        a = write.shaped(a, *(0 for _ in p.stack), -1, *terms)
-    elif len(p.summed) > 1 and terms is not None:
-        a = write.shaped(a, *(0 for _ in p.rows), prod(terms))
-    if not flat and len(p.summed + p.columns) > 2:
-        b = write.shaped(b, prod(terms) if terms and len(terms) > 1 else 0, -1)
-    top = node
-    made = Builder(graph, node, origin=(node,)).node(MatMul(), a, b)
-    product = made.output
-    if flat:
-        product = write.shaped(product, *stack, *rows, *(columns or ()))
-    elif len(p.columns) > 1 and columns is not None:
+    top, (made, product) = node, _flat(write, p, a, b) if p.is_flat else _matrices(write, p, a, b)
+    columns = p.known(p.columns)
+    if not p.is_flat and len(p.columns) > 1 and columns is not None:
         bias = _bias(graph, node, p, columns)
         if bias is not None:
             top, flat_bias = bias
             product = write.add(Add(), product, graph.constant(flat_bias, f"{top.name}.bias"))
         product = write.shaped(product, *(0 for _ in p.rows), *columns)
-    if not flat and merged and columns is not None:
+    if not p.is_flat and _is_merged(p) and columns is not None:
         sizes = (size if isinstance(size := p.sizes[x], int) else -1 for x in p.rows)
         product = write.shaped(product, *(0 for _ in p.stack), *sizes, *columns)
     product = write.ordered(product, p.stack + p.rows + p.columns, p.result)
@@ -219,3 +203,32 @@ def _rewrite(graph: Graph, node: Node, p: _EinsumProduct) -> Node:
         graph.remove(node)
     graph.rename(made, node.name)
     return made
+
+
+def _is_merged(p: _EinsumProduct) -> bool:
+    """Whether several rows of a stack become those of one matrix."""
+    known = p.known(p.summed) is not None and p.known(p.columns) is not None
+    return bool(p.stack) and len(p.rows) > 1 and known
+
+
+def _flat(write: _Writer, p: _EinsumProduct, a: Value, b: Value) -> tuple[Node, Value]:
+    """Return a product of known sizes with one axis each of rows, terms and columns."""
+    stack, rows = p.known(p.stack) or [], p.known(p.rows) or []
+    terms, columns = p.known(p.summed) or [], p.known(p.columns) or []
+    a = write.shaped(a, *stack, prod(rows), prod(terms))
+    b = write.shaped(b, *stack, prod(terms), prod(columns))
+    made = Builder(write.graph, write.node, origin=(write.node,)).node(MatMul(), a, b)
+    return made, write.shaped(made.output, *stack, *rows, *columns)
+
+
+def _matrices(write: _Writer, p: _EinsumProduct, a: Value, b: Value) -> tuple[Node, Value]:
+    """Return a product of matrices whose batch axes, or rows, may have unknown sizes."""
+    terms = p.known(p.summed)
+    if _is_merged(p) and terms is not None:  # rows of one matrix of the stack
+        a = write.shaped(a, *(0 for _ in p.stack), -1, *terms)
+    elif len(p.summed) > 1 and terms is not None:
+        a = write.shaped(a, *(0 for _ in p.rows), prod(terms))
+    if len(p.summed + p.columns) > 2:
+        b = write.shaped(b, prod(terms) if terms and len(terms) > 1 else 0, -1)
+    made = Builder(write.graph, write.node, origin=(write.node,)).node(MatMul(), a, b)
+    return made, made.output

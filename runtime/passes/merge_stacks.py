@@ -44,8 +44,8 @@ def _shared(node: Node) -> list[int]:
         return []
     shared = [i for i in outer if b[i] == 1 != a[i]]
     last = max(i for i in outer if b[i] != 1)
-    rows = a[-2]
-    is_short = isinstance(rows, int) and rows < FEW
+    rows = node.operands[0].tensor.dims[-2]
+    is_short = rows < FEW
     return shared if is_short else [i for i in shared if i > last]
 
 

@@ -13,7 +13,7 @@ from tercet.runtime.ops.movement import Concat, Split
 from .graphs import assert_same, kinds, make, optimised
 
 
-def parts(graph: Graph, x: Value, axis: int, *sizes: int) -> list[Value]:
+def parts(graph: Graph, x: Value, axis: int, *sizes: int) -> tuple[Value, ...]:
     lengths = graph.constant(np.array(sizes, np.int64))
     return graph.insert(Split(axis=axis), [x, lengths], len(sizes)).outputs
 
@@ -74,7 +74,7 @@ def test_what_stays(what: str) -> None:
         if what == "order":
             cuts = cuts[::-1]
         if what == "another":
-            cuts = [*cuts, graph.insert(Neg(), cuts[:1]).output]
+            cuts = (*cuts, graph.insert(Neg(), cuts[:1]).output)
         axis = 1 if what == "axis" else 2
         return graph.insert(Concat(axis=axis), cuts).output
 
