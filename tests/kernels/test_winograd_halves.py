@@ -23,7 +23,7 @@ from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.session.model import Model
 
-from .cubins import registers
+from .cubins import all_compile, registers
 from .dry import launches, normal, planned, single
 from .emulator import needs_compiler
 from .samples import OPTIONS
@@ -97,10 +97,11 @@ def test_refused(hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_choice(
     target: Target, shape: tuple[int, ...], filters: int, there: bool, cache: Path
 ) -> None:
-    """Products in halves are chosen where they pay; their kernels compile without a stack."""
+    """Products in halves are chosen where they pay, and their kernels compile without a stack."""
     layer = single("Conv", [normal(*shape), normal(filters, shape[1], 3, 3)], (1,), pads=(1,) * 4)
     found = launches(planned(layer, device_for(target), conv="winograd_f4_nonfused"))
     first = next(launch for launch in found if launch.entry.startswith("winograd_inputs"))
     assert first.entry.endswith("_in_halves") == there
     if there:
+        all_compile([first.source], target, cache, COMPILES)
         assert registers(Compiler(target, cache).code(first.source))[1] == 0
