@@ -145,7 +145,7 @@ def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_small_images_stay_with_their_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a block, but all together are not worth waking a thread."""
     shared: list[object] = []
-    monkeypatch.setattr(ThreadPool, "play", lambda self, jobs, stays: shared.append(jobs))
+    monkeypatch.setattr(ThreadPool, "play", lambda self, jobs, stays, wakes: shared.append(jobs))
     x = random(3, 16, 8, 8)
     for channels, group in ((16, 1), (1, 16)):
         w = random(16, channels, 3, 3)
@@ -189,6 +189,24 @@ def test_threads_spin_from_step_to_step_until_released(team: ThreadPool) -> None
     team.play(jobs)
     assert team.hands == [hand]
     until(lambda: not hand.is_spinning)
+
+
+@pytest.mark.usefixtures("threads")
+def test_short_steps_wake_no_thread(team: ThreadPool) -> None:
+    names: list[str] = []
+
+    def note() -> None:
+        names.append(threading.current_thread().name)
+
+    both = threading.Barrier(2, timeout=60)
+    team.play([[[note]] * 4] * 2, wakes=False)
+    assert names == [threading.current_thread().name] * 4
+    team.play([[[both.wait]] * 2] * 2, stays=True)
+    (hand,) = team.hands
+    if hand.done is not None:
+        until(lambda: hand.is_spinning)
+        team.play([[[both.wait]] * 2] * 2, stays=True, wakes=False)
+    team.release()
 
 
 @pytest.mark.usefixtures("threads")

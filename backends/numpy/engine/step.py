@@ -35,8 +35,10 @@ from .thread_pool import POOL
 Tape = list[Callable[[], object]]
 
 ALIGNMENT = 64
-#: Maximum seconds that threads spin for the next step that they share.
-SPIN = 2e-4
+#: Maximum seconds that threads spin for the next step that they share, and those that a step must
+#: have taken the last time to wake them: as long as a thread that shares its caller's processor
+#: takes to come and go.
+SPIN, WAKE = 2e-4, 2e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ class HostStep:
 class HostRun:
     """The tapes of a step on fixed arrays."""
 
-    __slots__ = ("_alone", "_is_dense", "_jobs", "_nodes")
+    __slots__ = ("_alone", "_is_dense", "_jobs", "_nodes", "_seconds")
 
     def __init__(self, jobs: list[list[Tape]], nodes: Sequence[Node]) -> None:
         self._jobs, self._nodes = jobs, nodes
@@ -174,6 +176,7 @@ class HostRun:
         alone = [call for tape in jobs[0] for call in tape]
         self._alone = tuple(alone) if min(len(jobs), len(jobs[0])) <= 1 else None
         self._is_dense = any(node.op.dense for node in nodes)
+        self._seconds = inf
 
     def __call__(self, stream: object) -> None:
         """Replay the tapes."""
@@ -200,7 +203,9 @@ class HostRun:
         """
         try:
             if self._alone is None:
-                POOL.play(self._jobs, stays=stays)
+                start = perf_counter()
+                POOL.play(self._jobs, stays=stays, wakes=self._seconds > WAKE)
+                self._seconds = perf_counter() - start
                 return
             for call in self._alone:
                 call()

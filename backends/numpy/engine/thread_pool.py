@@ -197,17 +197,20 @@ class ThreadPool:
         self._rest = SHORTEST_REST
         forks.forget_in_child(self.forget)
 
-    def play(self, jobs: Jobs, *, stays: bool = False) -> None:
+    def play(self, jobs: Jobs, *, stays: bool = False, wakes: bool = True) -> None:
         """Process all blocks, with each product on one thread (`blas.one_thread`).
 
         Args:
             jobs: for each worker, the tapes of its blocks; worker 0 is the caller.
             stays: whether threads spin for the next step, until the caller calls `release`.
+            wakes: whether the blocks are worth waking threads; else only those that spin help.
         """
         count = len(jobs[0])
         wanted = min(len(jobs), count)
         if wanted > 1:
             wanted = min(wanted, size())
+        if not wakes and not any(hand.is_spinning for hand in self.hands):
+            wanted = 1
         if wanted <= 1 or perf_counter() <= self._alone_until or self._lock.locked():
             for tape in jobs[0]:
                 for call in tape:
