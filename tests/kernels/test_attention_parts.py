@@ -96,7 +96,7 @@ def test_parts_of_a_short_cache_meet_in_a_cluster(target: Target) -> None:
 def test_where_parts_do_not_pay(
     heads: tuple[int, int, int], lengths: tuple[int, int], attributes: Any, dtype: DType
 ) -> None:
-    (work,) = planned_for(H200, heads, lengths, 64, dtype, **attributes)
+    *_, work = planned_for(H200, heads, lengths, 64, dtype, **attributes)  # keys may be cut before
     assert work.grid[1] == 1
 
 

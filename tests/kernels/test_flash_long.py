@@ -113,6 +113,7 @@ def test_nothing_is_spilled(size: int, cache: Path) -> None:
         ((130, 150), (72, 96), (2, 1, 1, 150), {"left_window_size": 90}),
         ((65, 131), (128, 64), (65, 120), {"softcap": 2.0}),
         ((129, 170), (256, 200), None, {}),
+        ((70, 80), (96, 96), (1, 4, 70, 80), {}),
     ],
 )
 def test_attention_of_many_queries(

@@ -178,6 +178,13 @@ class AttentionTask:
         return of_row != 0 or (of_head != 0 and self.sharing > 1)
 
     @property
+    def is_mask_of_pairs(self) -> bool:
+        """Whether what the mask adds to a key and to the next one can be read at once."""
+        *others, of_key = self.mask_steps
+        keys = 0 if self.mask is None else self.mask.dims[-1]
+        return of_key == 1 and all(step % 2 == 0 for step in (*others, keys))
+
+    @property
     def operands(self) -> dict[str, Given]:
         """The tensor arguments of kernels without tensor maps."""
         past_k, past_v = self.past
@@ -217,7 +224,8 @@ class AttentionTask:
             ("CAUSAL", bool(op.is_causal)),
             ("WINDOW", max(op.left_window_size, op.right_window_size) >= 0),
             *(("LENGTHS", self.lengths is not None), ("SOFTCAP", op.softcap > 0)),
-            *(("MASK_ROWS", self.is_mask_of_rows), ("RAW", self.is_raw)),
+            *(("MASK_ROWS", self.is_mask_of_rows), ("MASK_PAIRS", self.is_mask_of_pairs)),
+            ("RAW", self.is_raw),
             ("SINK", self.sink is not None),
         )
 

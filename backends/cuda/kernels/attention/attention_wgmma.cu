@@ -88,10 +88,9 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
         const int weighed = m0 + warp * 16 < s.rows ? KEYS / 8 : 0;
         const Seen seen = {{row, row + 8}, t0, s.total, weighed};
         const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_mask};
-        const auto bias_of = [&](int eight, int side, int half) {
-            return BIASES ? biases[eight * 8 + lane % 4 * 2 + side] : in_place(eight, side, half);
-        };
-        weigh(scores, results, peak, sum, bias_of, seen, s, scale, softcap);
+        const auto staged = [&](int eight, int side, int) { return biases[eight * 8 + lane % 4 * 2 + side]; };
+        if constexpr (BIASES) weigh(scores, results, peak, sum, staged, seen, s, scale, softcap);
+        else weigh(scores, results, peak, sum, in_place, seen, s, scale, softcap);
         u32 weights[KEYS / 16][4];
 #pragma unroll
         for (int i = 0; i < KEYS / 16; ++i)

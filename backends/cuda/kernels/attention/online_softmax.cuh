@@ -1,8 +1,9 @@
 // Online softmax: turns scores into weights one step of keys at a time. Each row of scores becomes the exponentials of
 // the scores minus the maximum so far, and the sums accumulated under a smaller maximum are rescaled.
 //
-// Compile-time, besides the constants of heads.cuh: SOFTCAP; MASK_ROWS, whether rows of the mask differ; RAW,
-// whether scores need only their positive scale, which is then applied within the exponential.
+// Compile-time, besides the constants of heads.cuh: SOFTCAP; MASK_ROWS, whether rows of the mask differ; MASK_PAIRS,
+// whether what it adds to a key and to the next one can be read at once; RAW, whether scores need only their positive
+// scale, which is then applied within the exponential.
 
 constexpr float LOG2E = 1.4426950408889634f;
 // Whether differences of scores are taken before they are scaled: next to the large numbers that masks add, scores would
@@ -56,6 +57,31 @@ struct MaskInPlace {
     }
 };
 
+// What a mask adds to the scores of a thread's two keys of an eight.
+struct Biases {
+    float at[2];
+};
+template <typename Bias>
+__device__ __forceinline__ Biases biases_of(const Bias& bias_of, int eight, int half)
+{
+    return {bias_of(eight, 0, half), bias_of(eight, 1, half)};
+}
+struct alignas(2 * sizeof(M)) MaskPair {
+    M at[2];
+};
+__device__ __forceinline__ Biases biases_of(const MaskInPlace& mask, int eight, int half)
+{
+    if constexpr (!MASK_PAIRS) {
+        return {mask(eight, 0, half), mask(eight, 1, half)};
+    } else {
+        const int t = mask.first + eight * 8 + threadIdx.x % 4 * 2;
+        if (t >= mask.s.mask_length) return {-INFINITY, -INFINITY};
+        const MaskPair found = *(const MaskPair*)(mask.rows[half] + t);
+        if (MASK == NUMBERS) return {float(found.at[0]), float(found.at[1])};
+        return {bool(found.at[0]) ? 0.0f : -INFINITY, bool(found.at[1]) ? 0.0f : -INFINITY};
+    }
+}
+
 // Turns a thread's scores into what exponentials are taken of, and returns the greatest of each of its two rows. SOME:
 // whether a row may not see a key.
 template <bool SOME, int EIGHTS, typename Bias>
@@ -66,18 +92,18 @@ __device__ __forceinline__ void prepare(float (&scores)[EIGHTS][4], float (&top)
 #pragma unroll
     for (int j = 0; j < EIGHTS; ++j) {
         if (j >= seen.count) break;
+        Biases biases[2];
+        if (MASK != NO_MASK) biases[0] = biases_of(bias_of, j, 0);
+        if (MASK != NO_MASK && MASK_ROWS) biases[1] = biases_of(bias_of, j, 1);
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
             const int t = seen.first + j * 8 + lane % 4 * 2 + side;
-            float bias = 0;
-            if (MASK != NO_MASK && !MASK_ROWS) bias = bias_of(j, side, 0);
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 float& score = scores[j][half * 2 + side];
                 if (!RAW) score *= scale;
                 if (SOFTCAP) score = softcap * tanhf(score / softcap);
-                if (MASK != NO_MASK && MASK_ROWS) bias = bias_of(j, side, half);
-                if (MASK != NO_MASK) score += bias;
+                if (MASK != NO_MASK) score += biases[MASK_ROWS ? half : 0].at[side];
                 if (SOME && is_hidden(t, seen.places[half], seen.valid, s)) score = -INFINITY;
                 top[half] = fmaxf(top[half], score);
             }
