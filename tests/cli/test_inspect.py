@@ -209,7 +209,7 @@ def test_macs_of_experts(has_third: bool) -> None:
     if has_third:
         shapes["fc3"] = (3, 12, 8)
         names += ["", "fc3"]
-    given = {"activation_type": "swiglu", "swiglu_fusion": 1, "k": 2}
+    given: dict[str, Any] = {"activation_type": "swiglu", "swiglu_fusion": 1, "k": 2}
     node = helper.make_node("MoE", names, ["y"], domain="com.microsoft", **given)
     inputs = [models.tensor(name, shape) for name, shape in shapes.items()]
     graph = load(models.model_of([node], inputs, [models.tensor("y", None)], opset=23)).graph
