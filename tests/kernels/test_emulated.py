@@ -315,5 +315,7 @@ def test_gelu_is_as_precise_as_by_erf(emulated: CudaBackend) -> None:
     wide = x.astype(np.float64)
     exact = np.array([wide_x * (1 + erf(wide_x / 2**0.5)) / 2 for wide_x in wide])
     assert (np.abs(found - exact) <= 2.5e-7 * np.abs(wide)).all()
-    (odd,) = results_of(sample("Gelu", [np.array([np.inf, np.nan], np.float32)]), (emulated,))
-    np.testing.assert_array_equal(odd, [np.inf, np.nan])
+    for dtype in (np.float32, np.float16):
+        x = np.array([np.inf, -np.inf, np.nan], dtype)
+        (odd,) = results_of(sample("Gelu", [x]), (emulated,))
+        np.testing.assert_array_equal(odd, np.array([np.inf, np.nan, np.nan], dtype))

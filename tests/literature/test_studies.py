@@ -166,7 +166,7 @@ def test_a_study(tmp_path: Path) -> None:
     """A call writes what it found."""
     assert folding.__name__ in studies.STUDIES
     assert studies.main(["folding", "kernels", "--output", str(tmp_path)]) == 0
-    found = json.loads((tmp_path / "studies.json").read_text("utf-8"))
+    found = json.loads((tmp_path / "studies_folding_kernels.json").read_text("utf-8"))
     (rows,) = found["studies"]["folding"]["tables"].values()
     assert [row["mb"] for row in rows] == pytest.approx([134, 134], abs=1)
     assert all(row["us"] >= 0.9 * row["floor"] and row["error"] <= 1e-3 for row in rows)
