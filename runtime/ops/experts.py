@@ -116,7 +116,7 @@ class MoE(Mixture):
 
     def infer(
         self,
-        x: TensorType,
+        input: TensorType,
         router_probs: TensorType,
         fc1_experts_weights: TensorType,
         fc1_experts_bias: TensorType | None,
@@ -127,9 +127,9 @@ class MoE(Mixture):
     ) -> TensorType:
         layers = fc1_experts_weights, fc2_experts_weights, fc3_experts_weights
         biases = fc1_experts_bias, fc2_experts_bias, fc3_experts_bias
-        same_dtype(x, *layers, *biases)
+        same_dtype(input, *layers, *biases)
         shapes = [None if w is None else self.layer(_dims(w, n)) for n, w in _named(layers)]
-        return _mixed(self, x, router_probs, shapes, biases)
+        return _mixed(self, input, router_probs, shapes, biases)
 
     def layer(self, dims: tuple[int, ...]) -> ExpertLayer:
         """Return the layer of weights of this shape."""
@@ -222,7 +222,7 @@ class QMoE(Mixture):
 
     def infer(
         self,
-        x: TensorType,
+        input: TensorType,
         router_probs: TensorType,
         fc1_experts_weights: TensorType,
         fc1_scales: TensorType | None,
@@ -245,9 +245,9 @@ class QMoE(Mixture):
         fc2_act_block_scale: TensorType | None = None,
     ) -> TensorType:
         biases = fc1_experts_bias, fc2_experts_bias, fc3_experts_bias
-        same_dtype(x, *biases)
+        same_dtype(input, *biases)
         if self.is_unreadable:
-            return x.without_value()
+            return input.without_value()
         weights = fc1_experts_weights, fc2_experts_weights, fc3_experts_weights
         scales = fc1_scales, fc2_scales, fc3_scales
         points = fc1_zero_points, fc2_zero_points, fc3_zero_points
@@ -260,7 +260,7 @@ class QMoE(Mixture):
                 raise ShapeError(f"weights of {name} are {own}; expected uint8, and scales")
             dims = _dims(own, name)
             rows = (
-                dim(x, -1)
+                dim(input, -1)
                 if name != "fc2"
                 else self._inner(found, has_third=weights[2] is not None)
             )
@@ -270,7 +270,7 @@ class QMoE(Mixture):
             found.append(layer)
             if zeros is not None:
                 _check_points(zeros, layer, name, by_block=factors.rank == 3)
-        return _mixed(self, x, router_probs, found, biases)
+        return _mixed(self, input, router_probs, found, biases)
 
 
 def _check_points(zeros: TensorType, layer: ExpertLayer, name: str, *, by_block: bool) -> None:

@@ -23,7 +23,7 @@ from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu
-from tercet.runtime.ops.movement import Concat, Slice, Split
+from tercet.runtime.ops.movement import Concat, Slice, Split, Transpose
 from tercet.runtime.options import Options
 from tercet.runtime.plan.backend import (
     BuildContext,
@@ -284,12 +284,14 @@ def _compute(op: Op, arrays: list[Array]) -> Array:
         return np.maximum(arrays[0], 0)
     if isinstance(op, Conv):  # 1x1, channels last
         return np.einsum("nhwc,mc->nhwm", arrays[0], arrays[1].reshape(arrays[1].shape[:2]))
+    if isinstance(op, Transpose):
+        return arrays[0].transpose(op.order(arrays[0].ndim))
     assert isinstance(op, Add)
     return arrays[0] + arrays[1]
 
 
 class FakeBackend:
-    """Claims Add, Relu, Add + Relu, Concat, Slice, Split, and 1x1 Conv in channels-last format.
+    """Claims Add, Relu, Add + Relu, Concat, Slice, Split, Transpose, and 1x1 Conv channels last.
 
     All of them take slices, but for those of the operators that `dense` names.
     """
@@ -313,7 +315,7 @@ class FakeBackend:
         for node in graph.nodes:
             if node not in free or node in taken:
                 continue
-            if not isinstance(node.op, Add | Relu | Conv | Concat | Slice | Split):
+            if not isinstance(node.op, Add | Relu | Conv | Concat | Slice | Split | Transpose):
                 yield Decline(node, f"fake runs no {node.kind}")
                 continue
             follower = graph.sole_consumer(node.output)
@@ -328,6 +330,8 @@ class FakeBackend:
         pitched = frozenset[Value]() if chain[0].kind in self.dense else values
         if isinstance(chain[0].op, Concat | Slice | Split):
             return Formats(follows=True, pitched=pitched)
+        if isinstance(chain[0].op, Transpose):
+            return Formats(pitched=pitched)
         if not isinstance(chain[0].op, Conv):
             shapes = {v.tensor.shape for n in chain for v in n.distinct_reads}
             return Formats(follows=len(shapes) == 1, pitched=pitched)
@@ -347,7 +351,7 @@ class FakeBackend:
 
 
 def _in_place(chain: tuple[Node, ...]) -> tuple[tuple[Value, Value], ...]:
-    if isinstance(chain[0].op, Conv | Concat | Slice | Split):
+    if isinstance(chain[0].op, Conv | Concat | Slice | Split | Transpose):
         return ()
     out = chain[-1].output
     same = [v for v in chain[0].distinct_reads if v.tensor.shape == out.tensor.shape]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +22,7 @@ from tercet.backends.tensorrt.products import RTX, TENSORRT
 from tercet.importers import onnx as importer
 from tercet.runtime.base.cache import Cache
 from tercet.runtime.errors import DeviceError, UsageError
-from tercet.runtime.ir.op import OPERATORS
+from tercet.runtime.ir.op import OPERATORS, op_base
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.options import Options
 from tercet.runtime.plan.backend import View
@@ -139,7 +138,7 @@ def test_a_custom_operator_stays_with_the_kernels(trt: Double, tmp_path: Path) -
     first = next(node for node in proto.graph.node if node.op_type == "Relu")
     first.domain = "my.domain"
 
-    @dataclass(frozen=True)
+    @op_base
     class Rectify(Relu):
         domain: ClassVar[str] = "my.domain"
 
