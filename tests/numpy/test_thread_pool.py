@@ -17,6 +17,7 @@ from onnx import helper
 import tercet
 from tercet.backends.numpy.engine import cost, step, thread_pool
 from tercet.backends.numpy.engine.spin_gate import SpinGate
+from tercet.backends.numpy.engine.step import Sharing
 from tercet.backends.numpy.engine.thread_pool import ThreadPool
 from tercet.backends.numpy.numerics import blas
 
@@ -346,3 +347,20 @@ def test_workspace_keeps_to_its_limit(workspace: int, workers: int) -> None:
     with tercet.load(SMALL) as free, tercet.load(SMALL, workspace=workspace) as limited:
         assert limited.memory().workspace["cpu"] <= workspace
         assert np.allclose(limited(X)[0], free(X)[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("alone", "shared"), [(1.0, 2.0), (2.0, 1.0)])
+def test_a_step_is_shared_if_that_takes_less_time(alone: float, shared: float) -> None:
+    """The other way is tried now and then, and taken once this one takes longer."""
+    sharing = Sharing()
+    taken = [alone, shared]
+    chosen: list[bool] = []
+    for run in range(1000):
+        if run == 500:
+            taken.reverse()
+        chosen.append(sharing.next())
+        sharing.took(chosen[-1], taken[chosen[-1]])
+    better = shared < alone
+    assert chosen[5:500].count(better) >= 480
+    assert chosen[700:].count(not better) >= 285
+    assert set(chosen[5:500]) == set(chosen[700:]) == {False, True}

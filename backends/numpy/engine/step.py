@@ -31,6 +31,12 @@ from ..numerics import blas
 from .cost import blocks_worth
 from .thread_pool import POOL
 
+#: Runs after which a step tries again whether other threads help, and by which factor a measured
+#: time grows with each run that takes longer, as the machine may have become busy.
+TRIES, AGE = 50, 1.01
+#: The factor by which a step alone must be faster: what it reads then lies in the caller's cache.
+MARGIN = 0.95
+
 #: A tape: calls without arguments, executed in order.
 Tape = list[Callable[[], object]]
 
@@ -165,10 +171,38 @@ class HostStep:
         return HostRun(jobs, self.site.nodes)
 
 
+class Sharing:
+    """Whether a step takes less time with other threads: by its latest runs in both ways.
+
+    Threads that make many short calls hold each other up, which no estimate knows.
+
+    Attributes:
+        seconds: of the fastest latest runs: alone, and with other threads.
+    """
+
+    __slots__ = ("_count", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = [inf, inf]
+        self._count = 0
+
+    def next(self) -> bool:
+        """Return whether to share the next run: the faster way, and now and then the other."""
+        self._count += 1
+        alone, shared = self.seconds
+        if self._count <= 5:  # the first run of each way is slow
+            return self._count % 2 == 1
+        return (alone > MARGIN * shared) != (self._count % TRIES == 0)
+
+    def took(self, is_shared: bool, seconds: float) -> None:
+        """Remember what the run took."""
+        self.seconds[is_shared] = min(AGE * self.seconds[is_shared], seconds)
+
+
 class HostRun:
     """The tapes of a step on fixed arrays."""
 
-    __slots__ = ("_alone", "_is_dense", "_jobs", "_nodes", "_seconds")
+    __slots__ = ("_alone", "_is_dense", "_jobs", "_nodes", "_sharing")
 
     def __init__(self, jobs: list[list[Tape]], nodes: Sequence[Node]) -> None:
         self._jobs, self._nodes = jobs, nodes
@@ -176,7 +210,7 @@ class HostRun:
         alone = [call for tape in jobs[0] for call in tape]
         self._alone = tuple(alone) if min(len(jobs), len(jobs[0])) <= 1 else None
         self._is_dense = any(node.op.dense for node in nodes)
-        self._seconds = inf
+        self._sharing = Sharing()
 
     def __call__(self, stream: object) -> None:
         """Replay the tapes."""
@@ -203,9 +237,15 @@ class HostRun:
         """
         try:
             if self._alone is None:
-                start = perf_counter()
-                POOL.play(self._jobs, stays=stays, wakes=self._seconds > WAKE)
-                self._seconds = perf_counter() - start
+                sharing = self._sharing
+                is_shared, start = sharing.next(), perf_counter()
+                if is_shared:
+                    POOL.play(self._jobs, stays=stays, wakes=sharing.seconds[True] > WAKE)
+                else:
+                    for tape in self._jobs[0]:
+                        for call in tape:
+                            call()
+                sharing.took(is_shared, perf_counter() - start)
                 return
             for call in self._alone:
                 call()

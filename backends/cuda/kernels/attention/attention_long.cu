@@ -211,8 +211,8 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
         const auto weigh_step = [&](int step) {
             const int t0 = item.begin + step * KEYS;
             const Seen seen = {{row + item.shift, row + 8 + item.shift}, t0, item.valid, KEYS / 8};
-            weigh(scores, by, peak, sum, MaskInPlace{{mask_row[0], mask_row[1]}, t0, s, of_mask}, seen, s, scale,
-                  softcap);
+            weigh(scores, peak, sum, MaskInPlace{{mask_row[0], mask_row[1]}, t0, s, of_mask}, seen, s, scale, softcap,
+                  [&](int half, float factor) { by[half] = factor; });
         };
         const auto keep_weights = [&] {
 #pragma unroll
@@ -255,7 +255,8 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
                 wgmma_wait<0>();
                 settle(results);
                 if (lane == 0) mbarrier_arrive(at.of_v.empty(last.stage));
-                rescale(results, by);
+#pragma unroll
+                for (int half = 0; half < 2; ++half) multiply_row(results, half, by[half]);
                 keep_weights();
             }
             await_values(item.steps - 1, turn);

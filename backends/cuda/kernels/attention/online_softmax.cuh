@@ -57,28 +57,24 @@ struct MaskInPlace {
     }
 };
 
-// What a mask adds to the scores of a thread's two keys of an eight.
-struct Biases {
-    float at[2];
-};
+// What a mask adds to the score of one of a thread's two keys of an eight.
 template <typename Bias>
-__device__ __forceinline__ Biases biases_of(const Bias& bias_of, int eight, int half)
+__device__ __forceinline__ float bias_at(const Bias& bias_of, int eight, int side, int half)
 {
-    return {bias_of(eight, 0, half), bias_of(eight, 1, half)};
+    return bias_of(eight, side, half);
 }
 struct alignas(2 * sizeof(M)) MaskPair {
     M at[2];
 };
-__device__ __forceinline__ Biases biases_of(const MaskInPlace& mask, int eight, int half)
+__device__ __forceinline__ float bias_at(const MaskInPlace& mask, int eight, int side, int half)
 {
     if constexpr (!MASK_PAIRS) {
-        return {mask(eight, 0, half), mask(eight, 1, half)};
+        return mask(eight, side, half);
     } else {
         const int t = mask.first + eight * 8 + threadIdx.x % 4 * 2;
-        if (t >= mask.s.mask_length) return {-INFINITY, -INFINITY};
-        const MaskPair found = *(const MaskPair*)(mask.rows[half] + t);
-        if (MASK == NUMBERS) return {float(found.at[0]), float(found.at[1])};
-        return {bool(found.at[0]) ? 0.0f : -INFINITY, bool(found.at[1]) ? 0.0f : -INFINITY};
+        if (t >= mask.s.mask_length) return -INFINITY;
+        const M found = ((const MaskPair*)(mask.rows[half] + t))->at[side];
+        return MASK == NUMBERS ? float(found) : bool(found) ? 0.0f : -INFINITY;
     }
 }
 
@@ -92,19 +88,20 @@ __device__ __forceinline__ void prepare(float (&scores)[EIGHTS][4], float (&top)
 #pragma unroll
     for (int j = 0; j < EIGHTS; ++j) {
         if (j >= seen.count) break;
-        Biases biases[2];
-        if (MASK != NO_MASK) biases[0] = biases_of(bias_of, j, 0);
-        if (MASK != NO_MASK && MASK_ROWS) biases[1] = biases_of(bias_of, j, 1);
+        const bool some = SOME && (CAUSAL || WINDOW || seen.first + j * 8 + 8 > seen.valid);
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
             const int t = seen.first + j * 8 + lane % 4 * 2 + side;
+            float bias = 0;
+            if (MASK != NO_MASK && !MASK_ROWS) bias = bias_at(bias_of, j, side, 0);
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 float& score = scores[j][half * 2 + side];
                 if (!RAW) score *= scale;
                 if (SOFTCAP) score = softcap * tanhf(score / softcap);
-                if (MASK != NO_MASK) score += biases[MASK_ROWS ? half : 0].at[side];
-                if (SOME && is_hidden(t, seen.places[half], seen.valid, s)) score = -INFINITY;
+                if (MASK != NO_MASK && MASK_ROWS) bias = bias_at(bias_of, j, side, half);
+                if (MASK != NO_MASK) score += bias;
+                if (some && is_hidden(t, seen.places[half], seen.valid, s)) score = -INFINITY;
                 top[half] = fmaxf(top[half], score);
             }
         }
@@ -112,12 +109,12 @@ __device__ __forceinline__ void prepare(float (&scores)[EIGHTS][4], float (&top)
 }
 
 // A thread has two adjacent keys of every eight, of two rows: the fragment layout of a product's sums. `sum`
-// covers the thread's own keys. `bias_of(eight, side, row)` is what the mask adds to a score. `by` are the factors of
-// results so far.
-template <int EIGHTS, typename Bias>
-__device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&by)[2], float (&peak)[2],
-                                      float (&sum)[2], const Bias& bias_of, const Seen& seen, const Sizes& s,
-                                      float scale, float softcap)
+// covers the thread's own keys. `bias_of(eight, side, row)` is what the mask adds to a score. `rescale(row, by)` is called
+// with the factor of a row's results so far.
+template <int EIGHTS, typename Bias, typename Rescale>
+__device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&peak)[2], float (&sum)[2],
+                                      const Bias& bias_of, const Seen& seen, const Sizes& s, float scale,
+                                      float softcap, const Rescale& rescale)
 {
     const int last = seen.first + EIGHTS * 8 - 1;
     bool all = true;  // keys that a row sees are neighbours
@@ -126,14 +123,15 @@ __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&by)[2]
         all &= !is_hidden(seen.first, seen.places[half], seen.valid, s)
                && !is_hidden(last, seen.places[half], seen.valid, s);
     float top[2] = {-INFINITY, -INFINITY};
-    if (__all_sync(~0u, all)) prepare<false>(scores, top, bias_of, seen, s, scale, softcap);
+    // In float32 registers do not suffice for two forms.
+    if (sizeof(T) == 2 && __all_sync(~0u, all)) prepare<false>(scores, top, bias_of, seen, s, scale, softcap);
     else prepare<true>(scores, top, bias_of, seen, s, scale, softcap);
     const float steep = steepness(scale);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const float most = fmaxf(peak[half], over_quad_max(top[half]));
         const float base = most == -INFINITY ? 0.0f : most;
-        by[half] = exp2_of((peak[half] - base) * steep);
+        const float by = exp2_of((peak[half] - base) * steep);
         peak[half] = most;
         float total = 0;
 #pragma unroll
@@ -146,30 +144,27 @@ __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&by)[2]
                 total += score;
             }
         }
-        sum[half] = sum[half] * by[half] + total;
+        sum[half] = sum[half] * by + total;
+        rescale(half, by);
     }
 }
 
-// Multiplies the results of a thread's two rows by their factors.
-template <int WIDE>
-__device__ __forceinline__ void rescale(float (&results)[WIDE][4], const float (&by)[2])
+// Multiplies the results of one of a thread's rows.
+template <int WIDE> __device__ __forceinline__ void multiply_row(float (&results)[WIDE][4], int half, float by)
 {
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-        for (int j = 0; j < WIDE; ++j) {
-            results[j][half * 2] *= by[half];
-            results[j][half * 2 + 1] *= by[half];
-        }
+    for (int j = 0; j < WIDE; ++j) {
+        results[j][half * 2] *= by;
+        results[j][half * 2 + 1] *= by;
+    }
 }
 
-// Both, where results are at rest.
+// The same where results are at rest: they are rescaled at once.
 template <int EIGHTS, int WIDE, typename Bias>
 __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&results)[WIDE][4],
                                       float (&peak)[2], float (&sum)[2], const Bias& bias_of,
                                       const Seen& seen, const Sizes& s, float scale, float softcap)
 {
-    float by[2];
-    weigh(scores, by, peak, sum, bias_of, seen, s, scale, softcap);
-    rescale(results, by);
+    weigh(scores, peak, sum, bias_of, seen, s, scale, softcap,
+          [&](int half, float by) { multiply_row(results, half, by); });
 }
