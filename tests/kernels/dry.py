@@ -73,13 +73,18 @@ def single(
     return graph
 
 
+def dry_backend(device: DryDevice | None = None) -> Any:
+    """Return the cuda backend on a device that cannot do anything."""
+    stand_in: Any = device or DryDevice()
+    return CudaBackend(stand_in)
+
+
 def planned(graph: Graph, device: DryDevice | None = None, **options: Any) -> Layout:
     """Lay out a graph of static shapes for the cuda backend alone, or a node within bounds."""
     device = device or DryDevice()
     if len(graph.nodes) == 1 and obstacle(graph.nodes[0]):
         graph = bounded(graph.nodes[0]) or graph
-    backend: Any = CudaBackend(device)  # type: ignore[arg-type]  # dry
-    layout, _ = lay_out(graph, [backend], Options(**options), stores(device))
+    layout, _ = lay_out(graph, [dry_backend(device)], Options(**options), stores(device))
     return layout
 
 

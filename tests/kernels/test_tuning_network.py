@@ -36,7 +36,7 @@ from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.options import Options
 
-from .dry import DryDevice, normal, single
+from .dry import DryDevice, dry_backend, normal, single
 
 
 def graph(channels: int = 16, size: int = 20) -> Graph:
@@ -187,7 +187,7 @@ def _kernels(backend: CudaBackend, graph: Graph, options: Options) -> list[str]:
 
 def test_only_what_the_backend_runs_is_planned() -> None:
     """What another backend computes in between is an input."""
-    backend: Any = CudaBackend(DryDevice())  # type: ignore[arg-type]  # dry
+    backend = dry_backend()
     layers = _layers(float16, 3)
     middle = layers.nodes[2]
     part = tuning_network._part(backend, layers, set(layers.nodes) - {middle}, Options())
@@ -294,7 +294,7 @@ def test_what_the_copy_engine_reads_has_an_address() -> None:
     "other", [{"workspace": 1 << 20}, {"precision": "tf32"}, {"streams": 3}], ids=str
 )
 def test_what_a_network_depends_on(other: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    backend: Any = CudaBackend(DryDevice())  # type: ignore[arg-type]  # dry
+    backend = dry_backend()
     monkeypatch.setattr(DryDevice, "description", "a GPU", raising=False)
     layers = _layers(float16)
     key = tuning_network._key(backend, layers, Options())

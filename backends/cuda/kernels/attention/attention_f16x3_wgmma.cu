@@ -30,6 +30,7 @@ constexpr int BYTES_Q = ROWS * SIZE_K * 4;
 
 #include "attention/eights.cuh"
 #include "attention/products_f16x3.cuh"
+#include "attention/store_rows.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 attention_f16x3_wgmma(const float* q, const float* k, const float* v, const M* mask, const float* past_k,
@@ -127,31 +128,5 @@ attention_f16x3_wgmma(const float* q, const float* k, const float* v, const M* m
         }
     }
 
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const float total = over_quad_sum(sum[half]);
-        const float by = total == 0 ? 0.0f : 1 / total;
-#pragma unroll
-        for (int j = 0; j < EIGHTS; ++j) results[j][half * 2] *= by, results[j][half * 2 + 1] *= by;
-        if (!PLAIN || row + half * 8 >= s.rows) continue;
-        float* const to = y + n * of_y.batch + head * of_y.head + (row + half * 8) * of_y.row;
-#pragma unroll
-        for (int j = 0; j < EIGHTS; ++j) {
-            const int column = j * 8 + lane % 4 * 2;
-            const float2 pair = make_float2(results[j][half * 2], results[j][half * 2 + 1]);
-            if (VECTOR_Y == 2) {
-                if (column < s.size_v) *(float2*)(to + column) = pair;
-            } else {
-                if (column < s.size_v) to[column] = pair.x;
-                if (column + 1 < s.size_v) to[column + 1] = pair.y;
-            }
-        }
-    }
-#if IN_HALVES
-    const int first = n * s.rows;
-    const RowsInHalves to = {halves, (int(gridDim.x) / (tiles * s.heads) * s.rows + 7) / 8 * 8, s.heads * SIZE_V};
-#pragma unroll
-    for (int j = 0; j < EIGHTS; j += BLOCK_TERMS / 8)
-        store_block_in_halves(to, results, j, first + m0 + warp * 16, head * SIZE_V + j * 8, first + s.rows);
-#endif
+    store_rows(results, sum, y, halves, of_y, s, n, head, m0 + warp * 16, tiles);
 }

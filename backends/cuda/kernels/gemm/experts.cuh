@@ -22,13 +22,7 @@ __device__ __forceinline__ void finish_pairs(const float (&parts)[WARPS][COLUMNS
         const int m = i / RESULTS, result = i % RESULTS, column = n0 + result;
         if (column >= n) continue;
         float sums[PRODUCTS] = {};
-#pragma unroll
-        for (int warp = 0; warp < WARPS; ++warp)
-#pragma unroll
-            for (int plane = 0; plane < PLANES; ++plane)
-#pragma unroll
-                for (int p = 0; p < PRODUCTS; ++p)
-                    sums[p] += parts[warp][m * PLANES + plane][(result / 8 * PRODUCTS + p) * 8 + result % 8];
+        add_parts(sums, parts, m, result);
         if constexpr (BIAS) {
 #pragma unroll
             for (int p = 0; p < PRODUCTS; ++p)

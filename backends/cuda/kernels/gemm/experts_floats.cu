@@ -41,14 +41,7 @@ experts_floats(const T* w, const T* bias, const T* x, R* y, const L* router, con
     load_values(now, values, at + place);
     load_values(next, values, at + place + STRIDE);
     Kind<sizeof(T)>::Sums sums = {};
-    for (; at < K; at += 2 * STRIDE) {
-        multiply(sums, now, values, at + place);
-        load_weights(now, rows, at + place + 2 * STRIDE);
-        load_values(now, values, at + place + 2 * STRIDE);
-        multiply(sums, next, values, at + place + STRIDE);
-        load_weights(next, rows, at + place + 3 * STRIDE);
-        load_values(next, values, at + place + 3 * STRIDE);
-    }
+    multiply_all<STRIDE>(sums, now, next, rows, values, at, place);
     leave(parts[warp], sums);
     finish_pairs(parts, y, bias, tile, pairs, n0, n);
 }

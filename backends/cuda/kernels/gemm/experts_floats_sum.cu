@@ -36,14 +36,7 @@ experts_floats_sum(const T* w, const T* bias, const T* x, R* y, const L* router,
         load_values(now, values, at + place);
         load_values(next, values, at + place + APART);
         Kind<sizeof(T)>::Sums sums = {};
-        for (; at < K; at += 2 * APART) {
-            multiply(sums, now, values, at + place);
-            load_weights(now, rows, at + place + 2 * APART);
-            load_values(now, values, at + place + 2 * APART);
-            multiply(sums, next, values, at + place + APART);
-            load_weights(next, rows, at + place + 3 * APART);
-            load_values(next, values, at + place + 3 * APART);
-        }
+        multiply_all<APART>(sums, now, next, rows, values, at, place);
         leave(parts[warp], sums);
         __syncwarp();
         for (int i = 0; i * 32 + lane < ROWS; ++i) total[i] += experts.weights[slot] * parts[warp][0][i * 32 + lane];

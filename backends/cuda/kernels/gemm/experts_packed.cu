@@ -49,12 +49,7 @@ experts_packed(const unsigned char* w, const X* scales, const X* bias, const X* 
     __syncthreads();
     const Masks masks;
     float sums[PAIRS][GROUPS][4] = {};
-    for (; at < K; at += 2 * STRIDE) {
-        multiply(sums, now, values, at, masks);
-        load_weights(now, rows, at + 2 * STRIDE);
-        multiply(sums, next, values, at + STRIDE, masks);
-        load_weights(next, rows, at + 3 * STRIDE);
-    }
+    multiply_all<STRIDE>(sums, now, next, rows, values, at, masks);
     leave_fragments(parts[warp], sums);
     finish_pairs(parts, y, bias, tile, pairs, n0, n);
 }

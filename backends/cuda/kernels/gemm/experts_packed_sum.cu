@@ -46,12 +46,7 @@ experts_packed_sum(const unsigned char* w, const X* scales, const X* bias, const
 #pragma unroll
         for (int group = 0; group < GROUPS; ++group) values.at[group] = x + (long long)slot * ROW;
         float sums[PAIRS][GROUPS][4] = {};
-        for (int at = from; at < K; at += 2 * APART) {
-            multiply(sums, now, values, at, masks, of_rows);
-            load_weights(now, rows, at + 2 * APART);
-            multiply(sums, next, values, at + APART, masks, of_rows);
-            load_weights(next, rows, at + 3 * APART);
-        }
+        multiply_all<APART>(sums, now, next, rows, values, from, masks, of_rows);
         const float weight = experts.weights[slot];
 #pragma unroll
         for (int pair = 0; pair < PAIRS; ++pair)

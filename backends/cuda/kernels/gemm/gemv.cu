@@ -32,14 +32,7 @@ gemv(const T* w0, const T* w1, const T* x, const T* scale, const T* shift, float
     load_values(now, values, at + place);
     load_values(next, values, at + place + STRIDE);
     Kind<sizeof(T)>::Sums sums = {};
-    for (; at < K; at += 2 * STRIDE) {
-        multiply(sums, now, values, at + place);
-        load_weights(now, rows, at + place + 2 * STRIDE);
-        load_values(now, values, at + place + 2 * STRIDE);
-        multiply(sums, next, values, at + place + STRIDE);
-        load_weights(next, rows, at + place + 3 * STRIDE);
-        load_values(next, values, at + place + 3 * STRIDE);
-    }
+    multiply_all<STRIDE>(sums, now, next, rows, values, at, place);
     leave(parts[warp], sums);
     finish_rows(parts, y, bias0, bias1, z0, z1, n0, n);
 }

@@ -121,6 +121,22 @@ __device__ __forceinline__ void multiply(Partial& sums, const From& from, const 
         }
 }
 
+// Adds the products of a warp's terms from `at` on, APART apart, the first of which two buffers have; lanes read from
+// `place` on.
+template <int APART, typename Sums, typename Source>
+__device__ __forceinline__ void multiply_all(Sums& sums, Buffer& now, Buffer& next, const Rows& rows, const Source& x,
+                                             int at, int place)
+{
+    for (; at < K; at += 2 * APART) {
+        multiply(sums, now, x, at + place);
+        load_weights(now, rows, at + place + 2 * APART);
+        load_values(now, x, at + place + 2 * APART);
+        multiply(sums, next, x, at + place + APART);
+        load_weights(next, rows, at + place + 3 * APART);
+        load_values(next, x, at + place + 3 * APART);
+    }
+}
+
 __device__ __forceinline__ void leave(float (&part)[M][ROWS], const Fragments& sums)
 {
     leave_fragments(part, sums.of);

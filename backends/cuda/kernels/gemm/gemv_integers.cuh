@@ -256,3 +256,17 @@ __device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const 
         }
     }
 }
+
+// Adds the products of a warp's terms from `at` on, APART apart, the first of which two buffers have.
+template <int APART, typename Source>
+__device__ __forceinline__ void multiply_all(float (&sums)[PAIRS][GROUPS][4], Buffer& now, Buffer& next, const Rows& rows,
+                                             const Source& x, int at, const Masks& masks,
+                                             const unsigned char* of_rows = scale_memory())
+{
+    for (; at < K; at += 2 * APART) {
+        multiply(sums, now, x, at, masks, of_rows);
+        load_weights(now, rows, at + 2 * APART);
+        multiply(sums, next, x, at + APART, masks, of_rows);
+        load_weights(next, rows, at + 3 * APART);
+    }
+}

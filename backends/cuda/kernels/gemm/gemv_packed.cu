@@ -33,12 +33,7 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
     if constexpr (!NORMALIZED) __syncthreads();
     const Masks masks;
     float sums[PAIRS][GROUPS][4] = {};
-    for (; at < K; at += 2 * STRIDE) {
-        multiply(sums, now, values, at, masks);
-        load_weights(now, rows, at + 2 * STRIDE);
-        multiply(sums, next, values, at + STRIDE, masks);
-        load_weights(next, rows, at + 3 * STRIDE);
-    }
+    multiply_all<STRIDE>(sums, now, next, rows, values, at, masks);
     leave_fragments(parts[warp], sums);
     finish_rows(parts, y, bias0, bias1, z0, z1, n0, n);
 }
