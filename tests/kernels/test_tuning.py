@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda.algorithms.registry import Setting, TunedChoice
-from tercet.backends.cuda.algorithms.selection import Candidate, TuningTask
+from tercet.backends.cuda.algorithms.registry import TunedChoice
+from tercet.backends.cuda.algorithms.selection import Candidate
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver import step as stepping
 from tercet.backends.cuda.driver.clock import microseconds
@@ -30,16 +30,14 @@ from tercet.backends.cuda.tuning.tuner import (
     StepGroup,
     Tuner,
     digest,
-    works_of,
 )
 from tercet.runtime.base.cache import Cache
 from tercet.runtime.errors import DeviceError, DeviceFault
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
-from tercet.runtime.ir.graph import Graph
-from tercet.runtime.options import Options
 
 from .cubins import all_compile, assert_arguments
-from .dry import normal, single
+from .dry import normal
+from .tuning_samples import graph, works
 
 #: Kernels that this module compiles, in more variants than samples.py has.
 COMPILES = {"norm/squared_error.cu"}
@@ -95,16 +93,6 @@ class Network:
 
     def take(self, group: StepGroup, candidate: Candidate) -> None:
         self.taken[group.key] = candidate.title
-
-
-def graph(channels: int = 16, size: int = 20) -> Graph:
-    arrays = [normal(1, channels, size, size), normal(16, channels, 3, 3)]
-    return single("Conv", arrays, (1,), pads=(1,) * 4)
-
-
-def works(*graphs: Graph, **options: Any) -> list[TuningTask]:
-    setting = Setting(H200, Options(**options))
-    return [work for one in graphs for work in works_of(one.nodes, setting)]
 
 
 def network(*own: float, steps: int = 1, **told: Any) -> Network:

@@ -15,7 +15,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.algorithms import selection
 from tercet.backends.cuda.algorithms.registry import Setting
-from tercet.backends.cuda.algorithms.selection import Candidate, TuningTask
+from tercet.backends.cuda.algorithms.selection import Candidate
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver import step as stepping
 from tercet.backends.cuda.driver.step import addresses, bind_launch
@@ -37,16 +37,7 @@ from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.options import Options
 
 from .dry import DryDevice, dry_backend, normal, single
-
-
-def graph(channels: int = 16, size: int = 20) -> Graph:
-    arrays = [normal(1, channels, size, size), normal(16, channels, 3, 3)]
-    return single("Conv", arrays, (1,), pads=(1,) * 4)
-
-
-def works(*graphs: Graph, **options: Any) -> list[TuningTask]:
-    setting = Setting(H200, Options(**options))
-    return [work for one in graphs for work in works_of(one.nodes, setting)]
+from .tuning_samples import graph, works
 
 
 def silent(text: str) -> None:

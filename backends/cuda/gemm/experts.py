@@ -17,7 +17,7 @@ from ....runtime.ops.experts import Mixture
 from ....runtime.ops.packed import MatMulNBits
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, each, sharing
-from ..recipe.operands import Operand, Scratch, Tensor, ceil_div
+from ..recipe.operands import Given, Operand, Scratch, Tensor, ceil_div
 from ..recipe.source import C_TYPES
 from ..recipe.targets import Target
 from . import gemv, packed
@@ -349,27 +349,41 @@ class _Product:
         if isinstance(found, str):
             return found
         tile, shared = found
-        n = weights.layer.columns
+        grid = (tile.blocks(weights.layer.columns), 1, 1)
+        note = tile.note(experts.op.k, 1)
+        return self._launched(tile, shared, grid, epilogue.args, note, "_sum")
+
+    def _launched(
+        self,
+        tile: RowTile,
+        shared: int,
+        grid: tuple[int, int, int],
+        args: Mapping[str, Given],
+        note: str,
+        kind: str = "",
+    ) -> Launch:
+        weights, experts = self.weights, self.experts
+        entry = f"experts_{'packed' if weights.bits else 'floats'}{kind}"
         return Launch(
-            "gemm/experts_packed_sum.cu" if weights.bits else "gemm/experts_floats_sum.cu",
-            "experts_packed_sum" if weights.bits else "experts_floats_sum",
-            grid=(tile.blocks(n), 1, 1),
+            f"gemm/{entry}.cu",
+            entry,
+            grid=grid,
             block=32 * tile.warps,
             args={
-                **{**weights.args, "x": self.x, "y": self.y, "n": n, **epilogue.args},
+                **{**weights.args, "x": self.x, "y": self.y, "n": weights.layer.columns, **args},
                 **{"router": experts.router, "given": experts.given},
             },
             types=self._types,
             constants=self._constants(tile),
             code=f"{atom_of(self._fragment).code()}\n{self.activation.code}",
             shared=shared,
-            note=f"{tile.note(experts.op.k, 1)}, {weights.title} {self.activation.title}".strip(),
+            note=f"{note}, {weights.title} {self.activation.title}".strip(),
         )
 
     def launch(self, choice: Mapping[str, Scratch | None], target: Target) -> Launch | str:
         """Return the launch, or why there is none."""
         weights, experts = self.weights, self.experts
-        n, products, rows = weights.layer.columns, weights.products, self.tile_rows
+        products, rows = weights.products, self.tile_rows
         mixed = self._mixed_tile(target)
         if mixed is not None:
             return self._mixed(mixed, choice)
@@ -379,21 +393,8 @@ class _Product:
         tile, shared = found
         if self._tiles(rows) > MAX_TILES:
             return f"{experts.rows} rows"
-        return Launch(
-            "gemm/experts_packed.cu" if weights.bits else "gemm/experts_floats.cu",
-            "experts_packed" if weights.bits else "experts_floats",
-            grid=(tile.blocks(n * products), self._tiles(rows), 1),
-            block=32 * tile.warps,
-            args={
-                **{**weights.args, "x": self.x, "y": self.y, **choice, "n": n},
-                **{"router": experts.router, "given": experts.given},
-            },
-            types=self._types,
-            constants=self._constants(tile),
-            code=f"{atom_of(self._fragment).code()}\n{self.activation.code}",
-            shared=shared,
-            note=f"{tile.note(rows, products)}, {weights.title} {self.activation.title}".strip(),
-        )
+        grid = (tile.blocks(weights.layer.columns * products), self._tiles(rows), 1)
+        return self._launched(tile, shared, grid, choice, tile.note(rows, products))
 
     def _tiles(self, rows: int) -> int:
         """Return how many tiles of so many rows there are, at most."""
