@@ -46,6 +46,7 @@ class Sample:
         counts: which elements of an output are defined, where not all of them are.
         instead: what the operator computes, of its inputs, where onnxruntime's CPU does not run it.
         shared: outputs that onnxruntime wants to lie where an input does.
+        opset: of ONNX; the same one for all samples of an operator.
     """
 
     op: str
@@ -61,6 +62,7 @@ class Sample:
     counts: dict[int, Array] = field(default_factory=dict)
     instead: Callable[..., list[Array]] | None = None
     shared: dict[int, str] = field(default_factory=dict)
+    opset: int = 21
 
     def __str__(self) -> str:
         inputs = ", ".join(
@@ -128,7 +130,8 @@ def model_of(samples: Sample | Sequence[Sample], *, symbolic: bool = False) -> o
         for n, x in feeds_of(samples).items()
     ]
     graph = helper.make_graph(nodes, "g", infos, results, weights)
-    imports = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
+    (opset,) = {sample.opset for sample in _named(samples).values()}
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 

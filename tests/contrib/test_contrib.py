@@ -6,6 +6,7 @@ import pytest
 from ..packages import needs_cuda
 from .draws_attention import DRAWS as ATTENTION
 from .draws_decoder import DRAWS as DECODER
+from .draws_experimental import DRAWS as EXPERIMENTAL
 from .draws_experts import DRAWS as EXPERTS
 from .draws_gated import DRAWS as GATED
 from .draws_hyper import DRAWS as HYPER
@@ -22,6 +23,7 @@ from .samples import Draw, against, expected, unclaimed
 DRAWS: dict[str, Draw] = {
     **ATTENTION,
     **DECODER,
+    **EXPERIMENTAL,
     **EXPERTS,
     **GATED,
     **HYPER,

@@ -22,7 +22,11 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("key", names(), ids=lambda key: "::".join(key))
+#: Gone from onnxruntime, too: the documentation of ONNX 1.4 is all that there is.
+GONE = {("", "ConstantFill")}
+
+
+@pytest.mark.parametrize("key", sorted({*names()} - GONE), ids=lambda key: "::".join(key))
 def test_a_declaration_is_onnxruntimes(key: tuple[str, str]) -> None:
     """Attributes, which are required, their defaults; inputs, which are optional; outputs; dtypes.
 

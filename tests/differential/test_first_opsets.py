@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from tercet.runtime.ir.dtypes import float32, float64
 
@@ -143,6 +144,41 @@ def batch_norm(op: str, dice: Dice) -> Sample:
     return Sample(op, inputs, attributes, opset, (1, 2, 3, 4), want=want, bound=smooth(4))
 
 
+def mean_variance(op: str, dice: Dice) -> Sample:
+    x = dice.array(float32, dice.shape(2, 4, empty=False))
+    flags = {"across_channels": int(dice.chance(0.5)), "normalize_variance": int(dice.chance(0.5))}
+    attributes = {name: flag for name, flag in flags.items() if dice.chance(0.8)}
+    shared = attributes.get("across_channels", 0)
+    axes = tuple(axis for axis in range(x.ndim) if shared or axis != 1)
+
+    def want(x: Array) -> Array:
+        centred = x - x.mean(axes, keepdims=True)
+        if not attributes.get("normalize_variance", 1):
+            return centred
+        return centred / (np.sqrt(np.square(centred).mean(axes, keepdims=True)) + 1e-9)
+
+    return Sample(op, (x,), attributes, dice.some(1, 8), want=want, bound=smooth(x.size))
+
+
+def fill(op: str, dice: Dice) -> Sample:
+    """The shape is an attribute, an input's shape, or an input's elements; more axes follow."""
+    shape = dice.shape(1, 3, empty=False)
+    extra = dice.shape(0, 2, empty=False)
+    whole = (*shape, *extra)
+    data = dice.array(float32, whole)
+    attributes: dict[str, Any] = {"value": 3.0, "dtype": int(dice.some(TensorProto.INT32, 1))}
+    filled = np.full(whole, 3, np.int32 if attributes["dtype"] == TensorProto.INT32 else float32)
+    if op == "GivenTensorFill":
+        attributes, filled = {"values": data.ravel().tolist()}, data
+    if dice.chance(0.3):
+        return Sample(op, (), {**attributes, "shape": whole}, 1, want=lambda: filled)
+    attributes |= {"extra_shape": extra} if extra else {}
+    if dice.chance(0.5):
+        sizes = np.array(shape, np.int64)
+        return Sample(op, (sizes,), {**attributes, "input_as_shape": 1}, 1, want=lambda _: filled)
+    return Sample(op, (np.zeros(shape, float32),), attributes, 1, want=lambda _: filled)
+
+
 def dropout(op: str, dice: Dice) -> Sample:
     x = dice.array(float32, dice.shape())
     return Sample(op, (x,), {"is_test": 1, "ratio": 0.3}, dice.some(1, 6), want=lambda v: v)
@@ -202,12 +238,14 @@ FIRST: dict[str, Make] = {
     **dict.fromkeys(BINARY, aligned),
     **dict.fromkeys(FOLDS, fold),
     **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
+    **dict.fromkeys(("ConstantFill", "GivenTensorFill"), fill),
     "BatchNormalization": batch_norm,
     "Cast": cast,
     "Concat": concat,
     "Dropout": dropout,
     "GlobalLpPool": lp_pool,
     "LpPool": lp_pool,
+    "MeanVarianceNormalization": mean_variance,
     "PRelu": prelu,
     "Pad": pad,
     "Reshape": reshape,

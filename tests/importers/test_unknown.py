@@ -95,3 +95,13 @@ def test_nobody_runs_a_stand_in(model: ModelProto) -> None:
         tercet.load(model)
     with pytest.raises(UnknownOperators):
         tercet.compare(model, ["numpy", "onnx.reference"])
+
+
+@pytest.mark.parametrize("domain", ["", "org.pytorch.aten"])
+def test_what_pytorch_left_has_a_remedy(domain: str) -> None:
+    node = onnx.helper.make_node("ATen", ["x"], ["y"], domain=domain, operator="erfinv")
+    infos = (onnx.helper.make_tensor_value_info(name, 1, [2]) for name in "xy")
+    graph = onnx.helper.make_graph([node], "g", *([info] for info in infos))
+    imports = [onnx.helper.make_opsetid(each, 9) for each in {"", domain}]
+    with pytest.raises(UnknownOperators, match="PyTorch left it as it was; export without"):
+        load(onnx.helper.make_model(graph, opset_imports=imports))

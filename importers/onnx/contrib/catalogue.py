@@ -44,8 +44,15 @@ MODULES: dict[str, str] = {
     "RestorePadding",
     "words": "BifurcationDetector WordConvEmbedding",
 }
-#: Operators that onnxruntime registers in the domain of ONNX itself.
-DEFAULT_DOMAIN = frozenset({"SimplifiedLayerNormalization"})
+_EXPERIMENTAL = (
+    "Affine ConstantFill Crop DynamicSlice GivenTensorFill ImageScaler ParametricSoftplus Scale "
+    "ScaledTanh"
+)
+#: Modules of operators in the domain of ONNX itself: onnxruntime's, and experimental ones.
+DEFAULT_DOMAIN = {
+    "SimplifiedLayerNormalization": "normalization",
+    **dict.fromkeys(_EXPERIMENTAL.split(), "experimental"),
+}
 #: The domain of QONNX under its present and its former names.
 QONNX = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
 #: TensorRT finds its plugins by their names, so that the domain may be left out.
@@ -60,8 +67,10 @@ def find(domain: str, name: str) -> Contrib | None:
     if not domain and name.startswith(PLUGIN):
         domain = TENSORRT
     module = OTHER_DOMAINS.get(domain)
-    if domain == DOMAIN or (not domain and name in DEFAULT_DOMAIN):
+    if domain == DOMAIN:
         module = _MODULE_OF.get(name)
+    elif not domain:
+        module = DEFAULT_DOMAIN.get(name)
     if module is None:
         return None
     import_module(f".{module}", __package__)
@@ -69,6 +78,6 @@ def find(domain: str, name: str) -> Contrib | None:
 
 
 def names() -> list[tuple[str, str]]:
-    """Return domain and name of all operators of onnxruntime, without importing their modules."""
+    """Return domain and name of all operators of these two domains, without importing modules."""
     found = [(DOMAIN, name) for name in _MODULE_OF]
     return sorted([*found, *(("", name) for name in DEFAULT_DOMAIN)])

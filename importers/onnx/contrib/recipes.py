@@ -22,6 +22,7 @@ _SEARCH = (
 _SERVER = "caches that a server manages; export with GroupQueryAttention"
 _TRAINING = "it is part of training; export the model for inference"
 
+_ATEN = "PyTorch left it as it was; export without operator_export_type, or with dynamo=True"
 _QUARK = "AMD Quark's formats for its hardware; quantize with integers, such as its A8W8, instead"
 
 #: By domain.
@@ -33,6 +34,7 @@ _DOMAINS = {
     "ai.onnx.contrib": "onnxruntime-extensions runs it; do that step outside of the model",
     "ai.onnx.training": _TRAINING,
     f"{DOMAIN}.dml": "DirectML's fusions; save the model again with the CPU's optimiser",
+    "org.pytorch.aten": _ATEN,
     TENSORRT: "TensorRT's plugins; export with standard QuantizeLinear and DequantizeLinear",
     **dict.fromkeys(("com.amd.quark", "com.vai.quantize"), _QUARK),
     "pkg.onnxscript.torch_lib": "a function that the file lacks; export the model once more",
@@ -65,7 +67,13 @@ _NAMES = {
         "DecoderMaskedSelfAttention DecoderAttention"
     ),
 }
-_BY_NAME = {name: text for text, names in _NAMES.items() for name in names.split()}
+_BY_NAME = {(DOMAIN, name): text for text, names in _NAMES.items() for name in names.split()}
+_BY_NAME["", "ATen"] = _ATEN  # PyTorch 0.4 to 1.10, without a domain
+
+
+def exact_recipe(domain: str, name: str) -> str:
+    """Return the remedy for this very operator, whatever else has a similar name; "" if none."""
+    return _BY_NAME.get((domain, name), "")
 
 
 def recipe(domain: str, name: str, producer: str = "") -> str:
@@ -80,6 +88,4 @@ def recipe(domain: str, name: str, producer: str = "") -> str:
         domain = TENSORRT
     if not domain and producer and not onnx.defs.has(name):
         return f"ONNX has no such operator: {producer} left it as it was in the framework"
-    if domain == DOMAIN and name in _BY_NAME:
-        return _BY_NAME[name]
-    return _DOMAINS.get(domain, "")
+    return exact_recipe(domain, name) or _DOMAINS.get(domain, "")

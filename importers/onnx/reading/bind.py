@@ -32,7 +32,7 @@ from ....runtime.ir.types import Array, ValueType
 from ....runtime.ir.unknown import Opaque, UnknownOperator, UnknownOperators, stand_in
 from ..contrib.catalogue import OTHER_DOMAINS, find
 from ..contrib.declaration import DOMAIN, Contrib
-from ..contrib.recipes import recipe
+from ..contrib.recipes import exact_recipe, recipe
 from ..source.raw import RawFunction, RawGraph, RawModel, RawNode, Reference, items
 from ..source.source import FileSource
 from ..upgrading.rewrite import NEWEST
@@ -306,6 +306,8 @@ class _Binder:
         return UnknownOperators(found, self._source.file) if found else None
 
     def _hint(self, domain: str, name: str) -> str:
+        if text := exact_recipe(domain, name):
+            return f"; {text}"
         keys = (*self._operators, *((key[0], key[1]) for key in self._functions))
         near = did_you_mean(
             name, [known for where, known in keys if where == domain and known != name]

@@ -22,6 +22,7 @@ from .rewrite import (
     need_dtypes,
     need_inputs,
     number,
+    rank_of,
     scalar_like,
     without,
 )
@@ -143,6 +144,24 @@ def batch_normalization(node: RawNode, opset: int, site: NodeSite) -> Sequence[R
         made("Div", (centred, deviation), normalized),
         made("Mul", (normalized, scale), scaled),
         made("Add", (scaled, bias), node.outputs[0]),
+    ]
+
+
+@before(9, "MeanVarianceNormalization")
+def mean_variance(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """Attributes told whether channels share their statistics, and whether to divide at all."""
+    (x,) = need_inputs(node, 1, site)[:1]
+    rank = 4 if (known := rank_of(x, site)) is None else known
+    are_shared = integer(node, "across_channels", 0, site)
+    axes = tuple(axis for axis in range(rank) if are_shared or axis != 1)
+    is_scaled = integer(node, "normalize_variance", 1, site)
+    node = without(node, "across_channels", "normalize_variance", axes=axes)
+    if is_scaled:
+        return [node]
+    mean, over = site.fresh(f"{node.outputs[0]}/mean"), site.constant(np.array(axes), "axes")
+    return [
+        made("ReduceMean", (x, over), mean),
+        made("Sub", (x, mean), node.outputs[0]),
     ]
 
 
