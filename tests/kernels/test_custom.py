@@ -159,6 +159,16 @@ def test_a_mistake_names_its_line() -> None:
     assert caught.value.line == 2
 
 
+def test_a_brace_that_is_not_closed_is_named() -> None:
+    device = DryDevice()
+    with opened(F, with_kernel(kernel(COPY.replace("}", ""))), NumpyBackend()) as model:
+        planned_model(model, device)
+    (source,) = device.compiler.sources
+    said = r'(?s)^my\.domain\.F\.cu: .*expected a "}".*[^\s\0]$'
+    with pytest.raises(tercet.KernelError, match=said):
+        Compiler(H200).code(source)
+
+
 def test_equal_names_are_not_equal_sources() -> None:
     with opened(F, with_kernel(kernel(COPY)), NumpyBackend()) as model:
         x, y = (Tensor(value) for value in (*model.graph.inputs, *model.graph.outputs.values()))

@@ -125,7 +125,7 @@ class Compiler:
             code = Program(text, "c++", self._options(file, text)).compile(self.target.code).code
         except NVRTCError as error:
             self._note(pending=-1)
-            raise _kernel_error(file, str(error)) from None
+            raise _kernel_error(file, str(error).rstrip("\0 \n")) from None
         self._note(pending=-1, compiled=1, milliseconds=1e3 * (perf_counter() - start))
         return bytes(code)
 
@@ -165,9 +165,9 @@ class Compiler:
 def _kernel_error(file: str, log: str) -> KernelError:
     found = _MESSAGE.search(log)
     if found is None:
-        return KernelError(f"{file}: {log.strip()}", file=file)
+        return KernelError(f"{file}: {log}", file=file)
     return KernelError(
-        f"{found[1]}:{found[2]}: {found[3]}\n{log[found.end() :].rstrip()}",
+        f"{found[1]}:{found[2]}: {found[3]}\n{log[found.end() :]}",
         file=found[1],
         line=int(found[2]),
     )

@@ -182,6 +182,7 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|^#line [^\n]*$", re.DOTALL | re.MULTI
 _QUALIFIER = re.compile(r"\b(?:const|volatile|__restrict__|__grid_constant__)\b")
 _MACRO = re.compile(r"\b(\w+)\((\w+)\)")
 _BLOCK = re.compile(r"[^;{}]*\{[^{}]*\}")
+_BRACE = re.compile(r"[{}]")
 _WORD = re.compile(r"\w+")
 _STRUCT = re.compile(r"\bstruct (?:alignas\([^)]*\) )?(\w+)")
 _FUNCTION = re.compile(r"\b(?!__launch_bounds__|alignas)(\w+)\s*\(")
@@ -363,12 +364,16 @@ def _structs(text: str, types: Iterator[str]) -> Iterator[tuple[str, tuple[Membe
 
 
 def _body(text: str, start: int) -> str:
-    """Return the text in the braces opened before `start`."""
-    depth, at = 1, start
-    while depth:
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
-        at += 1
-    return text[start : at - 1]
+    """Return the text in the braces opened before `start`.
+
+    If they are not closed, this is all that follows, and the compiler says what is wrong.
+    """
+    depth = 1
+    for brace in _BRACE.finditer(text, start):
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            return text[start : brace.start()]
+    return text[start:]
 
 
 def _members(body: str) -> Iterator[Member]:
