@@ -72,6 +72,16 @@ class PtxCompiler(QuickCompiler):
         return f"ptx-{super()._entry(text)}"
 
 
+class OptimizedPtxCompiler(PtxCompiler):
+    """Leaves only the assembler out: PTX shows which loads and stores have been combined."""
+
+    def _options(self, file: str, text: str) -> ProgramOptions:
+        return Compiler._options(self, file, text)  # pyright: ignore[reportPrivateUsage]
+
+    def _entry(self, text: str) -> str:
+        return f"optimized-{super()._entry(text)}"
+
+
 def all_compile(
     sources: Iterable[KernelSource],
     target: Target,

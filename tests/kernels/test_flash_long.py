@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16
 
-from .cubins import registers
+from .cubins import OptimizedPtxCompiler, registers
 from .dry import DryCompiler, DryDevice, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare, results_of
@@ -99,6 +100,16 @@ def test_nothing_is_spilled(size: int, cache: Path) -> None:
     """Of the sizes that leave the fewest registers."""
     launch = launch_of((1, 1, 1), 2048, size, processors=4, is_causal=1)
     assert registers(Compiler(H200, cache).code(launch.source))[1] == 0
+
+
+def test_masks_of_rows_are_read_in_pairs(cache: Path) -> None:
+    """What is added to the scores of two neighbouring keys is one load."""
+    mask = normal(1, 1, 1026, 1026).astype(float16)
+    found = attention((4, 8, 8), (1026, 1026), (64, 64), float16, mask)
+    (launch,) = launches(planned(found.graph, DryDevice(compiler=DryCompiler(H200))))
+    ptx = OptimizedPtxCompiler(H200, cache).code(launch.source).decode()
+    loads = set(re.findall(r"ld\.global\S*", ptx))
+    assert loads == {"ld.global.v2.u16"}
 
 
 @pytest.mark.slow

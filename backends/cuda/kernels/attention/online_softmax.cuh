@@ -57,24 +57,44 @@ struct MaskInPlace {
     }
 };
 
-// What a mask adds to the score of one of a thread's two keys of an eight.
-template <typename Bias>
-__device__ __forceinline__ float bias_at(const Bias& bias_of, int eight, int side, int half)
-{
-    return bias_of(eight, side, half);
-}
+// What a mask adds to the scores of a thread's two keys of an eight.
+template <typename Bias> struct EachBias {
+    const Bias& of;
+    int eight;
+
+    __device__ __forceinline__ float operator()(int side, int half) const { return of(eight, side, half); }
+};
+// The same, of masks whose neighbours are read at once.
 struct alignas(2 * sizeof(M)) MaskPair {
     M at[2];
 };
-__device__ __forceinline__ float bias_at(const MaskInPlace& mask, int eight, int side, int half)
+struct BiasPairs {
+    MaskPair of[2];  // of the two rows
+    bool inside;
+
+    __device__ __forceinline__ float operator()(int side, int half) const
+    {
+        const M found = of[MASK_ROWS ? half : 0].at[side];
+        if (!inside) return -INFINITY;
+        return MASK == NUMBERS ? float(found) : bool(found) ? 0.0f : -INFINITY;
+    }
+};
+
+template <typename Bias> __device__ __forceinline__ auto biases_at(const Bias& bias_of, int eight)
+{
+    return EachBias<Bias>{bias_of, eight};
+}
+__device__ __forceinline__ auto biases_at(const MaskInPlace& mask, int eight)
 {
     if constexpr (!MASK_PAIRS) {
-        return mask(eight, side, half);
+        return EachBias<MaskInPlace>{mask, eight};
     } else {
         const int t = mask.first + eight * 8 + threadIdx.x % 4 * 2;
-        if (t >= mask.s.mask_length) return -INFINITY;
-        const M found = ((const MaskPair*)(mask.rows[half] + t))->at[side];
-        return MASK == NUMBERS ? float(found) : bool(found) ? 0.0f : -INFINITY;
+        BiasPairs found = {{}, t < mask.s.mask_length};
+        if (found.inside)
+            for (int half = 0; half < (MASK_ROWS ? 2 : 1); ++half)
+                found.of[half] = *(const MaskPair*)(mask.rows[half] + t);
+        return found;
     }
 }
 
@@ -88,18 +108,19 @@ __device__ __forceinline__ void prepare(float (&scores)[EIGHTS][4], float (&top)
 #pragma unroll
     for (int j = 0; j < EIGHTS; ++j) {
         if (j >= seen.count) break;
+        const auto biases = biases_at(bias_of, j);
         const bool some = SOME && (CAUSAL || WINDOW || seen.first + j * 8 + 8 > seen.valid);
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
             const int t = seen.first + j * 8 + lane % 4 * 2 + side;
             float bias = 0;
-            if (MASK != NO_MASK && !MASK_ROWS) bias = bias_at(bias_of, j, side, 0);
+            if (MASK != NO_MASK && !MASK_ROWS) bias = biases(side, 0);
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 float& score = scores[j][half * 2 + side];
                 if (!RAW) score *= scale;
                 if (SOFTCAP) score = softcap * tanhf(score / softcap);
-                if (MASK != NO_MASK && MASK_ROWS) bias = bias_at(bias_of, j, side, half);
+                if (MASK != NO_MASK && MASK_ROWS) bias = biases(side, half);
                 if (MASK != NO_MASK) score += bias;
                 if (some && is_hidden(t, seen.places[half], seen.valid, s)) score = -INFINITY;
                 top[half] = fmaxf(top[half], score);
