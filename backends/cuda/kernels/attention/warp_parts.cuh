@@ -97,12 +97,19 @@ __device__ __forceinline__ MaskTile load_mask(const Row (&rows)[TM][2], int t0, 
 #pragma unroll
         for (int half = 0; half < MaskTile::ROWS_OF; ++half) {
             const M* const from = mask_row(mask, rows[0][half], n, by);
+            // Neighbours are read at once if they can be.
+            constexpr int READS = MASK_PAIRS ? 1 : 2;
 #pragma unroll
             for (int j = 0; j < KEYS / 8; ++j)
 #pragma unroll
-                for (int side = 0; side < 2; ++side) {
+                for (int side = 0; side < READS; ++side) {
                     const int t = found.first + j * 8 + threadIdx.x % 4 * 2 + side;
-                    found.at[j][side][half] = t < s.mask_length ? from[t * by.key] : M(0);
+                    if constexpr (MASK_PAIRS) {
+                        const MaskPair pair = t < s.mask_length ? *(const MaskPair*)(from + t) : MaskPair{};
+                        found.at[j][0][half] = pair.at[0], found.at[j][1][half] = pair.at[1];
+                    } else {
+                        found.at[j][side][half] = t < s.mask_length ? from[t * by.key] : M(0);
+                    }
                 }
         }
     }
