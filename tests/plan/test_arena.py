@@ -4,53 +4,49 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tercet.runtime.plan import arena
 from tercet.runtime.plan.arena import Allocation, aligned, pack, peak
 
-blocks = st.lists(
-    st.builds(
-        lambda size, first, life: Allocation(aligned(size), first, first + life),
-        st.integers(1, 5000),
-        st.integers(0, 30),
-        st.integers(0, 12),
-    ),
-    max_size=40,
-)
 
-#: A busy machine is no fault.
-calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-@calm
-@given(blocks)
-def test_blocks_that_live_together_do_not_overlap(found: list[Allocation]) -> None:
-    size = pack(found)
-    for i, a in enumerate(found):
-        assert a.offset % 256 == 0
-        assert a.offset + a.nbytes <= size
-        for b in found[:i]:
-            together = a.first <= b.last and b.first <= a.last
-            apart = a.offset + a.nbytes <= b.offset or b.offset + b.nbytes <= a.offset
-            assert apart or not together
+def drawn() -> list[list[Allocation]]:
+    """Return lists of none to 40 blocks of many sizes that live for a few steps each."""
+    rng, found = np.random.default_rng(0), list[list[Allocation]]()
+    for _ in range(200):
+        count, most = rng.integers(41), rng.choice([300, 5000])
+        sizes, first = rng.integers(1, most, count), rng.integers(0, 31, count)
+        last = first + rng.integers(0, 13, count)
+        blocks = zip(sizes.tolist(), first.tolist(), last.tolist(), strict=True)
+        found.append([Allocation(aligned(size), *life) for size, *life in blocks])
+    return found
 
 
-@calm
-@given(blocks)
-def test_arena_is_between_the_floor_and_the_sum(found: list[Allocation]) -> None:
-    size = pack(found)
-    assert peak(found) <= size <= sum(block.nbytes for block in found)
+def test_blocks_that_live_together_do_not_overlap() -> None:
+    for found in drawn():
+        size = pack(found)
+        for i, a in enumerate(found):
+            assert a.offset % 256 == 0
+            assert a.offset + a.nbytes <= size
+            for b in found[:i]:
+                together = a.first <= b.last and b.first <= a.last
+                apart = a.offset + a.nbytes <= b.offset or b.offset + b.nbytes <= a.offset
+                assert apart or not together
 
 
-@calm
-@given(st.lists(st.integers(1, 5000), min_size=2, max_size=30))
-def test_a_chain_needs_its_greatest_pair_of_neighbours(sizes: list[int]) -> None:
-    chain = [Allocation(aligned(size), i, i + 1) for i, size in enumerate(sizes)]
-    pairs = [a.nbytes + b.nbytes for a, b in pairwise(chain)]
-    assert peak(chain) == max(pairs)
-    assert pack(chain) == max(pairs)
+def test_arena_is_between_the_floor_and_the_sum() -> None:
+    for found in drawn():
+        size = pack(found)
+        assert peak(found) <= size <= sum(block.nbytes for block in found)
+
+
+def test_a_chain_needs_its_greatest_pair_of_neighbours() -> None:
+    rng = np.random.default_rng(1)
+    for count in range(2, 31):
+        sizes = rng.integers(1, 5001, count).tolist()
+        chain = [Allocation(aligned(size), i, i + 1) for i, size in enumerate(sizes)]
+        pairs = [a.nbytes + b.nbytes for a, b in pairwise(chain)]
+        assert peak(chain) == max(pairs)
+        assert pack(chain) == max(pairs)
 
 
 def test_equal_tensors_in_a_chain_need_two_buffers() -> None:
