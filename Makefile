@@ -93,7 +93,7 @@ gpu-sanitize:  ## run every kernel under compute-sanitizer with the environment'
 	$(ENV_PYTHON) -m tercet.tools.workshop.sanitize --output docs/results $(if $(COMMIT),--commit $(COMMIT))
 
 clean:  ## remove .venv and everything that was built
-	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A link would let `venv --clear` empty the environment of another checkout.
