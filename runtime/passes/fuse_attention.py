@@ -153,6 +153,8 @@ def _attends(result: _Result, scores: Scores) -> _AttentionMatch | None:
         q = replace(cut_operand(product.inputs[0]) or q, stacks=stacks)
         turned = cut_operand(product.inputs[1])
         k = replace(k if turned is None else turned.swapped(), stacks=stacks)
+        if not (_is_static(q) and _is_static(k)):
+            return None
     if v is None or v.repeats != k.repeats or v.repeats == 1:
         v = ScaledOperand(result.v, tuple(range(k.rank)))
     if v.repeats != k.repeats or q.repeats != 1:
@@ -161,8 +163,17 @@ def _attends(result: _Result, scores: Scores) -> _AttentionMatch | None:
     return found if holds(found.scale, float32) and _fits(found) else None
 
 
+def _is_static(one: ScaledOperand) -> bool:
+    """Whether all sizes are known, so that it can be viewed with other axes."""
+    shape = one.permuted()
+    return shape is not None and all(isinstance(size, int) for size in shape)
+
+
 def _stacks(scores: Scores, shape: Shape | None) -> tuple[int, ...] | None:
-    """Return the sizes of the stack of scores if the product counts its matrices by other axes."""
+    """Return the sizes of the stack of scores if the product counts its matrices by other axes.
+
+    Sizes that are not known are left out, so that the operands have too few axes to fit.
+    """
     if not scores.moved or shape is None or shape_of(scores.value) == shape:
         return None
     return tuple(size for size in shape[:-2] if isinstance(size, int))

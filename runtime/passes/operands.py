@@ -178,13 +178,17 @@ def _whole_axes(source: Value, given: Axes, wanted: Axes) -> ScaledOperand | Non
 
 
 def in_order(graph: Graph, one: ScaledOperand, before: Node) -> Value:
-    """Return the source with its axes in order, by an existing or a new Transpose."""
+    """Return the source with its axes in order, by an existing or a new Transpose.
+
+    With `stacks`, its permuted shape must be static.
+    """
     if one.stacks is not None:
-        rows = in_order(graph, replace(one, stacks=None), before)
-        if rows.tensor.dims[:-2] == one.stacks:
+        rows, shape = in_order(graph, replace(one, stacks=None), before), one.permuted() or ()
+        if rows.tensor.shape == shape:
             return rows
         add = Builder(graph, before)
-        return add(Reshape(), rows, add.integers((*one.stacks, *rows.tensor.dims[-2:]), "sizes"))
+        sizes = [size for size in shape if isinstance(size, int)]
+        return add(Reshape(), rows, add.integers(sizes, "sizes"))
     if one.cut is not None:
         add = Builder(graph, before)
         source = add(Reshape(), one.source, add.integers(one.cut, "sizes"))

@@ -297,6 +297,28 @@ def test_three_axes(spelling: Spelling) -> None:
     assert_same(graph, after, rel=5e-6)
 
 
+@pytest.mark.parametrize(("axis", "fuses"), [(None, True), (3, True), (2, False)])
+def test_scores_that_are_counted_by_other_axes(axis: int | None, fuses: bool) -> None:
+    """Heads of unknown number are counted by the scores' shape, queries by nothing constant."""
+    sizes: list[Dim] = [2, 1, 4, 3, SIZE]
+    if axis is not None:
+        sizes[axis] = "unknown"
+
+    def build(graph: Graph, x: Value) -> Value:
+        known = apply(graph, Reshape(), x, ints(2, 1, 4, 3, SIZE))
+        q = apply(graph, Transpose(perm=(0, 1, 3, 2, 4)), x)
+        keys = apply(graph, Transpose(perm=(0, 1, 3, 4, 2)), known)
+        scores = apply(graph, MatMul(), q, keys)
+        scores = apply(graph, Reshape(), scores, ints(2, 3, -1 if axis == 2 else 4, 4))
+        v = apply(graph, Reshape(), known, ints(2, 3, 4, SIZE))
+        return apply(graph, MatMul(), apply(graph, Softmax(), scores), v)
+
+    graph = make(build, tuple(sizes))
+    after, log = optimised(graph)
+    assert log.counts.get("fuse_attention", 0) == fuses
+    assert_same(graph, after, 2, 1, 4, 3, SIZE, rel=5e-6)
+
+
 def test_repeated_heads() -> None:
     """Llama's repeat_kv: a head of keys and values for two of the queries."""
 
