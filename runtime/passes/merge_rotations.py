@@ -83,16 +83,21 @@ def _rotation_of(graph: Graph, value: Value | None, attention: Node) -> _Rotatio
     split = None if rows is None else rows.producer
     if rows is None or split is None or not isinstance(split.op, Split) or heads is None:
         return None
-    shapes = [shape_of(each) or () for each in split.outputs]
-    if any(len(s) != 3 or not isinstance(s[2], int) for s in shapes) or split.op.axis not in (
-        -1,
-        2,
-    ):
+    widths = _widths(split)
+    if widths is None or split.op.axis not in (-1, 2):
         return None
     if graph.sole_consumer(rows) is not node or graph.sole_consumer(value) is not attention:
         return None
     place = next(i for i, each in enumerate(split.outputs) if each is rows)
-    return _Rotation(node, node.op, split, place, heads, rows.tensor.dims[2])
+    return _Rotation(node, node.op, split, place, heads, widths[place])
+
+
+def _widths(split: Node) -> list[int] | None:
+    """Return the sizes of the last axis of parts that have three, if they are known."""
+    shapes = [shape_of(each) or () for each in split.outputs]
+    widths = [shape[2] for shape in shapes if len(shape) == 3]
+    known = [size for size in widths if isinstance(size, int)]
+    return known if len(known) == len(shapes) else None
 
 
 def _ratio(some: Sequence[Value | None], others: Sequence[Value | None]) -> float | None:
@@ -124,7 +129,7 @@ def _factor(cos: tuple[Array, Array], sin: tuple[Array, Array]) -> float | None:
 def _rotate(graph: Graph, q: _Rotation, k: _Rotation) -> None:
     """Replace two rotations by one, and the Split in front by one of fewer parts."""
     split, place = q.split, q.place
-    widths = [value.tensor.dims[2] for value in split.outputs]
+    widths = _widths(split) or []
     whole = [*widths[:place], q.width + k.width, *widths[place + 2 :]]
     value = split.inputs[0]
     outputs = [value]

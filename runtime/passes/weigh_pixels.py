@@ -56,8 +56,9 @@ def _image(node: Node) -> Value | None:
         if first is None:
             return None
         source = first
-    dims = [size for size in shape_of(source) or () if isinstance(size, int)]
-    if len(dims) != 4 or source.is_constant or right.is_constant:
+    shape = shape_of(source) or ()
+    dims = [size for size in shape if isinstance(size, int)]
+    if not len(dims) == len(shape) == 4 or source.is_constant or right.is_constant:
         return None
     stacks = [prod(shape[:-2]) for shape in sizes[:2]]
     matches = of_left[-2:] == [dims[1], prod(dims[2:])] and stacks == [dims[0]] * 2

@@ -10,6 +10,7 @@ import pytest
 from tercet.backends import open_backends
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.attention import Attention, RotaryEmbedding
 from tercet.runtime.ops.elementwise import Add
 from tercet.runtime.ops.matmul import MatMul
@@ -66,9 +67,9 @@ class Rotated:
         return apply(g, Add(), y, k) if self.tapped else y
 
 
-def checked(how: Rotated) -> list[str]:
+def checked(how: Rotated, batch: Dim = BATCH) -> list[str]:
     """Check that passes keep what a graph computes; return the operators that are left."""
-    graph, raw = make(how, (BATCH, LENGTH, WIDTH)), Options(stop_at=0)
+    graph, raw = make(how, (batch, LENGTH, WIDTH)), Options(stop_at=0)
     after, _ = optimised(graph)
     x, found = normal(BATCH, LENGTH, WIDTH), list[np.ndarray]()
     for each in (graph, after):
@@ -90,9 +91,10 @@ def checked(how: Rotated) -> list[str]:
     ],
     ids=str,
 )
-def test_one_rotation(how: Rotated) -> None:
+@pytest.mark.parametrize("batch", [BATCH, "batch"])
+def test_one_rotation(how: Rotated, batch: Dim) -> None:
     wanted = ["MatMul", "Split", "RotaryEmbedding", "Split", "Attention", "MatMul"]
-    assert checked(how) == wanted
+    assert checked(how, batch) == wanted
 
 
 @pytest.mark.parametrize(
