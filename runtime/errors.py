@@ -2,7 +2,7 @@
 
 Each class carries the exit code that the command line returns for it:
 0 ok, 1 mismatch, 2 usage, 3 unsupported, 4 bad model, 5 backend unavailable, 6 device fault,
-7 out of time, 8 inconclusive, 9 internal error.
+7 out of time, 8 inconclusive, 9 internal error, 10 another runtime crashed.
 """
 
 from __future__ import annotations

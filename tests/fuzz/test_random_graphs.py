@@ -18,8 +18,8 @@ from tercet.tools.workshop.fuzz.graphs import random_model
 from tercet.tools.workshop.fuzz.respelling import respelled
 from tercet.tools.workshop.fuzz.variants import with_functions
 from tercet.tools.workshop.onnxruntime_process import (
+    Onnxruntime,
     OnnxruntimeEnded,
-    OnnxruntimeProcess,
     run_onnxruntime,
 )
 
@@ -112,7 +112,7 @@ def test_a_crash_of_onnxruntime_is_no_end_of_the_campaign() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
       g (float[a, b, c] x) => (float[d, e, f] y)
       { y = Einsum <equation = "abc,azc->abz"> (x, x) }"""
-    process = OnnxruntimeProcess()
+    process = Onnxruntime()
     empty, full = np.zeros((0, 3, 4), np.float32), np.ones((1, 3, 4), np.float32)
     model = onnx.parser.parse_model(text)
     with pytest.raises(OnnxruntimeEnded, match=r"SIG.*x: float32\[0, 3, 4\]"):

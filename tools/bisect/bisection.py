@@ -28,6 +28,7 @@ from ...runtime.passes.driver import Rewrite
 from ...runtime.plan.backend import Backend, Claim, Decline, Device, measured
 from ..common.console import Say, silent
 from ..common.deadline import time_limit
+from ..common.ended import RunnerEnded
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from ..common.threads import use_threads
 from ..compare.layers import LayerMatcher
@@ -57,15 +58,15 @@ class Bisection(Judged):
         reference: the reference runner.
         runner: the runner under test.
         inputs: the common inputs.
-        fault: ``none``, ``rewrite``, ``nodes``, ``together`` if only the whole graph is wrong, or
-            ``unknown`` if the time limit passed.
+        fault: ``none``, ``rewrite``, ``nodes``, ``together`` if only the whole graph is wrong,
+            ``crash`` if the runner ended, or ``unknown`` if the time limit passed.
         rewrites: all rewrites, in order.
         rewrite: the first rewrite that makes the result wrong.
         nodes: the file's names of the faulty nodes.
         findings: the outputs with the fault.
         runs: number of runs.
-        reduced: the smallest wrong part; None if nothing is wrong.
-        stopped, allow_inconclusive: see `Judged`.
+        reduced: the smallest part that is wrong or ends the runner; None if there is none.
+        stopped, ended, allow_inconclusive: see `Judged`.
     """
 
     model: str
@@ -86,6 +87,8 @@ class Bisection(Judged):
     @property
     def verdict(self) -> Word:
         """``MISMATCH`` if there is a fault; else the worst verdict of an output."""
+        if self.fault == "crash":
+            return "inconclusive"
         if self.fault not in ("none", "unknown"):
             return "MISMATCH"
         return overall([finding.agreement.verdict for finding in self.findings])
@@ -109,6 +112,7 @@ class Bisection(Judged):
             "outputs": [finding.to_dict() for finding in self.findings],
             "runs": self.runs,
             "reduced": None if self.reduced is None else self.reduced.to_dict(),
+            "ended": [end.to_dict() for end in self.ended],
             "stopped": self.stopped,
         }
 
@@ -131,6 +135,7 @@ def bisect(
     external_data_dir: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     allow_inconclusive: bool = False,
+    runner_timeout: float | None = None,
     timeout: float | None = None,
     say: Say = silent,
     **options: Any,
@@ -154,6 +159,8 @@ def bisect(
         external_data_dir: the folder of the model's external data; its own if None.
         threads: number of CPU threads of each runner; numpy's setting if None.
         allow_inconclusive: whether `Bisection.exit_code` is 0 for inconclusive results.
+        runner_timeout: seconds that onnxruntime may take to load a model, or for one run, before it
+            is ended; None for any time.
         timeout: time limit in seconds, after which partial results are returned; None for no limit.
         say: called with a description of each stage.
         **options: further fields of `Options`.
@@ -164,7 +171,8 @@ def bisect(
         InputError: the inputs do not fit the model.
         ModelError: the model cannot be read.
     """
-    settings = RunnerSettings((), fallback, precision, options, operators)
+    title = model_title(source)
+    settings = RunnerSettings((), fallback, precision, options, operators, runner_timeout, title)
     given = asked(inputs, seed, shapes, dims)
     chosen = runners or ("numpy",)
     if len(chosen) > 2:
@@ -180,10 +188,14 @@ def bisect(
     ):
         feeds = given_inputs(model.inputs, given)
         with feeds.explained():
-            trial.search(model.imported, feeds.arrays, reduce=reduce)
+            try:
+                trial.search(model.imported, feeds.arrays, reduce=reduce)
+            except RunnerEnded:
+                if not trial.found.ended:  # it was the reference
+                    raise
     return replace(
         trial.found,
-        model=model_title(source),
+        model=title,
         inputs=feeds,
         runs=trial.runs,
         stopped=limit.stopped,
@@ -222,7 +234,12 @@ class _Trial:
 
         def findings(graph: Graph, player: Player | None = None) -> list[Finding]:
             self.runs += 1
-            return judge.findings(wanted, (player or self._runner).run(graph, feeds))
+            try:
+                found = (player or self._runner).run(graph, feeds)
+            except RunnerEnded as end:
+                self._note_crash(graph, feeds, end, reduce=reduce)
+                raise
+            return judge.findings(wanted, found)
 
         self.say(f"{self._runner.name}: the file as it is")
         outputs = findings(plain)
@@ -247,6 +264,13 @@ class _Trial:
 
     def _note(self, **changes: Any) -> None:
         self.found = replace(self.found, **changes)
+
+    def _note_crash(self, graph: Graph, feeds: Values, end: RunnerEnded, *, reduce: bool) -> None:
+        suspects = [node for node in graph.nodes if node.name == end.node]
+        names = dict.fromkeys(name for node in suspects for name in node.origin)
+        self._note(fault="crash", ended=(end,), nodes=tuple(names))
+        if reduce:
+            self._note(reduced=self._reduce(graph, run_all(self._reference, graph, feeds)))
 
     # ── rewrites ─────────────────────────────────────────────────────────────────────────────
 
@@ -306,16 +330,20 @@ class _Trial:
     # ── the smallest part ────────────────────────────────────────────────────────────────────
 
     def _reduce(self, graph: Graph, values: Values) -> Reduced | None:
-        by_rewrites = self.found.fault == "rewrite"
+        by_rewrites, crashes = self.found.fault == "rewrite", self.found.fault == "crash"
 
         def is_wrong(part: Graph, feeds: Values) -> bool:
             self.runs += 1
-            self.say(f"{len(part.nodes)} nodes: still wrong?")
+            self.say(f"{len(part.nodes)} nodes: {'still a crash' if crashes else 'still wrong'}?")
             chosen = self._options if by_rewrites else replace(self._options, stop_at=0)
             try:
                 wanted = self._reference.run(part, feeds)
                 theirs = self._runner.run(prepared(part, feeds, chosen, self._passes), feeds)
+            except RunnerEnded:
+                return crashes
             except TercetError:
+                return False
+            if crashes:
                 return False
             return _wrong(Judge(part, feeds, self._runner.precision).findings(wanted, theirs))
 

@@ -11,6 +11,14 @@ from .bisection import Bisection
 
 def show_bisection(console: Console, found: Bisection) -> None:
     """Print what is wrong, and the smallest part showing it."""
+    console.print(Text(*_verdict(found)))
+    for finding in found.findings:
+        result = finding.agreement
+        if not finding.ok:
+            console.print(Text(f"  {result.output}: {result.reason}"))
+    if found.stopped:
+        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
+    console.print()
     facts(
         console,
         {
@@ -22,23 +30,18 @@ def show_bisection(console: Console, found: Bisection) -> None:
             "runs": str(found.runs),
         },
     )
-    console.print()
-    for finding in found.findings:
-        result = finding.agreement
-        if not finding.ok:
-            console.print(Text(f"{result.output}: {result.reason}"))
-    if found.stopped:
-        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
-    console.print(Text(*_verdict(found)))
     if found.reduced is not None:
-        part = found.reduced
-        console.print(Text(f"smallest part that is wrong: {counted(len(part.nodes), 'node')}"))
+        part, what = found.reduced, "ends it" if found.fault == "crash" else "is wrong"
+        console.print()
+        console.print(Text(f"smallest part that {what}: {counted(len(part.nodes), 'node')}"))
         console.print(Text(str(part.graph)), overflow="fold")
 
 
 def _verdict(found: Bisection) -> tuple[str, str]:
     if found.fault == "unknown":
         return "what is wrong is not known yet", "bold yellow"
+    if found.ended:
+        return "; ".join(f"CRASH: {end}" for end in found.ended), "bold red"
     if found.ok:
         return f"no mismatch found on {found.runner}", "bold green"
     if found.verdict == "inconclusive":

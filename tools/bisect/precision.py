@@ -30,6 +30,7 @@ from ...runtime.options import Options, Precision
 from ..common.console import Say, silent
 from ..common.deadline import time_limit
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
+from ..common.search import smallest
 from ..common.threads import use_threads
 from ..common.views import shown
 from ..export.export import model_title
@@ -37,7 +38,7 @@ from ..runners.replay import Player, open_player, prepared
 from ..runners.runners import RunnerSettings
 from ..verdict.error_bounds import flat
 from ..verdict.float64_reference import Oracle
-from .reduction import smallest, thinned
+from .reduction import thinned
 
 HALVES: Final = ("float16", "bfloat16")
 

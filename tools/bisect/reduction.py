@@ -17,6 +17,7 @@ from ...runtime.ir.graph import Graph, Node
 from ...runtime.ir.types import Array, HostValue
 from ...version import __version__
 from ..common.archives import write_archive
+from ..common.search import smallest
 from ..runners.replay import Values, feeds_of, part_of
 
 #: Whether a graph is wrong on given inputs.
@@ -90,18 +91,6 @@ def _shortest(nodes: list[Node], attempt: Callable[[Sequence[Node]], bool]) -> l
     nodes = nodes[:end]
     count = smallest(len(nodes), lambda count: attempt(nodes[len(nodes) - count :]))
     return nodes[len(nodes) - count :]
-
-
-def smallest(maximum: int, holds: Callable[[int], bool]) -> int:
-    """Return a small count with a property that `maximum` has, by bisection."""
-    low, high = 0, maximum
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
-    return high
 
 
 def thinned(items: list[T], attempt: Callable[[Sequence[T]], bool]) -> list[T]:

@@ -257,6 +257,15 @@ Timeout = Annotated[
         rich_help_panel=GENERAL,
     ),
 ]
+RunnerTimeout = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        min=0,
+        help="Time that onnxruntime may take to load the model, or for one run, before its process "
+        "is ended; exit code 10.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=GENERAL)]
 Debug = Annotated[
     bool,

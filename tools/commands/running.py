@@ -23,6 +23,7 @@ from .options import (
     Backend,
     File,
     Outputs,
+    RunnerTimeout,
     SkipUnavailable,
     Threads,
     exit_code,
@@ -202,6 +203,7 @@ def compare(
     skip_unavailable: SkipUnavailable = False,
     layers: LayerOptions,
     allow: AllowInconclusive = False,
+    runner_timeout: RunnerTimeout = None,
     common: Common,
 ) -> None:
     """Run a model on several backends; compare outputs and latency, or every tensor.
@@ -229,6 +231,7 @@ def compare(
                 **layers.as_options(),
                 **options.as_options(),
                 allow_inconclusive=allow,
+                runner_timeout=runner_timeout,
                 timeout=common.timeout,
                 say=say,
             )
@@ -246,6 +249,7 @@ def compare(
             skip_unavailable=skip_unavailable,
             load=load,
             allow_inconclusive=allow,
+            runner_timeout=runner_timeout,
             timeout=common.timeout,
             say=say,
         )
@@ -289,6 +293,7 @@ def bisect(
     ] = None,
     threads: Threads = None,
     allow: AllowInconclusive = False,
+    runner_timeout: RunnerTimeout = None,
     common: Common,
 ) -> None:
     """Find the rewrite or node that makes outputs wrong, or the nodes that must stay float32.
@@ -335,6 +340,7 @@ def bisect(
             backends,
             given,
             allow_inconclusive=allow,
+            runner_timeout=runner_timeout,
             timeout=common.timeout,
             say=say,
             **chosen,

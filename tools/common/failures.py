@@ -23,6 +23,7 @@ from ...runtime.errors import (
     UsageError,
 )
 from ...runtime.text import message, printable
+from .ended import RunnerEnded
 
 #: Exit codes: unexpected error; Ctrl-C; broken pipe.
 INTERNAL, INTERRUPTED, CLOSED_PIPE = 9, 130, 141
@@ -121,6 +122,8 @@ def _described(error: BaseException, text: str, code: int) -> dict[str, Any]:
     }
     if isinstance(error, ModelError):
         found |= {"file": error.file, "where": error.where}
+    if isinstance(error, RunnerEnded):
+        found |= error.to_dict()
     if isinstance(error, UnsupportedError):
         names = ("node", "operator", "types", "backend", "reason")
         found["refusals"] = [{n: getattr(each, n) for n in names} for each in error.refusals]

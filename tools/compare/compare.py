@@ -21,7 +21,7 @@ from ..common.inputs import Dims, Given, Inputs, Shapes, asked
 from ..common.measure import Repeat, Timing
 from ..common.threads import use_threads
 from ..export.export import model_title
-from ..runners.runners import RunnerSettings, check_names, default_names
+from ..runners.runners import RunnerSettings, check_names, default_names, process_for
 from ..runners.saved import Saved, write_comparison
 from ..verdict.agreement import Agreement, Word
 from ..verdict.error_bounds import overall
@@ -92,7 +92,7 @@ class Comparison(Judged):
         threads: CPU threads of each runner, None if unknown.
         results: one per runner; the first is the reference.
         skipped: why a runner was skipped, by name.
-        stopped, allow_inconclusive: see `Judged`.
+        stopped, ended, allow_inconclusive: see `Judged`.
     """
 
     model: str
@@ -112,7 +112,8 @@ class Comparison(Judged):
     @property
     def verdict(self) -> Word:
         """``ok``, ``MISMATCH`` or ``inconclusive``: the worst verdict of an output."""
-        return overall([result.verdict for result in self.results])
+        unknown: list[Word] = ["inconclusive"] if self.ended else []
+        return overall([*unknown, *(result.verdict for result in self.results)])
 
     def __getitem__(self, name: str) -> ComparisonResult:
         """Return the result of a runner; raises KeyError if it did not take part."""
@@ -160,6 +161,7 @@ class Comparison(Judged):
             "inputs": self.inputs.to_dict(),
             "runners": [result.to_dict() for result in self.results],
             "skipped": dict(self.skipped),
+            "ended": [end.to_dict() for end in self.ended],
             "stopped": self.stopped,
         }
 
@@ -186,15 +188,17 @@ def compare(
     external_data_dir: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     allow_inconclusive: bool = False,
+    runner_timeout: float | None = None,
     timeout: float | None = None,
     say: Say = silent,
     **options: Any,
 ) -> Comparison:
     """Run a model on several backends and compare outputs and latencies.
 
-    All run in this process on the same inputs. Latencies are from arrays to arrays, including
-    transfers to a device; steady ones are interleaved after a warm-up. Outputs may differ by what
-    rounding costs, as determined by runs of the same graph in float64; see `verdict`.
+    All run on the same inputs, onnxruntime in a process of its own: if that crashes, the others are
+    compared nevertheless. Latencies are from arrays to arrays, including transfers to a device;
+    steady ones are interleaved after a warm-up. Outputs may differ by what rounding costs, as
+    determined by runs of the same graph in float64; see `verdict`.
 
     Args:
         source: a path, bytes, or a `ModelProto`.
@@ -219,6 +223,8 @@ def compare(
         external_data_dir: the folder of the model's external data; its own if None.
         threads: number of CPU threads of each runner; numpy's setting if None.
         allow_inconclusive: whether `Comparison.exit_code` is 0 for inconclusive results.
+        runner_timeout: seconds that onnxruntime may take to load the model, or for one run, before
+            it is ended; None for any time.
         timeout: time limit in seconds, after which partial results are returned; None for no limit.
         say: called with a description of each stage.
         **options: further fields of `Options`.
@@ -229,6 +235,7 @@ def compare(
         UnsupportedError: a runner cannot run the model.
         InputError: inputs or saved outputs do not fit.
         ModelError: the model cannot be read.
+        RunnerEnded: the reference crashed.
         TimeLimitError: the time limit passed before two runners had run.
     """
     chosen = tuple(runners) if runners is not None else default_names()
@@ -237,14 +244,16 @@ def compare(
         raise UsageError(
             f"a comparison takes two runners, not {len(chosen)} (such as numpy and onnxruntime)"
         )
-    settings = RunnerSettings(tuple(outputs), fallback, precision, options, operators)
+    wanted = tuple(outputs)
+    settings = RunnerSettings(wanted, fallback, precision, options, operators, runner_timeout)
+    processes = {name: process_for(name, settings) for name in chosen}
     race, tolerances = None, Chosen.of(rtol, atol)
     given = asked(inputs, seed, shapes, dims)
     with ExitStack() as stack:
         stack.enter_context(use_threads(threads))
         limit, tell = stack.enter_context(time_limit(timeout, say))
         model = stack.enter_context(api.load(source, stop_at=0, operators=operators))
-        race = Race(source, model, settings, tell)
+        race = Race(source, model, settings, processes, tell)
         race.feed(given, chosen, None if load is None else Path(load))
         try:
             race.enter(chosen, skip_unavailable)
@@ -252,7 +261,7 @@ def compare(
             race.measure(repeat if isinstance(repeat, Repeat) else Repeat(repeat))
         finally:
             race.close()
-    if race is None or len(race.entries) < 2:
+    if race is None or len(race.entries) + len(race.ended) < 2:
         raise limit.error()
     race.judge(tolerances, measured=False)
     results = tuple(_result(name, entry) for name, entry in race.entries.items())
@@ -263,6 +272,7 @@ def compare(
         results,
         race.skipped,
         stopped=limit.stopped,
+        ended=tuple(race.ended.values()),
         allow_inconclusive=allow_inconclusive,
     )
 

@@ -8,18 +8,20 @@ from rich.console import Console
 from rich.text import Text
 
 from ..common.console import STYLES, counted, facts, grid, ms_text
-from ..verdict.agreement import Agreement
+from ..verdict.agreement import Agreement, Word
 from ..verdict.differences import Differences
 from ..verdict.error_bounds import WORDS
 from .compare import Comparison, ComparisonResult
 
 DETAILED_OUTPUTS = 20
+#: Outputs of a runner whose reasons are told at once.
+REASONS = 6
 #: Maximum runners side by side in a table of statistics.
 ABREAST = 4
 
 
 def show_comparison(console: Console, comparison: Comparison, *, stats: bool = False) -> None:
-    """Print latencies, differences and the verdict.
+    """Print the verdict, then latencies and differences.
 
     Args:
         console: where.
@@ -27,16 +29,16 @@ def show_comparison(console: Console, comparison: Comparison, *, stats: bool = F
         stats: whether to show the distribution of differences for all outputs; always shown for
             wrong ones.
     """
+    _show_verdict(console, comparison)
     _show_head(console, comparison)
     _show_latencies(console, comparison.results)
-    console.print()
     _show_differences(console, comparison)
     _show_statistics(console, comparison, everything=stats)
     if comparison.skipped:
         console.print()
     for name, reason in comparison.skipped.items():
         console.print(Text.assemble((name, "yellow"), f" did not take part: {reason}"))
-    _show_verdict(console, comparison)
+    _show_legend(console, comparison)
 
 
 def _show_head(console: Console, comparison: Comparison) -> None:
@@ -82,6 +84,9 @@ def _show_latencies(console: Console, results: Sequence[ComparisonResult]) -> No
 def _show_differences(console: Console, comparison: Comparison) -> None:
     table = grid("output", "against", "max abs", "max rel", "rel L2", "rounding", "verdict", left=2)
     rows = [(r, found) for r in comparison.results[1:] for found in r.agreements]
+    if not rows:
+        return
+    console.print()
     shown = sorted(rows, key=lambda row: -WORDS.index(row[1].verdict))[:DETAILED_OUTPUTS]
     for result, found in shown:
         table.add_row(
@@ -95,14 +100,6 @@ def _show_differences(console: Console, comparison: Comparison) -> None:
     if len(rows) > len(shown):
         more = counted(len(rows) - len(shown), "more output")
         console.print(Text(f"{more} not shown; --json has all", "dim"))
-    for result, found in shown:
-        if found.reason:
-            console.print(
-                Text.assemble(
-                    (f"{found.output} on {result.name}", STYLES[found.verdict]),
-                    f": {found.reason}",
-                )
-            )
 
 
 #: The rows of `_show_statistics`.
@@ -157,6 +154,39 @@ def _number(value: float) -> str:
 
 
 def _show_verdict(console: Console, comparison: Comparison) -> None:
+    """Print the answer: crashes, then what disagrees, the worst first, or that all agree."""
+    others, reference = comparison.results[1:], comparison.reference.name
+    for end in comparison.ended:
+        console.print(Text(f"CRASH: {end}", STYLES["MISMATCH"]))
+    for word in ("MISMATCH", "inconclusive"):
+        named = [result for result in others if result.verdict == word]
+        if named:
+            said = f"{word}: {', '.join(result.name for result in named)} against {reference}"
+            console.print(Text(said, STYLES[word]))
+        for result in named:
+            _show_reasons(console, result, word)
+    if others and all(result.ok for result in others):
+        verb = "agrees" if len(others) == 1 else "agree"
+        said = f"{', '.join(result.name for result in others)} {verb} with {reference}"
+        console.print(Text(said, "bold green"))
+    if comparison.stopped:
+        console.print(Text(f"not complete: {comparison.stopped}", "bold yellow"))
+    console.print()
+
+
+def _show_reasons(console: Console, result: ComparisonResult, word: Word) -> None:
+    own = [found for found in result.agreements if found.verdict == word]
+    for found in own[:REASONS]:
+        name = f"  {found.output} on {result.name}"
+        console.print(Text.assemble((name, STYLES[word]), f": {found.reason}"))
+    if len(own) > REASONS:
+        more = counted(len(own) - REASONS, "more output")
+        console.print(Text(f"  {more} of {result.name}; see the table", "dim"))
+
+
+def _show_legend(console: Console, comparison: Comparison) -> None:
+    if len(comparison.results) < 2:
+        return
     console.print()
     console.print(
         Text(
@@ -167,19 +197,6 @@ def _show_verdict(console: Console, comparison: Comparison) -> None:
             "dim",
         )
     )
-    if comparison.stopped:
-        console.print(Text(f"not complete: {comparison.stopped}", "bold yellow"))
-    if comparison.ok:
-        others = [result.name for result in comparison.results[1:]]
-        verb = "agrees" if len(others) == 1 else "agree"
-        said = f"{', '.join(others)} {verb} with {comparison.reference.name}"
-        console.print(Text(said, "bold green"))
-        return
-    for word in ("inconclusive", "MISMATCH"):
-        named = [result.name for result in comparison.results if result.verdict == word]
-        if named:
-            said = f"{word}: {', '.join(named)} against {comparison.reference.name}"
-            console.print(Text(said, STYLES[word]))
 
 
 def _bounds_text(comparison: Comparison) -> str:

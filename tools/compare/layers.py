@@ -25,6 +25,7 @@ from ...runtime.ir.types import Array, HostValue
 from ...runtime.options import Options
 from ..common.console import Say, silent
 from ..common.deadline import time_limit
+from ..common.ended import RunnerEnded
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from ..common.threads import use_threads
 from ..export.export import model_title
@@ -58,6 +59,7 @@ class Layer:
         findings: each tensor that it outputs.
         refused: why the runner does not run it; empty if it does.
         repeatable: whether a second run gave the same bits; None if there was none.
+        ended: how the runner crashed, or did not answer; None if it did not.
     """
 
     number: int
@@ -66,6 +68,7 @@ class Layer:
     findings: tuple[Finding, ...] = ()
     refused: str = ""
     repeatable: bool | None = None
+    ended: RunnerEnded | None = None
 
     @property
     def name(self) -> str:
@@ -79,7 +82,12 @@ class Layer:
 
     @property
     def verdict(self) -> str:
-        """``equal``, ``within rounding``, ``inconclusive``, ``wrong``, ``random``, ``not run``."""
+        """``equal``, ``within rounding``, ``inconclusive`` or ``wrong``.
+
+        Without results it is ``random``, ``not run``, or ``crashed``.
+        """
+        if self.ended is not None:
+            return "crashed"
         if self.refused:
             return "not run"
         if not self.findings:
@@ -102,6 +110,7 @@ class Layer:
             "excess": self.excess,
             "repeatable": self.repeatable,
             "refused": self.refused,
+            "ended": None if self.ended is None else self.ended.to_dict(),
             "tensors": [finding.to_dict() for finding in self.findings],
         }
 
@@ -119,7 +128,7 @@ class Layers(Judged):
         inputs: the model's inputs.
         layers: every step.
         others: the same for further runners.
-        stopped, allow_inconclusive: see `Judged`.
+        stopped, ended, allow_inconclusive: see `Judged`.
     """
 
     model: str
@@ -155,7 +164,7 @@ class Layers(Judged):
         for layer in self.layers:
             if layer.verdict == "wrong" or layer.repeatable is False:
                 own.append("MISMATCH")
-            elif layer.verdict in ("inconclusive", "not run"):
+            elif layer.verdict in ("inconclusive", "not run", "crashed"):
                 own.append("inconclusive")
         return overall(own)
 
@@ -192,6 +201,7 @@ class Layers(Judged):
             "first": None if self.first is None else self.first.number,
             "layers": [layer.to_dict() for layer in self.layers],
             "others": [found.to_dict() for found in self.others],
+            "ended": [end.to_dict() for end in self.ended],
             "stopped": self.stopped,
         }
 
@@ -216,6 +226,7 @@ def compare_layers(
     external_data_dir: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     allow_inconclusive: bool = False,
+    runner_timeout: float | None = None,
     timeout: float | None = None,
     say: Say = silent,
     **options: Any,
@@ -243,6 +254,8 @@ def compare_layers(
         external_data_dir: the folder of the model's external data; its own if None.
         threads: number of CPU threads of each runner; numpy's setting if None.
         allow_inconclusive: whether `Layers.exit_code` is 0 for inconclusive results.
+        runner_timeout: seconds that onnxruntime may take for one step before it is ended; None for
+            any time.
         timeout: time limit in seconds, after which partial results are returned; None for no limit.
         say: called with a description of each stage.
         **options: further fields of `Options`, such as `stop_at`.
@@ -255,8 +268,10 @@ def compare_layers(
         BackendUnavailable, UnsupportedError: a runner is unavailable here, or cannot run the model.
         InputError: inputs do not fit, or the models have no tensor names in common.
         ModelError: the model cannot be read.
+        RunnerEnded: the reference crashed, or with `cumulative` the runner.
     """
-    chosen = RunnerSettings((), fallback, precision, options, operators)
+    titles = model_title(source), "" if other is None else model_title(other)
+    chosen = RunnerSettings((), fallback, precision, options, operators, runner_timeout, titles[0])
     given = asked(inputs, seed, shapes, dims)
     if runners is None and other is not None:
         runners = ("numpy",)
@@ -264,7 +279,6 @@ def compare_layers(
     wanted = Options(**{"precision": precision, **options})
     if other is not None or not optimise:
         wanted = replace(wanted, stop_at=0)
-    titles = model_title(source), "" if other is None else model_title(other)
     feeds, done = Inputs({}, {}), {player.name: list[Layer]() for player in players[1:]}
     with (
         use_threads(threads),
@@ -294,10 +308,12 @@ def compare_layers(
     first, *others = (
         Layers(*head, name, cumulative, feeds, tuple(layers)) for name, layers in done.items()
     )
+    steps = (layer for layers in done.values() for layer in layers)
     return replace(
         first,
         others=tuple(others),
         stopped=limit.stopped,
+        ended=tuple(layer.ended for layer in steps if layer.ended is not None),
         allow_inconclusive=allow_inconclusive,
     )
 
@@ -349,6 +365,8 @@ class LayerMatcher:
         try:
             found = self._runner.run(part, feeds)
             again = self._runner.run(part, feeds) if self._twice else None
+        except RunnerEnded as end:
+            return replace(_layer(number, nodes, refused=str(end)), ended=end)
         except TercetError as error:
             return _layer(number, nodes, refused=str(error))
         wanted = {name: self._values[name] for name in part.outputs}

@@ -23,7 +23,12 @@ _STYLES = {
 
 
 def show_layers(console: Console, found: Layers) -> None:
-    """Print the steps that differ, worst first, and the first wrong one."""
+    """Print the first wrong step, then the steps that differ, worst first."""
+    for each in (found, *found.others):
+        _show_verdict(console, each)
+    if found.stopped:
+        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
+    console.print()
     facts(
         console,
         {
@@ -36,15 +41,13 @@ def show_layers(console: Console, found: Layers) -> None:
     for each in (found, *found.others):
         console.print()
         _show_runner(console, each)
-    if found.stopped:
-        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
 
 
 def _show_runner(console: Console, found: Layers) -> None:
     mode = "the whole graph, tensor by tensor" if found.cumulative else "each step by itself"
     facts(console, {"runner": f"{found.runner}, {mode}"})
     console.print()
-    refused = [layer for layer in found.layers if layer.refused]
+    refused = [layer for layer in found.layers if layer.refused and layer.ended is None]
     rows = found.worst[:SHOWN]
     if rows:
         table = grid(
@@ -59,7 +62,7 @@ def _show_runner(console: Console, found: Layers) -> None:
     for layer in found.layers:
         if layer.repeatable is False:
             console.print(Text.assemble((layer.name, "bold red"), " gives other bits every time"))
-    _show_verdict(console, found)
+    _show_counts(console, found)
 
 
 def _add_row(table: Table, layer: Layer) -> None:
@@ -81,10 +84,7 @@ def _number(value: float) -> str:
     return "0" if value == 0 else "-" if value != value else f"{value:.1e}"
 
 
-def _show_verdict(console: Console, found: Layers) -> None:
-    if not found.layers:
-        console.print(Text("no step has been compared", "bold yellow"))
-        return
+def _show_counts(console: Console, found: Layers) -> None:
     counts = Counter(layer.verdict for layer in found.layers)
     said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     console.print(Text(f"{counted(len(found.layers), 'step')}: {said}", "dim"))
@@ -95,14 +95,28 @@ def _show_verdict(console: Console, found: Layers) -> None:
             "dim",
         )
     )
+
+
+def _show_verdict(console: Console, found: Layers) -> None:
+    """Print the answer: where the runner crashes, and its first wrong step."""
+    if not found.layers:
+        console.print(Text(f"{found.runner}: no step has been compared", "bold yellow"))
+        return
+    for layer in found.layers:
+        if layer.ended is not None:
+            where = f"step {layer.number}, {layer.name} ({layer.operators})"
+            console.print(Text(f"CRASH: {found.runner} {layer.ended.cause} in {where}", "bold red"))
     first = found.first
     if first is None:
         whole = replace(found, others=()).ok
-        agree = f"no mismatch found on {found.runner}"
+        ran = "" if all(layer.ended is None for layer in found.layers) else " in its other steps"
+        agree = f"no mismatch found on {found.runner}{ran}"
         console.print(Text(agree, "bold green" if whole else "bold yellow"))
         return
-    console.print(Text(f"first diverging step: {first.name} ({first.operators})", "bold red"))
+    said = f"first diverging step: {first.name} ({first.operators})"
+    where = f", step {first.number} of {len(found.layers)} on {found.runner}"
+    console.print(Text(f"{said}{where}", "bold red"))
     for finding in first.findings:
         if not finding.ok:
-            said = f"{finding.agreement.output}: {finding.agreement.reason}"
+            said = f"  {finding.agreement.output}: {finding.agreement.reason}"
             console.print(Text(said))

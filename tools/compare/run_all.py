@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
@@ -13,9 +13,12 @@ from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError
 from ...runtime.ir.types import Array, HostValue
 from ...runtime.session.model import Model
 from ..common.console import Say
+from ..common.ended import RunnerEnded
 from ..common.inputs import Asked, InputRequest, Inputs, given_inputs, make_inputs
-from ..common.measure import Repeat, interleave, timed
+from ..common.measure import OwnTime, Repeat, interleave, timed
 from ..common.nested import flat
+from ..runners.onnxruntime_process import OnnxruntimeProcess
+from ..runners.onnxruntime_runner import OnnxRuntime
 from ..runners.runners import Runner, RunnerSettings, is_saved, open_runner
 from ..runners.saved import Saved, inputs_beside, open_saved, read_comparison
 from ..verdict.agreement import Agreement, missing
@@ -52,19 +55,30 @@ class Race:
         source: the model, which every runner loads for itself.
         model: the same, loaded without passes.
         settings: common settings.
+        processes: those that were started for runners, by name; see `process_for`.
         say: called with a description of each stage.
 
     Attributes:
         entries: runners by name; the first is the reference.
         skipped: why a runner was skipped, by name.
+        ended: how runners ended that crashed or did not answer, by name.
         inputs: the common inputs.
     """
 
-    def __init__(self, source: Loadable, model: Model, settings: RunnerSettings, say: Say) -> None:
+    def __init__(
+        self,
+        source: Loadable,
+        model: Model,
+        settings: RunnerSettings,
+        processes: Mapping[str, OnnxruntimeProcess | None],
+        say: Say,
+    ) -> None:
         self.entries: dict[str, Entry] = {}
         self.skipped: dict[str, str] = {}
+        self.ended: dict[str, RunnerEnded] = {}
         self.inputs = Inputs({}, {})
         self._source, self._model, self._settings, self._say = source, model, settings, say
+        self._processes = processes
         self._saved: dict[str, Saved] = {}
 
     def feed(
@@ -106,7 +120,11 @@ class Race:
                 if not skip:
                     raise
                 self.skipped[name] = str(error)
-        if len(self.entries) < 2:
+            except RunnerEnded as end:
+                if not self.entries:  # nothing can be compared without the reference
+                    raise
+                self.ended[name] = end
+        if len(self.entries) < 2 and not self.ended:
             able = ", ".join(self.entries) or "none"
             reasons = "".join(f"\n{name}: {why}" for name, why in self.skipped.items())
             raise UsageError(f"two runners are needed; able to run: {able}{reasons}")
@@ -118,13 +136,15 @@ class Race:
             return
         self._say(f"{name}: loading")
         start = perf_counter()
-        runner = open_runner(name, self._source, self._settings)
-        loaded = perf_counter() - start
+        process = self._processes.get(name)
+        runner = open_runner(name, self._source, self._settings, process)
+        loaded = perf_counter() - start if runner.seconds is None else runner.seconds
         self._say(f"{name}: first run")
         outputs: dict[str, HostValue] = {}
+        arrays = self.inputs.arrays
         try:
             with self.inputs.explained():
-                cold = timed(lambda: outputs.update(runner.run(self.inputs.arrays)))
+                cold = timed(lambda: _own_time(runner, outputs.update(runner.run(arrays))))
             self.entries[name] = Entry(runner, loaded, cold, flat(outputs))
         except BaseException:
             runner.close()
@@ -171,14 +191,24 @@ class Race:
             calls = {name: self._runner(entry) for name, entry in live.items()}
             cold = {name: entry.cold for name, entry in live.items()}
             interleave(calls, repeat, self._say, cold, samples)
+        except RunnerEnded as end:
+            self.ended[end.runner] = end
         finally:
             for name, found in samples.items():
                 live[name].samples = found
 
     def _runner(self, entry: Entry) -> Callable[[], object]:
-        return lambda: entry.runner.run(self.inputs.arrays)
+        runner = entry.runner
+        if isinstance(runner, OnnxRuntime):
+            return lambda: _own_time(runner, runner.repeat())
+        return lambda: runner.run(self.inputs.arrays)
 
     def close(self) -> None:
         """Release all memory."""
         for entry in self.entries.values():
             entry.runner.close()
+
+
+def _own_time(runner: Runner, _: object) -> OwnTime | None:
+    """Return what a runner's last run took if it has measured that itself."""
+    return None if runner.seconds is None else OwnTime(runner.seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, helper
+from google.protobuf.message import EncodeError
+from onnx import ModelProto, NodeProto, helper
 from onnx.numpy_helper import from_array
 
 from ...api import Loadable
@@ -24,8 +26,18 @@ from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError, 
 from ...runtime.ir.types import Array, HostValue
 from ...runtime.session.freeze import frozen_around
 from ..common.console import counted
+from ..common.ended import RunnerEnded
 from ..common.inputs import RunRefused
 from ..common.onnxruntime_errors import onnxruntime_errors
+from .fatal_node import fatal_node
+from .onnxruntime_process import (
+    LocalSession,
+    OnnxruntimeProcess,
+    ProcessEnded,
+    SessionLike,
+    SessionRefused,
+)
+from .onnxruntime_server import Setup
 
 ONNXRUNTIME = "onnxruntime"
 #: Levels of graph optimisation by onnxruntime's names for them.
@@ -94,61 +106,133 @@ class OrtConfig:
 class OnnxRuntime:
     """A model in onnxruntime.
 
+    Args:
+        name: of the runner.
+        source: the model.
+        outputs: tensors to return; the model's outputs if empty.
+        precision: compute precision of float32 tensors where the provider has a choice.
+        process: where it runs; this process if None, which it may end.
+        title: what errors call the model if it has no file.
+
     Attributes:
         precision: compute precision of float32 tensors.
         about: version, provider, level and threads.
+
+    Raises:
+        UnsupportedError: onnxruntime does not load the model.
+        RunnerEnded: it ends its process.
     """
 
     def __init__(
-        self, name: str, source: Loadable, outputs: Sequence[str], precision: str = "float32"
+        self,
+        name: str,
+        source: Loadable,
+        outputs: Sequence[str] = (),
+        precision: str = "float32",
+        process: OnnxruntimeProcess | None = None,
+        title: str = "the model",
     ) -> None:
         config, ort = OrtConfig.of(name), require(name)
-        self._failures = onnxruntime_errors()
         threads = blas.threads() or usable_cpus()
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[config.level])
         # Its threads must not spin after a run, which would slow down the next runner.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
+        entries = {"session.force_spinning_stop": "1"}
         if (folder := external_data_dir()) is not None:
-            options.add_session_config_entry(_DATA_FOLDER, str(folder))
+            entries[_DATA_FOLDER] = str(folder)
         self.precision = "tf32" if config.provider == "cuda" and precision == "tf32" else "float32"
-        self._outputs = list(outputs) or None
         wanted, chosen = _chosen(config, self.precision)
-        try:
-            self._session: Any = ort.InferenceSession(
-                _for_onnxruntime(source, outputs), options, providers=chosen
-            )
-        except self._failures as error:
-            raise UnsupportedError(f"{name} does not load this model: {error}") from error
-        if wanted not in self._session.get_providers():
+        self._setup = Setup(LEVELS[config.level], threads, tuple(chosen), entries)
+        self._name, self._source, self._process = name, source, process
+        self._title = os.fspath(source) if isinstance(source, str | os.PathLike) else title
+        self._feeds: Mapping[str, Array] | None = None
+        self._session = self._opened(_for_onnxruntime(source, outputs))
+        if wanted not in self._session.providers:
             raise BackendUnavailable(
                 name,
                 f"onnxruntime could not start {wanted}, and would run on the CPU",
                 "the libraries that it needs, such as cuDNN's, must be where the loader finds them",
             )
-        self._name, self._names = name, [output.name for output in self._session.get_outputs()]
+        self._outputs = list(outputs) or self._session.outputs
         level = "" if config.level == "all" else f", optimisations {config.level}"
         where = counted(threads, "thread") if wanted == _CPU else wanted
         self.about = f"{ort.__version__} on {config.provider}, {where}{level}"
+
+    @property
+    def seconds(self) -> float | None:
+        """What the last load or run took in its own process; None if that is this one."""
+        return self._session.seconds
+
+    def _opened(self, model: str | bytes) -> SessionLike:
+        if self._process is None:
+            try:
+                return LocalSession(model, self._setup)
+            except onnxruntime_errors() as error:
+                raise UnsupportedError(f"{self._name} does not load this model: {error}") from error
+        try:
+            return self._process.open(model, self._setup)
+        except SessionRefused as error:
+            raise UnsupportedError(f"{self._name} does not load this model: {error}") from error
+        except ProcessEnded as end:
+            raise self._ended(end) from None
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, HostValue]:
         """Return the outputs by name.
 
         Raises:
             RunRefused: onnxruntime cannot run the model on these inputs.
+            RunnerEnded: it ended its process.
         """
-        wanted = self._outputs or self._names
+        self._feeds = feeds
         try:
-            return dict(zip(wanted, self._session.run(wanted, dict(feeds)), strict=True))
-        except self._failures as error:
+            return self._session.run(feeds, self._outputs)
+        except ProcessEnded as end:
+            raise self._ended(end) from None
+        except (SessionRefused, *onnxruntime_errors()) as error:
             raise RunRefused(f"{self._name} does not run this model: {error}") from error
+
+    def repeat(self) -> None:
+        """Run once more on the same inputs, and drop the results.
+
+        Raises:
+            RunnerEnded: onnxruntime ended its process.
+        """
+        try:
+            self._session.repeat()
+        except ProcessEnded as end:
+            raise self._ended(end) from None
 
     def close(self) -> None:
         """Release all memory."""
-        self._session = None
+        with suppress(ProcessEnded):
+            self._session.close()
+
+    def _ended(self, end: ProcessEnded) -> RunnerEnded:
+        """Return the error, with the first node that onnxruntime does not survive."""
+        stage = "loading" if self._feeds is None else "running"
+        node = (self._fatal_node() if end.may_recur else None) or NodeProto()
+        where = self._title, node.name or "".join(node.output[:1]), node.op_type
+        return RunnerEnded(self._name, end.by, end.cause, stage, *where, end.printed)
+
+    def _fatal_node(self) -> NodeProto | None:
+        process, feeds = self._process, self._feeds
+        if process is None:
+            return None
+
+        def is_fatal(model: ModelProto) -> bool:
+            try:
+                session = process.open(model.SerializeToString(), self._setup)
+                if feeds is not None:
+                    session.run(feeds, session.outputs)
+                session.close()
+            except SessionRefused:
+                return False
+            except ProcessEnded:
+                return True
+            return False
+
+        try:
+            return fatal_node(with_constants(self._source), is_fatal)
+        except (ValueError, EncodeError):  # more than 2 GB
+            return None
 
 
 def require(name: str) -> Any:

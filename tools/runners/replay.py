@@ -21,8 +21,16 @@ from ...runtime.plan.backend import Backend
 from ...runtime.plan.partition import Bars, partition
 from ...runtime.session.model import Model
 from ..common.archives import read_archive
+from .onnxruntime_process import OnnxruntimeProcess
 from .onnxruntime_runner import is_onnxruntime, require
-from .runners import RunnerSettings, check_names, default_names, is_backend, open_runner
+from .runners import (
+    RunnerSettings,
+    check_names,
+    default_names,
+    is_backend,
+    open_runner,
+    process_for,
+)
 
 Values = Mapping[str, HostValue]
 
@@ -91,17 +99,27 @@ class BackendPlayer:
 
 @dataclass(frozen=True, slots=True)
 class FilePlayer:
-    """A program that reads ONNX and gets every graph as a separate model."""
+    """A program that reads ONNX and gets every graph as a separate model.
+
+    Attributes:
+        name: of the runner.
+        precision: compute precision of float32 tensors.
+        process: where onnxruntime runs.
+        title: what errors call the model that graphs are parts of.
+    """
 
     name: str
     precision: str = "float32"
+    process: OnnxruntimeProcess | None = None
+    title: str = "the model"
 
     def run(self, graph: Graph, feeds: Values) -> dict[str, HostValue]:
         if any(node.op.graphs() for node in graph.nodes):
             graph = _without_sizes(graph)
         oldest = _OLDEST_ORT if is_onnxruntime(self.name) else _OLDEST_REFERENCE
         model = export(graph, at_least=oldest)
-        runner = open_runner(self.name, model, RunnerSettings(tuple(graph.outputs)))
+        settings = RunnerSettings(tuple(graph.outputs), title=self.title)
+        runner = open_runner(self.name, model, settings, self.process)
         try:
             wanted: dict[str, Any] = {value.name: feeds[value.name] for value in graph.inputs}
             return dict(runner.run(wanted))
@@ -120,11 +138,12 @@ def open_player(name: str, settings: RunnerSettings | None = None) -> Player:
         BackendUnavailable: it is unavailable on this machine.
     """
     check_names([name])
+    chosen = settings or RunnerSettings()
+    process = process_for(name, chosen)
     if is_onnxruntime(name):
         require(name)
     if not is_backend(name):
-        return FilePlayer(name)
-    chosen = settings or RunnerSettings()
+        return FilePlayer(name, process=process, title=chosen.title)
     options = Options(**{"precision": chosen.precision, **chosen.options})
     fallback = chosen.fallback if chosen.fallback != name else None
     return BackendPlayer(name, backends.open_backends(name, options, fallback), options)
@@ -169,7 +188,7 @@ def open_players(
         chosen *= 2
     if len(chosen) < 2:
         raise UsageError(f"layers are compared between two runners, not {len(chosen)}")
-    exact = RunnerSettings(settings.outputs, settings.fallback, "float32", settings.options)
+    exact = replace(settings, precision="float32", operators=None)
     return [
         name
         if not isinstance(name, str)

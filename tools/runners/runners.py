@@ -18,6 +18,7 @@ from ...runtime.ir.types import Array, HostValue
 from ...version import __version__
 from ..common.console import counted
 from ..common.inputs import RunRefused
+from .onnxruntime_process import OnnxruntimeProcess
 from .onnxruntime_runner import ONNXRUNTIME, OnnxRuntime, OrtConfig, is_onnxruntime, with_constants
 
 REFERENCE = "onnx.reference"
@@ -33,6 +34,8 @@ class RunnerSettings:
         precision: compute precision of float32 tensors on tercet's backends.
         options: further fields of `tercet.Options`.
         operators: custom operators, for tercet's backends.
+        limit: seconds that each request to another process may take; None for any time.
+        title: what errors call a model that has no file.
     """
 
     outputs: tuple[str, ...] = ()
@@ -40,6 +43,8 @@ class RunnerSettings:
     precision: str = "float32"
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     operators: Operators | None = None
+    limit: float | None = None
+    title: str = "the model"
 
 
 class Runner(Protocol):
@@ -53,6 +58,11 @@ class Runner(Protocol):
     @property
     def about(self) -> str:
         """Its description and device, in a few words."""
+        ...
+
+    @property
+    def seconds(self) -> float | None:
+        """What the last load or run took in its own process; None if that is this one."""
         ...
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, HostValue]:
@@ -111,22 +121,46 @@ def check_names(wanted: Sequence[str], *, files: bool = False) -> None:
             raise UsageError(f"'{name}' would be compared with itself")
 
 
-def open_runner(name: str, source: Loadable, settings: RunnerSettings) -> Runner:
+def process_for(name: str, settings: RunnerSettings) -> OnnxruntimeProcess | None:
+    """Start the process that a runner may end by a signal; None for those that run in this one."""
+    if not is_onnxruntime(name) or find_spec(ONNXRUNTIME) is None:
+        return None
+    process = OnnxruntimeProcess(settings.limit)
+    process.start()
+    return process
+
+
+def open_runner(
+    name: str,
+    source: Loadable,
+    settings: RunnerSettings,
+    process: OnnxruntimeProcess | None = None,
+) -> Runner:
     """Load a model on a runner.
 
+    Args:
+        name: of the runner.
+        source: the model.
+        settings: common settings.
+        process: where onnxruntime runs; this process if None, which it may end.
+
     Raises:
+        RunnerEnded: onnxruntime ended its process.
         BackendUnavailable: it is unavailable on this machine.
         UnsupportedError: it cannot run this model.
         ModelError: the model cannot be read.
     """
     if is_onnxruntime(name):
-        return OnnxRuntime(name, source, settings.outputs, settings.precision)
+        own = settings.outputs, settings.precision, process, settings.title
+        return OnnxRuntime(name, source, *own)
     if name == REFERENCE:
         return _Reference(source, settings.outputs)
     return _Tercet(name, source, settings)
 
 
 class _Tercet:
+    seconds: float | None = None
+
     def __init__(self, name: str, source: Loadable, settings: RunnerSettings) -> None:
         # A backend is not its own fallback.
         fallback = settings.fallback if settings.fallback != name else None
@@ -151,6 +185,7 @@ class _Reference:
     """The onnx package's evaluator: readable, complete and slow."""
 
     precision = "float32"
+    seconds: float | None = None
     # It raises whatever numpy and its own code raise.
     _failures = (
         ArithmeticError,

@@ -23,6 +23,7 @@ from ...runtime.ir.dtypes import COMPLEX, FLOATS
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.infer import specialise
 from ...runtime.ir.types import Array, HostValue, type_of
+from ..common.ended import RunnerEnded
 from ..common.nested import flat
 from .accuracy import distance_of
 from .agreement import Agreement, Tolerance, Word, agreement, missing, tolerance_for
@@ -91,16 +92,21 @@ def overall(words: Sequence[Word]) -> Word:
     return WORDS[max((WORDS.index(word) for word in words), default=0)]
 
 
-def exit_code(word: Word, stopped: str = "", *, allow_inconclusive: bool = False) -> int:
+def exit_code(
+    word: Word, stopped: str = "", *, allow_inconclusive: bool = False, ended: bool = False
+) -> int:
     """Return the exit code.
 
     Args:
         word: the verdict.
         stopped: why the work is incomplete; empty if it is complete.
         allow_inconclusive: whether what is inconclusive may pass.
+        ended: whether another runtime crashed or did not answer.
     """
     if word == "MISMATCH":
         return MISMATCH_CODE
+    if ended:
+        return RunnerEnded.exit_code
     if stopped:
         return TimeLimitError.exit_code
     return INCONCLUSIVE_CODE if word == "inconclusive" and not allow_inconclusive else 0

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 from ...runtime.base.notebook import Shown
+from ..common.ended import RunnerEnded
 from ..common.views import shown
 from .agreement import Word
 from .error_bounds import exit_code
@@ -17,10 +18,12 @@ class Judged(Shown):
 
     Attributes:
         stopped: why the result is incomplete; empty if it is complete.
+        ended: runners that crashed or did not answer: nothing is known of what they compute.
         allow_inconclusive: whether `exit_code` is 0 for inconclusive results.
     """
 
     stopped: str = ""
+    ended: tuple[RunnerEnded, ...] = ()
     allow_inconclusive: bool = False
 
     @property
@@ -37,7 +40,8 @@ class Judged(Shown):
     def exit_code(self) -> int:
         """The exit code of the command line."""
         allowed = self.allow_inconclusive
-        return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
+        ended = bool(self.ended)
+        return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed, ended=ended)
 
     def __str__(self) -> str:
         return shown(self)

@@ -1,0 +1,190 @@
+"""onnxruntime ends by a signal, or never: that is said, and all else goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import tercet as api
+from tercet.tools.common.ended import RunnerEnded
+from tercet.tools.runners import onnxruntime_server
+from tercet.tools.runners.fatal_node import fatal_node
+from tercet.tools.runners.onnxruntime_process import (
+    OnnxruntimeProcess,
+    ProcessEnded,
+    SessionRefused,
+)
+from tercet.tools.runners.onnxruntime_server import Setup
+
+from .conftest import Tercet
+
+#: onnxruntime divides by the size of an empty axis.
+FATAL = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[a, b, c] x) => (float[d, e, f] z) {
+      r = Relu(x)
+      [first] y = Einsum<equation="abc,azc->abz">(r, r)
+      s = Sigmoid(y)
+      z = Add(s, s)
+    }"""
+EMPTY = {"x": np.zeros((0, 3, 4), np.float32)}
+FULL = {"x": np.ones((1, 3, 4), np.float32)}
+BOTH = ["numpy", "onnxruntime"]
+ON_EMPTY = "fatal.onnx", "--inputs-from", "empty.npz", "--json"
+
+
+@pytest.fixture
+def fatal(folder: Path) -> Path:
+    onnx.save(onnx.parser.parse_model(FATAL), folder / "fatal.onnx")
+    np.savez(folder / "empty.npz", x=EMPTY["x"])
+    return folder / "fatal.onnx"
+
+
+@pytest.mark.usefixtures("fatal")
+def test_compare_says_who_ended_by_what_and_where(tercet: Tercet) -> None:
+    done = tercet(
+        "compare",
+        "fatal.onnx",
+        "-b",
+        "numpy",
+        "-b",
+        "onnxruntime",
+        "--inputs-from",
+        "empty.npz",
+        "--json",
+    )
+    assert done.code == 10
+    assert (done.json["ok"], done.json["verdict"]) == (False, "inconclusive")
+    (end,) = done.json["ended"]
+    assert (end["runner"], end["by"], end["stage"]) == ("onnxruntime", "SIGFPE", "running")
+    assert (end["model"], end["node"], end["operator"]) == ("fatal.onnx", "first", "Einsum")
+
+
+@pytest.mark.usefixtures("fatal")
+def test_a_reference_that_ends_is_an_error(tercet: Tercet) -> None:
+    done = tercet(
+        "compare",
+        "fatal.onnx",
+        "-b",
+        "onnxruntime",
+        "-b",
+        "numpy",
+        "--inputs-from",
+        "empty.npz",
+        "--json",
+    )
+    assert done.code == 10
+    assert "onnxruntime ended by SIGFPE" in done.err
+    assert done.json["error"]["node"] == "first"
+
+
+def test_all_others_are_compared() -> None:
+    model = onnx.parser.parse_model(FATAL)
+    found = api.compare(model, [*BOTH, "onnx.reference"], EMPTY, repeat=1, allow_inconclusive=True)
+    assert [result.name for result in found.results] == ["numpy", "onnx.reference"]
+    assert found["onnx.reference"].ok
+    assert (found.ok, found.exit_code) == (False, 10)
+    lines = str(found).splitlines()
+    assert lines[0].startswith("CRASH: onnxruntime ended by SIGFPE")
+    assert "onnx.reference agrees with numpy" in lines
+
+
+def test_layers_and_bisect_name_the_node(fatal: Path) -> None:
+    layers = api.compare_layers(fatal, BOTH, EMPTY, optimise=False)
+    assert [layer.verdict for layer in layers.layers] == ["equal", "crashed", "equal", "equal"]
+    assert (layers.exit_code, layers.first) == (10, None)
+    found = api.bisect(fatal, BOTH, EMPTY)
+    assert (found.fault, found.nodes, found.exit_code) == ("crash", ("first",), 10)
+    assert found.reduced is not None
+    assert found.reduced.nodes == ("first",)
+
+
+def test_a_runtime_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """A request that takes longer than its limit ends the process; the next one gets another."""
+    endless = folder / "endless.py"
+    text, run = Path(onnxruntime_server.__file__).read_text(), "        self._last = list(wanted)"
+    assert run in text
+    endless.write_text(text.replace(run, f"        while True: pass\n{run}"))
+    monkeypatch.setattr(onnxruntime_server, "__file__", str(endless))
+    found = api.compare(onnx.parser.parse_model(FATAL), BOTH, FULL, repeat=1, runner_timeout=1.0)
+    (end,) = found.ended
+    assert (end.by, end.node) == ("time limit", "")
+    assert "did not answer within 1 s while running" in str(end)
+
+
+def test_what_a_process_is_killed_by() -> None:
+    process = OnnxruntimeProcess()
+    session = process.open(onnx.parser.parse_model(FATAL).SerializeToString(), Setup())
+    pid: int = process.start()._process.pid  # pyright: ignore[reportPrivateUsage]
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ProcessEnded, match=r"SIGKILL.*memory") as caught:
+        session.run(FULL, ["z"])
+    assert not caught.value.may_recur
+    with pytest.raises(ProcessEnded, match="had ended before"):
+        session.run(FULL, ["z"])
+
+
+def test_one_process_has_many_sessions_and_keeps_texts_of_errors() -> None:
+    process, data = OnnxruntimeProcess(), onnx.parser.parse_model(FATAL).SerializeToString()
+    first, second = process.open(data, Setup()), process.open(data, Setup("ORT_DISABLE_ALL"))
+    large = np.random.default_rng(0).random((20, 30, 400)).astype(np.float32)  # in a file
+    for session in (first, second):
+        found = np.asarray(session.run({"x": large}, ["z"])["z"])
+        exact = 2 / (1 + np.exp(-np.einsum("abc,azc->abz", large, large)))
+        np.testing.assert_allclose(found, exact, rtol=1e-5)
+        assert found.flags.writeable
+        session.repeat()
+        assert session.seconds is not None
+    with pytest.raises(SessionRefused, match="Required inputs"):
+        first.run({}, ["z"])
+    with pytest.raises(SessionRefused, match="INVALID_PROTOBUF"):
+        process.open(b"no model", Setup())
+    first.close()
+    second.run(FULL, ["z"])
+
+
+def test_a_script_without_a_guard_is_not_run_again(folder: Path) -> None:
+    """The other process is no copy of its user's."""
+    script = folder / "script.py"
+    onnx.save(onnx.parser.parse_model(FATAL), folder / "fatal.onnx")
+    script.write_text(
+        "import json, tercet\n"
+        "found = tercet.compare('fatal.onnx', ['numpy', 'onnxruntime'], repeat=1)\n"
+        "print(json.dumps(found.to_dict()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, cwd=folder, check=True
+    )
+    assert json.loads(done.stdout)["ok"]
+    assert not done.stderr
+
+
+@pytest.mark.parametrize("fault", [0, 1, 2, 3])
+def test_the_first_fatal_node_is_found(fault: int) -> None:
+    model = onnx.parser.parse_model(FATAL)
+    wanted = model.graph.node[fault].output[0]
+    asked: list[int] = []
+
+    def is_fatal(part: onnx.ModelProto) -> bool:
+        asked.append(len(part.graph.node))
+        return any(wanted in node.output for node in part.graph.node)
+
+    found: Any = fatal_node(model, is_fatal)
+    assert found.output[0] == wanted
+    assert len(asked) <= 3
+    assert fatal_node(onnx.parser.parse_model(FATAL), lambda _: False) is None
+
+
+def test_the_error_is_one_sentence() -> None:
+    error = RunnerEnded(
+        "onnxruntime", "SIGSEGV", "ended by SIGSEGV", "loading", "a.onnx", "n", "Conv"
+    )
+    assert str(error) == "onnxruntime ended by SIGSEGV while loading a.onnx, at node 'n' (Conv)"

@@ -1,0 +1,258 @@
+"""onnxruntime in a process of its own: some models end it by a signal, which is no exception.
+
+One process serves any number of sessions. It starts while its user does something else, and anew
+after it has ended.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from pickle import UnpicklingError
+from queue import Empty, SimpleQueue
+from shutil import rmtree
+from tempfile import mkdtemp
+from threading import Thread
+from typing import Any, Protocol
+from weakref import finalize
+
+from ...runtime.ir.types import HostValue
+from . import onnxruntime_server
+from .onnxruntime_server import Channel, Session, Setup
+
+#: What ends a process that does not answer.
+TIME_LIMIT = "time limit"
+#: Lines of what a process printed before it ended that are told.
+_LINES = 3
+#: What may lie behind a signal.
+_MEANINGS = {
+    "SIGFPE": "an integer was divided by zero",
+    "SIGSEGV": "it accessed memory that it does not have",
+    "SIGBUS": "it accessed memory that it does not have",
+    "SIGILL": "an instruction that this CPU lacks",
+    "SIGABRT": "its own checks failed",
+    "SIGKILL": "usually because memory ran out",
+}
+
+
+class SessionRefused(RuntimeError):
+    """onnxruntime raised an exception, whose text this is."""
+
+
+class ProcessEnded(RuntimeError):
+    """The process ended, or was ended after its time, in the middle of a request.
+
+    Attributes:
+        by: a signal such as ``SIGSEGV``, ``exit code 3`` or ``time limit``.
+        cause: the same in a sentence, such as ``ended by SIGSEGV``.
+        printed: the last lines that it printed.
+    """
+
+    def __init__(self, by: str, cause: str, printed: str = "") -> None:
+        self.by, self.cause, self.printed = by, cause, printed
+        super().__init__(f"{cause}: {printed}" if printed else cause)
+
+    @property
+    def may_recur(self) -> bool:
+        """Whether the same request may be made again at little cost."""
+        return self.by not in (TIME_LIMIT, "SIGKILL")
+
+
+class SessionLike(Protocol):
+    """A model in onnxruntime, in whichever process."""
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the model's outputs."""
+        ...
+
+    @property
+    def providers(self) -> list[str]:
+        """Execution providers that were started."""
+        ...
+
+    @property
+    def seconds(self) -> float | None:
+        """What the last request took where it ran; None if it ran here."""
+        ...
+
+    def run(self, feeds: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, HostValue]:
+        """Return outputs by name."""
+        ...
+
+    def repeat(self) -> None:
+        """Run once more on the same inputs, and drop the results."""
+        ...
+
+    def close(self) -> None:
+        """Release all memory."""
+        ...
+
+
+class LocalSession(Session):
+    """A session in this process, which ends with it."""
+
+    seconds: float | None = None
+
+    def close(self) -> None:
+        """Release all memory."""
+        self._session = None
+
+
+class OnnxruntimeProcess:
+    """Processes that run onnxruntime, one at a time; the last one ends with this object.
+
+    Args:
+        limit: seconds that a request may take; None for any time.
+    """
+
+    def __init__(self, limit: float | None = None) -> None:
+        self._limit = limit
+        self._running: _Running | None = None
+
+    def start(self) -> _Running:
+        """Return the process, a new one if there is none; does not wait for it."""
+        if self._running is None or self._running.has_ended:
+            self._running = _Running(self._limit)
+            finalize(self, self._running.end)
+        return self._running
+
+    def open(self, model: str | bytes, setup: Setup) -> RemoteSession:
+        """Load a model.
+
+        Args:
+            model: its file, or its bytes.
+            setup: the settings.
+
+        Raises:
+            SessionRefused: onnxruntime refuses it.
+            ProcessEnded: the process ended.
+        """
+        return RemoteSession(self.start(), model, setup)
+
+    def close(self) -> None:
+        """End the process; the next model starts another."""
+        if self._running is not None:
+            self._running.end()
+
+
+class RemoteSession:
+    """A session in another process; see `SessionLike`."""
+
+    def __init__(self, running: _Running, model: str | bytes, setup: Setup) -> None:
+        self._running, self._number = running, next(running.numbers)
+        self.outputs: list[str]
+        self.providers: list[str]
+        self.outputs, self.providers = self._ask("open", model, setup)
+
+    def _ask(self, what: str, *given: object) -> Any:
+        found, self.seconds = self._running.ask(self._number, what, *given)
+        return found
+
+    def run(self, feeds: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, HostValue]:
+        return self._ask("run", dict(feeds), list(wanted))
+
+    def repeat(self) -> None:
+        self._ask("repeat")
+
+    def close(self) -> None:
+        if not self._running.has_ended:
+            self._ask("close")
+
+
+class _Running:
+    """One process from start to end.
+
+    Args:
+        limit: seconds that a request may take; None for any time.
+
+    Attributes:
+        numbers: of its sessions.
+        has_ended: whether it answers no more.
+    """
+
+    def __init__(self, limit: float | None) -> None:
+        self._limit = limit
+        self.numbers, self.has_ended = count(), False
+        self._folder = mkdtemp(prefix="tercet-")
+        self._errors = Path(self._folder) / "errors"
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", onnxruntime_server.__file__, self._folder],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C is for its user, who ends it
+            )
+        incoming, outgoing = self._process.stdout, self._process.stdin
+        assert incoming is not None
+        assert outgoing is not None
+        self._channel = Channel(incoming, outgoing, self._folder)
+        self._answers: SimpleQueue[Any] = SimpleQueue()
+        Thread(target=_collect, args=(self._channel, self._answers), daemon=True).start()
+
+    def ask(self, number: int, what: str, *given: object) -> tuple[Any, float]:
+        """Return the answer to a request, and the seconds that it took; see `serve`.
+
+        Whatever interrupts the wait ends the process.
+
+        Raises:
+            SessionRefused: onnxruntime raised an exception.
+            ProcessEnded: the process ended.
+        """
+        if self.has_ended:
+            raise ProcessEnded("", "had ended before")
+        try:
+            with suppress(ConnectionError):  # then no answer comes either
+                self._channel.send((number, what, *given))
+            found = self._answers.get(timeout=self._limit)
+        except Empty:
+            raise self._ended(TIME_LIMIT, f"did not answer within {self._limit:g} s") from None
+        except BaseException:
+            self.end()
+            raise
+        if found is None:
+            raise self._ended(*_cause(self._process.wait()))
+        is_right, result, seconds = found
+        if not is_right:
+            raise SessionRefused(result)
+        return result, seconds
+
+    def _ended(self, by: str, cause: str) -> ProcessEnded:
+        lines = self._errors.read_text(errors="replace").split("\n")
+        printed = [line.strip() for line in lines if line.strip()]
+        self.end()
+        return ProcessEnded(by, cause, "; ".join(printed[-_LINES:]))
+
+    def end(self) -> None:
+        """End the process."""
+        if not self.has_ended:
+            self.has_ended = True
+            self._process.kill()
+            self._process.wait()
+            with suppress(OSError):  # what nobody reads any more
+                self._channel.close()
+            rmtree(self._folder, ignore_errors=True)
+
+
+def _collect(channel: Channel, answers: SimpleQueue[Any]) -> None:
+    """Pass on answers; None when no more come."""
+    with channel.incoming, suppress(EOFError, OSError, UnpicklingError):
+        while True:
+            answers.put(channel.receive())
+    answers.put(None)
+
+
+def _cause(code: int) -> tuple[str, str]:
+    """Return what ended a process, by its exit code, and the same in a sentence."""
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        return f"exit code {code}", f"ended with exit code {code}"
+    meaning = _MEANINGS.get(name)
+    return name, f"ended by {name}" + (f" ({meaning})" if meaning else "")

@@ -1,0 +1,205 @@
+"""onnxruntime's sessions, in this process or served to another one.
+
+This file is also a program, which `onnxruntime_process` starts by its path: it imports nothing of
+tercet, so that it is ready when onnxruntime is.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from mmap import ACCESS_COPY, mmap
+from pathlib import Path
+from queue import SimpleQueue
+from tempfile import mkstemp
+from threading import Thread
+from time import perf_counter
+from typing import IO, Any, NoReturn
+
+#: Arrays of more bytes than this travel in a file, which the receiver maps into its memory.
+_LARGE = 1 << 16
+_ALIGNMENT = 64
+#: Which process Linux ends first when memory runs out.
+_FIRST_TO_END = "1000"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The settings of a session.
+
+    Attributes:
+        level: of graph optimisation, by onnxruntime's name.
+        threads: within a node; None for onnxruntime's default.
+        providers: with their options, the first one first.
+        entries: further entries of its configuration.
+    """
+
+    level: str = "ORT_ENABLE_ALL"
+    threads: int | None = None
+    providers: Sequence[Any] = ("CPUExecutionProvider",)
+    entries: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Session:
+    """A model in onnxruntime.
+
+    Args:
+        model: its file, or its bytes.
+        setup: the settings.
+
+    Attributes:
+        outputs: names of the model's outputs.
+        providers: those that were started.
+    """
+
+    def __init__(self, model: str | bytes, setup: Setup) -> None:
+        ort = import_module("onnxruntime")
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, setup.level)
+        if setup.threads is not None:
+            options.intra_op_num_threads = setup.threads
+            options.inter_op_num_threads = 1
+        for key, value in setup.entries.items():
+            options.add_session_config_entry(key, value)
+        chosen = list(setup.providers)
+        self._session: Any = ort.InferenceSession(model, options, providers=chosen)
+        self.outputs: list[str] = [output.name for output in self._session.get_outputs()]
+        self.providers: list[str] = self._session.get_providers()
+        self._last: tuple[list[str], dict[str, Any]] = ([], {})
+
+    def run(self, feeds: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
+        """Return outputs by name."""
+        self._last = list(wanted), dict(feeds)
+        return dict(zip(wanted, self._session.run(*self._last), strict=True))
+
+    def repeat(self) -> None:
+        """Run once more on the same inputs, and drop the results."""
+        self._session.run(*self._last)
+
+
+class Channel:
+    """Sends and receives Python objects; their large arrays travel in files.
+
+    Args:
+        incoming: read from.
+        outgoing: written to.
+        folder: for the files.
+    """
+
+    def __init__(self, incoming: IO[bytes], outgoing: IO[bytes], folder: str) -> None:
+        self.incoming, self._outgoing, self._folder = incoming, outgoing, folder
+
+    def send(self, thing: object) -> None:
+        """Send an object.
+
+        Raises:
+            OSError: nobody receives it, or the file system is full.
+        """
+        buffers: list[pickle.PickleBuffer] = []
+        head = pickle.dumps(thing, 5, buffer_callback=buffers.append)
+        parts = [buffer.raw() for buffer in buffers]
+        sizes = [part.nbytes for part in parts]
+        if sum(sizes) > _LARGE:
+            pickle.dump((head, sizes, self._written(parts)), self._outgoing, 5)
+        else:
+            pickle.dump((head, sizes, [bytearray(part) for part in parts]), self._outgoing, 5)
+        self._outgoing.flush()
+
+    def receive(self) -> Any:
+        """Wait for an object.
+
+        Raises:
+            EOFError: the other side has ended.
+        """
+        head, sizes, parts = pickle.load(self.incoming)
+        return pickle.loads(
+            head, buffers=_mapped(parts, sizes) if isinstance(parts, str) else parts
+        )
+
+    def close(self) -> None:
+        """Send nothing any more.
+
+        Raises:
+            OSError: nobody receives what was sent last.
+        """
+        self._outgoing.close()
+
+    def _written(self, parts: Sequence[memoryview]) -> str:
+        handle, name = mkstemp(dir=self._folder)
+        with open(handle, "wb") as file:
+            for part in parts:
+                file.write(part)
+                file.write(bytes(-part.nbytes % _ALIGNMENT))
+        return name
+
+
+def _mapped(name: str, sizes: Sequence[int]) -> list[memoryview]:
+    """Return the parts of a file, writable in memory alone; the file goes with them."""
+    with open(name, "rb") as file:
+        whole = memoryview(mmap(file.fileno(), 0, access=ACCESS_COPY))
+    with suppress(OSError):  # Windows keeps what is mapped; the folder goes later
+        os.unlink(name)
+    parts: list[memoryview] = []
+    start = 0
+    for size in sizes:
+        parts.append(whole[start : start + size])
+        start += size + -size % _ALIGNMENT
+    return parts
+
+
+def serve(channel: Channel) -> NoReturn:
+    """Answer requests until the other side ends.
+
+    A request is a number of a session and what is asked of it: ``open``, ``run``, ``repeat`` or
+    ``close``, with arguments. The answer is a result and the seconds that it took, or the text of
+    an exception. The other side may end while onnxruntime never does, so another thread listens.
+    """
+    requests: SimpleQueue[Any] = SimpleQueue()
+
+    def listen() -> NoReturn:
+        with suppress(EOFError, OSError):
+            while True:
+                requests.put(channel.receive())
+        os._exit(0)
+
+    Thread(target=listen, daemon=True).start()
+    with suppress(ImportError):
+        import_module("onnxruntime")
+    sessions: dict[int, Session] = {}
+    while True:
+        number, what, *given = requests.get()
+        start = perf_counter()
+        try:
+            result = _answer(sessions, number, what, given)
+            channel.send((True, result, perf_counter() - start))
+        except Exception as error:
+            channel.send((False, str(error), 0.0))
+
+
+def _answer(sessions: dict[int, Session], number: int, what: str, given: Sequence[Any]) -> Any:
+    if what == "open":
+        session = sessions[number] = Session(*given)
+        return session.outputs, session.providers
+    if what == "close":
+        sessions.pop(number, None)
+        return None
+    return getattr(sessions[number], what)(*given)
+
+
+def main() -> NoReturn:
+    """Serve whoever started this program, through its standard input and output."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_END)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries print there
+    serve(Channel(sys.stdin.buffer, answers, sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()
