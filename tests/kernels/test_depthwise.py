@@ -46,12 +46,35 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "large": ((1, 8, 12, 12), (7, 7), {"pads": (3, 3, 3, 3)}),
     "one pixel": ((3, 8, 3, 3), (3, 3), {}),
 }
-NO_WORDS = ((2, 6, 9, 7), (3, 3), {"strides": (2, 1), "pads": (1, 1, 1, 1)})
+#: Likewise, over three axes.
+VOLUMES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "planes": ((2, 8, 4, 5, 9), (3, 3, 3), {"pads": (1, 1, 1, 1, 1, 1)}),
+    "strided planes": (
+        *((1, 12, 7, 6, 6), (3, 2, 3)),
+        {"strides": (2, 3, 2), "pads": (2, 0, 1, 0, 1, 1), "dilations": (2, 1, 1)},
+    ),
+    "depth alone": ((1, 8, 6, 3, 5), (5, 1, 1), {"pads": (2, 0, 0, 2, 0, 0)}),
+    "no depth": ((2, 8, 3, 6, 5), (1, 3, 3), {"pads": (0, 1, 1, 0, 1, 1)}),
+    "padded depth": (
+        (1, 8, 1, 5, 5),
+        (1, 3, 3),
+        {"strides": (3, 1, 1), "pads": (1, 0, 0, 1, 0, 0)},
+    ),
+    "large planes": ((1, 4, 5, 6, 7), (5, 5, 5), {"pads": (2, 2, 2, 2, 2, 2)}),
+}
+#: Likewise, with channels that fill no words.
+NO_WORDS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "odd": ((2, 6, 9, 7), (3, 3), {"strides": (2, 1), "pads": (1, 1, 1, 1)}),
+    "odd planes": (
+        *((2, 5, 6, 5, 4), (3, 3, 2)),
+        {"strides": (2, 1, 1), "pads": (1, 2, 0, 2, 0, 1), "dilations": (1, 2, 1)},
+    ),
+}
 
 
 def graph_of(case: str, dtype: DType) -> tuple[Graph, Array]:
     """Return a depthwise convolution with bias and Relu, and its image, of rounded numbers."""
-    shape, kernel, how = CASES.get(case, NO_WORDS)
+    shape, kernel, how = (CASES | VOLUMES | NO_WORDS)[case]
     low = float16 if dtype == float64 else dtype
     x, w, b = (
         normal(*dims).astype(low).astype(dtype)
@@ -92,9 +115,20 @@ def test_every_patch(
 
 
 @needs_compiler
+@pytest.mark.parametrize("patch", PATCHES, ids=str)
+@pytest.mark.parametrize("case", VOLUMES)
+def test_every_patch_of_volumes(
+    case: str, patch: Patch, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always(patch, monkeypatch)
+    check(case, float16, emulated)
+
+
+@needs_compiler
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_channels_that_fill_no_words(dtype: DType, emulated: CudaBackend) -> None:
-    check("no words", dtype, emulated)
+@pytest.mark.parametrize("case", NO_WORDS)
+def test_channels_that_fill_no_words(case: str, dtype: DType, emulated: CudaBackend) -> None:
+    check(case, dtype, emulated)
 
 
 def check(case: str, dtype: DType, emulated: CudaBackend) -> None:
@@ -139,9 +173,11 @@ def test_every_patch_compiles(target: Target, cache: Path, monkeypatch: pytest.M
         always(patch, monkeypatch)
         for dtype in DTYPES:
             for case in CASES:
-                found += launches(planned(graph_of(case, dtype)[0]))
-    found += launches(planned(graph_of("no words", float32)[0]))
+                found += launches(planned(graph_of(case, dtype)[0], conv="depthwise"))
+        found += launches(planned(graph_of("strided planes", float16)[0], conv="depthwise"))
+    for case in NO_WORDS:
+        found += launches(planned(graph_of(case, float32)[0], conv="depthwise"))
     found = [launch for launch in found if "depthwise" in launch.entry]
-    assert len(found) == len(PATCHES) * len(DTYPES) * len(CASES) + 1
+    assert len(found) == len(PATCHES) * (len(DTYPES) * len(CASES) + 1) + len(NO_WORDS)
     all_compile({launch.source: None for launch in found}, target, cache, COMPILES)
     assert_arguments(found, target, cache)

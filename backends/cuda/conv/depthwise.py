@@ -3,7 +3,8 @@
 They are bound by memory and by instructions other than FMA. A thread of `depthwise.cu` computes a
 patch of pixels of adjacent channels, so that it reads each input once for all of its windows. Where
 there are few pixels, latency counts: a warp of `depthwise_rows.cu` computes one row of the windows.
-Channels that fill no words are left to `depthwise_pixels.cu`.
+Channels that fill no words are left to `depthwise_pixels.cu`. Windows over three axes add up one
+plane after the other; a warp of `depthwise_rows.cu` has a row of one plane.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import numpy as np
 from ....runtime.ir.types import Array
 from ..algorithms.registry import Answer
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem, times
-from ..gemm.problem import divisor, image_of
+from ..gemm.problem import divisor
 from ..recipe.launch import Launch, each
-from ..recipe.operands import Ints, Members, Packed, by_axis, ceil_div
+from ..recipe.operands import Ints, Members, Packed, by_axis, ceil_div, three
 
 THREADS = 128
 #: Threads of a warp of `depthwise_rows.cu`, each with a patch.
@@ -34,7 +35,7 @@ class Patch:
 
     Attributes:
         rows, columns: of pixels.
-        shared: whether as many warps as a window has rows compute it, one row each.
+        shared: whether as many warps as the planes of a window have rows compute it, one row each.
     """
 
     rows: int
@@ -64,7 +65,7 @@ BUSY = {
 }
 #: Maximum taps for patches larger than a pixel, as windows are unrolled.
 MAX_TAPS = 49
-#: Maximum sides of a window of which a warp has a row.
+#: Maximum width of a window of which a warp has a row, and maximum number of its rows.
 MAX_SHARES = 16
 
 
@@ -89,15 +90,16 @@ def _words(conv: ConvProblem, plane: Plane, patch: Patch) -> Launch:
     """Return the launch with patches of channel words."""
     places = (plane.channels // CHANNELS, *reversed(plane.spread(patch)))
     names = ("words", "across", "down")
+    divided = dict(zip((*names, "depth"), (*places, plane.outputs[0]), strict=True))
     members = {
         **dict(zip(names, places, strict=True)),
-        **{f"by_{name}": divisor(size) for name, size in zip(names, places, strict=True)},
+        **{f"by_{name}": divisor(size) for name, size in divided.items()},
     }
     constants = ("COLUMNS", patch.columns), ("VECTOR", CHANNELS), *conv.epilogue.flags(conv.b)
     count = plane.threads(patch)
     if patch.shared:
         launch = _launch(conv, plane, "conv/depthwise_rows.cu", count, constants, members)
-        block = LANES * plane.kernel[0]
+        block = LANES * prod(plane.kernel[:2])
         return replace(launch, grid=(ceil_div(count, LANES), 1, 1), block=block)
     constants = ("ROWS", patch.rows), *constants
     return _launch(conv, plane, "conv/depthwise.cu", count, constants, members)
@@ -105,7 +107,7 @@ def _words(conv: ConvProblem, plane: Plane, patch: Patch) -> Launch:
 
 def _pixels(conv: ConvProblem, plane: Plane) -> Launch:
     """Return the launch with one thread per element."""
-    count = plane.images * plane.channels * prod(plane.sizes[2:])
+    count = conv.y.size
     constants = (("BIAS", conv.b is not None),)
     return _launch(conv, plane, "conv/depthwise_pixels.cu", count, constants, {})
 
@@ -142,12 +144,13 @@ def _launch(
         },
         types=epilogue.types,
         constants=(
-            *(("KH", plane.kernel[0]), ("KW", plane.kernel[1])),
-            *(("STEP_H", plane.steps[0]), ("STEP_W", plane.steps[1])),
+            *zip(("KD", "KH", "KW"), plane.kernel, strict=True),
+            *zip(("STEP_D", "STEP_H", "STEP_W"), plane.steps, strict=True),
+            ("VOLUME", plane.has_planes),
             *constants,
         ),
         code=epilogue.code,
-        note=f"{times(plane.kernel)} {epilogue.title}".strip(),
+        note=f"{times(conv.view.kernel)} {epilogue.title}".strip(),
         pitched=(x, y),
     )
 
@@ -157,18 +160,18 @@ def weights_of(conv: ConvProblem) -> Packed:
     return Packed((conv.w.value,), "depthwise", pack_depthwise)
 
 
-_SIZES = ("height", "width", "out_height", "out_width")
+_SIZES = ("depth", "height", "width")
 
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """The geometry of a 2-D convolution; a single spatial axis counts as the width.
+    """The geometry of a convolution; missing leading spatial axes have size 1.
 
     Attributes:
         images, channels: sizes of the first two axes.
         has_words: whether threads compute several channels.
         size: element size in bytes.
-        sizes: height and width of the image and the result.
+        inputs, outputs: depth, height and width of the image and the result.
         kernel, steps, dilations, pads: of the windows; leading pads.
     """
 
@@ -176,7 +179,8 @@ class Plane:
     channels: int
     has_words: bool
     size: int
-    sizes: Ints
+    inputs: Ints
+    outputs: Ints
     kernel: Ints
     steps: Ints
     dilations: Ints
@@ -184,26 +188,37 @@ class Plane:
 
     @classmethod
     def of(cls, conv: ConvProblem) -> Plane:
-        """Return the geometry of a convolution."""
+        """Return the geometry of a convolution; planes that it treats one by one are images."""
         x, y, view = conv.x, conv.y, conv.view
-        one = (1,) if x.rank == 3 else ()
-        image = image_of(x.dims[2:], y.dims[2:], view, x.strides)
+        planes, height, width = three(x.dims[2:], 1)
+        out_planes, *rest = three(y.dims[2:], 1)
+        ends = three(view.pads_begin, 0)[0], three(view.pads_end, 0)[0]
+        alone = (three(view.kernel, 1)[0], three(view.strides, 1)[0], *ends) == (1, 1, 0, 0)
         return cls(
-            *x.dims[:2],
+            images=x.dims[0] * (planes if alone else 1),
+            channels=x.dims[1],
             has_words=x.dims[1] % CHANNELS == 0,
             size=x.dtype.itemsize,
-            sizes=tuple(image[name] for name in _SIZES),
-            kernel=(*one, *view.kernel),
-            steps=(image["stride_h"], image["stride_w"]),
-            dilations=(*one, *view.dilations),
-            pads=(image["pad_h"], image["pad_w"]),
+            inputs=(1 if alone else planes, height, width),
+            outputs=(1 if alone else out_planes, *rest),
+            kernel=three(view.kernel, 1),
+            steps=three(view.strides, 1),
+            dilations=three(view.dilations, 1),
+            pads=three(view.pads_begin, 0),
         )
 
     @property
+    def has_planes(self) -> bool:
+        """Whether windows extend over planes."""
+        return (self.inputs[0], self.outputs[0], self.kernel[0], self.pads[0]) != (1, 1, 1, 0)
+
+    @property
     def geometry(self) -> dict[str, int]:
-        """The members of struct `Plane` that both kernels have."""
+        """The members of struct `Plane` that all kernels have."""
         return {
-            **{"channels": self.channels, **dict(zip(_SIZES, self.sizes, strict=True))},
+            "channels": self.channels,
+            **dict(zip(_SIZES, self.inputs, strict=True)),
+            **{f"out_{name}": size for name, size in zip(_SIZES, self.outputs, strict=True)},
             **by_axis(dilation=self.dilations, pad=self.pads),
         }
 
@@ -212,7 +227,8 @@ class Plane:
         """The applicable patch sizes, largest first."""
         if not self.has_words:
             return ()
-        shared = SHARED if self.kernel[0] > 1 and max(self.kernel) <= MAX_SHARES else ()
+        rows = prod(self.kernel[:2])
+        shared = SHARED if 1 < rows <= MAX_SHARES >= self.kernel[2] else ()
         if prod(self.dilations) > 1:
             return (*shared[-1:], SINGLE)
         if prod(self.kernel) > MAX_TAPS:
@@ -222,11 +238,13 @@ class Plane:
 
     def spread(self, patch: Patch) -> tuple[int, int]:
         """Return the number of patches along height and width."""
-        return ceil_div(self.sizes[2], patch.rows), ceil_div(self.sizes[3], patch.columns)
+        _, height, width = self.outputs
+        return ceil_div(height, patch.rows), ceil_div(width, patch.columns)
 
     def threads(self, patch: Patch) -> int:
         """Return the number of threads with a patch size."""
-        return self.images * self.channels // CHANNELS * prod(self.spread(patch))
+        words = self.images * self.outputs[0] * self.channels // CHANNELS
+        return words * prod(self.spread(patch))
 
     def patch(self, processors: int) -> Patch:
         """Return the largest patch that keeps every multiprocessor busy."""

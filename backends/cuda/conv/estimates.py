@@ -288,7 +288,7 @@ def depthwise_formats(conv: ConvProblem) -> Formats | str:
     """Return the formats of `depthwise`, or why it does not apply."""
     refused = conv.need_depthwise()
     refused = refused or (conv.need_halves() if conv.x.dtype in HALVES else conv.need_float32())
-    return refused or conv.need_plane() or conv.need_constants() or CHANNELS_LAST
+    return refused or conv.need_constants() or CHANNELS_LAST
 
 
 def depthwise_time(conv: ConvProblem) -> float:

@@ -274,11 +274,11 @@ def three(values: Ints, missing: int) -> Ints:
 
 
 def by_axis(**values: Ints) -> dict[str, int]:
-    """Return values for two spatial axes as members ``name_h``, ``name_w``; one is the width."""
+    """Return values for spatial axes as members ``name_d``, ``name_h``, ``name_w``, last ones."""
     return {
         f"{name}_{letter}": value
         for name, pair in values.items()
-        for letter, value in zip("hw"[-len(pair) :], pair, strict=True)
+        for letter, value in zip("dhw"[-len(pair) :], pair, strict=True)
     }
 
 

@@ -1,7 +1,7 @@
 // Depthwise convolution, channels last: what its kernels share.
 //
-// Compile-time: T, and R of results; KH KW; STEP_H STEP_W, the stride; COLUMNS of a patch; VECTOR; BIAS; Z0 and Z1 as in
-// multistage.cu.
+// Compile-time: T, and R of results; KD KH KW, of a window; STEP_D STEP_H STEP_W, the stride; VOLUME, whether images have
+// planes; COLUMNS of a patch; VECTOR; BIAS; Z0 and Z1 as in multistage.cu.
 
 using u32 = unsigned int;
 
@@ -14,6 +14,8 @@ struct Plane {
     int row_x, row_y;           // elements from one pixel to the next
     int words, across, down;    // of a pixel; patches of an image
     Divisor by_words, by_across, by_down;
+    int depth, out_depth, dilation_d, pad_d;
+    Divisor by_depth;  // of the result
 };
 
 constexpr int ACROSS = (COLUMNS - 1) * STEP_W + KW;  // columns that windows of adjacent results cover
@@ -75,9 +77,10 @@ __device__ __forceinline__ void keep(R* y, const Floats& sums, const Floats& shi
     *(Results*)(y + pixel * p.row_y + channel) = results;
 }
 
-// Where thread `i` works: a word of channels, the first row and column of a patch, and the image.
+// Where thread `i` works: a word of channels, the first row and column of a patch, the plane among those of all results,
+// the first plane of its windows, and the image.
 struct Spot {
-    int channel, column, row, n;
+    int channel, column, row, plane, front, n;
 
     __device__ __forceinline__ Spot(int i, int rows, const Plane& p)
     {
@@ -89,6 +92,18 @@ struct Spot {
         };
         channel = next(p.words, p.by_words) * VECTOR;
         column = next(p.across, p.by_across) * COLUMNS;
-        row = next(p.down, p.by_down) * rows, n = rest;
+        row = next(p.down, p.by_down) * rows, plane = rest;
+        front = VOLUME ? next(p.out_depth, p.by_depth) * STEP_D - p.pad_d : 0, n = rest;
+    }
+    // The plane of `x` in which windows begin, as if it existed, counted over all images.
+    __device__ __forceinline__ long long first(const Plane& p) const
+    {
+        return VOLUME ? (long long)n * p.depth + front : n;
+    }
+
+    // Whether the image has the plane `d` behind that one.
+    __device__ __forceinline__ bool has_plane(int d, const Plane& p) const
+    {
+        return !VOLUME || (u32)(front + d) < (u32)p.depth;
     }
 };
