@@ -192,6 +192,9 @@ class Layout:
             slot = self._slot(source.value, source.device, format, len(self.rows))
             slot.alias = source
             return slot
+        formats = {source.format, format}
+        if Format.HALVES in formats and Format.CONTIGUOUS not in formats:  # rows are in C order
+            source = self.fetch(source.value, source.device, Format.CONTIGUOUS)
         return self._move(source, source.device, format)
 
     def _move(self, source: Slot, device: Device, format: Format) -> Slot:

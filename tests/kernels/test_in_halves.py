@@ -30,6 +30,7 @@ from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.attention import Attention
+from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Gelu
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
@@ -191,6 +192,26 @@ def test_views_of_rows_stay_in_halves(both: bool) -> None:
     assert formats == [Format.CONTIGUOUS] * both + [Format.HALVES]
     assert "multiply_halves" in [launch.entry for launch in launches(layout)]
     assert "reformat" not in {row.kind for row in layout.rows}
+
+
+@needs_compiler
+def test_rows_of_an_image(hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows along the last axis of a channels-last image are brought in C order first."""
+    force(monkeypatch, "w64x64")
+    graph = Graph("image")
+    x = graph.add_input("x", TensorType(float32, (2, 8, 5, 64)))
+    w, b = normal(8, 8, 1, 1), normal(64, 24)
+    image = graph.insert(Conv(), [x, graph.constant(w, "w")], 1, name="conv").output
+    rows = graph.insert(MatMul(), [image, graph.constant(b, "b")], 1, name="product").output
+    graph.set_outputs({"y": rows})
+    infer(graph)
+    options = replace(OPTIONS, conv="tensor_cores", **WAYS)
+    feeds = {"x": normal(2, 8, 5, 64)}
+    with Model(graph, [hopper], options, evaluate) as model:
+        (got,) = model.run(feeds).values()
+    wide = [array.astype(np.float64) for array in (w[:, :, 0, 0], feeds["x"], b)]
+    want = np.einsum("mc,nchw->nmhw", *wide[:2]) @ wide[2]
+    assert np.linalg.norm(got - want) <= 1e-6 * np.linalg.norm(want)
 
 
 # ── compiling ────────────────────────────────────────────────────────────────────────────────────
