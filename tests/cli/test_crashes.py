@@ -135,7 +135,7 @@ def test_what_a_process_is_killed_by() -> None:
 def test_one_process_has_many_sessions_and_keeps_texts_of_errors() -> None:
     process, data = OnnxruntimeProcess(), onnx.parser.parse_model(FATAL).SerializeToString()
     first, second = process.open(data, Setup()), process.open(data, Setup("ORT_DISABLE_ALL"))
-    large = np.random.default_rng(0).random((20, 30, 400)).astype(np.float32)  # in a file
+    large = np.random.default_rng(0).random((30, 2, 20000)).astype(np.float32)  # in a file
     for session in (first, second):
         found = np.asarray(session.run({"x": large}, ["z"])["z"])
         exact = 2 / (1 + np.exp(-np.einsum("abc,azc->abz", large, large)))

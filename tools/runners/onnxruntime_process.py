@@ -6,6 +6,7 @@ after it has ended.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -27,6 +28,8 @@ from .onnxruntime_server import Channel, Session, Setup
 
 #: What ends a process that does not answer.
 TIME_LIMIT = "time limit"
+#: Where Linux keeps files in memory.
+_MEMORY = "/dev/shm"
 #: Lines of what a process printed before it ended that are told.
 _LINES = 3
 #: What may lie behind a signal.
@@ -179,7 +182,9 @@ class _Running:
     def __init__(self, limit: float | None) -> None:
         self._limit = limit
         self.numbers, self.has_ended = count(), False
-        self._folder = mkdtemp(prefix="tercet-")
+        self._folder = mkdtemp(
+            prefix="tercet-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None
+        )
         self._errors = Path(self._folder) / "errors"
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(

@@ -16,13 +16,14 @@ from importlib import import_module
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 from queue import SimpleQueue
+from shutil import disk_usage
 from tempfile import mkstemp
 from threading import Thread
 from time import perf_counter
 from typing import IO, Any, NoReturn
 
 #: Arrays of more bytes than this travel in a file, which the receiver maps into its memory.
-_LARGE = 1 << 16
+_LARGE = 1 << 22
 _ALIGNMENT = 64
 #: Which process Linux ends first when memory runs out.
 _FIRST_TO_END = "1000"
@@ -89,7 +90,7 @@ class Channel:
     Args:
         incoming: read from.
         outgoing: written to.
-        folder: for the files.
+        folder: for the files, on which there may be little room.
     """
 
     def __init__(self, incoming: IO[bytes], outgoing: IO[bytes], folder: str) -> None:
@@ -99,13 +100,13 @@ class Channel:
         """Send an object.
 
         Raises:
-            OSError: nobody receives it, or the file system is full.
+            OSError: nobody receives it.
         """
         buffers: list[pickle.PickleBuffer] = []
         head = pickle.dumps(thing, 5, buffer_callback=buffers.append)
         parts = [buffer.raw() for buffer in buffers]
         sizes = [part.nbytes for part in parts]
-        if sum(sizes) > _LARGE:
+        if sum(sizes) > _LARGE and disk_usage(self._folder).free > 2 * sum(sizes):
             pickle.dump((head, sizes, self._written(parts)), self._outgoing, 5)
         else:
             pickle.dump((head, sizes, [bytearray(part) for part in parts]), self._outgoing, 5)
