@@ -97,14 +97,14 @@ __device__ __forceinline__ MaskTile load_mask(const Row (&rows)[TM][2], int t0, 
 #pragma unroll
         for (int half = 0; half < MaskTile::ROWS_OF; ++half) {
             const M* const from = mask_row(mask, rows[0][half], n, by);
-            // Neighbours are read at once if they can be.
-            constexpr int READS = MASK_PAIRS ? 1 : 2;
+            // Neighbours are read at once if they can be, but pairs of float32 would take more registers.
+            constexpr bool PAIRS = MASK_PAIRS && sizeof(M) < 4;
 #pragma unroll
             for (int j = 0; j < KEYS / 8; ++j)
 #pragma unroll
-                for (int side = 0; side < READS; ++side) {
+                for (int side = 0; side < (PAIRS ? 1 : 2); ++side) {
                     const int t = found.first + j * 8 + threadIdx.x % 4 * 2 + side;
-                    if constexpr (MASK_PAIRS) {
+                    if constexpr (PAIRS) {
                         const MaskPair pair = t < s.mask_length ? *(const MaskPair*)(from + t) : MaskPair{};
                         found.at[j][0][half] = pair.at[0], found.at[j][1][half] = pair.at[1];
                     } else {
