@@ -106,7 +106,10 @@ class Late:
     given: list[Any]
 
     def __init__(self, name: str, lock: object) -> None:
-        self.is_there, self.done = True, None
+        self.is_there, self.is_awake = True, False
+
+    def gate(self) -> None:
+        """Return none: it does not spin."""
 
     def give(self, order: Any, stays: bool) -> None:
         type(self).given.append(order)

@@ -160,8 +160,8 @@ def test_small_images_stay_with_their_caller(monkeypatch: pytest.MonkeyPatch) ->
 def team(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ThreadPool:
     """A pool whose threads take themselves to be on processors of their own."""
     if request.param == "without":
-        monkeypatch.setattr(SpinGate, "new", lambda: None)
-    elif SpinGate.new() is None:
+        monkeypatch.setattr(SpinGate, "new", lambda writes: None)
+    elif SpinGate.new(1) is None:
         pytest.skip("this system has no spin locks")
     monkeypatch.setattr(thread_pool, "processor", threading.get_ident)
     return ThreadPool()
@@ -172,6 +172,28 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.001)
     assert condition()
+
+
+def test_a_gate_lets_one_thread_through_however_it_is_opened() -> None:
+    gate = SpinGate.new(5000)
+    if gate is None:
+        pytest.skip("this system has no spin locks")
+    passed = threading.Semaphore(0)
+
+    def wait() -> None:
+        for _ in range(4):
+            gate.wait()
+            passed.release()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    for pass_on in (gate.open, gate.hand_over, gate.open, gate.hand_over):
+        gate.close()
+        assert not passed.acquire(blocking=False)
+        pass_on()
+        assert passed.acquire(timeout=60)
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 @pytest.mark.usefixtures("threads")

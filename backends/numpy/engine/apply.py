@@ -12,7 +12,7 @@ from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.op import Op
 from ....runtime.ir.types import Array, HostValue, TensorType, ValueType
 from ....runtime.plan.backend import BuildContext, Claim
-from ..numerics.elementwise import CALLS, ELEMENTWISE
+from ..numerics.elementwise import CALLS, ELEMENTWISE, elementwise_call
 from . import thread_pool
 from .blocking import Frame, cut, shares
 from .chain import Chain
@@ -64,7 +64,7 @@ def _record_elementwise(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
         tape: Tape = []
         for block in share:
             arrays = [None if data is None else cut(data, block) for data in operands]
-            tape.append(partial(function, *arrays, out=cut(target, block)))
+            tape.append(elementwise_call(function, *arrays, out=cut(target, block)))
             finish(tape, block)
         tapes.append(tape)
     return tapes
@@ -102,7 +102,7 @@ def kernel_claim(node: Node, kernel: PlainKernel) -> Claim:
 
 
 def record_kernel(node: Node, kernel: PlainKernel, bound: Bound) -> Tape:
-    """Return the recorded calls of a node run by a plain function."""
+    """Return the elementwise_call calls of a node run by a plain function."""
     arrays = [bound.get(value) for value in node.inputs]
     if kernel.writes:
         return [partial(kernel.function, node.op, *arrays, out=bound[node.output])]

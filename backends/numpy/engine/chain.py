@@ -10,7 +10,7 @@ from typing import Protocol
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array
-from ..numerics.elementwise import CALLS, ELEMENTWISE
+from ..numerics.elementwise import CALLS, ELEMENTWISE, elementwise_call
 from ..numerics.halves import store
 from .blocking import Block, Frame, cut
 from .step import Bound, Tape
@@ -128,7 +128,7 @@ class Chain:
                 arrays[at] = running
                 if number == len(work) and running.dtype == result.dtype:
                     running = result
-                tape.append(partial(function, *arrays, out=running))
+                tape.append(elementwise_call(function, *arrays, out=running))
             if work and running is not result:
                 tape.append(partial(store, result, running))
 
@@ -147,6 +147,5 @@ class Chain:
                 None if value is None else bound[value].reshape(()) if i != stage.at else data
                 for i, value in enumerate(stage.node.inputs)
             ]
-            tape.append(
-                partial(ELEMENTWISE[type(stage.node.op)](stage.node.op), *operands, out=data)
-            )
+            function = ELEMENTWISE[type(stage.node.op)](stage.node.op)
+            tape.append(elementwise_call(function, *operands, out=data))

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+#: Writes that hand over: about as long as a thread takes from there to its first call of numpy,
+#: when it lets another one start, and when another one goes on to its next step.
+STARTING, LEAVING = 60_000, 200_000
 
 
 class _Functions(NamedTuple):
     """Functions of the C library. All but `lock` are called with the GIL."""
 
     lock: Callable[[ctypes.Array[ctypes.c_int]], int]
-    unlock: Callable[[ctypes.Array[ctypes.c_int]], int]
     try_lock: Callable[[ctypes.Array[ctypes.c_int]], int]
     new: Callable[[ctypes.Array[ctypes.c_int], int], int]
     processor: Callable[[], int]
@@ -25,7 +31,6 @@ def _functions() -> _Functions | None:
         free, held = ctypes.CDLL(None), ctypes.PyDLL(None)
         return _Functions(
             free.pthread_spin_lock,
-            held.pthread_spin_unlock,
             held.pthread_spin_trylock,
             held.pthread_spin_init,
             held.sched_getcpu,
@@ -34,40 +39,45 @@ def _functions() -> _Functions | None:
         return None
 
 
-def processor() -> int:
-    """Return the number of the processor that runs the caller; -1 if unknown."""
-    functions = _functions()
-    return -1 if functions is None else functions.processor()
+def _unknown() -> int:
+    return -1
+
+
+_FOUND = _functions()
+#: Returns the number of the processor that runs the caller; -1 if unknown.
+processor: Callable[[], int] = _unknown if _FOUND is None else _FOUND.processor
 
 
 class SpinGate:
     """A gate that lets one waiting thread through and closes behind it; closed at first.
 
-    It is a spin lock that one thread takes and another one returns.
+    It is a spin lock that one thread takes and another one returns. If both then wanted the GIL at
+    once, one would sleep, and wake too late. So `hand_over` is a call of numpy that returns the
+    lock again and again without the GIL, while the other thread goes on. The last of its writes may
+    leave the gate open behind that thread.
+
+    Attributes:
+        open: lets the waiting thread through, or the next one that comes.
+        hand_over: the same, and leaves the GIL to it for a while.
+        close: closes the gate, whether it is open or not.
+        wait: occupies a processor, without the GIL, until another thread opens the gate.
     """
 
-    __slots__ = ("_functions", "_lock")
+    __slots__ = ("close", "hand_over", "open", "wait")
 
-    def __init__(self, functions: _Functions) -> None:
-        self._functions = functions
-        self._lock = (ctypes.c_int * 16)()  # a cache line
-        functions.new(self._lock, 0)
+    def __init__(self, functions: _Functions, writes: int) -> None:
+        lock = (ctypes.c_int * 16)()  # a cache line
+        functions.new(lock, 0)
+        word = np.frombuffer(lock, np.int32, 1)
+        opened = word.copy()
+        self.open = partial(np.copyto, word, opened)
+        self.hand_over = partial(np.copyto, as_strided(word, (writes,), (0,)), opened)
+        self.close = partial(functions.try_lock, lock)
+        self.wait = partial(functions.lock, lock)
         self.close()
 
     @classmethod
-    def new(cls) -> SpinGate | None:
-        """Return a new gate; None if this system has no spin locks."""
+    def new(cls, writes: int) -> SpinGate | None:
+        """Return a new gate, handed over by `writes` writes; None without spin locks."""
         functions = _functions()
-        return None if functions is None else cls(functions)
-
-    def open(self) -> None:
-        """Let the waiting thread through, or the next one that comes."""
-        self._functions.unlock(self._lock)
-
-    def close(self) -> None:
-        """Close the gate, whether it is open or not."""
-        self._functions.try_lock(self._lock)
-
-    def wait(self) -> None:
-        """Occupy a processor, without the GIL, until another thread opens the gate."""
-        self._functions.lock(self._lock)
+        return None if functions is None else cls(functions, writes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter
@@ -17,7 +18,7 @@ import numpy as np
 
 from ....runtime.base import forks
 from ..numerics import blas
-from .spin_gate import SpinGate, processor
+from .spin_gate import LEAVING, STARTING, SpinGate, processor
 
 #: A tape: calls without arguments, executed in order.
 Tape = Sequence[Callable[[], object]]
@@ -45,12 +46,11 @@ def size() -> int:
 
 def _work(worker: int, jobs: Jobs, queues: Sequence[deque[int]]) -> None:
     """Process the worker's own blocks from the front, then those of others from the back."""
-    tapes = jobs[worker]
-    for queue in (queues[worker], *queues[:worker], *queues[worker + 1 :]):
-        take = queue.popleft if queue is queues[worker] else queue.pop
+    tapes, own = jobs[worker], queues[worker]
+    for queue in (own, *queues):
         while queue:
             try:
-                block = take()
+                block = queue.popleft() if queue is own else queue.pop()
             except IndexError:  # another worker took the last one
                 break
             for call in tapes[block]:
@@ -64,44 +64,59 @@ class _WorkerShare:
         worker: its number.
         jobs: see `ThreadPool.play`.
         queues: the blocks that no worker has taken, by worker.
-        done: opened when the part is done; None to wait for that asleep.
+        done: opened when the part is done if the caller waits; None to wait for that asleep.
     """
+
+    __slots__ = (
+        "_caller",
+        "_done",
+        "_is_awaited",
+        "_working",
+        "error",
+        "has_started",
+        "is_apart",
+        "is_done",
+        "is_wanted",
+        "jobs",
+        "queues",
+        "worker",
+    )
 
     def __init__(
         self, worker: int, jobs: Jobs, queues: Sequence[deque[int]], done: SpinGate | None
     ) -> None:
         self.worker, self.jobs, self.queues = worker, jobs, queues
-        self.is_wanted, self.has_started = True, False
+        self.is_wanted, self.has_started, self.is_done = True, False, False
+        #: Whether the thread started on another processor than its caller: spinning needs two.
+        self.is_apart = False
         self.error: BaseException | None = None
-        self._caller, self._processor = processor(), -1
-        self._done, self._may_spin = done, done is not None
+        self._caller, self._done, self._is_awaited = processor(), done, False
         self._working = Lock()  # for one step
-
-    @property
-    def is_apart(self) -> bool:
-        """Whether the thread started on another processor than its caller: spinning needs two."""
-        return self._processor != self._caller
 
     def carry_out(self) -> None:
         """Work, if the caller still needs it."""
         with self._working:
             if not self.is_wanted:
                 return
-            self._processor = processor()
+            self.is_apart = processor() != self._caller
             self.has_started = True
             try:
                 _work(self.worker, self.jobs, self.queues)
             except BaseException as error:  # re-raised by the caller
                 self.error = error
-            if self._done is not None:
-                self._done.open()
+        # Either the caller sees that this is done, or this thread sees that it waits.
+        self.is_done = True
+        if self._is_awaited and self._done is not None:
+            self._done.hand_over()
 
     def finish(self) -> None:
         """Wait for the thread if it has started, else cancel; may be called again."""
         self.is_wanted = False
-        may_spin, self._may_spin = self._may_spin, False  # the gate lets one wait pass
-        if may_spin and self._done is not None and self.has_started and self.is_apart:
-            self._done.wait()
+        may_spin = self.is_apart and self._done is not None
+        if may_spin and self.has_started and not self._is_awaited:  # a gate lets one wait pass
+            self._is_awaited = True
+            if not self.is_done:
+                self._done.wait()
         with self._working:
             pass
 
@@ -113,29 +128,36 @@ class _PoolThread:
         orders: what it is asked to do.
         is_there: whether it has not ended.
         stays: whether it may spin for its next order.
-        is_spinning: whether it does.
-        done: a gate for the orders that it is given.
+        is_awake: whether it looks for its next order before it sleeps.
+        is_spinning: whether it waits for that.
+        done: gates for the orders that it is given, in turns: the last one may still be opened.
     """
 
     def __init__(self, name: str, pool_lock: Lock) -> None:
         self.pool_lock = pool_lock
         self.orders: SimpleQueue[_WorkerShare] = SimpleQueue()
-        self.is_there, self.stays, self.is_spinning = True, False, False
-        self.done, self._gate = SpinGate.new(), SpinGate.new()
+        self.is_there, self.stays, self.is_awake, self.is_spinning = True, False, False, False
+        self.done, self._before = SpinGate.new(LEAVING), SpinGate.new(LEAVING)
+        self._gate = SpinGate.new(STARTING)
         Thread(target=self._serve, name=name, daemon=True).start()
 
     def give(self, order: _WorkerShare, stays: bool) -> None:
         """Have an order carried out, after which the thread may spin for the next one."""
         self.stays = stays
         self.orders.put(order)
-        self._open()
+        if self.is_spinning and self._gate is not None:
+            self._gate.hand_over()
+
+    def gate(self) -> SpinGate | None:
+        """Return a closed gate for the next order."""
+        self.done, self._before = self._before, self.done
+        if self.done is not None:
+            self.done.close()
+        return self.done
 
     def release(self) -> None:
         """Let the thread sleep until its next order; may be called again."""
         self.stays = False
-        self._open()
-
-    def _open(self) -> None:
         if self.is_spinning and self._gate is not None:
             self._gate.open()
 
@@ -150,6 +172,7 @@ class _PoolThread:
                         self.pool_lock.release()
                         return
                     continue
+                self.is_awake = True
                 while order is not None:
                     order.carry_out()
                     order = self._next(order.is_apart)
@@ -161,11 +184,14 @@ class _PoolThread:
         that first and then reads: so nothing is missed, but the gate may be open for no reason.
         """
         if self._gate is None or not is_apart:
+            self.is_awake = False
             return None
+        self._gate.close()  # the caller may have opened it for longer than this thread waited
         self.is_spinning = True
         try:
             while self.orders.empty():
                 if not self.stays:
+                    self.is_awake = False
                     return None
                 self._gate.wait()
             return self.orders.get()
@@ -209,7 +235,7 @@ class ThreadPool:
         wanted = min(len(jobs), count)
         if wanted > 1:
             wanted = min(wanted, size())
-        if not wakes and not any(hand.is_spinning for hand in self.hands):
+        if not wakes and not any(hand.is_awake for hand in self.hands):
             wanted = 1
         if wanted <= 1 or perf_counter() <= self._alone_until or self._lock.locked():
             for tape in jobs[0]:
@@ -225,14 +251,12 @@ class ThreadPool:
             hand.release()
 
     def _share(self, jobs: Jobs, count: int, wanted: int, stays: bool) -> None:
-        bounds = [count * worker // wanted for worker in range(wanted + 1)]
-        queues = [deque(range(bounds[w], bounds[w + 1])) for w in range(wanted)]
-        hands = self._ready(wanted - 1)
-        orders: list[_WorkerShare] = []
+        ends = [count * worker // wanted for worker in range(wanted + 1)]
+        queues = [deque(range(start, end)) for start, end in pairwise(ends)]
+        hands, orders = self._ready(wanted - 1), list[_WorkerShare]()
         for worker, hand in enumerate(hands, 1):
-            if hand.done is not None:
-                hand.done.close()
-            orders.append(_WorkerShare(worker, jobs, queues, hand.done))
+            orders.append(_WorkerShare(worker, jobs, queues, hand.gate()))
+        is_finished = False
         # However the caller is interrupted, no thread may continue working for it.
         try:
             try:
@@ -242,14 +266,17 @@ class ThreadPool:
                 _work(0, jobs, queues)
                 own = perf_counter() - start
                 _finish(orders)
+                is_finished = True
                 waited = perf_counter() - start - own
                 self._judge(waited > LATE + own / 2)
             finally:
-                for queue in queues:
-                    queue.clear()
-                _finish(orders)
+                if not is_finished:
+                    for queue in queues:
+                        queue.clear()
+                    _finish(orders)
         finally:
-            _finish(orders)
+            if not is_finished:
+                _finish(orders)
         for order in orders:
             if order.error is not None:
                 raise order.error
@@ -263,7 +290,8 @@ class ThreadPool:
             self._rest = max(0.9 * self._rest, SHORTEST_REST)
 
     def _ready(self, number: int) -> list[_PoolThread]:
-        self.hands = [hand for hand in self.hands if hand.is_there]
+        if len(self.hands) < number or not all(hand.is_there for hand in self.hands):
+            self.hands = [hand for hand in self.hands if hand.is_there]
         while len(self.hands) < number:
             self.hands.append(_PoolThread(f"tercet-{len(self.hands) + 1}", self._lock))
         return self.hands[:number]

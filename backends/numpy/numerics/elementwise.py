@@ -18,13 +18,13 @@ from ....runtime.ir.dtypes import FLOAT8S, bfloat16, float16, float32, float64
 from ....runtime.ir.op import Op
 from ....runtime.ir.types import Array
 from ....runtime.ops import elementwise as ops
+from . import calls
 from .convert import convert
 from .halves import store
 from .special import erf, gelu
 
-#: Maximum size for which the overhead of `np.clip` exceeds its savings.
-FEW = 4096
-_ZEROS = {dtype: np.zeros((), dtype) for dtype in (float32, float64)}
+#: Minus infinity, zero and infinity.
+_LIMITS = {dtype: np.array((-np.inf, 0, np.inf), dtype) for dtype in (float32, float64)}
 
 Function = Callable[..., object]
 Row = Callable[[Any], Function]
@@ -202,10 +202,8 @@ def _wider(function: Function) -> Function:
 
 def relu(x: Array, *, out: Array) -> None:
     """max(0, x)."""
-    if x.size <= FEW and x.dtype in _ZEROS:
-        np.maximum(_ZEROS[x.dtype], x, out=out)  # -0 is preserved, as with clip
-    elif x.dtype.kind == "f":
-        np.clip(x, 0, np.inf, out=out)  # several times as fast as a maximum with a scalar
+    if x.dtype.kind == "f":
+        np.clip(x, 0, np.inf, out=out)  # faster than a maximum with a scalar; -0 is preserved
     else:
         np.maximum(x, 0, out=out)
 
@@ -387,6 +385,26 @@ ELEMENTWISE: dict[type[Op], Row] = {
     ops.Swish: swish,
     ops.ThresholdedRelu: lambda op: _half(lambda x: np.where(x > op.alpha, x, 0)),
 }
+
+
+def elementwise_call(
+    function: Function, *operands: Array | None, out: Array
+) -> Callable[[], object]:
+    """Return the call ``function(*operands, out=out)`` of a row's function; may be repeated."""
+    x, *bounds = operands
+    limits = None if x is None or x.dtype != out.dtype else _LIMITS.get(out.dtype)
+    if limits is None or function not in (clip, relu):
+        return calls.calling(function, *operands, out=out)
+    low, zero, high = (limits[i : i + 1].reshape(()) for i in range(3))
+    if function is relu:
+        return calls.calling(calls.clip, x, zero, high, out=out)
+    given = (*bounds, None, None)
+    low, high = (
+        limit if bound is None else bound.reshape(())
+        for bound, limit in zip(given, (low, high), strict=False)
+    )
+    return calls.calling(calls.clip, x, low, high, out=out)
+
 
 #: Cost of a row in simple calls, if more than one.
 CALLS: dict[type[Op], int] = {

@@ -78,7 +78,7 @@ def recorded(a: Array, b: Array, out: Array, *, is_fixed: bool = False) -> Calla
         return margins.recorded(a, b, out, is_fixed=is_fixed)
     rows, columns = _grain(a, b)
     if rows == columns == 1:
-        return partial(np.matmul, a, b, out=out, dtype=out.dtype)
+        return partial(np.matmul, a, b, out)
     is_vector = min(out.shape[-2:]) == 1
     if is_vector and rows == 1:
         return _by_vector(a, b, out, columns, WHOLE if is_fixed else 0)

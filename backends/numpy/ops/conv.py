@@ -238,7 +238,7 @@ class _Convolution(ConvAlgorithm):
             if bias is not None:
                 is_other = bool(self.chain.stages) or sums.dtype != target.dtype
                 last = sums if is_other else target
-                tape.append(partial(np.add, sums, bias[groups, part], out=last))
+                tape.append(partial(np.add, sums, bias[groups, part], last))
             if not self.chain.stages and last is not target:
                 tape.append(partial(store, target, last))
             block = frame.block(place)

@@ -24,6 +24,7 @@ from ..engine.blocking import Block, blocks, lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, blocks_worth
 from ..engine.step import Bound, ScratchLayout, Tape
+from ..numerics.calls import summing
 from ..numerics.halves import copying, store
 from .algorithm import ConvAlgorithm
 from .columns import outside, region
@@ -176,14 +177,14 @@ class Depthwise(ConvAlgorithm):
                 total = found[:, i]
                 factors = weights[some, i, :, phase.taps]
                 out = spare if number else total
-                tape.append(partial(np.einsum, "cxyp,cxy->cp", pixels, factors, out=out))
+                tape.append(summing("cxyp,cxy->cp", pixels, factors, out=out))
                 if number:
-                    tape.append(partial(np.add, total, spare, out=total))
+                    tape.append(partial(np.add, total, spare, total))
             last = found
             if addend is not None:
                 is_other = bool(self.chain.stages) or found.dtype != target.dtype
                 last = found if is_other else target
-                tape.append(partial(np.add, found, addend[some], out=last))
+                tape.append(partial(np.add, found, addend[some], last))
             if not self.chain.stages and last is not target:
                 tape.append(partial(store, target, last))
             filters = slice(some.start * self.filters, some.stop * self.filters)

@@ -17,6 +17,7 @@ from ..engine.blocking import lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, blocks_worth
 from ..engine.step import Bound, ScratchLayout, Tape
+from ..numerics.calls import summing
 from ..numerics.halves import copying, store
 from .algorithm import ConvAlgorithm
 from .columns import region, windows
@@ -101,9 +102,9 @@ class DepthwiseLast(ConvAlgorithm):
             total = bound.scratch(self.sums, (*self.window.output, count))
             seen = windows(copy.transpose(2, 0, 1), self.window, self.window.output)
             factors = weights[..., some]
-            tape.append(partial(np.einsum, "cuvxy,uvc->xyc", seen, factors, out=total))
+            tape.append(summing("cuvxy,uvc->xyc", seen, factors, out=total))
             if bias is not None:
-                tape.append(partial(np.add, total, bias[some], out=total))
+                tape.append(partial(np.add, total, bias[some], total))
             place = frame.block((slice(image, image + 1), some, *self.box))
             found, target = total.transpose(2, 0, 1), result[image, some]
             if self.chain.stages and found.dtype != target.dtype:

@@ -28,6 +28,7 @@ from ..engine.blocking import Frame, lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, PRODUCT, balanced, blocks_worth, workers_worth
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape
+from ..numerics.calls import summing
 from ..numerics.halves import store
 from ..numerics.products import COLUMNS, is_small, recorded, sums
 from .columns import Region, outside, region
@@ -268,12 +269,12 @@ class Separable:
             shape = (*tiled[:2], *factors.shape)
             seen = as_strided(rows[:, i, phase.start :], shape, steps, writeable=False)
             out = spare if i else total
-            tape.append(partial(np.einsum, "ytuvp,uvp->ytp", seen, factors, out=out))
+            tape.append(summing("ytuvp,uvp->ytp", seen, factors, out=out))
             if i:
-                tape.append(partial(np.add, total, spare, out=total))
+                tape.append(partial(np.add, total, spare, total))
         if bias is not None:
             addend = bound.packed((bias,), layout, self._tiled)
-            tape.append(partial(np.add, total, addend, out=total))
+            tape.append(partial(np.add, total, addend, total))
         self.depthwise.apply(tape, bound, total)
         return total.reshape(high * wide, self.channels)
 
@@ -300,7 +301,7 @@ class Separable:
         last = found if self.after.stages else target
         if bias is not None:
             addend = bound.as_dtype(bias, self.dtype)[:, np.newaxis]
-            tape.append(partial(np.add, sums, addend, out=last))
+            tape.append(partial(np.add, sums, addend, last))
         elif sums is not last:
             tape.append(partial(store, last, sums))
         frame = self.after.frame((0, 1, 2))

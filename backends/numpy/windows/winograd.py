@@ -33,7 +33,7 @@ from ..engine.chain import Chain
 from ..engine.cost import PRODUCT
 from ..engine.step import Bound, ScratchLayout, Tape
 from ..numerics import blas
-from ..numerics.elementwise import ELEMENTWISE
+from ..numerics.elementwise import ELEMENTWISE, elementwise_call
 from ..numerics.products import recorded, sums
 from .algorithm import ConvAlgorithm
 
@@ -282,10 +282,10 @@ class Winograd(ConvAlgorithm):
         bias = bound.get(self.bias)
         if bias is not None:
             by_filter = outputs.reshape(M * M, *products.shape[1:])
-            tape.append(partial(np.add, by_filter, bias[part, np.newaxis], out=by_filter))
+            tape.append(partial(np.add, by_filter, bias[part, np.newaxis], by_filter))
         for stage in self.chain.stages[: self.early]:
             function = ELEMENTWISE[type(stage.node.op)](stage.node.op)
-            tape.append(partial(function, outputs, out=outputs))
+            tape.append(elementwise_call(function, outputs, out=outputs))
         return outputs
 
 

@@ -1,0 +1,50 @@
+"""Calls on tapes are shorter than those of the functions in the table, and give the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tercet.backends.numpy.numerics.elementwise import ELEMENTWISE, elementwise_call
+from tercet.runtime.ir.dtypes import bfloat16
+from tercet.runtime.ops import elementwise as ops
+
+VALUES = (-np.inf, -7.5, -1, -0.0, 0.0, 1e-30, 2, 7.5, np.inf, np.nan)
+BOUNDS = [(), (-1,), (None, 2), (-1, 2), (2, -1), (0, 6)]
+DTYPES = [np.dtype(np.float16), bfloat16, np.dtype(np.float32), np.dtype(np.float64)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
+def test_clip(dtype: np.dtype, bounds: tuple[float | None, ...]) -> None:
+    x = np.array(VALUES * 7, dtype)
+    limits = [None if bound is None else np.array(bound, dtype) for bound in bounds]
+    found = np.empty_like(x)
+    call = elementwise_call(ELEMENTWISE[ops.Clip](ops.Clip()), x, *limits, out=found)
+    low, high = (*bounds, None, None)[:2]
+    want = x.astype(np.float64)
+    want = want if low is None else np.where(want < low, low, want)
+    want = want if high is None else np.where(want > high, high, want)
+    for _ in range(2):
+        call()
+        assert np.array_equal(found.astype(np.float64), want, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, np.dtype(np.int8)], ids=str)
+@pytest.mark.parametrize("size", [10, 70, 7000])
+def test_relu(dtype: np.dtype, size: int) -> None:
+    values = np.resize(VALUES, size)
+    x = (np.nan_to_num(values, posinf=9, neginf=-9) if dtype.kind == "i" else values).astype(dtype)
+    wide = x.astype(np.float64)
+    call = elementwise_call(ELEMENTWISE[ops.Relu](ops.Relu()), x, out=x)
+    call()
+    assert np.array_equal(x.astype(np.float64), np.where(wide < 0, 0, wide), equal_nan=True)
+
+
+def test_every_operand_is_read_when_the_call_is_made() -> None:
+    """Bounds may be computed during the run."""
+    x, low, found = np.array([-3, 3], np.float32), np.zeros((), np.float32), np.zeros(2, np.float32)
+    call = elementwise_call(ELEMENTWISE[ops.Clip](ops.Clip()), x, low, out=found)
+    low[...], x[1] = -2, 4
+    call()
+    assert found.tolist() == [-2, 4]
