@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from ..ir.dtypes import FLOATS
-from ..ir.graph import Graph, Value
-from ..ops.elementwise import Add
+from ..ir.graph import Graph, Node, Value
+from ..ops import elementwise
+from ..ops.elementwise import Add, Where
 from ..ops.gather import ScatterND
 from ..ops.movement import Pad, Slice, Transpose
 from .driver import Context
@@ -33,6 +36,16 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     torch.onnx writes such assignments as ScatterNDs of rows between Transposes that bring the axis
     to the front, one in another for each axis (relative positions behind a class token).
     """
+    yield from _add_to_parts(graph)
+    for node in list(graph.nodes):
+        hidden = _hidden(graph, node)
+        if hidden is not None:
+            name = node.name
+            graph.replace(node, (hidden,))
+            yield f"Pad '{name}' puts a part back where it was, and so replaces the rest by zeros"
+
+
+def _add_to_parts(graph: Graph) -> Iterator[str]:
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, ScatterND):
             continue
@@ -67,6 +80,35 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         for each in read:  # a product that they read, too, would not become part of an attention
             drop(graph, each)
         yield f"ScatterND '{name}' adds to {part.size} places of axis {part.axis}, zeros to others"
+
+
+def _hidden(graph: Graph, node: Node) -> Value | None:
+    """Return zeros around part of a tensor, in its place, as a Where of all of it.
+
+    Elementwise nodes that read it choose for themselves, without a copy.
+    """
+    if not isinstance(node.op, Pad) or node.op.mode != "constant" or len(node.inputs) > 2:
+        return None
+    part, pads = _cut(node.operands[0]), node.operands[1].data
+    shape, dtype = shape_of(node.output), dtype_of(node.output)
+    if part is None or pads is None or shape is None or dtype is None:
+        return None
+    rank, size = len(shape), shape[part.axis]
+    before, after = pads.reshape(2, -1).tolist()
+    around = [before[part.axis], after[part.axis]]
+    elsewhere = sum(map(abs, (*before, *after))) - sum(map(abs, around))
+    in_place = isinstance(size, int) and around == [part.first, size - part.first - part.size]
+    readers = node.output.consumers
+    if elsewhere or not in_place or not readers or shape_of(part.source) != shape:
+        return None
+    if not all(type(each.op).__module__ == elementwise.__name__ for each in readers):
+        return None
+    places = np.arange(size)
+    shown = (places >= part.first) & (places < part.first + part.size)
+    add = Builder(graph, node, node.name, (node,))
+    condition = add.constant(shown.reshape(-1, *[1] * (rank - 1 - part.axis)), f"{node.name}.part")
+    zero = add.constant(np.zeros((), dtype), f"{node.name}.zero")
+    return add(Where(), condition, part.source, zero)
 
 
 def _unturned(value: Value, order: Order) -> Value | None:

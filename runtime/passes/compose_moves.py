@@ -21,6 +21,7 @@ from ..ops.shape import Squeeze
 from .cut_before_turns import place_of
 from .driver import Context
 from .editing import Builder, drop, shape_of
+from .keep_pixels import keep_pixels
 from .row_moves import RESHAPES, Move, Rows, as_shape, move_to, moved, moves_rows, reshaped
 
 _position = attrgetter("position")
@@ -40,12 +41,14 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     any order; so a move meets the next one, and both are composed. Neighbours joined to one row
     (patch merging) are a move, too.
     """
+    yield from keep_pixels(graph)
     for node in list(graph.nodes):
         text = _as_stack(graph, node)
         if text:
             yield text
     moves = _Moves(graph, context)
     yield from moves.compose()
+    yield from moves.pass_by()
     yield from moves.join_residuals()
     yield from moves.sink()
     for node in list(graph.nodes):
@@ -85,6 +88,22 @@ class _Moves:
             if move.copies > 1:
                 new = self._write(move, move.source, move.index)
                 yield f"{move.copies} copies up to '{move.last.name}' became one: '{new.name}'"
+
+    def pass_by(self) -> Iterator[str]:
+        """Let the moves that are the only readers of another one read its source."""
+        for top in list(self.known):
+            move = self.known.get(top)
+            if move is None:
+                continue
+            takers = self._takers(_RowRegion.of_views(move.top), self._by_root())
+            before = [move.index, *(taker.index for taker in takers)]
+            after = [move.index[taker.index] for taker in takers]
+            if not takers or sum(map(_is_copied, after)) >= sum(map(_is_copied, before)):
+                continue
+            for taker, index in zip(takers, after, strict=True):
+                self._write(taker, move.source, index)
+            del self.known[top]
+            yield f"{len(takers)} moves read '{move.source.name}' instead of '{top.name}'"
 
     def _write(self, move: Move, source: Value, index: Array) -> Value:
         """Replace a move's result by gathered rows of a source; return them."""
@@ -306,8 +325,12 @@ def _saves(takers: Sequence[Move]) -> bool:
 
     Consecutive rows need no move to be extracted.
     """
-    copied = sum(not (np.diff(taker.index) == 1).all() for taker in takers)
-    return len(takers) <= 1 + copied
+    return len(takers) <= 1 + sum(_is_copied(taker.index) for taker in takers)
+
+
+def _is_copied(index: Array) -> bool:
+    """Whether rows must be copied, as they are not consecutive ones."""
+    return not (np.diff(index) == 1).all()
 
 
 def _between(top: Value, source: Value) -> frozenset[Node]:
@@ -357,6 +380,16 @@ class _RowRegion:
     def roots(self) -> set[Value]:
         """The values that are not views."""
         return {_root(value) for value in self.values}
+
+    @classmethod
+    def of_views(cls, top: Value) -> _RowRegion:
+        """Return a move's result, and its views of the same rows."""
+        values, nodes = [top], list[Node]()
+        for value in values:
+            views = [each for each in value.consumers if isinstance(each.op, RESHAPES)]
+            nodes += (same := [view for view in views if Rows.of(view.output) == Rows.of(top)])
+            values += (view.output for view in same)
+        return cls(values, nodes)
 
     @classmethod
     def behind(cls, graph: Graph, move: Move) -> _RowRegion | None:

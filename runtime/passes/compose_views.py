@@ -17,6 +17,7 @@ from .driver import Context
 from .editing import Builder, drop
 from .factors import Axes, Factor, follow
 from .joined_parts import turn_joined
+from .turn_images import order_of, to_channels_first, to_channels_last
 from .turned_parts import reduce_turned, turn_whole
 
 #: An operator, with the shape that a Reshape gives.
@@ -50,7 +51,9 @@ def run_bound(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _turns_image(node: Node) -> bool:
-    return isinstance(node.op, Transpose) and node.op.perm in ((0, 2, 3, 1), (0, 3, 1, 2))
+    order = order_of(node)
+    rank = len(order or ())
+    return rank > 3 and order in (to_channels_first(rank), to_channels_last(rank))
 
 
 def _compose(graph: Graph, passes: Callable[[Node], bool]) -> Iterator[str]:
@@ -69,6 +72,28 @@ def _compose(graph: Graph, passes: Callable[[Node], bool]) -> Iterator[str]:
             yield text
     if refined:
         infer(graph)
+
+
+def views_to(last: Node) -> list[Node]:
+    """Return the nodes up to `last` that only reorder elements."""
+    return _chain(last, lambda node: True)
+
+
+def rewritten(
+    graph: Graph, chain: Sequence[Node], suits: Callable[[Sequence[Op]], bool]
+) -> Value | None:
+    """Replace the result of a chain of views by that of its shortest form, if this suits.
+
+    Args:
+        graph: the graph.
+        chain: the nodes; each does to the result of the one before what it does to its input.
+        suits: whether to take a form of these operators.
+    """
+    axes = follow(chain)
+    steps = None if axes is None else _steps(*axes)
+    if steps is None or not suits([op for op, _ in steps]):
+        return None
+    return _Form(chain, steps, 0).apply(graph)[1]
 
 
 def _chain(last: Node, passes: Callable[[Node], bool]) -> list[Node]:

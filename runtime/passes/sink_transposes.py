@@ -16,7 +16,8 @@ from ..ops.movement import Concat, Pad, Transpose
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .fold_pad import turned_pads
-from .turn_images import RESHAPES, TO_CHANNELS_FIRST, Order, order_of, turn_images
+from .keep_pixels import keep_pixels
+from .turn_images import RESHAPES, Order, order_of, to_channels_first, turn_images
 
 #: Elementwise operators that depend on the last axis.
 _ORDERED = (elementwise.BitCast, elementwise.SwiGLU)
@@ -61,6 +62,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     for node in list(graph.nodes):
         if node in graph and (views := _views_behind_image(graph, node)):
             yield _activate_early(graph, node, views)
+    yield from keep_pixels(graph)
 
 
 def _views_behind_image(graph: Graph, node: Node) -> list[Node]:
@@ -350,7 +352,7 @@ def _all_near(others: Sequence[Value], value: Value, order: Order, node: Node) -
             near = _can_turn(other.data, len(order), node)
         else:
             turned = source is not None and order_of(source) == order
-            near = other.type == value.type and (turned or order == TO_CHANNELS_FIRST)
+            near = other.type == value.type and (turned or order == to_channels_first(len(order)))
         if not near:
             return False
     return True

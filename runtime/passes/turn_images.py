@@ -1,4 +1,4 @@
-"""Expresses images made of rows, and rows made of images, by a Transpose of four axes."""
+"""Expresses images made of rows, and rows made of images, by a Transpose of all their axes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Order = tuple[int, ...]
 #: NHWC to NCHW: a tensor in either order may be stored as the other one requires.
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
 TO_CHANNELS_LAST = (0, 2, 3, 1)
-#: NCHW to rows of pixels.
-_ROWS = (0, 2, 1)
+#: Ranks of images of pixels in a plane, or of planes.
+IMAGES = (4, 5)
 RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 
 
 def turn_images(graph: Graph) -> Iterator[str]:
-    """Rewrite ``transpose(reshape(image))`` to rows of pixels, and its inverse, with four axes."""
+    """Rewrite ``transpose(reshape(image))`` to rows of pixels, and its inverse, with all axes."""
     for node in list(graph.nodes):
         if node not in graph:
             continue
@@ -35,25 +35,29 @@ def turn_images(graph: Graph) -> Iterator[str]:
         add = Builder(graph, node, node.name, (node,))
         if (heads := _heads(add, node, source)) is not None:
             value = heads
-        elif _swaps_last(node) and isinstance(source.op, RESHAPES) and len(before) == 4:
+        elif _swaps_last(node) and isinstance(source.op, RESHAPES) and len(before) in IMAGES:
             *outer, channels, _ = between
             same = tuple(outer) == before[:1] or _product(outer) == before[0]
             if not same or None in outer or channels != before[1] or channels is None:
                 continue
             if not isinstance(channels, int):
                 continue
-            turned = add(Transpose(perm=TO_CHANNELS_LAST), source.inputs[0])
+            turned = add(Transpose(perm=to_channels_last(len(before))), source.inputs[0])
             counts = (0,) if len(outer) == 1 else (n for n in outer if isinstance(n, int))
             sizes = add.integers((*counts, -1, channels), f"{node.name}.shape")
             value = add(Reshape(), turned, sizes)
-        elif isinstance(node.op, RESHAPES) and order_of(source) == _ROWS and len(after) == 4:
+        elif isinstance(node.op, RESHAPES) and _swaps_last(source) and len(after) in IMAGES:
             sizes = [size if isinstance(size, int) else -1 for size in after[2:]]
-            if after[:2] != between[:2] or None in between[:2] or sizes.count(-1) > 1:
+            *outer, channels, _ = between
+            same = len(between) == 3 and outer[0] is not None and outer[0] == after[0]
+            if not same and (_product(outer) is None or _product(outer) != after[0]):
                 continue
-            if not isinstance(after[1], int):
+            if channels != after[1] or sizes.count(-1) > 1 or not isinstance(channels, int):
                 continue
-            shape = add.integers((0, *sizes, after[1]), f"{node.name}.shape")
-            value = add(Transpose(perm=TO_CHANNELS_FIRST), add(Reshape(), source.inputs[0], shape))
+            images = 0 if same else _product(outer)
+            shape = add.integers((images or 0, *sizes, channels), f"{node.name}.shape")
+            turn = Transpose(perm=to_channels_first(len(after)))
+            value = add(turn, add(Reshape(), source.inputs[0], shape))
         elif (windows := _windows(add, node, source)) is not None:
             value = windows
         elif (moved := _pixels_moved(add, node, source)) is not None:
@@ -63,7 +67,17 @@ def turn_images(graph: Graph) -> Iterator[str]:
         name = node.name
         graph.redirect(node.output, value)
         drop(graph, node)
-        yield f"'{name}' makes rows of an image, or an image of rows, with a Transpose of four axes"
+        yield f"'{name}' makes rows of an image, or an image of rows, with a Transpose of all axes"
+
+
+def to_channels_first(rank: int) -> Order:
+    """Return the permutation of an image with channels last to one with channels first."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+def to_channels_last(rank: int) -> Order:
+    """Return the permutation of an image with channels first to one with channels last."""
+    return (0, *range(2, rank), 1)
 
 
 def _windows(add: Builder, node: Node, source: Node) -> Value | None:
@@ -116,18 +130,18 @@ def _heads(add: Builder, node: Node, source: Node) -> Value | None:
     n, heads, size, pixels = _ints(between, 0, 1, 2, 3)
     if n * heads == before[0] or heads == 1:
         return None
-    if _swaps_last(node) and isinstance(source.op, RESHAPES) and len(before) == 4:
+    if _swaps_last(node) and isinstance(source.op, RESHAPES) and len(before) in IMAGES:
         cut = any(isinstance(each.op, (Slice, Split)) for each in node.output.consumers)
         if _ints(before, 0, 1) != [n, heads * size] or cut:
             return None
-        rows = add(Transpose(perm=TO_CHANNELS_LAST), x)
+        rows = add(Transpose(perm=to_channels_last(len(before))), x)
         rows = add(Reshape(), rows, add.integers((n, pixels, heads, size), "heads"))
         return add(Transpose(perm=(0, 2, 1, 3)), rows)
-    if isinstance(node.op, RESHAPES) and order_of(source) == (0, 2, 3, 1) and len(after) == 4:
+    if isinstance(node.op, RESHAPES) and order_of(source) == (0, 2, 3, 1) and len(after) in IMAGES:
         if _ints(after, 0, 1) != [n, heads * size]:
             return None
-        rows = add(Reshape(), x, add.integers((*_ints(after, 0, 2, 3, 1),), "rows"))
-        return add(Transpose(perm=TO_CHANNELS_FIRST), rows)
+        rows = add(Reshape(), x, add.integers(_ints(after, *to_channels_last(len(after))), "rows"))
+        return add(Transpose(perm=to_channels_first(len(after))), rows)
     return None
 
 

@@ -7,13 +7,13 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Array
-from tercet.runtime.ops.elementwise import Add, Mul
+from tercet.runtime.ops.elementwise import Add, Mul, Reciprocal
 from tercet.runtime.ops.gather import ScatterND
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Slice, Transpose
+from tercet.runtime.ops.movement import Pad, Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
 
-from .graphs import apply, assert_same, kinds, make, normal, optimised
+from .graphs import apply, assert_same, kinds, make, normal, optimised, run
 
 
 def cut(g: Graph, x: Value, axis: int, first: int, last: int) -> Value:
@@ -84,3 +84,22 @@ def test_what_stays(what: str) -> None:
     assert "add_to_slices" not in log.counts
     assert "ScatterND" in kinds(after)
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_part_in_its_place_is_chosen(axis: int, moved: bool) -> None:
+    """As `x[:, 1:] += y[:, 1:]` is, where y may have an infinity elsewhere."""
+
+    def build(g: Graph, x: Value) -> Value:
+        part = cut(g, apply(g, Reciprocal(), x), axis, 1, 3)
+        pads = np.zeros((2, 3), np.int64)
+        pads[:, axis] = (2, 1) if moved else (1, 2)
+        return apply(g, Add(), x, apply(g, Pad(), part, pads.reshape(-1)))
+
+    graph = make(build, (5, 5, 5))
+    after, _ = optimised(graph)
+    assert (kinds(after) == ["Reciprocal", "Where", "Add"]) != moved
+    x = np.ones((5, 5, 5), np.float32)
+    x[0, 0, 0] = 0
+    np.testing.assert_array_equal(run(after, x, np.float32), run(graph, x, np.float32))

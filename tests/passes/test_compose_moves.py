@@ -316,3 +316,24 @@ def test_neighbours_joined_to_rows_are_one_move(is_nested: bool) -> None:
     after, _ = optimised(graph)
     assert [kind for kind in kinds(after) if kind != "Reshape"] == ["Gather", "Softmax"]
     assert_same(graph, after)
+
+
+def test_moves_of_what_was_moved_read_its_source() -> None:
+    """The class token and the pixels of queries, by heads, are copied out of the whole product."""
+
+    def part(g: Graph, x: Value, axis: int, first: int, last: int) -> Value:
+        return apply(g, Slice(), x, *(np.array([n]) for n in (first, last, axis)))
+
+    def build(g: Graph, x: Value) -> Value:
+        queries = part(g, x, 2, 1, 2)
+        queries = apply(g, Reshape(), queries, np.array([2, 5, 4, 8]))
+        heads = [apply(g, Transpose(perm=(0, 2, 1, 3)), part(g, queries, 1, 1, 5))]
+        heads.append(part(g, queries, 1, 0, 1))
+        first, second = (apply(g, Softmax(axis=2), each) for each in heads)
+        return apply(g, Add(), first, apply(g, Transpose(perm=(0, 2, 1, 3)), second))
+
+    graph = make(build, (2, 5, 3, 4, 8))
+    after, log = optimised(graph)
+    assert any("moves read" in rewrite.text for rewrite in log)
+    assert [kinds(after).count(kind) for kind in ("Slice", "Gather")] == [0, 2]
+    assert_same(graph, after)

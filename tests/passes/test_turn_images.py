@@ -83,3 +83,31 @@ def test_positions_of_coat(heads: int) -> None:
     assert (2, 0, 3, 1, 4) not in perms(after)
     assert (0, 1, 3, 2) not in perms(after)
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize("heads", [1, HEADS])
+def test_heads_of_a_video_are_images_of_pixels(heads: int) -> None:
+    """Each head of MViT's queries is a video; whole pixels are copied, and the rest is free."""
+    planes, width = 2, WIDTH // heads
+    pixels = planes * TOKENS
+
+    def build(g: Graph, x: Value) -> Value:
+        rows = apply(g, Softmax(axis=1), x)
+        rows = apply(g, Reshape(), rows, ints(N, pixels, heads, width))
+        rows = apply(g, Transpose(perm=(0, 2, 1, 3)), rows)
+        images = apply(g, Reshape(), rows, ints(N * heads, planes, SIDE, SIDE, width))
+        images = apply(g, Transpose(perm=(0, 4, 1, 2, 3)), images)
+        weights = normal(width, 1, 3, 3, 3)
+        images = apply(g, Conv(group=width, pads=(1,) * 6), images, weights)
+        back = apply(g, Reshape(), images, ints(N, heads, width, pixels))
+        return apply(g, Softmax(axis=2), apply(g, Transpose(perm=(0, 1, 3, 2)), back))
+
+    graph = make(build, (N, pixels, WIDTH))
+    after, _ = optimised(graph)
+    conv = next(node for node in after.nodes if isinstance(node.op, Conv))
+    (behind,) = conv.output.consumers
+    before = conv.operands[0].producer
+    assert before is not None
+    assert before.op == Transpose(perm=(0, 4, 1, 2, 3))
+    assert behind.op == Transpose(perm=(0, 2, 3, 4, 1))
+    assert_same(graph, after)

@@ -1,0 +1,109 @@
+"""Lets transposes around windows of images copy whole pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import Op
+from ..ops.conv import Conv
+from ..ops.movement import Slice, Split, Transpose
+from ..ops.pool import AveragePool, MaxPool
+from .compose_views import rewritten, views_to
+from .editing import Builder, drop, shape_of
+from .turn_images import IMAGES, RESHAPES, order_of, to_channels_first, to_channels_last
+
+#: Operators that read and store images with channels last, and from how many channels on.
+_OF_WINDOWS, _CHANNELS = (Conv, MaxPool, AveragePool), 8
+
+
+def keep_pixels(graph: Graph) -> Iterator[str]:
+    """Split moves of images into one of whole pixels and a Transpose that is free.
+
+    Convolutions and poolings read and store images with channels last. Where each head of an
+    attention is an image of its own (MViT), heads are swapped with the axes of pixels before and
+    behind them: with channels last in between, that copies rows instead of single elements.
+    """
+    for node in list(graph.nodes):
+        if not isinstance(node.op, _OF_WINDOWS):
+            continue
+        if _read_pixels(graph, node):
+            yield f"what {node.kind} '{node.name}' reads is moved in whole pixels"
+        for turn in list(_turns_of(node.output)):
+            if _store_pixels(graph, node, turn):
+                yield f"what {node.kind} '{node.name}' stores is moved in whole pixels"
+
+
+def _read_pixels(graph: Graph, node: Node) -> bool:
+    """Make the image that windows read of rows of pixels, if these are moved as they are."""
+    image = node.operands[0]
+    made, readers, rank = image.producer, list(image.consumers), _rank_of(image)
+    if rank is None or made is None or not isinstance(made.op, (Transpose, *RESHAPES)):
+        return False
+    first, chain = to_channels_first(rank), views_to(made)
+    if order_of(made) == first or not any(isinstance(each.op, Transpose) for each in chain):
+        return False
+    if not all(isinstance(each.op, _OF_WINDOWS) for each in readers):
+        return False
+    add = Builder(graph, node, made.name, (made,))
+    turn = add.node(Transpose(perm=to_channels_last(rank)), image)
+    chain = views_to(turn)
+    parts = [chain[start:] for start in range(len(chain) - 1)]
+    parts = [part for part in parts if _holds_pixels(part[0].operands[0], image)]
+    rows = next((v for part in parts if (v := rewritten(graph, part, _keep_rows))), None)
+    if rows is None:
+        graph.remove(turn)
+        return False
+    turned = add(Transpose(perm=first), rows)
+    for reader in readers:
+        graph.set_inputs(reader, [turned if value is image else value for value in reader.inputs])
+    drop(graph, made)
+    return True
+
+
+def _store_pixels(graph: Graph, node: Node, turn: Sequence[Node]) -> bool:
+    """Make what a Transpose gives of rows of pixels, if these are moved as they are.
+
+    Linear attention cuts queries, keys and values from heads of an image, which it reads itself.
+    """
+    rank = _rank_of(node.output)
+    if rank is None or (len(turn) == 1 and order_of(turn[0]) == to_channels_last(rank)):
+        return False
+    cut = any(isinstance(each.op, (Slice, Split)) for each in turn[-1].output.consumers)
+    if cut or not _holds_pixels(turn[-1].output, node.output):
+        return False
+    add = Builder(graph, turn[0], turn[-1].name, tuple(turn))
+    rows = add(Transpose(perm=to_channels_last(rank)), node.output)
+    back = add.node(Transpose(perm=to_channels_first(rank)), rows)
+    made = rewritten(graph, [back, *turn], _keep_rows)
+    drop(graph, back)
+    return made is not None
+
+
+def _turns_of(image: Value) -> Iterator[list[Node]]:
+    """Yield the transposes of an image, and of views of it, each with the views before."""
+    for reader in image.consumers:
+        if isinstance(reader.op, Transpose):
+            yield [reader]
+        elif isinstance(reader.op, RESHAPES):
+            yield from ([reader, each] for each in reader.output.consumers if order_of(each))
+
+
+def _rank_of(image: Value) -> int | None:
+    """Return the rank of an image with enough channels to have them last in memory."""
+    shape = shape_of(image)
+    if shape is None or len(shape) not in IMAGES or not isinstance(shape[1], int):
+        return None
+    return len(shape) if shape[1] >= _CHANNELS else None
+
+
+def _holds_pixels(rows: Value, image: Value) -> bool:
+    """Whether the last axis consists of whole pixels of an image."""
+    last, channels = (shape_of(rows) or (None,))[-1], (shape_of(image) or (0, None))[1]
+    return isinstance(last, int) and isinstance(channels, int) and last % channels == 0
+
+
+def _keep_rows(ops: Sequence[Op]) -> bool:
+    """Whether transposes leave the last axis where it is."""
+    perms = [op.perm for op in ops if isinstance(op, Transpose)]
+    return all(perm and perm[-1] == len(perm) - 1 for perm in perms)
