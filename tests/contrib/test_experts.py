@@ -116,3 +116,47 @@ def test_other_formats_of_weights_are_refused_with_a_recipe() -> None:
     sample = Sample("QMoE", inputs, {"quant_type": "fp4"}, constants=("fc1", "fc2"))
     with pytest.raises(tercet.UnsupportedError, match="quant_type='int'"):
         tercet.load(model_of(sample)).run(feeds_of(sample))
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("rows", [1, 2, 5, 40])
+def test_rows_of_packed_experts(rows: int, bits: int) -> None:
+    """Against float64: sums are scaled for experts of few rows, weights for others."""
+    rng, hidden, inner, count, block = np.random.default_rng(rows), 192, 320, 3, 64
+    x, router = floats(rows, hidden), floats(rows, count)
+    shifts = np.arange(8 // bits) * bits
+
+    def packed(integers: Array) -> Array:
+        parts = integers.reshape(*integers.shape[:2], -1, 8 // bits)
+        return (parts << shifts).sum(-1).astype(np.uint8)
+
+    def layer(columns: int, terms: int) -> tuple[Array, Array, Array, Array]:
+        codes = rng.integers(0, 1 << bits, (count, columns, terms))
+        zeros = rng.integers(0, 1 << bits, (count, columns, -(-terms // block)))
+        zeros = np.pad(zeros, ((0, 0), (0, 0), (0, -zeros.shape[2] % (8 // bits))))
+        scales = (rng.random((count, columns, terms // block)) / 1000).astype(np.float32)
+        shift = np.repeat(zeros[:, :, : terms // block], block, 2)
+        exact = (codes - shift) * np.repeat(scales.astype(float), block, 2)
+        return exact, packed(codes), scales, packed(zeros)
+
+    first, w1, s1, z1 = layer(inner, hidden)
+    second, w2, s2, z2 = layer(hidden, inner)
+    inputs: dict[str, Array | None] = {
+        **{"x": x, "router": router, "w1": w1, "s1": s1, "b1": floats(count, inner)},
+        **{"w2": w2, "s2": s2, "b2": floats(count, hidden), "w3": None, "s3": None, "b3": None},
+        **{"z1": z1, "z2": z2},
+    }
+    attributes: dict[str, Any] = {"expert_weight_bits": bits, "block_size": block, "k": count}
+    sample = Sample("QMoE", inputs, {**attributes, "activation_type": "relu"})
+    with tercet.load(model_of(sample)) as model:
+        (found,) = model.run(feeds_of(sample)).values()
+    weights = np.exp(router.astype(float))
+    weights /= weights.sum(1, keepdims=True)
+    b1, b2 = inputs["b1"], inputs["b2"]
+    assert b1 is not None
+    assert b2 is not None
+    exact = sum(
+        weights[:, e : e + 1] * (np.maximum(x @ first[e].T + b1[e], 0) @ second[e].T + b2[e])
+        for e in range(count)
+    )
+    assert np.abs(found - exact).max() <= 2e-6 * np.abs(exact).max()

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tercet
 
-from .samples import Sample, model_of
+from .samples import Sample, feeds_of, model_of
 
 SIZE, LAYERS = 512, 6
 
@@ -71,6 +71,37 @@ def test_zero_points_of_floats(bits: int) -> None:
     with tercet.load(model_of(sample)) as model:
         (found,) = model.run(inputs).values()
     np.testing.assert_allclose(found, a @ weights[:, :k].T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("rows", [1, 3, 8, 9, 90, 100, 130])
+def test_rows_of_all_counts(rows: int, bits: int, dtype: type) -> None:
+    """Against float64: sums are scaled for few rows, weights for some, which are turned, or many.
+
+    K is no multiple of a block, and N none of the rows that are unpacked at a time.
+    """
+    rng, n, k, block = np.random.default_rng(rows), 300, 2000, 128
+    codes = rng.integers(0, 1 << bits, (n, -(-k // block) * block))
+    zeros = rng.integers(0, 1 << bits, (n, codes.shape[1] // block))
+    scales = (rng.random(zeros.shape) / 100).astype(dtype)
+    shifts = np.arange(8 // bits) * bits
+
+    def packed(integers: np.ndarray) -> np.ndarray:
+        return (integers.reshape(n, -1, 8 // bits) << shifts).sum(-1).astype(np.uint8)
+
+    weights = (codes - np.repeat(zeros, block, 1)) * np.repeat(scales.astype(float), block, 1)
+    a, bias = rng.standard_normal((rows, k)).astype(dtype), rng.standard_normal(n).astype(dtype)
+    inputs = {
+        **{"A": a, "B": packed(codes).reshape(n, zeros.shape[1], -1), "scales": scales},
+        **{"zero_points": packed(zeros), "g_idx": None, "bias": bias},
+    }
+    sample = Sample("MatMulNBits", inputs, {"K": k, "N": n, "bits": bits, "block_size": block})
+    with tercet.load(model_of(sample)) as model:
+        (found,) = model.run(feeds_of(sample)).values()
+    exact = a.astype(float) @ weights[:, :k].T + bias
+    bound = 2e-6 if dtype == np.float32 else 1e-3
+    assert np.abs(found - exact).max() <= bound * np.abs(exact).max()
 
 
 def test_groups_have_their_zero_points() -> None:

@@ -14,6 +14,10 @@ from .products import recorded
 
 #: Granularity of rows of weights: whole groups of BLAS.
 GROUP = 16
+#: Maximum rows for which `PackedProduct` scales sums instead of weights.
+FEW = 2
+#: Maximum rows for which a product takes less time as that of the turned operands.
+TURNED = 96
 
 
 class IntegerCodes:
@@ -119,41 +123,111 @@ def unpack_integers(
     columns *= factors[:, group]
 
 
-def multiply_codes(
-    codes: IntegerCodes,
-    operands: list[Array | None],
-    x: Array,
-    rows: range,
-    work: tuple[Array, Array],
-) -> Array:
-    """Return a few rows times bare codes, with sums scaled by block: [rows of x, rows].
+class PackedProduct:
+    """Rows times packed weights, some rows of the weights at a time.
+
+    Sums of at most `FEW` rows are scaled by block. For more rows the weights are scaled, which
+    costs as much as the sums of about three rows.
 
     Args:
         codes: of the weights.
-        operands: of MatMulNBits.
-        x: float32, whole blocks.
-        rows: of the weights.
-        work: float32 and uint8, with room for these rows, in whole groups.
+        floats: float32 workspace; its size is the number of weights unpacked at a time.
+        spare: uint8 workspace of as many elements.
     """
-    few, count, factor, (first, last) = len(x), len(rows), codes.factor, (rows.start, rows.stop)
-    planes, blocks, width = codes.planes, codes.blocks, codes.width
-    wide, length = -(-count // GROUP) * GROUP, planes * blocks * width
-    floats = work[0][: wide * length].reshape(wide, planes, blocks * width)
-    floats[count:] = 0
-    spare = work[1][: count * length]
-    for call in codes.calls(operands, first, last, floats[:count], spare):
-        call()
-    ordered = x.reshape(few, blocks, width, planes).transpose(3, 1, 0, 2)
-    left = np.multiply(ordered, 1 / factor, dtype=float32, order="C")
-    found = np.empty((planes * blocks, few, wide), float32)
-    right = floats.reshape(wide, planes * blocks, width).transpose(1, 2, 0)
-    recorded(left.reshape(planes * blocks, few, width), right, found)()
-    total = np.add.reduce(found.reshape(planes, blocks, few, wide)[..., :count], 0)
-    scales, points = codes.scales(operands, first, last)
-    if points is not None:
-        total -= left.sum((0, 3))[..., np.newaxis] * factor * points.T[:, np.newaxis]
-    total *= scales.T[:, np.newaxis]
-    return np.add.reduce(total, 0)
+
+    def __init__(self, codes: IntegerCodes, floats: Array, spare: Array) -> None:
+        self._codes = codes
+        self._length = codes.planes * codes.blocks * codes.width
+        self._step = floats.size // self._length // GROUP * GROUP
+        self._floats, self._spare = floats, spare
+
+    @staticmethod
+    def room(codes: IntegerCodes, rows: int, elements: int) -> int:
+        """Return the size of the workspace for weights of so many rows.
+
+        Args:
+            codes: of the weights.
+            rows: of the weights.
+            elements: that should be unpacked at a time.
+        """
+        length = codes.planes * codes.blocks * codes.width
+        step = max(GROUP, elements // length // GROUP * GROUP)
+        return min(step, -(-rows // GROUP) * GROUP) * length
+
+    def multiply(self, operands: list[Array | None], x: Array, out: Array) -> None:
+        """Write products to `out`.
+
+        Args:
+            operands: of MatMulNBits.
+            x: float32 [rows, length].
+            out: float32 [rows, rows of the weights].
+        """
+        left = self.arranged(x)
+        part = self._few if len(x) <= FEW else self.part
+        for first in range(0, out.shape[1], self._step):
+            last = min(first + self._step, out.shape[1])
+            part(operands, left, range(first, last), out[:, first:last])
+
+    def arranged(self, x: Array) -> Array:
+        """Return [rows, planes, blocks, width] of rows of `length`, divided by the factor."""
+        codes = self._codes
+        ordered = x.reshape(len(x), codes.blocks, codes.width, codes.planes).transpose(0, 3, 1, 2)
+        return np.multiply(ordered, 1 / codes.factor, dtype=float32, order="C")
+
+    def part(self, operands: list[Array | None], left: Array, rows: range, out: Array) -> None:
+        """Write products with some rows of the weights, which are scaled.
+
+        Args:
+            operands: of MatMulNBits.
+            left: rows of `arranged`.
+            rows: of the weights; the workspace has room for as many.
+            out: [rows, these], of any dtype of floats.
+        """
+        codes = self._codes
+        floats = self._unpack(operands, rows, len(rows))
+        scales, points = codes.scales(operands, rows.start, rows.stop)
+        if points is not None:
+            floats -= np.repeat(points * codes.factor, codes.width, 1)[:, np.newaxis]
+        floats *= np.repeat(scales, codes.width, 1)[:, np.newaxis]
+        out[:] = times_turned(left.reshape(len(left), -1), floats.reshape(len(rows), -1))
+
+    def _unpack(self, operands: list[Array | None], rows: range, wide: int) -> Array:
+        """Return the codes of some rows and zeros after them: [wide, planes, blocks * width]."""
+        codes, count = self._codes, len(rows)
+        shape = wide, codes.planes, codes.blocks * codes.width
+        floats = self._floats[: wide * self._length].reshape(shape)
+        floats[count:] = 0
+        spare = self._spare[: count * self._length]
+        for call in codes.calls(operands, rows.start, rows.stop, floats[:count], spare):
+            call()
+        return floats
+
+    def _few(self, operands: list[Array | None], left: Array, rows: range, out: Array) -> None:
+        codes, count = self._codes, len(rows)
+        planes, blocks, width = codes.planes, codes.blocks, codes.width
+        wide = -(-count // GROUP) * GROUP
+        floats = self._unpack(operands, rows, wide)
+        right = floats.reshape(wide, planes * blocks, width).transpose(1, 2, 0)
+        found = np.empty((planes * blocks, 1, wide), float32)
+        total, *others = found.reshape(planes, blocks, wide)[..., :count]
+        scales, points = codes.scales(operands, rows.start, rows.stop)
+        for row, own in zip(left, out, strict=True):
+            recorded(row.reshape(planes * blocks, 1, width), right, found)()
+            for other in others:
+                np.add(total, other, out=total)
+            if points is not None:
+                of_block = row.sum((0, 2)) * codes.factor
+                np.subtract(total, of_block[:, np.newaxis] * points.T, out=total)
+            np.multiply(total, scales.T, out=total)
+            np.add.reduce(total, 0, out=own)
+
+
+def times_turned(a: Array, b: Array) -> Array:
+    """Return a [m, k] times b [n, k], turned.
+
+    OpenBLAS packs its right operand: of few rows of `a`, if these are the right one.
+    """
+    return (b @ a.T).T if len(a) <= TURNED else a @ b.T
 
 
 def unpack_blocks(

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ....runtime.ir.dtypes import float32
+from ....runtime.ir.dtypes import float32, uint8
+from ....runtime.ir.graph import Node
 from ....runtime.ir.types import Array
 from ....runtime.ops.experts import LAYERS, SPARSE_MARGIN, ExpertLayer, Mixture, MoE, QMoE
 from ....runtime.ops.packed import MatMulNBits
@@ -14,14 +15,12 @@ from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine.chain import Chain
 from ..engine.registry import builder, kernel
-from ..engine.step import Bound, HostStep, Tape
-from ..numerics.packed_codes import GROUP, IntegerCodes, multiply_codes, unpack_blocks
+from ..engine.step import Bound, HostStep, ScratchLayout, Tape
+from ..numerics.packed_codes import IntegerCodes, PackedProduct, times_turned, unpack_blocks
 from ..numerics.products import sums
 
 #: Elements of weights that are unpacked, or converted, at a time.
 ELEMENTS = 1 << 18
-#: Maximum rows for which sums are scaled instead of weights.
-FEW = 8
 #: Returns rows [rows, terms] times the weights of an expert, plus its bias.
 Layer = Callable[[Array, int], Array]
 
@@ -58,83 +57,109 @@ def q_moe(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     assert isinstance(op, QMoE)
     if op.is_unreadable:
         return op.is_unreadable
+    layers = _layers(op, node)
+    codes = [layer and _codes(layer) for layer in layers]
+    room = max(
+        PackedProduct.room(own, layer.columns, ELEMENTS) if layer and own else 0
+        for layer, own in zip(layers, codes, strict=True)
+    )
+    scratch = ScratchLayout()
+    floats, spare = scratch.take(room, float32), scratch.take(room, uint8)
 
     def record(bound: Bound) -> list[Tape]:
-        operands, out = [bound.get(value) for value in node.inputs], bound[node.output]
-        return [[lambda: np.copyto(out, _packed(op, *operands))]]
+        x, router, *rest = (bound.get(value) for value in node.inputs)
+        rest += [None] * (13 - len(rest))
+        out = bound[node.output]
+        assert x is not None
+        assert router is not None
+        work = bound.scratch(floats, (room,)), bound.scratch(spare, (room,))
+        made: list[Layer | None] = []
+        for number, (layer, own) in enumerate(zip(layers, codes, strict=True)):
+            product = None if own is None else PackedProduct(own, *work)
+            operands = [*rest[3 * number : 3 * number + 3], rest[9 + number]]
+            made.append(None if layer is None else _packed_layer(layer, product, *operands))
+        first, second, third = made
+        assert first is not None
+        assert second is not None
 
-    return HostStep(f"QMoE of {op.bits('fc1')} bits", site, record)
+        def run() -> None:
+            np.copyto(out, _mixed(op, x, route(op, router, rest[12]), first, second, third))
+
+        return [[run]]
+
+    return HostStep(f"QMoE of {op.bits('fc1')} bits", site, record, 1, scratch.nbytes)
 
 
-def _packed(op: QMoE, *inputs: Array | None) -> Array:
-    x, router, *rest = (*inputs, *(None,) * 13)
+def _layers(op: QMoE, node: Node) -> list[ExpertLayer | None]:
+    """Return the three layers, None for one that is omitted."""
+    dims = [None if value is None else value.tensor.dims for value in node.inputs]
+    dims += [None] * (11 - len(dims))
+    x, first, third = dims[0], dims[2], dims[8]
     assert x is not None
-    assert router is not None
-    points, given = rest[9:12], rest[12]
-
-    def layer(number: int) -> Layer | None:
-        weights, scales, bias = rest[3 * number : 3 * number + 3]
-        if weights is None:
-            return None
-        assert scales is not None
-        terms = x.shape[-1] if number != 1 else _inner(op, rest)
-        found = op.layer(LAYERS[number], weights.shape, scales.shape, terms)
-        zeros = _by_column(points[number], found.columns, found.bits)
-        return _packed_layer(found, weights, scales, zeros, bias)
-
-    first, second, third = (layer(number) for number in range(3))
     assert first is not None
-    assert second is not None
-    return _mixed(op, x, route(op, router, given), first, second, third)
+    inner = first[1] // op.parts(has_third=third is not None)
+    found: list[ExpertLayer | None] = []
+    for name, terms, weights, scales in zip(
+        LAYERS, (x[-1], inner, x[-1]), dims[2::3], dims[3::3], strict=False
+    ):
+        if weights is None or scales is None:
+            found.append(None)
+        else:
+            found.append(op.layer(name, weights, scales, terms))
+    return found
+
+
+def _codes(layer: ExpertLayer) -> IntegerCodes | None:
+    """Return the codes of a layer of whole blocks, which consist of whole bytes; else None."""
+    if layer.rows % layer.block or layer.block % (8 // layer.bits):
+        return None
+    sizes = {"K": layer.rows, "N": layer.columns, "bits": layer.bits, "block_size": layer.block}
+    return IntegerCodes(MatMulNBits(**sizes))
 
 
 def _packed_layer(
-    layer: ExpertLayer, weights: Array, scales: Array, zeros: Array | None, bias: Array | None
+    layer: ExpertLayer,
+    product: PackedProduct | None,
+    weights: Array | None,
+    scales: Array | None,
+    bias: Array | None,
+    points: Array | None,
 ) -> Layer:
-    """Return a layer with packed weights; sums of few rows are scaled instead of weights."""
+    """Return a layer with packed weights, by `product` if there is one and rows are float32."""
+    assert weights is not None
+    assert scales is not None
     factors = scales.reshape(*scales.shape[:2], -1)
 
+    def zeros_of(expert: int) -> Array | None:
+        if points is None or points.ndim == 3:
+            return None if points is None else points[expert]
+        return _by_column(points[expert], layer.columns, layer.bits)
+
     def rows_of(expert: int, first: int, last: int, out: Array) -> None:
-        own = None if zeros is None else zeros[expert, first:last]
+        zeros = zeros_of(expert)
+        own = None if zeros is None else zeros[first:last]
         block = weights[expert, first:last], factors[expert, first:last], own
         unpack_blocks(*block, layer.bits, layer.block, out)
 
     unpacked = _layer(layer.columns, rows_of, bias)
-    if layer.rows % layer.block or layer.block % (8 // layer.bits):
-        return unpacked
-    sizes = {"K": layer.rows, "N": layer.columns, "bits": layer.bits, "block_size": layer.block}
-    codes = IntegerCodes(MatMulNBits(**sizes))
-    step = max(GROUP, ELEMENTS // layer.rows // GROUP * GROUP)
-    room = min(step, -(-layer.columns // GROUP) * GROUP) * layer.rows
-    work = np.empty(room, float32), np.empty(room, np.uint8)
 
-    def product(rows: Array, expert: int) -> Array:
-        if len(rows) > FEW or rows.dtype != float32:
+    def multiply(rows: Array, expert: int) -> Array:
+        if product is None or rows.dtype != float32:
             return unpacked(rows, expert)
-        own = None if zeros is None else zeros[expert]
-        operands = [None, weights[expert], factors[expert], own]
+        operands = [None, weights[expert], factors[expert], zeros_of(expert)]
         found = np.empty((len(rows), layer.columns), rows.dtype)
-        for first in range(0, layer.columns, step):
-            part = range(first, min(first + step, layer.columns))
-            found[:, part.start : part.stop] = multiply_codes(codes, operands, rows, part, work)
-        return found if bias is None else found + bias[expert]
+        product.multiply(operands, rows, found)
+        if bias is not None:
+            found += bias[expert]
+        return found
 
-    return product
-
-
-def _inner(op: QMoE, rest: list[Array | None]) -> int:
-    """Return the terms of the second layer."""
-    first, third = rest[0], rest[6]
-    assert first is not None
-    return first.shape[1] // op.parts(has_third=third is not None)
+    return multiply
 
 
-def _by_column(points: Array | None, columns: int, bits: int) -> Array | None:
-    """Return packed zero points as [experts, columns, bytes]; those of columns in a byte each."""
-    if points is None or points.ndim == 3:
-        return points
-    codes = points[:, :, None] >> np.arange(0, 8, bits, dtype=np.uint8) & np.uint8((1 << bits) - 1)
-    return codes.reshape(len(points), -1)[:, :columns, None]
+def _by_column(points: Array, columns: int, bits: int) -> Array:
+    """Return packed zero points of one expert's columns as [columns, 1], in a byte each."""
+    codes = points[:, None] >> np.arange(0, 8, bits, dtype=np.uint8) & np.uint8((1 << bits) - 1)
+    return codes.reshape(-1)[:columns, None]
 
 
 def route(op: Mixture, router: Array, given: Array | None = None) -> tuple[Array, Array]:
@@ -184,7 +209,7 @@ def _layer(
             last = min(first + step, columns)
             own = weights[: last - first]
             rows_of(expert, first, last, own)
-            found[:, first:last] = x @ own.T
+            found[:, first:last] = times_turned(x, own)
         return found if bias is None else found + bias[expert]
 
     return product

@@ -22,7 +22,13 @@ from ..engine import thread_pool
 from ..engine.chain import Chain
 from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape, portions
-from ..numerics.packed_codes import IntegerCodes, TableCodes, unpack_integers, unpack_table
+from ..numerics.packed_codes import (
+    IntegerCodes,
+    PackedProduct,
+    TableCodes,
+    unpack_integers,
+    unpack_table,
+)
 from ..numerics.products import recorded, sums
 
 #: Elements of weights unpacked at a time.
@@ -31,6 +37,8 @@ ELEMENTS = 1 << 18
 GROUP = 16
 #: Maximum rows of the other operand for which sums are scaled instead of weights.
 FEW = 8
+#: Maximum rows that each part of a product may put into the order of the codes.
+SOME = 96
 #: Nanoseconds per element of the weights on one core.
 UNPACK = 0.35
 
@@ -44,8 +52,11 @@ def matmul_nbits(chain: Chain, site: BuildContext, options: Options) -> HostStep
         return op.is_prepacked
     inputs = chain.head.inputs
     is_ordered = len(inputs) < 5 or inputs[4] is None
-    if _rows(chain) <= FEW and is_ordered and not _is_wide(chain):
-        return _CodeProduct(chain, op.N, IntegerCodes(op)).step(site)
+    if is_ordered and not _is_wide(chain):
+        if _rows(chain) <= FEW:
+            return _CodeProduct(chain, op.N, IntegerCodes(op)).step(site)
+        if _rows(chain) <= SOME:
+            return _ScaledProduct(chain, op).step(site)
     length = op.blocks * op.block_size
     return _PackedProduct(chain, op.N, length, partial(unpack_integers, op)).step(site)
 
@@ -155,6 +166,45 @@ class _CodeProduct:
             np.multiply(ordered, 1 / codes.factor, out=left, dtype=left.dtype)
 
         return partial(arrange, x)
+
+
+class _ScaledProduct:
+    """Some rows times integers in the order of their bytes, which are scaled."""
+
+    def __init__(self, chain: Chain, op: MatMulNBits) -> None:
+        self._node, self._codes = chain.head, IntegerCodes(op)
+        self._length = op.blocks * op.block_size
+        self._room = PackedProduct.room(self._codes, op.N, ELEMENTS)
+        self._bounds = [*range(0, op.N, self._room // self._length), op.N]
+        self._scratch = ScratchLayout()
+        self._floats = self._scratch.take(self._room, float32)
+        self._bytes = self._scratch.take(self._room, uint8)
+
+    def step(self, site: BuildContext) -> HostStep:
+        """Return the step."""
+        name = f"{self._node.kind}: {len(self._bounds) - 1} parts"
+        return HostStep(name, site, self._record, thread_pool.size(), self._scratch.nbytes)
+
+    def _record(self, bound: Bound) -> list[Tape]:
+        operands = [bound.get(value) for value in self._node.inputs]
+        a, out = operands[0], bound[self._node.output]
+        assert a is not None
+        x, y = a.reshape(-1, a.shape[-1]), out.reshape(-1, out.shape[-1])
+        bias = operands[5] if len(operands) > 5 else None
+        work = bound.scratch(self._floats, (self._room,)), bound.scratch(self._bytes, (self._room,))
+        product, missing = PackedProduct(self._codes, *work), self._length - x.shape[1]
+
+        def run(rows: range) -> None:
+            target = y[:, rows.start : rows.stop]
+            left = product.arranged(np.pad(x, ((0, 0), (0, missing))) if missing else x)
+            if bias is None:
+                product.part(operands, left, rows, target)
+                return
+            found = np.empty(target.shape, float32)
+            product.part(operands, left, rows, found)
+            target[:] = found + bias[rows.start : rows.stop]
+
+        return [[partial(run, range(*part))] for part in pairwise(self._bounds)]
 
 
 #: Fills an array [rows, length] with a range of rows.
