@@ -92,6 +92,8 @@ _PLACES: frozenset[type[Op]] = frozenset(
         *(movement.Pad,),
     }
 )
+#: Operators whose results weigh others, and maximum bound of mixed weights.
+_GATES, _WEIGHTS = (ew.Sigmoid, ew.HardSigmoid, norm.Softmax), 64.0
 #: Maximum number of dtypes with a sufficient range.
 _WIDE = 1e30
 
@@ -157,9 +159,35 @@ def is_open_product(node: Node, ranges: Ranges, limits: HalfLimits) -> bool:
     found = ranges[node.output]
     if found.bound <= limits.greatest or limits.greatest > _WIDE:
         return False
+    if _mixes_weights(a) or _mixes_weights(b):
+        return False
     if ranges[a].means or ranges[b].means:  # linear attention: of the magnitude of scores
         return False
     return not (ranges[a].shares or _comes_from_softmax(a) or _leads_to_softmax(node.output))
+
+
+def _mixes_weights(value: Value) -> bool:
+    """Whether a tensor is a mixture of constant weights by gates or shares, as CondConv's filters.
+
+    It is as small as they are, and a product with it is as bounded as that of any layer.
+    """
+    node = _made_in(value)
+    if node is None or not isinstance(node.op, matmul.MatMul | matmul.Gemm):
+        return False
+    gates, weights = _made_in(node.operands[0]), node.operands[1].data
+    if gates is None or not isinstance(gates.op, _GATES) or weights is None or weights.ndim != 2:
+        return False
+    transposed = isinstance(node.op, matmul.Gemm) and bool(node.op.transB)
+    sums = np.abs(weights.astype(np.float64)).sum(1 if transposed else 0)
+    return float(sums.max(initial=0.0)) <= _WEIGHTS
+
+
+def _made_in(value: Value) -> Node | None:
+    """Return the node that computes what is only moved or converted to a value."""
+    node = value.producer
+    while node is not None and (type(node.op) in _PLACES or isinstance(node.op, ew.Cast)):
+        node = node.operands[0].producer
+    return node
 
 
 def _leads_to_softmax(value: Value) -> bool:

@@ -1,4 +1,4 @@
-"""Replaces ScatterNDs that write all rows of a tensor, some each, by a Concat."""
+"""Replaces scatters that write all rows of a tensor, some each, by a Concat."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from typing import NamedTuple
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
-from ..ops.gather import ScatterND
+from ..ops.gather import ScatterElements, ScatterND
 from ..ops.movement import Concat
 from .driver import Context
 from .editing import Builder, shape_of
 
 
 class Rows(NamedTuple):
-    """Consecutive rows, and what is written there."""
+    """Consecutive places of an axis, and what is written there."""
 
     first: int
     size: int
     updates: Value
+    axis: int = 0
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Replace a chain of ScatterNDs by the Concat of their updates, if these are all rows.
+    """Replace a chain of scatters by the Concat of their updates, if these are all rows.
 
-    Assignments to parts of a new tensor (``q[..., :n] = a; q[..., n:] = b``) are traced so, in
-    between Transposes that bring the axis to the front.
+    Assignments to parts of a new tensor (``q[..., :n] = a; q[..., n:] = b``) are traced as
+    ScatterNDs, in between Transposes that bring the axis to the front, or as ScatterElements along
+    the axis: one for each step of a recurrence over time (RWKV, RecurrentGemma).
     """
     for node in list(graph.nodes):
         rows = _all_rows(graph, node) if node in graph else None
@@ -35,7 +37,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             continue
         chain = _chain(graph, node)[: len(rows)]
         add = Builder(graph, node, node.name, tuple(reversed(chain)))
-        joined = add(Concat(axis=0), *(each.updates for each in rows))
+        joined = add(Concat(axis=rows[0].axis), *(each.updates for each in rows))
         graph.replace(node, [joined])
         for each in chain[1:]:
             graph.remove(each)
@@ -43,12 +45,12 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _chain(graph: Graph, node: Node) -> list[Node]:
-    """Return a ScatterND and those whose results nothing but the next one writes to."""
+    """Return a scatter and those whose results nothing but the next one writes to."""
     found = [node]
     while True:
         data = found[-1].operands[0]
         before = data.producer
-        if before is None or not isinstance(before.op, ScatterND) or graph.is_output(data):
+        if before is None or type(before.op) is not type(node.op) or graph.is_output(data):
             return found
         if sum(data.consumers.values()) != 1:
             return found
@@ -57,20 +59,21 @@ def _chain(graph: Graph, node: Node) -> list[Node]:
 
 def _all_rows(graph: Graph, node: Node) -> list[Rows] | None:
     """Return what a chain writes, if every row is written once, in order of rows."""
-    shape = shape_of(node.output) if isinstance(node.op, ScatterND) else None
-    if not shape or not isinstance(shape[0], int):
+    last = rows_of(node) if isinstance(node.op, ScatterND) else places_of(node)
+    size = None if last is None else (shape_of(node.output) or ())[last.axis]
+    if last is None or not isinstance(size, int):
         return None
     found: list[Rows] = []
     for each in _chain(graph, node):
-        rows = rows_of(each)
-        if rows is None:
+        rows = rows_of(each) if isinstance(each.op, ScatterND) else places_of(each)
+        if rows is None or rows.axis != last.axis:
             return None
         found.append(rows)
-        if sum(rows.size for rows in found) >= shape[0]:
+        if sum(rows.size for rows in found) >= size:
             break
     found.sort(key=lambda rows: rows.first)
     ends = list(accumulate((rows.size for rows in found), initial=0))
-    in_order = [rows.first for rows in found] == ends[:-1] and ends[-1] == shape[0]
+    in_order = [rows.first for rows in found] == ends[:-1] and ends[-1] == size
     return found if in_order and len(found) > 1 else None
 
 
@@ -86,3 +89,23 @@ def rows_of(node: Node) -> Rows | None:
     if first < 0 or (places[:, 0] != np.arange(first, first + len(places))).any():
         return None
     return Rows(first, len(places), updates)
+
+
+def places_of(node: Node) -> Rows | None:
+    """Return the places that ScatterElements writes, if they are known, consecutive and whole."""
+    op = node.op
+    if not isinstance(op, ScatterElements) or op.reduction != "none":
+        return None
+    data, indices, updates = node.operands
+    shape, places = shape_of(data), indices.data
+    if places is None or not places.size or shape is None or len(shape) != places.ndim:
+        return None
+    axis = op.axis % len(shape)
+    others = [i for i in range(len(shape)) if i != axis]
+    first, size = int(places.flat[0]), places.shape[axis]
+    column = np.arange(first, first + size).reshape(
+        [size if i == axis else 1 for i in range(len(shape))]
+    )
+    if first < 0 or any(shape[i] != places.shape[i] for i in others) or (places != column).any():
+        return None
+    return Rows(first, size, updates, axis)

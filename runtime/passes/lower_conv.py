@@ -1,4 +1,4 @@
-"""Rewrites convolutions whose window is the whole image as matrix products."""
+"""Rewrites convolutions as matrix products: of whole images, and of pixels by computed filters."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from math import prod
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv
-from ..ops.elementwise import Clip, Unary
-from ..ops.matmul import Gemm
+from ..ops.elementwise import Add, Clip, Unary
+from ..ops.matmul import Gemm, MatMul
+from ..ops.movement import Transpose
 from ..ops.shape import Reshape
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .linear import as_linear
+from .turn_images import IMAGES, to_channels_first, to_channels_last
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -20,10 +22,15 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     Squeeze-and-excite blocks and the heads of many networks are such layers. Activations after them
     work on the rows as well, so that only views remain around the whole.
+
+    A Conv of single pixels by filters that are computed (CondConv, where each image may have its
+    own, as a group) is a product of these, which no algorithm for constant filters computes.
     """
     for node in list(graph.nodes):
         if node in graph and _is_whole(node):
             yield _lower(graph, node)
+        elif node in graph and _has_computed_filters(node):
+            yield _multiply_pixels(graph, node)
 
 
 def _is_whole(node: Node) -> bool:
@@ -33,6 +40,52 @@ def _is_whole(node: Node) -> bool:
         return False
     image, padded = shape_of(node.inputs[0]), any(op.pads or ()) or "SAME" in op.auto_pad
     return not padded and image is not None and image[1:] == linear.weight.shape[1:]
+
+
+def _has_computed_filters(node: Node) -> bool:
+    """Whether a node is a Conv of single pixels, of known size, by filters that are computed.
+
+    Several groups are those of one image.
+    """
+    op, (x, w) = node.op, (*node.inputs, None, None)[:2]
+    image, filters = shape_of(x), shape_of(w)
+    if not isinstance(op, Conv) or w is None or w.data is not None or not image or not filters:
+        return False
+    sizes = [size for size in (*image[1:], *filters) if isinstance(size, int) and size]
+    if len(sizes) < len(image) + len(filters) - 1 or len(image) not in IMAGES:
+        return False
+    padded = any(op.pads or ()) or "SAME" in op.auto_pad
+    if padded or any(size != 1 for size in (*filters[2:], *(op.strides or ()))):
+        return False
+    return op.group == 1 or image[0] == 1
+
+
+def _multiply_pixels(graph: Graph, node: Node) -> str:
+    """Replace it by a product of rows, which are pixels of an image with channels last."""
+    x, w, b = (*node.inputs, None)[:3]
+    image, filters, result = shape_of(x) or (), shape_of(w) or (), shape_of(node.output) or ()
+    groups = getattr(node.op, "group", 1)
+    count, channels, *sides = (n for n in (*filters[:2], *image[2:]) if isinstance(n, int))
+    add = Builder(graph, node, f"{node.name}.pixels", (node,))
+
+    def shaped(value: Value | None, *sizes: int) -> Value:
+        return add(Reshape(), value, add.integers(sizes, "sizes"))
+
+    first, last = to_channels_first(len(image)), to_channels_last(len(image))
+    stack = () if groups == 1 else (groups,)
+    x = x if groups == 1 else shaped(x, groups, channels, *sides)
+    rows = shaped(add(Transpose(perm=last), x), *stack, -1, channels)
+    turn = Transpose(perm=(*range(len(stack)), len(stack) + 1, len(stack)))
+    y = add(MatMul(), rows, add(turn, shaped(w, *stack, count // groups, channels)))
+    if b is not None:
+        y = add(Add(), y, shaped(b, *stack, 1, count // groups))
+    y = add(Transpose(perm=first), shaped(y, -1, *sides, count // groups))
+    if groups > 1:
+        y = shaped(y, 1, count, *(n for n in result[2:] if isinstance(n, int)))
+    name = node.name
+    graph.redirect(node.output, y)
+    graph.remove(node)
+    return f"Conv '{name}' of pixels by computed filters is a product"
 
 
 def _lower(graph: Graph, node: Node) -> str:

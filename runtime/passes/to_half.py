@@ -93,6 +93,8 @@ FOLLOWERS: frozenset[type[Op]] = frozenset(
 )
 #: Operators that give the elements of their first input another shape.
 _VIEWS = (shape.Reshape, shape.Flatten, shape.Squeeze, shape.Unsqueeze)
+#: Minimum number of parts of a tensor that is cast before they are cut.
+_PARTS = 4
 #: Modules of operators whose kernels store their results in any float type.
 _COMPUTING = frozenset(each.__name__ for each in (elementwise, norm, matmul, conv, attention))
 #: Operators of which only this many leading inputs become half.
@@ -249,10 +251,18 @@ class _Narrow:
         """Whether a Cast of a node's result goes in front of it.
 
         It does in front of a Transpose if it is then next to a node that computes: this one stores
-        16 bits, and the Transpose moves them. What is only moved is cast as it is moved.
+        16 bits, and the Transpose moves them. What is only moved is cast as it is moved. A tensor
+        of which only parts are read (the steps of a recurrence) is cast once.
         """
         if isinstance(node.op, _VIEWS):
             return True
+        if isinstance(node.op, movement.Slice):
+            whole = node.operands[0]
+            while whole.producer is not None and isinstance(whole.producer.op, _VIEWS):
+                whole = whole.producer.operands[0]
+            readers = [c for v in whole.consumers for c in _behind_view(v)]
+            cut = all(isinstance(each.op, movement.Slice) for each in readers)
+            return whole in self._known or (cut and len(readers) >= _PARTS)
         if not isinstance(node.op, movement.Transpose) or set(value.consumers) != {reader}:
             return False
         source = node.operands[0].producer
@@ -264,3 +274,8 @@ class _Narrow:
         """Return a value cast to another type."""
         add = Builder(self._graph, before, f"{value.name}.{to.name}")
         return add(elementwise.Cast(to=to), value)
+
+
+def _behind_view(node: Node) -> Iterable[Node]:
+    """Return the readers of a view, or another node itself."""
+    return node.output.consumers if isinstance(node.op, _VIEWS) else [node]

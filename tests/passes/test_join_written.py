@@ -78,3 +78,26 @@ def test_sums_are_no_assignments() -> None:
     proto = model(*PARTS["in order"], '<reduction = "add">')
     assert "join_written" not in optimised_file(proto)[1].counts
     assert_as_onnxruntime(proto)
+
+
+#: Places of the axis that the two scatters of `along` write.
+PLACES = {"in order": (0, 1), "the last first": (1, 0), "twice": (1, 1)}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_scatters_along_an_axis(name: str) -> None:
+    """As `select_scatter` is exported: one step of a recurrence each."""
+    first, second = PLACES[name]
+    proto = parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 18]>
+        g (float[2, 2, 3] x, float[2, 1, 3] a, float[2, 1, 3] b) => (float[2, 2, 3] y)
+        <int64[2, 1, 3] i = {{{", ".join([str(first)] * 6)}}},
+         int64[2, 1, 3] j = {{{", ".join([str(second)] * 6)}}}> {{
+            one = ScatterElements <axis = 1> (x, i, a)
+            y = ScatterElements <axis = -2> (one, j, b)
+        }}"""
+    )
+    kinds, log = optimised_file(proto)
+    assert ("join_written" in log.counts) == (name != "twice")
+    assert ("Concat" in kinds) == (name != "twice")
+    assert_as_onnxruntime(proto)

@@ -7,13 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tercet.runtime.ir.dtypes import float16
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Clip, HardSigmoid, Mul, Relu, Sigmoid
+from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.reduce import ReduceMean
+from tercet.runtime.ops.shape import Reshape
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
+from .test_to_half import dtypes_of, halved
 
 
 @pytest.mark.parametrize("batch", [1, 3, "batch"])
@@ -76,3 +80,49 @@ def test_what_others_read_is_an_image_again() -> None:
     after, _ = optimised(graph, skip=("fuse_activation",))
     assert kinds(after) == ["Reshape", "Gemm", "Reshape", "Sigmoid", "Mul"]
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("batch", "groups"), [(1, 1), (2, 1), (1, 3)])
+def test_pixels_by_computed_filters(batch: int, groups: int, biased: bool) -> None:
+    """CondConv: filters are sums of those of experts, and each image of a batch is a group."""
+
+    def build(g: Graph, x: Value) -> Value:
+        mean = apply(g, ReduceMean(), x, np.array([0, 2, 3]))
+        logits = apply(g, MatMul(), apply(g, Reshape(), mean, np.array([1, -1])), normal(12, 4))
+        filters = apply(g, MatMul(), apply(g, Sigmoid(), logits), normal(4, 6 * 12 // groups))
+        filters = apply(g, Reshape(), filters, np.array([6, 12 // groups, 1, 1]))
+        bias = [apply(g, Reshape(), apply(g, MatMul(), logits, normal(4, 6)), np.array([6]))]
+        return apply(g, Conv(group=groups), x, filters, *(bias if biased else []))
+
+    graph = make(build, (batch, 12, 3, 5))
+    after, log = optimised(graph)
+    assert log.counts["lower_conv"] == 1
+    assert "Conv" not in kinds(after)
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("how", [{"strides": (2, 2)}, {"pads": (1, 1, 1, 1)}])
+def test_computed_filters_that_stay(how: dict[str, Any]) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        filters = apply(g, Reshape(), apply(g, Sigmoid(), x), np.array([15, 4, 1, 1]))
+        return apply(g, Conv(**how), x, filters)
+
+    graph = make(build, (1, 4, 3, 5))
+    after, _ = optimised(graph)
+    assert "Conv" in kinds(after)
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("kind", [Sigmoid, Relu])
+def test_mixed_filters_are_narrowed(kind: type[Sigmoid | Relu]) -> None:
+    """Mixtures of constant filters by gates are as small as these; others may be of any size."""
+
+    def build(g: Graph, x: Value) -> Value:
+        mean = apply(g, Reshape(), apply(g, ReduceMean(), x, np.array([2, 3])), np.array([1, -1]))
+        gates = apply(g, kind(), apply(g, MatMul(), mean, normal(12, 4)))
+        filters = apply(g, MatMul(), gates, normal(4, 6 * 12))
+        return apply(g, Conv(), x, apply(g, Reshape(), filters, np.array([6, 12, 1, 1])))
+
+    after = halved(make(build, (1, 12, 3, 5)))
+    assert (dtypes_of(after, "MatMul") == {float16}) == (kind is Sigmoid)

@@ -13,10 +13,10 @@ from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Div, Exp, Mul, Relu
+from tercet.runtime.ops.elementwise import Abs, Add, Div, Exp, Mul, Neg, Relu
 from tercet.runtime.ops.experts import MoE
 from tercet.runtime.ops.matmul import Gemm, MatMul
-from tercet.runtime.ops.movement import Transpose
+from tercet.runtime.ops.movement import Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.pool import GlobalAveragePool, MaxPool
 from tercet.runtime.ops.reduce import ReduceL2, ReduceSum
@@ -219,3 +219,22 @@ def test_what_is_transposed_is_cast_before() -> None:
     at = after.index("Transpose")
     assert after[at - 1] == "Cast", after
     assert after[at + 1] == "MatMul", after
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_a_tensor_is_cast_before_many_parts_are_cut(count: int) -> None:
+    """The steps of a recurrence, which meet a layer's results, have one Cast instead of many."""
+
+    def build(g: Graph, x: Value) -> Value:
+        gates = apply(g, Exp(), apply(g, Neg(), apply(g, Abs(), x)))
+        terms = apply(g, MatMul(), x, normal(8, 8))
+        state: Value | None = None
+        for i in range(count):
+            bounds = [np.array([n]) for n in (i, i + 1, 1)]
+            gate, term = (apply(g, Slice(), each, *bounds) for each in (gates, terms))
+            state = term if state is None else apply(g, Add(), apply(g, Mul(), gate, state), term)
+        assert state is not None
+        return state
+
+    found = kinds(halved(make(build, (2, count, 8))))
+    assert found.count("Cast") == 3
