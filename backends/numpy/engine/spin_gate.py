@@ -66,9 +66,9 @@ class SpinGate:
     __slots__ = ("close", "hand_over", "open", "wait")
 
     def __init__(self, functions: _Functions, writes: int) -> None:
-        lock = (ctypes.c_int * 16)()  # a cache line
+        words = np.zeros(16, np.intc)  # a cache line
+        lock, word = (ctypes.c_int * 16).from_buffer(words), words[:1]
         functions.new(lock, 0)
-        word = np.frombuffer(lock, np.int32, 1)
         opened = word.copy()
         self.open = partial(np.copyto, word, opened)
         self.hand_over = partial(np.copyto, as_strided(word, (writes,), (0,)), opened)

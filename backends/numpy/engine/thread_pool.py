@@ -112,8 +112,8 @@ class _WorkerShare:
     def finish(self) -> None:
         """Wait for the thread if it has started, else cancel; may be called again."""
         self.is_wanted = False
-        may_spin = self.is_apart and self._done is not None
-        if may_spin and self.has_started and not self._is_awaited:  # a gate lets one wait pass
+        may_spin = self.is_apart and self.has_started
+        if may_spin and self._done is not None and not self._is_awaited:  # for it lets one pass
             self._is_awaited = True
             if not self.is_done:
                 self._done.wait()

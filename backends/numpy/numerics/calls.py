@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy._core import multiarray, umath
 
 from ....runtime.ir.types import Array
 
-try:  # the ufunc of `np.clip`, and what `np.einsum` calls: a sixth and two thirds of their overhead
-    from numpy._core.multiarray import c_einsum as einsum
-    from numpy._core.umath import clip
-except ImportError:  # they are not public
-    from numpy import clip, einsum
+#: The ufunc of `np.clip`, and what `np.einsum` calls: a sixth and two thirds of their overhead, but
+#: not public.
+clip: Callable[..., Any] = getattr(umath, "clip", np.clip)
+einsum: Callable[..., Any] = getattr(multiarray, "c_einsum", np.einsum)
 
 #: Ufuncs that refuse their result as a third operand.
 _BY_NAME = {np.maximum, np.minimum}
