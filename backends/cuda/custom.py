@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
+from ...runtime.base.dataclass import dataclass
 from ...runtime.errors import OperatorError, TercetError
 from ...runtime.ir.custom import Custom
 from ...runtime.ir.dtypes import DType

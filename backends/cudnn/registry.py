@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ...runtime.base.dataclass import dataclass
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op
 from ...runtime.options import Options

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from ...runtime.base.dataclass import dataclass
 from ...runtime.errors import BackendUnavailable
 
 #: The oldest supported release.

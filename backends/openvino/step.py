@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...runtime.base.dataclass import dataclass
 from ...runtime.errors import DeviceError
 from ...runtime.plan.backend import Run, View
 from ...runtime.plan.host import array

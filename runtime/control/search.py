@@ -7,10 +7,11 @@ order of `_Words.scores`; a finished beam goes into the list of its text's hypot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from ..base.dataclass import dataclass
 from ..base.guard import check_time
 from ..errors import ShapeError
 from ..ir.graph import Graph

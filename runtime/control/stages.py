@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ..base.dataclass import dataclass
 from ..ir.dtypes import string
 from ..ir.graph import Graph, Node, Value
 from ..ir.hints import is_promised

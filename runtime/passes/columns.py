@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
+from ..base.dataclass import dataclass
 from ..ir.graph import Node, Value
 from ..ir.types import Array, Dim
 from ..ops.gather import Gather

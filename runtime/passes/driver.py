@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Protocol
 
+from ..base.dataclass import dataclass
 from ..base.guard import check_time
 from ..ir.graph import Graph
 from ..ir.op import Op

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ..base.dataclass import dataclass
 from ..ir.dtypes import FLOATS, DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ..base.dataclass import dataclass
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array

@@ -19,11 +19,12 @@ neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import hypot, inf, isfinite, sqrt
 
 import numpy as np
 
+from ..base.dataclass import dataclass
 from ..base.parallel import in_parallel
 from ..ir.dtypes import DType, bool_, int8, uint8
 from ..ir.graph import Node, Value

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ..base.dataclass import dataclass
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Dim, Shape

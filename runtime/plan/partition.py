@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappop, heappush
 
+from ..base.dataclass import dataclass
 from ..base.guard import check_time
 from ..errors import NodeRefusal, UnsupportedError
 from ..ir.dtypes import string

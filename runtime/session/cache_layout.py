@@ -8,9 +8,10 @@ sizes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from ..base.dataclass import dataclass
 from ..errors import ModelError, UnsupportedError, did_you_mean
 from ..ir.dtypes import FLOATS, DType
 from ..ir.graph import Graph

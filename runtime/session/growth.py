@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ..base import forks
+from ..base.dataclass import dataclass
 from ..ir.grown import Grown
 from ..ir.types import Dim, TensorType, ValueType
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from weakref import WeakSet
 
 from ..base import forks
+from ..base.dataclass import dataclass
 from ..control.program import Program
 from ..errors import UsageError
 

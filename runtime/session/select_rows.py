@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..base.dataclass import dataclass
 from ..ir.dtypes import int64
 from ..ir.graph import Graph, Value
 from ..ir.infer import infer_node

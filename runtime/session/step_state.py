@@ -8,10 +8,11 @@ positions read, the number of padding positions of each sequence, and the inputs
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ..base.dataclass import dataclass
 from ..errors import UnsupportedError
 from ..ir.dtypes import int64
 from ..ir.graph import Graph, Value

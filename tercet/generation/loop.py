@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from ..runtime.base.dataclass import dataclass
 from ..runtime.errors import ModelError
 from ..runtime.ir.types import Array
 from ..runtime.session.decoding import Decoder, Greedy

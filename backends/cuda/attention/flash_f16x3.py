@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import float32
 from ..codegen.epilogue import in_halves_code
 from ..gemm.atoms import F16X3

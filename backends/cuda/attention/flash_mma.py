@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....runtime.base.dataclass import dataclass
 from ..gemm.atoms import atom_of
 from ..recipe.launch import Launch
 from ..recipe.operands import ceil_div

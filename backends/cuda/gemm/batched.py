@@ -8,11 +8,12 @@ halves already (`in_halves`).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.types import Array
 from ..algorithms.registry import Setting
 from ..codegen.epilogue import NO_EPILOGUE

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, prod
 
+from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import FLOATS, float32
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, need_dtypes

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....runtime.base.dataclass import dataclass
 from ..recipe.operands import ceil_div
 from ..recipe.targets import Target
 

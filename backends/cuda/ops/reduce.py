@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import FLOATS, DType, bool_, float64
 from ....runtime.ir.graph import Node
 from ....runtime.ir.op import Op

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ....runtime.base.dataclass import dataclass
 from ....runtime.errors import UsageError, did_you_mean
 
 

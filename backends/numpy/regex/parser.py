@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from string import ascii_letters, digits, hexdigits, octdigits
 
+from ....runtime.base.dataclass import dataclass
 from .char_classes import (
     LAST,
     PERL,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....runtime.base.dataclass import dataclass
 from ....runtime.ir import dtypes
 from .builder import NodeBuilder
 from .heads import positions

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ....runtime.base.dataclass import dataclass
 from ....runtime.ops.shapes import MAX_RANK
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, cast
 
+from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.types import Array, ValueType
 
 FunctionKey = tuple[str, str, str]
