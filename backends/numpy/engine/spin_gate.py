@@ -67,7 +67,7 @@ class SpinGate:
 
     def __init__(self, functions: _Functions, writes: int) -> None:
         words = np.zeros(16, np.intc)  # a cache line
-        lock, word = (ctypes.c_int * 16).from_buffer(words), words[:1]
+        lock, word = (ctypes.c_int * 16).from_buffer(words.data), words[:1]
         functions.new(lock, 0)
         opened = word.copy()
         self.open = partial(np.copyto, word, opened)
