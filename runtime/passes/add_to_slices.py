@@ -97,9 +97,10 @@ def _hidden(graph: Graph, node: Node) -> Value | None:
     before, after = pads.reshape(2, -1).tolist()
     around = [before[part.axis], after[part.axis]]
     elsewhere = sum(map(abs, (*before, *after))) - sum(map(abs, around))
-    in_place = isinstance(size, int) and around == [part.first, size - part.first - part.size]
     readers = node.output.consumers
-    if elsewhere or not in_place or not readers or shape_of(part.source) != shape:
+    if elsewhere or not isinstance(size, int) or not readers or shape_of(part.source) != shape:
+        return None
+    if around != [part.first, size - part.first - part.size]:
         return None
     if not all(type(each.op).__module__ == elementwise.__name__ for each in readers):
         return None

@@ -103,9 +103,7 @@ def places_of(node: Node) -> Rows | None:
     axis = op.axis % len(shape)
     others = [i for i in range(len(shape)) if i != axis]
     first, size = int(places.flat[0]), places.shape[axis]
-    column = np.arange(first, first + size).reshape(
-        [size if i == axis else 1 for i in range(len(shape))]
-    )
-    if first < 0 or any(shape[i] != places.shape[i] for i in others) or (places != column).any():
+    counted = (np.moveaxis(places, axis, -1) == np.arange(first, first + size)).all()
+    if first < 0 or any(shape[i] != places.shape[i] for i in others) or not counted:
         return None
     return Rows(first, size, updates, axis)
