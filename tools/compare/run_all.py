@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import nan
 from pathlib import Path
 from time import perf_counter
 
 from ...api import Loadable
-from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError
+from ...runtime.errors import BackendUnavailable, TercetError, UnsupportedError, UsageError
 from ...runtime.ir.types import Array, HostValue
 from ...runtime.session.model import Model
 from ..common.console import Say
@@ -22,6 +22,7 @@ from ..runners.onnxruntime_runner import OnnxRuntime
 from ..runners.runners import Runner, RunnerSettings, is_saved, open_runner
 from ..runners.saved import Saved, inputs_beside, open_saved, read_comparison
 from ..verdict.agreement import Agreement, missing
+from ..verdict.retrace import Retrace, settled
 from ..verdict.tolerances import Bounds, Chosen
 
 
@@ -180,8 +181,56 @@ class Race:
             extra = (output for output in entry.outputs if output not in first.outputs)
             entry.agreements += [missing(o, entry.outputs[o], reference) for o in extra]
         if measured:
+            ways: dict[str, Retrace | None] = {}
+            for name, entry in others:
+                self._settle(bounds, {reference: first, name: entry}, ways)
             for entry in self.entries.values():
                 entry.error = bounds.error(entry.outputs)
+
+    def _settle(
+        self, bounds: Bounds, pair: Mapping[str, Entry], ways: dict[str, Retrace | None]
+    ) -> None:
+        """Judge what is not ok once more, each of both runners on its own way.
+
+        Args:
+            bounds: of all outputs.
+            pair: the reference and a runner, by name.
+            ways: those that are known, by name; None where there is none.
+        """
+        *_, entry = pair.values()
+        doubts = [found for found in entry.agreements if found.in_doubt]
+        if not doubts or not bounds.decisions:
+            return
+        for name, each in pair.items():
+            if name not in ways:
+                self._say(f"{name}: on its own way in float64")
+                taken = self._decided(name, each, bounds)
+                ways[name] = taken and bounds.way(taken, each.runner.precision)
+        known = {name: way for name in pair if (way := ways[name]) is not None}
+        if len(known) == len(pair):
+            entry.agreements = [
+                settled(found, known) if found in doubts else found for found in entry.agreements
+            ]
+
+    def _decided(self, name: str, entry: Entry, bounds: Bounds) -> dict[str, Array] | None:
+        """Run a runner again for its decisions; None where it cannot, or gives something else."""
+        if isinstance(entry.runner, Saved):
+            return None
+        outputs = self._settings.outputs or tuple(info.name for info in self._model.outputs)
+        names = dict.fromkeys((*outputs, *(value.name for value in bounds.decisions)))
+        settings = replace(self._settings, outputs=tuple(names))
+        try:
+            runner = open_runner(name, self._source, settings, self._processes.get(name))
+        except TercetError:
+            return None
+        try:
+            found = flat(runner.run(self.inputs.arrays))
+        except TercetError:
+            return None
+        finally:
+            runner.close()
+        same = (_same(data, found.get(output)) for output, data in entry.outputs.items())
+        return found if all(same) else None
 
     def measure(self, repeat: Repeat) -> None:
         """Measure all runners that can run, interleaved."""
@@ -207,6 +256,12 @@ class Race:
         """Release all memory."""
         for entry in self.entries.values():
             entry.runner.close()
+
+
+def _same(data: Array, other: Array | None) -> bool:
+    if other is None or data.dtype == object:
+        return False
+    return data.shape == other.shape and data.tobytes() == other.tobytes()
 
 
 def _own_time(runner: Runner, _: object) -> OwnTime | None:

@@ -154,6 +154,11 @@ class Agreement:
         """Whether the verdict is ``ok``."""
         return self.verdict == "ok"
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether numbers differ by more than is agreement, and nobody chose how much is."""
+        return not self.ok and self.max_abs == self.max_abs and self.tolerance.origin == "float64"
+
     def to_dict(self) -> dict[str, object]:
         """Return everything, for JSON."""
 

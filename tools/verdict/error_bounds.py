@@ -29,28 +29,24 @@ from .accuracy import distance_of
 from .agreement import Agreement, Tolerance, Word, agreement, missing, tolerance_for
 from .amplifiers import Amplifier, first_amplifier
 from .noise import EXACT, FAIR, ROUGH
-from .operators import SMALLEST, Ancestry, ancestries
+from .operators import Ancestry, ancestries
 from .rounding import (
     Evidence,
     Ruling,
     caps,
     rule_decisions,
     rule_floats,
+    rule_misplaced,
     rule_ordinary,
+    tiny_of,
 )
 from .shaken import Shaken
-from .spread import distance
+from .spread import distance, farthest
 
 #: Where such a bound comes from; see `Tolerance.origin`.
 MEASURED = "float64"
 #: Samples that are looked at, until one more changes nothing.
 COUNTS = (4, 12)
-#: How many fair ones are drawn for a few elements that are in doubt. The farthest of so many is so
-#: many times as far as the farthest of `COUNTS[-1]`, every second of which is the one before with
-#: the other sign, where noise is a sum of many terms.
-_MANY, _FARTHER = 48, 1.4
-#: The step below the smallest normal number, by that number: 2**-24 in float16.
-_STEP = 2.0**-10
 WORDS: tuple[Word, ...] = ("ok", "inconclusive", "MISMATCH")
 #: What the command line ends with.
 MISMATCH_CODE, INCONCLUSIVE_CODE = 1, 8
@@ -268,7 +264,8 @@ class Judge:
         if not alike:
             return replace(_without_float64(a, b, plain), final=False)
         if plain.misplaced:
-            return _misplaced(a, b, plain, alike, jumps=self._ancestry(name).decides)
+            jumps = self._ancestry(name).decides
+            return rule_misplaced(a, b, plain.reason, alike, jumps=jumps)
         exact, *rough = alike
         evidence = replace(self._evidence(name, a, count), exact=exact, rough=rough)
         if measures:
@@ -279,11 +276,7 @@ class Judge:
         """Return what is known of an output without rough samples."""
         fair = [data for data in self.samples(name, FAIR, count) if data.shape == like.shape]
         past = self._ancestry(name)
-        # Runtimes flush what is below the normal numbers of float32, but not of float16.
-        steps = [
-            SMALLEST[name] * _STEP for name in (past.coarsest, like.dtype.name) if name in SMALLEST
-        ]
-        tiny = max(steps, default=tolerance_for(like.dtype).absolute)
+        tiny = tiny_of(like.dtype, past.coarsest)
         scarce = sqrt(COUNTS[-1] / self._counts[-1])
         exact = self.exact[name]
         return Evidence(exact, (), fair, past.coarsest, tiny, past.decides, scarce)
@@ -291,20 +284,8 @@ class Judge:
     def _farthest(self, name: str, at: Array) -> Array:
         """Return how far some elements move in many fair samples; see `Evidence.more`."""
         if not self._maxima:
-            self._maxima = self._maxima_of_many()
-        return self._maxima[name][at] / _FARTHER
-
-    def _maxima_of_many(self) -> Arrays:
-        """Return how far all elements of all outputs move in many fair samples."""
-        exact = {name: data for name, data in self.exact.items() if data.dtype.kind in "fc"}
-        maxima = {name: np.zeros(data.shape) for name, data in exact.items()}
-        for seed in range(_MANY):
-            found = self._run(FAIR, seed)
-            for name, data in exact.items():
-                if name in found and found[name].shape == data.shape:
-                    away = distance(data, found[name])
-                    np.maximum(maxima[name], away, out=maxima[name], where=np.isfinite(away))
-        return maxima
+            self._maxima = farthest(partial(self._run, FAIR), self.exact)
+        return self._maxima[name][at]
 
     def _ancestry(self, name: str) -> Ancestry:
         """Return what is known of an output, or of the list that it is an element of."""
@@ -349,24 +330,6 @@ def _attempt_amplifier(graph: Graph, feeds: Mapping[str, HostValue], precision: 
         return first_amplifier(graph, feeds, precision)
     except TercetError:
         return Amplifier()
-
-
-def _misplaced(
-    a: Array, b: Array, plain: Agreement, samples: Sequence[Array], *, jumps: bool
-) -> Ruling:
-    """Judge NaN and infinities of one side only: do samples differ in that there, too?"""
-    at = _kinds(a) != _kinds(b)
-    kinds = np.stack([_kinds(sample[at]) for sample in samples])
-    if (kinds != kinds[0]).any(0).all():
-        said = f"{plain.reason}; whether it is finite hinges on rounding"
-        return Ruling("inconclusive", said, excess=float("inf"))
-    return Ruling("MISMATCH", plain.reason, excess=float("inf"), final=not jumps)
-
-
-def _kinds(x: Array) -> Array:
-    """Tell finite numbers, NaN, and infinities of either sign from each other."""
-    sign = np.where(np.real(x) < 0, 3, 2)
-    return np.where(np.isnan(x), 1, np.where(np.isinf(x), sign, 0))
 
 
 def unmeasured(

@@ -64,14 +64,15 @@ class Noise:
     def __init__(self) -> None:
         self.start(EXACT, 0)
 
-    def start(self, kind: str, seed: int) -> None:
+    def start(self, kind: str, seed: int, times: float = 1.0) -> None:
         """Begin a run.
 
         Args:
             kind: `EXACT`, `FAIR` or `ROUGH`.
             seed: another one gives other noise.
+            times: how much further numbers move than they do by default.
         """
-        self._kind = kind
+        self._kind, self._times = kind, times
         self._generator = np.random.default_rng((kind == FAIR, seed // 2))
         self._sign = -1.0 if seed % 2 else 1.0
         #: Constants of this run, which loops read more than once.
@@ -84,7 +85,7 @@ class Noise:
 
     def share(self, amount: Amount) -> float:
         """Return by which share of themselves numbers move in this run."""
-        return 0.0 if self.is_exact else getattr(amount, self._kind)
+        return 0.0 if self.is_exact else self._times * getattr(amount, self._kind)
 
     def __call__(self, shape: tuple[int, ...]) -> Array:
         """Return random numbers."""

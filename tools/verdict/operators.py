@@ -94,6 +94,14 @@ _NAMES_OF_DECIDING = """
 """
 #: Those of them that do so only where their result is of bytes or of other whole numbers.
 _DECIDING_WHOLE = {"Cast", "CastLike", "Resize"}
+#: Those of them whose results are whole: a runner's may take their place.
+_WHOLE = QUANTIZING | {"ArgMax", "ArgMin", "Binarizer", "Cast", "CastLike", "Ceil", "Equal"}
+_WHOLE |= {"Floor", "Greater", "GreaterOrEqual", "Hardmax", "Less", "LessOrEqual", "Round"}
+_WHOLE |= {"Sign", "TopK"}
+#: Those of them that decide nothing once what they read is decided.
+_FOLLOWING = {"Compress", "NonZero"}
+#: Of those, the ones whose results have the type of what they read.
+_WHOLE_FLOATS = {"Ceil", "Floor", "Hardmax", "Round", "Sign"}
 #: Operators that read nothing but a shape.
 _OF_SHAPES = {"Shape", "Size"}
 #: Operators that round nothing.
@@ -109,10 +117,12 @@ class Ancestry:
     Attributes:
         decides: whether it rounds, compares or selects, so that a step may hinge on noise.
         coarsest: the last of its formats in the order of `BITS`.
+        turns: whether the node that computes it does so itself, by what noise reaches.
     """
 
     decides: bool
     coarsest: str
+    turns: bool = False
 
 
 def ancestries(graph: Graph, precision: str) -> dict[str, Ancestry]:
@@ -136,10 +146,32 @@ def ancestries(graph: Graph, precision: str) -> dict[str, Ancestry]:
         is_exact = all(v in exact or _is_exact(v) for v in node.distinct_reads)
         if plain_kind(node) in _OF_SHAPES or (is_exact and node.op.deterministic):
             exact.update(value for value in node.outputs if not _may_be_float(value))
-        decides = (own and not is_exact) or any(each.decides for each in above)
+        turns = own and not is_exact
+        decides = turns or any(each.decides for each in above)
         names |= {each.coarsest for each in above}
         coarsest = max(names, key=finest_first.index, default="float64")
-        found |= {value.name: Ancestry(decides, coarsest) for value in node.outputs}
+        found |= {value.name: Ancestry(decides, coarsest, turns) for value in node.outputs}
+    return found
+
+
+def decisions(graph: Graph, known: Mapping[str, Ancestry]) -> list[Value] | None:
+    """Return the whole numbers that noise may turn, in order, of a graph without bodies that do.
+
+    Args:
+        graph: imported, its nodes in order.
+        known: its `ancestries`.
+
+    Returns:
+        None if noise may turn something else: which part of a model runs, how many boxes there are.
+    """
+    found: list[Value] = []
+    for node in graph.nodes:
+        if not known[node.output.name].turns or plain_kind(node) in _FOLLOWING:
+            continue
+        if plain_kind(node) not in _WHOLE or node.op.graphs():
+            return None
+        is_whole = plain_kind(node) in _WHOLE_FLOATS
+        found += [value for value in node.outputs if is_whole or not _may_be_float(value)]
     return found
 
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...runtime.ir.dtypes import DType
 from ...runtime.ir.types import Array
-from .agreement import Word
+from .agreement import Word, tolerance_for
+from .operators import SMALLEST
 from .spread import SLACK, RoundingSpread, distance, slices
 
 #: What is allowed of a slice's differences taken together, by the average of the rough samples.
@@ -48,6 +50,8 @@ _RARE = 0.1
 _FEWEST = 3
 #: The share of differing decisions that fair samples have to show, where rough ones show all.
 _SEEN = 0.9
+#: The step below the smallest normal number, by that number: 2**-24 in float16.
+_STEP = 2.0**-10
 #: From so many times what rounding explains on, the number says no more.
 _COUNTABLE = 1e9
 #: Slices of fewer elements have no magnitude of their own.
@@ -381,6 +385,45 @@ def _alike(x: Array, at: Array, near: Array, samples: Sequence[Array]) -> Array:
     """Return for each of some elements how many samples have a value near it."""
     alike = [distance(sample[at], x[at]) <= near[at] for sample in samples]
     return np.sum(alike, 0, dtype=np.int64)
+
+
+def rule_misplaced(
+    a: Array, b: Array, reason: str, samples: Sequence[Array], *, jumps: bool
+) -> Ruling:
+    """Judge NaN and infinities of one side only: do samples differ in that there, too?
+
+    Args:
+        a: the reference's.
+        b: the runner's.
+        reason: what differs.
+        samples: without noise, and with far more than rounding has.
+        jumps: see `Evidence`.
+    """
+    at = _kinds(a) != _kinds(b)
+    kinds = np.stack([_kinds(sample[at]) for sample in samples])
+    if (kinds != kinds[0]).any(0).all():
+        said = f"{reason}; whether it is finite hinges on rounding"
+        return Ruling("inconclusive", said, excess=float("inf"))
+    return Ruling("MISMATCH", reason, excess=float("inf"), final=not jumps)
+
+
+def _kinds(x: Array) -> Array:
+    """Tell finite numbers, NaN, and infinities of either sign from each other."""
+    sign = np.where(np.real(x) < 0, 3, 2)
+    return np.where(np.isnan(x), 1, np.where(np.isinf(x), sign, 0))
+
+
+def tiny_of(dtype: DType, coarsest: str) -> float:
+    """Return what any number of an output may move by.
+
+    Runtimes flush what is below the normal numbers of float32, but not of float16.
+
+    Args:
+        dtype: of the output.
+        coarsest: of the formats that it is computed in.
+    """
+    steps = [SMALLEST[name] * _STEP for name in (coarsest, dtype.name) if name in SMALLEST]
+    return max(steps, default=tolerance_for(dtype).absolute)
 
 
 # ── decisions ────────────────────────────────────────────────────────────────────────────────────

@@ -75,7 +75,11 @@ class Shaken:
         finalize(self, self._oracle.close).atexit = False
 
     def run(
-        self, inputs: Mapping[str, HostValue], kind: str = EXACT, seed: int = 0
+        self,
+        inputs: Mapping[str, HostValue],
+        kind: str = EXACT,
+        seed: int = 0,
+        times: float = 1.0,
     ) -> dict[str, HostValue]:
         """Return the results by name.
 
@@ -83,8 +87,9 @@ class Shaken:
             inputs: a value for every input.
             kind: `EXACT`, `FAIR` or `ROUGH`.
             seed: another one gives other noise.
+            times: how much further numbers move than they do by default.
         """
-        self._noise.start(kind, seed)
+        self._noise.start(kind, seed, times)
         return self._oracle.run(dict(inputs))
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ...runtime.errors import InputError, UsageError, did_you_mean
 from ...runtime.ir.dtypes import BY_ONNX, name_of
-from ...runtime.ir.graph import Graph
+from ...runtime.ir.graph import Graph, Value
 from ...runtime.ir.types import Array, HostValue
 from ..common.console import Say, silent
 from ..common.tensors import tensor
 from .agreement import RELATIVE, Agreement, agreement, tolerance_for
 from .error_bounds import Judge, unmeasured
+from .operators import ancestries, decisions
+from .retrace import Retrace
 
 #: Tolerances by name of an output or a dtype; "" for all that are not named.
 ByName = Mapping[str, float]
@@ -129,6 +132,23 @@ class Bounds:
             return unmeasured(output, reference, found, precisions)
         coarsest = max(precisions, key=lambda name: RELATIVE.get(name, 0.0))
         return self._judge(coarsest).agreement(output, reference, found, detailed=True)
+
+    @cached_property
+    def decisions(self) -> list[Value]:
+        """What noise may turn, by which a runner's way can be told; empty where it cannot."""
+        return decisions(self._graph, ancestries(self._graph, "float32")) or []
+
+    def way(self, taken: Mapping[str, Array], precision: str) -> Retrace:
+        """Return the model in float64 on the way of a runner.
+
+        Args:
+            taken: the runner's outputs and `decisions`, by name.
+            precision: compute precision of its float32 tensors.
+
+        Raises:
+            TercetError: the graph does not run in float64.
+        """
+        return Retrace(self._graph, self._feeds, precision, self.decisions, taken)
 
     def error(self, outputs: Mapping[str, Array]) -> float | None:
         """Return the maximum relative L2 distance from float64; None if that was not run."""

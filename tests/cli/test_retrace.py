@@ -1,0 +1,173 @@
+"""Each runner is judged on its own way: by what it decides, then by what follows from that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+import tercet as api
+from tercet.runtime.ir.types import Array
+from tercet.tools.common.nested import flat
+from tercet.tools.runners.onnxruntime_process import OnnxruntimeProcess
+from tercet.tools.runners.runners import RunnerSettings, open_runner
+from tercet.tools.verdict.noise import FAIR, ROUGH
+from tercet.tools.verdict.operators import ancestries, decisions
+from tercet.tools.verdict.retrace import Decided, settled
+from tercet.tools.verdict.tolerances import Bounds, Chosen
+
+Edit = Callable[[ModelProto, NodeProto], None]
+Change = Callable[[Array], Array]
+HALF, WIDTH = np.float16, 32
+_PROCESS = OnnxruntimeProcess()
+
+
+def quantized(seed: int, layers: int = 4) -> tuple[ModelProto, dict[str, Array]]:
+    """Dense layers in float16, each behind a quantizer of int8."""
+    rng = np.random.default_rng(seed)
+    nodes: list[NodeProto] = []
+    step, zero = np.array(4 / 127, HALF), np.array(0, np.int8)
+    held = [numpy_helper.from_array(step, "step"), numpy_helper.from_array(zero, "zero")]
+    last = "x"
+    for i in range(layers):
+        weight = rng.standard_normal((WIDTH, WIDTH)) / np.sqrt(WIDTH / 2)
+        held.append(numpy_helper.from_array(weight.astype(HALF), f"w{i}"))
+        for kind, inputs, output in (
+            ("QuantizeLinear", [last, "step", "zero"], f"q{i}"),
+            ("DequantizeLinear", [f"q{i}", "step", "zero"], f"d{i}"),
+            ("MatMul", [f"d{i}", f"w{i}"], f"m{i}"),
+            ("Relu", [f"m{i}"], f"r{i}"),
+        ):
+            nodes.append(helper.make_node(kind, inputs, [output], name=f"{kind}{i}"))
+        last = f"r{i}"
+    nodes[-1].output[0] = "y"
+    shape = [4, WIDTH]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT16, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT16, shape)],
+        held,
+    )
+    opset = [helper.make_opsetid("", 21)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=10)
+    return model, {"x": rng.standard_normal(shape).astype(HALF)}
+
+
+def outputs(name: str, model: ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
+    """Return the output and all that the model decides."""
+    names = ("y", *(out for node in model.graph.node for out in node.output if out[0] == "q"))
+    process = _PROCESS if name != "numpy" else None
+    runner = open_runner(name, model, RunnerSettings(names), process)
+    try:
+        return flat(runner.run(feeds))
+    finally:
+        runner.close()
+
+
+@cache
+def reference() -> tuple[Bounds, dict[str, Array]]:
+    model, feeds = quantized(0)
+    with api.load(model, stop_at=0) as loaded:
+        bounds = Bounds(loaded.imported, feeds, Chosen())
+    return bounds, outputs("numpy", model, feeds)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_honest_ways_agree(seed: int) -> None:
+    """onnxruntime computes float16 in float32 here and there, and quantizes something else."""
+    model, feeds = quantized(seed)
+    found = api.compare(model, ["numpy", "onnxruntime:cpu:none"], feeds, repeat=0)
+    assert found.ok, str(found)
+    assert found["onnxruntime:cpu:none"].agreements[0].max_rel > 0
+
+
+def _constant(
+    model: ModelProto, node: NodeProto, at: int, change: Callable[[Array], Array]
+) -> None:
+    old = next(t for t in model.graph.initializer if t.name == node.input[at])
+    name = f"{node.name}/{at}"
+    data = numpy_helper.to_array(old)
+    model.graph.initializer.append(numpy_helper.from_array(change(data).astype(data.dtype), name))
+    node.input[at] = name
+
+
+def _before(model: ModelProto, node: NodeProto, shift: float) -> None:
+    name = f"{node.name}/shift"
+    model.graph.initializer.append(numpy_helper.from_array(np.array(shift, HALF), name))
+    made = helper.make_node("Add", [node.input[0], name], [f"{name}ed"])
+    model.graph.node.insert(list(model.graph.node).index(node), made)
+    found = next(each for each in model.graph.node if each.name == node.name)
+    found.input[0] = f"{name}ed"
+
+
+def _channel(x: Array) -> Array:
+    return np.where(np.arange(WIDTH) == 6, 1.1, 1) * x
+
+
+FAULTS: dict[str, tuple[str, Edit]] = {
+    "another zero": ("QuantizeLinear2", lambda m, n: _constant(m, n, 2, lambda x: x + 1)),
+    "another step": ("QuantizeLinear2", lambda m, n: _constant(m, n, 1, lambda x: x * 1.05)),
+    "rounded down": ("QuantizeLinear2", lambda m, n: _before(m, n, -2 / 127)),
+    "a third of a step": ("QuantizeLinear2", lambda m, n: _before(m, n, 4 / 3 / 127)),
+    "transposed": ("MatMul1", lambda m, n: _constant(m, n, 1, np.transpose)),
+    "a channel": ("MatMul1", lambda m, n: _constant(m, n, 1, _channel)),
+    "no relu": ("Relu1", lambda m, n: setattr(n, "op_type", "Identity")),
+    "the last layer": ("MatMul3", lambda m, n: _constant(m, n, 1, _channel)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found_where_it_is(fault: str) -> None:
+    name, edit = FAULTS[fault]
+    bounds, right = reference()
+    wrong, feeds = quantized(0)
+    edit(wrong, next(node for node in wrong.graph.node if node.name == name))
+    found = outputs("onnxruntime:cpu:none", wrong, feeds)
+    plain = bounds.compare("y", right["y"], found["y"], ("float32", "float32"))
+    ways = {who: bounds.way(data, "float32") for who, data in (("a", right), ("b", found))}
+    result = settled(plain, ways)
+    assert result.verdict == "MISMATCH"
+    assert result.reason.startswith("b: ")
+    behind = "QuantizeLinear2" if not name.endswith("3") else "whatever it decides"
+    assert behind in result.reason, result.reason
+
+
+def test_what_noise_may_turn() -> None:
+    model, _ = quantized(0)
+    with api.load(model, stop_at=0) as loaded:
+        graph = loaded.imported
+        found = decisions(graph, ancestries(graph, "float32")) or []
+        assert [value.name for value in found] == ["q0", "q1", "q2", "q3"]
+
+
+@pytest.mark.parametrize(
+    ("taken", "word"),
+    [
+        ([0, 0, 0, 0], "ok"),
+        ([1, 0, 0, 0], "ok"),
+        ([0, 2, 0, 0], "inconclusive"),  # far more noise than rounding alone turns it
+        ([0, 0, 1, 0], "MISMATCH"),
+        ([1, -1, 0, 0], "MISMATCH"),
+    ],
+)
+def test_decisions_are_those_of_some_noise(taken: list[int], word: str) -> None:
+    decided = Decided(np.zeros(4, np.int8))
+    decided.add(np.array([1, 0, 0, 0], np.int8), FAIR)
+    decided.add(np.array([1, 1, 0, 0], np.int8), ROUGH)
+    decided.add(np.array([1, 2, 0, 0], np.int8), ROUGH, is_wide=True)
+    assert decided.judged(np.array(taken, np.int8))[0] == word
+
+
+def test_too_many_decisions_are_no_rounding() -> None:
+    decided = Decided(np.zeros(100, np.int8))
+    everywhere = np.ones(100, np.int8)
+    for i in range(100):
+        decided.add((np.arange(100) == i).astype(np.int8), FAIR)
+    assert decided.judged((np.arange(100) < 4).astype(np.int8)) == ("ok", "")
+    assert decided.judged((np.arange(100) < 5).astype(np.int8))[0] == "MISMATCH"
+    decided.add(everywhere, ROUGH)
+    assert decided.judged((np.arange(100) < 5).astype(np.int8))[0] == "inconclusive"
