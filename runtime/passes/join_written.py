@@ -102,8 +102,10 @@ def places_of(node: Node) -> Rows | None:
         return None
     axis = op.axis % len(shape)
     others = [i for i in range(len(shape)) if i != axis]
-    first, size = int(places.flat[0]), places.shape[axis]
-    counted = (np.moveaxis(places, axis, -1) == np.arange(first, first + size)).all()
-    if first < 0 or any(shape[i] != places.shape[i] for i in others) or not counted:
+    first, size = int(places.flat[0]), int(places.shape[axis])
+    along = np.moveaxis(places, axis, -1)
+    if first < 0 or any(shape[i] != places.shape[i] for i in others):
+        return None
+    if (along != np.arange(first, first + size)).any():
         return None
     return Rows(first, size, updates, axis)
