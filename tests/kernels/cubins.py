@@ -7,6 +7,7 @@ import re
 import struct
 from collections.abc import Hashable, Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -87,14 +88,16 @@ def all_compile(
     target: Target,
     cache: Path,
     files: Set[str] = frozenset(),
+    *,
+    every: bool = False,
 ) -> None:
-    """Compile sources, in the background and those only that are not in the cache.
+    """Compile sources to PTX, in the background and those only that are not in the cache.
 
-    Every one is compiled to PTX for the newest architecture. Which instructions another one has is
-    a matter of the types and the flags of a source, not of its sizes: there one of a kind will do.
-    The assembler accepts what the compiler writes; what it may refuse is assembly that stands in
-    the sources, and too much shared memory. So it gets those sources that have assembly which none
-    before them had, but for the numbers of registers.
+    Which instructions a kernel has is a matter of the types, the flags and the generated code of a
+    source. Of those that differ in sizes alone, the one with the largest is compiled; emulated
+    tests compile the others. The assembler accepts what the compiler writes; what it may refuse is
+    assembly that stands in the sources, and too much shared memory. So it gets those sources that
+    have assembly which none before them had, but for the numbers of registers.
 
     Args:
         sources: kernels, in any number of variants.
@@ -102,8 +105,11 @@ def all_compile(
         cache: folder of compiled code.
         files: what the sources must be of. A test module calls them `COMPILES`; test_compile.py
             adds them up, so that no kernel is left out.
+        every: whether sizes matter, as in tables of tiles: the newest architecture gets them all.
     """
-    to_ptx, chosen = PtxCompiler(target, cache), _chosen(sources, target)
+    found = sorted(set(sources), key=str)
+    to_ptx = PtxCompiler(target, cache)
+    chosen = found if every and target == H200 else _chosen(found, target)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         codes = list(pool.map(to_ptx.code, chosen))
     assembler = QuickCompiler(target, cache)
@@ -129,15 +135,23 @@ def assembly(ptx: str) -> set[str]:
 
 
 def _chosen(sources: Iterable[KernelSource], target: Target) -> list[KernelSource]:
-    """Return which sources are compiled for a target, each once; see `all_compile`."""
-    found = sorted(set(sources), key=str)
-    return found if target == H200 else list({_kind(source): source for source in found}.values())
+    """Return the source with the largest sizes of each kind."""
+    by_size = sorted(sources, key=lambda source: (_size(source), str(source)))
+    return list({_kind(source, target): source for source in by_size}.values())
 
 
-def _kind(source: KernelSource) -> Hashable:
-    """What two sources have in common that differ in sizes alone."""
+def _size(source: KernelSource) -> int:
+    return prod(int(v) for _, v in source.constants if not isinstance(v, bool) and v > 0)
+
+
+def _kind(source: KernelSource, target: Target) -> Hashable:
+    """What two sources have in common that differ in sizes alone.
+
+    Numbers in generated code are those of instructions, which the newest architecture gets all.
+    """
     constants = [(k, v if isinstance(v, bool) else None) for k, v in source.constants]
-    return source.file, source.types, tuple(constants), re.sub(r"\d+", "#", source.code)
+    code = source.code if target == H200 else re.sub(r"\d+", "#", source.code)
+    return source.file, source.types, tuple(constants), code
 
 
 def assert_arguments(made: Iterable[Launch], target: Target, cache: Path) -> None:

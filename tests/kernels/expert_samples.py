@@ -118,8 +118,8 @@ def samples() -> list[Sample]:
         q_moe(4, 64, 64, 4, bits=2, block=64, k=1, given=True, normalize_routing_weights=1),
         q_moe(3, 48, 64, 4, bits=8, block=16, k=2, given=True, third=True, zeros=True),
         q_moe(1, 64, 32, 6, block=32, k=3, given=True, dtype=float16, router_dtype=float32),
-        # Scales of all experts of a row have no room in shared memory.
-        q_moe(1, 16, 1024, 64, bits=8, block=16, zeros=True, k=64, dtype=float16),
+        # Shared memory has room for the scales of all experts of a row for half as many columns.
+        q_moe(1, 16, 13824, 4, bits=8, block=16, zeros=True, k=4, dtype=float16),
         q_moe(90, 32, 32, 2, block=32, k=1, swiglu_fusion=2, **SWIGLU, dtype=float16),
         q_moe(40, 160, 80, 4, block=32, k=2, swiglu_fusion=1, zeros=True, **SWIGLU, dtype=float16),
         q_moe(150, 70, 136, 2, bits=8, block=128, k=2, dtype=bfloat16, bias=False),

@@ -401,7 +401,7 @@ def value(*dims: int) -> Value:
 
 @pytest.mark.slow
 def test_every_tile_of_the_copy_engine_compiles(cache: Path) -> None:
-    all_compile(list(bulk_sources()), H200, cache)
+    all_compile(list(bulk_sources()), H200, cache, every=True)
 
 
 def test_image_in_memory_is_what_the_copy_engine_reads() -> None:
@@ -443,7 +443,7 @@ def test_spans_hold_the_rows_of_windows() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_every_tile_compiles(target: Target, cache: Path) -> None:
-    all_compile(list(tile_sources(target)), target, cache)
+    all_compile(list(tile_sources(target)), target, cache, every=True)
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 7, 49, 196, 3136, 12544, 2**20, 2**30 - 1])

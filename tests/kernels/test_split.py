@@ -275,7 +275,7 @@ def tile_sources(atom: Atom, target: Target) -> Iterator[KernelSource]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("atom", "target"), MATHS, ids=title)
 def test_every_tile_compiles(atom: Atom, target: Target, cache: Path) -> None:
-    all_compile(list(tile_sources(atom, target)), target, cache)
+    all_compile(list(tile_sources(atom, target)), target, cache, every=True)
 
 
 # ── on the emulator ──────────────────────────────────────────────────────────────────────────────
