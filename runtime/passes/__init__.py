@@ -52,6 +52,7 @@ from . import (
     sizes_from_inputs,
     split_labels,
     split_products,
+    stack_products,
     sum_branches,
     to_half,
     turn_rows,
@@ -181,6 +182,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "flatten_batches",
         flatten_batches.run,
         "before views are composed: those that it inserts before heads merge with others there",
+    ),
+    Pass(
+        "stack_products",
+        stack_products.run,
+        "before views are composed: it finds what steps cut by them",
     ),
     Pass(
         "sum_branches",

@@ -54,6 +54,8 @@ CASES = [
     conv((2, 8, 7, 7), (8, 1, 3, 3), group=8, pads=[1, 1, 1, 1], note="depthwise"),
     conv((2, 8, 7, 7), (16, 1, 3, 3), group=8, strides=[2, 2], note="depthwise"),
     conv((1, 8, 12), (8, 1, 5), group=8, pads=[2, 2], note="depthwise"),
+    conv((2, 8, 4, 5, 6), (8, 1, 3, 3, 3), group=8, pads=[1] * 6, note="depthwise"),
+    conv((1, 6, 5, 4, 6), (6, 1, 3, 2, 3), group=6, strides=[2, 1, 2], note="depthwise"),
     conv((2, 8, 7, 9), (6, 4, 3, 3), group=2, pads=[0, 1, 2, 1]),
     conv((2, 8, 7, 9), (6, 4, 1, 1), group=2),
     # large enough for several blocks and threads
