@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ..base.dataclass import dataclass
 from ..ir.dtypes import FLOATS, bfloat16, float16, float32
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, Shape
