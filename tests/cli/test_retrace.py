@@ -162,6 +162,21 @@ def test_decisions_are_those_of_some_noise(taken: list[int], word: str) -> None:
     assert decided.judged(np.array(taken, np.int8))[0] == word
 
 
+@pytest.mark.parametrize("name", ["INT4", "UINT4", "FLOAT8E4M3FN", "INT16"])
+def test_quantizers_of_all_formats(name: str) -> None:
+    model, feeds = quantized(1)
+    dtype = getattr(TensorProto, name)
+    zero = next(t for t in model.graph.initializer if t.name == "zero")
+    zero.CopyFrom(helper.make_tensor("zero", dtype, [], [0]))
+    with api.load(model, stop_at=0) as loaded:
+        bounds = Bounds(loaded.imported, feeds, Chosen())
+    right = outputs("numpy", model, feeds)
+    way = bounds.way(right, "float32")
+    assert way.judged("y").word == "ok"
+    wrong = bounds.way({**right, "q2": right["q1"]}, "float32")
+    assert wrong.judged("y").word == "MISMATCH"
+
+
 def test_too_many_decisions_are_no_rounding() -> None:
     decided = Decided(np.zeros(100, np.int8))
     everywhere = np.ones(100, np.int8)

@@ -204,13 +204,21 @@ class Race:
         for name, each in pair.items():
             if name not in ways:
                 self._say(f"{name}: on its own way in float64")
-                taken = self._decided(name, each, bounds)
-                ways[name] = taken and bounds.way(taken, each.runner.precision)
+                ways[name] = self._way(name, each, bounds)
         known = {name: way for name in pair if (way := ways[name]) is not None}
         if len(known) == len(pair):
             entry.agreements = [
                 settled(found, known) if found in doubts else found for found in entry.agreements
             ]
+
+    def _way(self, name: str, entry: Entry, bounds: Bounds) -> Retrace | None:
+        taken = self._decided(name, entry, bounds)
+        if taken is None:
+            return None
+        try:
+            return bounds.way(taken, entry.runner.precision)
+        except TercetError:  # it does not run in float64
+            return None
 
     def _decided(self, name: str, entry: Entry, bounds: Bounds) -> dict[str, Array] | None:
         """Run a runner again for its decisions; None where it cannot, or gives something else."""

@@ -104,7 +104,7 @@ class Retrace:
         names = {value.name for value in values}
 
         def taken(x: Array, *, name: str) -> Array:
-            self._own[name] = x.copy()  # the memory is used again
+            self._own[name] = _ordered(x).copy()  # the memory is used again
             found = self._taken[name]
             return found.astype(x.dtype) if found.shape == x.shape else x
 
@@ -128,7 +128,8 @@ class Retrace:
 
         The first wrong decision counts, then a wrong output, then what is in doubt.
         """
-        above = _above(self._graph.outputs[name.partition("[")[0]])
+        outputs = self._graph.outputs
+        above = _above(outputs[name if name in outputs else name.rpartition("[")[0]])
         found = [
             Way(word, f"{_title(value)} decides otherwise: {reason}", 0.0, float("inf"))
             for value, decided in self._decided.items()
@@ -248,7 +249,7 @@ class Decided:
         """Return whether noise turns every decision of a runner that differs, and why not."""
         if not self.has_one_shape or taken.shape != self.own.shape:
             return "inconclusive", "how many there are hinges on rounding"
-        taken = taken.astype(self.own.dtype)
+        taken = _ordered(taken).astype(self.own.dtype)
         count, size = _count(taken, self.own), taken.size
         wrong = _outside(taken, self._far)
         if wrong.any():
@@ -262,6 +263,11 @@ class Decided:
         if count > _TIMES * self.usual + _MORE or _outside(taken, self._near).any():
             return "inconclusive", f"{said} {self.usual} if it is like that of rounding"
         return "ok", ""
+
+
+def _ordered(x: Array) -> Array:
+    """Return numbers that numpy orders; narrow formats, which it does not, as float64."""
+    return x if x.dtype.kind in "biuf" else x.astype(np.float64)
 
 
 def _count(a: Array, b: Array) -> int:
