@@ -81,7 +81,9 @@ class Reshape(Op):
     """The elements in C order with another shape.
 
     In `shape`, -1 stands for the remaining size, and 0 for the input's own size of that axis, or
-    for 0 with `allowzero`.
+    for 0 with `allowzero`. The specification forbids -1 beside such a 0; the shapes that PyTorch's
+    models compute of empty inputs have both, and the remaining size is that of the axes which are
+    not empty, as in onnxruntime.
     """
 
     view = True
@@ -92,8 +94,6 @@ class Reshape(Op):
         wanted = ints_of(shape, "shape")
         if wanted is None:
             return data.with_shape(None)
-        if self.allowzero and 0 in wanted and -1 in wanted:
-            raise ShapeError(f"shape={shape_text(wanted)} has both 0 and -1 with allowzero=1")
         if wanted.count(-1) > 1:
             raise ShapeError(f"shape={shape_text(wanted)} has -1 more than once")
         rest = wanted.index(-1) if -1 in wanted else None
@@ -105,6 +105,8 @@ class Reshape(Op):
         known = checked(dims)
         if data.shape is None:
             return data.with_shape(known)
+        if self.allowzero and rest is not None and 0 in known and 0 in data.shape:
+            return _reshaped(data, checked(_balanced_without_zeros(data.shape, known, rest)))
         return _reshaped(data, checked(_balanced(data.shape, known, rest)))
 
 
@@ -147,6 +149,13 @@ def _balanced(shape: Dims, dims: Dims, rest: int | None) -> Dims:
         symbols = [d for d in have.elements() if not isinstance(d, int)]
         single = len(symbols) == 1 and numbers == known
         size = symbols[0] if single else total if known == 1 else divided(total, known)
+    return (*dims[:rest], size, *dims[rest + 1 :])
+
+
+def _balanced_without_zeros(shape: Dims, dims: Dims, rest: int) -> Dims:
+    """Return `dims` with the size at `rest` that fits the axes of `shape` which are not empty."""
+    others = tuple(d for i, d in enumerate(dims) if d != 0 and i != rest)
+    size, *_ = _balanced(tuple(d for d in shape if d != 0), (None, *others), 0)
     return (*dims[:rest], size, *dims[rest + 1 :])
 
 

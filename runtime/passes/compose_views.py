@@ -14,7 +14,7 @@ from ..ops.movement import Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from .cut_before_turns import cut_before_turns, cut_columns, slice_before_turns
 from .driver import Context
-from .editing import Builder, drop
+from .editing import Builder, drop, to_sizes
 from .factors import Axes, Factor, follow
 from .joined_parts import turn_joined
 from .turn_images import order_of, to_channels_first, to_channels_last
@@ -212,7 +212,7 @@ def _as_wanted(given: Axes, wanted: Axes) -> list[Step] | None:
     sizes, turned = _sizes(axes), perm != tuple(range(len(perm)))
     if sizes is None:
         return None
-    steps: list[Step] = [] if sizes == _sizes(given) else [(Reshape(), sizes)]
+    steps: list[Step] = [] if sizes == _sizes(given) else [(to_sizes(sizes), sizes)]
     return [*steps, (Transpose(perm=perm), None)] if turned else steps
 
 
@@ -234,11 +234,11 @@ def _through(
     steps: list[Step] = []
     turned = any(a > b for a, b in pairwise(perm))
     if turned and before != given:
-        steps.append((Reshape(), _sizes(before)))
+        steps.append(_reshape(before))
     if turned:
         steps.append((Transpose(perm=perm), None))
     if (blocks if turned else given) != wanted:
-        steps.append((Reshape(), _sizes(wanted)))
+        steps.append(_reshape(wanted))
     if any(shape is None for op, shape in steps if isinstance(op, Reshape)):
         return None
     return steps
@@ -250,6 +250,11 @@ def _sizes(axes: Axes) -> tuple[int, ...] | None:
     for axis in axes:
         size = 1
         for factor in axis:
-            size = size * factor.size if size > 0 and isinstance(factor.size, int) else -1
+            size = size * factor.size if size >= 0 and isinstance(factor.size, int) else -1
         sizes.append(size)
-    return None if sizes.count(-1) > 1 else tuple(sizes)
+    return None if sizes.count(-1) > int(0 not in sizes) else tuple(sizes)
+
+
+def _reshape(axes: Axes) -> Step:
+    sizes = _sizes(axes)
+    return to_sizes(sizes or ()), sizes

@@ -12,6 +12,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer_node
 from ..ir.op import Op
 from ..ir.types import Array, Shape, TensorType
+from ..ops.shape import Reshape
 
 
 def shape_of(value: Value | None) -> Shape | None:
@@ -42,6 +43,11 @@ def number(value: Value | None, rank: int | None = None) -> float | None:
     if value.data.dtype.kind not in "fiuV" or value.data.ndim > (rank or 0):
         return None
     return float(value.data.reshape(-1)[0])
+
+
+def to_sizes(sizes: Sequence[int]) -> Reshape:
+    """Return the Reshape to a constant shape in which 0 is a size, not one to copy."""
+    return Reshape(allowzero=int(0 in sizes))
 
 
 @dataclass(frozen=True, slots=True)

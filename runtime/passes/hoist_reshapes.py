@@ -50,7 +50,7 @@ def _width(node: Node) -> int:
 def _build(found: Found) -> Outcome:
     node, wanted, read = found.match.made("rows"), shape_of(found.top.output), found["x"]
     shape = shape_of(read)
-    if wanted is None or shape is None or len(wanted) <= len(shape) or 0 in wanted:
+    if wanted is None or shape is None or len(wanted) <= len(shape) or 0 in (*wanted, *shape):
         return None
     if wanted[-1] != _width(node):
         return None

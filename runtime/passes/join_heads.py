@@ -21,7 +21,7 @@ from ..ops.reduce import ReduceL2
 from ..ops.shape import Reshape
 from .columns import HeadColumns, heads_of
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop, shape_of, to_sizes
 from .pattern import without_addend
 
 _HEADS_BEHIND = (0, 2, 1, 3)
@@ -246,8 +246,9 @@ def _in_shape(add: Builder, value: Value, shape: Shape) -> Value:
     """Return a value reshaped to known sizes, except for its first two axes."""
     if shape_of(value) == shape:
         return value
-    sizes = (size if isinstance(size, int) else 0 for size in shape)
-    return add(Reshape(), value, add.integers(sizes, "shape"))
+    sizes = [size if isinstance(size, int) else 0 for size in shape]
+    op = to_sizes(sizes) if all(isinstance(size, int) for size in shape) else Reshape()
+    return add(op, value, add.integers(sizes, "shape"))
 
 
 def _stepped(graph: Graph, rows: _Rows, value: Value, before: Node) -> Value:

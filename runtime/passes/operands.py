@@ -8,8 +8,7 @@ from math import prod
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.movement import Expand, Transpose
-from ..ops.shape import Reshape
-from .editing import Builder, rank_of, shape_of
+from .editing import Builder, rank_of, shape_of, to_sizes
 from .factors import Axes, follow
 from .pattern import scaling
 
@@ -188,10 +187,10 @@ def in_order(graph: Graph, one: ScaledOperand, before: Node) -> Value:
             return rows
         add = Builder(graph, before)
         sizes = [size for size in shape if isinstance(size, int)]
-        return add(Reshape(), rows, add.integers(sizes, "sizes"))
+        return add(to_sizes(sizes), rows, add.integers(sizes, "sizes"))
     if one.cut is not None:
         add = Builder(graph, before)
-        source = add(Reshape(), one.source, add.integers(one.cut, "sizes"))
+        source = add(to_sizes(one.cut), one.source, add.integers(one.cut, "sizes"))
         one = replace(one, source=source, cut=None)
     if one.is_plain:
         return one.source

@@ -30,7 +30,7 @@ def turn_images(graph: Graph) -> Iterator[str]:
         if source is None or not source.inputs or source.inputs[0] is None:
             continue
         before, between, after = map(shape_of, (source.inputs[0], node.inputs[0], node.output))
-        if not before or not between or not after:
+        if not before or not between or not after or 0 in (*before, *between, *after):
             continue
         add = Builder(graph, node, node.name, (node,))
         if (heads := _heads(add, node, source)) is not None:

@@ -40,6 +40,19 @@ SAMPLES = {
         "Pad", (np.array(0.5, float32), np.zeros(0, np.int64)), {"mode": "wrap"}, 19,
         want=lambda x, pads: x,
     ),
+    # refused, as the specification does; PyTorch's models of an empty batch compute such shapes
+    **{
+        f"{shape} in the shape of {target}, {'constant' if where else 'computed'}": Sample(
+            "Reshape", (np.zeros(shape, float32), ints(target)), {"allowzero": 1}, 18, where,
+            want=lambda x, _, result=result: x.reshape(result),
+        )
+        for shape, target, result in (
+            ((0, 3, 8), [0, 3, 4, -1], (0, 3, 4, 2)),
+            ((3, 0, 8), [-1, 0, 8], (3, 0, 8)),
+            ((0, 2, 0, 3), [0, -1, 3], (0, 2, 3)),
+        )
+        for where in ((), (1,))
+    },
     # took a vector of unknown length for one with elements
     "scales that turn out to be none": Sample(
         "Resize",
