@@ -131,7 +131,7 @@ class Retrace:
         outputs = self._graph.outputs
         above = _above(outputs[name if name in outputs else name.rpartition("[")[0]])
         found = [
-            Way(word, f"{_title(value)} decides otherwise: {reason}", 0.0, float("inf"))
+            Way(word, f"{_title(value)} decides otherwise {reason}", 0.0, float("inf"))
             for value, decided in self._decided.items()
             if value in above
             for word, reason in [decided.judged(self._taken[value.name])]
@@ -179,7 +179,8 @@ def settled(found: Agreement, ways: Mapping[str, Retrace]) -> Agreement:
     """
     judged = {name: each.judged(found.output) for name, each in ways.items()}
     name, worst = max(judged.items(), key=lambda pair: WORDS.index(pair[1].word))
-    reason = f"{name}: {worst.reason}" if worst.reason else ""
+    is_reference = name == next(iter(ways))
+    reason = f"the reference: {worst.reason}" if worst.reason and is_reference else worst.reason
     bound = Tolerance(0.0, worst.allowed, MEASURED)
     return replace(found, verdict=worst.word, reason=reason, tolerance=bound, excess=worst.excess)
 
@@ -248,16 +249,16 @@ class Decided:
     def judged(self, taken: Array) -> tuple[Word, str]:
         """Return whether noise turns every decision of a runner that differs, and why not."""
         if not self.has_one_shape or taken.shape != self.own.shape:
-            return "inconclusive", "how many there are hinges on rounding"
+            return "inconclusive", "in how many there are, which hinges on rounding"
         taken = _ordered(taken).astype(self.own.dtype)
         count, size = _count(taken, self.own), taken.size
         wrong = _outside(taken, self._far)
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
-            said = f"{int(wrong.sum())} of {size} elements though no rounding turns them"
-            where = f"[{','.join(map(str, at))}] is {taken[at]}, in float64 {self.own[at]}"
+            said = f"in {int(wrong.sum())} of {size} elements though no rounding turns them"
+            where = f"[{','.join(map(str, at))}] is {taken[at]}, {self.own[at]} in float64"
             return "MISMATCH", f"{said}; {where}"
-        said = f"{count} of {size} elements; noise turns"
+        said = f"in {count} of {size} elements; noise turns"
         if count > _TIMES * self.most + _MORE:
             return "MISMATCH", f"{said} {self.most} at most"
         if count > _TIMES * self.usual + _MORE or _outside(taken, self._near).any():
