@@ -11,12 +11,12 @@ entry point group ``tercet.backends``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial, wraps
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from traceback import walk_tb
 
-from ..runtime.base.dataclass import dataclass
 from ..runtime.errors import BackendUnavailable, TercetError, UsageError, did_you_mean
 from ..runtime.options import Options
 from ..runtime.plan.backend import Backend

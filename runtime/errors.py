@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import ClassVar
 
-from .base.dataclass import dataclass
 from .spelling import nearest
 from .text import message
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from .base import arguments
 from .base.arguments import Rule
 from .base.cache import default_cache
-from .base.dataclass import dataclass
 from .errors import UsageError, did_you_mean
 from .ir.op import OPERATORS
 

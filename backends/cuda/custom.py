@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, cast
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.errors import OperatorError, TercetError
 from ...runtime.ir.custom import Custom
 from ...runtime.ir.dtypes import DType

@@ -7,9 +7,8 @@ leaves a group and re-enters it, and intermediate values need no memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.ir.dtypes import float32
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op

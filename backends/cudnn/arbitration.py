@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.errors import DeviceOutOfMemory, LimitError, UnsupportedError
 from ...runtime.ir.dtypes import FLOATS
 from ...runtime.ir.graph import Graph, Node, Value

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
 from typing import Any
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.ir.dtypes import float32, name_of
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import TensorType

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
 from ...runtime.base import forks
-from ...runtime.base.dataclass import dataclass
 from ...runtime.errors import DeviceOutOfMemory
 from ...runtime.options import Options
 from ..cuda.tuning.records import Records

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.ir.dtypes import float32
 from ..cuda.recipe.operands import Ints, ceil_div
 from .operation import NEVER, ROUNDING, SLOW, Operand, times

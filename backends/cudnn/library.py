@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.errors import BackendUnavailable, DeviceError
 
 #: The frontend whose calls this package uses; others differ in handles and in dependencies.

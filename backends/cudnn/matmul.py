@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.ir.dtypes import float32, name_of
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.types import TensorType

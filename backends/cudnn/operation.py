@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.ir.dtypes import (
     DType,
     bfloat16,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import isqrt, prod
 from typing import Any
 
 import numpy as np
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.ir.dtypes import DType, bool_, int8, name_of
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op

@@ -15,11 +15,11 @@ infinities, NaN and the limits of the range:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import reduce
 from math import inf
 from typing import Any
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.ir.dtypes import bool_
 from ...runtime.ir.graph import Node
 from ...runtime.ir.op import Op

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.types import TensorType
 from ..cuda.device import CudaDevice

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op
 from ...runtime.options import Options

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from ...runtime.base.dataclass import dataclass
 from ..cuda.driver.device import CudaStream
 from .library import CudnnLibrary
 

@@ -7,9 +7,9 @@ goes into cuDNN's graph, and a kernel applies the rest.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op
 from ...runtime.ops import elementwise as ops

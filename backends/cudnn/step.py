@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 import numpy as np
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
 from ...runtime.ir.dtypes import FLOATS
 from ...runtime.ir.types import Array

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 from ...runtime.base.cache import Cache
-from ...runtime.base.dataclass import dataclass
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend
 

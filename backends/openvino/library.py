@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.errors import BackendUnavailable
 
 #: The oldest supported release.

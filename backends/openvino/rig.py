@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.ir.dtypes import name_of
 from ...runtime.ir.types import Array
 from ..numpy.numerics import blas

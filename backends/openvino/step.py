@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...runtime.base.dataclass import dataclass
+from dataclasses import dataclass
+
 from ...runtime.errors import DeviceError
 from ...runtime.plan.backend import Run, View
 from ...runtime.plan.host import array

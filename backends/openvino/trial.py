@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
 from ...runtime.base import forks
-from ...runtime.base.dataclass import dataclass
 from ...runtime.base.guard import check_time
 from ...runtime.errors import FAILURES, TercetError, UnsupportedError
 from ...runtime.ir.dtypes import name_of

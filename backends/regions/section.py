@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +17,6 @@ from ...importers.onnx.writing.export import export
 from ...importers.onnx.writing.save import save
 from ...importers.onnx.writing.versions import refusal
 from ...importers.onnx.writing.versions import results_of as live_results
-from ...runtime.base.dataclass import dataclass
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.infer import infer
 from ...runtime.ir.types import Array, TensorType

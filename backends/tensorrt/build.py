@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.base.cache import Cache
-from ...runtime.base.dataclass import dataclass
 from ...runtime.ir import dtypes
 from ...runtime.ir.dtypes import name_of
 from ..regions.section import Ints, Profile, Section

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.base.cache import Cache
-from ...runtime.base.dataclass import dataclass
 from ...runtime.errors import DeviceError
 from ..regions.section import Ints
 from .build import to_bytes

@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
-
-from ...runtime.base.dataclass import dataclass
 
 _NODE = re.compile(r"\[ONNX Layer: ([^\]]+)\]")
 

@@ -8,12 +8,12 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.errors import BackendUnavailable
 from .products import PRODUCTS, LibraryProduct
 

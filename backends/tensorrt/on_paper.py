@@ -7,10 +7,9 @@ GPU. The layers of an engine can be inspected only on a GPU that runs it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.errors import BackendUnavailable
 from ...runtime.plan.backend import Device, View
 from ..regions.section import Section

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...runtime.base.dataclass import dataclass
+from dataclasses import dataclass
 
 #: Environment variable: the minimum number of nodes of a region.
 MIN_NODES_VARIABLE = "TERCET_TENSORRT_MIN_NODES"

@@ -9,9 +9,8 @@ runtime cache.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from ...runtime.base.dataclass import dataclass
 
 if TYPE_CHECKING:
     import tensorrt as trt

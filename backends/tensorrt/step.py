@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...runtime.base.dataclass import dataclass
 from ...runtime.errors import DeviceError
 from ...runtime.plan.backend import Device, View
 from ..regions.section import Section, SectionTensor

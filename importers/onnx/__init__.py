@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ...runtime import ops as _ops
-from ...runtime.base.dataclass import dataclass
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.mapped import Mapped
 from ...runtime.ir.op import OPERATORS, Op

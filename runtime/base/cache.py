@@ -16,13 +16,12 @@ import stat
 import tempfile
 import warnings
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_bytes, token_hex
 
 from ..errors import PerformanceWarning
 from . import forks
-from .dataclass import dataclass
 from .files import replacing
 
 _HEAD = b"tercet entry 2\n"

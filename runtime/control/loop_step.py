@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import zip_longest
 
-from ..base.dataclass import dataclass
 from ..ir.dtypes import int64, uint8
 from ..ir.graph import Node, Value
 from ..ir.types import TensorType

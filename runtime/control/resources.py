@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import TypeGuard
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from ..base import forks
 from ..base.budget import Budget
-from ..base.dataclass import dataclass
 from ..errors import NodeRefusal, UnsupportedError
 from ..ir.dtypes import string
 from ..ir.graph import Node

@@ -7,11 +7,10 @@ order of `_Words.scores`; a finished beam goes into the list of its text's hypot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..base.guard import check_time
 from ..errors import ShapeError
 from ..ir.graph import Graph

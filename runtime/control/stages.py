@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from ..base.dataclass import dataclass
 from ..ir.dtypes import string
 from ..ir.graph import Graph, Node, Value
 from ..ir.hints import is_promised

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 
-from ..base.dataclass import dataclass
 from ..errors import ShapeError
 from . import dtypes
 from .dtypes import COMPLEX, FLOAT6S, FLOATS, INTEGERS, DType, name_of

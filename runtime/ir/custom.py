@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import field, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from inspect import Parameter, signature
 from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from ..base.arguments import refused
-from ..base.dataclass import dataclass
 from ..errors import OperatorError, ShapeError, TercetError, UsageError
 from .dtypes import TO_ONNX
 from .graph import Node, Value

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
 
-from ..base.dataclass import dataclass
 from ..errors import ModelWarning
 from .graph import Graph, Value
 from .types import MapType, OptionalType, SequenceType, TensorType, ValueType

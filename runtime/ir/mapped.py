@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from dataclasses import dataclass
 from mmap import mmap
 from weakref import ref
 
-from ..base.dataclass import dataclass
 from ..errors import ModelFileError
 from .graph import Graph
 

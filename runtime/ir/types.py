@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from sys import getsizeof
 from typing import Any, cast
@@ -10,7 +10,6 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from .dtypes import DType, int64, name_of, string
 
 #: Approximate overhead in bytes of a dictionary entry.

@@ -6,9 +6,9 @@ dtype that the file declares, and no backend runs it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from ..base.dataclass import dataclass
 from ..errors import UnsupportedError
 from ..text import printable
 from .op import Inferred, Op, op_base

@@ -5,9 +5,9 @@ ONNX does not have them; they are declared in `docs/ContribOperators.md` of onnx
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
-from ..base.dataclass import dataclass
 from ..errors import ShapeError
 from ..ir.constraints import is_wide
 from ..ir.dtypes import bfloat16, float16, float32, float64, name_of, uint8

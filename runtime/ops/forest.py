@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..ir.dtypes import DType, float32
 from ..ir.types import Array
 from .ml import TRANSFORMS

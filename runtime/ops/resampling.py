@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..ir.dtypes import DType, int64
 from ..ir.types import Array
 from .resize import Resize

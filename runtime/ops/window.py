@@ -7,10 +7,9 @@ their defaults.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
-from ..base.dataclass import dataclass
 from ..errors import ShapeError
 from ..ir.op import Op
 from ..ir.types import Dim, Shape

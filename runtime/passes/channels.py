@@ -6,10 +6,9 @@ Channels are axis 1 of tensors of at least three axes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import accumulate
 
-from ..base.dataclass import dataclass
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ops import elementwise as ew

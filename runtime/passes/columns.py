@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..ir.graph import Node, Value
 from ..ir.types import Array, Dim
 from ..ops.gather import Gather

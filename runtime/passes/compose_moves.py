@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from operator import attrgetter, itemgetter
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op, with_attributes
 from ..ir.types import Array

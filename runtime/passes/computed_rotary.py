@@ -9,11 +9,10 @@ transformers, from any exporter.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Node, Value
 from ..ir.op import Op

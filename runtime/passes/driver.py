@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from ..base.dataclass import dataclass
 from ..base.guard import check_time
 from ..ir.graph import Graph
 from ..ir.op import Op

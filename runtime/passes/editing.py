@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..ir.dtypes import DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer_node

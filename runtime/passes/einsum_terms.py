@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 from string import ascii_letters
 
-from ..base.dataclass import dataclass
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim, TensorType

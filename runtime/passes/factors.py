@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
-from ..base.dataclass import dataclass
 from ..ir.graph import Node
 from ..ir.types import Dim, Shape
 from ..ops.movement import Expand, Transpose

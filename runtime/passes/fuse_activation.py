@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import pi, sqrt
 
-from ..base.dataclass import dataclass
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node
 from ..ir.op import Op

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..ir.dtypes import FLOATS, bfloat16, float16, float32
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, Shape

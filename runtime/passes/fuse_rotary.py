@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..ir.dtypes import FLOATS, DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array

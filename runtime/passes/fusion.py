@@ -9,10 +9,10 @@ but nothing is rewritten, a `RewriteRefusal` gives the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from .driver import Context, Reason, RewriteRefusal

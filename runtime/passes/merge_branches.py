@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.conv import Conv

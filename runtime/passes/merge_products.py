@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array

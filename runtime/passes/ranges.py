@@ -19,12 +19,11 @@ neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import hypot, inf, isfinite, sqrt
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..base.parallel import in_parallel
 from ..ir.dtypes import DType, bool_, int8, uint8
 from ..ir.graph import Node, Value

@@ -9,12 +9,12 @@ products with constants are followed, in whatever order an exporter wrote them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from math import prod
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..ir.graph import Node, Value
 from ..ir.types import Array
 from ..ops.elementwise import Add, Div, Mul, Neg, Sub

@@ -7,12 +7,11 @@ Softmax back to the product, and expresses everything as one scale, one cap and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..ir.dtypes import DType
 from ..ir.graph import Node, Value
 from ..ir.types import Array, Shape

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-
-from ..base.dataclass import dataclass
 
 ALIGNMENT = 256
 #: Number of blocks from which on numpy arrays are faster than lists.

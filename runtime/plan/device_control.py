@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
-from ..base.dataclass import dataclass
 from .backend import Device, Run, Step, View
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..base.dataclass import dataclass
 from ..ir.types import Array, HostValue, TensorType
 from .backend import Device, Format, Stream, View
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from ..base.dataclass import dataclass
 from ..base.guard import check_time
 from ..errors import NodeRefusal, UnsupportedError
 from ..ir.dtypes import string

@@ -6,11 +6,10 @@ Fixed addresses make the arena, CUDA graphs and a fast Python loop one mechanism
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 
 from ..base.budget import Budget
-from ..base.dataclass import dataclass
 from ..base.guard import check_time, is_timed, planning
 from ..base.parallel import copy
 from ..errors import DeviceError, LimitError

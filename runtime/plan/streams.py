@@ -9,9 +9,9 @@ memory: `StreamSchedule.begins` tells the arena from which row on a row may be r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..base.dataclass import dataclass
 from .backend import Filling, Forking, Run, Stream
 from .host import HOST
 

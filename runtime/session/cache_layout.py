@@ -8,10 +8,9 @@ sizes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from ..base.dataclass import dataclass
 from ..errors import ModelError, UnsupportedError, did_you_mean
 from ..ir.dtypes import FLOATS, DType
 from ..ir.graph import Graph

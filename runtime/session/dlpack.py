@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..ir.dtypes import (
     DType,
     bfloat16,

@@ -8,11 +8,10 @@ the decoder, which is then a separate file (``decoder_model.onnx``) or a branch 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..errors import ModelError, UsageError
 from ..ir.types import Array, Shape
 from .cache_layout import DecoderLayout

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from ..base import forks
-from ..base.dataclass import dataclass
 from ..ir.grown import Grown
 from ..ir.types import Dim, TensorType, ValueType
 

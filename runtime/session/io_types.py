@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 
 from ..base import arguments
-from ..base.dataclass import dataclass
 from ..errors import InputError, did_you_mean
 from ..ir.dtypes import FLOATS, INTEGERS, DType, name_of, string
 from ..ir.graph import Value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from typing import Any, cast
@@ -12,7 +12,6 @@ from typing import Any, cast
 from ..base.arguments import checked_methods, flag, whole, words
 from ..base.budget import Budget
 from ..base.closable import Closable
-from ..base.dataclass import dataclass
 from ..base.guard import bounded
 from ..base.notebook import one_line
 from ..control.program import Program

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..errors import PrecisionWarning
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from types import TracebackType
@@ -14,7 +15,6 @@ import numpy as np
 
 from ..base.arguments import refused
 from ..base.closable import Closable
-from ..base.dataclass import dataclass
 from ..errors import DeviceError, InputError, UsageError
 from ..ir.types import Array, HostValue
 from ..plan.arena import aligned

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from ..base.dataclass import dataclass
 from ..base.notebook import Shown
 from ..control.if_step import Branches
 from ..control.loop_step import Repetition

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import count
 from weakref import WeakSet
 
 from ..base import forks
-from ..base.dataclass import dataclass
 from ..control.program import Program
 from ..errors import UsageError
 

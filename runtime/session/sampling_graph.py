@@ -7,10 +7,10 @@ the host's generator, as a table by position.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..ir.dtypes import float64, int32, int64
 from ..ir.graph import Value
 from ..ir.types import Array, TensorType

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..base.dataclass import dataclass
+from dataclasses import dataclass
+
 from ..ir.dtypes import int64
 from ..ir.graph import Graph, Value
 from ..ir.infer import infer_node

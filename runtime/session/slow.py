@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from threading import Lock
 
-from ..base.dataclass import dataclass
 from ..control.program import Program
 from ..errors import PerformanceWarning
 from ..ir.graph import Graph, Node

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..errors import InputError, ModelError
 from ..ir.types import Array
 from .cache_layout import CachePair, DecoderLayout, Role

@@ -8,11 +8,10 @@ positions read, the number of padding positions of each sequence, and the inputs
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..base.dataclass import dataclass
 from ..errors import UnsupportedError
 from ..ir.dtypes import int64
 from ..ir.graph import Graph, Value

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from ..runtime.base.arguments import shown
-from ..runtime.base.dataclass import dataclass
 from .config_file import ConfigFile
 
 

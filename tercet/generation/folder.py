@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..runtime.base.arguments import shown
-from ..runtime.base.dataclass import dataclass
 from ..runtime.errors import FileError, ModelError, UnsupportedError, UsageError
 from .bans import Bans
 from .config_file import ConfigFile

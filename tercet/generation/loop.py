@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..runtime.base.dataclass import dataclass
 from ..runtime.errors import ModelError
 from ..runtime.ir.types import Array
 from ..runtime.session.decoding import Decoder, Greedy

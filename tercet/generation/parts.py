@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..runtime.base.arguments import shown
-from ..runtime.base.dataclass import dataclass
 from ..runtime.errors import FileError, ModelError, UsageError, did_you_mean
 from .config_file import ConfigFile
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
 from ..runtime.base import arguments as rules
-from ..runtime.base.dataclass import dataclass
 from ..runtime.errors import InputError
 from ..runtime.ir.types import Array
 from ..runtime.session.cache_layout import DecoderLayout

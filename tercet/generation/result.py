@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
-
-from ..runtime.base.dataclass import dataclass
 
 #: Why a sequence ended: end-of-text token, stop string, ``max_new_tokens``, caches full.
 Reason = Literal["end", "stop", "length", "capacity"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..runtime.base import arguments as rules
-from ..runtime.base.dataclass import dataclass
 from ..runtime.errors import UsageError
 from ..runtime.session.sampling import SamplingSettings
 

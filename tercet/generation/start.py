@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ..runtime.base.arguments import shown
-from ..runtime.base.dataclass import dataclass
 from ..runtime.errors import UsageError, did_you_mean
 from .config_file import ConfigFile
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Mapping, Set
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
 from typing import Any, TypeVar
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.custom import Custom
 from ....runtime.ir.dtypes import DType, float32, name_of
 from ....runtime.ir.graph import Node, Value

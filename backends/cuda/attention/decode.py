@@ -7,11 +7,10 @@ attention's own blocks normalize and rotate queries and keys, and append keys an
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import bfloat16, bool_, float16, float32, int32, int64
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention, RotaryEmbedding

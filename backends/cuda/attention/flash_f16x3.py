@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import float32
 from ..codegen.epilogue import in_halves_code
 from ..gemm.atoms import F16X3

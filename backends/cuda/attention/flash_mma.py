@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ....runtime.base.dataclass import dataclass
+from dataclasses import dataclass
+
 from ..gemm.atoms import atom_of
 from ..recipe.launch import Launch
 from ..recipe.operands import ceil_div

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import e, log2
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import DType, float32
 from ..gemm.tile import clusters_of
 from ..recipe.launch import Launch

@@ -7,10 +7,9 @@ y = relu(q) (relu(k)' v) / (relu(q) sum(relu(k)) + epsilon), the divisor by a co
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import gcd, prod
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op

@@ -8,10 +8,9 @@ appended.
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import gcd
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import FLOATS, int32, int64
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention, RotaryEmbedding

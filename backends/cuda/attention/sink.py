@@ -7,8 +7,8 @@ of `mma_tiles.cuh` begin with the sink instead, as with a key whose value is zer
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from dataclasses import dataclass
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import bfloat16, float16, float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.attention import Attention

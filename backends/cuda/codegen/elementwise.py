@@ -7,12 +7,12 @@ convolutions and matrix products.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf, isinf, isnan
 from typing import Any
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import (
     FLOAT8S,
     FLOATS,

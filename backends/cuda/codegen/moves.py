@@ -7,12 +7,11 @@ chain, an element of the result is one element of the input, or zero.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op
 from ....runtime.ir.types import Array

@@ -9,13 +9,12 @@ plane after the other; a warp of `depthwise_rows.cu` has a row of one plane.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf, prod
 from pathlib import PurePath
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.types import Array
 from ..algorithms.registry import Answer
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem, times

@@ -6,9 +6,9 @@ file of another one. Estimates are in microseconds.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
-from ....runtime.base.dataclass import dataclass
 from ..algorithms.selection import CHANNELS_LAST, CONTIGUOUS, Formats
 from ..gemm import batched, f16
 from ..gemm.atoms import HALVES

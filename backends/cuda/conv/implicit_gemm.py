@@ -7,13 +7,13 @@ sums in global memory, is for teaching only.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import gcd, prod
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import DType, name_of
 from ....runtime.ir.types import Array
 from ....runtime.ops.conv import ConvTranspose

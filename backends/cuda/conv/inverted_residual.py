@@ -10,10 +10,10 @@ squeeze-and-excite comes before the projection, the first two are one kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass
 from functools import partial
 from math import ceil, prod
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.conv import Conv
 from ..algorithms.registry import Answer, RecipeContext, Setting

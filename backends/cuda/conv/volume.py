@@ -7,12 +7,11 @@ plane, or of one pixel in each, are read where they are.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
 from ..algorithms.registry import Answer

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -17,7 +17,6 @@ from cuda.core import ObjectCode, Program, ProgramOptions
 
 from ....runtime.base import forks
 from ....runtime.base.cache import Cache
-from ....runtime.base.dataclass import dataclass
 from ....runtime.base.parallel import usable_cpus
 from ....runtime.errors import KernelError
 from ..recipe.source import KernelSource

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import DType, bfloat16, float8e4m3fn, float16, float32, int8, uint8
 
 #: The 16-bit floats.

@@ -8,12 +8,11 @@ halves already (`in_halves`).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.types import Array
 from ..algorithms.registry import Setting
 from ..codegen.epilogue import NO_EPILOGUE

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.types import Array
 from ....runtime.ops.experts import ExpertLayer

@@ -9,10 +9,9 @@ weights of a few bits (`experts_mixed.cu`), and the results of a row's experts a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import DType, bfloat16, float32
 from ....runtime.ops.experts import Mixture
 from ....runtime.ops.packed import MatMulNBits

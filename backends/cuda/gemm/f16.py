@@ -6,11 +6,10 @@ in the first layer, is packed into words first; see `first_layer`.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, Setting
 from ..algorithms.selection import CHANNELS_LAST, Formats

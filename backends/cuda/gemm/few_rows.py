@@ -8,10 +8,9 @@ has time to normalize a single row itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.matmul import Gemm, MatMul
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization

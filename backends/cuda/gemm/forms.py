@@ -7,10 +7,10 @@ splits, such as ``tma squares 64x64 split 2, 2+9 stages``.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from ....runtime.base.dataclass import dataclass
 from ..algorithms.registry import Setting
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, Recipe, sharing

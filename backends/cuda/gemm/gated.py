@@ -7,11 +7,10 @@ that a thread has the sums of both.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ops.matmul import Gemm, MatMul
 from ....runtime.ops.packed import MatMulNBits

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import DType, float32
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import DType, float32, int8, uint8
 from ....runtime.ir.types import Array
 from ....runtime.ops.quantize import ConvInteger, QLinearConv

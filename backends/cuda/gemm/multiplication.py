@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import name_of
 from ....runtime.ops.matmul import Gemm, MatMul
 from ....runtime.plan.backend import Format

@@ -7,11 +7,11 @@ B is computed, or constants that are packed once, in the order of a schedule.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from math import prod
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import DType, float32, uint8, uint16, uint32
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window

@@ -5,10 +5,9 @@ For everything without tiles.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import FLOATS, DType
 from ....runtime.ir.types import TensorType
 from ....runtime.ops.matmul import Det, Einsum, Gemm, einsum_terms

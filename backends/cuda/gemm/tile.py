@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Literal
 
-from ....runtime.base.dataclass import dataclass
 from ..recipe.operands import ceil_div
 from ..recipe.targets import Target
 from .problem import Problem

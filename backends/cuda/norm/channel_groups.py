@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, lcm, log2, prod
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import FLOATS, float64
 from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.epilogue import Epilogue

@@ -8,8 +8,8 @@ Reshape joins them again. As a whole the rows are read where they are, with thei
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from dataclasses import dataclass
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.movement import Split
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization

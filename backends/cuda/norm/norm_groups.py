@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import gcd, prod
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import FLOATS, float32
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, need_dtypes

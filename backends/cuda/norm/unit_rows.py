@@ -7,8 +7,8 @@ a number such as 1e-12, which float16 cannot represent; the kernel computes in f
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from dataclasses import dataclass
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import bfloat16, float16, float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Cast, Clip, Max

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import sha256
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import FLOATS, INTEGERS, DType, bool_, float32
 from ....runtime.ir.types import Array
 from ....runtime.ops.ml import (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import FLOATS, INTEGERS, DType, float32, float64
 from ....runtime.ir.types import Array
 from ....runtime.ops.forest import AGGREGATES, Ensemble, Forest, ensemble_of, in_breadth

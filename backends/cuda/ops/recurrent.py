@@ -6,10 +6,9 @@ fit, and for what it does not support, there is one launch per step.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import FLOATS, float32, int32
 from ....runtime.ir.graph import Value
 from ....runtime.ir.types import TensorType

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import FLOATS, DType, bool_, float64
 from ....runtime.ir.graph import Node
 from ....runtime.ir.op import Op

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import gcd, prod
 
 import ml_dtypes
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import FLOATS, INTEGERS, DType, bfloat16, float16, float32, float64
 from ....runtime.ir.types import Array
 from ....runtime.ops.resampling import ResizeAxis, axes_of, nearest, positions_of, taps_of

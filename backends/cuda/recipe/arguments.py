@@ -6,13 +6,13 @@ And the limits of launches: CUDA's grid sizes, and kernels that count in 32 bits
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, wraps
 from types import MappingProxyType
 from typing import ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.errors import KernelError, UnsupportedError, did_you_mean
 from ....runtime.ir.dtypes import (
     FLOATS,

@@ -7,11 +7,10 @@ types and constants, the grid, and the arguments by name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import cast
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Value
 from .arguments import arranged, check_grid

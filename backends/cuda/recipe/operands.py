@@ -7,12 +7,11 @@ strides by format; structs of window kernels hold these with the geometry of win
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import DType, int32, int64
 from ....runtime.ir.graph import Value
 from ....runtime.ir.types import Array

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.errors import KernelError
 from ....runtime.ir.dtypes import (
     INTEGERS,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.errors import UsageError, did_you_mean
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.errors import DeviceOutOfMemory, LimitError, UnsupportedError
 from ....runtime.ir.dtypes import FLOATS, INTEGERS
 from ....runtime.ir.graph import Graph, Node, Value

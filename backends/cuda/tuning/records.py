@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
 from ....runtime.base.cache import Cache
-from ....runtime.base.dataclass import dataclass
 
 VERSION = 1
 

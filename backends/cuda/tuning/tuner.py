@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
 from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.errors import DeviceError, DeviceFault, KernelError
 from ....runtime.ir.graph import Node
 from ..algorithms.registry import RecipeContext, Setting, TunedChoice

@@ -102,7 +102,7 @@ def kernel_claim(node: Node, kernel: PlainKernel) -> Claim:
 
 
 def record_kernel(node: Node, kernel: PlainKernel, bound: Bound) -> Tape:
-    """Return the elementwise_call calls of a node run by a plain function."""
+    """Return the recorded calls of a node run by a plain function."""
     arrays = [bound.get(value) for value in node.inputs]
     if kernel.writes:
         return [partial(kernel.function, node.op, *arrays, out=bound[node.output])]

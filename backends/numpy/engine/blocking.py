@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.types import Array
 from .cost import balanced
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.base.guard import need
 from ....runtime.ir.dtypes import string
 from ....runtime.ir.graph import Node

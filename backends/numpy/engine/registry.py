@@ -12,11 +12,11 @@ block of its result while that is in the cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from dataclasses import dataclass
 from inspect import signature
 from types import FunctionType
 from typing import Any, TypeVar
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import DType, name_of
 from ....runtime.ir.op import Op
 from ....runtime.options import Options

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
 from math import inf, prod
@@ -13,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.errors import (
     FAILURES,
     DeviceError,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.base.guard import need
 from ....runtime.ir.types import Array
 from ....runtime.ops.forest import Forest, in_breadth

@@ -6,14 +6,13 @@ Blocks make as few calls as possible, because threads block each other with ever
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import prod
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import DType, bool_, float64
 from ....runtime.ir.types import Array
 from ....runtime.ops.attention import Attention

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.base.guard import need
 from ....runtime.ir.dtypes import FLOATS, DType, bfloat16, float16, float32, float64, int64
 from ....runtime.ir.graph import Value

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import DType, float32, float64
 from ....runtime.ir.types import Array
 from ....runtime.ops.recurrent import GRU, LSTM, RNN

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 
-from ....runtime.base.dataclass import dataclass
 from .parser import Alternatives, Assertion, Characters, RepeatNode, Sequence, Tree, parse
 
 MAX_STATES = 100_000

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from string import ascii_letters, digits, hexdigits, octdigits
 
-from ....runtime.base.dataclass import dataclass
 from .char_classes import (
     LAST,
     PERL,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 
 from numpy.lib.stride_tricks import as_strided
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.types import Array, TensorType
 from ....runtime.ops.window import Window

@@ -9,6 +9,7 @@ first row of the kernel, the second, ...
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import gcd, prod
@@ -16,7 +17,6 @@ from math import gcd, prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.types import Array
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.window import Window, window

@@ -10,6 +10,7 @@ their remainder, so that their ranges are as long.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from math import gcd, prod
@@ -17,7 +18,6 @@ from math import gcd, prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.conv import Conv

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir import dtypes
 from .builder import NodeBuilder
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir import dtypes
 from .builder import NodeBuilder
 from .cache_bits import Bits, bits_of, packed, unpacked

@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from io import BufferedReader
 from typing import NamedTuple
 
 import numpy as np
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.base.parallel import in_parallel
 from ....runtime.ir.types import Array
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ....runtime.base.dataclass import dataclass
+from dataclasses import dataclass
+
 from ....runtime.ops.shapes import MAX_RANK
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.types import Array, ValueType
 
 FunctionKey = tuple[str, str, str]

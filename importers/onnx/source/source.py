@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.errors import LimitError, ModelError, ModelFileError, UnsupportedError
 from ....runtime.ir.dtypes import BY_ONNX, DType
 from ....runtime.ir.mapped import Mapped

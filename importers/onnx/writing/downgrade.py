@@ -6,10 +6,9 @@ The reverse of `upgrade`, as far as possible: an input becomes an attribute only
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.ir.graph import Node, Value
 
 

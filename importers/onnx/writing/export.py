@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
-from ....runtime.base.dataclass import dataclass
 from ....runtime.errors import LimitError, UnsupportedError
 from ....runtime.ir import dtypes
 from ....runtime.ir.dtypes import DType

@@ -11,8 +11,8 @@ become those of the bucket, and shapes read as data keep their actual values.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from ...base.dataclass import dataclass
 from ...errors import UnsupportedError
 from ...ir.dtypes import string
 from ...ir.graph import Graph, Node, Value

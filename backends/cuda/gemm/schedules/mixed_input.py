@@ -7,9 +7,8 @@ within a CTA, and split-K across CTAs, as a cluster or by partial sums in the wo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from .....runtime.base.dataclass import dataclass
 from ...codegen.epilogue import NO_EPILOGUE, Epilogue
 from ...recipe.launch import Launch
 from ...recipe.operands import Scratch, ceil_div

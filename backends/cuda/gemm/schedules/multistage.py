@@ -8,12 +8,11 @@ or by partial sums in the workspace.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 from math import ceil
 
-from .....runtime.base.dataclass import dataclass
 from .....runtime.ir.dtypes import DType
 from ...codegen.epilogue import NO_EPILOGUE, Epilogue
 from ...recipe.launch import Launch

@@ -6,11 +6,11 @@ The kernel is `tma.cu`. A matrix product is a 1x1 convolution over pixels.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from math import prod
 
-from .....runtime.base.dataclass import dataclass
 from .....runtime.ops.window import Window
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
