@@ -50,7 +50,11 @@ def dynamic_slice(rng: Rng) -> Sample:
     starts = np.array([rng.integers(-shape[axis], shape[axis]) for axis in axes], index)
     ends = np.array([rng.integers(-1, shape[axis] + 3) for axis in axes], index)
     explicit = axes.astype(index) if (axes != np.arange(len(axes))).any() else None
-    inputs = {"data": floats(rng, *shape), "starts": starts, "ends": ends}
+    inputs: dict[str, np.ndarray | None] = {
+        "data": floats(rng, *shape),
+        "starts": starts,
+        "ends": ends,
+    }
     inputs["axes"] = perhaps(rng, axes.astype(index)) if explicit is None else explicit
     return Sample("DynamicSlice", inputs, {}, domain="", opset=OPSET,
                   constants=("starts", "ends", "axes"))  # fmt: skip

@@ -100,8 +100,8 @@ def test_nobody_runs_a_stand_in(model: ModelProto) -> None:
 @pytest.mark.parametrize("domain", ["", "org.pytorch.aten"])
 def test_what_pytorch_left_has_a_remedy(domain: str) -> None:
     node = onnx.helper.make_node("ATen", ["x"], ["y"], domain=domain, operator="erfinv")
-    infos = (onnx.helper.make_tensor_value_info(name, 1, [2]) for name in "xy")
-    graph = onnx.helper.make_graph([node], "g", *([info] for info in infos))
+    x, y = (onnx.helper.make_tensor_value_info(name, 1, [2]) for name in "xy")
+    graph = onnx.helper.make_graph([node], "g", [x], [y])
     imports = [onnx.helper.make_opsetid(each, 9) for each in {"", domain}]
     with pytest.raises(UnknownOperators, match="PyTorch left it as it was; export without"):
         load(onnx.helper.make_model(graph, opset_imports=imports))
