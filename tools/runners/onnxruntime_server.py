@@ -16,7 +16,7 @@ from importlib import import_module
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 from queue import SimpleQueue
-from shutil import disk_usage
+from shutil import disk_usage, rmtree
 from tempfile import mkstemp
 from threading import Thread
 from time import perf_counter
@@ -94,7 +94,7 @@ class Channel:
     """
 
     def __init__(self, incoming: IO[bytes], outgoing: IO[bytes], folder: str) -> None:
-        self.incoming, self._outgoing, self._folder = incoming, outgoing, folder
+        self.incoming, self._outgoing, self.folder = incoming, outgoing, folder
 
     def send(self, thing: object) -> None:
         """Send an object.
@@ -106,7 +106,7 @@ class Channel:
         head = pickle.dumps(thing, 5, buffer_callback=buffers.append)
         parts = [buffer.raw() for buffer in buffers]
         sizes = [part.nbytes for part in parts]
-        if sum(sizes) > _LARGE and disk_usage(self._folder).free > 2 * sum(sizes):
+        if sum(sizes) > _LARGE and disk_usage(self.folder).free > 2 * sum(sizes):
             pickle.dump((head, sizes, self._written(parts)), self._outgoing, 5)
         else:
             pickle.dump((head, sizes, [bytearray(part) for part in parts]), self._outgoing, 5)
@@ -132,7 +132,7 @@ class Channel:
         self._outgoing.close()
 
     def _written(self, parts: Sequence[memoryview]) -> str:
-        handle, name = mkstemp(dir=self._folder)
+        handle, name = mkstemp(dir=self.folder)
         with open(handle, "wb") as file:
             for part in parts:
                 file.write(part)
@@ -159,7 +159,8 @@ def serve(channel: Channel) -> NoReturn:
 
     A request is a number of a session and what is asked of it: ``open``, ``run``, ``repeat`` or
     ``close``, with arguments. The answer is a result and the seconds that it took, or the text of
-    an exception. The other side may end while onnxruntime never does, so another thread listens.
+    an exception. The other side may end while onnxruntime never does, so another thread listens,
+    and removes the folder, which may be in memory.
     """
     requests: SimpleQueue[Any] = SimpleQueue()
 
@@ -167,6 +168,7 @@ def serve(channel: Channel) -> NoReturn:
         with suppress(EOFError, OSError):
             while True:
                 requests.put(channel.receive())
+        rmtree(channel.folder, ignore_errors=True)
         os._exit(0)
 
     Thread(target=listen, daemon=True).start()
