@@ -117,6 +117,7 @@ RULES: Mapping[str, Rule] = {
     "repeat": rules.optional(_repeat),
     "threads": rules.optional(rules.whole(1)),
     "timeout": rules.seconds,
+    "runner_timeout": rules.seconds,
     "say": _callable,
     "load": rules.optional(rules.path),
     "file": rules.optional(rules.path),

@@ -120,9 +120,10 @@ def test_other_formats_of_weights_are_refused_with_a_recipe() -> None:
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("rows", [1, 2, 5, 40])
-def test_rows_of_packed_experts(rows: int, bits: int) -> None:
-    """Against float64: sums are scaled for experts of few rows, weights for others."""
-    rng, hidden, inner, count, block = np.random.default_rng(rows), 192, 320, 3, 64
+@pytest.mark.parametrize(("hidden", "inner"), [(192, 320), (184, 320), (184, 296)])
+def test_rows_of_packed_experts(hidden: int, inner: int, rows: int, bits: int) -> None:
+    """Against float64: sums are scaled for few rows of whole blocks, weights for others."""
+    rng, count, block = np.random.default_rng(rows), 3, 64
     x, router = floats(rows, hidden), floats(rows, count)
     shifts = np.arange(8 // bits) * bits
 
@@ -134,9 +135,9 @@ def test_rows_of_packed_experts(rows: int, bits: int) -> None:
         codes = rng.integers(0, 1 << bits, (count, columns, terms))
         zeros = rng.integers(0, 1 << bits, (count, columns, -(-terms // block)))
         zeros = np.pad(zeros, ((0, 0), (0, 0), (0, -zeros.shape[2] % (8 // bits))))
-        scales = (rng.random((count, columns, terms // block)) / 1000).astype(np.float32)
-        shift = np.repeat(zeros[:, :, : terms // block], block, 2)
-        exact = (codes - shift) * np.repeat(scales.astype(float), block, 2)
+        scales = (rng.random((count, columns, -(-terms // block))) / 1000).astype(np.float32)
+        shift = np.repeat(zeros, block, 2)[:, :, :terms]
+        exact = (codes - shift) * np.repeat(scales.astype(float), block, 2)[:, :, :terms]
         return exact, packed(codes), scales, packed(zeros)
 
     first, w1, s1, z1 = layer(inner, hidden)

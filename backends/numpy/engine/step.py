@@ -114,6 +114,8 @@ class Bound:
     def scratch(self, piece: Piece, shape: tuple[int, ...]) -> Array:
         """Return the beginning of a piece of the workspace as an array of `shape`."""
         size = prod(shape)
+        if not size:
+            return np.empty(shape, piece.dtype)
         if self._scratch is None or size > piece.size:
             raise ValueError(f"{size} elements of scratch were not reserved")
         end = piece.offset + size * piece.dtype.itemsize
