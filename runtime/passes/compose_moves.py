@@ -91,11 +91,12 @@ class _Moves:
 
     def pass_by(self) -> Iterator[str]:
         """Let the moves that are the only readers of another one read its source."""
+        by_root = self._by_root()
         for top in list(self.known):
             move = self.known.get(top)
             if move is None:
                 continue
-            takers = self._takers(_RowRegion.of_views(move.top), self._by_root())
+            takers = self._takers(_RowRegion.of_views(move.top), by_root)
             before = [move.index, *(taker.index for taker in takers)]
             after = [move.index[taker.index] for taker in takers]
             if not takers or sum(map(_is_copied, after)) >= sum(map(_is_copied, before)):
@@ -103,6 +104,7 @@ class _Moves:
             for taker, index in zip(takers, after, strict=True):
                 self._write(taker, move.source, index)
             del self.known[top]
+            by_root = self._by_root()
             yield f"{len(takers)} moves read '{move.source.name}' instead of '{top.name}'"
 
     def _write(self, move: Move, source: Value, index: Array) -> Value:

@@ -85,6 +85,12 @@ class Builder:
         """Insert a node with one result, and return the result."""
         return self.node(op, *inputs, name=name).output
 
+    def view(self, value: Value, shape: Shape) -> Value:
+        """Return a value in another shape, whose unknown sizes are those of the value's axes."""
+        sizes = [size if isinstance(size, int) else 0 for size in shape]
+        op = to_sizes(sizes) if all(isinstance(size, int) for size in shape) else Reshape()
+        return self(op, value, self.integers(sizes, "shape"))
+
     def constant(self, data: Array, name: str = "constant") -> Value:
         """Add a constant."""
         return self.graph.constant(data, name)

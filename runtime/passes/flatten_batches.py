@@ -12,7 +12,7 @@ from ..ops.movement import Transpose
 from ..ops.norm import Softmax
 from ..ops.shape import Reshape
 from .driver import Context
-from .editing import Builder, drop, shape_of, to_sizes
+from .editing import Builder, drop, shape_of
 from .pattern import scaling
 
 #: Axes of heads: head, position, element.
@@ -82,9 +82,7 @@ def _flatten(graph: Graph, node: Node) -> str:
     inputs = [None if value is None else _flat(graph, value, add) for value in node.inputs]
     op = Softmax(axis=-1) if isinstance(node.op, Softmax) else node.op
     value = Builder(graph, node, name, (node,))(op, *inputs)
-    sizes = [size if isinstance(size, int) else 0 for size in shape]
-    view = to_sizes(sizes) if all(isinstance(size, int) for size in shape) else Reshape()
-    graph.redirect(node.output, add(view, value, add.integers(sizes, "shape")))
+    graph.redirect(node.output, add.view(value, shape))
     kind = node.kind
     drop(graph, node)
     return f"{kind} '{name}' has one batch axis"

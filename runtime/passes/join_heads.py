@@ -20,7 +20,7 @@ from ..ops.reduce import ReduceL2
 from ..ops.shape import Reshape
 from .columns import HeadColumns, heads_of
 from .driver import Context
-from .editing import Builder, drop, shape_of, to_sizes
+from .editing import Builder, drop, shape_of
 from .pattern import without_addend
 
 _HEADS_BEHIND = (0, 2, 1, 3)
@@ -243,11 +243,7 @@ def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, No
 
 def _in_shape(add: Builder, value: Value, shape: Shape) -> Value:
     """Return a value reshaped to known sizes, except for its first two axes."""
-    if shape_of(value) == shape:
-        return value
-    sizes = [size if isinstance(size, int) else 0 for size in shape]
-    op = to_sizes(sizes) if all(isinstance(size, int) for size in shape) else Reshape()
-    return add(op, value, add.integers(sizes, "shape"))
+    return value if shape_of(value) == shape else add.view(value, shape)
 
 
 def _stepped(graph: Graph, rows: _Rows, value: Value, before: Node) -> Value:

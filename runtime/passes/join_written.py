@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -31,17 +31,32 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     ScatterNDs, in between Transposes that bring the axis to the front, or as ScatterElements along
     the axis: one for each step of a recurrence over time (RWKV, RecurrentGemma).
     """
-    for node in list(graph.nodes):
-        rows = _all_rows(graph, node) if node in graph else None
+    seen = set[Node]()
+    for node in reversed(list(graph.nodes)):
+        if isinstance(node.op, (ScatterND, ScatterElements)) and node not in seen:
+            chain = _chain(graph, node)
+            seen.update(chain)
+            text = _join(graph, chain)
+            if text:
+                yield text
+
+
+def _join(graph: Graph, chain: Sequence[Node]) -> str:
+    """Replace the last scatters of a chain that write all rows; return what was done."""
+    written = [rows_of(node) or places_of(node) for node in chain]
+    for start, node in enumerate(chain):
+        rows = _all_rows(node, islice(written, start, None))
         if rows is None:
             continue
-        chain = _chain(graph, node)[: len(rows)]
-        add = Builder(graph, node, node.name, tuple(reversed(chain)))
+        replaced = chain[start : start + len(rows)]
+        add = Builder(graph, node, node.name, tuple(reversed(replaced)))
         joined = add(Concat(axis=rows[0].axis), *(each.updates for each in rows))
+        kind, name = node.kind, node.name
         graph.replace(node, [joined])
-        for each in chain[1:]:
+        for each in replaced[1:]:
             graph.remove(each)
-        yield f"{node.kind} '{node.name}' writes the last of {len(rows)} parts: they are joined"
+        return f"{kind} '{name}' writes the last of {len(rows)} parts: they are joined"
+    return ""
 
 
 def _chain(graph: Graph, node: Node) -> list[Node]:
@@ -57,24 +72,29 @@ def _chain(graph: Graph, node: Node) -> list[Node]:
         found.append(before)
 
 
-def _all_rows(graph: Graph, node: Node) -> list[Rows] | None:
-    """Return what a chain writes, if every row is written once, in order of rows."""
-    last = rows_of(node) if isinstance(node.op, ScatterND) else places_of(node)
-    size = None if last is None else (shape_of(node.output) or ())[last.axis]
-    if last is None or not isinstance(size, int):
-        return None
-    found: list[Rows] = []
-    for each in _chain(graph, node):
-        rows = rows_of(each) if isinstance(each.op, ScatterND) else places_of(each)
-        if rows is None or rows.axis != last.axis:
+def _all_rows(node: Node, written: Iterable[Rows | None]) -> list[Rows] | None:
+    """Return what a scatter and those before it write, in order, if it is every row once.
+
+    Args:
+        node: the last one.
+        written: what each writes, the last one first.
+    """
+    found, total, size = list[Rows](), 0, 0
+    for rows in written:
+        if rows is None or (found and rows.axis != found[0].axis):
             return None
+        if not found:
+            known = (shape_of(node.output) or ())[rows.axis]
+            size = known if isinstance(known, int) else 0
         found.append(rows)
-        if sum(rows.size for rows in found) >= size:
+        total += rows.size
+        if total >= size:
             break
+    if total != size or len(found) < 2:
+        return None
     found.sort(key=lambda rows: rows.first)
-    ends = list(accumulate((rows.size for rows in found), initial=0))
-    in_order = [rows.first for rows in found] == ends[:-1] and ends[-1] == size
-    return found if in_order and len(found) > 1 else None
+    ends = accumulate((rows.size for rows in found), initial=0)
+    return found if all(rows.first == end for rows, end in zip(found, ends, strict=False)) else None
 
 
 def rows_of(node: Node) -> Rows | None:

@@ -57,17 +57,7 @@ def fatal(folder: Path, dying: None) -> Path:
 
 @pytest.mark.usefixtures("fatal")
 def test_compare_says_who_ended_by_what_and_where(tercet: Tercet) -> None:
-    done = tercet(
-        "compare",
-        "fatal.onnx",
-        "-b",
-        "numpy",
-        "-b",
-        "onnxruntime",
-        "--inputs-from",
-        "empty.npz",
-        "--json",
-    )
+    done = tercet("compare", "-b", "numpy", "-b", "onnxruntime", *ON_EMPTY)
     assert done.code == 10
     assert (done.json["ok"], done.json["verdict"]) == (False, "inconclusive")
     (end,) = done.json["ended"]
@@ -77,17 +67,7 @@ def test_compare_says_who_ended_by_what_and_where(tercet: Tercet) -> None:
 
 @pytest.mark.usefixtures("fatal")
 def test_a_reference_that_ends_is_an_error(tercet: Tercet) -> None:
-    done = tercet(
-        "compare",
-        "fatal.onnx",
-        "-b",
-        "onnxruntime",
-        "-b",
-        "numpy",
-        "--inputs-from",
-        "empty.npz",
-        "--json",
-    )
+    done = tercet("compare", "-b", "onnxruntime", "-b", "numpy", *ON_EMPTY)
     assert done.code == 10
     assert "onnxruntime ended by SIGFPE" in done.err
     assert done.json["error"]["node"] == "first"

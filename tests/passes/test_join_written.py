@@ -9,6 +9,8 @@ from onnx import ModelProto
 from onnx.parser import parse_model
 
 import tercet
+from tercet.runtime.ir.graph import Node
+from tercet.runtime.passes import join_written
 
 from .graphs import optimised_file
 
@@ -101,3 +103,49 @@ def test_scatters_along_an_axis(name: str) -> None:
     assert ("join_written" in log.counts) == (name != "twice")
     assert ("Concat" in kinds) == (name != "twice")
     assert_as_onnxruntime(proto)
+
+
+def steps(places: list[int], count: int) -> ModelProto:
+    """Return a tensor of `count` places, some of which are written one after the other."""
+    rows = [
+        f"int64[2, 1, 3] i{n} = {{{', '.join([str(place)] * 6)}}}" for n, place in enumerate(places)
+    ]
+    nodes = [f"u{n + 1} = Add (u{n}, u0)" for n in range(len(places))]
+    nodes += [
+        f"d{n + 1} = ScatterElements <axis = 1> (d{n}, i{n}, u{n})" for n in range(len(places))
+    ]
+    return parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 18]>
+        g (float[2, {count}, 3] d0, float[2, 1, 3] u0) => (float[2, {count}, 3] y)
+        <{", ".join(rows)}> {{
+            {" ".join(nodes)}
+            y = Relu (d{len(places)})
+        }}"""
+    )
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_place_may_be_written_once_more(first: bool) -> None:
+    """What comes before all others is dropped; what comes after them is written into these."""
+    proto = steps([2, 0, 3, 1, 2] if first else [0, 1, 2, 3, 2], 4)
+    kinds, log = optimised_file(proto)
+    assert log.counts["join_written"] == 1
+    assert kinds.count("Concat") == 1
+    assert kinds.count("ScatterElements") == (not first)
+    assert_as_onnxruntime(proto)
+
+
+@pytest.mark.parametrize("count", [40, 41])
+def test_each_step_is_read_once(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not all rows are written."""
+    asked: list[object] = []
+
+    def places_of(node: Node) -> join_written.Rows | None:
+        asked.append(node)
+        return real(node)
+
+    real = join_written.places_of
+    monkeypatch.setattr(join_written, "places_of", places_of)
+    _, log = optimised_file(steps(list(range(40)), count))
+    assert ("join_written" in log.counts) == (count == 40)
+    assert len(asked) == len(set(map(id, asked)))

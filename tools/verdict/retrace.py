@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from math import sqrt
 
 import numpy as np
@@ -112,9 +113,8 @@ class Retrace:
             return x
 
         op = declare("tercet.noise", "Taken", CustomOperator(taken, same_type))
-        for node in list(copy.nodes):
-            after = copy.nodes.index(node) + 1
-            follower = copy.nodes[after] if after < len(copy.nodes) else None
+        nodes = list(copy.nodes)
+        for node, follower in zip_longest(nodes, nodes[1:]):
             for value in node.outputs:
                 if value.name in names:
                     made = copy.insert(op(name=value.name), [value], before=follower)
