@@ -15,7 +15,8 @@ from typing import Any
 
 from ...runtime.errors import BackendUnavailable, DeviceError
 
-#: The frontend whose calls this package uses; others differ in handles and in dependencies.
+#: The frontend whose calls this package uses. Older ones have no handles; newer ones depend on
+#: CUTLASS, and with 1.32 and cuDNN 9.19, HardSwish in the epilogue of a convolution is wrong.
 FRONTEND = "1.28"
 _CUDNN = "libcudnn.so.9"
 _INSTALL = "pip install 'tercet[cuda13]'   (or 'tercet[cuda12]', for a driver older than CUDA 13)"
@@ -78,7 +79,7 @@ def load() -> CudnnLibrary:
     except ImportError as error:
         raise _unavailable(f"the package nvidia-cudnn-frontend ({error})") from error
     found = str(getattr(frontend, "__version__", "?"))
-    if not hasattr(frontend, "Handle"):
+    if not found.startswith(f"{FRONTEND}."):
         raise _unavailable(f"nvidia-cudnn-frontend {FRONTEND} (found {found})")
     try:
         frontend.backend_version()

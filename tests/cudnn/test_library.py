@@ -20,6 +20,7 @@ def absent() -> int:
     [
         (None, "the package nvidia-cudnn-frontend"),
         (SimpleNamespace(__version__="1.22.1"), "nvidia-cudnn-frontend 1.28 (found 1.22.1)"),
+        (SimpleNamespace(__version__="1.32.0"), "nvidia-cudnn-frontend 1.28 (found 1.32.0)"),
         (
             SimpleNamespace(__version__="1.28.0", Handle=int, backend_version=absent),
             "libcudnn.so.9, cuDNN's library,",

@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -78,6 +79,11 @@ CHECKS = (
 )
 
 
+def _count(summary: str) -> int:
+    """Return the number at the start of a summary of the sanitizer."""
+    return int(_COUNT.findall(summary)[0])
+
+
 @dataclass(frozen=True, slots=True)
 class SanitizerFinding:
     """What one run found.
@@ -101,8 +107,7 @@ class SanitizerFinding:
     @property
     def reported(self) -> int:
         """Errors or hazards that the sanitizer counted; -1 where it did not come to an end."""
-        found = _COUNT.search(self.summary)
-        return int(found[0]) if found else -1
+        return -1 if self.summary.startswith("not finished") else _count(self.summary)
 
     @property
     def ok(self) -> bool:
@@ -133,16 +138,20 @@ def sanitizer() -> str:
     return found
 
 
-def run(program: str, check: SanitizerRun, limit: float) -> SanitizerFinding:
+def run(program: str, check: SanitizerRun, limit: float, workers: int = 1) -> SanitizerFinding:
     """Run one check.
 
     Args:
         program: compute-sanitizer.
         check: what to run.
         limit: seconds after which it is ended.
+        workers: processes that share its tests.
     """
     start = perf_counter()
     command = [program, "--tool", check.tool, "--print-limit", "20", *check.command]
+    if workers > 1 and not check.planted:
+        command[1:1] = ["--target-processes", "all"]
+        command += ["-p", "no:benchmark", "--numprocesses", str(workers)]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit)
         text = done.stdout + done.stderr
@@ -150,12 +159,14 @@ def run(program: str, check: SanitizerRun, limit: float) -> SanitizerFinding:
         parts = cast("list[bytes | None]", [expired.stdout, expired.stderr])
         text = b"".join(part or b"" for part in parts).decode(errors="replace")
     seconds = perf_counter() - start
-    summary = _SUMMARY.findall(text)
+    # One for each process; the first is of one that found most.
+    summaries = sorted(_SUMMARY.findall(text), key=_count, reverse=True)
+    ended = check.planted or bool(_PASSED.findall(text) or _FAILED.findall(text))
     return SanitizerFinding(
         check,
         tests=sum(map(int, _PASSED.findall(text))),
         failed=sum(map(int, _FAILED.findall(text))),
-        summary=summary[0] if summary else f"not finished after {seconds:.0f} s",
+        summary=summaries[0] if summaries and ended else f"not finished after {seconds:.0f} s",
         seconds=seconds,
         first=_first(text),
     )
@@ -224,6 +235,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tool", choices=tools, help="run only this one")
     parser.add_argument("--limit", type=float, default=150, help="time limit per run in seconds")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time; default: 1")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="processes that share the tests of one run"
+    )
     chosen = parser.parse_args(arguments)
     try:
         program = sanitizer()
@@ -232,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = _about(program, chosen.commit) if chosen.output else {}
     console, findings = open_console(), list[SanitizerFinding]()
     checks = [check for check in CHECKS if chosen.tool in (None, check.tool)]
-    for finding in _found(program, checks, chosen.limit, chosen.jobs):
+    for finding in _found(program, checks, chosen):
         findings.append(finding)
         print(*(text for text in _rows([finding])[0] if text), sep="  ", flush=True)
         if finding.first and not finding.check.planted:
@@ -245,11 +259,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _found(
-    program: str, checks: Sequence[SanitizerRun], limit: float, jobs: int
+    program: str, checks: Sequence[SanitizerRun], chosen: Namespace
 ) -> Iterator[SanitizerFinding]:
-    """Yield what the checks find, in their order, `jobs` of them at the same time."""
-    with ThreadPoolExecutor(jobs) as pool:
-        pending = [pool.submit(run, program, check, limit) for check in checks]
+    """Yield what the checks find, in their order, some of them at the same time."""
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        pending = [
+            pool.submit(run, program, check, chosen.limit, chosen.workers) for check in checks
+        ]
         for check, future in zip(checks, pending, strict=True):
             with progress() as say:
                 say(f"{check.tool}: {check.what}")
