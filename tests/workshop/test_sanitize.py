@@ -24,6 +24,14 @@ RUNS = (
 )
 
 
+#: What the processes of a run print that share its tests.
+SHARES = {
+    "0/3": "5 passed in 1 s\n========= ERROR SUMMARY: 0 errors\n",
+    "1/3": "1 failed, 3 passed in 1 s\n========= ERROR SUMMARY: 2 errors\n",
+    "2/3": "4 passed in 1 s\n========= ERROR SUMMARY: 0 errors\n",
+}
+
+
 def ended(command: list[str], *, timeout: float, **_: Any) -> subprocess.CompletedProcess[str]:
     text = TEXTS[command[-1]]
     if command[-1] == "hangs":
@@ -48,3 +56,19 @@ def test_each_run_is_printed_and_saved(
     assert "| memcheck | kernels | 5 | 0 errors |" in page
     assert "at relu.cu:7" in page
     assert sanitize.main(["--tool", "memcheck"]) == 0
+
+
+@pytest.mark.parametrize("cut", ["", "2/3"])
+def test_tests_are_shared(cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all processes find counts, and each of them must come to its end."""
+
+    def ended(command: list[str], *, env: dict[str, str], **_: Any) -> Any:
+        part = env["TERCET_TEST_PART"]
+        text = SHARES[part].partition("=")[0] if part == cut else SHARES[part]
+        return subprocess.CompletedProcess(command, 0, text, "")
+
+    monkeypatch.setattr(sanitize.subprocess, "run", ended)
+    check = SanitizerRun("memcheck", "kernels", ("pytest",), parts=3)
+    finding = sanitize.run("compute-sanitizer", check, 1.0, workers=16)
+    assert (finding.tests, finding.failed, finding.ok) == (12, 1, False)
+    assert finding.reported == (-1 if cut else 2)

@@ -9,10 +9,15 @@ run every kernel on the samples of ``tests/kernels/samples.py``, the first two a
 those of warps (0, 1, 31, 32, 33, primes). ``tests/gpu/planted.py`` plants two bugs, a write past
 the end of a tensor and a missing barrier, which must be found. Each run is printed and saved when
 it ends; one that is cut off shows what was found until then.
+
+The tests of a run are divided among processes, each under a sanitizer of its own: most of the time
+goes into compiling kernels that are not in the cache. One sanitizer for all of them
+(``--target-processes all``) has ten connections, and further processes wait for one until it ends.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -26,6 +31,7 @@ from time import perf_counter
 from typing import Any, cast
 
 from ...backends import open_backends
+from ...runtime.base.parallel import usable_cpus
 from ...runtime.errors import BackendUnavailable, TercetError
 from ...runtime.options import Options
 from ..common.console import open_console, progress
@@ -38,8 +44,13 @@ ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = "tests/gpu/test_cuda_samples.py"
 #: Where the CUDA toolkit puts it, if it is not on the path.
 USUAL = "/usr/local/cuda/bin/compute-sanitizer"
+#: Maximum processes by default: each has a CUDA context, of half a gigabyte.
+MAX_WORKERS = 16
+#: Ports that a sanitizer tries until one is free; each of those that run takes one.
+_PORTS = "100"
 _PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu")
-_PASSED, _FAILED = re.compile(r"^(\d+) passed", re.M), re.compile(r"^(\d+) failed", re.M)
+_PASSED = re.compile(r"^(?:\d+ \w+, )*(\d+) passed", re.M)
+_FAILED = re.compile(r"^(\d+) failed", re.M)
 _SUMMARY = re.compile(
     r"^========= (?:ERROR|RACECHECK) SUMMARY: (\d+ (?:errors?|hazards?).*)$", re.M
 )
@@ -55,27 +66,27 @@ class SanitizerRun:
         what: what it looks at, for the report.
         command: the program, with its arguments.
         planted: whether it must find something.
+        parts: into how many its tests may be divided, none of which is empty.
     """
 
     tool: str
     what: str
     command: tuple[str, ...]
     planted: bool = False
+    parts: int = 1
 
 
 _PLANTED = (sys.executable, "tests/gpu/planted.py")
+_KERNELS = (*_PYTEST, SAMPLES, "-k", "test_kernels")
+_EDGES = (*_PYTEST, SAMPLES, "-k", "test_edges")
 CHECKS = (
-    SanitizerRun("memcheck", "every kernel", (*_PYTEST, SAMPLES, "-k", "test_kernels")),
-    SanitizerRun(
-        "memcheck", "sizes around those of warps", (*_PYTEST, SAMPLES, "-k", "test_edges")
-    ),
+    SanitizerRun("memcheck", "every kernel", _KERNELS, parts=100),
+    SanitizerRun("memcheck", "sizes around those of warps", _EDGES, parts=7),
     SanitizerRun("memcheck", "a planted access behind the end", (*_PLANTED, "near"), planted=True),
-    SanitizerRun("racecheck", "every kernel", (*_PYTEST, SAMPLES, "-k", "test_kernels")),
-    SanitizerRun(
-        "racecheck", "sizes around those of warps", (*_PYTEST, SAMPLES, "-k", "test_edges")
-    ),
+    SanitizerRun("racecheck", "every kernel", _KERNELS, parts=100),
+    SanitizerRun("racecheck", "sizes around those of warps", _EDGES, parts=7),
     SanitizerRun("racecheck", "a planted race", (*_PLANTED, "race"), planted=True),
-    SanitizerRun("synccheck", "every kernel", (*_PYTEST, SAMPLES, "-k", "test_kernels")),
+    SanitizerRun("synccheck", "every kernel", _KERNELS, parts=100),
 )
 
 
@@ -145,31 +156,41 @@ def run(program: str, check: SanitizerRun, limit: float, workers: int = 1) -> Sa
         program: compute-sanitizer.
         check: what to run.
         limit: seconds after which it is ended.
-        workers: processes that share its tests.
+        workers: maximum processes that share its tests.
     """
-    start = perf_counter()
-    command = [program, "--tool", check.tool, "--print-limit", "20", *check.command]
-    if workers > 1 and not check.planted:
-        command[1:1] = ["--target-processes", "all"]
-        command += ["-p", "no:benchmark", "--numprocesses", str(workers)]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit)
-        text = done.stdout + done.stderr
-    except subprocess.TimeoutExpired as expired:
-        parts = cast("list[bytes | None]", [expired.stdout, expired.stderr])
-        text = b"".join(part or b"" for part in parts).decode(errors="replace")
-    seconds = perf_counter() - start
-    # One for each process; the first is of one that found most.
-    summaries = sorted(_SUMMARY.findall(text), key=_count, reverse=True)
-    ended = check.planted or bool(_PASSED.findall(text) or _FAILED.findall(text))
+    start, count = perf_counter(), min(workers, check.parts)
+    command = [program, "--tool", check.tool, "--print-limit", "20", "--max-connections", _PORTS]
+    with ThreadPoolExecutor(count) as pool:
+        texts = list(
+            pool.map(
+                lambda part: _printed([*command, *check.command], limit, f"{part}/{count}"),
+                range(count),
+            )
+        )
+    seconds, text = perf_counter() - start, "\n".join(texts)
+    summaries = sorted(_SUMMARY.findall(text), key=_count, reverse=True)  # that of the worst first
+    ended = len(summaries) == count and (
+        check.planted or all(_PASSED.findall(each) or _FAILED.findall(each) for each in texts)
+    )
     return SanitizerFinding(
         check,
         tests=sum(map(int, _PASSED.findall(text))),
         failed=sum(map(int, _FAILED.findall(text))),
-        summary=summaries[0] if summaries and ended else f"not finished after {seconds:.0f} s",
+        summary=summaries[0] if ended else f"not finished after {seconds:.0f} s",
         seconds=seconds,
         first=_first(text),
     )
+
+
+def _printed(command: Sequence[str], limit: float, part: str) -> str:
+    """Return what a command prints about its part of the tests, until it ends or is ended."""
+    about: dict[str, Any] = {"cwd": ROOT, "env": {**os.environ, "TERCET_TEST_PART": part}}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, **about)
+    except subprocess.TimeoutExpired as expired:
+        parts = cast("list[bytes | None]", [expired.stdout, expired.stderr])
+        return b"".join(printed or b"" for printed in parts).decode(errors="replace")
+    return done.stdout + done.stderr
 
 
 def _first(text: str) -> str:
@@ -236,7 +257,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=150, help="time limit per run in seconds")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time; default: 1")
     parser.add_argument(
-        "--workers", type=int, default=1, help="processes that share the tests of one run"
+        "--workers",
+        type=int,
+        default=min(MAX_WORKERS, usable_cpus()),
+        help=f"processes that share the tests of one run; default: CPUs, at most {MAX_WORKERS}",
     )
     chosen = parser.parse_args(arguments)
     try:
