@@ -61,10 +61,11 @@ def test_instructions_compile(
     cases = [(0, False)]
     if atom.sums != "half":
         cases += [(n, registers) for n in WIDTHS for registers in (False, True)]
-    for n, registers in cases:
-        (tmp_path / "one.cu").write_text(kernel(atom, n, a_in_registers=registers))
+    for number, (n, registers) in enumerate(cases):
+        file = f"{number}.cu"
+        (tmp_path / file).write_text(kernel(atom, n, a_in_registers=registers))
         code = atom.code(n, a_in_registers=registers)
-        assert Compiler(H200, cache).code(KernelSource("one.cu", code=code))
+        assert Compiler(H200, cache).code(KernelSource(file, code=code))
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,16 @@ def read_kernel(file: str) -> str:
     """Return a file of `kernels/`, or a user's source, with #include lines resolved."""
     if isinstance(file, UserSource):
         return _inlined(file.text, file)
-    return _inlined((KERNELS / file).read_text(encoding="utf-8"), file)
+    return _complete(KERNELS, file)
+
+
+@cache
+def _complete(folder: Path, file: str) -> str:
+    """Return a file of a folder likewise, read once: threads that compile wait for the GIL to read.
+
+    A folder's files do not change while it is `KERNELS`.
+    """
+    return _inlined((folder / file).read_text(encoding="utf-8"), file)
 
 
 def _inlined(text: str, file: str) -> str:
