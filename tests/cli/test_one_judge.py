@@ -11,6 +11,7 @@ import pytest
 from onnx import ModelProto
 
 import tercet
+from tercet.tools.compare import compare
 from tercet.tools.export import export
 from tercet.tools.runners import onnxruntime_runner, replay
 from tercet.tools.workshop.planted import planted
@@ -84,6 +85,14 @@ def wrong(monkeypatch: pytest.MonkeyPatch, error: str) -> Iterator[list[float]]:
         yield apart
 
 
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let onnxruntime run in this process: to start one for each error takes the longest."""
+    for module in (compare, replay):
+        monkeypatch.setattr(module, "process_for", lambda *_: None)
+
+
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_no_planted_error_is_accepted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     accepts, model, count = ACCEPTED[name], classifier(), 0
