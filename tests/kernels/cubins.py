@@ -18,7 +18,7 @@ from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.driver.step import sizes
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.source import KernelSource
-from tercet.backends.cuda.recipe.targets import H200, Target
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.graph import Graph
 
 from .dry import DryCompiler, DryDevice, launches, planned
@@ -29,6 +29,8 @@ _STACK, _REGISTERS = 0x11, 0x2F
 _WITH_SIZE = 4
 #: Bytes of shared memory that a kernel may declare with a size.
 _MAX_SHARED = 48 << 10
+#: By this, code differs from architecture to architecture.
+_ASKS = "__CUDA_ARCH__"
 _ASSEMBLY = re.compile(r"// begin inline asm\n(.*?)// end inline asm", re.DOTALL)
 _REGISTER = re.compile(r"%[a-z]+\d+")
 #: A parameter, or shared memory whose size is in the source: bits of an element, and how many.
@@ -93,11 +95,13 @@ def all_compile(
 ) -> None:
     """Compile sources to PTX, in the background and those only that are not in the cache.
 
-    Which instructions a kernel has is a matter of the types, the flags and the generated code of a
-    source. Of those that differ in sizes alone, the one with the largest is compiled; emulated
-    tests compile the others. The assembler accepts what the compiler writes; what it may refuse is
-    assembly that stands in the sources, and too much shared memory. So it gets those sources that
-    have assembly which none before them had, but for the numbers of registers.
+    Code that does not ask for the architecture is the same for all of them in PTX, so it is
+    compiled once, for the oldest. Which instructions a kernel has is a matter of the types, the
+    flags and the generated code of a source. Of those that differ in sizes alone, the one with the
+    largest is compiled; emulated tests compile the others. The assembler accepts what the compiler
+    writes; what it may refuse is assembly that stands in the sources, and too much shared memory.
+    So it gets those sources that have assembly which none before them had, but for the numbers of
+    registers.
 
     Args:
         sources: kernels, in any number of variants.
@@ -108,10 +112,9 @@ def all_compile(
         every: whether sizes matter, as in tables of tiles: the newest architecture gets them all.
     """
     found = sorted(set(sources), key=str)
-    to_ptx = PtxCompiler(target, cache)
     chosen = found if every and target == H200 else _chosen(found, target)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        codes = list(pool.map(to_ptx.code, chosen))
+        codes = list(pool.map(lambda source: _ptx(source, target, cache), chosen))
     assembler = QuickCompiler(target, cache)
     accepted = _ACCEPTED.setdefault(target, set())
     for source, code in zip(chosen, codes, strict=True):
@@ -121,8 +124,16 @@ def all_compile(
         if not (found := assembly(ptx)) <= accepted:
             assembler.code(source)
             accepted |= found
-    assert assembler.statistics.pending == to_ptx.statistics.pending == 0
+    assert assembler.statistics.pending == 0
     assert files <= {source.file for source in chosen}
+
+
+def _ptx(source: KernelSource, target: Target, cache: Path) -> bytes:
+    """Return what a source becomes before it is assembled."""
+    compiler = PtxCompiler(target if _ASKS in source.text() else A100, cache)
+    code = compiler.code(source)
+    assert compiler.statistics.pending == 0
+    return code
 
 
 #: The assembly that has been accepted so far.
@@ -159,11 +170,12 @@ def assert_arguments(made: Iterable[Launch], target: Target, cache: Path) -> Non
     found = {(launch.source, launch.entry): launch for launch in made}
     sources = {source for source, _ in found}
     all_compile(sources, target, cache)
-    chosen, compiler = set(_chosen(sources, target)), PtxCompiler(target, cache)
+    chosen = set(_chosen(sources, target))
     for (source, entry), launch in found.items():
         if source not in chosen:
             continue
-        assert parameters(entry, compiler.code(source).decode()) == sizes(launch), launch.title
+        ptx = _ptx(source, target, cache).decode()
+        assert parameters(entry, ptx) == sizes(launch), launch.title
 
 
 def assert_plans_compile(
