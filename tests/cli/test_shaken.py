@@ -204,3 +204,22 @@ def test_attention_in_half_precision_may_round_its_probabilities(seed: int) -> N
     wrong = rounded.copy()
     wrong.flat[np.argmax(np.abs(wrong))] *= np.float16(1 + 2**-6)
     assert judge.agreement("y", ours, wrong).verdict == "MISMATCH"
+
+
+def test_a_fourier_transform_mixes_its_coefficients() -> None:
+    """The imaginary part of the first is 0 to a library, and a sum of sines to its definition."""
+    text = """<ir_version: 10, opset_import: ["": 20]>
+    g (float[3, 20, 1] x) => (float[3, 11, 2] y)
+      <int64 axis = {1}> { y = DFT <onesided = 1> (x, , axis) }"""
+    x = RNG.standard_normal((3, 20, 1)).astype(np.float32)
+    angles = (np.pi / 10 * (np.outer(np.arange(20), np.arange(11)) % 20)).astype(np.float32)
+    sums = [x[:, :, 0] @ parts for parts in (np.cos(angles), -np.sin(angles))]
+    defined = np.stack(sums, -1)
+    with api.load(parse_model(text), stop_at=0) as loaded:
+        ours, judge = np.asarray(loaded.run({"x": x})["y"]), Judge(loaded.imported, {"x": x})
+    assert (ours[:, 10, 1] == 0).all()
+    assert defined[:, 10, 1].any()
+    assert judge.agreement("y", ours, defined).verdict == "ok"
+    wrong = defined.copy()
+    wrong[0, 3, 1] += np.float32(1e-3)
+    assert judge.agreement("y", ours, wrong).verdict == "MISMATCH"

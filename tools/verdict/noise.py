@@ -107,7 +107,7 @@ def moved(
     smallest: float = 0.0,
     floor: float = 0.0,
     radius: int = 0,
-    channels: bool = False,
+    across: tuple[int, ...] = (),
     coordinates: Amount = NO_AMOUNT,
     rows: bool = False,
     steps: bool = True,
@@ -125,7 +125,8 @@ def moved(
         floor: the least magnitude that the share is taken of; where there is one nothing stays.
         radius: how far away, along all axes but the first two, the greatest magnitude is looked
             for that the share is taken of; nothing stays.
-        channels: whether the share is taken of the greatest magnitude along axis 1; nothing stays.
+        across: axes along which the greatest magnitude is looked for that the share is taken of;
+            nothing stays.
         coordinates: the share of their indices by which elements are moved towards neighbours.
         rows: whether rows along the last axis are moved as a whole, too.
         steps: whether bytes move.
@@ -142,7 +143,7 @@ def moved(
         size = x if like is None else np.maximum(np.abs(x), np.abs(like))
         size = np.maximum(np.abs(size), max(floor, smallest)) if floor or smallest else size
         size = _greatest_near(np.abs(size), radius) if radius else size
-        size = np.abs(size).max(1, keepdims=True) if channels and size.size else size
+        size = np.abs(size).max(across, keepdims=True) if across and size.size else size
         step = np.multiply(size, noise(x.shape), out=np.empty(x.shape))
         if rows:
             step += size * noise((*x.shape[:-1], 1))
@@ -151,7 +152,7 @@ def moved(
             np.clip(step, -np.abs(x), np.abs(x), out=step)
         if not negative:
             np.maximum(step, -x, out=step)
-        if not (floor or radius or channels or coordinates != NO_AMOUNT) and like is None:
+        if not (floor or radius or across or coordinates != NO_AMOUNT) and like is None:
             step *= ~exact(x, bits)
         if positions := noise.share(coordinates):
             step += _slopes(x) * noise(x.shape) * positions

@@ -205,6 +205,22 @@ def interpolates(node: Node) -> bool:
     return node.kind == "Resize" and getattr(node.op, "mode", "") != "nearest"
 
 
+def transformed_axes(node: Node) -> tuple[int, ...]:
+    """Return the axes of a Fourier transform's result along which it has mixed everything.
+
+    A coefficient is rounded by the magnitude of the others: libraries factor the transform in
+    their own ways, and the sine of a multiple of pi is 0 only for some.
+    """
+    if node.kind == "STFT":
+        return (-2, -1)
+    if node.kind != "DFT":
+        return ()
+    axis = node.inputs[2] if len(node.inputs) > 2 else None
+    if axis is None:
+        return (-2, -1)
+    return (-1,) if axis.data is None else (axis.data.item(), -1)
+
+
 def plain_kind(node: Node) -> str:
     """Return the operator's name without its domain."""
     return node.kind.rpartition("::")[2]

@@ -51,6 +51,7 @@ from .operators import (
     plain_kind,
     reaches_rounding,
     rounds,
+    transformed_axes,
 )
 
 #: How far from a pixel others may be that libraries add to it and subtract again: Winograd's
@@ -272,6 +273,7 @@ class _Shake:
                 floor = max(floor, _ANY)
             chosen = {"bits": bits, "smallest": SMALLEST.get(name, 0.0), "floor": floor}
             chosen["negative"] = plain_kind(node) not in NEVER_NEGATIVE
+            chosen["across"] = transformed_axes(node)
             op = self._op(amount=amount, coordinates=coordinates, steps=is_known, **chosen)
             gated = node.kind in GATED and node.inputs[0]
             reads = [value, node.inputs[0]] if gated else [value]
@@ -302,7 +304,7 @@ def _of_inputs(node: Node) -> dict[int, dict[str, Any]]:
     if plain_kind(node) in SHIFTED:  # a sum of whole numbers is exact, that of the products is not
         return {0: {"floor": _ANY}}
     if node.kind == "LRN":  # libraries add the next channel to a sum and subtract the last one
-        return {0: {"channels": True}}
+        return {0: {"across": (1,)}}
     # Keys are only seen in scores, which have a rounding of their own.
     return {1: {"rows": True}} if node.kind in COMPOSED else {}
 
