@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx.parser
 import pytest
 
 import tercet
@@ -70,3 +71,16 @@ def test_a_level_changes_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["onnxruntime", "onnxruntime:cpu:basic"]
     tercet.compare(classifier(), names, dims={"batch": 1}, repeat=0)
     assert levels == ["ORT_ENABLE_ALL", "ORT_ENABLE_BASIC"]
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "onnx.reference"])
+def test_an_output_that_is_listed_twice_is_compared_twice(name: str) -> None:
+    """As torch.onnx.export lists an input that a model gives back twice."""
+    text = """<ir_version: 8, opset_import: ["": 15]>
+    g (float[2] x) => (float[2] y, float[2] z) { y = Relu (x) z = Neg (x) }"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.output.append(proto.graph.output[0])
+    with pytest.warns(tercet.ModelWarning, match="lists an output twice"):
+        found = tercet.compare(proto, ["numpy", name], repeat=0)
+    names = [each.output for row in found.results for each in row.agreements]
+    assert (found.ok, names) == (True, ["y", "z", "y.1"])

@@ -84,8 +84,8 @@ class SessionLike(Protocol):
         """What the last request took where it ran; None if it ran here."""
         ...
 
-    def run(self, feeds: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, HostValue]:
-        """Return outputs by name."""
+    def run(self, feeds: Mapping[str, Any], wanted: Sequence[str]) -> list[HostValue]:
+        """Return outputs in the order of their names, which may recur."""
         ...
 
     def repeat(self) -> None:
@@ -157,7 +157,7 @@ class RemoteSession:
         found, self.seconds = self._running.ask(self._number, what, *given)
         return found
 
-    def run(self, feeds: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, HostValue]:
+    def run(self, feeds: Mapping[str, Any], wanted: Sequence[str]) -> list[HostValue]:
         return self._ask("run", dict(feeds), list(wanted))
 
     def repeat(self) -> None:

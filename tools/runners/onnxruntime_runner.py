@@ -19,6 +19,7 @@ from onnx.numpy_helper import from_array
 from ...api import Loadable
 from ...backends.numpy.numerics import blas
 from ...importers.onnx.reading.external import external_data_dir
+from ...importers.onnx.reading.order import distinct
 from ...importers.onnx.reading.texts import FORMATS, format_of
 from ...importers.onnx.writing.embed import self_contained
 from ...runtime.base.parallel import usable_cpus
@@ -183,7 +184,8 @@ class OnnxRuntime:
         """
         self._feeds = feeds
         try:
-            return self._session.run(feeds, self._outputs)
+            found = self._session.run(feeds, self._outputs)
+            return dict(zip(distinct(self._outputs), found, strict=True))
         except ProcessEnded as end:
             raise self._ended(end) from None
         except (SessionRefused, *onnxruntime_errors()) as error:

@@ -74,10 +74,10 @@ class Session:
         self.providers: list[str] = self._session.get_providers()
         self._last: tuple[list[str], dict[str, Any]] = ([], {})
 
-    def run(self, feeds: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
-        """Return outputs by name."""
+    def run(self, feeds: Mapping[str, Any], wanted: Sequence[str]) -> list[Any]:
+        """Return outputs in the order of their names, which may recur."""
         self._last = list(wanted), dict(feeds)
-        return dict(zip(wanted, self._session.run(*self._last), strict=True))
+        return self._session.run(*self._last)
 
     def repeat(self) -> None:
         """Run once more on the same inputs, and drop the results."""

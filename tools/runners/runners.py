@@ -13,6 +13,7 @@ import onnx
 from ... import backends
 from ...api import Loadable, Operators, load
 from ...backends.numpy.numerics import blas
+from ...importers.onnx.reading.order import distinct
 from ...runtime.errors import UnsupportedError, UsageError, did_you_mean
 from ...runtime.ir.types import Array, HostValue
 from ...version import __version__
@@ -215,7 +216,7 @@ class _Reference:
         except self._failures as error:
             said = str(error) or type(error).__name__
             raise RunRefused(f"onnx.reference does not run this model: {said}") from error
-        return dict(zip(self._names, found, strict=True))
+        return dict(zip(distinct(self._names), found, strict=True))
 
     def close(self) -> None:
         self._evaluator = None

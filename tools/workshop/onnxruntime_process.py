@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from onnx import ModelProto
 
 from ...api import Loadable
+from ...importers.onnx.reading.order import distinct
 from ...runtime.ir.types import Array
 from ..common.nested import flat
 from ..runners.onnxruntime_process import OnnxruntimeProcess, ProcessEnded
@@ -40,7 +41,8 @@ class Onnxruntime:
         model = source.SerializeToString() if isinstance(source, ModelProto) else str(source)
         try:
             session = self._process.open(model, Setup(level))
-            found = flat(session.run(feeds, session.outputs))
+            results = session.run(feeds, session.outputs)
+            found = flat(dict(zip(distinct(session.outputs), results, strict=True)))
             session.close()
         except ProcessEnded as end:
             types = ", ".join(f"{name}: {x.dtype}{list(x.shape)}" for name, x in feeds.items())

@@ -40,7 +40,7 @@ from ..upgrading.upgrade import upgrade
 from .attributes import Mismatch, make
 from .expansion import expand
 from .functions import check_functions, key_of
-from .order import Names
+from .order import Names, distinct
 from .scope import NameSpace, Scope
 
 Operators = Mapping[tuple[str, str], type[Op]]
@@ -129,15 +129,8 @@ class _Binder:
 
     def _outputs(self, raw: RawGraph, scope: Scope) -> dict[str, Value]:
         where = f"output of graph '{raw.name}'"
-        outputs: dict[str, Value] = {}
-        for name in raw.outputs:
-            value = self._find(name, scope, where)
-            label, number = name, 0
-            while label in outputs or (number and label in raw.outputs):
-                number += 1  # results of a body are identified by position
-                label = f"{name}.{number}"
-            outputs[label] = value
-        return outputs
+        values = [self._find(name, scope, where) for name in raw.outputs]
+        return dict(zip(distinct(raw.outputs), values, strict=True))
 
     def _call(self, function: RawFunction, node: RawNode, scope: Scope) -> None:
         """Inline a function into the caller's graph."""

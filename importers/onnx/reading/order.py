@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..source.raw import RawGraph, RawNode, items
 from ..source.source import FileSource
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Return names of outputs, with a number behind those that recur, which makes them unique."""
+    found: dict[str, None] = {}
+    for name in names:
+        label, number = name, 0
+        while label in found or (number and label in names):
+            number += 1
+            label = f"{name}.{number}"
+        found[label] = None
+    return list(found)
 
 
 class Names:
