@@ -200,6 +200,18 @@ def test_functions_without_some_of_their_inputs_and_outputs() -> None:
     assert graph.outputs["z"].name == "z"
 
 
+def test_a_function_passes_on_what_its_caller_leaves_out() -> None:
+    text = """g (float[2] x, float s) => (y) { y = me.outer(x, , s) }
+        <domain: "me", opset_import: ["" : 21, "me" : 1]>
+        outer (x, low, high) => (y) { y = me.inner(x, low, high) }
+        <domain: "me", opset_import: ["" : 21]>
+        inner (x, low, high) => (y) { y = Clip(x, low, high) }"""
+    graph = graph_of(text)
+    assert [v and v.name for v in graph.nodes[0].inputs] == ["x", None, "s"]
+    with pytest.raises(ModelError, match="wants 'low', which the function's caller leaves out"):
+        graph_of(text.replace("inner (x, low, high) => (y)", "inner (x, low, high) => (low)"))
+
+
 def test_a_function_that_returns_its_input() -> None:
     text = """g (float[2] x) => (y) { h = me.same(x)  y = Relu(h) }
         <domain: "me", opset_import: ["" : 21]> same (a) => (a) { unused = Neg(a) }"""

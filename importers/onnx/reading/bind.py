@@ -158,7 +158,7 @@ class _Binder:
         for formal in function.inputs:
             inner.define(formal, None)
         for formal, name in zip(function.inputs, node.inputs, strict=False):
-            inner.define(formal, self._find(name, scope, node.where) if name else None)
+            inner.define(formal, self._find_optional(name, scope, node.where) if name else None)
         nodes = self._ordered(function.nodes, set(function.inputs), inner, function.where)
         inner.reads |= set(results)
         for each in nodes:
