@@ -76,13 +76,19 @@ class GatherElements(Op):
 
 
 def _align(axis: int, data: TensorType, other: TensorType, name: str) -> None:
-    """Raise ShapeError unless `other` has the rank of `data`, and `axis` exists."""
+    """Raise ShapeError unless `other` has the rank of `data` and fits into it beside `axis`."""
     rank = data.rank if other.rank is None else other.rank
     if rank is None:
         return
-    normalize_axis(axis, rank)
-    if data.rank not in (rank, None):
+    along = normalize_axis(axis, rank)
+    if data.shape is None or other.shape is None:
+        return
+    if data.rank != rank:
         raise ShapeError(f"{name} is {other}; expected the rank of {data}")
+    for i, (has, takes) in enumerate(zip(data.shape, other.shape, strict=True)):
+        known = isinstance(has, int) and isinstance(takes, int)
+        if i != along and known and takes > has and 0 not in other.shape:
+            raise ShapeError(f"{name} is {other}; axis {i} of {data} has only {has} elements")
 
 
 @op

@@ -175,6 +175,8 @@ class Cumulative(Op):
 
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
         along = int_of(axis, "axis")
+        if x.rank == 0:
+            raise ShapeError(f"x is {x}; expected one axis or more")
         if isinstance(along, int) and x.shape is not None:
             normalize_axis(along, len(x.shape))
         return x.without_value()

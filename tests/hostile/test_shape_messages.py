@@ -194,6 +194,21 @@ AT_LOAD: dict[str, tuple[str, str, str]] = {
         "i = Constant <value_ints = [1, 7]> () y = Gather <axis = 1> (x, i)",
         "indices from 1 to 7 point outside of [6]",
     ),
+    "Gather elements": (
+        "float[2,6] x, int64[3,2] i",
+        "y = GatherElements <axis = 1> (x, i)",
+        "indices is int64[3,2]; axis 0 of float32[2,6] has only 2 elements",
+    ),
+    "Scatter elements": (
+        "float[2,6] x, int64[2,7] i, float[2,7] u",
+        "y = ScatterElements (x, i, u)",
+        "indices is int64[2,7]; axis 1 of float32[2,6] has only 6 elements",
+    ),
+    "CumSum": (
+        "float x, int64 axis",
+        "y = CumSum(x, axis)",
+        "x is float32[]; expected one axis or more",
+    ),
     "Expand": (
         "float[2,6] x",
         "s = Constant <value_ints = [3, 6]> () y = Expand(x, s)",
@@ -292,6 +307,12 @@ IN_A_RUN: dict[str, tuple[str, str, list[int], str]] = {
     "Pad": ("float[2,6] x, int64[4] i", "y = Pad(x, i)", [0, -4, 0, -4], "leave nothing of [2,6]"),
     "Split": ("float[2,6] x, int64[2] i", "y, z = Split(x, i)", [2, 1], "split=[2,1] and axis 0"),
     "Tile": ("float[2,6] x, int64[2] i", "y = Tile(x, i)", [1, -2], "impossible size -2"),
+    "Compress": (
+        "float[2,6] x, int64[3] i",
+        "c = Cast <to = 9> (i) unread = Constant <value_int = 0> () y = Compress <axis = 0> (x, c)",
+        [0, 1, 1],
+        "places of the condition run from 1 to 2, outside of an axis of 2 elements",
+    ),
     "ReverseSequence": (
         "float[2,3] x, int64[2] i",
         "y = ReverseSequence <batch_axis = 0, time_axis = 1> (x, i)",

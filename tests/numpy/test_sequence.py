@@ -72,6 +72,20 @@ def test_concat_of_different_sizes() -> None:
     check(nodes, {"a": A, "b": B[:1]})
 
 
+@pytest.mark.parametrize("new_axis", [0, 1])
+def test_tensors_that_do_not_fit_are_refused(new_axis: int) -> None:
+    """The sequence is an input, so that only a run knows the shapes in it."""
+    whole = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
+    last = node("ConcatFromSequence", "s", "y", axis=0, new_axis=new_axis)
+    graph = helper.make_graph([last], "g", [whole], [helper.make_empty_tensor_value_info("y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with tercet.load(model) as loaded:
+        with pytest.raises(tercet.ModelError, match=r"ConcatFromSequence.*: 3 against 2"):
+            loaded.run({"s": [A, A[:, :2]]})
+        with pytest.raises(tercet.DeviceError, match=r"ConcatFromSequence.*: the list is empty"):
+            loaded.run({"s": []})
+
+
 @pytest.mark.parametrize("split", [None, *map(np.array, (1, 2, 5, [1, 0, 4], [1] * 5))])
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("kind", [np.float32, np.int64, object])

@@ -82,6 +82,7 @@ QUANTIZE = [
     Case("DynamicQuantizeLinear", (draw(1, (3, 5)),), outputs=3, error=0),
     Case("DynamicQuantizeLinear", (np.abs(draw(1, (3, 5))) + 1,), outputs=3, error=0),
     Case("DynamicQuantizeLinear", (np.zeros((3, 5), np.float32),), outputs=3, error=0),
+    Case("DynamicQuantizeLinear", (np.array(2.5, np.float32),), outputs=3, error=0),
 ]
 DEQUANTIZE = [
     *(dequantized((2, 3, 4), scales(2), to) for to in (*BYTES, np.uint16, np.int16)),

@@ -134,5 +134,6 @@ def one_hot(op: ops.OneHot, indices: Array, depth: Array, values: Array, *, out:
 @kernel(ops.Compress)
 def compress(op: ops.Compress, data: Array, condition: Array) -> Array:
     """Take the slices where the condition is true."""
-    places = np.flatnonzero(condition)
-    return data.reshape(-1)[places] if op.axis is None else np.take(data, places, op.axis)
+    axis, data = (0, data.reshape(-1)) if op.axis is None else (op.axis, data)
+    places = _from_front(np.flatnonzero(condition), data.shape[axis], "places of the condition")
+    return np.take(data, places, axis)

@@ -105,7 +105,7 @@ def dynamic_quantize_linear(op: DynamicQuantizeLinear, x: Array) -> tuple[Array,
     scale = np.float32(high - low) / np.float32(255)
     scale = np.float32(1) if scale == 0 else scale
     zero_point = round_to_integer(np.asarray(-low / scale), uint8)
-    found = np.divide(x, scale)
+    found = np.asarray(np.divide(x, scale))
     np.rint(found, found)
     np.add(found, np.float32(zero_point), found)
     np.fmax(found, np.float32(0), found)

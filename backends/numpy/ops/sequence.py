@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from ....runtime.ir.dtypes import int64
-from ....runtime.ir.types import Array
+from ....runtime.ir.types import Array, TensorType
 from ....runtime.ops import sequence as ops
+from ....runtime.ops.movement import Concat
+from ....runtime.ops.shapes import same_shape
 from ..engine.registry import kernel
 
 # ── sequences ────────────────────────────────────────────────────────────────────────────────────
@@ -94,6 +96,14 @@ def split_to_sequence(
 @kernel(ops.ConcatFromSequence)
 def concat_from_sequence(op: ops.ConcatFromSequence, sequence: list[Any]) -> Array:
     """Concatenate the elements along an existing or a new axis."""
+    if not sequence:
+        raise ValueError("the list is empty; expected one tensor or more")
+    types = [TensorType(element.dtype, element.shape) for element in sequence]
+    if op.new_axis:
+        for type_ in types[1:]:
+            same_shape(types[0].shape, type_.shape, "tensors along a new axis")
+    else:
+        Concat(axis=op.axis).infer(*types)
     return (np.stack if op.new_axis else np.concatenate)(sequence, op.axis)
 
 
