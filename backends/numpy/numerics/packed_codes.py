@@ -23,7 +23,7 @@ TURNED = 96
 class IntegerCodes:
     """The centred integers of MatMulNBits times `factor`, plane by plane.
 
-    A byte contains one integer of each *plane*; those of one plane are adjacent: a row is [planes,
+    A byte contains one integer of each *plane*; those of one plane are adjacent: rows are [planes,
     blocks, width], for elements [blocks, width, planes].
 
     Attributes:
@@ -42,25 +42,25 @@ class IntegerCodes:
     def calls(
         self, operands: list[Array | None], first: int, last: int, out: Array, spare: Array
     ) -> Iterator[Callable[[], object]]:
-        """Yield the calls that write rows to `out` [rows, planes, blocks * width].
+        """Yield the calls that write rows to `out` [rows, planes, blocks * width], in any order.
 
         `spare` has as many bytes, and is overwritten.
         """
         packed = _given(operands[1]).reshape(self._op.N, -1)[first:last]
-        every = spare.reshape(out.shape)
-        top = every[:, -1]
+        every = spare.reshape(self.planes, *packed.shape)
+        top = every[-1]
         halves = sum(1 << (self._op.bits * (i + 1) - 1) for i in range(self.planes))
         yield partial(np.bitwise_xor, packed, uint8.type(halves), out=top)
         high = uint8.type(256 - self.factor)
         for i in range(self.planes - 1):
-            plane = every[:, i]
+            plane = every[i]
             shift = uint8.type(256 >> (self._op.bits * (i + 1)))
             yield partial(np.multiply, top, shift, out=plane)
             if i:
                 yield partial(np.bitwise_and, plane, high, out=plane)
         if self.planes > 1:
             yield partial(np.bitwise_and, top, high, out=top)
-        yield partial(np.copyto, out, every.view(np.int8))
+        yield partial(np.copyto, out.swapaxes(0, 1), every.view(np.int8))
 
     def scales(
         self, operands: list[Array | None], first: int, last: int
@@ -184,35 +184,34 @@ class PackedProduct:
             out: [rows, these], of any dtype of floats.
         """
         codes = self._codes
-        floats = self._unpack(operands, rows, len(rows))
+        shape = len(rows), codes.planes, codes.blocks * codes.width
+        floats = self._floats[: len(rows) * self._length].reshape(shape)
+        self._unpack(operands, rows, floats)
         scales, points = codes.scales(operands, rows.start, rows.stop)
         if points is not None:
             floats -= np.repeat(points * codes.factor, codes.width, 1)[:, np.newaxis]
         floats *= np.repeat(scales, codes.width, 1)[:, np.newaxis]
         out[:] = times_turned(left.reshape(len(left), -1), floats.reshape(len(rows), -1))
 
-    def _unpack(self, operands: list[Array | None], rows: range, wide: int) -> Array:
-        """Return the codes of some rows and zeros after them: [wide, planes, blocks * width]."""
-        codes, count = self._codes, len(rows)
-        shape = wide, codes.planes, codes.blocks * codes.width
-        floats = self._floats[: wide * self._length].reshape(shape)
-        floats[count:] = 0
-        spare = self._spare[: count * self._length]
-        for call in codes.calls(operands, rows.start, rows.stop, floats[:count], spare):
+    def _unpack(self, operands: list[Array | None], rows: range, out: Array) -> None:
+        """Fill `out` [rows, planes, blocks * width] with the codes of some rows, then zeros."""
+        out[len(rows) :] = 0
+        spare = self._spare[: len(rows) * self._length]
+        for call in self._codes.calls(operands, rows.start, rows.stop, out[: len(rows)], spare):
             call()
-        return floats
 
     def _few(self, operands: list[Array | None], left: Array, rows: range, out: Array) -> None:
         codes, count = self._codes, len(rows)
         planes, blocks, width = codes.planes, codes.blocks, codes.width
         wide = -(-count // GROUP) * GROUP
-        floats = self._unpack(operands, rows, wide)
-        right = floats.reshape(wide, planes * blocks, width).transpose(1, 2, 0)
-        found = np.empty((planes * blocks, 1, wide), float32)
-        total, *others = found.reshape(planes, blocks, wide)[..., :count]
+        floats = self._floats[: wide * self._length].reshape(planes, wide, blocks * width)
+        self._unpack(operands, rows, floats.swapaxes(0, 1))
+        right = floats.reshape(planes, wide, blocks, width).transpose(0, 2, 3, 1)
+        found = np.empty((planes, blocks, 1, wide), float32)
+        total, *others = found[..., 0, :count]
         scales, points = codes.scales(operands, rows.start, rows.stop)
         for row, own in zip(left, out, strict=True):
-            recorded(row.reshape(planes * blocks, 1, width), right, found)()
+            recorded(row.reshape(planes, blocks, 1, width), right, found)()
             for other in others:
                 np.add(total, other, out=total)
             if points is not None:

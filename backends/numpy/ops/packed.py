@@ -116,12 +116,12 @@ class _CodeProduct:
         codes, few = self._codes, self._few
         planes, blocks, width = codes.planes, codes.blocks, codes.width
         count, wide = last - first, -(-(last - first) // GROUP) * GROUP
-        floats = bound.scratch(self._floats, (wide, planes, blocks * width))
+        floats = bound.scratch(self._floats, (planes, wide, blocks * width))
         spare = bound.scratch(self._bytes, (count * self._length,))
         left = bound.scratch(self._left, (planes, blocks, few, width))
-        found = bound.scratch(self._sums, (planes * blocks, few, wide))
-        right = floats.reshape(wide, planes * blocks, width).transpose(1, 2, 0)
-        total, *others = found.reshape(planes, blocks, few, wide)[..., :count]
+        found = bound.scratch(self._sums, (planes, blocks, few, wide))
+        right = floats.reshape(planes, wide, blocks, width).transpose(0, 2, 3, 1)
+        total, *others = found[..., :count]
         a, out = operands[0], bound[self._node.output]
         assert a is not None
         target = out.reshape(few, -1)[:, first:last]
@@ -142,14 +142,18 @@ class _CodeProduct:
             np.copyto(target, product, casting="same_kind")
 
         tape: Tape = [
-            *codes.calls(operands, first, last, floats[:count], spare),
+            *codes.calls(operands, first, last, floats[:, :count].swapaxes(0, 1), spare),
             self._arranged(a.reshape(few, -1), left),
-            recorded(left.reshape(planes * blocks, few, width), right, found),
-            *(partial(np.add, total, other, out=total) for other in others),
+            recorded(left, right, found),
+            *(partial(np.add, total, other, total) for other in others),
             scale,
         ]
+        scales, *points = operands[2:4]
+        if scales is not None and scales.dtype == float32 and all(x is None for x in points):
+            factors, _ = codes.scales(operands, first, last)  # a view
+            tape[-1] = partial(np.multiply, total, factors.T[:, np.newaxis], total)
         if count < wide:
-            tape.insert(0, partial(floats[count:].fill, 0))
+            tape.insert(0, partial(floats[:, count:].fill, 0))
         is_plain = target.dtype == total.dtype and bias is None
         tape.append(partial(np.add.reduce, total, 0, out=target) if is_plain else finish)
         return tape
@@ -160,12 +164,13 @@ class _CodeProduct:
         shape = len(x), codes.blocks, codes.width, codes.planes
         missing = self._length - x.shape[1]
 
-        def arrange(x: Array) -> None:
-            rows = np.pad(x, ((0, 0), (0, missing))) if missing else x
+        def arranging(rows: Array) -> Callable[[], object]:
             ordered = rows.reshape(shape).transpose(3, 1, 0, 2)
-            np.multiply(ordered, 1 / codes.factor, out=left, dtype=left.dtype)
+            return partial(np.multiply, ordered, 1 / codes.factor, left, dtype=left.dtype)
 
-        return partial(arrange, x)
+        if not missing:
+            return arranging(x)
+        return lambda: arranging(np.pad(x, ((0, 0), (0, missing))))()
 
 
 class _ScaledProduct:
