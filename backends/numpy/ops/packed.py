@@ -1,6 +1,6 @@
 """Products with packed weights, which are unpacked a few rows at a time.
 
-At most a few hundred kilobytes of them are floats at a time, which stay in the cache. For few rows
+At most two megabytes of them are floats at a time, which stay in the cache. For few rows
 of the other operand, the bare codes of each block are multiplied and the sums scaled: one scaling
 per block instead of one per element.
 """
@@ -20,8 +20,9 @@ from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
 from ..engine.chain import Chain
+from ..engine.cost import balanced, blocks_worth
 from ..engine.registry import builder
-from ..engine.step import Bound, HostStep, ScratchLayout, Tape, portions
+from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics.packed_codes import (
     IntegerCodes,
     PackedProduct,
@@ -31,8 +32,8 @@ from ..numerics.packed_codes import (
 )
 from ..numerics.products import recorded, sums
 
-#: Elements of weights unpacked at a time.
-ELEMENTS = 1 << 18
+#: Elements of weights unpacked at a time, and at most where sums are scaled.
+ELEMENTS, PART = 1 << 18, 1 << 19
 #: Granularity of rows: whole bytes, and whole groups of BLAS.
 GROUP = 16
 #: Maximum rows of the other operand for which sums are scaled instead of weights.
@@ -40,7 +41,7 @@ FEW = 8
 #: Maximum rows that each part of a product may put into the order of the codes.
 SOME = 96
 #: Nanoseconds per element of the weights on one core.
-UNPACK = 0.35
+UNPACK = 0.3
 
 
 @builder(MatMulNBits)
@@ -91,9 +92,8 @@ class _CodeProduct:
         self._node, self._codes, self._count = chain.head, codes, rows
         self._few = _rows(chain)
         self._length = codes.planes * codes.blocks * codes.width
-        wanted = max(GROUP, ELEMENTS // self._length // GROUP * GROUP)
-        self._parts = list(pairwise([*range(0, rows, wanted), rows]))
-        wanted = min(wanted, -(-rows // GROUP) * GROUP)
+        self._parts = self._cut()
+        wanted = max(-(-(last - first) // GROUP) * GROUP for first, last in self._parts)
         self._scratch, self._dtype = ScratchLayout(), sums(float32)
         self._floats = self._scratch.take(wanted * self._length, self._dtype)
         self._bytes = self._scratch.take(wanted * self._length, uint8)
@@ -107,10 +107,18 @@ class _CodeProduct:
         workers = thread_pool.size() if len(self._parts) > 1 else 1
         return HostStep(name, site, self._record, workers, self._scratch.nbytes)
 
+    def _cut(self) -> list[tuple[int, int]]:
+        """Return ranges of rows, in whole groups, so that each thread has as many."""
+        size, workers = self._count * self._length, thread_pool.size()
+        count = max(-(-size // PART), blocks_worth(size * UNPACK, workers))
+        groups = -(-self._count // GROUP)
+        count = max(1, min(groups, balanced(count, workers) if count > 1 else 1))
+        bounds = [min(self._count, groups * i // count * GROUP) for i in range(count + 1)]
+        return list(pairwise(bounds))
+
     def _record(self, bound: Bound) -> list[Tape]:
         operands = [bound.get(value) for value in self._node.inputs]
-        tapes = [self._part(bound, operands, *part) for part in self._parts]
-        return portions(tapes, self._count * self._length * UNPACK, thread_pool.size())
+        return [self._part(bound, operands, *part) for part in self._parts]
 
     def _part(self, bound: Bound, operands: list[Array | None], first: int, last: int) -> Tape:
         codes, few = self._codes, self._few
