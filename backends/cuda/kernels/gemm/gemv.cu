@@ -28,7 +28,7 @@ gemv(const T* w0, const T* w1, const T* x, const T* scale, const T* shift, float
     load_weights(next, rows, at + place + STRIDE);
     parameters.keep(scale, shift);
     grid_dependency_sync();
-    const AdjacentRows values{rows_of(x, epsilon)};
+    const AdjacentRows values{rows_of(x, parameters, epsilon)};
     load_values(now, values, at + place);
     load_values(next, values, at + place + STRIDE);
     Kind<sizeof(T)>::Sums sums = {};

@@ -3,8 +3,8 @@
 //
 // Integers are converted to 16-bit numbers by inserting them into the last bits of 2^10 (2^7 in bfloat16). They are
 // small enough to be exact; the sums of a block are scaled in float32, and zero points are subtracted by the sum of x,
-// which an additional product with ones computes. In float16, integers of four bits keep the 2^10 until then (RAW), and
-// half of them are followed by four zero bits. Rows of float32 are three planes of bfloat16.
+// which an additional product with ones computes. In float16, integers of four bits keep what they are inserted into until
+// then (RAW): 2^10, or 2^6 if four zero bits follow. Rows of float32 are three planes of bfloat16.
 //
 // Words of integers are packed so that word j of the four lanes of a row has adjacent terms. Scales are copied to shared
 // memory, whole rows of them: a warp would read a few bytes from each of eight distant rows.
@@ -28,6 +28,7 @@ constexpr int MIDDLE = 1 << (BITS - 1);
 constexpr u32 ONES = BRAIN ? 0x3f803f80 : 0x3c003c00, BASE = BRAIN ? 0x43004300 : 0x64006400;
 constexpr u32 LESS = (BASE | MIDDLE | MIDDLE << 16) ^ 0x80008000;  // -(base + middle)
 constexpr bool RAW = BITS == 4 && !BRAIN;
+constexpr u32 UPPER_BASE = 0x54005400;  // whose unit is the fourth bit
 static_assert(BLOCK % QUARTER == 0, "the terms of four words are of one block");
 
 __device__ constexpr int alignment(int bytes) { return bytes < 16 ? bytes : 16; }
@@ -119,7 +120,7 @@ __device__ __forceinline__ void unpack(u32 (&to)[EACH / 2], u32 word, const Mask
             if constexpr (BITS == 8) {
                 to[i] = pair_fma(__byte_perm(word, BASE, i == 0 ? 0x5150 : 0x5352), ONES, LESS);
             } else if (RAW) {
-                to[i] = and_or(word >> i % 2 * 8, masks.of[i / 2], BASE);
+                to[i] = and_or(word >> i % 2 * 8, masks.of[i / 2], i < 2 ? BASE : UPPER_BASE);
             } else {
                 constexpr u32 MASK = ((1u << BITS) - 1) * 0x10001;
                 to[i] = pair_fma((word >> (i % 2 * 8 + i / 2 * BITS) & MASK) | BASE, ONES, LESS);
@@ -157,9 +158,9 @@ __device__ __forceinline__ void load_values(u32 (&to)[EACH / 2], const X* row, i
     }
 }
 
-// Sums of a block: of its integers times x, those followed by zero bits separately if RAW; of their excess; and of x.
+// Sums of a block: of its integers times x; of their excess times x; and of x.
 struct Block {
-    float of[1 + RAW][PAIRS][GROUPS][4], excess[GROUPS][4], x[GROUPS][4];
+    float of[PAIRS][GROUPS][4], excess[GROUPS][4], x[GROUPS][4];
 };
 
 // Adds the product of one fragment, all of whose elements are `number`, with values of x.
@@ -184,15 +185,15 @@ __device__ __forceinline__ void add_words(Block& sums, const Word (&w)[EIGHTS], 
             const u32 a[4] = {upper[t], lower[t], upper[t + 1], lower[t + 1]};
 #pragma unroll
             for (int group = 0; group < GROUPS; ++group)
-                mma_m16n8k16(sums.of[RAW ? i : 0][pair][group], a, values[group][t], values[group][t + 1]);
+                mma_m16n8k16(sums.of[pair][group], a, values[group][t], values[group][t + 1]);
         }
     }
 #pragma unroll
     for (int group = 0; group < GROUPS; ++group) {
         const u32(&x)[EACH / 2] = values[group];
         if constexpr (RAW) {
-            add_constant(sums.excess[group], 0x64086408, x[0], x[1]);  // 1024 + 8
-            add_constant(sums.excess[group], 0x54805480, x[2], x[3]);  // (1024 + 16 * 8) / 16
+            add_constant(sums.excess[group], 0x64086408, x[0], x[1]);  // 2^10 + 8
+            add_constant(sums.excess[group], 0x54805480, x[2], x[3]);  // 2^6 + 8
         }
         if constexpr (ZEROS) {
 #pragma unroll
@@ -214,8 +215,8 @@ __device__ __forceinline__ void add_block(float (&sums)[PAIRS][GROUPS][4], Block
 #pragma unroll
             for (int side = 0; side < (COLUMNS > 1 ? 2 : 1); ++side) {
                 const int q = e % 2 * 2 + side;
-                float sum = block.of[0][e / 2][group][q];
-                if (RAW) sum = fmaf(block.of[1 * RAW][e / 2][group][q], 0.0625f, sum - block.excess[group][side]);
+                float sum = block.of[e / 2][group][q];
+                if (RAW) sum -= block.excess[group][side];
                 if (ZEROS) sum = fmaf(shift, block.x[group][side], sum);
                 sums[e / 2][group][q] = fmaf(scale, sum, sums[e / 2][group][q]);
             }

@@ -29,7 +29,7 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
     parameters.keep(scale, shift);
     grid_dependency_sync();
     cp_async_wait<0>();
-    const AdjacentRows values{rows_of(x, epsilon)};
+    const AdjacentRows values{rows_of(x, parameters, epsilon)};
     if constexpr (!NORMALIZED) __syncthreads();
     const Masks masks;
     float sums[PAIRS][GROUPS][4] = {};

@@ -23,42 +23,34 @@ __device__ __forceinline__ Y* row_memory()
 }
 
 // Scale and shift, which exist before the preceding kernel ends. They are loaded ahead of the weights, behind which they
-// would wait for memory, if they take few registers.
+// would wait for memory, if they take few registers; then the row of x is in registers as well.
 struct Parameters {
     static constexpr int PER_WORD = 16 / sizeof(Y), TIMES = (K + PER_WORD * THREADS - 1) / (PER_WORD * THREADS);
     static constexpr bool AHEAD = NORMALIZED && K % PER_WORD == 0 && TIMES * (1 + SHIFTED) <= 4;
     Word scale[AHEAD ? TIMES : 1], shift[AHEAD && SHIFTED ? TIMES : 1];
+
+    // The first element of a thread's word i.
+    static __device__ __forceinline__ int place(int i) { return (i * THREADS + threadIdx.x) * PER_WORD; }
 
     __device__ __forceinline__ void load(const Y* from, const Y* more)
     {
         if constexpr (AHEAD) {
 #pragma unroll
             for (int i = 0; i < TIMES; ++i) {
-                const int k = (i * THREADS + threadIdx.x) * PER_WORD;
-                scale[i] = constant_word(from + k, k < K);
-                if (SHIFTED) shift[SHIFTED * i] = constant_word(more + k, k < K);
+                scale[i] = constant_word(from + place(i), place(i) < K);
+                if (SHIFTED) shift[SHIFTED * i] = constant_word(more + place(i), place(i) < K);
             }
         }
     }
 
-    // Stores them in shared memory; those that are not loaded yet are read now.
+    // Copies those that are not loaded to shared memory.
     __device__ __forceinline__ void keep(const Y* from, const Y* more) const
     {
-        if constexpr (!NORMALIZED) return;
+        if constexpr (!NORMALIZED || AHEAD) return;
         Y* const to = row_memory() + ROW;
-        if constexpr (AHEAD) {
-#pragma unroll
-            for (int i = 0; i < TIMES; ++i) {
-                const int k = (i * THREADS + threadIdx.x) * PER_WORD;
-                if (k >= K) break;
-                *(Word*)(to + k) = scale[i];
-                if (SHIFTED) *(Word*)(to + ROW + k) = shift[SHIFTED * i];
-            }
-        } else {
-            for (int k = threadIdx.x * CHUNK; k < K; k += THREADS * CHUNK) {
-                *(Chunk*)(to + k) = *(const Chunk*)(from + k);
-                if (SHIFTED) *(Chunk*)(to + ROW + k) = *(const Chunk*)(more + k);
-            }
+        for (int k = threadIdx.x * CHUNK; k < K; k += THREADS * CHUNK) {
+            *(Chunk*)(to + k) = *(const Chunk*)(from + k);
+            if (SHIFTED) *(Chunk*)(to + ROW + k) = *(const Chunk*)(more + k);
         }
     }
 };
@@ -80,11 +72,65 @@ __device__ __forceinline__ float mean_of(const float (&parts)[WARPS])
     return sum / K;
 }
 
+// A thread's words of the row, the same ones as of the parameters.
+struct OwnWords {
+    static constexpr int TIMES = Parameters::TIMES, PER_WORD = Parameters::PER_WORD;
+    Word at[TIMES];
+
+    static __device__ __forceinline__ float element(const Word& word, int e) { return float(((const Y*)word.at)[e]); }
+
+    // The mean of the row, or of the squared differences from `mean`.
+    template <bool SQUARED> __device__ __forceinline__ float mean(float (&parts)[WARPS], float mean) const
+    {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < TIMES; ++i)
+#pragma unroll
+            for (int e = 0; e < PER_WORD; ++e) {
+                if (CENTRED && Parameters::place(i) >= K) break;
+                const float apart = element(at[i], e) - mean;
+                sum += SQUARED ? apart * apart : apart;
+            }
+        leave_sum(parts, sum);
+        __syncthreads();
+        return mean_of(parts);
+    }
+};
+
+// Normalizes the row in registers, and returns where it is then.
+__device__ __forceinline__ const Y* normalized_words(const Y* x, const Parameters& parameters, float epsilon)
+{
+    __shared__ float sums[WARPS], squares[WARPS];
+    OwnWords words;
+#pragma unroll
+    for (int i = 0; i < OwnWords::TIMES; ++i)
+        words.at[i] = global_word(x + Parameters::place(i), Parameters::place(i) < K);
+    const float mean = CENTRED ? words.mean<false>(sums, 0) : 0.0f;
+    const float by = 1 / sqrtf(words.mean<true>(squares, mean) + epsilon);
+    Y* const row = row_memory();
+#pragma unroll
+    for (int i = 0; i < OwnWords::TIMES; ++i) {
+        if (Parameters::place(i) >= K) break;
+        Word made;
+#pragma unroll
+        for (int e = 0; e < OwnWords::PER_WORD; ++e) {
+            float value = (OwnWords::element(words.at[i], e) - mean) * by * OwnWords::element(parameters.scale[i], e);
+            if (SHIFTED) value += OwnWords::element(parameters.shift[SHIFTED * i], e);
+            ((Y*)made.at)[e] = Y(value);
+        }
+        *(Word*)(row + Parameters::place(i)) = made;
+    }
+    __syncthreads();
+    return row;
+}
+
 // Returns the address that rows of x are read from.
-__device__ __forceinline__ const Y* rows_of(const Y* x, float epsilon)
+__device__ __forceinline__ const Y* rows_of(const Y* x, const Parameters& ahead, float epsilon)
 {
     if constexpr (!NORMALIZED) {
         return x;
+    } else if constexpr (Parameters::AHEAD) {
+        return normalized_words(x, ahead, epsilon);
     } else {
         __shared__ float sums[WARPS], squares[WARPS];
         Y* const row = row_memory();
