@@ -98,6 +98,8 @@ def layer(
         ((8192, 4099, 768), "wide", "mma "),
         ((128, 2048, 5632), "residual", "mma_linear 64x64 deep Add+Add"),
         ((197, 768, 3072), "residual", "mma_linear 64x64 deep Add+Add"),
+        ((1600, 768, 3072), "residual", "mma_linear 64x192 Add+Add"),
+        ((1024, 1280, 5120), "residual", "mma_linear 128x128 Add+Add"),  # seven columns of 192
         ((32, 8192, 2048), "", "swap_ab w32x64/2, 16 bits Add"),
         ((128, 3072, 768), "", "mma_linear 64x64 Add"),  # ten stages would hold nearly all of it
     ],

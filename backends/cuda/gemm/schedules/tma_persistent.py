@@ -31,6 +31,10 @@ LAST_RESULTS = 2.1
 #: Results per microsecond of a warp group that applies such an epilogue, together with others or in
 #: turns, which leaves fewer registers. Fitted to 8 products of 96 to 768 terms by five tiles.
 TOGETHER, IN_TURNS = 6.5e3, 3.3e3
+#: Tiles per row of results up to which tiles more than twice as wide as high are not slower than
+#: estimated: with 6, 7 or 16 columns of them, 112 to 132 tiles of 64x192 take 1.3 to 1.9 times as
+#: long on an H100 as with 2 or 4, as each brings its own part of B.
+LOW_COLUMNS = 4
 #: Bytes of B that stay in the L2 cache while rows of A are streamed.
 STAYING = 25e6
 
@@ -125,6 +129,7 @@ def candidates(
     usable = [tile for tile in table if not tile.deep or tile.is_filled(k)]
     usable = [tile for tile in usable if tile.ping_pong or not staged]
     usable = [tile for tile in usable if shared(tile, staged=staged) <= target.shared]
+    usable = [tile for tile in usable if tile.bn <= 2 * tile.bm or n <= LOW_COLUMNS * tile.bn]
     tiles = usable if gemm.across else filled(usable, Problem(m, n, k))
     # Of several bound by memory, the one with the least work. Estimates of other kernels know
     # nothing of their epilogues, either.
