@@ -26,7 +26,7 @@ inline void copy_row(u32 row, const TensorMap& map, int x, int y, int z, int n, 
 
 inline void copy_box(u32 place, const TensorMap& map, int x, int y, int z, int n, bool store)
 {
-    if (place % 1024) abort();
+    if (place % (8 * map.box[0] * map.size)) abort();  // the swizzle's period
     for (int d = 0; d < map.box[3]; ++d)
         for (int c = 0; c < map.box[2]; ++c)
             for (int b = 0; b < map.box[1]; ++b, place += map.box[0] * map.size)

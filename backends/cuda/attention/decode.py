@@ -243,8 +243,8 @@ def decode_attention(
             **{"q": x, "k": k, "v": v, "of_queries": factors[0], "of_keys": factors[1]},
             **{"epsilon": epsilon, "cosine": cos, "sine": sin, "positions": positions},
             **{"starts": first, "past_keys": operand(pasts[0]), "past_values": operand(pasts[1])},
-            **{"keys": keys, "values": values, "mask": mask, "lengths": lengths},
-            "sink": sink,
+            **{"keys": keys, "values": values, "lengths": lengths},
+            **{"mask": task.mask_operand, "sink": sink},
             "angles": {
                 "batches": max(1, batches),
                 "places": cos.size // half if cos is not None and half else 0,

@@ -19,9 +19,11 @@ from .heads import AttentionTask
 GROUP = 64
 #: Head sizes, and the largest one of which three groups' results fit in the registers.
 SMALLEST, LARGEST, NARROW = 17, 256, 64
-#: Keys of heads of NARROW elements from which this is not slower than `attention_wgmma.cu`; and of
-#: larger heads up to which blocks may be few, as for more of them `attention_mma.cu` splits keys.
-LONG, SHORT = 2048, 512
+#: Keys of heads of NARROW elements from which this is not slower than `attention_wgmma.cu`: without
+#: a mask that TMA brings, and with one of up to 16 bits, the same for all rows or not, as blocks
+#: have room for wide boxes. And keys of larger heads up to which blocks may be few, as for more of
+#: them `attention_mma.cu` splits keys.
+LONG, LONG_OF_KEYS, LONG_OF_ROWS, SHORT = 2048, 1024, 512, 512
 #: Maximum keys per step.
 MAX_KEYS = 176
 #: Registers of a thread of the producer, and of the others, by the number of their groups; and how
@@ -32,6 +34,9 @@ OTHER = 32
 STEP_OF = {2: 0.76, 3: 1.0}
 #: Costs in keys: of a step, of a tile of rows, and of one whose queries come late for want of room.
 OF_STEP, OF_TILE, LATE = 27, 150, 128
+#: Factor by the width of the boxes that a mask comes in, 0 for none. Measured on an H100 with 128
+#: heads of 1,024 queries and keys, and with 96 of 512.
+NARROW_BOXES = {0: 1.0, 128: 1.0, 64: 1.07, 32: 1.15}
 #: Heads whose keys and values are read at the same time: bytes that stay in the cache; a number
 #: that memory can feed, as so many blocks share them; and tiles above which any order will do.
 CACHED, FED, MANY_TILES = 24 << 20, 40, 50_000
@@ -50,10 +55,17 @@ def suits_long(task: AttentionTask, target: Target) -> bool:
         return False
     share = ceil_div(length, GROUP * min(REGISTERS)) * heads * batch / target.processors
     if sizes == (NARROW, NARROW):
-        return task.seen >= LONG and share >= 0.9
+        return task.seen >= _longest(task) and share >= 0.9
     if max(sizes) < NARROW:
         return share >= 0.36
     return task.seen <= SHORT or share >= 0.45
+
+
+def _longest(task: AttentionTask) -> int:
+    """Return the keys of heads of NARROW elements from which blocks process many rows."""
+    if task.mask is None or task.mask.dtype.itemsize > 2 or not task.mask_width(MAX_KEYS):
+        return LONG
+    return LONG_OF_ROWS if task.mask_steps[2] else LONG_OF_KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +77,41 @@ class LongShape:
         places: of a group's queries in shared memory.
         keys: of a step.
         stages: steps whose keys and values are in shared memory.
+        tiles: whether an aligned mask is there, too; else threads read it.
     """
 
     groups: int
     places: int
     keys: int
     stages: int
+    tiles: bool = True
 
     @property
     def rows(self) -> int:
         """Queries of a block at a time."""
         return self.groups * GROUP
 
-    def shared(self, size: int, size_v: int) -> int:
-        """Return the bytes of shared memory for heads of these sizes."""
+    def width(self, task: AttentionTask) -> int:
+        """Return the width of the boxes of an attention's mask, 0 if threads read it."""
+        return task.mask_width(self.keys) if self.tiles else 0
+
+    def of_mask(self, task: AttentionTask) -> int:
+        """Return the bytes of a step of an attention's mask in shared memory."""
+        return task.mask_bytes(self.keys, self.width(task), self.rows)
+
+    def shared(self, size: int, size_v: int, of_mask: int = 0) -> int:
+        """Return the bytes of shared memory for heads of these sizes, and a step of the mask."""
         slabs_k, slabs_v = ceil_div(size, 64), ceil_div(size_v, 64)
         queries = self.places * max(slabs_k, slabs_v) * self.rows * 128
-        tiles = self.stages * (slabs_k + slabs_v) * self.keys * 128
+        tiles = self.stages * ((slabs_k + slabs_v) * self.keys * 128 + of_mask)
         barriers = 2 * self.groups * self.places + 4 * self.stages + self.groups
         return queries + tiles + 8 * barriers
 
-    def fits(self, size: int, size_v: int, target: Target) -> bool:
-        """Return whether registers and shared memory suffice for heads of these sizes."""
+    def fits(self, size: int, size_v: int, target: Target, of_mask: int = 0) -> bool:
+        """Return whether registers and shared memory suffice; see `shared`."""
         registers = ceil_div(size_v, 64) * 32 + self.keys * 3 // 4 + OTHER
         enough = registers <= REGISTERS[self.groups][1]
-        return enough and self.shared(size, size_v) <= target.shared
+        return enough and self.shared(size, size_v, of_mask) <= target.shared
 
     def steps(self, task: AttentionTask) -> list[int]:
         """Return the steps of keys of each tile of rows."""
@@ -108,20 +130,21 @@ class LongShape:
             most = ceil_div(len(steps) * pairs, target.processors) * costs[0]
         else:
             most = max(max(costs), sum(costs) * pairs / target.processors)
-        return most * STEP_OF[self.groups]
+        return most * STEP_OF[self.groups] * NARROW_BOXES[self.width(task)]
 
 
 def _shape(task: AttentionTask, target: Target) -> LongShape:
     sizes = (task.q.dims[3], task.v.dims[3])
     shapes = (
-        LongShape(groups, places, keys, min(2, ceil_div(task.total, keys)))
+        LongShape(groups, places, keys, min(2, ceil_div(task.total, keys)), tiles)
+        for tiles in (True, False)
         for groups in REGISTERS
         for keys in range(64, MAX_KEYS + 1, 16)
         for places in (1, 2)
         if groups == min(REGISTERS) or max(sizes) <= NARROW
     )
-    fitting = (shape for shape in shapes if shape.fits(*sizes, target))
-    return min(fitting, key=lambda shape: shape.cost(task, target))
+    fitting = (shape for shape in shapes if shape.fits(*sizes, target, shape.of_mask(task)))
+    return min(fitting, key=lambda shape: (not shape.tiles, shape.cost(task, target)))
 
 
 def _patch(task: AttentionTask, steps: Sequence[int], keys: int, target: Target) -> int:
@@ -168,7 +191,7 @@ def long(task: AttentionTask, target: Target, shape: LongShape | None = None) ->
     batch, heads, length, size = task.q.dims
     size_v, dtype, mask = task.v.dims[3], task.q.tensor.dtype, task.mask
     shape = shape or _shape(task, target)
-    groups, keys, pairs = shape.groups, shape.keys, batch * heads
+    groups, keys, pairs, width = shape.groups, shape.keys, batch * heads, shape.width(task)
     steps = shape.steps(task)
     few, many = REGISTERS[groups]
     return Launch(
@@ -178,7 +201,8 @@ def long(task: AttentionTask, target: Target, shape: LongShape | None = None) ->
         block=128 * groups + 128,
         args={
             **{"q": task.q.map(GROUP), "k": task.k.map(keys), "v": task.v.map(keys)},
-            **{"y": task.y.map(16), "mask": mask, "lengths": task.lengths, **task.numbers},
+            **{"y": task.y.map(16), "mask_tiles": task.mask_map(width, shape.rows)},
+            **{"mask": task.mask_operand, "lengths": task.lengths, **task.numbers},
             "work": {
                 "tiles": len(steps),
                 "pairs": pairs,
@@ -190,9 +214,10 @@ def long(task: AttentionTask, target: Target, shape: LongShape | None = None) ->
             *(*task.constants, ("SIZE_K", size), ("SIZE_V", size_v)),
             *(("GROUPS", groups), ("PLACES", shape.places), ("KEYS", keys)),
             *(("STAGES", shape.stages), ("FEW", few), ("MANY", many)),
+            *(("MASK_WIDTH", width), ("MASK_HEIGHT", task.mask_height(shape.rows))),
         ),
         code=atom_of(dtype).code(keys, across=64, a_in_registers=True, begins=True),
-        shared=shape.shared(size, size_v),
+        shared=shape.shared(size, size_v, shape.of_mask(task)),
         note=f"{shape.rows} rows, {keys} keys, {pairs} x {length} x {task.total} x {size}",
         pitched=task.pitched,
     )

@@ -7,7 +7,7 @@ from ..gemm.atoms import atom_of
 from ..recipe.launch import Launch
 from ..recipe.operands import ceil_div
 from ..recipe.targets import Target
-from .flash_long import GROUP, long, suits_long
+from .flash_long import GROUP, NARROW_BOXES, long, suits_long
 from .heads import AttentionTask
 
 #: Head size of `attention_wgmma.cu`, each block of which processes one group of rows.
@@ -54,7 +54,9 @@ def _grouped(task: AttentionTask, target: Target, keys: int = 0, resident: int =
     stages, shared, fitting = _stages(task, keys, target)
     resident = resident or fitting
     tiles = ceil_div(length, GROUP)
-    mask, dtype = task.mask, task.q.tensor.dtype
+    mask, dtype, width = task.mask, task.q.tensor.dtype, _mask_width(task, keys)
+    # What flags add takes the FMA that scales a score; only those that are tested leave it out.
+    raw = task.is_raw and (mask is None or width > 0)
     return Launch(
         "attention/attention_wgmma.cu",
         "attention_wgmma",
@@ -62,12 +64,14 @@ def _grouped(task: AttentionTask, target: Target, keys: int = 0, resident: int =
         block=128,
         args={
             **{"q": task.q.map(GROUP), "k": task.k.map(keys), "v": task.v.map(keys)},
-            **{"y": task.y.map(GROUP), "mask": mask, **task.numbers, "tiles": tiles},
+            **{"y": task.y.map(GROUP), "mask_tiles": task.mask_map(width, GROUP)},
+            **{"mask": task.mask_operand, **task.numbers, "tiles": tiles},
         },
         types=(("T", dtype), ("M", float32 if mask is None else mask.dtype)),
         constants=(
-            *task.constants,
+            *{**dict(task.constants), "RAW": raw}.items(),
             *(("KEYS", keys), ("STAGES", stages), ("RESIDENT", resident)),
+            *(("MASK_WIDTH", width), ("MASK_HEIGHT", task.mask_height(GROUP))),
         ),
         code=atom_of(dtype).code(keys, across=SIZE, a_in_registers=True),
         shared=shared,
@@ -85,17 +89,21 @@ def _keys_of_step(task: AttentionTask, target: Target) -> int:
     """
     batch, heads, length, _ = task.q.dims
     tiles = ceil_div(length, GROUP)
-    is_many = tiles * heads * batch > MANY * target.processors
+    blocks, is_masked = tiles * heads * batch, _mask_width(task, MAX_KEYS) > 0
+    is_many = blocks > MANY * target.processors
     triangle = is_many and task.op.is_causal and length == task.total
 
     def cost(keys: int) -> tuple[float, int]:
+        narrow = NARROW_BOXES[_mask_width(task, keys)]
+        fitting = _stages(task, keys, target)[2]
         ends = (min((i + 1) * GROUP, task.total) for i in range(tiles))
         steps = sum(ceil_div(end, keys) for end in ends) / tiles
         steps = steps if triangle else ceil_div(task.total, keys)
         if not is_many:
-            return steps * (keys + OF_STEP), -keys
-        apart = APART if _stages(task, keys, target)[2] < MANY else 1.0
-        return steps * (keys + HIDDEN_STEP) * apart, -keys
+            rounds = ceil_div(blocks, target.processors * fitting) if is_masked else 1
+            return rounds * steps * (keys + OF_STEP) * narrow, -keys
+        apart = APART if fitting < MANY else 1.0
+        return steps * (keys + HIDDEN_STEP) * apart * narrow, -keys
 
     return min(range(64, MAX_KEYS + 1, 16), key=cost)
 
@@ -103,9 +111,16 @@ def _keys_of_step(task: AttentionTask, target: Target) -> int:
 def _stages(task: AttentionTask, keys: int, target: Target) -> tuple[int, int, int]:
     """Return stages, bytes of shared memory, and how many blocks fit on a multiprocessor."""
     stages = min(2, ceil_div(task.total, keys))
-    shared = GROUP * SIZE * 2 + stages * (keys * SIZE * 4 + 16) + keys * 4
+    of_mask = task.mask_bytes(keys, _mask_width(task, keys), GROUP)
+    of_stage = keys * SIZE * 4 + of_mask + 16
+    shared = GROUP * SIZE * 2 + stages * of_stage + keys * 4
     fitting = (target.shared + 1024) // (shared + 1024)
     return stages, shared, min(fitting, _blocks_with_registers(task, keys))
+
+
+def _mask_width(task: AttentionTask, keys: int) -> int:
+    """Return the width of boxes of a mask of rows; any other one is staged by threads."""
+    return task.mask_width(keys) if task.mask_steps[2] else 0
 
 
 def _blocks_with_registers(task: AttentionTask, keys: int) -> int:

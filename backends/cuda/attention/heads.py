@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from ....runtime.ir.dtypes import bool_
+import numpy as np
+
+from ....runtime.ir.dtypes import bool_, uint8
 from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ir.types import Array
 from ....runtime.ops.attention import Attention
 from ....runtime.ops.movement import Transpose
 from ....runtime.ops.shape import Reshape
-from ..recipe.operands import Given, Ints, Tensor, TensorMap, broadcast_strides
+from ..recipe.operands import (
+    Given,
+    Ints,
+    Operand,
+    Packed,
+    Tensor,
+    TensorMap,
+    broadcast_strides,
+    ceil_div,
+)
 
 NO_MASK, FLAGS, NUMBERS = range(3)
+#: Bytes at multiples of which TMA reads rows.
+ALIGNED = 16
+#: Bytes per row of boxes of masks.
+BOXES = (128, 64, 32)
+#: Rows of a box of a mask that is the same for all rows: the period of the swizzle.
+ONE_ROW = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +110,14 @@ def source_of_heads(graph: Graph, value: Value, reader: Node) -> HeadSource:
     return HeadSource(rows, heads, (reshape, transpose))
 
 
+def rows_of_mask(mask: Array, pitch: int) -> Array:
+    """Return a mask, [..., keys], with as many keys more as there are to `pitch`, all hidden."""
+    hidden = False if mask.dtype == bool_ else -np.inf
+    found = np.full((*mask.shape[:-1], pitch), hidden, mask.dtype)
+    found[..., : mask.shape[-1]] = mask
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionTask:
     """An Attention with its operands.
@@ -161,7 +188,25 @@ class AttentionTask:
     @property
     def is_raw(self) -> bool:
         """Whether scores are only scaled, which can be deferred; see online_softmax.cuh."""
-        return self.mask is None and self.op.softcap <= 0 and self.scale > 0
+        adds = self.mask is not None and self.mask.dtype != bool_
+        return not adds and self.op.softcap <= 0 and self.scale > 0
+
+    @property
+    def mask_pitch(self) -> int:
+        """See `Tensor.pitch`; rows of a constant mask are aligned."""
+        mask = self.mask
+        if mask is None or mask.data is None or mask.dims[-1] == 1:
+            return 0 if mask is None else mask.pitch
+        aligned = ALIGNED // mask.dtype.itemsize
+        return ceil_div(mask.dims[-1], aligned) * aligned
+
+    @property
+    def mask_operand(self) -> Operand | None:
+        """The mask; a constant whose rows are not aligned has hidden keys behind each."""
+        mask, pitch = self.mask, self.mask_pitch
+        if mask is None or pitch in (0, mask.pitch, mask.dims[-1]):
+            return mask
+        return Packed((mask.value,), ("rows of a mask", pitch), partial(rows_of_mask, pitch=pitch))
 
     @property
     def mask_steps(self) -> Ints:
@@ -169,7 +214,7 @@ class AttentionTask:
         if self.mask is None:
             return (0, 0, 0, 0)
         scores = (*self.q.dims[:3], self.mask.dims[-1])
-        return broadcast_strides(self.mask.dims, self.mask.format, scores, self.mask.pitch)
+        return broadcast_strides(self.mask.dims, self.mask.format, scores, self.mask_pitch)
 
     @property
     def is_mask_of_rows(self) -> bool:
@@ -181,16 +226,52 @@ class AttentionTask:
     def is_mask_of_pairs(self) -> bool:
         """Whether what the mask adds to a key and to the next one can be read at once."""
         *others, of_key = self.mask_steps
-        keys = 0 if self.mask is None else self.mask.dims[-1]
+        keys = 0 if self.mask is None else self.mask_pitch or self.mask.dims[-1]
         return of_key == 1 and all(step % 2 == 0 for step in (*others, keys))
+
+    def mask_width(self, keys: int) -> int:
+        """Return the bytes per row of the boxes in which TMA brings the mask of so many keys.
+
+        They are wide, but end with the last one unless there are no more. 0 if rows are not
+        aligned.
+        """
+        *others, of_key = self.mask_steps
+        size = 0 if self.mask is None else self.mask.dtype.itemsize
+        if of_key != 1 or any(step * size % ALIGNED for step in others):
+            return 0
+        fitting = (width for width in BOXES if keys * size % width == 0 or keys >= self.total)
+        return next(fitting, BOXES[-1])
+
+    def mask_height(self, rows: int) -> int:
+        """Return the rows of these boxes for so many rows of queries."""
+        return rows if self.mask_steps[2] else ONE_ROW
+
+    def mask_bytes(self, keys: int, width: int, rows: int) -> int:
+        """Return the bytes of these boxes for so many keys and rows of queries."""
+        if self.mask is None or not width:
+            return 0
+        return ceil_div(keys * self.mask.dtype.itemsize, width) * width * self.mask_height(rows)
+
+    def mask_map(self, width: int, rows: int) -> TensorMap:
+        """Return the tensor map of these boxes; of the queries for a width of 0."""
+        mask = self.mask_operand
+        if self.mask is None or mask is None or not width:
+            return self.q.map(rows)
+        dtype = uint8 if self.mask.dtype == bool_ else self.mask.dtype
+        steps = self.mask_steps[2::-1]
+        dims = tuple(d if step else 1 for d, step in zip(self.q.dims[2::-1], steps, strict=True))
+        strides = tuple(step or ALIGNED for step in steps)
+        box = (width // dtype.itemsize, self.mask_height(rows), 1, 1)
+        return TensorMap(mask, dtype, (self.mask.dims[-1], *dims), strides, box)
 
     @property
     def operands(self) -> dict[str, Given]:
         """The tensor arguments of kernels without tensor maps."""
         past_k, past_v = self.past
         return {
-            **{"q": self.q.tensor, "k": self.k.tensor, "v": self.v.tensor, "mask": self.mask},
+            **{"q": self.q.tensor, "k": self.k.tensor, "v": self.v.tensor},
             **{"past_k": past_k, "past_v": past_v, "lengths": self.lengths},
+            "mask": self.mask_operand,
         }
 
     @property

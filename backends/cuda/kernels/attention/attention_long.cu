@@ -23,6 +23,7 @@
 #include "ptx/tma.cuh"
 
 #include "attention/online_softmax.cuh"
+#include "attention/mask_tiles.cuh"
 
 constexpr int CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 128, ROWS = GROUPS * 64;
 constexpr int SLABS_K = (SIZE_K + 63) / 64, SLABS_V = (SIZE_V + 63) / 64, EIGHTS = SLABS_V * 8;
@@ -66,14 +67,14 @@ struct Item {
 };
 
 struct Stages {
-    u32 queries, keys, values;
+    u32 queries, keys, values, masks;
     Pipeline<GROUPS * PLACES> of_q;
     Pipeline<STAGES> of_k, of_v;
     u32 turns;
 
     __device__ __forceinline__ explicit Stages(u32 start)
         : queries(start), keys(queries + GROUPS * PLACES * BYTES_Q), values(keys + STAGES * BYTES_K),
-          of_q(values + STAGES * BYTES_V), of_k(of_q.empty(GROUPS * PLACES)), of_v(of_k.empty(STAGES)),
+          masks(values + STAGES * BYTES_V), of_q(masks + STAGES * BYTES_MASK), of_k(of_q.empty(GROUPS * PLACES)), of_v(of_k.empty(STAGES)),
           turns(of_v.empty(STAGES))
     {
     }
@@ -81,8 +82,9 @@ struct Stages {
 
 // ── the producer ────────────────────────────────────────────────────────────────────────────────
 
-__device__ __forceinline__ void fetch(const TensorMap* q, const TensorMap* k, const TensorMap* v, const Stages& at,
-                                      const Work& work, const Sizes& s, const long long* lengths)
+__device__ __forceinline__ void fetch(const TensorMap* q, const TensorMap* k, const TensorMap* v, const TensorMap* mask,
+                                      const Stages& at, const Work& work, const Sizes& s, const MaskSteps& of_mask,
+                                      const long long* lengths)
 {
     PipelineState<STAGES> turn;
     PipelineState<PLACES> place;
@@ -104,10 +106,12 @@ __device__ __forceinline__ void fetch(const TensorMap* q, const TensorMap* k, co
         for (int step = 0; step < item.steps; ++step, turn.next()) {
             const int stage = turn.stage, t0 = item.begin + step * KEYS;
             mbarrier_wait(at.of_k.empty(stage), turn.parity ^ 1);
-            mbarrier_expect_tx(at.of_k.full(stage), BYTES_K);
+            mbarrier_expect_tx(at.of_k.full(stage), BYTES_K + BYTES_MASK);
             for (int i = 0; i < SLABS_K; ++i)
                 tma_load_4d(at.keys + stage * BYTES_K + i * SLAB, k, at.of_k.full(stage), i * 64, t0, item.kv_head,
                             item.n);
+            load_mask_tile(at.masks + stage * BYTES_MASK, mask, at.of_k.full(stage), t0, item.m0, item.head, item.n,
+                                 of_mask);
             if (step == 0) fetch_queries(item);
             mbarrier_wait(at.of_v.empty(stage), turn.parity ^ 1);
             mbarrier_expect_tx(at.of_v.full(stage), BYTES_V);
@@ -164,8 +168,8 @@ __device__ __forceinline__ void clear_values(u32 values, int from)
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
-               const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap y, const M* mask,
-               const long long* lengths, Sizes s, MaskSteps of_mask, float scale, float softcap, Work work)
+               const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap y,
+               const __grid_constant__ TensorMap mask_tiles, const M* mask, const long long* lengths, Sizes s, MaskSteps of_mask, float scale, float softcap, Work work)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Stages at(shared_address(shared));
@@ -180,7 +184,7 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
     grid_dependency_sync();
     if (threadIdx.x >= CONSUMERS) {
         setmaxnreg_dec<FEW>();
-        if (threadIdx.x == CONSUMERS) fetch(&q, &k, &v, at, work, s, lengths);
+        if (threadIdx.x == CONSUMERS) fetch(&q, &k, &v, &mask_tiles, at, work, s, of_mask, lengths);
         return;
     }
     setmaxnreg_inc<MANY>();
@@ -210,9 +214,23 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
         u32 weights[KEYS / 16][4];
         const auto weigh_step = [&](int step) {
             const int t0 = item.begin + step * KEYS;
-            const Seen seen = {{row + item.shift, row + 8 + item.shift}, t0, item.valid, KEYS / 8};
-            weigh(scores, peak, sum, MaskInPlace{{mask_row[0], mask_row[1]}, t0, s, of_mask}, seen, s, scale, softcap,
-                  [&](int half, float factor) { by[half] = factor; });
+            const int valid = MASK_TILES ? min(item.valid, s.mask_length) : item.valid;
+            const Seen seen = {{row + item.shift, row + 8 + item.shift}, t0, valid, KEYS / 8};
+            const auto rescale = [&](int half, float factor) { by[half] = factor; };
+            if constexpr (MASK_TILES) {
+                const MaskOfWarp of_warp(shared + (at.masks - at.queries) + turn.stage * BYTES_MASK,
+                                               group * 64 + warp * 16);
+                weigh(scores, peak, sum, of_warp, seen, s, scale, softcap, rescale);
+                __syncwarp();
+                if (lane == 0) mbarrier_arrive(at.of_k.empty(turn.stage));
+            } else {
+                const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_mask};
+                weigh(scores, peak, sum, in_place, seen, s, scale, softcap, rescale);
+            }
+        };
+        // Releases the keys of a stage, unless their mask is still to be read.
+        const auto release_keys = [&] {
+            if (!MASK_TILES && lane == 0) mbarrier_arrive(at.of_k.empty(turn.stage));
         };
         const auto keep_weights = [&] {
 #pragma unroll
@@ -233,7 +251,7 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
             pass_turn();
             wgmma_wait<0>();
             settle(scores);
-            if (lane == 0) mbarrier_arrive(at.of_k.empty(turn.stage));
+            release_keys();
             weigh_step(0);
             keep_weights();
 #pragma unroll 1
@@ -250,7 +268,7 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
                 pass_turn();
                 wgmma_wait<1>();
                 settle(scores);
-                if (lane == 0) mbarrier_arrive(at.of_k.empty(turn.stage));
+                release_keys();
                 weigh_step(step);
                 wgmma_wait<0>();
                 settle(results);

@@ -17,23 +17,25 @@
 #include "ptx/tma.cuh"
 
 #include "attention/online_softmax.cuh"
+#include "attention/mask_tiles.cuh"
 
-// Whether what the mask adds to keys is the same for all rows; it is then staged in shared memory.
-constexpr bool BIASES = MASK != NO_MASK && !MASK_ROWS;
+// Whether threads stage what the mask adds to keys, the same for all rows, in shared memory.
+constexpr bool BIASES = MASK != NO_MASK && !MASK_ROWS && !MASK_TILES;
 
 constexpr int THREADS = 128, ROWS = 64, SIZE = 64;
 constexpr int BYTES_Q = ROWS * SIZE * 2, BYTES_K = KEYS * SIZE * 2;
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
-                const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap y, const M* mask,
-                Sizes s, MaskSteps of_mask, float scale, float softcap, int tiles)
+                const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap y,
+                const __grid_constant__ TensorMap mask_tiles, const M* mask, Sizes s, MaskSteps of_mask, float scale,
+                float softcap, int tiles)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 queries = shared_address(shared), keys = queries + BYTES_Q;
-    const u32 values = keys + STAGES * BYTES_K, full_k = values + STAGES * BYTES_K;
-    const u32 full_v = full_k + STAGES * 8;
-    float* const biases = (float*)(shared + BYTES_Q + STAGES * (2 * BYTES_K + 16));
+    const u32 values = keys + STAGES * BYTES_K, masks = values + STAGES * BYTES_K;
+    const u32 full_k = masks + STAGES * BYTES_MASK, full_v = full_k + STAGES * 8;
+    float* const biases = (float*)(shared + BYTES_Q + STAGES * (2 * BYTES_K + BYTES_MASK + 16));
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int pair = blockIdx.x / tiles, m0 = (tiles - 1 - blockIdx.x % tiles) * ROWS;
     const int head = pair % s.heads, n = pair / s.heads, kv_head = head / (s.heads / s.kv_heads);
@@ -43,9 +45,10 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
 
     const auto load_tile = [&](int step) {
         const u32 stage = step % STAGES, of_k = full_k + stage * 8, of_v = full_v + stage * 8;
-        mbarrier_expect_tx(of_k, step == 0 ? BYTES_Q + BYTES_K : BYTES_K);
+        mbarrier_expect_tx(of_k, (step == 0 ? BYTES_Q : 0) + BYTES_K + BYTES_MASK);
         if (step == 0) tma_load_4d(queries, &q, of_k, 0, m0, head, n);
         tma_load_4d(keys + stage * BYTES_K, &k, of_k, 0, begin + step * KEYS, kv_head, n);
+        load_mask_tile(masks + stage * BYTES_MASK, &mask_tiles, of_k, begin + step * KEYS, m0, head, n, of_mask);
         mbarrier_expect_tx(of_v, BYTES_K);
         tma_load_4d(values + stage * BYTES_K, &v, of_v, 0, begin + step * KEYS, kv_head, n);
     };
@@ -86,10 +89,12 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
 
         // A warp past the last row has no scores to process.
         const int weighed = m0 + warp * 16 < s.rows ? KEYS / 8 : 0;
-        const Seen seen = {{row, row + 8}, t0, s.total, weighed};
+        const Seen seen = {{row, row + 8}, t0, MASK_TILES ? min(s.total, s.mask_length) : s.total, weighed};
         const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_mask};
         const auto staged = [&](int eight, int side, int) { return biases[eight * 8 + lane % 4 * 2 + side]; };
+        const MaskOfWarp of_warp(shared + (masks - queries) + stage * BYTES_MASK, warp * 16);
         if constexpr (BIASES) weigh(scores, results, peak, sum, staged, seen, s, scale, softcap);
+        else if constexpr (MASK_TILES) weigh(scores, results, peak, sum, of_warp, seen, s, scale, softcap);
         else weigh(scores, results, peak, sum, in_place, seen, s, scale, softcap);
         u32 weights[KEYS / 16][4];
 #pragma unroll

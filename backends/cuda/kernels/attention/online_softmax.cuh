@@ -6,9 +6,8 @@
 // scale, which is then applied within the exponential.
 
 constexpr float LOG2E = 1.4426950408889634f;
-// Whether differences of scores are taken before they are scaled: next to the large numbers that masks add, scores would
-// be rounded away; and float32 has no bits to spare.
-constexpr bool DIFFERENCES = MASK == NUMBERS || sizeof(T) == 4;
+// Whether differences of scores are taken before they are scaled: float32 has no bits to spare.
+constexpr bool DIFFERENCES = sizeof(T) == 4;
 
 __device__ __forceinline__ float over_quad_max(float x)
 {
@@ -36,6 +35,13 @@ __device__ __forceinline__ void as_operand(u32 (&found)[4], const float (&first)
 // The factor that turns differences of scores into exponents of 2.
 __device__ __forceinline__ float steepness(float scale) { return RAW ? scale * LOG2E : LOG2E; }
 
+// The same for scores up to `peak`. Masks may add numbers whose product with LOG2E is infinite; as differences of scores
+// that large are zero or huge, any factor will do.
+__device__ __forceinline__ float steepness_at(float peak, float scale)
+{
+    return MASK == NUMBERS && fabsf(peak) > 1e37f ? 0.25f : steepness(scale);
+}
+
 // The keys that the scores of a thread belong to, and which of them its two rows see.
 struct Seen {
     int places[2];        // positions of the queries
@@ -57,26 +63,38 @@ struct MaskInPlace {
     }
 };
 
-// What a mask adds to the scores of a thread's two keys of an eight.
+// Masks the scores of a thread's two keys of an eight.
 template <typename Bias> struct EachBias {
     const Bias& of;
     int eight;
 
-    __device__ __forceinline__ float operator()(int side, int half) const { return of(eight, side, half); }
+    __device__ __forceinline__ float operator()(float score, int side, int half) const
+    {
+        return score + of(eight, side, half);
+    }
 };
 // The same, of masks whose neighbours are read at once.
 struct alignas(2 * sizeof(M)) MaskPair {
     M at[2];
 };
+// Its bits, which stay together until they are needed; of flags, and of masks of 16 bits.
+template <int SIZE> struct PairOf {
+    using Word = unsigned;
+};
+template <> struct PairOf<1> {
+    using Word = unsigned short;
+};
+using PairWord = PairOf<sizeof(M)>::Word;
 struct BiasPairs {
     MaskPair of[2];  // of the two rows
     bool inside;
 
-    __device__ __forceinline__ float operator()(int side, int half) const
+    __device__ __forceinline__ float operator()(float score, int side, int half) const
     {
-        const M found = of[MASK_ROWS ? half : 0].at[side];
+        const MaskPair& pair = of[MASK_ROWS ? half : 0];
         if (!inside) return -INFINITY;
-        return MASK == NUMBERS ? float(found) : bool(found) ? 0.0f : -INFINITY;
+        if (MASK == NUMBERS) return score + float(pair.at[side]);
+        return *(const PairWord*)&pair & 0xff << side * 8 ? score : -INFINITY;  // one test per flag
     }
 };
 
@@ -113,15 +131,12 @@ __device__ __forceinline__ void prepare(float (&scores)[EIGHTS][4], float (&top)
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
             const int t = seen.first + j * 8 + lane % 4 * 2 + side;
-            float bias = 0;
-            if (MASK != NO_MASK && !MASK_ROWS) bias = biases(side, 0);
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 float& score = scores[j][half * 2 + side];
                 if (!RAW) score *= scale;
                 if (SOFTCAP) score = softcap * tanhf(score / softcap);
-                if (MASK != NO_MASK && MASK_ROWS) bias = biases(side, half);
-                if (MASK != NO_MASK) score += bias;
+                if (MASK != NO_MASK) score = biases(score, side, MASK_ROWS ? half : 0);
                 if (some && is_hidden(t, seen.places[half], seen.valid, s)) score = -INFINITY;
                 top[half] = fmaxf(top[half], score);
             }
@@ -147,11 +162,11 @@ __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&peak)[
     // In float32 registers do not suffice for two forms.
     if (sizeof(T) == 2 && __all_sync(~0u, all)) prepare<false>(scores, top, bias_of, seen, s, scale, softcap);
     else prepare<true>(scores, top, bias_of, seen, s, scale, softcap);
-    const float steep = steepness(scale);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const float most = fmaxf(peak[half], over_quad_max(top[half]));
         const float base = most == -INFINITY ? 0.0f : most;
+        const float steep = steepness_at(base, scale), shift = base * steep;
         const float by = exp2_of((peak[half] - base) * steep);
         peak[half] = most;
         float total = 0;
@@ -161,7 +176,7 @@ __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&peak)[
 #pragma unroll
             for (int side = 0; side < 2; ++side) {
                 float& score = scores[j][half * 2 + side];
-                score = exp2_of(DIFFERENCES ? (score - base) * steep : fmaf(score, steep, -base * steep));
+                score = exp2_of(DIFFERENCES ? (score - base) * steep : fmaf(score, steep, -shift));
                 total += score;
             }
         }

@@ -70,17 +70,33 @@ __device__ __forceinline__ void begin_with_sinks(Accumulators& sums, const float
 // What the mask adds to the scores of a thread, in the mask's type; loaded ahead of the scores where there are registers.
 struct MaskTile {
     static constexpr bool AHEAD = MASK != NO_MASK && (TM == 1 || !MASK_ROWS);
+    // Neighbours are read at once if they can be, but pairs of float32 would take more registers.
+    static constexpr bool PAIRS = MASK_PAIRS && sizeof(M) < 4;
     static constexpr int ROWS_OF = MASK_ROWS ? 2 : 1;
-    M at[AHEAD ? KEYS / 8 : 1][2][ROWS_OF];
+    M at[AHEAD && !PAIRS ? KEYS / 8 : 1][2][ROWS_OF];
+    PairWord words[AHEAD && PAIRS ? KEYS / 8 : 1][ROWS_OF];
     int first;  // of the warp's keys
+    int length;
 
-    __device__ __forceinline__ float operator()(int eight, int side, int half, const Sizes& s) const
+    __device__ __forceinline__ float operator()(int eight, int side, int half) const
     {
-        if (first + eight * 8 + threadIdx.x % 4 * 2 + side >= s.mask_length) return -INFINITY;
+        if (first + eight * 8 + threadIdx.x % 4 * 2 + side >= length) return -INFINITY;
         const M found = at[eight][side][MASK_ROWS ? half : 0];
         return MASK == NUMBERS ? float(found) : bool(found) ? 0.0f : -INFINITY;
     }
 };
+
+__device__ __forceinline__ auto biases_at(const MaskTile& mask, int eight)
+{
+    if constexpr (!MaskTile::PAIRS) {
+        return EachBias<MaskTile>{mask, eight};
+    } else {
+        BiasPairs found = {{}, mask.first + eight * 8 + int(threadIdx.x) % 4 * 2 < mask.length};
+        for (int half = 0; half < MaskTile::ROWS_OF; ++half)
+            found.of[half] = *(const MaskPair*)&mask.words[eight][half];
+        return found;
+    }
+}
 
 __device__ __forceinline__ const M* mask_row(const M* mask, const Row& row, int n, const MaskSteps& by)
 {
@@ -93,24 +109,22 @@ __device__ __forceinline__ MaskTile load_mask(const Row (&rows)[TM][2], int t0, 
 {
     MaskTile found;
     found.first = t0 + threadIdx.x / 32 % WARPS_N * KEYS;
+    found.length = s.mask_length;
     if constexpr (MaskTile::AHEAD) {
 #pragma unroll
         for (int half = 0; half < MaskTile::ROWS_OF; ++half) {
             const M* const from = mask_row(mask, rows[0][half], n, by);
-            // Neighbours are read at once if they can be, but pairs of float32 would take more registers.
-            constexpr bool PAIRS = MASK_PAIRS && sizeof(M) < 4;
 #pragma unroll
-            for (int j = 0; j < KEYS / 8; ++j)
+            for (int j = 0; j < KEYS / 8; ++j) {
+                const int t = found.first + j * 8 + threadIdx.x % 4 * 2;
+                if constexpr (MaskTile::PAIRS) {
+                    found.words[j][half] = t < s.mask_length ? *(const PairWord*)(from + t) : PairWord(0);
+                } else {
 #pragma unroll
-                for (int side = 0; side < (PAIRS ? 1 : 2); ++side) {
-                    const int t = found.first + j * 8 + threadIdx.x % 4 * 2 + side;
-                    if constexpr (PAIRS) {
-                        const MaskPair pair = t < s.mask_length ? *(const MaskPair*)(from + t) : MaskPair{};
-                        found.at[j][0][half] = pair.at[0], found.at[j][1][half] = pair.at[1];
-                    } else {
-                        found.at[j][side][half] = t < s.mask_length ? from[t * by.key] : M(0);
-                    }
+                    for (int side = 0; side < 2; ++side)
+                        found.at[j][side][half] = t + side < s.mask_length ? from[(t + side) * by.key] : M(0);
                 }
+            }
         }
     }
     return found;
@@ -126,8 +140,7 @@ __device__ __forceinline__ void weigh_rows(Accumulators& to, float (&scores)[TM]
         const Row(&rows)[2] = to.rows[i];
         const Seen seen = {{rows[0].query + shift, rows[1].query + shift}, ahead.first, valid, count * 2};
         if constexpr (MASK == NO_MASK || MaskTile::AHEAD) {
-            const auto bias_of = [&](int eight, int side, int half) { return ahead(eight, side, half, s); };
-            weigh(scores[i], to.results[i], to.peak[i], to.sum[i], bias_of, seen, s, scale, softcap);
+            weigh(scores[i], to.results[i], to.peak[i], to.sum[i], ahead, seen, s, scale, softcap);
         } else {
             const MaskInPlace bias_of = {
                 {mask_row(mask, rows[0], n, of_mask), mask_row(mask, rows[1], n, of_mask)}, ahead.first, s, of_mask};

@@ -1,0 +1,125 @@
+"""Masks of attention in 16 bits: how they reach threads, and what comes out beside float64."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.attention.heads import rows_of_mask
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.driver.compile import Compiler
+from tercet.backends.cuda.recipe.targets import H200
+from tercet.runtime.ir.dtypes import DType, bfloat16, bool_, float16, float32, float64
+from tercet.runtime.ir.types import Array
+
+from .cubins import OptimizedPtxCompiler, registers
+from .dry import DryCompiler, DryDevice, launches, normal, planned
+from .emulator import needs_compiler
+from .samples import ERROR, results_of, sample
+from .test_linear import files
+from .transformer_samples import LOWEST, attention
+
+LONG, SHORT, MMA = (f"attention/attention_{name}.cu" for name in ("long", "wgmma", "mma"))
+
+
+def launch_of(size: int, mask: Array) -> Any:
+    """Return the launch of 32 heads of this size with as many queries as keys."""
+    found = attention((4, 8, 8), mask.shape[2:], (size, size), float16, mask)
+    return launches(planned(found.graph, DryDevice(compiler=DryCompiler(H200))))[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(64, float16), (64, float32), (128, float16), (128, bool_)], ids=str
+)
+def test_rows_of_masks_come_by_tma(size: int, dtype: DType, cache: Path) -> None:
+    """Threads read nothing from memory."""
+    launch = launch_of(size, np.zeros((1, 1, 1024, 1024), dtype))
+    ptx = OptimizedPtxCompiler(H200, cache).code(launch.source).decode()
+    assert "cp.async.bulk.tensor" in ptx
+    assert not re.findall(r"ld\.global\S*", ptx)
+
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_nothing_is_spilled(size: int, cache: Path) -> None:
+    launch = launch_of(size, np.zeros((1, 1, 1024, 1024), float16))
+    assert registers(Compiler(H200, cache).code(launch.source))[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(64, float32), (128, bool_), (256, float16), (256, float32)], ids=str
+)
+def test_blocks_have_room(size: int, dtype: DType) -> None:
+    """Threads read rows for which there is none."""
+    launch = launch_of(size, np.zeros((1, 1, 1024, 1024), dtype))
+    assert launch.shared <= H200.shared
+    assert (dict(launch.constants)["MASK_WIDTH"] > 0) == (size < 256 or dtype != float32)
+
+
+@pytest.mark.parametrize("dtype", [bool_, float16, bfloat16], ids=lambda dtype: dtype.name)
+def test_rows_of_constants_are_aligned(dtype: DType) -> None:
+    mask = (normal(2, 3, 5) > 0).astype(dtype)
+    found = rows_of_mask(mask, 8)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found[..., :5], mask)
+    assert (found[..., 5:] == (False if dtype == bool_ else -np.inf)).all()
+
+
+def exact(q: Array, k: Array, v: Array, mask: Array) -> Array:
+    """Return the attention in float64; rows that see no key are 0."""
+    q, k, v = (x.astype(float64) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[1] // k.shape[1], 1) for x in (k, v))
+    bias = np.where(mask, 0, -np.inf) if mask.dtype == bool_ else mask.astype(float64)
+    hidden = np.full((*bias.shape[:-1], k.shape[2] - bias.shape[-1]), -np.inf)
+    # Next to the lowest number of float32, scores are less than one unit.
+    scores = q @ k.swapaxes(2, 3) * q.shape[3] ** -0.5 * (bias > LOWEST / 2).any(-1, keepdims=True)
+    scores = scores + np.concatenate([bias, hidden], -1)
+    top = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isfinite(top), top, 0))
+    total = weights.sum(-1, keepdims=True)
+    return weights @ v / np.where(total > 0, total, 1)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(
+    ("lengths", "size", "mask", "dtype", "constant", "file"),
+    [
+        ((130, 144), 64, (2, 4, 130, 144), float16, False, SHORT),
+        ((70, 97), 64, (4, 70, 97), float32, True, SHORT),
+        ((66, 144), 64, (2, 1, 66, 128), bool_, False, SHORT),
+        ((130, 160), 96, (1, 1, 130, 160), float16, False, LONG),
+        ((70, 90), 96, (2, 4, 70, 77), float32, True, LONG),
+        ((70, 96), 96, (2, 1, 1, 96), float16, False, LONG),
+        ((70, 96), 96, (1, 4, 1, 80), bool_, False, LONG),
+        ((49, 49), 32, (2, 4, 49, 49), float16, True, MMA),
+    ],
+    ids=str,
+)
+def test_masks(
+    lengths: tuple[int, int],
+    size: int,
+    mask: tuple[int, ...],
+    dtype: DType,
+    constant: bool,
+    file: str,
+    hopper: CudaBackend,
+) -> None:
+    """Some keys are hidden, and a row sees none, or all of them as little as possible."""
+    shapes = ((4, lengths[0]), (2, lengths[1]), (2, lengths[1]))
+    q, k, v = (normal(2, *shape, size).astype(float16) for shape in shapes)
+    drawn = normal(*mask)
+    given = drawn > -0.5 if dtype == bool_ else np.where(drawn > -1, drawn, -np.inf).astype(dtype)
+    given[..., 0, :] = False if dtype == bool_ else -np.inf
+    if dtype == float32:
+        given[..., 1, :] = LOWEST
+    found = sample("Attention", [q, k, v, given], constant=(3,) if constant else ())
+    (y,) = results_of(found, [hopper])
+    assert files(hopper) == {file}
+    want = exact(q, k, v, given)
+    np.testing.assert_allclose(y, want, rtol=0, atol=ERROR[float16] * np.abs(want).max())
