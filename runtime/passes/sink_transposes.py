@@ -10,7 +10,7 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op, with_attributes
 from ..ops import elementwise
-from ..ops.conv import Conv
+from ..ops.conv import Conv, ConvTranspose
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Pad, Transpose
 from .driver import Context
@@ -21,7 +21,8 @@ from .turn_images import RESHAPES, Order, order_of, to_channels_first, turn_imag
 
 #: Elementwise operators that depend on the last axis.
 _ORDERED = (elementwise.BitCast, elementwise.SwiGLU)
-_FREE = tuple(
+#: Elementwise operators that accept any order of axes.
+FREE = tuple(
     kind
     for kind in vars(elementwise).values()
     if isinstance(kind, type)
@@ -92,7 +93,22 @@ def _activate_early(graph: Graph, node: Node, views: Sequence[Node]) -> str:
     return f"{node.kind} '{name}' follows its convolution directly"
 
 
-def _inverse(order: Order) -> Order:
+def layer_before(graph: Graph, value: Value) -> Node | None:
+    """Return the layer whose result a value without other readers is, perhaps activated."""
+    node = value.producer
+    if node is None or graph.sole_consumer(value) is None:
+        return None
+    if isinstance(node.op, Conv | ConvTranspose | Gemm | MatMul):
+        return node
+    computed = [each for each in node.distinct_reads if each.data is None]
+    if not isinstance(node.op, FREE) or len(computed) != 1 or len(node.outputs) != 1:
+        return None
+    same = shape_of(computed[0]) == shape_of(value) is not None
+    return layer_before(graph, computed[0]) if same else None
+
+
+def inverse(order: Order) -> Order:
+    """Return the permutation that undoes another."""
     return tuple(order.index(axis) for axis in range(len(order)))
 
 
@@ -191,7 +207,7 @@ def _turned_constant(graph: Graph, value: Value, order: Order) -> Value:
     if value.data is None or value.data.size == 1:
         return value
     wide = value.data.reshape((1,) * (len(order) - value.data.ndim) + value.data.shape)
-    return graph.constant(wide.transpose(_inverse(order)), value.name)
+    return graph.constant(wide.transpose(inverse(order)), value.name)
 
 
 def _turned_weights(graph: Graph, node: Node) -> Value:
@@ -221,7 +237,7 @@ def _regions(graph: Graph, order: Order) -> list[_TransposedRegion]:
                 owner.update((value, first) for value, has in owner.items() if has is other)
             first.nodes.append(node)
             owner[node.output] = first
-    back = _inverse(order)
+    back = inverse(order)
     for value in owner:
         _find_exits(graph, value, owner, back)
     for region in regions:
@@ -253,7 +269,7 @@ def _is_free(node: Node, order: Order) -> bool:
         x, w = node.operands
         is_layer = x.data is None and w.data is not None and w.data.ndim == 2
         return is_layer and order == (*range(len(order) - 2), len(order) - 1, len(order) - 2)
-    return isinstance(node.op, _FREE) and len(node.outputs) == 1
+    return isinstance(node.op, FREE) and len(node.outputs) == 1
 
 
 def _all_inside(node: Node, owner: dict[Value, _TransposedRegion], rank: int) -> bool:
@@ -312,7 +328,7 @@ class _Tail:
         if source is not None and order_of(source) == self.order:
             return source.inputs[0]
         add = Builder(graph, node, f"{value.name}.turned")
-        return add(Transpose(perm=_inverse(self.order)), value)
+        return add(Transpose(perm=inverse(self.order)), value)
 
 
 def _tail(graph: Graph, turn: Node) -> _Tail | None:
@@ -338,7 +354,7 @@ def _is_product(graph: Graph, value: Value) -> bool:
     if graph.sole_consumer(value) is None or value.producer is None:
         return False
     node = value.producer
-    if isinstance(node.op, _FREE):
+    if isinstance(node.op, FREE):
         sides = [v for v in node.distinct_reads if v.data is None]
         return len(sides) == 1 and _is_product(graph, sides[0])
     return isinstance(node.op, (MatMul, Gemm))

@@ -1,0 +1,139 @@
+"""Moves views between a layer and the sum that it joins to behind that sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..ir.graph import Graph, Node, Value
+from ..ops.conv import Conv, ConvTranspose
+from ..ops.elementwise import Add, Unary
+from ..ops.movement import Concat, Transpose
+from .driver import Context
+from .editing import Builder, drop, shape_of
+from .pattern import pairs
+from .sink_transposes import FREE, inverse, layer_before
+from .turn_images import RESHAPES, order_of, to_channels_first, to_channels_last
+
+_CONVOLUTIONS = (Conv, ConvTranspose)
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace view(layer) + x by view(layer + view'(x)), where view' is the inverse.
+
+    The layer then adds x as it stores its results. Between images and rows of pixels (hybrids of
+    convolutions and attention), a layer's result is reshaped, or transposed by the order that
+    convolutions have in memory, before it is added to what its block has read. Views of x are as
+    free as those of the result. Activations behind the sum stay with it.
+    """
+    for node in list(graph.nodes):
+        found = _layer_sum(graph, node) if node in graph else None
+        if found is not None:
+            yield found.rewrite(graph)
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerSum:
+    """A sum of a layer behind views and another tensor.
+
+    Attributes:
+        views: from the layer's result to the operand.
+        other: the other operand.
+        nodes: the sum and the activations behind it, each the only reader of the one before.
+    """
+
+    views: Sequence[Node]
+    other: Value
+    nodes: Sequence[Node]
+
+    def rewrite(self, graph: Graph) -> str:
+        """Add, apply the activations, and then view the result."""
+        (total, *rest), last = self.nodes, self.nodes[-1]
+        layer = self.views[0].operands[0]
+        add = Builder(graph, last, f"{total.name}.views", (total,))
+        value = Builder(graph, last, total.name, (total,))(
+            total.op, layer, _undone(add, self.other, self.views)
+        )
+        for node in rest:
+            value = Builder(graph, last, node.name, (node,))(node.op, value, *node.inputs[1:])
+        for view in self.views:
+            value = Builder(graph, last, view.name, (view,))(view.op, value, *view.inputs[1:])
+        graph.redirect(last.output, value)
+        drop(graph, last)
+        return f"{len(self.views)} views before {total.kind} '{total.name}' are now behind it"
+
+
+def _undone(add: Builder, value: Value, views: Sequence[Node]) -> Value:
+    """Return the value of which views would give this one; those that it has are reused."""
+    for view in reversed(views):
+        made, order, before = value.producer, order_of(view), _dims(view)
+        is_view = made is not None and isinstance(made.op, (Transpose, *RESHAPES))
+        if made is not None and is_view and order_of(made) == order and _dims(made) == before:
+            value = made.operands[0]
+        elif order is None:
+            value = add.view(value, before)
+        else:
+            value = add(Transpose(perm=inverse(order)), value)
+    return value
+
+
+def _dims(view: Node) -> tuple[int, ...]:
+    return view.operands[0].tensor.dims
+
+
+def _layer_sum(graph: Graph, node: Node) -> _LayerSum | None:
+    """Return the sum of a layer behind views and a tensor that no layer could add instead."""
+    shape = shape_of(node.output)
+    if not isinstance(node.op, Add) or not shape or not all(isinstance(n, int) for n in shape):
+        return None
+    for value, other in pairs(node):
+        alike = shape_of(value) == shape_of(other) == shape
+        if not alike or other.data is not None or layer_before(graph, other):
+            continue
+        views = _views_of_layer(graph, value)
+        nodes = _activated(graph, node) if views else None
+        if nodes is not None:
+            return _LayerSum(views, other, nodes)
+    return None
+
+
+def _views_of_layer(graph: Graph, value: Value) -> list[Node]:
+    """Return the views between a layer and a value without other readers, which move nothing."""
+    views: list[Node] = []
+    while (made := value.producer) is not None and graph.sole_consumer(value) is not None:
+        if not isinstance(made.op, (Transpose, *RESHAPES)):
+            break
+        views.insert(0, made)
+        value = made.operands[0]
+    if not views or shape_of(value) is None:
+        return []
+    layer = layer_before(graph, value)
+    turns = [view for view in views if isinstance(view.op, Transpose)]
+    rank = value.tensor.rank
+    if layer is not None and isinstance(layer.op, _CONVOLUTIONS):
+        fits = turns == views[:1] and order_of(views[0]) == to_channels_last(rank)
+    else:
+        fits = layer is not None and all(_is_image(turn) for turn in turns) and len(turns) < 2
+    return views if fits else []
+
+
+def _is_image(turn: Node) -> bool:
+    """Whether a Transpose makes an image of rows of pixels."""
+    rank = turn.output.tensor.rank
+    return rank > 3 and order_of(turn) == to_channels_first(rank)
+
+
+def _activated(graph: Graph, node: Node) -> list[Node] | None:
+    """Return a sum and the activations behind it.
+
+    None if other elementwise nodes follow, or a Concat, into whose result a sum may be written.
+    """
+    nodes = [node]
+    while (reader := graph.sole_consumer(nodes[-1].output)) is not None:
+        if not isinstance(reader.op, FREE):
+            break
+        if not isinstance(reader.op, Unary) or len(reader.distinct_reads) != 1:
+            return None
+        nodes.append(reader)
+    joined = any(isinstance(reader.op, Concat) for reader in nodes[-1].output.consumers)
+    return None if joined else nodes

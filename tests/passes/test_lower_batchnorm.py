@@ -1,0 +1,72 @@
+"""Batch normalizations behind activated layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Gelu, Sigmoid
+from tercet.runtime.ops.matmul import Gemm
+
+from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised
+
+CHANNELS = 8
+IMAGE = (2, CHANNELS, 9, 9)
+
+
+def conv(g: Graph, x: Value, group: int = 1) -> Value:
+    filters = normal(CHANNELS, CHANNELS // group, 3, 3)
+    return apply(g, Conv(group=group, pads=(1, 1, 1, 1)), x, filters)
+
+
+def between_depthwise(g: Graph, x: Value) -> Value:
+    """Local patch interaction of XCiT: padding keeps the normalization out of the second layer."""
+    y = batchnorm(g, apply(g, Gelu(), conv(g, x, CHANNELS)), CHANNELS)
+    return conv(g, y, CHANNELS)
+
+
+def before_a_sum(g: Graph, x: Value) -> Value:
+    """A block of ConvMixer."""
+    return apply(g, Add(), batchnorm(g, apply(g, Gelu(), conv(g, x, CHANNELS)), CHANNELS), x)
+
+
+def of_rows(g: Graph, x: Value) -> Value:
+    rows = apply(g, Gelu(), apply(g, Gemm(), x, normal(CHANNELS, CHANNELS)))
+    return apply(g, Sigmoid(), batchnorm(g, rows, CHANNELS))
+
+
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [(between_depthwise, IMAGE), (before_a_sum, IMAGE), (of_rows, (3, CHANNELS))],
+)
+def test_a_layer_scales_and_shifts_what_it_has_activated(
+    build: Build, shape: tuple[int, ...]
+) -> None:
+    graph = make(build, shape)
+    after, log = optimised(graph)
+    assert log.counts["lower_batchnorm"] == 1
+    assert "BatchNormalization" not in kinds(after)
+    assert_same(graph, after)
+
+
+def of_a_sum(g: Graph, x: Value) -> Value:
+    return apply(
+        g, Sigmoid(), batchnorm(g, apply(g, Add(), apply(g, Gelu(), x), conv(g, x)), CHANNELS)
+    )
+
+
+def read_twice(g: Graph, x: Value) -> Value:
+    y = apply(g, Gelu(), conv(g, x))
+    return apply(g, Add(), batchnorm(g, y, CHANNELS), y)
+
+
+@pytest.mark.parametrize("build", [of_a_sum, read_twice])
+def test_others_have_a_kernel_of_their_own(build: Callable[[Graph, Value], Value]) -> None:
+    graph = make(build, IMAGE)
+    after, log = optimised(graph)
+    assert "lower_batchnorm" not in log.counts
+    assert "BatchNormalization" in kinds(after)
+    assert_same(graph, after)
