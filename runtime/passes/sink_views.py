@@ -84,7 +84,7 @@ def _dims(view: Node) -> tuple[int, ...]:
 def _layer_sum(graph: Graph, node: Node) -> _LayerSum | None:
     """Return the sum of a layer behind views and a tensor that no layer could add instead."""
     shape = shape_of(node.output)
-    if not isinstance(node.op, Add) or not shape or not all(isinstance(n, int) for n in shape):
+    if not isinstance(node.op, Add) or not _is_static(node.output):
         return None
     for value, other in pairs(node):
         alike = shape_of(value) == shape_of(other) == shape
@@ -105,22 +105,23 @@ def _views_of_layer(graph: Graph, value: Value) -> list[Node]:
             break
         views.insert(0, made)
         value = made.operands[0]
-    if not views or shape_of(value) is None:
-        return []
     layer = layer_before(graph, value)
-    turns = [view for view in views if isinstance(view.op, Transpose)]
-    rank = value.tensor.rank
-    if layer is not None and isinstance(layer.op, _CONVOLUTIONS):
-        fits = turns == views[:1] and order_of(views[0]) == to_channels_last(rank)
+    orders = [order for view in views if (order := order_of(view)) is not None]
+    if layer is None or not all(_is_static(view.operands[0]) for view in views):
+        return []
+    if len(orders) > 1:
+        return []
+    order = next(iter(orders), None)
+    if isinstance(layer.op, _CONVOLUTIONS):
+        fits = order is not None and order == order_of(views[0]) == to_channels_last(len(order))
     else:
-        fits = layer is not None and all(_is_image(turn) for turn in turns) and len(turns) < 2
+        fits = order is None or (len(order) > 3 and order == to_channels_first(len(order)))
     return views if fits else []
 
 
-def _is_image(turn: Node) -> bool:
-    """Whether a Transpose makes an image of rows of pixels."""
-    rank = turn.output.tensor.rank
-    return rank > 3 and order_of(turn) == to_channels_first(rank)
+def _is_static(value: Value) -> bool:
+    shape = shape_of(value)
+    return shape is not None and all(isinstance(size, int) for size in shape)
 
 
 def _activated(graph: Graph, node: Node) -> list[Node] | None:
