@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.conv import volume
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
 from tercet.runtime.ir.graph import Graph
@@ -71,7 +73,7 @@ def test_nothing_is_naive(name: str, dtype: DType) -> None:
 
 def test_large_layers_choose_it() -> None:
     x, w = np.zeros((1, 64, 8, 28, 28), np.float16), np.zeros((64, 64, 3, 3, 3), np.float16)
-    for dtype, entry in ((np.float16, "mma"), (np.float32, "split_wgmma")):
+    for dtype, entry in ((np.float16, "mma_bulk"), (np.float32, "split_wgmma")):
         graph = single("Conv", [x.astype(dtype), w.astype(dtype)], (1,), pads=(1,) * 6)
         assert [launch.entry for launch in launches(planned(graph))] == ["im2col", entry]
 
@@ -83,6 +85,16 @@ def test_large_layers_choose_it() -> None:
 def test_kernels(name: str, dtype: DType, emulated: CudaBackend) -> None:
     options = replace(OPTIONS, algorithms={"Conv": "volume"})
     compare(layers(name, dtype), emulated, options=options)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["all axes", "a plane", "a line"])
+def test_kernels_of_hopper(name: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume, "MARGIN", inf)
+    sample, options = layers(name, float16), replace(OPTIONS, algorithms={"Conv": "volume"})
+    planned_for = launches(planned(sample.graph, algorithms={"Conv": "volume"}))
+    assert [launch.entry for launch in planned_for].count("mma_bulk") >= 2
+    compare(sample, hopper, options=options)
 
 
 @pytest.mark.slow

@@ -19,10 +19,11 @@ from ..algorithms.selection import Formats
 from ..gemm import f16, f32
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem, image_formats
+from ..gemm.forms import tma_tile
 from ..gemm.pack import filters_of, padded
 from ..gemm.problem import MAX_EXTENT, GemmArguments, Image, Order, Problem, RowKind, widest
-from ..gemm.schedules import multistage, simt
-from ..gemm.tile import LAUNCH, MEMORY
+from ..gemm.schedules import multistage, simt, tma
+from ..gemm.tile import LAUNCH, MARGIN, MEMORY, TimedConfig
 from ..recipe.launch import Launch, launches_of, sharing
 from ..recipe.operands import Ints, Packed, Scratch, ceil_div
 from .estimates import MIN_CHANNELS
@@ -72,6 +73,12 @@ def volume(conv: ConvProblem, variant: str = "") -> Answer:
     planes = _planes(conv)
     gemm, epilogue, setting = _gemm(conv, planes), conv.epilogue, conv.setting
     if conv.x.dtype in HALVES:
+        fed = _fed(conv, gemm)
+        other = multistage.time_of(gemm, setting.target, epilogue)
+        if fed is not None and fed[1].microseconds < MARGIN * other:
+            product, choice, staging = fed
+            launch = tma.multiply(product, epilogue, choice.config, staging, setting.target)
+            return sharing(*planes.packing, launch)
         last = multistage.multiply_halves(gemm, epilogue, setting.target, planes.used)
         return sharing(*planes.packing, *last)
     if _by_parts(conv, planes.image):
@@ -88,12 +95,28 @@ def volume_time(conv: ConvProblem) -> float:
     moved = conv.x.size * conv.x.dtype.itemsize + 2 * planes.used
     packing = LAUNCH + moved / MEMORY if planes.packing else 0.0
     if conv.x.dtype in HALVES:
-        return packing + multistage.time_of(gemm, target)
+        time, fed = multistage.time_of(gemm, target), _fed(conv, gemm)
+        return packing + (time if fed is None else min(time, fed[1].microseconds))
     if _by_parts(conv, planes.image):
         problem = Problem(*gemm.shape, rows=planes.image.rows)
         return packing + f32.time_of(problem, True, conv.setting)
     rows = RowKind.WINDOWS if planes.image.rows is RowKind.WINDOWS else RowKind.PIXELS
     return packing + simt.choose(Problem(*gemm.shape, rows=rows), target).microseconds
+
+
+def _fed(
+    conv: ConvProblem, gemm: GemmArguments
+) -> tuple[tma.TmaProduct, TimedConfig, tma.Staging] | None:
+    """Return how `tma.cu` multiplies the windows of 16-bit floats; None if it cannot."""
+    image, target = gemm.a, conv.setting.target
+    if not isinstance(image, Image) or not target.has_wgmma or not conv.y.is_channels_last:
+        return None
+    if image.channels % 8 or image.row % 8:
+        return None
+    product, along = tma.TmaProduct(gemm), conv.epilogue.reads_along
+    key = (conv.signature, *conv.formats, conv.x.row, along)
+    found = tma_tile([product], conv.setting, *key, along=along)
+    return found and (product, *found[1:])
 
 
 def _by_parts(conv: ConvProblem, image: Image) -> bool:
