@@ -7,35 +7,41 @@ from itertools import accumulate
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv, ConvTranspose
-from ..ops.elementwise import Clip, Unary
-from ..ops.movement import Concat
+from ..ops.elementwise import Add, Clip, Unary
+from ..ops.movement import Concat, Slice
 from ..ops.norm import BatchNormalization
 from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, rank_of, shape_of
 from .fold_batchnorm import folded
 
+#: Channels of which every part of a sum has a multiple, so that slices need no copy.
+WORD = 8
+
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Apply a BatchNormalization, or an activation, to layers before they are concatenated.
+    """Apply what follows concatenated layers to each of them: an activation, a norm, a sum.
 
     ``act(norm(concat(conv(x), conv(z))))`` is ``concat(act(norm(conv(x))), act(norm(conv(z))))``:
     each layer takes over its part, and stores its results where the Concat has them. Convolutions
-    of several window sizes (MixNet) and of several inputs are joined so. Every part must be the
-    result of a convolution that nothing else reads.
+    of several window sizes (MixNet) and of several inputs are joined so. What is added to all is
+    sliced, which copies nothing. Every part must be the result of a convolution that nothing else
+    reads.
     """
     for node in list(graph.nodes):
-        joined = node.inputs[0] if node in graph and node.inputs else None
-        concat = None if joined is None else joined.producer
-        if concat is None or not isinstance(concat.op, Concat) or not _is_private(graph, concat):
+        place = _joined(graph, node) if node in graph else None
+        if place is None:
             continue
-        if not all(_is_layer(graph, value) for value in concat.operands):
-            continue
+        joined = node.operands[place]
+        concat = joined.producer
+        assert concat is not None
         sizes, add = _sizes(concat), Builder(graph, node, node.name, (node,))
         if _is_activation(node):
             rest = [list(node.inputs[1:]) for _ in concat.operands]
         elif sizes and _is_norm(node, sum(sizes)):
             rest = _parameters(add, node, sizes)
+        elif sizes and _is_sum(node) and all(size % WORD == 0 for size in sizes):
+            rest = _slices(add, node.operands[1 - place], sizes)
         else:
             continue
         parts = [
@@ -45,6 +51,17 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         graph.replace(node, [made])
         graph.remove(concat)
         yield f"{node.kind} '{node.name}' is applied to {len(parts)} layers before their Concat"
+
+
+def _joined(graph: Graph, node: Node) -> int | None:
+    """Return which operand of a node is a Concat of layers that nothing else reads."""
+    for place, value in enumerate(node.inputs[: 2 if isinstance(node.op, Add) else 1]):
+        made = None if value is None else value.producer
+        if made is None or not isinstance(made.op, Concat) or not _is_private(graph, made):
+            continue
+        if all(_is_layer(graph, part) for part in made.operands):
+            return place
+    return None
 
 
 def _is_private(graph: Graph, node: Node) -> bool:
@@ -76,6 +93,13 @@ def _is_norm(node: Node, channels: int) -> bool:
     return affine is not None and affine[0].shape == (channels,)
 
 
+def _is_sum(node: Node) -> bool:
+    """Whether a node adds computed tensors of one shape."""
+    shapes = [shape_of(value) for value in node.operands]
+    same = shapes[0] is not None and all(shape == shapes[0] for shape in shapes)
+    return isinstance(node.op, Add) and same and all(v.data is None for v in node.operands)
+
+
 def _sizes(concat: Node) -> list[int]:
     """Return the channels of each part of a Concat of channels; none if they are unknown."""
     rank = rank_of(concat.output)
@@ -94,3 +118,10 @@ def _parameters(add: Builder, norm: Node, sizes: list[int]) -> Iterator[list[Val
             for value in norm.operands[1:]
             if value.data is not None
         ]
+
+
+def _slices(add: Builder, value: Value, sizes: list[int]) -> Iterator[list[Value]]:
+    """Yield the channels of a tensor that belong to each part."""
+    for size, end in zip(sizes, accumulate(sizes), strict=True):
+        bounds = (add.integers((each,)) for each in (end - size, end, 1))
+        yield [add(Slice(), value, *bounds)]

@@ -35,6 +35,13 @@ def clipped(graph: Graph, x: Value) -> Value:
     return graph.insert(Clip(), [x, *bounds]).output
 
 
+def added(graph: Graph, x: Value, *channels: int, first: bool = False) -> Value:
+    parts = (conv(graph, x, count, size) for count, size in zip(channels, (1, 3), strict=True))
+    pair = apply(graph, Concat(axis=1), *parts), apply(graph, Sigmoid(), conv(graph, x, 24))
+    return apply(graph, Add(), *(pair if first else reversed(pair)))
+
+
+SUMMED = [*("Conv", "Add", "Slice") * 2, "Conv", "Concat", "Sigmoid"]
 TAKEN: dict[str, tuple[Build, list[str]]] = {
     "norm": (lambda g, x: batchnorm(g, joined(g, x), 12), ["Conv"] * 3 + ["Concat"]),
     "norm, Relu": (
@@ -46,6 +53,8 @@ TAKEN: dict[str, tuple[Build, list[str]]] = {
         ["Conv", "Swish"] * 3 + ["Concat"],
     ),
     "Clip": (lambda g, x: clipped(g, joined(g, x)), ["Conv", "Clip"] * 3 + ["Concat"]),
+    "a sum": (lambda g, x: added(g, x, 16, 8), SUMMED),
+    "a sum, first": (lambda g, x: added(g, x, 8, 16, first=True), SUMMED),
     "another axis": (
         lambda g, x: apply(g, Relu(), joined(g, x, 2)),
         ["Conv", "Relu"] * 2 + ["Concat"],
@@ -75,6 +84,7 @@ LEFT: dict[str, Build] = {
     "read twice": read_twice,
     "an input": with_input,
     "a layer that others read": shared,
+    "a sum of parts of words": lambda g, x: added(g, x, 12, 12),
     "norm of another axis": lambda g, x: batchnorm(g, joined(g, x, 2), 4),
 }
 
