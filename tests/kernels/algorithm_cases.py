@@ -93,7 +93,7 @@ TRANSPOSED = (
     Case(
         (2, 8, 5, 7),
         (8, 6, 3, 3),
-        ("implicit_gemm", "explicit_gemm", "naive"),
+        ("implicit_gemm", "explicit_gemm", "naive", "subpixel"),
         {"strides": (2, 2), "pads": (1, 0, 1, 1), "output_padding": (1, 0)},
         "ConvTranspose",
     ),
@@ -105,7 +105,11 @@ TRANSPOSED = (
         "ConvTranspose",
     ),
     Case(
-        (1, 8, 9), (8, 5, 4), ("implicit_gemm", "explicit_gemm"), {"strides": (2,)}, "ConvTranspose"
+        (1, 8, 9),
+        (8, 5, 4),
+        ("implicit_gemm", "explicit_gemm", "subpixel"),
+        {"strides": (2,)},
+        "ConvTranspose",
     ),
     Case(
         (2, 8, 5, 7),
@@ -114,7 +118,13 @@ TRANSPOSED = (
         {"strides": (2, 2), "pads": (1,) * 4, "group": 2},
         "ConvTranspose",
     ),
-    Case((1, 5, 4, 4), (5, 3, 2, 1), ("implicit_gemm",), {"strides": (3, 2)}, "ConvTranspose"),
+    Case(
+        (1, 5, 4, 4),
+        (5, 3, 2, 1),
+        ("implicit_gemm", "subpixel"),
+        {"strides": (3, 2)},
+        "ConvTranspose",
+    ),
 )
 #: Greatest error of each way, as a share of the greatest result; 1e-6 where none is named.
 ERRORS = {"winograd_f2": 2e-6, "winograd_f2_nonfused": 2e-6}

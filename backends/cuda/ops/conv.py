@@ -57,6 +57,7 @@ from ..conv.implicit_gemm import (
     nhwc_time,
 )
 from ..conv.implicit_precomp_gemm import precomputed, tile_variants
+from ..conv.subpixel import subpixel, subpixel_formats, subpixel_time
 from ..conv.volume import volume, volume_formats, volume_time
 from ..conv.winograd import fused, nonfused
 from ..gemm import f16, f32
@@ -266,6 +267,7 @@ CONV_TRANSPOSE = Selector(
     (
         _IMPLICIT_GEMM,
         Algorithm("explicit_gemm", transposed_gemm, transposed_formats, transposed_time),
+        Algorithm("subpixel", subpixel, subpixel_formats, subpixel_time),
         Algorithm("naive", naive_transposed, naive_formats, _beside(naive_time), anywhere=True),
     ),
     problem_of,
