@@ -22,7 +22,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     ``transpose(x) @ w + b`` is ``transpose(x @ w + b)`` if the last axis stays in place. PyTorch's
     nn.MultiheadAttention works on [position, sample, channel]: after the first layer, its Transpose
-    merges with that of the heads, and before the last layer likewise.
+    merges with that of the heads, and before the last layer likewise. Queries, keys and values may
+    be layers of their own that read one Transpose.
     """
     for node in list(graph.nodes):
         if node not in graph or not _is_product(node):
@@ -30,7 +31,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         last = _bias_of(graph, node) or node
         before, turn = _turn(_source(node)), _turn(graph.sole_consumer(last.output))
         if before is not None and not _moves(_source(before)):
-            if graph.sole_consumer(before.output) is node and _is_moved(graph, last):
+            if all(_is_moved_behind(graph, reader) for reader in before.output.consumers):
                 _put_behind(graph, before, node, last)
                 yield f"Transpose '{before.name}' moved after '{node.name}'"
         elif turn is not None and _moves(_source(node)):
@@ -61,8 +62,11 @@ def _moves(node: Node | None) -> bool:
     return node is not None and isinstance(node.op, _MOVES)
 
 
-def _is_moved(graph: Graph, node: Node) -> bool:
-    """Whether all readers of a node's result move or slice it."""
+def _is_moved_behind(graph: Graph, product: Node) -> bool:
+    """Whether a node is a layer whose readers all move or slice its result."""
+    if not _is_product(product):
+        return False
+    node = _bias_of(graph, product) or product
     readers = node.output.consumers
     return bool(readers) and not graph.is_output(node.output) and all(map(_moves, readers))
 
