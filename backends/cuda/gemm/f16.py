@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
+from math import inf, prod
 
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, Setting
@@ -41,6 +41,7 @@ from .problem import (
     Matrix,
     RowKind,
     image_source,
+    in_plane,
     packed_filters,
     packed_matrix,
     widest,
@@ -358,8 +359,11 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
     """
     x, setting, epilogue = conv.x, conv.setting, conv.epilogue
     target, half_sums = setting.target, setting.algorithm == HALF_SUMS
-    if max(x.size, conv.y.size) >= 2**29 or max(x.dims[2:]) > MAX_EXTENT:
+    if max(x.size, conv.y.size) >= 2**29:
         return f"{max(x.size, conv.y.size)} elements"
+    if _is_long(conv):
+        fed = None if variant or half_sums else _by_tma(conv)
+        return fed.launches(epilogue, target) if fed else f"an extent of {max(x.dims[2:])}"
     if variant:
         return named(convolution_forms(conv), variant)
     gemm, packing = _gemm(_quickest(conv))
@@ -376,8 +380,15 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
     return sharing(*packing, *last)
 
 
+def _is_long(conv: ConvProblem) -> bool:
+    """Whether the image is too long for tables of addresses, which `tma.cu` does without."""
+    return max(conv.x.dims[2:]) > MAX_EXTENT
+
+
 def convolution_forms(conv: ConvProblem) -> tuple[Form, ...]:
     """Return the forms of `convolution` that are worth measuring."""
+    if _is_long(conv):
+        return ()
     gemm, packing = _gemm(_quickest(conv))
     target, epilogue = conv.setting.target, conv.epilogue
     kernels = [by_multistage(Source(gemm, packing), epilogue, target)]
@@ -398,8 +409,10 @@ def convolution_time(conv: ConvProblem) -> float:
     x, y = conv.x, conv.y
     if max(x.size, y.size) >= 2**29:
         return LAUNCH + 2 * (x.size + y.size) / MEMORY
-    gemm, packing = _gemm(_quickest(conv))
     fed = _by_tma(conv)
+    if _is_long(conv):
+        return inf if fed is None else fed.choice.microseconds
+    gemm, packing = _gemm(_quickest(conv))
     time = multistage.time_of(gemm, conv.setting.target)
     packed = LAUNCH + 4 * x.size * x.dtype.itemsize / MEMORY if packing else 0.0
     return packed + (time if fed is None else min(fed.choice.microseconds, time))
@@ -459,14 +472,14 @@ def _tma_products(
 ) -> list[tuple[tma.TmaProduct, tuple[Launch, ...]]]:
     """Return the products by which `tma.cu` can convolve, with the launches before each."""
     x, w, target, view = conv.x, conv.w, conv.setting.target, conv.view
-    if not target.has_wgmma or x.rank != 4 or not conv.y.is_channels_last:
+    if not target.has_wgmma or x.rank > 4 or not conv.y.is_channels_last:
         return []
     if x.is_channels_last:
         even = x.row % 8 == 0 and w.dims[0] % conv.group == 0
         counts = (1,) if conv.group == 1 else _joinable(conv)
         ways: list[tuple[tma.TmaProduct, tuple[Launch, ...]]] = []
         for groups in (JoinedGroups(conv, n) for n in counts if even and n * w.dims[1] % 8 == 0):
-            image, _ = image_source(x, w, view, conv.y.dims[2:], VECTORS, groups.joined)
+            image = in_plane(image_source(x, w, view, conv.y.dims[2:], VECTORS, groups.joined)[0])
             gemm = groups.gemm(image, groups.filters(image.channels))
             ways.append((tma.TmaProduct(gemm, pooled), ()))
         return ways

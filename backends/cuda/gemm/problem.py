@@ -7,7 +7,7 @@ B is computed, or constants that are packed once, in the order of a schedule.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
 from math import prod
@@ -366,6 +366,28 @@ def image_source(
     moves = strides((x.dims[0], channels, *x.dims[2:]), Format.CHANNELS_LAST)
     vector = widest(vectors, channels)
     return make(packed, strides=moves, channels=channels, vector=vector), (launch,)
+
+
+def in_plane(image: Image) -> Image:
+    """Return windows over one axis as windows over two, of an image with one row; others as is."""
+    if len(image.spatial) > 1:
+        return image
+    of_image, of_channel, of_column = image.strides
+    view, one = image.view, (1,)
+    return replace(
+        image,
+        spatial=one + image.spatial,
+        strides=(of_image, of_channel, of_image, of_column),
+        output=one + image.output,
+        view=Window(
+            kernel=one + view.kernel,
+            strides=one + view.strides,
+            dilations=one + view.dilations,
+            pads_begin=(0, *view.pads_begin),
+            pads_end=(0, *view.pads_end),
+            output=one + view.output,
+        ),
+    )
 
 
 def padded_channels(channels: int) -> int:
