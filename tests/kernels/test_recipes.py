@@ -318,11 +318,11 @@ def test_a_thousand_rows_are_reduced_by_one_launch(count: int, launched: list[in
 
 
 def test_two_axes_are_resized_by_one_launch() -> None:
-    """Words of channels where these are adjacent; axis by axis where results have many taps."""
+    """Words of channels or columns; axis by axis where results have many taps."""
     image, scales = normal(1, 24, 6, 8).astype(np.float16), np.array([1, 1, 2, 2], np.float32)
     graph = single("Resize", [image, None, scales], (2,))
     (launch,) = launches(planned(graph))
-    assert launch.title == "resample_plane nearest 6 x 8 to 12 x 16"
+    assert launch.title == "resample_rows nearest 6 x 8 to 12 x 16"
     channels = np.array([1, 2, 2, 1], np.float32)
     (launch,) = launches(planned(single("Resize", [image, None, channels], (2,), mode="linear")))
     assert dict(launch.constants)["VECTOR"] == 8

@@ -9,18 +9,22 @@ import ml_dtypes
 import numpy as np
 
 from ....runtime.ir.dtypes import FLOATS, INTEGERS, DType, bfloat16, float16, float32, float64
+from ....runtime.ir.graph import Node
 from ....runtime.ir.types import Array
 from ....runtime.ops.resampling import ResizeAxis, axes_of, nearest, positions_of, taps_of
 from ....runtime.ops.resize import AffineGrid, GridSample, Resize
 from ..algorithms.registry import Answer, kernel, need_dtypes, need_known
 from ..codegen.copies import copy_strided
-from ..codegen.elementwise import ANY, SMALL_FLOATS
+from ..codegen.elementwise import ANY, SMALL_FLOATS, in_chains
+from ..codegen.epilogue import Epilogue, no_epilogue
 from ..recipe.arguments import MAX_TABLE, TooLarge
 from ..recipe.launch import Launch, each
-from ..recipe.operands import Ints, Packed, Scratch, Tensor, index_type, order
+from ..recipe.operands import Arguments, Ints, Packed, Scratch, Tensor, index_type, order
 
 #: Elements that a result of two axes may read, and bytes of a word of adjacent results.
 MAX_TAPS, WORD = 16, 16
+#: Maximum results in a row that one thread computes.
+ACROSS = 4
 
 
 def _arithmetic(dtype: DType) -> DType:
@@ -48,6 +52,7 @@ class _Resampling:
         target: what is written.
         types: element types of both.
         compute: element type of weights and sums.
+        epilogue: applied to the results.
     """
 
     op: Resize
@@ -57,6 +62,7 @@ class _Resampling:
     target: Tensor | Scratch
     types: tuple[DType, DType]
     compute: DType
+    epilogue: Epilogue
 
     @property
     def ends(self) -> tuple[Tensor | Scratch, Tensor | Scratch]:
@@ -79,7 +85,7 @@ class _Resampling:
         index = index_type(*sizes)
         return (
             *(("FROM", self.types[0]), ("TO", self.types[1])),
-            *(("A", self.compute), ("Index", index)),
+            *(("A", self.compute), ("T", self.epilogue.sums), ("Index", index)),
         )
 
     def constants(
@@ -94,10 +100,47 @@ class _Resampling:
             *(("TAPS", taps), ("ROW_TAPS", row_taps), ("VECTOR", vector)),
             *(("WEIGHTED", self.op.mode != "nearest"), ("WHOLE", whole)),
             *(("LOWEST", float(ends[0])), ("GREATEST", float(ends[1])), ("GAPS", gaps)),
+            ("EPILOGUE", bool(self.epilogue.title)),
+            ("CHANNELS_LAST", any(tensor.is_channels_last for tensor in self.tensors)),
+        )
+
+    def launch(
+        self,
+        entry: str,
+        count: int,
+        args: Arguments,
+        constants: tuple[tuple[str, float | int | bool], ...],
+        note: str,
+    ) -> Launch:
+        """Return the launch of a kernel with this many threads; see `Launch`."""
+        epilogue = self.epilogue
+        return each(
+            "image/resample.cu",
+            entry,
+            count,
+            {**args, **epilogue.args},
+            types=self.aliases(count),
+            constants=constants,
+            code=epilogue.code,
+            note=f"{self.op.mode} {note} {epilogue.title}".strip(),
+            pitched=tuple(t for t in self.tensors if t is self.source or not epilogue.along),
         )
 
 
-@kernel(Resize, follows=True)
+def _follows(node: Node) -> bool:
+    """Whether a Resize takes images in any format.
+
+    A result of the graph is contiguous; if the image grows, it costs less to reorder that.
+    """
+    x, value = node.operands[0], node.output
+    while (reader := next(iter(value.consumers), None)) is not None:
+        if len(value.consumers) > 1 or not in_chains(reader):
+            return True
+        value = reader.output
+    return value.tensor.size <= x.tensor.size
+
+
+@kernel(Resize, follows=_follows)
 def resize(
     op: Resize,
     y: Tensor,
@@ -105,8 +148,12 @@ def resize(
     roi: Tensor | None = None,
     scales: Tensor | None = None,
     sizes: Tensor | None = None,
+    *,
+    epilogue: Epilogue,
 ) -> Answer:
     """Interpolate along one axis after another, with precomputed tables."""
+    if epilogue.title and need_dtypes(FLOATS, x, y):
+        return f"elements of {x.dtype.name} followed by fused nodes"
     crops = op.coordinate_transformation_mode == "tf_crop_and_resize"
     refused = need_known(scales=scales, sizes=sizes, roi=roi if crops else None)
     if refused or not y.size:
@@ -115,8 +162,8 @@ def resize(
     axes = axes_of(op, x.dims, y.dims, known[0], known[1], known[2])
     passes = [_pass(op, axis, crops) for axis in axes if crops or not axis.is_whole]
     if not passes:
-        return copy_strided(y, x, x.strides)
-    return need_dtypes(ANY, x) or _passes(op, y, x, passes)
+        return "no axis to resize" if epilogue.title else copy_strided(y, x, x.strides)
+    return need_dtypes(ANY, x) or _passes(op, y, x, passes, epilogue)
 
 
 def _pass(op: Resize, axis: ResizeAxis, crops: bool) -> _Pass:
@@ -135,7 +182,9 @@ def _pass(op: Resize, axis: ResizeAxis, crops: bool) -> _Pass:
     return _Pass(axis.index, indices.T, weights.T)
 
 
-def _passes(op: Resize, y: Tensor, x: Tensor, passes: list[_Pass]) -> tuple[Launch, ...]:
+def _passes(
+    op: Resize, y: Tensor, x: Tensor, passes: list[_Pass], epilogue: Epilogue
+) -> tuple[Launch, ...] | str:
     """Return one launch per axis, or per pair of adjacent axes.
 
     Intermediate results are in the workspace.
@@ -145,6 +194,9 @@ def _passes(op: Resize, y: Tensor, x: Tensor, passes: list[_Pass]) -> tuple[Laun
     lie = order(x.rank, x.format)
     passes = sorted((replace(one, axis=lie.index(one.axis)) for one in passes), key=_axis)
     stages = _stages(passes, x, y)
+    by_channel = x.is_channels_last or x.rank == 4
+    if epilogue.reads_channels and (len(stages[-1]) == 1 or not by_channel):
+        return "constants per channel in the epilogue of one axis"
     dims = [x.dims[axis] for axis in lie]
     launches: list[Launch] = []
     largest = 0
@@ -158,7 +210,8 @@ def _passes(op: Resize, y: Tensor, x: Tensor, passes: list[_Pass]) -> tuple[Laun
         last = number == len(stages) - 1
         target: Tensor | Scratch = y if last else Scratch(number % 2 * room)
         types = (x.dtype if number == 0 else between, y.dtype if last else between)
-        found = _Resampling(op, stage, tuple(dims), source, target, types, compute)
+        then = epilogue if last else no_epilogue(between)
+        found = _Resampling(op, stage, tuple(dims), source, target, types, compute, then)
         launches.append(_plane(found) if len(stage) == 2 else _line(found))
         for one in stage:
             dims[one.axis] = len(one.indices)
@@ -203,8 +256,7 @@ def _line(stage: _Resampling) -> Launch:
         for width, pitch in zip(widths, stage.pitches(*widths), strict=True)
     )
     gaps = any(tensor.pitch for tensor in stage.tensors)
-    return each(
-        "image/resample.cu",
+    return stage.launch(
         "resample",
         count,
         {
@@ -213,10 +265,8 @@ def _line(stage: _Resampling) -> Launch:
             **{"size": dims[one.axis], "places": places, "inner": inner},
             **{"outside": stage.op.extrapolation_value, "of_x": of_x, "of_y": of_y},
         },
-        types=stage.aliases(count),
-        constants=stage.constants(taps, gaps=gaps),
-        note=f"{stage.op.mode} {dims[one.axis]} to {places}",
-        pitched=stage.tensors,
+        stage.constants(taps, gaps=gaps),
+        f"{dims[one.axis]} to {places}",
     )
 
 
@@ -227,27 +277,27 @@ def _plane(stage: _Resampling) -> Launch:
     (places, row_taps), (across, taps) = rows.indices.shape, columns.indices.shape
     outer, inner = prod(dims[: rows.axis]), prod(dims[columns.axis + 1 :])
     pitches = stage.pitches(inner, inner)
-    vector = gcd(WORD // max(dtype.itemsize for dtype in stage.types), inner, *pitches)
+    word = WORD // max(dtype.itemsize for dtype in stage.types)
+    along = inner == 1 and pitches == (1, 1) and rows.axis == 2 and len(dims) == 4
+    vector = gcd(min(word, ACROSS), across) if along else gcd(word, inner, *pitches)
     count = outer * places * across * inner
-    return each(
-        "image/resample.cu",
-        "resample_plane",
+    args = {
+        **{"x": stage.source, "y": stage.target, "count": count // vector},
+        **{"row_indices": _table(rows.indices, np.dtype(np.int32))},
+        **{"row_weights": _table(rows.weights, stage.compute)},
+        **{"column_indices": _table(columns.indices, np.dtype(np.int32))},
+        **{"column_weights": _table(columns.weights, stage.compute)},
+        "plane": {"height": height, "width": width, "rows": places, "columns": across},
+        **{"outside": stage.op.extrapolation_value, "channels": dims[1]},
+    }
+    if not along:
+        args |= {"inner": inner // vector, "pitch_x": pitches[0], "pitch_y": pitches[1]}
+    return stage.launch(
+        "resample_rows" if along else "resample_plane",
         count // vector,
-        {
-            **{"x": stage.source, "y": stage.target},
-            **{"count": count // vector, "inner": inner // vector},
-            **{"row_indices": _table(rows.indices, np.dtype(np.int32))},
-            **{"row_weights": _table(rows.weights, stage.compute)},
-            **{"column_indices": _table(columns.indices, np.dtype(np.int32))},
-            **{"column_weights": _table(columns.weights, stage.compute)},
-            "plane": {"height": height, "width": width, "rows": places, "columns": across},
-            "outside": stage.op.extrapolation_value,
-            **{"pitch_x": pitches[0], "pitch_y": pitches[1]},
-        },
-        types=stage.aliases(count),
-        constants=stage.constants(taps, row_taps, vector),
-        note=f"{stage.op.mode} {height} x {width} to {places} x {across}",
-        pitched=stage.tensors,
+        args,
+        stage.constants(taps, row_taps, vector),
+        f"{height} x {width} to {places} x {across}",
     )
 
 
