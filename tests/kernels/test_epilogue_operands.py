@@ -73,6 +73,15 @@ def parallel(dtype: DType, batch: int) -> tuple[Net, Value]:
     return net, net.add(Add(), net.add(Add(), p, q), rows)
 
 
+def positions(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """A constant for every element, as for positions of a single sample, is added as well."""
+    net = Net(batch, 20, 16, dtype=dtype)
+    rows = net.add(Relu(), net.x)
+    y = net.add(MatMul(), rows, constant(net, 16, 16, scale=0.3))
+    y = net.add(Add(), net.add(Add(), y, constant(net, 16)), rows)
+    return net, net.add(Add(), y, constant(net, 20, 16))
+
+
 def model_of(case: Case, backend: CudaBackend | NumpyBackend, dtype: DType, batch: int) -> Model:
     net, y = case(dtype, batch)
     net.graph.set_outputs({"y": y})
@@ -103,10 +112,18 @@ def test_each_of_two_products_adds_one_tensor(dtype: DType) -> None:
     assert all("Add" in title for title in titles[1:])
 
 
+@pytest.mark.parametrize(("batch", "count"), [(1, 2), (2, 3)])
+@pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
+def test_constants_of_a_single_sample_are_added(dtype: DType, batch: int, count: int) -> None:
+    layout = planned_model(model_of(positions, NumpyBackend(), dtype, batch), DryDevice())
+    found = [each for each in launches(layout) if each.entry != "split_pack"]
+    assert len(found) == count
+
+
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
-@pytest.mark.parametrize("case", [by_row, gated, halves, parallel])
+@pytest.mark.parametrize("case", [by_row, gated, halves, parallel, positions])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_results(case: Case, batch: int, dtype: DType, emulated: CudaBackend) -> None:
     assert_exact(case, batch, dtype, emulated)

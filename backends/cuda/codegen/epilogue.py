@@ -14,6 +14,7 @@ from ....runtime.ops.experts import MoE, QMoE
 from ....runtime.ops.matmul import Gemm, MatMul
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization
 from ....runtime.ops.packed import MatMulNBits
+from ....runtime.plan.backend import Format
 from ..recipe.operands import Packed, Tensor
 from ..recipe.source import C_TYPES, arithmetic
 from .elementwise import CHEAP, chain_of
@@ -235,15 +236,16 @@ def _epilogue(
         operand = Tensor(value, y.format, pitches.get(value, 0))
         if operand.dtype != sums:
             return f"operand of {operand.dtype.name}"
-        if operand.dims == y.dims and value.data is None:
+        is_constant = value.data is not None
+        if is_constant and _is_per_channel(operand.dims, y.dims, axis):
+            operand, kind, index = Tensor(value), BY_CHANNEL, "channel"
+        elif is_constant and rows and _is_per_channel(operand.dims, y.dims, rows):
+            operand, kind, index = Tensor(value), BY_ROW, "row"
+        elif _is_along(operand, y):
             is_apart = operand.rank > 0 and operand.row != y.row
             if is_apart and y.extent >= 2**32:
                 return f"an operand whose rows are apart, and {y.extent} results"
             kind, index = PLACED if is_apart else ALONG, f"place{len(operands)}(i)"
-        elif value.data is not None and _is_per_channel(operand.dims, y.dims, axis):
-            operand, kind, index = Tensor(value), BY_CHANNEL, "channel"
-        elif value.data is not None and rows and _is_per_channel(operand.dims, y.dims, rows):
-            operand, kind, index = Tensor(value), BY_ROW, "row"
         else:
             return f"an operand of {value.tensor} does not fit {y.value.tensor}"
         arguments.append(f"z{len(operands)}[{index}]")
@@ -262,6 +264,14 @@ def _epilogue(
         stored=y.dtype,
         kinds=tuple(kinds),
     )
+
+
+def _is_along(operand: Tensor, y: Tensor) -> bool:
+    """Whether an operand has the result's elements in its order; constants are contiguous."""
+    if operand.data is None:
+        return operand.dims == y.dims
+    padded = (1,) * (y.rank - operand.rank) + operand.dims
+    return padded == y.dims and y.format is Format.CONTIGUOUS
 
 
 def _is_per_channel(dims: tuple[int, ...], shape: tuple[int, ...], axis: int | None) -> bool:
