@@ -16,8 +16,9 @@ from tercet.runtime.ir.graph import Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Split
-from tercet.runtime.ops.norm import LayerNormalization
+from tercet.runtime.ops.movement import Split, Transpose
+from tercet.runtime.ops.norm import BatchNormalization, LayerNormalization
+from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
@@ -82,6 +83,23 @@ def positions(dtype: DType, batch: int) -> tuple[Net, Value]:
     return net, net.add(Add(), y, constant(net, 20, 16))
 
 
+def rows_of_image(dtype: DType, batch: int) -> tuple[Net, Value]:
+    """Rows of pixels, to which two convolutions of their image are added, as in XCiT."""
+    net = Net(batch, 30, 16, dtype=dtype)
+    rows = net.add(Relu(), net.x)
+    shape, back = (
+        net.graph.constant(np.array(n), "") for n in ((batch, 5, 6, 16), (batch, 30, 16))
+    )
+    image = net.add(Transpose(perm=(0, 3, 1, 2)), net.add(Reshape(), rows, shape))
+    image = net.add(Conv(pads=(1,) * 4), image, constant(net, 16, 16, 3, 3, scale=0.2))
+    norm = [constant(net, 16) for _ in range(3)]
+    ones = net.graph.constant(np.ones(16, net.x.tensor.dtype), "")
+    image = net.add(BatchNormalization(), net.add(Gelu(), image), *norm, ones)
+    image = net.add(Conv(pads=(1,) * 4), image, constant(net, 16, 16, 3, 3, scale=0.2))
+    image = net.add(Transpose(perm=(0, 2, 3, 1)), image)
+    return net, net.add(Add(), rows, net.add(Reshape(), image, back))
+
+
 def model_of(case: Case, backend: CudaBackend | NumpyBackend, dtype: DType, batch: int) -> Model:
     net, y = case(dtype, batch)
     net.graph.set_outputs({"y": y})
@@ -90,13 +108,19 @@ def model_of(case: Case, backend: CudaBackend | NumpyBackend, dtype: DType, batc
 
 @pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
 @pytest.mark.parametrize(
-    ("case", "batch", "count"), [(by_row, 1, 2), (by_row, 3, 2), (gated, 1, 3), (gated, 3, 3)]
+    ("case", "batch", "count"),
+    [
+        *((by_row, batch, 2) for batch in (1, 3)),
+        *((gated, batch, 3) for batch in (1, 3)),
+        *((rows_of_image, batch, 3) for batch in (1, 3)),
+    ],
 )
 def test_nothing_has_a_kernel_of_its_own(case: Case, batch: int, count: int, dtype: DType) -> None:
     layout = planned_model(model_of(case, NumpyBackend(), dtype, batch), DryDevice())
     found = [launch for launch in launches(layout) if launch.entry not in ("split_pack",)]
     assert len(found) == count
-    assert not any(launch.file.startswith(("move/", "elementwise/")) for launch in found)
+    moved = [launch for launch in found if launch.file.startswith(("move/", "elementwise/"))]
+    assert len(moved) == (case is rows_of_image)  # the Relu before all
 
 
 def test_only_the_half_that_is_joined_is_copied() -> None:
@@ -123,7 +147,7 @@ def test_constants_of_a_single_sample_are_added(dtype: DType, batch: int, count:
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
-@pytest.mark.parametrize("case", [by_row, gated, halves, parallel, positions])
+@pytest.mark.parametrize("case", [by_row, gated, halves, parallel, positions, rows_of_image])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_results(case: Case, batch: int, dtype: DType, emulated: CudaBackend) -> None:
     assert_exact(case, batch, dtype, emulated)
