@@ -255,6 +255,12 @@ def _rotated(node: Node, ranges: Ranges) -> ValueRange:
     return ValueRange(times(x.size, hypot(cos.size, sin.size)), -bound, bound)
 
 
+def _written(node: Node, ranges: Ranges) -> ValueRange:
+    if getattr(node.op, "reduction", "none") != "none":
+        return UNBOUNDED
+    return replace(ranges[input_of(node, 0)].union(ranges[input_of(node, 2)]), shares=False)
+
+
 def _cumulative(node: Node, ranges: Ranges) -> ValueRange:
     x = ranges[input_of(node, 0)]
     return ValueRange(x.size * UNKNOWN, counted=x.counted)
@@ -280,6 +286,7 @@ def _build() -> dict[type[Op], Rule]:
     put(of_first, pool.AveragePool, pool.MaxPool, pool.GlobalAveragePool, pool.GlobalMaxPool)
     put(of_first, reduce.ReduceMean, reduce.ReduceMax, reduce.ReduceMin)
     put(of_union, movement.Concat, movement.Pad)
+    put(_written, gather.ScatterElements, gather.ScatterND)
     put(_range, sh.Range)
     put(fixed(0.0, 1.0), norm.Hardmax)
     put(fixed(-1.0, 1.0), norm.LpNormalization, recurrent.GRU)

@@ -85,12 +85,15 @@ FOLLOWERS: frozenset[type[Op]] = frozenset(
         *(norm.LRN, norm.Dropout),
         *(pool.MaxPool, pool.AveragePool, pool.GlobalAveragePool, pool.GlobalMaxPool),
         *(reduce.ReduceMean, reduce.ReduceMax, reduce.ReduceMin, resize.Resize, gather.Gather),
+        *(gather.GatherElements, gather.GatherND, gather.ScatterElements, gather.ScatterND),
         *(shape.Identity, shape.Reshape, shape.Flatten, shape.Squeeze, shape.Unsqueeze),
         *(movement.Transpose, movement.Expand, movement.Tile, movement.Concat),
         *(movement.Split, movement.Slice, movement.Pad),
         *(movement.DepthToSpace, movement.SpaceToDepth, attention.RotaryEmbedding),
     }
 )
+#: Followers that write to a tensor: they follow if this is half already, and if nothing is summed.
+_WRITERS = (gather.ScatterElements, gather.ScatterND)
 #: Operators that give the elements of their first input another shape.
 _VIEWS = (shape.Reshape, shape.Flatten, shape.Squeeze, shape.Unsqueeze)
 #: Minimum number of parts of a tensor that is cast before they are cut.
@@ -146,6 +149,9 @@ class _Narrow:
         computed = [value for value in wide if not value.is_constant]
         if kind in FOLLOWERS:
             computed = [value for value in computed if value in self._known]
+            if isinstance(node.op, _WRITERS):
+                is_moved = node.op.reduction == "none" and node.inputs[0] in computed
+                computed = computed if is_moved else []
         elif kind not in LEADERS:
             return False
         types = [value.type for value in node.outputs]

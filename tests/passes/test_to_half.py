@@ -15,6 +15,7 @@ from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Abs, Add, Div, Exp, Mul, Neg, Relu
 from tercet.runtime.ops.experts import MoE
+from tercet.runtime.ops.gather import GatherElements, GatherND, ScatterElements, ScatterND
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
@@ -101,6 +102,7 @@ def test_float32_stays_as_it_is() -> None:
     assert "Cast" not in kinds(halved(make(network, (2, 3, 8, 8)), "float32"))
 
 
+ROW = np.array([[1], [3], [0], [2]])
 KEPT: dict[str, tuple[Build, str]] = {
     "its range is wider": (
         lambda g, x: apply(g, Exp(), apply(g, MatMul(), x, normal(4, 4))),
@@ -111,6 +113,18 @@ KEPT: dict[str, tuple[Build, str]] = {
         "ReduceSum",
     ),
     "nothing half is near": (lambda g, x: apply(g, Relu(), apply(g, Add(), x, normal(4))), "Add"),
+    "what it writes to is not half": (
+        lambda g, x: apply(
+            g, ScatterND(), apply(g, Exp(), x), ROW, apply(g, MatMul(), x, normal(4, 4))
+        ),
+        "ScatterND",
+    ),
+    "it adds to what was there": (
+        lambda g, x: apply(
+            g, ScatterND(reduction="add"), apply(g, MatMul(), x, normal(4, 4)), ROW, x
+        ),
+        "ScatterND",
+    ),
     "a constant overflows": (
         lambda g, x: apply(
             g, Mul(), apply(g, MatMul(), x, normal(4, 4)), np.array([-3e38], np.float32)
@@ -131,6 +145,20 @@ def test_what_stays(why: str) -> None:
     build, kind = KEPT[why]
     after = halved(make(build, (4, 4)))
     assert dtypes_of(after, kind) == {np.dtype(np.float32)}
+
+
+def test_what_moves_elements_by_indices_follows() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, MatMul(), x, normal(4, 4))
+        y = apply(g, GatherElements(axis=1), y, np.array([[2, 0, 1, 3]] * 4))
+        y = apply(g, ScatterND(), y, np.array([[1], [2]]), normal(2, 4))
+        y = apply(g, GatherND(), y, ROW)
+        y = apply(g, ScatterElements(), y, np.array([[1, 2, 0, 3]]), normal(1, 4))
+        return apply(g, MatMul(), y, normal(4, 4))
+
+    after = halved(make(build, (4, 4)))
+    assert kinds(after)[0] == kinds(after)[-1] == "Cast"
+    assert "Cast" not in kinds(after)[1:-1]
 
 
 def test_scales_of_resize_stay_float32() -> None:
