@@ -15,8 +15,9 @@ from .driver import Context
 from .editing import Builder, rank_of, shape_of
 from .fold_batchnorm import folded
 
-#: Channels of which every part of a sum has a multiple, so that slices need no copy.
-WORD = 8
+#: Channels of which every part of a sum has a multiple, so that slices need no copy: 16 bytes in
+#: float32. In half precision, channels of images are padded.
+WORD = 4
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:

@@ -84,7 +84,7 @@ LEFT: dict[str, Build] = {
     "read twice": read_twice,
     "an input": with_input,
     "a layer that others read": shared,
-    "a sum of parts of words": lambda g, x: added(g, x, 12, 12),
+    "a sum of parts that are no words": lambda g, x: added(g, x, 10, 14),
     "norm of another axis": lambda g, x: batchnorm(g, joined(g, x, 2), 4),
 }
 
