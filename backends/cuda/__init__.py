@@ -13,6 +13,7 @@ ALGORITHMS = (
     "direct",
     "explicit_gemm",
     "volume",
+    "subpixel",
     "implicit_gemm",
     "implicit_precomp_gemm",
     "gemm_1x1",

@@ -18,14 +18,16 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace ``norm(act(conv(x)))`` by ``act(conv(x)) * s + t`` with one s and t per channel.
 
     An activation between a layer and its normalization (ConvMixer, XCiT) keeps that out of the
-    weights, but not out of what the layer does to its results before it stores them.
+    weights, but not out of what the layer does to its results before it stores them. A
+    normalization directly behind a layer, which its weights could not take over, stays.
     """
     for node in list(graph.nodes):
         affine, x = folded(node), node.inputs[0] if node.inputs else None
         rank, dtype = rank_of(x), dtype_of(x)
         if affine is None or x is None or rank is None or dtype is None or rank < 2:
             continue
-        if layer_before(graph, x) is None:
+        layer = layer_before(graph, x)
+        if layer is None or layer is x.producer:
             continue
         by_channel = (-1, *(1,) * (rank - 2))
         try:
