@@ -19,7 +19,6 @@ from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats
 from ...runtime.plan.partition import reads_of, results_of
 from .algorithms.registry import (
-    IN_HALVES,
     PLAIN,
     Answer,
     Kernel,
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from .device import CudaDevice
 
 NO_PITCHES: Mapping[Value, int] = MappingProxyType({})
+NO_FORMATS: Mapping[Value, Format] = MappingProxyType({})
 Pairs = tuple[tuple[Value, Value], ...]
 
 
@@ -91,24 +91,31 @@ class CudaBackend:
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
         """Yield claims of groups; a group without a recipe is split into smaller ones."""
-        cut = set[Value]()
+        cut = dict[Value, Format]()
         target = self._device.compiler.target
         setting = Setting(target, options, choices=self._choices, cut=cut)
         found = tuple(groups(graph, free))
-        cutting = Cutting(graph, found, partial(_formats, setting=setting), _stores(setting))
+        cutting = Cutting(
+            *(graph, found, cut, partial(_formats, setting=setting)),
+            partial(_is_made, setting=setting),
+        )
         if target.has_wgmma:
-            cutting.find(cut)
+            cutting.find()
         for group in found:
-            y = group.nodes[-1].output
-            stored = cutting.stored(y) if y in cut else PLAIN
-            yield from self._claims(graph, group, setting, stored)
+            stored, read = cutting.stored(group.nodes[-1].output), cutting.residuals(group)
+            yield from self._claims(graph, group, setting, stored, read)
 
     def _claims(
-        self, graph: Graph, group: FusionGroup, setting: Setting, stored: Stored = PLAIN
+        self,
+        graph: Graph,
+        group: FusionGroup,
+        setting: Setting,
+        stored: Stored = PLAIN,
+        read: Mapping[Value, Format] = NO_FORMATS,
     ) -> Iterator[Claim | Decline]:
-        answer = self._claim(graph, group, setting, stored)
-        if isinstance(answer, Decline) and stored.halves:
-            answer = self._claim(graph, group, setting, PLAIN)
+        answer = self._claim(graph, group, setting, stored, read)
+        if isinstance(answer, Decline) and (stored.halves or read):
+            answer = self._claim(graph, group, setting, PLAIN, NO_FORMATS)
         if isinstance(answer, Claim) or len(group.nodes) == 1:
             yield answer
             return
@@ -116,10 +123,15 @@ class CudaBackend:
             yield from self._claims(graph, part, setting)
 
     def _claim(
-        self, graph: Graph, group: FusionGroup, setting: Setting, stored: Stored
+        self,
+        graph: Graph,
+        group: FusionGroup,
+        setting: Setting,
+        stored: Stored,
+        read: Mapping[Value, Format],
     ) -> Claim | Decline:
         results = results_of(graph, group.nodes)
-        formats = _formats(group, setting)
+        formats = {**_formats(group, setting), **read}
         recipe = recipe_of(group, formats, results, setting, stored=stored)
         if isinstance(recipe, str):
             return Decline(group.nodes[0], recipe)
@@ -140,9 +152,9 @@ class CudaBackend:
     ) -> KernelStep | Decline:
         y = group.nodes[-1].output
         formats = dict(site.formats)
-        only = formats.get(y) is Format.HALVES
+        only = y in formats and formats[y].in_halves
         if only:
-            formats[y] = Format.CONTIGUOUS
+            formats[y] = formats[y].plain
         stored = Stored(True, not only) if only or y in site.also else PLAIN
         recipe = recipe_of(group, formats, site.outputs, setting, site.pitches, stored)
         if isinstance(recipe, str):
@@ -210,15 +222,18 @@ def recipe_of(
             return epilogue
         recipe = pooled_convolution(replace(context, epilogue=epilogue), before, group.pool)
         return _reading_wide(recipe, group, operand)
-    halves = Tensor(y.value, Format.HALVES) if stored.halves else None
+    halves = Tensor(y.value, y.format.halves) if stored.halves else None
     if not registered.epilogue:
-        return _storing(registered.build(replace(context, stored=stored)), halves)
+        return _using(registered.build(replace(context, stored=stored)), halves)
     epilogue = epilogue_of(group.epilogue, y, head.output, pitches=pitches)
     if isinstance(epilogue, str):
         return epilogue
+    epilogue = epilogue.reading({v for v in reads_of(group.epilogue) if operand(v).format.in_halves})
+    if isinstance(epilogue, str):
+        return epilogue
     epilogue = replace(epilogue, halves=halves, plain=stored.plain)
-    recipe = _storing(registered.build(replace(context, epilogue=epilogue)), halves)
-    return _reading_wide(recipe, group, operand)
+    recipe = registered.build(replace(context, epilogue=epilogue))
+    return _reading_wide(_using(recipe, halves, epilogue.residual), group, operand)
 
 
 def _recipe_of_whole(
@@ -295,15 +310,13 @@ def _reading_wide(recipe: Answer, group: FusionGroup, operand: Callable[[Value],
     return reading_wide(recipe, image, wide)
 
 
-def _storing(recipe: Answer, halves: Tensor | None) -> Answer:
-    """Return a recipe, or that it does not store halves."""
-    if (
-        halves is None
-        or isinstance(recipe, str)
-        or any(halves in launch.arguments.values() for launch in launches_of(recipe))
-    ):
+def _using(recipe: Answer, *halves: Tensor | None) -> Answer:
+    """Return a recipe, or that its kernels know nothing of results or operands in halves."""
+    if isinstance(recipe, str):
         return recipe
-    return "its kernel does not store halves"
+    known = [argument for launch in launches_of(recipe) for argument in launch.arguments.values()]
+    used = all(operand is None or operand in known for operand in halves)
+    return recipe if used else "its kernel does not know halves"
 
 
 def _read_by(group: FusionGroup, head: Node) -> tuple[Value | None, ...]:
@@ -375,20 +388,19 @@ def _also_in_halves(formats: Formats, y: Value, stored: Stored) -> Formats:
     """Return the formats of a claim whose result may be stored in halves."""
     if not stored.halves:
         return formats
+    halves = formats.gives.get(y, Format.CONTIGUOUS).halves
     if stored.plain:
-        return replace(formats, also={y: Format.HALVES})
-    gives = {**formats.gives, y: Format.HALVES}
+        return replace(formats, also={y: halves})
+    gives = {**formats.gives, y: halves}
     return replace(formats, gives=gives, pitched=formats.pitched - {y}, rows=formats.rows - {y})
 
 
-def _stores(setting: Setting) -> Callable[[FusionGroup], bool]:
-    """Return a function that says whether there is a recipe that stores halves."""
-
-    def stores(group: FusionGroup) -> bool:
-        results = (group.nodes[-1].output,)
-        return not isinstance(recipe_of(group, {}, results, setting, stored=IN_HALVES), str)
-
-    return stores
+def _is_made(
+    group: FusionGroup, formats: Mapping[Value, Format], stored: Stored, *, setting: Setting
+) -> bool:
+    """Whether there is a recipe for tensors in these formats that stores its result so."""
+    results = (group.nodes[-1].output,)
+    return not isinstance(recipe_of(group, formats, results, setting, stored=stored), str)
 
 
 def _pitched(group: FusionGroup, recipe: Answer) -> frozenset[Value]:

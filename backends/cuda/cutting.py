@@ -1,7 +1,7 @@
 """Which results are stored in halves: those of which products want halves.
 
-A kernel that can, stores its results in `Format.HALVES` where all their readers want them so, and
-in both formats where others read them, too.
+A kernel that can, stores its results in halves where all their readers want them so, and in both
+formats where others read them, too. Convolutions also add residuals that are in halves.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from functools import cached_property
 from ...runtime.ir.dtypes import float32
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ops.attention import Attention
+from ...runtime.ops.conv import Conv
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.plan.backend import Format
-from .algorithms.registry import PLAIN, Stored
+from .algorithms.registry import IN_HALVES, PLAIN, Stored
 from .fusion import FusionGroup
 
 #: Operators whose kernels can store halves, with their epilogues.
-ABLE = LayerNormalization | RMSNormalization | MatMul | Gemm | Attention
+ABLE = LayerNormalization | RMSNormalization | MatMul | Gemm | Attention | Conv
 #: Terms that have one scale.
 BLOCK = 64
 
@@ -32,49 +33,89 @@ class Cutting:
     Attributes:
         graph: the graph.
         groups: its groups.
+        cut: the values that kernels can store in halves, and the format; `find` adds them.
         formats: returns the formats that a group requests.
-        stores: returns whether there is a recipe that stores the result in halves.
+        is_made: returns whether there is a recipe of a group for formats of its tensors that
+            stores its result in this way.
     """
 
     graph: Graph
     groups: tuple[FusionGroup, ...]
+    cut: dict[Value, Format]
     formats: Callable[[FusionGroup], Mapping[Value, Format]]
-    stores: Callable[[FusionGroup], bool]
+    is_made: Callable[[FusionGroup, Mapping[Value, Format], Stored], bool]
     _wanted: dict[Node, Mapping[Value, Format]] = field(
         default_factory=dict[Node, Mapping[Value, Format]], init=False
     )
+    _stored: dict[Value, Stored] = field(default_factory=dict[Value, Stored], init=False)
 
     @cached_property
     def heads(self) -> Mapping[Node, FusionGroup]:
         """The groups by their heads."""
         return {group.head: group for group in self.groups if group.head is not None}
 
-    def find(self, cut: set[Value]) -> None:
-        """Add the values that kernels can store in halves.
+    @cached_property
+    def _adding(self) -> Mapping[Node, FusionGroup]:
+        """The groups of convolutions by the nodes of their epilogues."""
+        return {
+            node: group
+            for group in self.groups
+            if group.head is not None and isinstance(group.head.op, Conv)
+            for node in group.epilogue
+        }
+
+    def find(self) -> None:
+        """Find the values that kernels can store in halves.
 
         Products among these read halves themselves, so nodes come in order.
         """
         for node in self.graph.nodes:
             group = self.heads.get(node)
             if group is not None and self._is_able(node, group):
-                cut.add(group.nodes[-1].output)
+                is_image = isinstance(node.op, Conv)
+                format = Format.PIXEL_HALVES if is_image else Format.HALVES
+                self.cut[group.nodes[-1].output] = format
 
     def _is_able(self, head: Node, group: FusionGroup) -> bool:
         y = group.nodes[-1].output.tensor
         if group.pool is not None or not isinstance(head.op, ABLE):
             return False
-        if y.dtype != float32 or len(y.dims) < 2 or y.dims[-1] % BLOCK:
+        axis = 1 if isinstance(head.op, Conv) else -1
+        if y.dtype != float32 or len(y.dims) < 2 or y.dims[axis] % BLOCK:
             return False
         if isinstance(head.op, MatMul | Gemm):
             return self._wants(head, head.operands[0])
-        return self.stores(group)
+        if isinstance(head.op, Conv) and not self._is_convolved(group.nodes[-1].output):
+            return False
+        return self.is_made(group, self.formats(group), IN_HALVES)
+
+    def _is_convolved(self, value: Value) -> bool:
+        """Whether a convolution reads an image."""
+        return any(isinstance(n.op, Conv) and n.inputs[0] is value for n in value.consumers)
 
     def stored(self, value: Value) -> Stored:
-        """Return how a value that can be cut is stored best."""
-        wanted = [self._wants(node, read) for node, read in self._readers(value)]
+        """Return how a value is stored best."""
+        if value not in self.cut:
+            return PLAIN
+        if value not in self._stored:
+            self._stored[value] = self._best(value)
+        return self._stored[value]
+
+    def _best(self, value: Value) -> Stored:
+        readers = list(self._readers(value))
+        wanted = [self._wants(node, read) for node, read in readers]
         if not any(wanted):
             return PLAIN
-        return Stored(True, not all(wanted) or self.graph.is_output(value))
+        others = [reader for reader, wants in zip(readers, wanted, strict=True) if not wants]
+        plain = self.graph.is_output(value) or not all(self._adds(*reader) for reader in others)
+        return Stored(True, plain)
+
+    def residuals(self, group: FusionGroup) -> Mapping[Value, Format]:
+        """Return the operands of an epilogue that are only stored in halves, with their format."""
+        if group.head is None or not isinstance(group.head.op, Conv):
+            return {}
+        read = (value for node in group.epilogue for value in node.distinct_reads)
+        return {v: self.cut[v] for v in read if v in self.cut and not self.stored(v).plain}
 
     def _readers(self, value: Value) -> Iterator[tuple[Node, Value]]:
         """Yield what reads a value, views of whole rows aside, with the name that it reads."""
@@ -88,8 +129,17 @@ class Cutting:
 
     def _wants(self, node: Node, value: Value) -> bool:
         group = self.heads.get(node)
-        if group is None or not isinstance(node.op, MatMul | Gemm):
+        if group is None or not isinstance(node.op, MatMul | Gemm | Conv):
             return False
         if node not in self._wanted:
             self._wanted[node] = self.formats(group)
-        return self._wanted[node].get(value) is Format.HALVES
+        found = self._wanted[node].get(value)
+        return found is not None and found.in_halves
+
+    def _adds(self, node: Node, value: Value) -> bool:
+        """Whether a node is in the epilogue of a kernel that can read a value in halves."""
+        group = self._adding.get(node)
+        if group is None or value not in self.cut or group.pool is not None:
+            return False
+        formats = {**self.formats(group), value: self.cut[value]}
+        return self.is_made(group, formats, PLAIN)

@@ -91,9 +91,10 @@ def renamed(
     if not isinstance(node.op, Transpose):
         return None
     source, result = node.distinct_reads[0].tensor, node.output.tensor
-    perm, formats = node.op.order(len(source.dims)), set(Format) - {Format.HALVES}
+    perm = node.op.order(len(source.dims))
+    formats = {format for format in Format if not format.in_halves}
     for before in given:
-        if before is Format.HALVES:
+        if before.in_halves:
             continue
         order = before.order(source.dims)
         for after in formats:

@@ -25,9 +25,27 @@ class Format(Enum):
     """Rows of float32, which are multiples of 64 long, as two float16 numbers each: what a device
     multiplies. Only its own steps make and read it, and its copier converts it. See `nbytes`."""
 
+    PIXEL_HALVES = "pixel_halves"
+    """The same of images, channels last: the rows are pixels."""
+
+    @property
+    def plain(self) -> Format:
+        """The format that has the numbers in this order as they are."""
+        return _PLAIN.get(self, self)
+
+    @property
+    def halves(self) -> Format:
+        """The format that has halves in this order."""
+        return next((halves for halves, plain in _PLAIN.items() if plain is self), self)
+
+    @property
+    def in_halves(self) -> bool:
+        """Whether numbers are two float16 numbers each."""
+        return self.plain is not self
+
     def physical(self, dims: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the elements in memory order."""
-        if self is not Format.CHANNELS_LAST or len(dims) < 3:
+        if self.plain is not Format.CHANNELS_LAST or len(dims) < 3:
             return dims
         return (dims[0], *dims[2:], dims[1])
 
@@ -36,8 +54,8 @@ class Format(Enum):
 
         If two formats agree on it, the same bytes are valid in both.
         """
-        if self is Format.HALVES:
-            return ((-1, -1),)
+        if self.in_halves:
+            return ((-1, list(Format).index(self)),)
         axes = list(range(len(dims)))
         if self is not Format.CONTIGUOUS and len(dims) > 2:
             axes = [0, *axes[2:], 1]
@@ -48,12 +66,16 @@ class Format(Enum):
         """Return the bytes of a tensor without gaps.
 
         In halves, every number has four, and every 64 of a row have a scale of four; there are
-        eight rows or a multiple of that.
+        eight rows or a multiple of that, or as many as pixels.
         """
-        if self is not Format.HALVES:
+        if not self.in_halves:
             return type_.nbytes
-        numbers = -(-prod(type_.dims[:-1]) // 8) * 8 * type_.dims[-1]
-        return 4 * numbers + 4 * numbers // 64
+        *rows, terms = self.physical(type_.dims)
+        count = prod(rows) if self is Format.PIXEL_HALVES else -(-prod(rows) // 8) * 8
+        return 4 * count * terms + 4 * count * terms // 64
+
+
+_PLAIN = {Format.HALVES: Format.CONTIGUOUS, Format.PIXEL_HALVES: Format.CHANNELS_LAST}
 
 
 #: A bound step, copy or recording: called with a stream of its device, on which it enqueues work.

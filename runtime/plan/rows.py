@@ -176,7 +176,7 @@ class Layout:
             if slot.device is device and slot.format is format:
                 return slot
         here = [slot for slot in places if slot.device is device]
-        here.sort(key=lambda slot: slot.format is Format.HALVES)  # others have all bits
+        here.sort(key=lambda slot: slot.format.in_halves)  # others have all bits
         source = here[0] if here else places[0]
         if source.device is not device and source.device is not HOST:
             source = self._in_format(source, format)
@@ -192,9 +192,11 @@ class Layout:
             slot = self._slot(source.value, source.device, format, len(self.rows))
             slot.alias = source
             return slot
-        formats = {source.format, format}
-        if Format.HALVES in formats and Format.CONTIGUOUS not in formats:  # rows are in C order
-            source = self.fetch(source.value, source.device, Format.CONTIGUOUS)
+        if source.format.plain is not format.plain:  # only numbers as they are change their order
+            for halves in (source.format, format):
+                if halves.in_halves:
+                    plain = self.fetch(source.value, source.device, halves.plain)
+                    return self._in_format(plain, format)
         return self._move(source, source.device, format)
 
     def _move(self, source: Slot, device: Device, format: Format) -> Slot:
@@ -300,7 +302,7 @@ class Layout:
         votes: dict[Format, int] = {}
         for value in reads:
             for slot in self.places[value]:
-                if slot.device is device and slot.format is not Format.HALVES:
+                if slot.device is device and not slot.format.in_halves:
                     votes[slot.format] = votes.get(slot.format, 0) + slot.nbytes
         return max(reversed(votes), key=votes.__getitem__) if votes else Format.CONTIGUOUS
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Mapping, Set
+from collections.abc import Callable, Container, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
 from typing import Any, TypeVar
@@ -46,7 +46,7 @@ class Setting:
         algorithm: the algorithm that the recipe must use, once chosen; empty for any.
         form: its variant, such as a tile size; empty for the best estimate.
         choices: measured choices by `selection.key_of` a task; empty without tuning.
-        cut: values that kernels can store in halves; see `cutting`.
+        cut: values that kernels can store in halves, and the format; see `cutting`.
         picks: previous choices of selectors, so that nothing is compared twice.
         tiles: previous choices of tiles by what they depend on, likewise.
     """
@@ -57,7 +57,7 @@ class Setting:
     algorithm: str = ""
     form: str = ""
     choices: Mapping[str, TunedChoice] = field(default_factory=dict[str, TunedChoice], hash=False)
-    cut: Set[Value] = field(default_factory=frozenset[Value], hash=False)
+    cut: Mapping[Value, Format] = field(default_factory=dict[Value, Format], hash=False)
     picks: dict[tuple[str, ...], tuple[str, str, str]] = field(
         default_factory=dict[tuple[str, ...], tuple[str, str, str]], compare=False, repr=False
     )
@@ -81,7 +81,7 @@ class Stored:
     """How a result is stored.
 
     Attributes:
-        halves: whether in `Format.HALVES`.
+        halves: whether in halves.
         plain: whether as it is.
     """
 

@@ -19,8 +19,10 @@ from ..recipe.operands import (
     index_type,
     merge,
     order,
+    rows_in_halves,
 )
 from ..recipe.source import arithmetic
+from .epilogue import order_of_halves
 
 THREADS = 256
 
@@ -60,7 +62,7 @@ def reformat(dst: View, src: View) -> Launch:
         dst: the target; either may be a slice of an image with more channels.
         src: the source, of the same type.
     """
-    if Format.HALVES in (src.format, dst.format):
+    if src.format.in_halves or dst.format.in_halves:
         return _changing_halves(dst, src)
     dims = src.type.dims
     images, channels, pixels = dims[0], dims[1], prod(dims[2:])
@@ -87,20 +89,23 @@ def reformat(dst: View, src: View) -> Launch:
 
 def _changing_halves(dst: View, src: View) -> Launch:
     """Return the launch that cuts rows into halves, or adds halves up."""
-    is_cut = src.format is Format.HALVES
-    return into_halves(src.type, (dst if is_cut else src).pitch, back=is_cut)
+    halves, plain = (src, dst) if src.format.in_halves else (dst, src)
+    return into_halves(src.type, plain.pitch, back=halves is src, format=halves.format)
 
 
-def into_halves(type_: TensorType, pitch: int = 0, *, back: bool = False) -> Launch:
+def into_halves(
+    type_: TensorType, pitch: int = 0, *, back: bool = False, format: Format = Format.HALVES
+) -> Launch:
     """Return the launch that cuts rows into halves, or adds halves up; see `reformat`.
 
     Args:
         type_: of the tensor.
         pitch: elements from one row of floats to the next, if there are gaps.
         back: whether halves become floats.
+        format: of the halves.
     """
-    *outer, terms = type_.dims
-    rows = ceil_div(prod(outer), 8) * 8
+    *outer, terms = format.physical(type_.dims)
+    rows = rows_in_halves(type_.dims, format)
     return Launch(
         "gemm/pack_halves.cu",
         "from_halves" if back else "into_halves",
@@ -111,7 +116,7 @@ def into_halves(type_: TensorType, pitch: int = 0, *, back: bool = False) -> Lau
             "pitch": pitch or terms,
         },
         types=(("T", float32),),
-        code='#define KIND "f16"',
+        code=f'#define KIND "f16"\n{order_of_halves(format)}',
     )
 
 

@@ -111,9 +111,14 @@ class ConvProblem:
         return replace(self, x=x, y=y)
 
     @property
+    def is_cut(self) -> bool:
+        """Whether the kernel before can store the input in halves."""
+        return self.setting.cut.get(self.x.value) is Format.PIXEL_HALVES
+
+    @property
     def around(self) -> tuple[str, ...]:
-        """Nothing."""
-        return ()
+        """Whether `is_cut`."""
+        return ("cut",) if self.is_cut else ()
 
     @property
     def signature(self) -> str:

@@ -67,6 +67,8 @@ CLUSTERED = 118 / 132
 #: are inexact. ResNet-50 at batch 1, where most are within 5 % of each other, took 5 % longer on an
 #: H200 without it (and with other splits).
 MARGIN = 0.95
+#: Columns that have one scale in halves.
+BLOCK = 64
 #: Kernels compute pixel addresses with 31 bits.
 MAX_ELEMENTS = 2**30
 
@@ -202,6 +204,11 @@ def choose(problem: Problem, atom: Atom, target: Target) -> TimedConfig:
     return ways_of(problem, atom, target)[0]
 
 
+def choose_blocks(problem: Problem, atom: Atom, target: Target) -> TimedConfig:
+    """Return the one with the lowest estimate whose columns are blocks that have one scale."""
+    return next(way for way in ways_of(problem, atom, target) if way.tile.bn % BLOCK == 0)
+
+
 def tried(problem: Problem, atom: Atom, target: Target) -> tuple[str, ...]:
     """Return the tiles with the splits worth trying."""
     ways = ways_of(problem, atom, target)
@@ -258,7 +265,8 @@ def multiply(
     atom, target = arithmetic.atom, setting.target
     if config is None:
         problem = Problem(*gemm.shape, gemm.batch.count, gemm.a.rows)
-        config = choose(problem, atom, target).config
+        pick = choose_blocks if epilogue.in_halves else choose
+        config = pick(problem, atom, target).config
     _, n, k = gemm.shape
     of_b = size_in_parts(n, k, atom.words) if gemm.batch.count > 1 else 0
     gemm = replace(gemm, ldb=rows_of_part(n), batch=replace(gemm.batch, b=of_b))
@@ -375,6 +383,9 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
     if conv.pooled is not None and not setting.target.has_wgmma:
         return f"{setting.target.arch} has no wgmma"
     arithmetic = filter_arithmetic(setting, _problem(conv), conv.w, conv.group)
+    plain = conv.group > 1 or conv.pooled is not None or arithmetic.atom is not F16X3
+    if conv.epilogue.in_halves and plain:
+        return f"halves beside {conv.group} groups, {arithmetic.atom.title} or pooling"
     image, packing = image_source(conv.x, conv.w, conv.view, y.dims[2:], (4,))
     image = replace(image, squares=conv.pooled is not None)
     b, scales = arithmetic.packed(partial(packed_filters, conv.w, conv.group, image.channels))

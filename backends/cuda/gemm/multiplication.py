@@ -51,7 +51,7 @@ class Multiplication:
         value = self.a.value
         while value.producer is not None and value.producer.op.view:
             value = value.producer.operands[0]
-        return value in self.setting.cut
+        return self.setting.cut.get(value) is Format.HALVES
 
     @property
     def around(self) -> tuple[str, ...]:

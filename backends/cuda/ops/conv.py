@@ -60,7 +60,7 @@ from ..conv.implicit_precomp_gemm import precomputed, tile_variants
 from ..conv.subpixel import subpixel, subpixel_formats, subpixel_time
 from ..conv.volume import volume, volume_formats, volume_time
 from ..conv.winograd import fused, nonfused
-from ..gemm import f16, f32
+from ..gemm import f16, f32, image_halves
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem, problem_of
 from ..gemm.f16 import HALF_SUMS
@@ -219,6 +219,10 @@ CONV = Selector(
     "Conv",
     (
         Algorithm("tensor_cores", _tensor_cores, _tensor_formats, _tensor_time, _tensor_variants),
+        Algorithm(
+            *("in_halves", image_halves.make, image_halves.formats, image_halves.time),
+            image_halves.variants,
+        ),
         Algorithm(
             *("depthwise", depthwise, depthwise_formats, depthwise_time, depthwise_variants),
             floor=_depthwise_floor,

@@ -90,6 +90,11 @@ class Tensor:
         """Whether the channels are innermost."""
         return self.format is Format.CHANNELS_LAST and len(self.dims) > 2
 
+    @property
+    def rows_in_halves(self) -> int:
+        """The rows of a tensor in halves, padding included; see `store_halves.cuh`."""
+        return rows_in_halves(self.dims, self.format)
+
 
 @dataclass(frozen=True, slots=True)
 class Packed:
@@ -198,6 +203,12 @@ def divisor(d: int) -> tuple[int, int]:
     shift = 31 + (d - 1).bit_length()
     factor = ceil_div(1 << shift, d)
     return factor - (1 << 32 if factor >= 1 << 31 else 0), shift
+
+
+def rows_in_halves(dims: Ints, format: Format) -> int:
+    """Return the rows of a tensor in halves: a multiple of eight, or as many as pixels."""
+    rows = prod(format.physical(dims)[:-1])
+    return rows if format is Format.PIXEL_HALVES else ceil_div(rows, 8) * 8
 
 
 # ── memory layout ─────────────────────────────────────────────────────────────────────────────────

@@ -12,23 +12,19 @@ from ...recipe.operands import ceil_div
 from ...recipe.targets import Target
 from ..atoms import F16X3
 from ..problem import GemmArguments
-from ..tile import Config, clusters_of, inbox
+from ..tile import Config, clusters_of
 from .multistage import SplitK
-from .wgmma_rs import FRAGMENT, fitted, registers, threads
+from .wgmma_rs import FRAGMENT, WHOLE, fitted, registers, shares, threads
 
 #: Minimum registers of the thread that copies.
 LOADER = 40
-#: Sums of a tile that a block of a cluster finishes together to store them in halves: 16 rows of a
-#: block of columns.
-WHOLE = 16 * 64
 
 
 def shared(config: Config) -> int:
     """Return the shared memory per block in bytes."""
-    tile, splits = config.tile, config.splits
-    stages = tile.stages * (128 * (tile.bm + tile.bn) + 4 * tile.bm + 16)
+    tile = config.tile
     together = WHOLE if tile.bn % 64 == 0 else FRAGMENT
-    return stages + (inbox(tile.bm * tile.bn // together, together, splits) if splits > 1 else 0)
+    return tile.stages * (128 * (tile.bm + tile.bn) + 4 * tile.bm + 16) + shares(config, together)
 
 
 def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Target) -> Launch:

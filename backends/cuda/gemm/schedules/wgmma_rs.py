@@ -19,8 +19,9 @@ from ..problem import GemmArguments, RowKind
 from ..tile import Config, CtaTile, clusters_of, inbox
 from .multistage import SplitK
 
-#: Sums of a tile that a block of a cluster finishes together, at least: those of a warp.
-FRAGMENT = 16 * 8
+#: Sums of a tile that a block of a cluster finishes together, at least: those of a warp; and with
+#: results or operands in halves, 16 rows of a block of columns.
+FRAGMENT, WHOLE = 16 * 8, 16 * 64
 #: Registers per multiprocessor, maximum per consumer thread, and those that neither sums nor
 #: operands of the epilogue use.
 REGISTERS, MAX_REGISTERS, OTHERS = 65536, 240, 72
@@ -39,11 +40,21 @@ def declared(tile: CtaTile) -> int:
     return LEAN_THREADS if tile.lean else threads(tile)
 
 
-def shared(config: Config, words: int) -> int:
-    """Return the shared memory per block in bytes; for `words` see `Atom`."""
+def shared(config: Config, words: int, together: int = FRAGMENT) -> int:
+    """Return the shared memory per block in bytes; for `words` see `Atom`, and `shares`."""
+    tile = config.tile
+    return tile.stages * (128 * (tile.bm + words * tile.bn) + 16) + shares(config, together)
+
+
+def shares(config: Config, together: int) -> int:
+    """Return the bytes of shared memory for what the blocks of a cluster send to one of them.
+
+    Args:
+        config: tile and splits.
+        together: sums that a block finishes together.
+    """
     tile, splits = config.tile, config.splits
-    stages = tile.stages * (128 * (tile.bm + words * tile.bn) + 16)
-    return stages + (inbox(tile.bm * tile.bn // FRAGMENT, FRAGMENT, splits) if splits > 1 else 0)
+    return inbox(tile.bm * tile.bn // together, together, splits) if splits > 1 else 0
 
 
 def fitted(config: Config, shared: Callable[[Config], int], limit: int) -> Config:
@@ -77,13 +88,15 @@ def registers(tile: CtaTile, minimum: int = 0) -> tuple[int, int]:
     return own, total - tile.groups * own
 
 
-def eights_ahead(tile: CtaTile) -> int:
+def eights_ahead(tile: CtaTile, epilogue: Epilogue) -> int:
     """Return for how many eights of columns a thread loads operands of the epilogue at once.
 
     A thread has two adjacent columns of two rows of each. The compiler uses as many registers as
     the kernel begins with.
     """
     eights = tile.bn // 8
+    if epilogue.in_halves:  # pairs of eights of a block
+        return 2 if tile.bn > 128 else 4
     room = max(4, (REGISTERS // (declared(tile) * tile.resident) - 4 * eights - OTHERS) // 4)
     return max(n for n in range(1, eights + 1) if eights % n == 0 and n <= room)
 
@@ -103,7 +116,8 @@ def multiply(
         room -= target.alone(0) + 1024
     elif not alone:
         room //= config.tile.resident
-    of_config = partial(shared, words=atom.words)
+    together = WHOLE if epilogue.in_halves else FRAGMENT
+    of_config = partial(shared, words=atom.words, together=together)
     config = fitted(config, of_config, room - 1024)
     tile = config.tile
     work = {
@@ -122,8 +136,9 @@ def multiply(
         grid=(items if splits > 1 else min(items, tile.resident * target.processors), 1, 1),
         block=threads(tile),
         args={
-            **{"a": gemm.a.data, "b": gemm.b, "scales": gemm.scales, "c": gemm.c},
-            "table": gemm.a.table,
+            **{"a": gemm.a.data, "b": gemm.b, "scales": gemm.scales},
+            **{"c": gemm.c if epilogue.plain else None, "halves": epilogue.halves},
+            **{"residual": epilogue.residual, "table": gemm.a.table},
             **{"bias": gemm.bias, **epilogue.args, "ldc": gemm.ldc, "work": work},
             "image": gemm.a.geometry,
         },
@@ -136,9 +151,11 @@ def multiply(
             ("SPLIT", int(SplitK.CLUSTER if splits > 1 else SplitK.WHOLE)),
             *(("VECTOR_C", gemm.vector_c(4, 2)), *epilogue.flags(gemm.bias)),
             *(("CONSTANT", gemm.constant), ("POOL", gemm.a.squares)),
-            ("EIGHTS_AHEAD", eights_ahead(tile)),
+            ("EIGHTS_AHEAD", eights_ahead(tile, epilogue)),
         ),
-        code="\n".join((atom.code(tile.bn, a_in_registers=True), epilogue.code)),
+        code="\n".join(
+            (atom.code(tile.bn, a_in_registers=True), epilogue.halves_code, epilogue.code)
+        ),
         shared=nbytes,
         cluster=(splits, 1, 1),
         note=" ".join(filter(None, (atom.title, str(config), epilogue.title, pooled))),

@@ -56,3 +56,6 @@ HALVES = (
     _tile(192, 96, 5, Cost(0.496, 0.589, 2.247, 1.535, split=1.87, begin=0.3)),
     _tile(192, 128, 5, Cost(0.702, 0.791, 2.247, 1.574, split=0.959, begin=1.817)),
 )
+
+#: Tiles of `image_halves.cu`.
+IMAGE_HALVES = HALVES

@@ -34,7 +34,6 @@ constexpr int WEIGHTS = (PARTS * LOW_IMAGE + 127) / 128 * 128, BEHIND = WEIGHTS 
 constexpr int RESULTS = PARTS == 1 ? BEHIND : 0;
 constexpr int TOGETHER = PARTS == 1 ? KH : SPAN > 16 ? 1 : 16 / SPAN;  // rows of a window that tensor cores add up
 constexpr int AT_ONCE = PARTS == 2 && TN % 4 == 0 ? 4 : 2;          // eights of filters, whose products take turns
-constexpr float LESS = 1.0f / (1 << 22);                           // see f16x3.py
 static_assert(PIXELS <= WARPS * TM * 16 && TN % 2 == 0 && sizeof(R) == (PARTS == 1 ? 2 : 4), "");
 
 struct Plane {

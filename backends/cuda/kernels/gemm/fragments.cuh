@@ -45,7 +45,7 @@ __device__ __forceinline__ void add(float (&sums)[4], float4 x)
 // A block's share of the tile of its cluster.
 struct Share {
     static constexpr int WARPS = CONSUMERS / 32;
-    static constexpr int TOGETHER = IN_HALVES ? 8 : 1;  // fragments of a block of columns
+    static constexpr int TOGETHER = BLOCKWISE ? 8 : 1;  // fragments of a block of columns
     static constexpr int WORDS = 16;                    // of eight sums, of a fragment
     static constexpr int AT_ONCE = EIGHTS_AHEAD < 4 ? 1 : 2;  // fragments of a warp, as registers allow
     Inbox<WARPS * TN / TOGETHER, WORDS * TOGETHER> inbox;
@@ -102,9 +102,9 @@ struct Share {
         if (waits) inbox.wait_received();  // also without a share: nobody may send to a block that has ended
     }
 
-#if IN_HALVES
-    // The same of results in halves.
-    __device__ __forceinline__ void store_in_halves(const Results& results, const float* scales, int m0, int n0,
+#if BLOCKWISE
+    // The same of blocks of 64 columns.
+    __device__ __forceinline__ void store_blocks(const Results& results, const float* scales, int m0, int n0,
                                                     int columns) const
     {
         inbox.wait_received();
@@ -117,7 +117,7 @@ struct Share {
                 for (int j = 0; j < TOGETHER; ++j) add(sums[j], received(first + j, block));
             const int column = n0 + first % TN * 8;
             if constexpr (F16X3) scale_columns(sums, scales, column, columns);
-            ::store_in_halves(results, sums, m0 + first / TN * 16, column);
+            ::store_blocks(results, sums, m0 + first / TN * 16, column);
         }
     }
 #endif

@@ -4,6 +4,8 @@
 // 2^-17 of it keep all bits, and smaller ones are wrong by 2^-39 of it. Infinities and NaNs are low parts, whose high
 // parts are zero: they are multiplied once, by high parts.
 
+constexpr float LESS = 1.0f / (1 << 22);  // keeps totals from overflowing before results do; see f16x3.py
+
 // The scale of a row whose greatest number has these bits.
 struct RowScale {
     static constexpr int EXPONENT = 23;

@@ -24,7 +24,6 @@ constexpr u32 EXPONENT = 1 << 7;                // one, as the exponent in the u
 constexpr u32 ONE = 2 * 127 * EXPONENT;         // sum of the exponents of a number and its inverse
 constexpr u32 SCALED = ONE + 14 * EXPONENT;     // sum of the exponents of a row and its factor
 constexpr u32 LOWEST = SCALED - ONE + EXPONENT; // exponent of a row whose factor has a normal inverse
-constexpr float LESS = 1.0f / (1 << 22);        // keeps totals from overflowing before results do
 
 struct Rows {
     u32 high[SIXTEENS][4], low[SIXTEENS][4];

@@ -2,9 +2,15 @@
 // constants (step_f16x3.cuh): [step][row], rows of 32 high and 32 low parts (128 bytes) in swizzled order, term 4 i + j of
 // every sixteen at 8 (i / 2) + 2 j + i % 2. Behind them are the inverses of the scales of rows, [block][row] of blocks of
 // 64 terms, times LESS. There are `rows` of them, a multiple of eight.
+//
+// With OF_PIXELS, rows are pixels of an image, channels last, of which there may be any number. They are in plain order:
+// tensor maps swizzle what they bring to shared memory, wherever windows begin.
+
+#ifndef OF_PIXELS
+#define OF_PIXELS 0
+#endif
 
 constexpr int BLOCK_TERMS = 64;
-constexpr float LESS = 1.0f / (1 << 22);  // keeps totals from overflowing before results do; see f16x3.py
 
 struct RowsInHalves {
     unsigned char* halves;
@@ -13,7 +19,7 @@ struct RowsInHalves {
     // Where the high parts of the four terms are whose first position in a step is `position`; low parts are at ^ 64.
     __device__ __forceinline__ unsigned char* place(int row, int step, int position) const
     {
-        return halves + ((long long)step * rows + row) * 128 + (position / 8 ^ row & 7) * 16 + position % 8 * 2;
+        return halves + ((long long)step * rows + row) * 128 + (position / 8 ^ (OF_PIXELS ? 0 : row & 7)) * 16 + position % 8 * 2;
     }
 
     __device__ __forceinline__ float scale(int row, int block) const
@@ -124,4 +130,44 @@ __device__ __forceinline__ void store_block_in_halves(const RowsInHalves& to, co
         }
         if (column == 0 && line < end) to.store_scale(line, term / BLOCK_TERMS, by.inverse);
     }
+}
+
+// Reads what `store_block_in_halves` stores: COUNT eights of terms from `term` on, the first of two adjacent ones. All
+// loads are issued first.
+template <int COUNT>
+__device__ __forceinline__ void load_in_halves(const RowsInHalves& from, float (&x)[COUNT][4], int row, int term, int end)
+{
+    static_assert(COUNT % 2 == 0, "pairs of eights");
+    const int lane = threadIdx.x % 32, column = lane % 4;
+    const bool upper = column / 2;
+    uint2 high[COUNT / 2][2] = {}, low[COUNT / 2][2] = {};
+    float scale[2] = {};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int line = row + lane / 4 + half * 8;
+        if (line >= end) continue;
+        scale[half] = from.scale(line, term / BLOCK_TERMS);
+#pragma unroll
+        for (int j = 0; j < COUNT; j += 2) {
+            const int at = term + j * 8;
+            const unsigned char* place = from.place(line, at / 32, (at / 8 % 4 + upper) * 8 + column % 2 * 4);
+            high[j / 2][half] = *(const uint2*)place;
+            low[j / 2][half] = *(const uint2*)((unsigned long long)place ^ 64);
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < COUNT; j += 2)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const uint2 h = high[j / 2][half], l = low[j / 2][half];
+            const float2 h0 = halves_of(h.x), h1 = halves_of(h.y), l0 = halves_of(l.x), l1 = halves_of(l.y);
+            const float first[2] = {(h0.x + l0.x) * scale[half], (h1.x + l1.x) * scale[half]};
+            const float second[2] = {(h0.y + l0.y) * scale[half], (h1.y + l1.y) * scale[half]};
+#pragma unroll
+            for (int q = 0; q < 2; ++q) {
+                const float theirs = __shfl_xor_sync(~0u, upper ? first[q] : second[q], 2);
+                x[j][half * 2 + q] = upper ? theirs : first[q];
+                x[j + 1][half * 2 + q] = upper ? second[q] : theirs;
+            }
+        }
 }

@@ -2,18 +2,22 @@
 //
 // Compile-time, besides those of epilogue.cuh: SPLIT: 0 no, 1 partial sums, 2 cluster; EIGHTS_AHEAD, how many eights of
 // columns a thread loads operands for at once: these come from far away; POOL, whether the maximum of every four rows is
-// stored, to which the same operands apply; FOURS, whether four adjacent results are stored at a time.
+// stored, to which the same operands apply; FOURS, whether four adjacent results are stored at a time. Macros: IN_HALVES,
+// whether results are stored in halves, and PLAIN, whether as they are; RESIDUAL_IN_HALVES, whether an operand is read so.
 
 #include "elementwise/maximum.cuh"
 
-#if IN_HALVES
+#if IN_HALVES || RESIDUAL_IN_HALVES
+#define BLOCKWISE 1
 #include "gemm/store_halves.cuh"
+#else
+#define BLOCKWISE 0
 #endif
 
 // The epilogue's operands of the results of a tile, and the destination.
 struct Results {
-#if IN_HALVES
-    RowsInHalves halves;
+#if BLOCKWISE
+    RowsInHalves halves, residual;
 #endif
     R* c;
     const Z *bias, *z0, *z1;
@@ -146,10 +150,10 @@ __device__ __forceinline__ void store_sums(const Results& results, const float (
     }
 }
 
-#if IN_HALVES
-// The same of blocks of 64 columns that are stored in halves as well or, unless PLAIN, instead.
+#if BLOCKWISE
+// The same of blocks of 64 columns, which have operands in halves, or are stored in halves as well or, unless PLAIN, instead.
 template <int COUNT>
-__device__ __forceinline__ void store_in_halves(const Results& results, float (&sums)[COUNT][4], int row, int column)
+__device__ __forceinline__ void store_blocks(const Results& results, float (&sums)[COUNT][4], int row, int column)
 {
     constexpr int EIGHTS = BLOCK_TERMS / 8;
     static_assert(COUNT % EIGHTS == 0, "whole blocks");
@@ -165,6 +169,16 @@ __device__ __forceinline__ void store_in_halves(const Results& results, float (&
                 const int line = row + lane / 4 + i % 2 * 8, at = column + (j1 + i / 2) * 8 + lane % 4 * 2;
                 if (line < results.m) with[i / 2][i % 2] = results.operands<2>(line, at);
             }
+#if RESIDUAL_IN_HALVES
+            float cut[EIGHTS_AHEAD][4];
+            load_in_halves(results.residual, cut, row, column + j1 * 8, results.m);
+#pragma unroll
+            for (int i = 0; i < 2 * EIGHTS_AHEAD; ++i) {
+                Operands<2>& operands = with[i / 2][i % 2];
+                Neighbours<Z, 2>& residual = Z0 == 5 ? operands.first : operands.second;
+                residual.at[0] = cut[i / 2][i % 2 * 2], residual.at[1] = cut[i / 2][i % 2 * 2 + 1];
+            }
+#endif
 #pragma unroll
             for (int i = 0; i < 2 * EIGHTS_AHEAD; ++i) {
                 float* of = sums[j1 + i / 2] + i % 2 * 2;
@@ -175,7 +189,9 @@ __device__ __forceinline__ void store_in_halves(const Results& results, float (&
                 if (PLAIN && line < results.m) *(Neighbours<R, 2>*)(results.c + results.place(line, at)) = found;
             }
         }
+#if IN_HALVES
         store_block_in_halves(results.halves, sums, j0, row, column + j0 * 8, results.m);
+#endif
     }
 }
 #endif

@@ -20,7 +20,6 @@
 constexpr int BM = GROUPS * 64, CONSUMERS = GROUPS * 128, LOADERS = 128, THREADS = CONSUMERS + LOADERS;
 constexpr bool ADDRESSES = false;  // of rows of `a`: loaders have few registers
 
-#define IN_HALVES 0
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
@@ -28,6 +27,9 @@ constexpr bool ADDRESSES = false;  // of rows of `a`: loaders have few registers
 #include "ptx/wgmma.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/pipeline.cuh"
+#if F16X3 || IN_HALVES || RESIDUAL_IN_HALVES
+#include "gemm/halves.cuh"
+#endif
 
 constexpr int BYTES_A = BM * 128, BYTES_B = BN * 128, TN = BN / 8;
 enum { WHOLE, PARTIAL, CLUSTER };
@@ -180,8 +182,8 @@ __device__ __forceinline__ void multiply_all(unsigned char* memory, Results resu
 }
 
 extern "C" __global__ void __launch_bounds__(DECLARED, RESIDENT)
-split_wgmma(const T* a, const T* b, const float* scales, R* c, const Window* table, const T* bias,
-            const T* z0, const T* z1, int ldc, Work work, Image image)
+split_wgmma(const T* a, const T* b, const float* scales, R* c, unsigned char* halves, const unsigned char* residual,
+            const Window* table, const T* bias, const T* z0, const T* z1, int ldc, Work work, Image image)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const u32 shared = shared_address(memory);
@@ -193,6 +195,11 @@ split_wgmma(const T* a, const T* b, const float* scales, R* c, const Window* tab
         load(shared, a, b, table, work, image);
     } else {
         setmaxnreg_inc<REGISTERS>();
-        multiply_all(memory, {c, bias, z0, z1, work.m, work.n, ldc, 0, 0}, scales, work);
+        const Results results = {
+#if BLOCKWISE
+            {halves, work.m, work.n}, {(unsigned char*)residual, work.m, work.n},
+#endif
+            c, bias, z0, z1, work.m, work.n, ldc, 0, 0};
+        multiply_all(memory, results, scales, work);
     }
 }

@@ -58,15 +58,15 @@ __device__ __forceinline__ void finish_item(Results& results, float (&totals)[TN
     const float* of_columns = scales + (long long)item.batch * work.rows_b;
     if constexpr (SPLIT == CLUSTER) {
         share.send(totals);
-#if IN_HALVES
-        share.store_in_halves(results, of_columns, item.m0, item.n0, work.rows_b);
+#if BLOCKWISE
+        share.store_blocks(results, of_columns, item.m0, item.n0, work.rows_b);
 #else
         share.store(results, of_columns, item.m0, item.n0, work.rows_b);
 #endif
     } else {
         if constexpr (F16X3) scale_columns(totals, of_columns, item.n0, work.rows_b);
-#if IN_HALVES
-        store_in_halves(results, totals, item.m0 + row, item.n0);
+#if BLOCKWISE
+        store_blocks(results, totals, item.m0 + row, item.n0);
 #else
         store_sums(results, totals, item.m0 + row, item.n0);
 #endif

@@ -1,0 +1,149 @@
+"""Convolutions of float32 images that arrive in halves (Hopper): `image_halves.cu`.
+
+`f32` reads float32, which it cuts into halves in registers, for each tile of filters and each tap
+of the windows. Where the kernel before stores halves, there is nothing to convert.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+
+from ....runtime.ops.conv import Conv
+from ....runtime.plan.backend import Format
+from ..algorithms.registry import Answer
+from ..algorithms.selection import Formats
+from ..recipe.operands import ceil_div, strides
+from ..recipe.targets import Target
+from .convolution import ConvProblem
+from .f16x3 import filter_refusal, in_halves, scales_of
+from .f32 import formats_of
+from .problem import GemmArguments, Image, Problem, RowKind, packed_filters
+from .schedules import halves, image_halves
+from .tables.f16x3 import IMAGE_HALVES
+from .tile import (
+    LAUNCH,
+    MAX_KEPT,
+    TMA_CACHE,
+    BlockWork,
+    Config,
+    TimedConfig,
+    clusters_of,
+    estimate,
+    overlapped,
+    ranked,
+    suited,
+    with_splits,
+)
+
+#: Channels that have one scale per pixel.
+BLOCK = 64
+
+
+def formats(conv: ConvProblem) -> Formats | str:
+    """Return the formats that `make` needs, or why it does not apply."""
+    setting = conv.setting
+    if not isinstance(conv.op, Conv) or conv.x.rank != 4:
+        return "not a convolution of images"
+    refused = formats_of(conv)
+    if isinstance(refused, str):
+        return refused
+    if not setting.target.has_wgmma:
+        return f"{setting.target.arch} has no wgmma"
+    if setting.options.precision == "tf32":
+        return "precision tf32"
+    if conv.group > 1 or conv.channels % BLOCK:
+        return f"{conv.channels} channels in {conv.group} groups, not a multiple of {BLOCK} in one"
+    if not conv.is_cut and not setting.asked:
+        return "no kernel before that stores halves"
+    if refused := image_halves.refusal(_image(conv)):
+        return refused
+    return Format.PIXEL_HALVES, Format.CHANNELS_LAST
+
+
+def time(conv: ConvProblem) -> float:
+    """Return the estimate in microseconds."""
+    return ways_of(_problem(conv), conv.setting.target)[0].microseconds
+
+
+def variants(conv: ConvProblem) -> tuple[str, ...]:
+    """Return the tiles with the splits worth trying."""
+    ways = ways_of(_problem(conv), conv.setting.target)
+    return tuple(str(way.config) for way in ways if way.microseconds < 1.5 * ways[0].microseconds)
+
+
+def make(conv: ConvProblem, variant: str = "") -> Answer:
+    """Return the convolution of tensors in the formats that `formats` returns."""
+    assert conv.w.data is not None
+    if refused := filter_refusal(conv.w.data, 1):
+        return refused
+    target, epilogue, problem = conv.setting.target, conv.epilogue, _problem(conv)
+    if conv.x.format is not Format.PIXEL_HALVES:
+        return "an image that is not in halves"
+    if conv.pooled is not None:
+        return "pooling is a separate step"
+    if variant:
+        config = Config.parse(variant, IMAGE_HALVES)
+    else:
+        config = ways_of(problem, target, whole=epilogue.in_halves)[0].config
+    image = _image(conv)
+    pack = partial(packed_filters, conv.w, 1, conv.channels)
+    gemm = GemmArguments(
+        a=image,
+        b=pack("in halves", in_halves),
+        c=conv.y,
+        shape=(conv.pixels, conv.filters, image.terms),
+        ldb=ceil_div(conv.filters, 8) * 8,
+        ldc=conv.y.row,
+        bias=conv.b,
+        scales=pack("scales", scales_of),
+    )
+    return image_halves.multiply(gemm, epilogue, config, target)
+
+
+def _image(conv: ConvProblem) -> Image:
+    moves = strides(conv.x.dims, Format.CHANNELS_LAST)
+    return Image(
+        *(conv.x, conv.x.dims[2:], moves, conv.channels, conv.view, conv.y.dims[2:], 4),
+        *(conv.x.dims[0], conv.w),
+    )
+
+
+def _problem(conv: ConvProblem) -> Problem:
+    rows = RowKind.PIXELS if conv.is_pointwise else RowKind.WINDOWS
+    read = conv.x.size if not conv.is_pointwise else conv.pixels * conv.channels
+    traffic = 4 * (read + conv.y.size + conv.w.size)
+    return Problem(
+        conv.pixels, conv.filters, conv.taps * conv.channels, 1, rows, traffic=traffic
+    )
+
+
+# ── which tile ───────────────────────────────────────────────────────────────────────────────────
+
+
+def expected(problem: Problem, config: Config, target: Target) -> float:
+    """Return the estimate for a configuration in microseconds."""
+    tile, splits = config.tile, config.splits
+    blocks = tile.blocks(problem) * splits
+    steps = ceil_div(ceil_div(problem.k, tile.bk), splits)
+    cached = blocks * steps * (tile.bm + tile.bn) * tile.bk * 4 / TMA_CACHE
+    processors: float = target.processors
+    if splits > 2:
+        processors = min(processors, clusters_of(splits, target) * splits)
+    work = BlockWork(blocks, steps, tile.resident, processors, cached, problem.traffic)
+    time = overlapped(estimate(tile.cost, work, windows=problem.windows), work, target)
+    return LAUNCH + time + (tile.cost.split if splits > 1 else 0)
+
+
+@lru_cache(MAX_KEPT)
+def ways_of(problem: Problem, target: Target, *, whole: bool = False) -> tuple[TimedConfig, ...]:
+    """Return all configurations with their estimates, fastest first.
+
+    Args:
+        problem: the sizes.
+        target: the GPU.
+        whole: whether tiles must have whole blocks of columns, to store or add them in halves.
+    """
+    fitting = [tile for tile in IMAGE_HALVES if not whole or tile.bn % BLOCK == 0]
+    usable = [tile for tile in fitting if halves.shared(Config(tile)) <= target.shared]
+    configs = with_splits(suited(usable, problem), problem, target, clusters=True)
+    return tuple(ranked(configs, lambda config: expected(problem, config, target)))

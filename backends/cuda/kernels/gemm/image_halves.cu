@@ -1,0 +1,167 @@
+// c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) in float32, on the tensor cores of Hopper, where the rows of
+// `a` are windows of an image in halves (store_halves.cuh, OF_PIXELS), and `b` is in halves as packed constants. The main loop
+// is that of halves.cu, with the terms of a window tap by tap. The channels of an image are a multiple of 64.
+//
+// Of the last warpgroup, one thread copies tiles of constants, one the pixels of a tap (im2col), and a warp their scales.
+//
+// Compile-time: as halves.cu has them, but for DEFER as there: GROUPS; BN; STAGES; RESIDENT; REGISTERS and LOADER_REGISTERS.
+
+constexpr int BM = GROUPS * 64, CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 128;
+
+#include "ptx/pdl.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/load.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/pipeline.cuh"
+#include "ptx/tma.cuh"
+#if IN_HALVES || RESIDUAL_IN_HALVES
+#include "gemm/halves.cuh"
+#endif
+
+constexpr int BYTES_A = BM * 128, BYTES_B = BN * 128, TN = BN / 8;
+constexpr int STEPS = 2;  // that have one scale
+enum { WHOLE, PARTIAL, CLUSTER };
+constexpr bool POOL = false;
+
+constexpr int EIGHTS_AHEAD = GROUPS < 3 ? 4 : SPLIT == CLUSTER ? 1 : 2;  // as registers allow
+constexpr int ROWS = 2, VECTOR = 4, LOADERS = 128;  // windows; see operand_a.cuh
+constexpr bool ADDRESSES = false;
+#include "gemm/operand_a.cuh"
+#include "gemm/epilogue.cuh"
+constexpr bool FOURS = VECTOR_C == 4;
+#include "gemm/store_registers.cuh"
+#include "gemm/work_items.cuh"
+
+constexpr int BYTES_STAGE = BYTES_A + BYTES_B, SCALES = STAGES * BYTES_STAGE, BARRIERS = SCALES + STAGES * BM * 4,
+              INBOX = BARRIERS + STAGES * 16;
+
+#include "gemm/multiply_halves.cuh"
+
+// ── loading ─────────────────────────────────────────────────────────────────────────────────────
+
+struct Taps {
+    int images, chunks, columns;  // images; steps of a tap; taps of a row of a window
+    int of_row, of_column;        // distances of taps in pixels
+};
+
+// A step of 32 channels, and its tap with row and column.
+struct Tap {
+    int chunk, row, column;
+
+    __device__ __forceinline__ Tap(int step, const Taps& taps)
+    {
+        const int tap = step / taps.chunks;
+        chunk = step - tap * taps.chunks, row = tap / taps.columns, column = tap - row * taps.columns;
+    }
+
+    __device__ __forceinline__ void next(const Taps& taps)
+    {
+        if (++chunk < taps.chunks) return;
+        chunk = 0;
+        if (++column == taps.columns) column = 0, ++row;
+    }
+};
+
+// Copies the pixels of the rows of all items; one thread. In the tensor map, the images of a step follow those of the one before.
+__device__ __forceinline__ void fetch_pixels(u32 shared, const TensorMap* map, const Work& work, const Image& image,
+                                             const Taps& taps)
+{
+    const Pipeline<STAGES> barriers(shared + BARRIERS);
+    PipelineState<STAGES> turn;
+    for (int next = first_item(); next < work.items; next += gridDim.x * gridDim.y) {
+        const Item item(next, work);
+        const int n = divide(item.m0, image.pixels), pixel = item.m0 - n * image.out_height * image.out_width;
+        const int row = divide(pixel, image.columns), column = pixel - row * image.out_width;
+        const int y = row * image.stride_h - image.pad_h, x = column * image.stride_w - image.pad_w;
+        Tap tap(item.first, taps);
+        for (int step = 0; step < item.count; ++step) {
+            const u32 full = barriers.full(turn.stage);
+            mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
+            mbarrier_expect_tx(full, BYTES_A);
+            tma_load_im2col(shared + turn.stage * BYTES_STAGE, map, full, 0, x, y, tap.chunk * taps.images + n,
+                            tap.column * taps.of_column, tap.row * taps.of_row);
+            turn.next();
+            tap.next(taps);
+        }
+    }
+}
+
+// Copies their scales, which two steps share; a warp.
+__device__ __forceinline__ void fetch_scales(u32 shared, const float* scales, const Work& work, const Image& image,
+                                             const Taps& taps)
+{
+    constexpr int COPIES = BM / 32;
+    const Pipeline<STAGES> barriers(shared + BARRIERS);
+    const u32 limit = (u32)(image.height - 1) + ((u32)image.width << 16);
+    const int lane = threadIdx.x % 32;
+    PipelineState<STAGES> turn;
+    for (int next = first_item(); next < work.items; next += gridDim.x * gridDim.y) {
+        const Item item(next, work);
+        Row rows[COPIES];
+#pragma unroll
+        for (int i = 0; i < COPIES; ++i) rows[i] = row_of(item.m0 + lane + i * 32, work.m, 0, image);
+        Tap tap(item.first, taps);
+        for (int step = 0; step < item.count; ++step) {
+            const u32 full = barriers.full(turn.stage);
+            mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
+            if (step % STEPS == 0) {
+                const int row = tap.row * taps.of_row, column = tap.column * taps.of_column;
+                const float* of_block = scales + (long long)(tap.chunk / STEPS) * work.lda + row * image.width + column;
+#pragma unroll
+                for (int i = 0; i < COPIES; ++i) {
+                    const u32 place = rows[i].place + (u32)row + ((u32)column << 16), rest = limit - place;
+                    const bool inside = rows[i].place && (place & rest & INSIDE) == INSIDE;
+                    cp_async<1>(shared + SCALES + (turn.stage * BM + lane + i * 32) * 4,
+                                inside ? of_block + rows[i].offset : scales, inside);
+                }
+                mbarrier_arrive_cp_async(full);
+            } else {
+                mbarrier_arrive(full);
+            }
+            turn.next();
+            tap.next(taps);
+        }
+    }
+    cp_async_commit();
+    cp_async_wait<0>();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+convolve_halves(const __grid_constant__ TensorMap a, const unsigned char* image_halves, const T* b, const float* scales,
+                R* c, unsigned char* halves, const unsigned char* residual, const T* bias, const T* z0, const T* z1,
+                int ldc, Work work, Image image, Taps taps)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const u32 shared = shared_address(memory);
+    if (threadIdx.x == 0) Pipeline<STAGES>(shared + BARRIERS).begin(2 + 32, GROUPS * 4);
+    __syncthreads();
+    if constexpr (SPLIT == CLUSTER) Share(memory + INBOX, blockIdx.y, work.splits).inbox.open();
+    if (threadIdx.x >= CONSUMERS) {
+        setmaxnreg_dec<LOADER_REGISTERS>();
+        const int warp = threadIdx.x / 32 - CONSUMERS / 32, lane = threadIdx.x % 32;
+        if (warp == 0 && lane == 0) fetch<false>(shared, b, work.rows_b, work);  // constants, without waiting
+        if (warp == 1 && lane == 0) prefetch_map(&a);
+        grid_dependency_sync();
+        if (warp == 1 && lane == 0) fetch_pixels(shared, &a, work, image, taps);
+        const long long pixels = work.lda, channels = taps.chunks * BK;
+        if (warp == 2) fetch_scales(shared, (const float*)(image_halves + pixels * channels * 4), work, image, taps);
+    } else {
+        setmaxnreg_inc<REGISTERS>();
+        Results results = {
+#if BLOCKWISE
+            {halves, work.m, work.n}, {(unsigned char*)residual, work.m, work.n},
+#endif
+            c, bias, z0, z1, work.m, work.n, ldc, 0, 0};
+        Consumer consumer(memory);
+        prefetch_columns(bias, scales, first_item(), work);
+        grid_dependency_sync();
+        for (int next = first_item(); next < work.items; next += gridDim.x * gridDim.y) {
+            const Item item(next, work);
+            float totals[TN][4] = {};
+            consumer.add_all(totals, item.count / STEPS);
+            finish_item(results, totals, scales, {memory + INBOX, (int)blockIdx.y, work.splits}, threadIdx.x / 32 * 16, item, work);
+        }
+    }
+}
