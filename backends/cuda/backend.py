@@ -215,14 +215,15 @@ def recipe_of(
     if y.value not in results:
         empty = no_epilogue(y.dtype) if registered.epilogue else None
         return registered.build(replace(context, y=None, epilogue=empty))
+    halves = Tensor(y.value, y.format.halves) if stored.halves else None
     if group.pool is not None:
         before = Tensor(group.nodes[-2].output, y.format)
         epilogue = epilogue_of(group.epilogue, before, head.output)
         if isinstance(epilogue, str):
             return epilogue
+        epilogue = replace(epilogue, halves=halves, plain=stored.plain)
         recipe = pooled_convolution(replace(context, epilogue=epilogue), before, group.pool)
-        return _reading_wide(recipe, group, operand)
-    halves = Tensor(y.value, y.format.halves) if stored.halves else None
+        return _reading_wide(_using(recipe, halves), group, operand)
     if not registered.epilogue:
         return _using(registered.build(replace(context, stored=stored)), halves)
     epilogue = epilogue_of(group.epilogue, y, head.output, pitches=pitches)

@@ -78,7 +78,7 @@ class Cutting:
 
     def _is_able(self, head: Node, group: FusionGroup) -> bool:
         y = group.nodes[-1].output.tensor
-        if group.pool is not None or not isinstance(head.op, ABLE):
+        if not isinstance(head.op, ABLE):
             return False
         axis = 1 if isinstance(head.op, Conv) else -1
         if y.dtype != float32 or len(y.dims) < 2 or y.dims[axis] % BLOCK:
@@ -90,8 +90,8 @@ class Cutting:
         return self.is_made(group, self.formats(group), IN_HALVES)
 
     def _is_convolved(self, value: Value) -> bool:
-        """Whether a convolution reads an image."""
-        return any(isinstance(n.op, Conv) and n.inputs[0] is value for n in value.consumers)
+        """Whether a convolution reads or adds an image."""
+        return any(isinstance(n.op, Conv) or n in self._adding for n in value.consumers)
 
     def stored(self, value: Value) -> Stored:
         """Return how a value is stored best."""
@@ -103,12 +103,11 @@ class Cutting:
 
     def _best(self, value: Value) -> Stored:
         readers = list(self._readers(value))
-        wanted = [self._wants(node, read) for node, read in readers]
+        wanted = [self._wants(node, read) or self._wants_beside(node) for node, read in readers]
         if not any(wanted):
             return PLAIN
-        others = [reader for reader, wants in zip(readers, wanted, strict=True) if not wants]
-        plain = self.graph.is_output(value) or not all(self._adds(*reader) for reader in others)
-        return Stored(True, plain)
+        able = all(self._wants(*reader) or self._adds(*reader) for reader in readers)
+        return Stored(True, self.graph.is_output(value) or not able)
 
     def residuals(self, group: FusionGroup) -> Mapping[Value, Format]:
         """Return the operands of an epilogue that are only stored in halves, with their format."""
@@ -135,6 +134,11 @@ class Cutting:
             self._wanted[node] = self.formats(group)
         found = self._wanted[node].get(value)
         return found is not None and found.in_halves
+
+    def _wants_beside(self, node: Node) -> bool:
+        """Whether a node is in the epilogue of a convolution that reads halves."""
+        head = self._adding[node].head if node in self._adding else None
+        return head is not None and self._wants(head, head.operands[0])
 
     def _adds(self, node: Node, value: Value) -> bool:
         """Whether a node is in the epilogue of a kernel that can read a value in halves."""

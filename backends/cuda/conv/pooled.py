@@ -11,9 +11,10 @@ from ....runtime.ir.graph import Node
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.pool import MaxPool
 from ....runtime.ops.window import window
+from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, RecipeContext
 from ..algorithms.selection import SELECTORS
-from ..gemm import f16, f32
+from ..gemm import f16, f32, image_halves
 from ..gemm.convolution import ConvProblem, problem_of
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.operands import Tensor
@@ -23,6 +24,7 @@ from .winograd import fused, nonfused
 #: How algorithms store the maxima of squares of float32 results.
 POOLING: Mapping[str, Callable[[ConvProblem, str], Answer]] = {
     "tensor_cores": f32.convolution,
+    "in_halves": image_halves.make,
     "winograd_f2": partial(fused, out=2),
     "winograd_f4": partial(fused, out=4),
     "winograd_f2_nonfused": partial(nonfused, out=2),
@@ -56,13 +58,14 @@ def pooled_convolution(context: RecipeContext, before: Tensor, pool: Node) -> An
         return "an operand that is not pooled, or results of another dtype"
     wide, squares = conv.x.dtype == float32, pools_squares(pool.op, before)
     own = bool(setting.asked or setting.choices)
-    if conv.x.is_channels_last and not squares:
+    is_last = conv.x.format.plain is Format.CHANNELS_LAST
+    if is_last and not squares:
         return "windows other than 2 x 2"
-    if wide and squares and (own or conv.x.is_channels_last):
+    if wide and squares and (own or is_last):
         return _of_float32(replace(conv, pooled=y))
     if own or conv.group > 1:
         return "the pooling is a separate step"
-    if conv.x.is_channels_last:
+    if is_last:
         return f16.pooled_convolution(conv, y)
     apart = SELECTORS[Conv].pick(conv).microseconds + LAUNCH + _bytes(before, y) / MEMORY
     view = window(pool.op, before.dims[2:], pool.op.kernel_shape)

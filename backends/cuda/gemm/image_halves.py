@@ -79,21 +79,22 @@ def make(conv: ConvProblem, variant: str = "") -> Answer:
     target, epilogue, problem = conv.setting.target, conv.epilogue, _problem(conv)
     if conv.x.format is not Format.PIXEL_HALVES:
         return "an image that is not in halves"
-    if conv.pooled is not None:
-        return "pooling is a separate step"
+    if conv.pooled is not None and (conv.filters % BLOCK or conv.view.strides != (1, 1)):
+        return f"pooling of {conv.filters} filters"
     if variant:
         config = Config.parse(variant, IMAGE_HALVES)
     else:
-        config = ways_of(problem, target, whole=epilogue.in_halves)[0].config
+        whole = epilogue.in_halves or conv.pooled is not None
+        config = ways_of(problem, target, whole=whole)[0].config
     image = _image(conv)
     pack = partial(packed_filters, conv.w, 1, conv.channels)
     gemm = GemmArguments(
         a=image,
         b=pack("in halves", in_halves),
-        c=conv.y,
+        c=conv.stored,
         shape=(conv.pixels, conv.filters, image.terms),
         ldb=ceil_div(conv.filters, 8) * 8,
-        ldc=conv.y.row,
+        ldc=conv.stored.row,
         bias=conv.b,
         scales=pack("scales", scales_of),
     )
@@ -105,6 +106,7 @@ def _image(conv: ConvProblem) -> Image:
     return Image(
         *(conv.x, conv.x.dims[2:], moves, conv.channels, conv.view, conv.y.dims[2:], 4),
         *(conv.x.dims[0], conv.w),
+        squares=conv.pooled is not None,
     )
 
 

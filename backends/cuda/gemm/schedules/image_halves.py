@@ -5,20 +5,24 @@ As `halves.py`, with tiles of pixels that the copy engine finds for each tap of 
 
 from __future__ import annotations
 
+from math import prod
+
 from .....runtime.ir.dtypes import float16
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
-from ...recipe.operands import Ints, TensorMap, ceil_div
+from ...recipe.operands import Ints, Members, Tensor, TensorMap, ceil_div, divisor
 from ...recipe.targets import Target
 from ..atoms import F16X3
-from ..problem import GemmArguments, Image, divided_image
-from ..tile import Config, clusters_of
+from ..problem import GemmArguments, Image, divided_image, image_of
+from ..tile import Config, CtaTile, clusters_of
 from .halves import shared
 from .multistage import SplitK
 from .wgmma_rs import fitted, registers, threads
 
 #: Minimum registers of the threads that copy.
 LOADER = 56
+#: Pixels in a row of a patch, whose squares are pooled.
+SIDE = 8
 #: Maximum distances of corners, taps and windows in tensor maps of images.
 MAX_CORNER, MAX_TAP, MAX_STEP = 127, 255, 8
 
@@ -43,18 +47,33 @@ def _upper(image: Image) -> Ints:
 def _map(image: Image, rows: int) -> TensorMap:
     """Return the map of an image in halves as one of 64 channels for each step and image."""
     (height, width), view = image.spatial, image.view
-    steps = image.channels // 32
-    lower = (-view.pads_begin[1], -view.pads_begin[0])
-    upper = _upper(image)
-    return TensorMap(
-        image.data,
-        float16,
-        (64, width, height, steps * image.images),
-        (64, 64 * width, 64 * width * height),
-        (64, rows),
-        (lower, (upper[1], upper[0])),
-        (1, view.strides[1], view.strides[0], 1),
-    )
+    dims = (64, width, height, image.channels // 32 * image.images)
+    moves = (64, 64 * width, 64 * width * height)
+    if image.squares:
+        return TensorMap(image.data, float16, dims, moves, (64, SIDE, rows // SIDE, 1))
+    lower, upper = (-view.pads_begin[1], -view.pads_begin[0]), _upper(image)
+    corners, steps = (lower, (upper[1], upper[0])), (1, view.strides[1], view.strides[0], 1)
+    return TensorMap(image.data, float16, dims, moves, (64, rows), corners, steps)
+
+
+def _residual_map(residual: Tensor, m: int, n: int, tile: CtaTile) -> TensorMap:
+    """Return the map of a residual in halves as rows of 32 columns for each step."""
+    return TensorMap(residual, float16, (64, n // 32 * m), (64,), (64, tile.bm))
+
+
+def patches(output: Ints, tile: CtaTile) -> Ints:
+    """Return the rows and columns of patches of an image of results, as tiles that are pooled."""
+    return ceil_div(output[0], tile.bm // SIDE), ceil_div(output[1], SIDE)
+
+
+def _geometry(image: Image, tile: CtaTile) -> Members:
+    """Return struct `Image` of the kernel; with pooling, its results are patches."""
+    height, width = image.spatial
+    if not image.squares:
+        return divided_image(image.spatial, image.output, image.view, (height * width, 1, width, 1))
+    down, across = patches(image.output, tile)
+    plain = image_of(image.spatial, image.output, image.view, (down * across, 1, across, 1))
+    return {**plain, "pixels": divisor(down * across), "columns": divisor(across)}
 
 
 def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Target) -> Launch:
@@ -63,6 +82,9 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
     assert isinstance(image, Image)
     config = fitted(config, shared, target.shared)
     (m, n, k), tile, splits = gemm.shape, config.tile, config.splits
+    stored = m // 4 if image.squares else m
+    if image.squares:
+        m = image.images * prod(patches(image.output, tile)) * tile.bm
     tiles = tile.count(m, n)
     items = tiles * splits
     height, width = image.spatial
@@ -76,25 +98,28 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
         **{"images": image.images, "chunks": image.channels // 32},
         "columns": image.view.kernel[1],
         **dict(zip(("of_row", "of_column"), image.view.dilations, strict=True)),
+        "stored": stored,
     }
+    pooled = "MaxPool 2x2" if image.squares else ""
+    residual = epilogue.residual if splits == 1 else None
+    map, staged = _map(image, tile.bm), residual and _residual_map(residual, m, n, tile)
     own, loader = registers(tile, LOADER)
     nbytes = shared(config)
     places = target.processors if splits == 1 else clusters_of(splits, target) * splits
     if items <= places:
         nbytes = target.alone(nbytes)
-    moves = (height * width, 1, width, 1)
     return Launch(
         "gemm/image_halves.cu",
         "convolve_halves",
         grid=(tiles if splits > 1 else min(items, tile.resident * target.processors), splits, 1),
         block=threads(tile),
         args={
-            **{"a": _map(image, tile.bm), "image_halves": image.data, "b": gemm.b},
+            **{"a": map, "staged": staged or map},
+            **{"image_halves": image.data, "b": gemm.b},
             **{"scales": gemm.scales, "c": gemm.c if epilogue.plain else None},
             **{"halves": epilogue.halves, "residual": epilogue.residual},
             **{"bias": gemm.bias, **epilogue.args, "ldc": gemm.ldc, "work": work},
-            "image": divided_image(image.spatial, image.output, image.view, moves),
-            "taps": taps,
+            **{"image": _geometry(image, tile), "taps": taps},
         },
         types=(*gemm.elements, *epilogue.aliases),
         constants=(
@@ -103,9 +128,17 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
             ("SPLIT", int(SplitK.CLUSTER if splits > 1 else SplitK.WHOLE)),
             *(("VECTOR_C", gemm.vector_c(4, 2)), *epilogue.flags(gemm.bias)),
         ),
-        code="\n".join((F16X3.code(tile.bn), epilogue.halves_code, epilogue.code)),
+        code="\n".join(
+            (
+                *(F16X3.code(tile.bn), epilogue.halves_code, epilogue.code),
+                f"#define PATCHES {int(image.squares)}",
+                f"#define RESIDUAL_STAGED {int(staged is not None)}",
+            )
+        ),
         shared=nbytes,
         cluster=(1, splits, 1),
-        note=f"{F16X3.title} in halves {config} {epilogue.title}".strip(),
+        note=" ".join(
+            filter(None, (F16X3.title, "in halves", str(config), epilogue.title, pooled))
+        ),
         pitched=tuple(t for t in gemm.pitched(epilogue.along) if t is not image.data),
     )

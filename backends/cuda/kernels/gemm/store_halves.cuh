@@ -132,42 +132,53 @@ __device__ __forceinline__ void store_block_in_halves(const RowsInHalves& to, co
     }
 }
 
-// Reads what `store_block_in_halves` stores: COUNT eights of terms from `term` on, the first of two adjacent ones. All
-// loads are issued first.
+// Four terms of a row in the order of their positions, high and low parts.
+struct Four {
+    uint2 high, low;
+
+    // Those of a pair of eights from `eight` on (of a step) that are this thread's; `at` says where a position is.
+    template <typename At> __device__ __forceinline__ void load(int eight, At at)
+    {
+        const int column = threadIdx.x % 4;
+        const unsigned char* place = at((eight % 4 + column / 2) * 8 + column % 2 * 4);
+        high = *(const uint2*)place, low = *(const uint2*)((unsigned long long)place ^ 64);
+    }
+
+    // Two adjacent terms of each of two eights, as sums of products have them: lanes exchange pairs.
+    __device__ __forceinline__ void add_up(float* first_eight, float* second_eight, float scale) const
+    {
+        const bool upper = threadIdx.x % 4 / 2;
+        const float2 h0 = halves_of(high.x), h1 = halves_of(high.y), l0 = halves_of(low.x), l1 = halves_of(low.y);
+        const float first[2] = {(h0.x + l0.x) * scale, (h1.x + l1.x) * scale};
+        const float second[2] = {(h0.y + l0.y) * scale, (h1.y + l1.y) * scale};
+#pragma unroll
+        for (int q = 0; q < 2; ++q) {
+            const float theirs = __shfl_xor_sync(~0u, upper ? first[q] : second[q], 2);
+            first_eight[q] = upper ? theirs : first[q];
+            second_eight[q] = upper ? second[q] : theirs;
+        }
+    }
+};
+
+// Reads what `store_block_in_halves` stores: COUNT eights of terms from `term` on. All loads are issued first.
 template <int COUNT>
 __device__ __forceinline__ void load_in_halves(const RowsInHalves& from, float (&x)[COUNT][4], int row, int term, int end)
 {
     static_assert(COUNT % 2 == 0, "pairs of eights");
-    const int lane = threadIdx.x % 32, column = lane % 4;
-    const bool upper = column / 2;
-    uint2 high[COUNT / 2][2] = {}, low[COUNT / 2][2] = {};
+    Four found[COUNT / 2][2] = {};
     float scale[2] = {};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int line = row + lane / 4 + half * 8;
+        const int line = row + threadIdx.x % 32 / 4 + half * 8;
         if (line >= end) continue;
         scale[half] = from.scale(line, term / BLOCK_TERMS);
 #pragma unroll
-        for (int j = 0; j < COUNT; j += 2) {
-            const int at = term + j * 8;
-            const unsigned char* place = from.place(line, at / 32, (at / 8 % 4 + upper) * 8 + column % 2 * 4);
-            high[j / 2][half] = *(const uint2*)place;
-            low[j / 2][half] = *(const uint2*)((unsigned long long)place ^ 64);
-        }
+        for (int j = 0; j < COUNT; j += 2)
+            found[j / 2][half].load(term / 8 + j, [&](int position) { return from.place(line, term / 32 + j / 4, position); });
     }
 #pragma unroll
     for (int j = 0; j < COUNT; j += 2)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const uint2 h = high[j / 2][half], l = low[j / 2][half];
-            const float2 h0 = halves_of(h.x), h1 = halves_of(h.y), l0 = halves_of(l.x), l1 = halves_of(l.y);
-            const float first[2] = {(h0.x + l0.x) * scale[half], (h1.x + l1.x) * scale[half]};
-            const float second[2] = {(h0.y + l0.y) * scale[half], (h1.y + l1.y) * scale[half]};
-#pragma unroll
-            for (int q = 0; q < 2; ++q) {
-                const float theirs = __shfl_xor_sync(~0u, upper ? first[q] : second[q], 2);
-                x[j][half * 2 + q] = upper ? theirs : first[q];
-                x[j + 1][half * 2 + q] = upper ? second[q] : theirs;
-            }
-        }
+        for (int half = 0; half < 2; ++half)
+            found[j / 2][half].add_up(x[j] + half * 2, x[j + 1] + half * 2, scale[half]);
 }

@@ -7,11 +7,15 @@
 
 #include "elementwise/maximum.cuh"
 
-#if IN_HALVES || RESIDUAL_IN_HALVES
+#if IN_HALVES || RESIDUAL_IN_HALVES || PATCHES
 #define BLOCKWISE 1
 #include "gemm/store_halves.cuh"
 #else
 #define BLOCKWISE 0
+#endif
+
+#if RESIDUAL_STAGED
+#include "gemm/staged_residual.cuh"
 #endif
 
 // The epilogue's operands of the results of a tile, and the destination.
@@ -24,6 +28,11 @@ struct Results {
     int m, n, ldc;
     long long start;  // of the batch, in elements
     int channels;     // of the preceding batches, if each has its own channels
+#if PATCHES
+    Image image;
+#elif RESIDUAL_STAGED
+    StagedResidual* staged;
+#endif
 
     template <int N> __device__ __forceinline__ Operands<N> operands(int row, int column) const
     {
@@ -150,7 +159,9 @@ __device__ __forceinline__ void store_sums(const Results& results, const float (
     }
 }
 
-#if BLOCKWISE
+#if PATCHES
+#include "gemm/store_patches.cuh"
+#elif BLOCKWISE
 // The same of blocks of 64 columns, which have operands in halves, or are stored in halves as well or, unless PLAIN, instead.
 template <int COUNT>
 __device__ __forceinline__ void store_blocks(const Results& results, float (&sums)[COUNT][4], int row, int column)
@@ -171,7 +182,11 @@ __device__ __forceinline__ void store_blocks(const Results& results, float (&sum
             }
 #if RESIDUAL_IN_HALVES
             float cut[EIGHTS_AHEAD][4];
+#if RESIDUAL_STAGED
+            results.staged->load(cut, j1 - j0);
+#else
             load_in_halves(results.residual, cut, row, column + j1 * 8, results.m);
+#endif
 #pragma unroll
             for (int i = 0; i < 2 * EIGHTS_AHEAD; ++i) {
                 Operands<2>& operands = with[i / 2][i % 2];
