@@ -62,6 +62,11 @@ class Task(Protocol):
         """The formats of input and result."""
         ...
 
+    @property
+    def plain(self) -> Any:
+        """The same task without results or operands in halves, for which algorithms are chosen."""
+        ...
+
     def within(self, formats: Formats) -> Any:
         """Return the same task with tensors in other formats."""
         ...
@@ -329,9 +334,15 @@ class Selector(Generic[T]):
         task = self.task(context)
         if isinstance(task, str):
             return task
-        candidate = self.pick(task)
+        candidate = self.pick(task.plain)
         if candidate.recipe is None:
             return candidate.reason
+        if task.epilogue.in_halves:
+            algorithm = self.named(candidate.algorithm)
+            assert not isinstance(algorithm, str)
+            candidate = self.candidate(task, algorithm, candidate.variant)
+            if candidate.recipe is None:
+                return candidate.reason
         if candidate.formats == task.formats:
             return candidate.recipe
         if candidate.variant and task.setting.asked:

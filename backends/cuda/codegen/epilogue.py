@@ -121,6 +121,12 @@ class Epilogue:
         """The macros of `store_registers.cuh`: which results and operands are in halves."""
         return in_halves_code(self.halves, plain=self.plain, residual=self.residual)
 
+    @property
+    def as_plain(self) -> Epilogue:
+        """This epilogue without halves."""
+        kinds = tuple(ALONG if kind == CUT else kind for kind in self.kinds)
+        return replace(self, halves=None, plain=True, kinds=kinds)
+
     def reading(self, cut: Set[Value]) -> Epilogue | str:
         """Return this epilogue with operands in halves, or why it has none.
 

@@ -103,6 +103,11 @@ class ConvProblem:
         """The formats of input and result."""
         return self.x.format, self.y.format
 
+    @property
+    def plain(self) -> ConvProblem:
+        """The same convolution without results or operands in halves."""
+        return replace(self, epilogue=self.epilogue.as_plain) if self.epilogue.in_halves else self
+
     def within(self, formats: Formats) -> ConvProblem:
         """Return the same convolution with tensors in other formats."""
         if formats == self.formats:

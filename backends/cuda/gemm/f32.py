@@ -382,10 +382,12 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
     y, setting = conv.y, conv.setting
     if conv.pooled is not None and not setting.target.has_wgmma:
         return f"{setting.target.arch} has no wgmma"
-    arithmetic = filter_arithmetic(setting, _problem(conv), conv.w, conv.group)
-    plain = conv.group > 1 or conv.pooled is not None or arithmetic.atom is not F16X3
-    if conv.epilogue.in_halves and plain:
-        return f"halves beside {conv.group} groups, {arithmetic.atom.title} or pooling"
+    if conv.epilogue.in_halves and (refused := _halves_refusal(conv)):
+        return refused
+    if conv.epilogue.in_halves:
+        arithmetic = Arithmetic(F16X3)
+    else:
+        arithmetic = filter_arithmetic(setting, _problem(conv), conv.w, conv.group)
     image, packing = image_source(conv.x, conv.w, conv.view, y.dims[2:], (4,))
     image = replace(image, squares=conv.pooled is not None)
     b, scales = arithmetic.packed(partial(packed_filters, conv.w, conv.group, image.channels))
@@ -401,6 +403,16 @@ def convolution(conv: ConvProblem, variant: str = "") -> Answer:
         scales=scales,
     )
     return packed_product(packing, gemm, conv.epilogue, setting, arithmetic, variant)
+
+
+def _halves_refusal(conv: ConvProblem) -> str:
+    """Return why results or operands of a convolution cannot be in halves; empty if they can."""
+    setting = conv.setting
+    if conv.group > 1 or conv.pooled is not None:
+        return "groups or pooling, whose results are not in halves"
+    if setting.options.precision == "tf32" or not setting.target.has_wgmma or conv.w.data is None:
+        return "no float16 products"
+    return filter_refusal(conv.w.data, conv.group)
 
 
 def convolution_time(conv: ConvProblem) -> float:

@@ -41,6 +41,11 @@ class Multiplication:
         """Those of `a` and of `y`, which is always contiguous."""
         return self.a.format, Format.CONTIGUOUS
 
+    @property
+    def plain(self) -> Multiplication:
+        """The same product without results or operands in halves."""
+        return replace(self, epilogue=self.epilogue.as_plain) if self.epilogue.in_halves else self
+
     def within(self, formats: Formats) -> Multiplication:
         """Return this task with `a` in another format."""
         return replace(self, a=replace(self.a, format=formats[0]))

@@ -1,0 +1,256 @@
+"""Convolutions of float32 images in halves: plans, and emulated kernels against float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends import open_backends
+from tercet.backends.cuda.codegen.copies import into_halves
+from tercet.backends.cuda.driver.compile import Compiler
+from tercet.backends.cuda.gemm import f32, image_halves
+from tercet.backends.cuda.gemm.atoms import F16X3
+from tercet.backends.cuda.gemm.tables.f16x3 import IMAGE_HALVES
+from tercet.backends.cuda.gemm.tile import Config, TimedConfig
+from tercet.backends.cuda.recipe.source import KernelSource
+from tercet.backends.cuda.recipe.targets import H200
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.dtypes import DType, float32, float64
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.pool import MaxPool
+from tercet.runtime.plan.backend import Format
+from tercet.runtime.session.model import Model
+
+from .cubins import all_compile, registers
+from .dry import launches, normal, planned, single
+from .emulator import needs_compiler
+from .samples import OPTIONS
+from .test_f16x3 import powers
+
+if TYPE_CHECKING:
+    from tercet.backends.cuda.backend import CudaBackend
+
+#: Kernels that this module compiles, and samples.py has not.
+COMPILES = {"gemm/image_halves.cu", "conv/winograd_results_halves.cu"}
+LAST, HALVES = Format.CHANNELS_LAST, Format.PIXEL_HALVES
+ASKED: dict[str, Any] = {"conv": "in_halves"}
+
+
+def force(patch: pytest.MonkeyPatch, name: str) -> None:
+    """Compute every convolution that reads halves with this tile, and others in float16."""
+    config = Config.parse(name, IMAGE_HALVES)
+    patch.setattr(image_halves, "ways_of", lambda *_, **__: (TimedConfig(0.0, config),))
+    patch.setattr(f32, "arithmetic_of", lambda *_: f32.Arithmetic(F16X3))
+
+
+class Images:
+    """Makes graphs of convolutions with random weights, the same in every dtype."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: DType = float32) -> None:
+        self.graph, self.dtype, self.count = Graph("images"), dtype, 0
+        self.x = self.graph.add_input("x", TensorType(dtype, shape))
+        self.channels = {self.x: shape[1]}
+
+    def conv(
+        self, x: Value, filters: int, side: int, add: Value | None = None, stride: int = 1
+    ) -> Value:
+        """Return Relu(Conv(x) + add), padded to the size of x over the stride."""
+        self.count += 1
+        channels = self.channels[x]
+        w = normal(filters, channels, side, side) / np.float32(side * channels**0.5)
+        arrays = [a.astype(self.dtype) for a in (w, normal(filters))]
+        given = [self.graph.constant(a, f"w{self.count}_{i}") for i, a in enumerate(arrays)]
+        op = Conv(pads=(side // 2,) * 4, strides=(stride,) * 2)
+        y = self.graph.insert(op, [x, *given], 1, name=f"conv{self.count}").output
+        if add is not None:
+            y = self.graph.insert(Add(), [y, add], 1).output
+        return self._made(self.graph.insert(Relu(), [y], 1).output, filters)
+
+    def pool(self, x: Value) -> Value:
+        """Return the maxima of 2 x 2 pixels."""
+        op = MaxPool(kernel_shape=(2, 2), strides=(2, 2))
+        return self._made(self.graph.insert(op, [x], 1).output, self.channels[x])
+
+    def _made(self, value: Value, channels: int) -> Value:
+        self.channels[value] = channels
+        return value
+
+    def done(self, y: Value) -> Graph:
+        """Return the graph of this result."""
+        self.graph.set_outputs({"y": y})
+        infer(self.graph)
+        return self.graph
+
+
+def bottlenecks(shape: tuple[int, ...], width: int, dtype: DType = float32) -> Graph:
+    """Return two residual blocks, the first of stride 2, between convolutions of 1 x 1."""
+    net = Images(shape, dtype)
+    x = net.conv(net.x, width, 1)
+    y = net.conv(net.conv(x, width, 1), width, 3, stride=2)
+    y = net.conv(y, 2 * width, 1, net.conv(x, 2 * width, 1, stride=2))
+    y = net.conv(net.conv(net.conv(y, width, 1), width, 3), 2 * width, 1, y)
+    return net.done(net.conv(y, 24, 1))
+
+
+def pooled(shape: tuple[int, ...], width: int, dtype: DType = float32) -> Graph:
+    """Return a first layer, and convolutions with pooling."""
+    net = Images(shape, dtype)
+    x = net.pool(net.conv(net.conv(net.x, 64, 3), 64, 3))
+    return net.done(net.pool(net.conv(x, width, 3)))
+
+
+def written(graph: Graph, **options: Any) -> list[tuple[str, tuple[Format, ...]]]:
+    """Return the kernels of a plan, and the formats that they write."""
+    layout = planned(graph, **options)
+    steps = [row for row in layout.rows if row.kind not in ("copy", "view")]
+    return [(row.kernel, tuple(slot.format for slot in row.outputs)) for row in steps]
+
+
+# ── plans ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_chains_stay_in_halves() -> None:
+    """From the first convolution to the last; blocks add what is in halves, too."""
+    steps = written(bottlenecks((32, 64, 56, 56), 64))
+    formats = [found for kernel, (found,) in steps if "reformat" not in kernel]
+    assert formats.count(HALVES) == 8
+    assert not any(kernel.startswith("pixel_halves") for kernel, _ in steps)
+
+
+def test_results_that_others_read_are_stored_twice() -> None:
+    net = Images((32, 64, 28, 28))
+    x = net.conv(net.x, 256, 1)
+    net.graph.set_outputs({"y": net.conv(x, 256, 1), "x": x})
+    infer(net.graph)
+    formats = [found for kernel, found in written(net.graph) if "split_wgmma" in kernel]
+    assert formats == [(LAST, HALVES)]
+
+
+# ── emulated ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("name", "w", "how"),
+    [
+        ("w64x32", (24, 64, 1, 1), {}),
+        ("w64x64", (72, 128, 3, 2), {"pads": (1, 0, 2, 1), "strides": (2, 1)}),
+        ("w128x64 split 3", (20, 64, 3, 3), {"pads": (2,) * 4, "dilations": (2, 2)}),
+    ],
+)
+def test_convolutions(
+    name: str,
+    w: tuple[int, ...],
+    how: dict[str, Any],
+    hopper: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each result against float64, relative to the products that it is the sum of.
+
+    Pixels have magnitudes of their own, and one of them is infinite.
+    """
+    force(monkeypatch, name)
+    x = normal(2, w[1], 9, 11) * powers(-60, 60, 2, 1, 9, 11)
+    x[1, 5, 4, 6] = np.inf
+    arrays = x, normal(*w)
+    with Model(
+        single("Conv", arrays, (1,), **how), [hopper], replace(OPTIONS, **ASKED), evaluate
+    ) as model:
+        assert "convolve_halves" in model.prepare().rows[3].kernel
+        (got,) = model.run({"x0": x}).values()
+    wide = [a.astype(float64) for a in arrays]
+    want, limit = (
+        evaluated(single("Conv", part, (1,), **how), part[0])
+        for part in (wide, [np.abs(a) for a in wide])
+    )
+    finite = np.isfinite(want)
+    assert 0 < np.count_nonzero(~finite) < want.size / 2
+    np.testing.assert_array_equal(got[~finite], want[~finite].astype(np.float32))
+    assert (np.abs(got[finite] - want[finite]) <= 4e-7 * limit[finite]).all()
+
+
+def evaluated(graph: Graph, x: Array) -> Array:
+    """Return what numpy computes."""
+    with Model(graph, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        return next(iter(model.run({graph.inputs[0].name: x}).values()))
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("name", "make", "shape", "magnitude", "algorithms"),
+    [
+        ("w64x64", bottlenecks, (2, 64, 9, 7), 1.0, {}),
+        ("w192x128", bottlenecks, (2, 64, 9, 7), 1e-30, {}),
+        ("w64x64 split 2", bottlenecks, (2, 64, 9, 7), 1e30, {}),
+        ("w64x64", pooled, (2, 3, 12, 20), 1e30, {"conv1": "few_channels_mma"}),
+        ("w192x128", pooled, (1, 3, 12, 20), 1e-30, {"conv1": "few_channels_mma"}),
+        ("w64x64 split 2", pooled, (1, 64, 12, 20), 1.0, {"conv1": "winograd_f4_nonfused"}),
+        ("w64x64", pooled, (1, 64, 12, 12), 1e-30, {"conv2": "winograd_f2_nonfused"}),
+    ],
+)
+def test_networks(
+    name: str,
+    make: Any,
+    shape: tuple[int, ...],
+    magnitude: float,
+    algorithms: dict[str, str],
+    hopper: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What stores halves and what reads them, behind one another, at any magnitude."""
+    force(monkeypatch, name)
+    x = normal(*shape) * np.float32(magnitude)
+    options = replace(OPTIONS, algorithms=algorithms)
+    with Model(make(shape, 128), [hopper], options, evaluate) as model:
+        rows = model.prepare().rows
+        assert sum(slot.format is HALVES for row in rows for slot in row.outputs) >= 1
+        assert any("convolve_halves" in row.kernel for row in rows)
+        (got,) = model.run({"x": x}).values()
+    want = evaluated(make(shape, 128, float64), x.astype(float64))
+    assert np.linalg.norm(got.astype(float64) - want) <= 1e-6 * np.linalg.norm(want)
+
+
+# ── compiling ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+def test_nothing_spills(cache: Path) -> None:
+    """Of any tile, whole or split, with residuals and pooling."""
+    compiler = Compiler(H200, cache)
+    sources = dict[KernelSource, None]()
+    for number, tile in enumerate(IMAGE_HALVES):
+        with pytest.MonkeyPatch.context() as patch:
+            force(patch, str(Config(tile, 1 + number % 2)))
+            graphs = [bottlenecks((32, 64, 28, 28), 128), pooled((8, 64, 56, 56), 128)]
+            whole = graphs if tile.bn % 64 == 0 else []
+            found = [one for graph in whole for one in launches(planned(graph))]
+            sources.update((one.source, None) for one in found if one.file in COMPILES)
+    assert len(sources) >= 20
+    for source, code in [(source, compiler.submit(source)) for source in sources]:
+        code.result()
+        _, stack = registers(compiler.code(source))
+        assert stack == 0, source.constants
+
+
+@pytest.mark.slow
+def test_what_stores_halves_compiles(cache: Path) -> None:
+    """First layers, convolutions that read floats, Winograd's, and changes of format."""
+    graphs = [bottlenecks((32, 64, 56, 56), 64), pooled((32, 3, 56, 56), 128)]
+    sources = [one.source for graph in graphs for one in launches(planned(graph))]
+    how = {"conv1": "few_channels_mma", "conv2": "winograd_f4_nonfused"}
+    found = launches(planned(pooled((32, 3, 56, 56), 128), algorithms=how))
+    assert COMPILES <= {one.file for one in found}
+    type_ = TensorType(float32, (2, 64, 5, 7))
+    sources += [one.source for one in found]
+    sources += [into_halves(type_, back=back, format=HALVES).source for back in (False, True)]
+    all_compile(sources, H200, cache)
