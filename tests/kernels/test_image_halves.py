@@ -191,7 +191,7 @@ def evaluated(graph: Graph, x: Array) -> Array:
     [
         ("w64x64", bottlenecks, (2, 64, 9, 7), 1.0, {}),
         ("w192x128", bottlenecks, (2, 64, 9, 7), 1e-30, {}),
-        ("w64x64 split 2", bottlenecks, (2, 64, 9, 7), 1e30, {}),
+        ("w128x64", bottlenecks, (1, 64, 9, 7), 1e30, {}),
         ("w64x64", pooled, (2, 3, 12, 20), 1e30, {"conv1": "few_channels_mma"}),
         ("w192x128", pooled, (1, 3, 12, 20), 1e-30, {"conv1": "few_channels_mma"}),
         ("w64x64 split 2", pooled, (1, 64, 12, 20), 1.0, {"conv1": "winograd_f4_nonfused"}),
@@ -207,7 +207,10 @@ def test_networks(
     hopper: CudaBackend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What stores halves and what reads them, behind one another, at any magnitude."""
+    """What stores halves and what reads them, behind one another, at any magnitude.
+
+    Residuals are overwritten, but the emulator runs clusters twice: so none are added in these.
+    """
     force(monkeypatch, name)
     x = normal(*shape) * np.float32(magnitude)
     options = replace(OPTIONS, algorithms=algorithms)

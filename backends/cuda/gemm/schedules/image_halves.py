@@ -80,7 +80,8 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
     """Return the launch of a convolution whose image is in `Format.PIXEL_HALVES`."""
     image = gemm.a
     assert isinstance(image, Image)
-    config = fitted(config, shared, target.shared)
+    room = (target.shared + 1024) // config.tile.resident - 1024
+    config = fitted(config, shared, room)
     (m, n, k), tile, splits = gemm.shape, config.tile, config.splits
     stored = m // 4 if image.squares else m
     if image.squares:
@@ -106,7 +107,7 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
     own, loader = registers(tile, LOADER)
     nbytes = shared(config)
     places = target.processors if splits == 1 else clusters_of(splits, target) * splits
-    if items <= places:
+    if items <= places and tile.resident == 1:
         nbytes = target.alone(nbytes)
     return Launch(
         "gemm/image_halves.cu",
