@@ -42,9 +42,11 @@ from .cutting import Cutting
 from .driver.step import KernelStep
 from .families import kernel_of
 from .fusion import FusionGroup, Whole, groups, smaller
+from .gemm.convolution import problem_of
 from .gemm.few_rows import FewRows, few_rows
 from .gemm.first_layer import reading_wide
 from .gemm.gated import GatedProducts, gated_products
+from .gemm.image_halves import gain
 from .norm.head_rows import HeadRows, head_rows
 from .norm.unit_rows import UnitRows, unit_rows
 from .recipe.arguments import as_reason
@@ -97,7 +99,7 @@ class CudaBackend:
         found = tuple(groups(graph, free))
         cutting = Cutting(
             *(graph, found, cut, partial(_formats, setting=setting)),
-            partial(_is_made, setting=setting),
+            *(partial(_is_made, setting=setting), partial(_gain, setting=setting)),
         )
         if target.has_wgmma:
             cutting.find()
@@ -402,6 +404,19 @@ def _is_made(
     """Whether there is a recipe for tensors in these formats that stores its result so."""
     results = (group.nodes[-1].output,)
     return not isinstance(recipe_of(group, formats, results, setting, stored=stored), str)
+
+
+def _gain(group: FusionGroup, setting: Setting) -> float:
+    """Return the microseconds that a convolution takes less with its image in halves."""
+    head = group.head
+    if head is None or not isinstance(head.op, Conv):
+        return 0.0
+    setting = setting.for_node(head)
+    inputs = tuple(None if value is None else Tensor(value) for value in head.inputs)
+    conv = problem_of(RecipeContext(head.op, Tensor(head.output), inputs, setting))
+    if isinstance(conv, str):
+        return 0.0
+    return gain(conv, SELECTORS[Conv].pick(conv, tuned=False).microseconds)
 
 
 def _pitched(group: FusionGroup, recipe: Answer) -> frozenset[Value]:

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
+from tercet.backends.cuda import backend
 from tercet.backends.cuda.codegen.copies import into_halves
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm import f32, image_halves
@@ -47,10 +48,11 @@ ASKED: dict[str, Any] = {"conv": "in_halves"}
 
 
 def force(patch: pytest.MonkeyPatch, name: str) -> None:
-    """Compute every convolution that reads halves with this tile, and others in float16."""
+    """Have every convolution read halves that can, with this tile, and others in float16."""
     config = Config.parse(name, IMAGE_HALVES)
     patch.setattr(image_halves, "ways_of", lambda *_, **__: (TimedConfig(0.0, config),))
     patch.setattr(f32, "arithmetic_of", lambda *_: f32.Arithmetic(F16X3))
+    patch.setattr(backend, "gain", lambda *_: 1e6)
 
 
 class Images:
@@ -119,21 +121,37 @@ def written(graph: Graph, **options: Any) -> list[tuple[str, tuple[Format, ...]]
 # ── plans ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_chains_stay_in_halves() -> None:
-    """From the first convolution to the last; blocks add what is in halves, too."""
-    steps = written(bottlenecks((32, 64, 56, 56), 64))
-    formats = [found for kernel, (found,) in steps if "reformat" not in kernel]
-    assert formats.count(HALVES) == 8
+def test_what_stores_halves() -> None:
+    """What large convolutions read; not what convolutions of 1 x 1 read that take no less time."""
+    net = Images((32, 64, 56, 56))
+    x = net.conv(net.x, 64, 1)
+    x = net.conv(net.conv(x, 64, 3), 256, 1, net.conv(x, 256, 1))
+    formats = [found for kernel, (found,) in written(net.done(x)) if "Relu" in kernel]
+    assert formats == [HALVES, LAST, LAST, LAST]
+
+
+def test_residuals_in_halves() -> None:
+    """Where convolutions read them as well."""
+    net = Images((32, 256, 14, 14))
+    x = net.conv(net.x, 1024, 1)
+    x = net.conv(net.conv(x, 256, 1), 1024, 1, x)
+    steps = written(net.done(net.conv(x, 512, 1)))
+    formats = [found for kernel, (found,) in steps if "Relu" in kernel]
+    assert formats == [HALVES, HALVES, HALVES, LAST]
     assert not any(kernel.startswith("pixel_halves") for kernel, _ in steps)
 
 
 def test_results_that_others_read_are_stored_twice() -> None:
-    net = Images((32, 64, 28, 28))
-    x = net.conv(net.x, 256, 1)
-    net.graph.set_outputs({"y": net.conv(x, 256, 1), "x": x})
+    net = Images((32, 64, 56, 56))
+    x = net.conv(net.x, 128, 1)
+    net.graph.set_outputs({"y": net.conv(x, 128, 3), "x": x})
     infer(net.graph)
     formats = [found for kernel, found in written(net.graph) if "split_wgmma" in kernel]
     assert formats == [(LAST, HALVES)]
+
+
+def test_short_convolutions_read_floats() -> None:
+    assert not any("halves" in kernel for kernel, _ in written(bottlenecks((1, 64, 56, 56), 64)))
 
 
 # ── emulated ─────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ from ...recipe.launch import Launch
 from ...recipe.operands import Ints, Members, Tensor, TensorMap, ceil_div, divisor
 from ...recipe.targets import Target
 from ..atoms import F16X3
-from ..problem import GemmArguments, Image, divided_image, image_of
+from ..problem import GemmArguments, Image, RowKind, divided_image, image_of
 from ..tile import Config, CtaTile, clusters_of
 from .halves import shared
 from .multistage import SplitK
@@ -44,11 +44,19 @@ def _upper(image: Image) -> Ints:
     return tuple((o - 1) * s + 1 - b - size for o, s, b, size in axes)
 
 
+def is_pointwise(image: Image) -> bool:
+    """Whether the windows of results in order are single pixels in order."""
+    single = image.rows is RowKind.PIXELS and prod(image.view.strides) == 1
+    return single and not image.squares
+
+
 def _map(image: Image, rows: int) -> TensorMap:
     """Return the map of an image in halves as one of 64 channels for each step and image."""
     (height, width), view = image.spatial, image.view
     dims = (64, width, height, image.channels // 32 * image.images)
     moves = (64, 64 * width, 64 * width * height)
+    if is_pointwise(image):
+        return TensorMap(image.data, float16, (64, prod(dims[1:])), (64,), (64, rows))
     if image.squares:
         return TensorMap(image.data, float16, dims, moves, (64, SIDE, rows // SIDE, 1))
     lower, upper = (-view.pads_begin[1], -view.pads_begin[0]), _upper(image)
@@ -127,6 +135,7 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
             *tile.constants("GROUPS", "BN", "STAGES", "RESIDENT"),
             *(("REGISTERS", own), ("LOADER_REGISTERS", loader), ("DEFER", tile.overlap)),
             ("SPLIT", int(SplitK.CLUSTER if splits > 1 else SplitK.WHOLE)),
+            ("POINTWISE", is_pointwise(image)),
             *(("VECTOR_C", gemm.vector_c(4, 2)), *epilogue.flags(gemm.bias)),
         ),
         code="\n".join(

@@ -63,5 +63,7 @@ IMAGE_HALVES = (
     replace(HALVES[0], stages=8, resident=2),
     replace(HALVES[1], stages=6, resident=2),
     replace(HALVES[3], stages=4, resident=2, overlap=False),
-    *HALVES[4:],
+    *HALVES[4:7],
+    replace(HALVES[7], cost=replace(HALVES[7].cost, split=9.0)),
+    *HALVES[8:],
 )

@@ -1,6 +1,6 @@
 // The transform of sums [point][tile][filter] of a Winograd convolution, whose results are stored in halves, as pixels of
-// an image (store_halves.cuh, OF_PIXELS). A warp has a tile and 64 filters, and a thread two of them, whose halves are
-// adjacent.
+// an image (store_halves.cuh, OF_PIXELS). A warp has a tile and 64 filters, and a thread two adjacent ones. Before they
+// store, lanes exchange results, so that halves of a thread are adjacent.
 //
 // Compile-time: OUT; BIAS; POOL; THREADS.
 
@@ -43,26 +43,29 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 winograd_results_in_halves(const float* sums, unsigned char* halves, const float* bias, const float* z0, const float* z1,
                            int tiles, Plane p)
 {
-    const int lane = threadIdx.x % 32, eight = lane / 4, blocks = p.filters / BLOCK_TERMS;
+    const int lane = threadIdx.x % 32, column = lane % 4, blocks = p.filters / BLOCK_TERMS;
     const int number = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     const int place = number / blocks, block = number - place * blocks;
     if (place >= tiles) return;
     const Tile tile(place, p);
     const long long of_point = (long long)tiles * p.filters;
+    const int channel = block * BLOCK_TERMS + lane * 2;
+    const float* from = sums + (long long)place * p.filters + channel;
     float stored[2][STORED][STORED] = {};
+    float m[2][EDGE][EDGE];
     grid_dependency_sync();
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const int channel = block * BLOCK_TERMS + eight * 8 + lane % 4 + i * 4;
-        const float* from = sums + (long long)place * p.filters + channel;
-        float m[EDGE][EDGE];
-#pragma unroll
-        for (int a = 0; a < POINTS; ++a) m[a / EDGE][a % EDGE] = from[a * of_point];
-        finish(m, stored[i], tile, channel, BIAS ? bias[channel] : 0.0f, z0, z1, p);
+    for (int a = 0; a < POINTS; ++a) {
+        const float2 found = *(const float2*)(from + a * of_point);
+        m[0][a / EDGE][a % EDGE] = found.x, m[1][a / EDGE][a % EDGE] = found.y;
     }
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+        finish(m[i], stored[i], tile, channel + i, BIAS ? bias[channel + i] : 0.0f, z0, z1, p);
     const int height = p.out_height / SIDE, width = p.out_width / SIDE;
     const RowsInHalves to = {halves, p.images * height * width, p.filters};
-    const int step = block * 2 + eight / 4, position = eight % 4 * 8 + lane % 4 * 2;
+    const bool upper = column / 2;
+    const int step = block * 2 + lane / 16, position = lane / 4 % 4 * 8 + column % 2 * 4 + upper * 2;
     float most[STORED][STORED];
 #pragma unroll
     for (int a = 0; a < STORED * STORED; ++a) {
@@ -80,11 +83,12 @@ winograd_results_in_halves(const float* sums, unsigned char* halves, const float
     for (int a = 0; a < STORED; ++a)
 #pragma unroll
         for (int b = 0; b < STORED; ++b) {
-            const int row = tile.row / SIDE + a, column = tile.column / SIDE + b;
-            if (row >= height || column >= width) continue;
-            const int pixel = (tile.image * height + row) * width + column;
+            const int row = tile.row / SIDE + a, at_column = tile.column / SIDE + b;
+            const float theirs = __shfl_xor_sync(~0u, upper ? stored[0][a][b] : stored[1][a][b], 2);
+            if (row >= height || at_column >= width) continue;
+            const int pixel = (tile.image * height + row) * width + at_column;
             const RowScale by(__float_as_uint(most[a][b]));
-            const Halves found = halves_of_pair(stored[0][a][b], stored[1][a][b], by);
+            const Halves found = halves_of_pair(upper ? theirs : stored[0][a][b], upper ? stored[1][a][b] : theirs, by);
             unsigned char* at = to.place(pixel, step, position);
             *(u32*)at = found.high;
             *(u32*)((unsigned long long)at ^ 64) = found.low;

@@ -9,7 +9,7 @@
 // Where a residual is in halves and no clusters share tiles, it comes through the stages behind the steps of its tile
 // (RESIDUAL_STAGED).
 //
-// Compile-time: those of halves.cu. Macros: those of store_registers.cuh, and PATCHES.
+// Compile-time: those of halves.cu; POINTWISE, whether windows are single pixels, all of them. Macros: those of store_registers.cuh, and PATCHES.
 
 constexpr int BM = GROUPS * 64, CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 128;
 
@@ -142,7 +142,8 @@ __device__ __forceinline__ void fetch_pixels(u32 shared, const TensorMap* map, c
                 continue;
             }
             const int down = tap.row * taps.of_row, across = tap.column * taps.of_column, n = tap.chunk * taps.images + begin.n;
-            if constexpr (PATCHES) tma_load_4d(to, map, full, 0, x + across, y + down, n);
+            if constexpr (POINTWISE) tma_load_2d(to, map, full, 0, tap.chunk * work.m + item.m0);
+            else if constexpr (PATCHES) tma_load_4d(to, map, full, 0, x + across, y + down, n);
             else tma_load_im2col(to, map, full, 0, x, y, n, across, down);
             tap.next(taps);
         }
@@ -219,7 +220,7 @@ convolve_halves(const __grid_constant__ TensorMap a, const __grid_constant__ Ten
         setmaxnreg_dec<LOADER_REGISTERS>();
         const int warp = threadIdx.x / 32 - CONSUMERS / 32, lane = threadIdx.x % 32;
         if (warp == 0 && lane == 0) fetch_constants(shared, b, work);  // without waiting
-        if (warp == 1 && lane == 0) prefetch_map(&a);
+        if (warp == 1 && lane == 0) prefetch_map(&a), prefetch_map(&staged);
         grid_dependency_sync();
         if (warp == 1 && lane == 0) fetch_pixels(shared, &a, &staged, work, image, taps);
         const long long pixels = work.lda, channels = taps.chunks * BK;
