@@ -163,7 +163,8 @@ class CudaBackend:
             return Decline(group.nodes[0], recipe)
         if not pitched_by(recipe).issuperset(site.pitches):
             return Decline(group.nodes[0], "no kernel for slices")
-        task = None if only or stored.halves else task_of(group, formats, setting, site)
+        cut = stored.halves or any(formats[v].in_halves for v in reads_of(group.epilogue))
+        task = None if cut else task_of(group, formats, setting, site)
         step = KernelStep(self._device, site, recipe, task)
         limit = setting.options.workspace
         if limit is not None and step.scratch > limit:
@@ -231,7 +232,9 @@ def recipe_of(
     epilogue = epilogue_of(group.epilogue, y, head.output, pitches=pitches)
     if isinstance(epilogue, str):
         return epilogue
-    epilogue = epilogue.reading({v for v in reads_of(group.epilogue) if operand(v).format.in_halves})
+    epilogue = epilogue.reading(
+        {v for v in reads_of(group.epilogue) if operand(v).format.in_halves}
+    )
     if isinstance(epilogue, str):
         return epilogue
     epilogue = replace(epilogue, halves=halves, plain=stored.plain)

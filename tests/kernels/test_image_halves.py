@@ -127,7 +127,7 @@ def test_what_stores_halves() -> None:
     x = net.conv(net.x, 64, 1)
     x = net.conv(net.conv(x, 64, 3), 256, 1, net.conv(x, 256, 1))
     formats = [found for kernel, (found,) in written(net.done(x)) if "Relu" in kernel]
-    assert formats == [HALVES, LAST, LAST, LAST]
+    assert formats == [HALVES, LAST, LAST]
 
 
 def test_residuals_in_halves() -> None:
@@ -143,8 +143,8 @@ def test_residuals_in_halves() -> None:
 
 def test_results_that_others_read_are_stored_twice() -> None:
     net = Images((32, 64, 56, 56))
-    x = net.conv(net.x, 128, 1)
-    net.graph.set_outputs({"y": net.conv(x, 128, 3), "x": x})
+    x = net.conv(net.x, 64, 1)
+    net.graph.set_outputs({"y": net.conv(x, 64, 3), "x": x})
     infer(net.graph)
     formats = [found for kernel, found in written(net.graph) if "split_wgmma" in kernel]
     assert formats == [(LAST, HALVES)]
@@ -270,7 +270,7 @@ def test_what_stores_halves_compiles(cache: Path) -> None:
     sources = [one.source for graph in graphs for one in launches(planned(graph))]
     how = {"conv1": "few_channels_mma", "conv2": "winograd_f4_nonfused"}
     found = launches(planned(pooled((32, 3, 56, 56), 128), algorithms=how))
-    assert COMPILES <= {one.file for one in found}
+    assert {one.file for one in found} >= COMPILES
     type_ = TensorType(float32, (2, 64, 5, 7))
     sources += [one.source for one in found]
     sources += [into_halves(type_, back=back, format=HALVES).source for back in (False, True)]

@@ -133,7 +133,9 @@ class Epilogue:
         Args:
             cut: the values that are in halves.
         """
-        places = [i for i, o in enumerate(self.operands) if isinstance(o, Tensor) and o.value in cut]
+        places = [
+            i for i, o in enumerate(self.operands) if isinstance(o, Tensor) and o.value in cut
+        ]
         if len(places) > 1 or any(self.kinds[i] != ALONG for i in places):
             return "operands in halves"
         operands, kinds = list(self.operands), list(self.kinds)

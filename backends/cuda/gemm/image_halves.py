@@ -137,9 +137,7 @@ def _problem(conv: ConvProblem) -> Problem:
     rows = RowKind.PIXELS if conv.is_pointwise else RowKind.WINDOWS
     read = conv.x.size if not conv.is_pointwise else conv.pixels * conv.channels
     traffic = 4 * (read + conv.y.size + conv.w.size)
-    return Problem(
-        conv.pixels, conv.filters, conv.taps * conv.channels, 1, rows, traffic=traffic
-    )
+    return Problem(conv.pixels, conv.filters, conv.taps * conv.channels, 1, rows, traffic=traffic)
 
 
 # ── which tile ───────────────────────────────────────────────────────────────────────────────────

@@ -130,17 +130,18 @@ class DeviceJudge:
             key: Any = (operand.sources, operand.layout)
         else:
             key = (operand.value, operand.format)
-        if key not in self._at and isinstance(operand, Tensor) and operand.format is Format.HALVES:
-            self._at[key] = self._cut(replace(operand, format=Format.CONTIGUOUS), scratch)
+        if key not in self._at and isinstance(operand, Tensor) and operand.format.in_halves:
+            self._at[key] = self._cut(operand, scratch)
         if key not in self._at:
             self._at[key] = self._upload(_elements(operand))
         return self._at[key]
 
     def _cut(self, operand: Tensor, scratch: CudaBuffer) -> int:
         """Return where the elements of a tensor are in halves."""
-        plain, type_ = self._address(operand, scratch), operand.value.tensor
-        halves = self._hold(self._device.allocate(Format.HALVES.nbytes(type_)))
-        launch = into_halves(type_)
+        type_, format = operand.value.tensor, operand.format
+        plain = self._address(replace(operand, format=format.plain), scratch)
+        halves = self._hold(self._device.allocate(format.nbytes(type_)))
+        launch = into_halves(type_, format=format)
         code = self._device.compiler.submit(launch.source)
         at = {"x": plain, "y": halves.pointer}
         bind_launch(self._device, launch, code, at)(self._stream)

@@ -57,8 +57,8 @@ HALVES = (
     _tile(192, 128, 5, Cost(0.702, 0.791, 2.247, 1.574, split=0.959, begin=1.817)),
 )
 
-#: Tiles of `image_halves.cu`. Two blocks of one group share a multiprocessor, so that one multiplies
-#: while the other stores.
+#: Tiles of `image_halves.cu`. Two blocks of one group share a multiprocessor: one multiplies while
+#: the other stores.
 IMAGE_HALVES = (
     replace(HALVES[0], stages=8, resident=2),
     replace(HALVES[1], stages=6, resident=2),

@@ -1,0 +1,82 @@
+"""Convolutions of float32 images in halves, and what stores them so, against float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends import open_backends
+from tercet.backends.cuda.gemm.tables.f16x3 import IMAGE_HALVES
+from tercet.backends.cuda.gemm.tile import CtaTile
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.dtypes import float64
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.types import Array
+from tercet.runtime.session.model import Model
+
+from ..kernels.dry import normal, single
+from ..kernels.samples import OPTIONS
+from ..kernels.test_f16x3 import powers
+from ..kernels.test_image_halves import ASKED, bottlenecks, evaluated, force, pooled
+
+pytestmark = pytest.mark.gpu
+
+#: Relative L2 distance that nothing here may exceed.
+BOUND = 1e-6
+
+
+def check(graph: Graph, wide: Graph, x: Array, **options: Any) -> None:
+    """Compare a network with float64, and with a second run, bit by bit."""
+    given = replace(OPTIONS, **options)
+    with Model(graph, open_backends("cuda", given), given, evaluate) as model:
+        feeds = {model.inputs[0].name: x}
+        (got,), (again,) = (tuple(model.run(feeds).values()) for _ in range(2))
+        assert any("convolve_halves" in row.kernel for row in model.prepare().rows)
+    want = evaluated(wide, x.astype(float64))
+    np.testing.assert_array_equal(got.view(np.uint32), again.view(np.uint32))
+    assert np.linalg.norm(got.astype(float64) - want) <= BOUND * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("tile", IMAGE_HALVES, ids=str)
+@pytest.mark.parametrize(
+    ("size", "kernel", "how", "splits"),
+    [
+        ((3, 128, 30, 31), 1, {}, 1),
+        ((2, 64, 23, 17), 3, {"pads": (1,) * 4, "strides": (2, 1)}, 1),
+        ((1, 256, 9, 11), 3, {"pads": (2, 1, 0, 1), "dilations": (1, 2)}, 3),
+    ],
+)
+def test_every_tile(
+    tile: CtaTile,
+    size: tuple[int, ...],
+    kernel: int,
+    how: dict[str, Any],
+    splits: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    force(monkeypatch, f"{tile} split {splits}" if splits > 1 else str(tile))
+    arrays = normal(*size) * powers(-60, 60, size[0], 1, *size[2:]), normal(200, size[1], kernel, 1)
+    wide = [a.astype(float64) for a in arrays]
+    check(
+        single("Conv", arrays, (1,), **how), single("Conv", wide, (1,), **how), arrays[0], **ASKED
+    )
+
+
+@pytest.mark.parametrize("name", ["w64x64", "w64x128", "w128x128 split 2", "w192x128"])
+@pytest.mark.parametrize("magnitude", [1e-30, 1.0, 1e30])
+def test_networks(name: str, magnitude: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Residuals, pooling, first layers, and Winograd's transforms."""
+    force(monkeypatch, name)
+    x = normal(3, 64, 25, 19) * np.float32(magnitude)
+    check(bottlenecks(x.shape, 128), bottlenecks(x.shape, 128, float64), x)
+    x = normal(2, 3, 28, 20) * np.float32(magnitude)
+    how = {"conv1": "few_channels_mma"}
+    check(pooled(x.shape, 128), pooled(x.shape, 128, float64), x, algorithms=how)
+    x = normal(2, 64, 28, 20) * np.float32(magnitude)
+    how = {"conv1": "winograd_f2_nonfused", "conv2": "winograd_f2_nonfused"}
+    check(pooled(x.shape, 128), pooled(x.shape, 128, float64), x, algorithms=how)
