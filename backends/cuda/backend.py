@@ -163,7 +163,8 @@ class CudaBackend:
             return Decline(group.nodes[0], recipe)
         if not pitched_by(recipe).issuperset(site.pitches):
             return Decline(group.nodes[0], "no kernel for slices")
-        cut = stored.halves or any(formats[v].in_halves for v in reads_of(group.epilogue))
+        read = (formats[v] for v in reads_of(group.epilogue) if v in formats)
+        cut = stored.halves or any(format.in_halves for format in read)
         task = None if cut else task_of(group, formats, setting, site)
         step = KernelStep(self._device, site, recipe, task)
         limit = setting.options.workspace
