@@ -46,7 +46,7 @@ from .gemm.convolution import problem_of
 from .gemm.few_rows import FewRows, few_rows
 from .gemm.first_layer import reading_wide
 from .gemm.gated import GatedProducts, gated_products
-from .gemm.image_halves import gain
+from .gemm.image_halves import cost, gain
 from .norm.head_rows import HeadRows, head_rows
 from .norm.unit_rows import UnitRows, unit_rows
 from .recipe.arguments import as_reason
@@ -99,7 +99,7 @@ class CudaBackend:
         found = tuple(groups(graph, free))
         cutting = Cutting(
             *(graph, found, cut, partial(_formats, setting=setting)),
-            *(partial(_is_made, setting=setting), partial(_gain, setting=setting)),
+            *(partial(_is_made, setting=setting), partial(_gain, setting=setting), cost),
         )
         if target.has_wgmma:
             cutting.find()

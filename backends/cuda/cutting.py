@@ -19,14 +19,11 @@ from ...runtime.ops.norm import LayerNormalization, RMSNormalization
 from ...runtime.plan.backend import Format
 from .algorithms.registry import IN_HALVES, PLAIN, Stored
 from .fusion import FusionGroup
-from .gemm.tile import MEMORY
 
 #: Operators whose kernels can store halves, with their epilogues.
 ABLE = LayerNormalization | RMSNormalization | MatMul | Gemm | Attention | Conv
 #: Terms that have one scale.
 BLOCK = 64
-#: Results of convolutions that are cut per microsecond; measured on an H100.
-CUTTING = 2e6
 
 
 @dataclass(frozen=True)
@@ -41,6 +38,8 @@ class Cutting:
         is_made: returns whether there is a recipe of a group for formats of its tensors that
             stores its result in this way.
         gain: returns the microseconds that a convolution takes less with its image in halves.
+        cost: returns those that it takes to store so many numbers in halves, and whether as they
+            are as well.
     """
 
     graph: Graph
@@ -49,6 +48,7 @@ class Cutting:
     formats: Callable[[FusionGroup], Mapping[Value, Format]]
     is_made: Callable[[FusionGroup, Mapping[Value, Format], Stored], bool]
     gain: Callable[[FusionGroup], float]
+    cost: Callable[[int, bool], float]
     _wanted: dict[Node, Mapping[Value, Format]] = field(
         default_factory=dict[Node, Mapping[Value, Format]], init=False
     )
@@ -98,11 +98,10 @@ class Cutting:
         """Whether convolutions gain more by an image in halves than it takes to store it so."""
         readers = [(node, self.heads.get(node)) for node in value.consumers]
         gains = {node: self.gain(group) for node, group in readers if group is not None}
-        size = value.tensor.size
         alike = all(gains.get(node, 0.0) > 0 or node in self._adding for node in value.consumers)
         both = not alike or self.graph.is_output(value)
-        cost = size / CUTTING + (value.tensor.nbytes / MEMORY if both else 0.0)
-        return sum(max(gain, 0.0) for gain in gains.values()) > cost
+        gained = sum(max(gain, 0.0) for gain in gains.values())
+        return gained > self.cost(value.tensor.size, both)
 
     def stored(self, value: Value) -> Stored:
         """Return how a value is stored best."""
